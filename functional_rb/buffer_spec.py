@@ -1,0 +1,150 @@
+"""The static description of a buffer, which every state carries."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from functional_rb import layout, nest, ring, sum_tree
+from functional_rb.layout import Layout
+from functional_rb.nest import Structure
+from functional_rb.samplers import Prioritized, Uniform
+from functional_rb.specs import ArraySpec, freeze
+from functional_rb.writers import RoundRobin
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BufferSpec:
+    """What a buffer holds and how it is written and sampled: frozen and hashable, without any array.
+
+    Attributes:
+        item: a nest (dicts, tuples, NamedTuples, dataclasses) of `ArraySpec`s; dicts become `Composite`s.
+        capacity: how many items fit, 1 to 2^31 - 1.
+        sampler: how items are drawn.
+        writer: where new ones go.
+        batch_size: the default for `sample`.
+
+    Raises:
+        TypeError: if a leaf of `item` is no spec, or another field is of a wrong type.
+        ValueError: if a number is out of range.
+
+    Example:
+        >>> from functional_rb import Unbounded
+        >>> spec = BufferSpec(item={"obs": Unbounded((3,)), "reward": Unbounded(())}, capacity=100)
+        >>> spec.item["obs"].shape, spec.sampler, spec.item_bytes
+        ((3,), Uniform(), 16)
+    """
+
+    item: Any
+    capacity: int
+    sampler: Uniform | Prioritized = dataclasses.field(default_factory=Uniform)
+    writer: RoundRobin = dataclasses.field(default_factory=RoundRobin)
+    batch_size: int | None = None
+
+    structure: Structure = dataclasses.field(init=False, repr=False)
+    leaves: tuple[ArraySpec, ...] = dataclasses.field(init=False, repr=False)
+    layout: Layout = dataclasses.field(init=False, repr=False)
+    _hash: int = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check everything that can be known now, and plan the storage once."""
+        _check_count("capacity", self.capacity, ring.INT32_MAX)
+        if self.batch_size is not None:
+            _check_count("batch_size", self.batch_size, ring.INT32_MAX)
+        for field, expected in (("sampler", Uniform | Prioritized), ("writer", RoundRobin)):
+            value = getattr(self, field)
+            if not isinstance(value, expected):
+                hint = f"; write {value.__name__}()" if isinstance(value, type) else ""
+                raise TypeError(f"BufferSpec.{field}: expected an instance of {expected}, got {value!r}{hint}")
+        if self.sampler.tree_rows(self.capacity) * sum_tree.FANOUT > ring.INT32_MAX:
+            raise ValueError(
+                f"BufferSpec.capacity: the sum tree of {self.capacity} items needs more than 2^31 nodes; "
+                f"use frb.Uniform() or several buffers"
+            )
+        item = freeze(self.item)
+        leaves, structure = nest.flatten(item, lambda x: isinstance(x, ArraySpec))
+        for path, leaf in zip(structure.paths, leaves, strict=True):
+            if not isinstance(leaf, ArraySpec):
+                raise TypeError(
+                    f"BufferSpec.item: leaf {nest.show(path)!r}: expected a spec such as frb.Unbounded(shape), "
+                    f"got {type(leaf).__name__}; frb.spec_of(example) derives specs from arrays"
+                )
+        plan = layout.plan(
+            tuple((path, leaf.shape, leaf.dtype) for path, leaf in zip(structure.paths, leaves, strict=True))
+        )
+        for name, value in (("item", item), ("structure", structure), ("leaves", tuple(leaves)), ("layout", plan)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_hash", hash(self._key))
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return self.structure, self.leaves, self.capacity, self.sampler, self.writer, self.batch_size
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two specs describe the same buffer. JAX asks this at every call: identity answers at once."""
+        if self is other:
+            return True
+        return isinstance(other, BufferSpec) and self._hash == other._hash and self._key == other._key
+
+    def __hash__(self) -> int:
+        """Computed once."""
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the arguments: hashes of strings differ from process to process."""
+        return BufferSpec, (self.item, self.capacity, self.sampler, self.writer, self.batch_size)
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of storage that an item takes."""
+        return self.layout.item_bytes
+
+    @property
+    def tree_shape(self) -> tuple[int, int] | None:
+        """The shape of the sampler's array, None if it needs none."""
+        rows = self.sampler.tree_rows(self.capacity)
+        return (rows, sum_tree.FANOUT) if rows else None
+
+
+def _check_count(name: str, value: Any, largest: int) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"BufferSpec.{name}: expected an int, got {value!r}")
+    if not 1 <= value <= largest:
+        raise ValueError(f"BufferSpec.{name}: expected 1 to {largest}, got {value}")
+
+
+def spec_of(example: Any) -> Any:
+    """Derive the item spec from one item of arrays.
+
+    Args:
+        example: a nest of arrays of NumPy, JAX or torch, without a batch axis. Leaves become `Unbounded`, or `Binary` where the
+            dtype is bool. A TensorDict or tensorclass gives a spec whose items come back as such on torch.
+
+    Returns:
+        The same nest of specs, for `BufferSpec(item=...)`.
+
+    Raises:
+        TypeError: if a leaf has no shape and dtype, naming its path.
+
+    Example:
+        >>> import numpy as np
+        >>> spec_of({"obs": np.zeros((3,), np.float32), "done": np.bool_(False)})
+        Composite({'obs': Unbounded(shape=(3,), dtype='float32'), 'done': Binary(shape=(), dtype='bool')})
+    """
+    from functional_rb.specs import Binary, Composite, Unbounded
+
+    leaves, structure = nest.flatten(example, lambda x: hasattr(x, "dtype") and not hasattr(x, "batch_size"))
+    specs = []
+    for path, leaf in zip(structure.paths, leaves, strict=True):
+        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            raise TypeError(
+                f"spec_of: leaf {nest.show(path)!r}: expected an array, got {type(leaf).__name__}; "
+                f"give NumPy, JAX or torch arrays, so that the dtype is known"
+            )
+        made = Unbounded(tuple(leaf.shape), leaf.dtype)
+        specs.append(Binary(made.shape) if made.dtype == "bool" else made)
+
+    def mapping(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Composite:
+        return Composite(parts) if container is None else Composite.like(container, parts)
+
+    return nest.unflatten(structure, specs, mapping)

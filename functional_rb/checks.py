@@ -1,0 +1,250 @@
+"""What is checked before any array work: everything that shapes, dtypes and static settings can tell.
+
+Messages name the leaf, what was expected, what came, and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from functional_rb import dtypes, nest
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.samplers import Prioritized
+from functional_rb.specs import ArraySpec
+from functional_rb.state import State
+
+Convert = Callable[[Any, ArraySpec, str], Any]
+"""Brings a leaf into an array of the backend: (leaf, its spec, its path as shown) -> array."""
+
+
+class Batch(NamedTuple):
+    """Checked input of `add`: leaves [size, *shape]."""
+
+    leaves: list[Any]
+    size: int
+
+
+def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities: Any) -> Batch:
+    """Check what `add` is given.
+
+    Args:
+        spec: of the buffer.
+        items: a nest like `spec.item`: one item, or a batch of them.
+        convert: how the backend makes arrays of leaves.
+        mask: None or an array bool [B].
+        priorities: None or an array float32 [B].
+
+    Returns:
+        The leaves in the spec's order, each with a batch axis.
+
+    Raises:
+        TypeError: for a dtype or a kind of leaf that does not fit.
+        ValueError: for a structure or shape that does not fit.
+    """
+    leaves = nest.flatten_as(spec.structure, items)
+    paths = spec.structure.paths
+    made = [
+        convert(leaf, expected, nest.show(path))
+        for leaf, expected, path in zip(leaves, spec.leaves, paths, strict=True)
+    ]
+    size: int | None = None
+    named = ""
+    for leaf, expected, path in zip(made, spec.leaves, paths, strict=True):
+        name = nest.show(path)
+        check_dtype(name, leaf, expected.dtype)
+        extra = len(leaf.shape) - len(expected.shape)
+        if extra not in (0, 1) or tuple(leaf.shape[extra:]) != expected.shape:
+            raise ValueError(
+                f"leaf {name!r}: expected shape {expected.shape} for one item or (B, {_inner(expected.shape)}) for a batch, "
+                f"got {tuple(leaf.shape)}; reshape it, or change BufferSpec.item"
+            )
+        rows = leaf.shape[0] if extra else -1
+        if size is not None and rows != size:
+            raise ValueError(
+                f"leaf {name!r}: expected {_count(size)} as leaf {named!r} has, got {_count(rows)}; "
+                f"give every leaf the same batch axis"
+            )
+        size, named = rows, name
+    size = _with_companions(size, mask, priorities)
+    if priorities is not None:
+        check_prioritized(spec, "add")
+    single = size == -1
+    return Batch([leaf.reshape(1, *leaf.shape) if single else leaf for leaf in made], 1 if single else size)
+
+
+def _with_companions(size: int | None, mask: Any, priorities: Any) -> int:
+    """Check mask and priorities against the batch; where the item has no leaves, they give its size."""
+    for name, array, dtype in (("mask", mask, "bool"), ("priorities", priorities, "float32")):
+        if array is None:
+            continue
+        check_dtype(name, array, dtype)
+        if len(array.shape) != 1 and not (size in (None, -1) and len(array.shape) == 0):
+            raise ValueError(f"{name}: expected shape (B,), got {tuple(array.shape)}")
+        rows = array.shape[0] if len(array.shape) else -1
+        if size is None:
+            size = rows
+        # One item may come with one mark or priority, with or without an axis.
+        if rows != size and not (size == -1 and rows == 1):
+            raise ValueError(f"{name}: expected {_count(size)} as the items have, got {_count(rows)}")
+    return -1 if size is None else size
+
+
+def _count(rows: int) -> str:
+    return "no batch axis" if rows == -1 else f"{rows} rows"
+
+
+def _inner(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))
+
+
+def check_dtype(name: str, array: Any, expected: str) -> None:
+    """Refuse a dtype that is not the expected one: none is ever changed silently."""
+    if not hasattr(array, "dtype"):
+        raise TypeError(f"{_label(name)}: expected an array of dtype {expected}, got {type(array).__name__}")
+    got = str(array.dtype).removeprefix("torch.")
+    if got != expected:
+        raise TypeError(
+            f"{_label(name)}: expected dtype {expected}, got {got}; convert it yourself, or change "
+            f"{'BufferSpec.item' if name not in _ARGUMENTS else 'the argument'}"
+        )
+
+
+_ARGUMENTS = ("mask", "priorities", "indices", "beta")
+
+
+def _label(name: str) -> str:
+    return name if name in _ARGUMENTS else f"leaf {name!r}"
+
+
+def check_prioritized(spec: BufferSpec, function: str) -> None:
+    """Refuse priorities for a sampler that has none."""
+    if not isinstance(spec.sampler, Prioritized):
+        raise ValueError(
+            f"{function}: priorities were given, but the sampler is {spec.sampler}; "
+            f"use BufferSpec(sampler=frb.Prioritized())"
+        )
+
+
+def check_state(state: Any, function: str) -> None:
+    """Refuse what is no state, such as the (state, sample) pair that `sample` returns."""
+    if not isinstance(state, State):
+        hint = "; unpack it: state, sample = rb.sample(...)" if isinstance(state, tuple) else ""
+        raise TypeError(f"{function}: expected a State, got {type(state).__name__}{hint}")
+
+
+def check_spec(spec: Any) -> None:
+    """Refuse what is no spec."""
+    if not isinstance(spec, BufferSpec):
+        raise TypeError(f"init: expected a BufferSpec, got {type(spec).__name__}; write rb.init(frb.BufferSpec(...))")
+
+
+def handles(indices: Any) -> None:
+    """Check that handles are int32 [B], as `sample.indices` are."""
+    check_dtype("indices", indices, "int32")
+    if len(indices.shape) != 1:
+        raise ValueError(f"indices: expected shape (B,), got {tuple(indices.shape)}; give sample.indices")
+
+
+def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> dict[int, Any]:
+    """Check the leaves that `update` rewrites: some of the item's, each [B, *shape]; by position."""
+    if items is None:
+        return {}
+    found = nest.flatten_some(spec.structure, items)
+    made: dict[int, Any] = {}
+    for position, leaf in found.items():
+        expected, name = spec.leaves[position], nest.show(spec.structure.paths[position])
+        made[position] = convert(leaf, expected, name)
+        check_dtype(name, made[position], expected.dtype)
+        if tuple(made[position].shape) != (size, *expected.shape):
+            raise ValueError(
+                f"leaf {name!r}: expected shape {(size, *expected.shape)}, one row for each index, "
+                f"got {tuple(made[position].shape)}"
+            )
+    return made
+
+
+def new_priorities(spec: BufferSpec, priorities: Any, size: int) -> None:
+    """Check the priorities that `update` sets: float32 [B]."""
+    if priorities is None:
+        return
+    check_prioritized(spec, "update")
+    check_dtype("priorities", priorities, "float32")
+    if tuple(priorities.shape) != (size,):
+        raise ValueError(
+            f"priorities: expected shape ({size},), one for each index, got {tuple(priorities.shape)}"
+        )
+
+
+def batch_size(spec: BufferSpec, given: Any) -> int:
+    """The batch size of a `sample`: the argument, or the spec's.
+
+    Raises:
+        ValueError: if neither is there, or it is negative.
+        TypeError: if it is no integer (a traced one, say).
+    """
+    size = spec.batch_size if given is None else given
+    if size is None:
+        raise ValueError("sample: batch_size is missing; give sample(..., batch_size=n) or BufferSpec(batch_size=n)")
+    if isinstance(size, bool) or not isinstance(size, int):
+        try:
+            size = size.__index__()
+        except Exception:
+            raise TypeError(
+                f"sample: expected batch_size as a Python int, because it is a shape; got {type(size).__name__}"
+            ) from None
+    if size < 0:
+        raise ValueError(f"sample: expected batch_size >= 0, got {size}")
+    return int(size)
+
+
+def check_beta(spec: BufferSpec, beta: Any) -> None:
+    """Refuse a beta where there are no weights, and one that is no scalar."""
+    if beta is None:
+        return
+    if not isinstance(spec.sampler, Prioritized):
+        raise ValueError(f"sample: beta was given, but the sampler is {spec.sampler}, whose weights are all 1")
+    if len(getattr(beta, "shape", ())) != 0:
+        raise ValueError(f"beta: expected a scalar, got shape {tuple(beta.shape)}")
+
+
+def check_nonempty(drawable: bool, size: int) -> None:
+    """Refuse to draw from nothing, where that can be known.
+
+    Raises:
+        ValueError: if no item is stored, or none has a positive priority.
+    """
+    if not drawable and size == 0:
+        raise ValueError("sample: the buffer is empty; add items first (rb.can_sample(state, n) tells)")
+    if not drawable:
+        raise ValueError(f"sample: none of the {size} stored items has a positive priority; update some first")
+
+
+def scalar_leaf(leaf: Any, expected: ArraySpec, name: str) -> None:
+    """Check a Python number that stands for a scalar leaf of one item: its kind must fit the dtype."""
+    kind = dtypes.kind_of(expected.dtype)
+    fits = {
+        "bool": isinstance(leaf, bool),
+        "int": isinstance(leaf, int) and not isinstance(leaf, bool),
+        "float": isinstance(leaf, int | float) and not isinstance(leaf, bool),
+        "complex": isinstance(leaf, int | float | complex) and not isinstance(leaf, bool),
+    }[kind]
+    if not fits:
+        raise TypeError(
+            f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {leaf!r} of type {type(leaf).__name__}; "
+            f"give arrays"
+        )
+    if kind == "int":
+        low, high = dtypes.integer_limits(expected.dtype)
+        if not low <= leaf <= high:
+            raise ValueError(f"leaf {name!r}: {leaf} does not fit into {expected.dtype}")
+
+
+def leaves_for_backend(spec: BufferSpec, unsupported: Callable[[str], str | None]) -> None:
+    """Refuse dtypes that a backend lacks, naming leaf and remedy."""
+    for path, leaf in zip(spec.structure.paths, spec.leaves, strict=True):
+        remedy = unsupported(leaf.dtype)
+        if remedy is not None:
+            raise TypeError(f"leaf {nest.show(path)!r}: dtype {leaf.dtype} {remedy}")
+
+

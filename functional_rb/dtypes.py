@@ -1,0 +1,70 @@
+"""Array dtypes by name, the one form that NumPy, JAX and torch have in common."""
+
+from __future__ import annotations
+
+import functools
+from typing import Final, Literal
+
+import numpy as np
+
+Kind = Literal["bool", "int", "float", "complex"]
+
+ITEMSIZE: Final[dict[str, int]] = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex64": 8,
+}
+
+
+@functools.cache
+def name_of(dtype: object) -> str:
+    """The name of a dtype given as a string, a NumPy or JAX dtype or scalar type, or a torch dtype.
+
+    Args:
+        dtype: for example `"float32"`, `np.float32`, `jnp.bfloat16` or `torch.uint8`.
+
+    Returns:
+        A name that is a key of `ITEMSIZE`.
+
+    Raises:
+        TypeError: if it is not a dtype that a buffer can store.
+
+    Example:
+        >>> name_of(np.float32), name_of("bool")
+        ('float32', 'bool')
+    """
+    name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
+    if name not in ITEMSIZE:
+        try:
+            name = np.dtype(dtype).name  # type: ignore[call-overload]  # whatever NumPy may know
+        except TypeError:
+            name = str(dtype)
+    if name not in ITEMSIZE:
+        raise TypeError(f"dtype {dtype!r} cannot be stored; expected one of {', '.join(ITEMSIZE)}")
+    return name
+
+
+def kind_of(name: str) -> Kind:
+    """Whether a dtype holds truth values, integers, real or complex numbers."""
+    if name == "bool":
+        return "bool"
+    if name.startswith("complex"):
+        return "complex"
+    return "float" if "float" in name else "int"
+
+
+def integer_limits(name: str) -> tuple[int, int]:
+    """The smallest and the largest value of an integer dtype."""
+    info = np.iinfo(name)
+    return int(info.min), int(info.max)

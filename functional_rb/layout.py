@@ -1,0 +1,150 @@
+"""How the leaves of an item lie in storage. The only module that knows about packing.
+
+Leaves are packed into one row of 32-bit words: those of 8-byte dtypes first, then 4, 2 and 1, so that each is
+aligned, and padding occurs only at the row's end. One row is one gather, one contiguous write, one DLPack tensor.
+A leaf of a sub-word dtype that is large (an image) gains nothing from that and gets an array of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+from functional_rb import dtypes
+from functional_rb.nest import Path
+from functional_rb.ops import Array, Ops
+
+WIDE_BYTES = 1024
+"""Sub-word leaves of at least this many bytes an item are kept apart."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafLayout:
+    """Where one leaf lies.
+
+    Attributes:
+        path: its path in the item.
+        shape: of one item, without batch axes.
+        dtype: its name.
+        nbytes: of one item.
+        offset: bytes from the start of the row; None for a leaf with an array of its own.
+        wide: its position among the arrays of their own; None for a leaf in the row.
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    offset: int | None
+    wide: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where all leaves of an item lie, in the order of the item's structure.
+
+    Attributes:
+        leaves: one for each leaf.
+        row_words: 32-bit words in a row, 0 if nothing is packed.
+    """
+
+    leaves: tuple[LeafLayout, ...]
+    row_words: int
+
+    @property
+    def packed(self) -> tuple[int, ...]:
+        """Positions of the leaves that have bytes in the row, in the order in which they lie there."""
+        inside = [i for i, leaf in enumerate(self.leaves) if leaf.offset is not None and leaf.nbytes]
+        return tuple(sorted(inside, key=lambda i: self.leaves[i].offset or 0))
+
+    @property
+    def wide(self) -> tuple[LeafLayout, ...]:
+        """The leaves with an array of their own."""
+        return tuple(leaf for leaf in self.leaves if leaf.wide is not None)
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes that one item takes in storage."""
+        return 4 * self.row_words + sum(leaf.nbytes for leaf in self.wide)
+
+
+@functools.cache
+def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...]) -> Layout:
+    """Lay out leaves given as (path, shape, dtype name).
+
+    Example:
+        >>> layout = plan(((("done",), (), "bool"), (("obs",), (3,), "float32")))
+        >>> layout.row_words, [leaf.offset for leaf in layout.leaves]
+        (4, [12, 0])
+    """
+    nbytes = [math.prod(shape) * dtypes.ITEMSIZE[dtype] for _, shape, dtype in leaves]
+    apart = [size >= WIDE_BYTES and dtypes.ITEMSIZE[leaf[2]] < 4 for size, leaf in zip(nbytes, leaves, strict=True)]
+    offsets: dict[int, int] = {}
+    end = 0
+    for i in sorted(range(len(leaves)), key=lambda i: -dtypes.ITEMSIZE[leaves[i][2]]):
+        if not apart[i]:
+            offsets[i] = end
+            end += nbytes[i]
+    wide = [i for i, own in enumerate(apart) if own]
+    return Layout(
+        tuple(
+            LeafLayout(path, shape, dtype, nbytes[i], offsets.get(i), wide.index(i) if apart[i] else None)
+            for i, (path, shape, dtype) in enumerate(leaves)
+        ),
+        -(-end // 4),
+    )
+
+
+def allocate(ops: Ops, layout: Layout, capacity: int, device: object = None) -> tuple[Array, tuple[Array, ...]]:
+    """Empty storage: rows int32 [capacity, row_words], and one array [capacity, *shape] for each wide leaf."""
+    rows = ops.zeros((capacity, layout.row_words), "int32", device)
+    wide = tuple(ops.zeros((capacity, *leaf.shape), leaf.dtype, device) for leaf in layout.wide)
+    return rows, wide
+
+
+def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tuple[Array, tuple[Array, ...]]:
+    """Leaves [B, *shape] as rows int32 [B, row_words] and the wide leaves as they are.
+
+    Args:
+        ops: the backend.
+        layout: of the item.
+        leaves: in the order of the layout.
+        like: an array [B, ...] that gives batch size and device where no leaf does.
+    """
+    batch = like.shape[0]
+    words = []
+    tail = []
+    for i in layout.packed:
+        flat = leaves[i].reshape(batch, -1)
+        if dtypes.ITEMSIZE[layout.leaves[i].dtype] >= 4:
+            words.append(ops.bitcast(flat, "int32"))
+        else:
+            tail.append(ops.bitcast(flat, "uint8"))
+    if tail:
+        used = sum(piece.shape[1] for piece in tail)
+        if used % 4:
+            tail.append(ops.zeros((batch, -used % 4), "uint8", getattr(like, "device", None)))
+        words.append(ops.bitcast(ops.concat(tail, 1), "int32"))
+    rows = ops.concat(words, 1) if words else ops.zeros((batch, 0), "int32", getattr(like, "device", None))
+    return rows, tuple(leaves[i] for i, leaf in enumerate(layout.leaves) if leaf.wide is not None)
+
+
+def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list[Array]:
+    """The leaves [B, *shape], in the order of the layout, from rows [B, row_words] and the wide leaves."""
+    batch = rows.shape[0]
+    leaves: list[Array] = []
+    for leaf in layout.leaves:
+        if leaf.wide is not None:
+            leaves.append(wide[leaf.wide])
+            continue
+        assert leaf.offset is not None
+        itemsize = dtypes.ITEMSIZE[leaf.dtype]
+        first, last = leaf.offset // 4, -(-(leaf.offset + leaf.nbytes) // 4)
+        piece = rows[:, first:last]
+        if itemsize < 4:
+            start = leaf.offset - 4 * first
+            piece = ops.bitcast(piece, "uint8")[:, start : start + leaf.nbytes]
+        leaves.append(ops.bitcast(piece, leaf.dtype).reshape(batch, *leaf.shape))
+    return leaves

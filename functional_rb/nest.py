@@ -1,0 +1,191 @@
+"""Nested containers of leaves: what an item is put in and what it comes back in.
+
+A `Structure` is the hashable outline of a nest. Leaves are found by their path of keys, never by their order, because
+JAX sorts the keys of a dict and torch does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from functional_rb.specs import Composite
+
+Path = tuple[str | int, ...]
+BuildMapping = Callable[[type | None, dict[str, Any], tuple[int, ...]], Any]
+"""Makes a mapping of a type (None: a dict) from its parts and the batch shape they share."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """The outline of a nest: which containers it has, and under which keys.
+
+    Attributes:
+        kind: what sort of container this is, or "leaf".
+        type: the class to build where the kind alone does not say; None for a dict, tuple, list or leaf.
+        keys: names, field names or positions, in the order given.
+        children: the outlines under those keys.
+    """
+
+    kind: Literal["leaf", "mapping", "sequence", "namedtuple", "dataclass"]
+    type: type | None = None
+    keys: tuple[str | int, ...] = ()
+    children: tuple[Structure, ...] = ()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The path of every leaf, in the order of the keys."""
+        return tuple(self._walk(()))
+
+    def _walk(self, prefix: Path) -> Iterator[Path]:
+        if self.kind == "leaf":
+            yield prefix
+        for key, child in zip(self.keys, self.children, strict=True):
+            yield from child._walk((*prefix, key))
+
+
+LEAF = Structure("leaf")
+
+
+def show(path: Path) -> str:
+    """A path as errors print it.
+
+    Example:
+        >>> show(("obs", "camera", 0)), show(())
+        ('obs/camera/0', 'the item')
+    """
+    return "/".join(str(key) for key in path) if path else "the item"
+
+
+def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
+    """The outline of one container (its children still unknown) and what it holds; None for a leaf."""
+    if isinstance(nest, Composite):
+        return Structure("mapping", nest._container, tuple(nest)), list(nest.values())
+    if isinstance(nest, Mapping):
+        foreign = None if type(nest) is dict or not hasattr(nest, "batch_size") else type(nest)
+        return Structure("mapping", foreign, tuple(nest.keys())), [nest[key] for key in nest.keys()]  # noqa: SIM118
+    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
+        return Structure("namedtuple", type(nest), nest._fields), list(nest)
+    if isinstance(nest, tuple | list):
+        return Structure("sequence", type(nest), tuple(range(len(nest)))), list(nest)
+    if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
+        names = tuple(field.name for field in dataclasses.fields(nest))
+        # A tensorclass is a mapping with a batch shape that looks like a dataclass: torch builds it.
+        kind: Literal["mapping", "dataclass"] = "mapping" if hasattr(nest, "batch_size") else "dataclass"
+        return Structure(kind, type(nest), names), [getattr(nest, name) for name in names]
+    return None
+
+
+def flatten(nest: Any, is_leaf: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
+    """Take a nest apart.
+
+    Args:
+        nest: any nest of dicts, tuples, lists, NamedTuples, dataclasses, `Composite`s, TensorDicts.
+        is_leaf: asked first, because some leaves (specs) are dataclasses themselves.
+
+    Returns:
+        The leaves in the order of their keys, and the outline.
+    """
+    parts = None if is_leaf(nest) else parts_of(nest)
+    if parts is None:
+        return [nest], LEAF
+    outline, values = parts
+    leaves: list[Any] = []
+    children = []
+    for value in values:
+        below, child = flatten(value, is_leaf)
+        leaves += below
+        children.append(child)
+    return leaves, dataclasses.replace(outline, children=tuple(children))
+
+
+def flatten_as(structure: Structure, nest: Any, path: Path = ()) -> list[Any]:
+    """The leaves of a nest in the order of a given outline, found by their keys.
+
+    A dict may stand where the outline has a NamedTuple or a TensorDict, and the other way round: the keys decide.
+
+    Raises:
+        ValueError: if a key is missing or there is one too many, naming the path.
+    """
+    if structure.kind == "leaf":
+        return [nest]
+    values = _values_under(structure.keys, nest, path)
+    leaves: list[Any] = []
+    for key, child, value in zip(structure.keys, structure.children, values, strict=True):
+        if child.kind == "leaf":
+            leaves.append(value)
+        else:
+            leaves += flatten_as(child, value, (*path, key))
+    return leaves
+
+
+def _values_under(keys: Sequence[str | int], nest: Any, path: Path) -> list[Any]:
+    if type(nest) is dict and len(nest) == len(keys):
+        try:
+            return [nest[key] for key in keys]
+        except KeyError:
+            pass  # told apart below, where the message is made
+    parts = parts_of(nest)
+    got: Sequence[str | int] = () if parts is None else parts[0].keys
+    if parts is None or set(got) != set(keys):
+        found = type(nest).__name__ if parts is None else list(got)
+        raise ValueError(
+            f"leaf {show(path)!r}: expected the keys {list(keys)}, got {found}; "
+            f"give exactly the leaves of BufferSpec.item"
+        )
+    by_key = dict(zip(got, parts[1], strict=True))
+    return [by_key[key] for key in keys]
+
+
+def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
+    """The leaves that a nest has out of an outline's, by their position in the outline.
+
+    Raises:
+        ValueError: if the nest has a leaf that the outline lacks, naming its path.
+    """
+    position = {path: i for i, path in enumerate(structure.paths)}
+    found: dict[int, Any] = {}
+
+    def visit(value: Any, path: Path) -> None:
+        if path in position:
+            found[position[path]] = value
+            return
+        parts = parts_of(value)
+        if parts is None:
+            raise ValueError(
+                f"leaf {show(path)!r}: no such leaf in BufferSpec.item; expected some of "
+                f"{[show(p) for p in position]}"
+            )
+        for key, part in zip(parts[0].keys, parts[1], strict=True):
+            visit(part, (*path, key))
+
+    visit(nest, ())
+    return found
+
+
+def unflatten(
+    structure: Structure, leaves: Sequence[Any], build_mapping: BuildMapping, batch_shape: tuple[int, ...] = ()
+) -> Any:
+    """Put leaves back into the containers of an outline.
+
+    Args:
+        structure: the outline.
+        leaves: as many as it has, in its order.
+        build_mapping: how the backend makes its mappings.
+        batch_shape: leading axes that all the leaves share, which some mappings record.
+    """
+    remaining = iter(leaves)
+
+    def build(outline: Structure) -> Any:
+        if outline.kind == "leaf":
+            return next(remaining)
+        parts = [build(child) for child in outline.children]
+        if outline.kind == "mapping":
+            return build_mapping(outline.type, dict(zip(map(str, outline.keys), parts, strict=True)), batch_shape)
+        assert outline.type is not None
+        if outline.kind == "sequence":
+            return outline.type(parts)
+        return outline.type(**dict(zip(map(str, outline.keys), parts, strict=True)))
+
+    return build(structure)

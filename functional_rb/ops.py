@@ -1,0 +1,96 @@
+"""The array operations that the algorithms are written in: what a backend must provide, and nothing else.
+
+A backend's `ops` is a plain module of functions with these signatures; the type checker compares it with `Ops`.
+Arrays also understand Python's arithmetic, comparison, bit and slicing operators and `reshape`. Integers are int32
+throughout, because JAX has no others unless asked, and none of the algorithms lets one overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+Array = Any
+"""An array of the backend: `jax.Array` (or a tracer) on JAX, `torch.Tensor` on torch."""
+
+
+class Ops(Protocol):
+    """The primitives of one backend."""
+
+    def zeros(self, shape: Sequence[int], dtype: str, device: Any = None) -> Array:
+        """Zeros; pages that nobody wrote cost nothing where the system allows it."""
+        ...
+
+    def full_like(self, x: Array, value: int | float) -> Array:
+        """An array of one value with the shape, dtype and device of another."""
+        ...
+
+    def arange(self, n: int, like: Array) -> Array:
+        """int32 0, 1, ... n - 1, on the device of `like`."""
+        ...
+
+    def constant(self, values: np.ndarray[Any, Any], like: Array) -> Array:
+        """A NumPy constant as an array on the device of `like`."""
+        ...
+
+    def cast(self, x: Array, dtype: str) -> Array:
+        """Convert values; floats go to integers by dropping the fraction."""
+        ...
+
+    def bitcast(self, x: Array, dtype: str) -> Array:
+        """Read the same bytes as another dtype; the last axis grows or shrinks with the item size."""
+        ...
+
+    def take(self, x: Array, index: Array) -> Array:
+        """`x[index]` along the first axis; every index is in bounds."""
+        ...
+
+    def set_at(self, x: Array, index: Array, values: Array) -> Array:
+        """`x` with `x[index] = values` along the first axis; equal indices come with equal values."""
+        ...
+
+    def where(self, condition: Array, x: Array, y: Array) -> Array:
+        """`x` where the condition holds, `y` elsewhere."""
+        ...
+
+    def minimum(self, x: Array, y: Array) -> Array:
+        """The smaller of two, element by element."""
+        ...
+
+    def maximum(self, x: Array, y: Array) -> Array:
+        """The larger of two, element by element."""
+        ...
+
+    def cumsum(self, x: Array) -> Array:
+        """int32 running sums along the last axis."""
+        ...
+
+    def cummax(self, x: Array) -> Array:
+        """Running maxima of a vector."""
+        ...
+
+    def count(self, mask: Array) -> Array:
+        """How many elements of a boolean vector are true, as an int32 scalar."""
+        ...
+
+    def argsort(self, x: Array) -> Array:
+        """The positions that sort a vector, equal elements in their order (stable), int32."""
+        ...
+
+    def searchsorted(self, ascending: Array, values: Array, side: Literal["left", "right"]) -> Array:
+        """Where each value belongs in an ascending vector, int32."""
+        ...
+
+    def concat(self, arrays: Sequence[Array], axis: int) -> Array:
+        """Arrays joined along an axis."""
+        ...
+
+    def stack(self, scalars: Sequence[Array]) -> Array:
+        """Scalars joined to a vector."""
+        ...
+
+    def mul_wide(self, a: Array, b: Array) -> tuple[Array, Array]:
+        """The 62-bit product of int32 that are not negative, as `high * 2^31 + low`."""
+        ...

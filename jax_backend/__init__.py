@@ -1,0 +1,33 @@
+"""functional_rb on JAX: `import jax_backend as rb`."""
+
+from jax_backend.functions import (
+    add,
+    can_sample,
+    get,
+    init,
+    is_live,
+    items,
+    key,
+    rejected,
+    sample,
+    size,
+    split,
+    stale,
+    update,
+)
+
+__all__ = [
+    "add",
+    "can_sample",
+    "get",
+    "init",
+    "is_live",
+    "items",
+    "key",
+    "rejected",
+    "sample",
+    "size",
+    "split",
+    "stale",
+    "update",
+]

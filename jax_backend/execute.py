@@ -1,0 +1,152 @@
+"""`functional_rb.api.Backend` on JAX: compiled once for a spec and the shapes, inlined into whatever compiles them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from functional_rb import buffer, checks, sum_tree
+from functional_rb.buffer import Arrays
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.dtypes import ITEMSIZE
+from functional_rb.samplers import Drawn
+from functional_rb.specs import ArraySpec
+from functional_rb.state import State
+from jax_backend import ops, twins
+
+jax.tree_util.register_dataclass(
+    State, data_fields=("rows", "wide", "tree", "counters"), meta_fields=("spec",)
+)
+
+
+def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
+    """Arrays of JAX as they are, NumPy's by a copy to the device, Python numbers for scalar leaves."""
+    if isinstance(leaf, jax.Array):
+        return leaf
+    if isinstance(leaf, np.ndarray | np.generic):
+        checks.check_dtype(name, leaf, expected.dtype)
+        return jnp.asarray(leaf)
+    if isinstance(leaf, bool | int | float | complex) and expected.shape == ():
+        checks.scalar_leaf(leaf, expected, name)
+        return jnp.asarray(leaf, expected.dtype)
+    _refuse_torch(leaf, f"leaf {name!r}")
+    raise TypeError(
+        f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {type(leaf).__name__}; give JAX or NumPy arrays"
+    )
+
+
+def as_vector(array: Any) -> Any:
+    """Masks, priorities and indices from NumPy; dtypes are checked by the caller, before NumPy's could change."""
+    if isinstance(array, np.ndarray | np.generic) and array.dtype.itemsize <= 4:
+        return jnp.asarray(array)
+    _refuse_torch(array, "argument")
+    return array
+
+
+def _refuse_torch(array: Any, what: str) -> None:
+    if type(array).__module__.split(".")[0] == "torch":
+        raise TypeError(f"{what}: expected a JAX or NumPy array, got a torch tensor; bring it over by rb.from_dlpack(...)")
+
+
+def unsupported(dtype: str) -> str | None:
+    """64-bit dtypes, unless JAX was told to have them."""
+    if dtype in ("int64", "uint64", "float64") and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        narrow = dtype.replace("64", "32")
+        return (
+            f"needs JAX's 64-bit mode, which is off; call jax.config.update('jax_enable_x64', True) "
+            f"before any array is made, or use {narrow}"
+        )
+    assert dtype in ITEMSIZE
+    return None
+
+
+def build_mapping(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+    """A dict: containers of torch have no meaning here, and come back when the state goes back."""
+    return parts
+
+
+def to_state(arrays: Arrays, spec: BufferSpec) -> State:
+    """A state of new arrays."""
+    return State(*arrays, spec)
+
+
+def init(spec: BufferSpec, device: Any = None) -> State:
+    """An empty state."""
+    return to_state(buffer.init(ops, spec, device), spec)
+
+
+@functools.partial(jax.jit, static_argnames="batch", inline=True)
+def _add(
+    state: State, leaves: list[jax.Array], batch: int, mask: jax.Array | None, priorities: jax.Array | None
+) -> State:
+    return to_state(twins.add(state, leaves, batch, mask, priorities), state.spec)
+
+
+def add(
+    state: State, leaves: Sequence[jax.Array], batch: int, mask: jax.Array | None, priorities: jax.Array | None
+) -> State:
+    """Write a batch."""
+    if priorities is not None:
+        priorities = priorities.reshape(batch)
+    if mask is not None:
+        mask = mask.reshape(batch)
+    return _add(state, list(leaves), batch, mask, priorities)
+
+
+@functools.partial(jax.jit, static_argnames="batch", inline=True)
+def _sample(state: State, key: jax.Array, batch: int, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
+    words = state.spec.sampler.words(state.spec.capacity)
+    bits = jax.random.bits(key, (batch, words), jnp.uint32)
+    return twins.draw(state, (bits >> 1).astype(jnp.int32), beta)
+
+
+def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[list[jax.Array], Drawn]:
+    """Draw items; where the result is at hand, an empty buffer is an error."""
+    leaves, drawn = _sample(state, key, batch, jnp.asarray(beta, jnp.float32))
+    if batch and not isinstance(drawn.handles, jax.core.Tracer) and drawn.handles.is_fully_addressable:
+        checks.check_nonempty(int(drawn.handles[0]) >= 0, int(state.counters[1]))
+    return leaves, drawn
+
+
+@functools.partial(jax.jit, inline=True)
+def _update(
+    state: State, handles: jax.Array, priorities: jax.Array | None, replacements: dict[int, jax.Array]
+) -> State:
+    return to_state(twins.update(state, handles, priorities, replacements), state.spec)
+
+
+def update(
+    state: State, handles: jax.Array, priorities: jax.Array | None, replacements: Mapping[int, jax.Array]
+) -> State:
+    """Set priorities and rewrite leaves."""
+    return _update(state, handles, priorities, dict(replacements))
+
+
+@functools.partial(jax.jit, inline=True)
+def get(state: State, handles: jax.Array) -> list[jax.Array]:
+    """Read items by handle."""
+    return buffer.get(ops, state, state.spec, handles)
+
+
+@functools.partial(jax.jit, inline=True)
+def items(state: State) -> list[jax.Array]:
+    """All of the storage, unpacked."""
+    return buffer.layout.unpack(ops, state.spec.layout, state.rows, state.wide)
+
+
+@functools.partial(jax.jit, inline=True)
+def is_live(state: State, handles: jax.Array) -> jax.Array:
+    """Whether handles name stored items."""
+    return buffer.is_live(ops, state, state.spec, handles)
+
+
+@functools.partial(jax.jit, inline=True)
+def has_priority(state: State) -> jax.Array:
+    """Whether some item has a positive priority."""
+    positive: jax.Array = sum_tree.total(state.tree) > 0
+    return positive

@@ -1,0 +1,129 @@
+"""The array primitives of `functional_rb.ops.Ops` on JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from functional_rb.dtypes import ITEMSIZE
+
+
+def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> jax.Array:
+    """Zeros."""
+    return jnp.zeros(tuple(shape), dtype)
+
+
+def full_like(x: jax.Array, value: int | float) -> jax.Array:
+    """An array of one value."""
+    return jnp.full_like(x, value)
+
+
+def arange(n: int, like: jax.Array) -> jax.Array:
+    """int32 0 ... n - 1."""
+    return jnp.arange(n, dtype=jnp.int32)
+
+
+def constant(values: np.ndarray[Any, Any], like: jax.Array) -> jax.Array:
+    """A constant of the compiled program."""
+    return jnp.asarray(values)
+
+
+def cast(x: jax.Array, dtype: str) -> jax.Array:
+    """Convert values."""
+    return x.astype(dtype)
+
+
+def bitcast(x: jax.Array, dtype: str) -> jax.Array:
+    """Read the same bytes as another dtype, along the last axis."""
+    if x.dtype == jnp.bool_:
+        x = x.astype(jnp.uint8)
+    elif x.dtype == jnp.complex64:
+        x = jnp.stack([x.real, x.imag], -1).reshape(*x.shape[:-1], 2 * x.shape[-1])
+    if dtype == "bool":
+        return bitcast(x, "uint8") != 0
+    if dtype == "complex64":
+        halves = bitcast(x, "float32")
+        return lax.complex(halves[..., ::2], halves[..., 1::2])
+    lead, last = x.shape[:-1], x.shape[-1]
+    old, new = x.dtype.itemsize, ITEMSIZE[dtype]
+    if new > old:
+        x = x.reshape(*lead, last * old // new, new // old)
+    return lax.bitcast_convert_type(x, jnp.dtype(dtype)).reshape(*lead, last * old // new)
+
+
+def take(x: jax.Array, index: jax.Array) -> jax.Array:
+    """`x[index]`; the core keeps every index in bounds."""
+    return x.at[index].get(mode="promise_in_bounds")
+
+
+def set_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
+    """`x` with `x[index] = values`; in place where XLA may."""
+    return x.at[index].set(values, mode="promise_in_bounds")
+
+
+def where(condition: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Choose element by element."""
+    return jnp.where(condition, x, y)
+
+
+def minimum(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The smaller."""
+    return jnp.minimum(x, y)
+
+
+def maximum(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The larger."""
+    return jnp.maximum(x, y)
+
+
+def cumsum(x: jax.Array) -> jax.Array:
+    """Running sums along the last axis."""
+    return jnp.cumsum(x, -1, dtype=jnp.int32)
+
+
+def cummax(x: jax.Array) -> jax.Array:
+    """Running maxima."""
+    return lax.cummax(x)
+
+
+def count(mask: jax.Array) -> jax.Array:
+    """How many are true."""
+    return jnp.sum(mask, dtype=jnp.int32)
+
+
+def argsort(x: jax.Array) -> jax.Array:
+    """Stable sorting permutation."""
+    _, order = lax.sort((x, lax.iota(jnp.int32, x.shape[0])), num_keys=1, is_stable=True)
+    return order
+
+
+def searchsorted(ascending: jax.Array, values: jax.Array, side: Literal["left", "right"]) -> jax.Array:
+    """Binary search."""
+    return jnp.searchsorted(ascending, values, side=side).astype(jnp.int32)
+
+
+def concat(arrays: Sequence[jax.Array], axis: int) -> jax.Array:
+    """Join along an axis."""
+    return jnp.concatenate(arrays, axis)
+
+
+def stack(scalars: Sequence[jax.Array]) -> jax.Array:
+    """Join scalars."""
+    return jnp.stack(scalars)
+
+
+def mul_wide(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The 62-bit product in 16-bit limbs: JAX has no 64-bit integers unless asked."""
+    x, y = a.astype(jnp.uint32), b.astype(jnp.uint32)
+    x0, x1, y0, y1 = x & 0xFFFF, x >> 16, y & 0xFFFF, y >> 16
+    low = x0 * y0
+    middle = x1 * y0 + (low >> 16)
+    cross = x0 * y1 + (middle & 0xFFFF)
+    high = x1 * y1 + (middle >> 16) + (cross >> 16)
+    low = (cross << 16) | (low & 0xFFFF)
+    return ((high << 1) | (low >> 31)).astype(jnp.int32), (low & 0x7FFFFFFF).astype(jnp.int32)
