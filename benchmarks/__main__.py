@@ -1,0 +1,88 @@
+"""Run the measurements: `python -m benchmarks [all|compare|scaling|memory|gpu] [--quick] [--out DIR]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+from benchmarks.compare import Effort, accelerated_backends, compare
+from benchmarks.machine import machine, versions
+from benchmarks.memory import memory
+from benchmarks.scaling import CAPACITIES, as_json, scaling
+from benchmarks.workload import Workload
+
+PARTS = ("compare", "memory", "scaling", "gpu")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what was asked for, print it, and write it under the output folder."""
+    options = _parse(arguments)
+    parts = PARTS if options.part == "all" else (options.part,)
+    work = Workload(capacity=options.capacity)
+    effort = Effort(rounds=options.rounds or (20 if options.quick else 300), burst=25)
+    options.out.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    found: dict[str, Any] = {
+        "machine": machine(),
+        "versions": versions(),
+        "workload": asdict(work),
+        "effort": {**asdict(effort), "quick": options.quick},
+    }
+    print(", ".join(f"{name} {value}" for name, value in (found["machine"] | found["versions"]).items()))
+    print(f"{effort.rounds} rounds of bursts of {effort.burst}, {work.capacity:,} items")
+
+    if "compare" in parts:
+        section = compare(work, effort, say=_say)
+        found["compare"] = section.as_json()
+        report.draw_ratios(section, work, options.out / "ratios.png")
+        print(f"\n{report.table(section)}")
+    if "memory" in parts:
+        footprints = memory(work)
+        found["memory"] = [held.as_json() for held in footprints]
+        print(f"\nMemory of a full buffer, in bytes\n\n{report.memory_table(footprints)}")
+    if "scaling" in parts:
+        capacities = tuple(size for size in CAPACITIES if not options.quick or size <= 100_000)
+        points = scaling(work, Effort(max(5, effort.rounds // 4), effort.burst), capacities, say=_say)
+        found["scaling"] = as_json(points)
+        report.draw_scaling(points, options.out / "scaling.png")
+        print(f"\nMedians in microseconds by capacity\n\n{report.scaling_table(points)}")
+    if "gpu" in parts:
+        backends = accelerated_backends()
+        if backends:
+            section = compare(work, effort, device="cuda", backends=backends, say=_say)
+            found["gpu"] = section.as_json()
+            report.draw_ratios(section, work, options.out / "ratios_gpu.png")
+            print(f"\n{report.table(section)}")
+        else:
+            found["gpu"] = None
+            print("\nGPU: skipped, neither JAX nor torch sees one here")
+
+    path = options.out / "results.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"\n{time.perf_counter() - started:.0f} s; results in {path}")
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure ours and its peers.")
+    parser.add_argument("part", nargs="?", default="all", choices=("all", *PARTS), help="default: all")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes, under a minute")
+    parser.add_argument("--rounds", type=int, help="rounds of the comparison")
+    parser.add_argument("--capacity", type=int, default=Workload.capacity, help="default: %(default)s")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="default: %(default)s")
+    return parser.parse_args(arguments)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

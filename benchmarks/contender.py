@@ -1,0 +1,106 @@
+"""What is measured: one buffer of one library, which keeps its own state between calls."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Backend = Literal["jax", "torch"]
+Sampler = Literal["uniform", "prioritized"]
+Operation = Literal["add", "sample", "update", "step"]
+
+OPERATIONS: tuple[Operation, ...] = ("add", "sample", "update", "step")
+
+
+class Contender:
+    """A filled buffer; each of its operations is one complete call of a user's training loop.
+
+    A call returns when its result is ready. `sample` remembers what it drew, and `update` goes through the
+    draws in turn: the same 256 handles again and again would leave their paths of the tree in the cache.
+    """
+
+    name: str
+    backend: Backend
+    sampler: Sampler
+    operations: tuple[Operation, ...]
+    step_length: int = 1  # steps of the loop that one call of `step` runs
+
+    def __init__(self, name: str, backend: Backend, sampler: Sampler) -> None:
+        self.name = name
+        self.backend = backend
+        self.sampler = sampler
+        self.operations = OPERATIONS if sampler == "prioritized" else ("add", "sample", "step")
+        self.drawn: deque[Any] = deque(maxlen=32)
+
+    def add(self) -> None:
+        """Add one batch."""
+        raise NotImplementedError
+
+    def sample(self) -> None:
+        """Draw one batch and remember its handles."""
+        raise NotImplementedError
+
+    def update(self) -> None:
+        """Write new priorities for a batch drawn before."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """Add, sample and, where there are priorities, update what was just drawn."""
+        self.add()
+        self.sample()
+        if "update" in self.operations:
+            self.drawn.rotate(1)  # the newest draw comes first
+            self.update()
+
+    def next_drawn(self) -> Any:
+        """Handles of the next remembered draw, in turn."""
+        indices = self.drawn[0]
+        self.drawn.rotate(-1)
+        return indices
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contender to build; imports wait until then, so that a missing peer loses its own rows only."""
+
+    name: str
+    backend: Backend
+    sampler: Sampler
+    build: Callable[[], Contender]
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """A contender that could not be built or run, and why."""
+
+    name: str
+    backend: Backend
+    sampler: Sampler
+    reason: str
+
+
+def assemble(entries: list[Entry]) -> tuple[list[Contender], list[Unavailable]]:
+    """Build each contender and run each of its operations once; what fails is reported, not raised."""
+    ready: list[Contender] = []
+    failed: list[Unavailable] = []
+    for entry in entries:
+        try:
+            contender = entry.build()
+            for operation in contender.operations:
+                getattr(contender, operation)()
+        # Whatever a peer raises is a row of the report: the harness must outlive it.
+        except Exception as error:
+            failed.append(Unavailable(entry.name, entry.backend, entry.sampler, describe(error)))
+        else:
+            ready.append(contender)
+    return ready, failed
+
+
+def describe(error: BaseException) -> str:
+    """One line: the error, and its cause where it names one."""
+    line = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if error.__cause__ is not None:
+        line += f" (because {describe(error.__cause__)})"
+    return line if len(line) <= 240 else line[:237] + "..."

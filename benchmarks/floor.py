@@ -1,0 +1,67 @@
+"""The floor of sampling: a bare gather of as many rows as are drawn, without any buffer around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle
+
+import numpy as np
+
+from benchmarks.contender import Backend, Contender
+from benchmarks.workload import ROW_WORDS, Workload
+
+NAME = "bare gather"
+
+
+class Gather(Contender):
+    """Gathers random rows of an int32 [capacity, ROW_WORDS] table."""
+
+    def __init__(self, backend: Backend, gather: Callable[[], None]) -> None:
+        super().__init__(NAME, backend, "uniform")
+        self.operations = ("sample",)
+        self._gather = gather
+
+    def sample(self) -> None:
+        self._gather()
+
+
+def jax_floor(work: Workload) -> Gather:
+    """A jitted take on JAX's default device."""
+    import jax
+    import jax.numpy as jnp
+
+    take = jax.jit(lambda table, rows: table.at[rows].get(mode="clip"))
+    table = jnp.array(_table(work))
+    rows = cycle([jnp.asarray(rows) for rows in _rows(work)])
+
+    def gather() -> None:
+        jax.block_until_ready(take(table, next(rows)))
+
+    return Gather("jax", gather)
+
+
+def torch_floor(work: Workload, device: str = "cpu") -> Gather:
+    """An index_select on `device`."""
+    import torch
+
+    from benchmarks.torch_loop import synchronizer
+
+    table = torch.as_tensor(_table(work), device=device)
+    rows = cycle([torch.as_tensor(rows, device=device) for rows in _rows(work)])
+    synchronize = synchronizer(device)
+
+    def gather() -> None:
+        table.index_select(0, next(rows))
+        synchronize()
+
+    return Gather("torch", gather)
+
+
+def _table(work: Workload) -> np.ndarray:
+    # Written, not only reserved: untouched pages would all be the same page of zeros.
+    return np.arange(work.capacity * ROW_WORDS, dtype=np.int32).reshape(work.capacity, ROW_WORDS)
+
+
+def _rows(work: Workload) -> list[np.ndarray]:
+    rng = np.random.default_rng(work.seed)
+    return list(rng.integers(work.capacity, size=(work.rotation * 4, work.sample_size), dtype=np.int32))

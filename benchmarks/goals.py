@@ -1,0 +1,78 @@
+"""The comparisons of the report, and the ratio each of them is to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks import floor, ours
+from benchmarks.contender import Backend, Operation, Sampler
+from benchmarks.measure import Spread, Timings, ratios
+
+Verdict = Literal["pass", "MISSED", "not run", ""]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Time of `top` over time of `bottom`, and its bound; none is a figure for information."""
+
+    backend: Backend
+    sampler: Sampler
+    operation: Operation
+    top: str
+    bottom: str = ours.NAME
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def goal(self) -> str:
+        """The bound, as the table prints it."""
+        if self.at_least is not None:
+            return f">= {self.at_least:g}"
+        return "" if self.at_most is None else f"<= {self.at_most:g}"
+
+    def verdict(self, ratio: Spread | None) -> Verdict:
+        """Whether the median ratio keeps within the bound."""
+        if ratio is None:
+            return "not run"
+        if self.at_least is None and self.at_most is None:
+            return ""
+        low = self.at_least is None or ratio.median >= self.at_least
+        high = self.at_most is None or ratio.median <= self.at_most
+        return "pass" if low and high else "MISSED"
+
+
+def comparisons() -> list[Comparison]:
+    """Every comparison of the report, in its order."""
+    table: list[Comparison] = []
+
+    def peer(backend: Backend, sampler: Sampler, name: str, goals: Mapping[Operation, float | None]) -> None:
+        for operation, bound in goals.items():
+            table.append(Comparison(backend, sampler, operation, name, at_least=bound))
+
+    peer("jax", "uniform", "flashbax", {"add": 1.5, "sample": 1.5, "step": None})
+    peer("jax", "prioritized", "flashbax", {"add": 3.0, "sample": 2.5, "update": 1.5, "step": 3.0})
+    peer("torch", "uniform", "torchrl", {"add": 5.0, "sample": 4.0, "step": None})
+    peer("torch", "prioritized", "torchrl", {"add": 5.0, "sample": 4.0, "update": 1.3, "step": None})
+    peer("torch", "uniform", "cpprb", {"add": 0.8, "sample": 0.8, "step": None})
+    peer("torch", "prioritized", "cpprb", {"add": 0.8, "sample": 3.0, "update": 0.8, "step": None})
+    in_place: dict[Sampler, tuple[Operation, ...]] = {
+        "uniform": ("add", "sample"),
+        "prioritized": ("add", "sample", "update"),
+    }
+    for sampler, operations in in_place.items():
+        for operation in operations:
+            bound = 1.5 if operation == "add" else None
+            table.append(Comparison("torch", sampler, operation, ours.NAME, ours.IN_PLACE, at_most=bound))
+    for backend in ("jax", "torch"):
+        table.append(Comparison(backend, "uniform", "sample", ours.NAME, floor.NAME))
+        table.append(Comparison(backend, "prioritized", "sample", ours.NAME, floor.NAME))
+    return table
+
+
+def ratio_of(comparison: Comparison, timings: Timings) -> Spread | None:
+    """Spread of the per-round ratios of one group's timings; none where one side did not run."""
+    top = timings.get((comparison.top, comparison.operation))
+    bottom = timings.get((comparison.bottom, comparison.operation))
+    return ratios(top, bottom) if top and bottom else None

@@ -1,0 +1,79 @@
+"""The workload that every contender runs: items, batches and priorities as NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+Batch = dict[str, np.ndarray]
+
+# One transition of a continuous-control task: shape and dtype of each leaf.
+ITEM: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
+    "obs": ((17,), np.float32),
+    "action": ((6,), np.float32),
+    "reward": ((), np.float32),
+    "next_obs": ((17,), np.float32),
+    "done": ((), np.bool_),
+}
+
+ITEM_BYTES = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in ITEM.values())
+
+# 32-bit words of one item when each leaf is rounded up to whole words: the row that the bare gather reads.
+ROW_WORDS = sum(-(-int(np.prod(shape)) * np.dtype(dtype).itemsize // 4) for shape, dtype in ITEM.values())
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sizes of the measured loop, and the data it rotates over."""
+
+    capacity: int = 1_000_000
+    add_size: int = 64
+    sample_size: int = 256
+    alpha: float = 0.6
+    beta: float = 0.4
+    rotation: int = 16  # different batches, keys and priorities in turn, so that none of them stays in L1
+    scan_length: int = 32  # steps that one call of a scanned step runs
+    seed: int = 0
+
+    @property
+    def chunk_size(self) -> int:
+        """Items that one call adds while a buffer is filled."""
+        return min(self.capacity, 65_536)
+
+    @property
+    def chunks(self) -> int:
+        """Calls that fill the buffer; the last one may wrap around, so that one shape serves them all."""
+        return -(-self.capacity // self.chunk_size)
+
+    def chunk(self) -> Batch:
+        """The items that fill a buffer, [chunk_size, ...]."""
+        return self._items(np.random.default_rng(self.seed), self.chunk_size)
+
+    def chunk_priorities(self) -> np.ndarray:
+        """Priorities of the filled items, float32 [chunk_size]: lognormal, so that the tree is uneven."""
+        return np.random.default_rng(self.seed + 1).lognormal(size=self.chunk_size).astype(np.float32)
+
+    def batches(self) -> list[Batch]:
+        """Batches to add in turn, each [add_size, ...]."""
+        rng = np.random.default_rng(self.seed + 2)
+        return [self._items(rng, self.add_size) for _ in range(self.rotation)]
+
+    def priorities(self) -> list[np.ndarray]:
+        """Priorities to write in turn, each float32 [sample_size]."""
+        rng = np.random.default_rng(self.seed + 3)
+        return [rng.lognormal(size=self.sample_size).astype(np.float32) for _ in range(self.rotation)]
+
+    def slots(self) -> Iterator[np.ndarray]:
+        """Slots that the chunks fill, each int32 [chunk_size]: for peers that take priorities afterwards."""
+        for number in range(self.chunks):
+            yield ((np.arange(self.chunk_size) + number * self.chunk_size) % self.capacity).astype(np.int32)
+
+    @staticmethod
+    def _items(rng: np.random.Generator, count: int) -> Batch:
+        batch: Batch = {}
+        for name, (shape, dtype) in ITEM.items():
+            values = rng.standard_normal((count, *shape), dtype=np.float32)
+            batch[name] = values > 1.5 if dtype is np.bool_ else np.clip(values, -1.0, 1.0).astype(dtype)
+        return batch

@@ -1,0 +1,253 @@
+"""The harness end to end at a tiny capacity. No time is asserted: it depends on the machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import compare as comparing
+from benchmarks import ours, report
+from benchmarks.__main__ import main
+from benchmarks.compare import Effort, compare
+from benchmarks.contender import Backend, Contender, Entry, Sampler, assemble
+from benchmarks.goals import Comparison
+from benchmarks.measure import Spread, interleave, ratios, spread
+from benchmarks.memory import Footprint, memory
+from benchmarks.scaling import growth, scaling
+from benchmarks.workload import ITEM, ITEM_BYTES, ROW_WORDS, Workload
+
+TINY = Workload(capacity=100, add_size=8, sample_size=16, rotation=2, scan_length=3)
+BRIEF = Effort(rounds=2, burst=3)
+
+# Peers warn about their own dependencies.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Counting(Contender):
+    """Does nothing, and writes down the order of its calls."""
+
+    def __init__(self, name: str, calls: list[tuple[str, str]]) -> None:
+        super().__init__(name, "jax", "prioritized")
+        self._calls = calls
+
+    def add(self) -> None:
+        self._calls.append((self.name, "add"))
+
+    def sample(self) -> None:
+        self._calls.append((self.name, "sample"))
+        self.drawn.append(len(self._calls))
+
+    def update(self) -> None:
+        self._calls.append((self.name, "update"))
+
+
+def quiet(line: str) -> None:
+    """Print nothing."""
+
+
+def broken() -> Contender:
+    raise RuntimeError("no compiled tree") from ImportError("undefined symbol")
+
+
+def test_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    # The ratio of the medians would be 3 / 2.
+    assert ratios([2.0, 3.0, 40.0], [1.0, 2.0, 10.0]) == Spread(median=2.0, q1=1.75, q3=3.0, rounds=3)
+
+
+def test_spread_has_median_and_quartiles() -> None:
+    assert spread([5.0, 1.0, 2.0, 3.0, 4.0]) == Spread(median=3.0, q1=2.0, q3=4.0, rounds=5)
+
+
+@pytest.mark.parametrize(
+    ("median", "at_least", "at_most", "verdict"),
+    [
+        (3.0, 3.0, None, "pass"),
+        (2.9, 3.0, None, "MISSED"),
+        (1.5, None, 1.5, "pass"),
+        (1.6, None, 1.5, "MISSED"),
+        (0.1, None, None, ""),
+    ],
+)
+def test_verdict(median: float, at_least: float | None, at_most: float | None, verdict: str) -> None:
+    wanted = Comparison("jax", "uniform", "add", "peer", at_least=at_least, at_most=at_most)
+    assert wanted.verdict(Spread(median, median, median, 1)) == verdict
+    assert wanted.verdict(None) == "not run"
+
+
+def test_a_round_gives_each_contender_one_burst_of_each_operation() -> None:
+    calls: list[tuple[str, str]] = []
+    timings = interleave([Counting("a", calls), Counting("b", calls)], rounds=3, burst=4, warmup=1)
+    assert {key: len(values) for key, values in timings.items()} == {
+        (name, operation): 3 for name in "ab" for operation in ("add", "sample", "update", "step")
+    }
+    bursts = [calls[i : i + 4] for i in range(0, 24, 4)]
+    assert all(len(set(burst)) == 1 for burst in bursts)
+    assert sorted(burst[0] for burst in bursts) == [
+        (name, operation) for name in "ab" for operation in ("add", "sample", "update")
+    ]
+
+
+def test_update_goes_through_the_remembered_draws_in_turn_and_a_step_takes_the_newest() -> None:
+    contender = Counting("a", [])
+    contender.drawn.extend(["old", "new"])
+    assert [contender.next_drawn() for _ in range(3)] == ["old", "new", "old"]
+    taken: list[object] = []
+    contender.update = lambda: taken.append(contender.next_drawn())  # type: ignore[method-assign]
+    contender.sample = lambda: contender.drawn.append("drawn")  # type: ignore[method-assign]
+    contender.step()
+    assert taken == ["drawn"]
+
+
+def test_who_cannot_be_built_is_reported_with_the_reason_and_the_rest_goes_on() -> None:
+    entries = [
+        Entry("broken", "torch", "uniform", broken),
+        Entry("fine", "jax", "prioritized", lambda: Counting("fine", [])),
+    ]
+    ready, failed = assemble(entries)
+    assert [contender.name for contender in ready] == ["fine"]
+    assert [(missing.name, missing.reason) for missing in failed] == [
+        ("broken", "RuntimeError: no compiled tree (because ImportError: undefined symbol)")
+    ]
+
+
+def test_who_fails_at_the_first_call_is_reported() -> None:
+    ready, failed = assemble([Entry("fails", "jax", "uniform", lambda: Contender("fails", "jax", "uniform"))])
+    assert ready == []
+    assert failed[0].reason == "NotImplementedError: "
+
+
+def test_a_missing_peer_leaves_its_rows_not_run() -> None:
+    def entries(work: Workload, backend: Backend, sampler: Sampler, device: str) -> list[Entry]:
+        return [
+            Entry(ours.NAME, backend, sampler, lambda: Counting(ours.NAME, [])),
+            Entry("flashbax", backend, sampler, broken),
+        ]
+
+    section = compare(TINY, BRIEF, backends=("jax",), entries=entries, say=quiet)
+    peer = [result for result in section.results if result.comparison.top == "flashbax"]
+    assert len(peer) == 7
+    assert {result.verdict for result in peer} == {"not run"}
+    text = report.table(section)
+    assert "flashbax (jax, uniform) did not run: RuntimeError: no compiled tree" in text
+
+
+def test_the_workload_is_the_one_of_the_goals() -> None:
+    work = Workload()
+    assert (work.capacity, work.add_size, work.sample_size) == (1_000_000, 64, 256)
+    assert (ITEM_BYTES, ROW_WORDS) == (165, 42)
+    leaves = ours.buffer_spec(TINY, "uniform").item
+    batch = TINY.batches()[0]
+    for name, (shape, dtype) in ITEM.items():
+        assert (batch[name].shape, batch[name].dtype) == ((8, *shape), dtype)
+        assert (leaves[name].shape, leaves[name].dtype) == (shape, batch[name].dtype.name)
+
+
+@pytest.mark.parametrize("capacity", [1, 100, 65_536, 65_537])
+def test_the_chunks_fill_the_buffer(capacity: int) -> None:
+    work = Workload(capacity=capacity)
+    filled = {int(slot) for slots in work.slots() for slot in slots}
+    assert filled == set(range(capacity))
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_ours_and_the_floor_run(backend: Backend, sampler: Sampler) -> None:
+    entries = [e for e in comparing.roster(TINY, backend, sampler) if e.name.startswith(("ours", "bare"))]
+    assert len(entries) == (2 if backend == "jax" else 3)
+    ready, failed = assemble(entries)
+    assert failed == []
+    timings = interleave(ready, rounds=1, burst=2, warmup=0)
+    assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in timings.values())
+
+
+@pytest.mark.parametrize(
+    ("module", "backend", "sampler"),
+    [
+        ("flashbax", "jax", "uniform"),
+        ("flashbax", "jax", "prioritized"),
+        ("torchrl", "torch", "uniform"),
+        ("torchrl", "torch", "prioritized"),
+        ("cpprb", "torch", "uniform"),
+        ("cpprb", "torch", "prioritized"),
+    ],
+)
+def test_peers_run(module: str, backend: Backend, sampler: Sampler) -> None:
+    pytest.importorskip(module, reason=f"the peer {module} is not installed")
+    if (module, sampler) == ("torchrl", "prioritized"):
+        pytest.importorskip(
+            "torchrl._torchrl", reason="torchrl's compiled trees do not load here", exc_type=ImportError
+        )
+    entries = [entry for entry in comparing.roster(TINY, backend, sampler) if entry.name == module]
+    ready, failed = assemble(entries)
+    assert failed == []
+    interleave(ready, rounds=1, burst=2, warmup=0)
+
+
+def test_memory_is_within_the_limit_for_a_buffer_that_is_not_tiny() -> None:
+    footprints = memory(Workload(capacity=10_000, rotation=2, scan_length=3))
+    assert [(held.backend, held.sampler) for held in footprints] == [
+        (backend, sampler) for backend in ("jax", "torch") for sampler in ("uniform", "prioritized")
+    ]
+    for held in footprints:
+        assert held.items == 1_650_000
+        assert held.items < held.state
+        assert held.verdict == "pass", held
+
+
+def test_memory_limit() -> None:
+    assert Footprint("jax", "uniform", capacity=10, items=1000, state=1230).verdict == "pass"
+    assert Footprint("jax", "uniform", capacity=10, items=1000, state=1231).verdict == "MISSED"
+
+
+def test_scaling_has_a_point_for_each_capacity_and_operation() -> None:
+    points = scaling(TINY, BRIEF, (32, 64), backends=("torch",), say=quiet)
+    curves = {(point.sampler, point.operation, point.capacity) for point in points}
+    assert curves == {
+        (sampler, operation, capacity)
+        for sampler, operations in (
+            ("uniform", ("add", "sample")),
+            ("prioritized", ("add", "sample", "update")),
+            (None, ("sample",)),
+        )
+        for operation in operations
+        for capacity in (32, 64)
+    }
+    assert {(row["from_capacity"], row["to_capacity"]) for row in growth(points)} == {(32, 64)}
+
+
+def test_main_writes_tables_json_and_charts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="the charts need matplotlib")
+    assert main(["compare", "--rounds", "1", "--capacity", "300", "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert {"cpu", "cores", "os"} <= set(found["machine"])
+    assert {"python", "jax", "torch", "flashbax", "torchrl", "cpprb"} <= set(found["versions"])
+    assert found["effort"]["rounds"] == 1
+    assert found["workload"]["capacity"] == 300
+    section = found["compare"]
+    assert section["device"] == "cpu"
+    for figure in section["figures"]:
+        assert figure["rounds"] == 1
+        assert figure["q1_us"] <= figure["median_us"] <= figure["q3_us"]
+    measured = {
+        (f["backend"], f["sampler"], f["operation"]) for f in section["figures"] if f["contender"] == "ours"
+    }
+    assert {("jax", "prioritized", "step"), ("torch", "prioritized", "update")} <= measured
+    in_place = [row for row in section["ratios"] if row["bottom"] == ours.IN_PLACE and row["goal"]]
+    assert [(row["operation"], row["goal"]) for row in in_place] == [("add", "<= 1.5")] * 2
+    assert all(row["ratio"]["median"] > 0 for row in in_place)
+    ran = {figure["contender"] for figure in section["figures"]}
+    for missing in section["unavailable"]:
+        assert missing["reason"]
+        assert missing["name"] not in ran or missing["sampler"] == "prioritized"
+    assert (tmp_path / "ratios.png").stat().st_size > 10_000
+    assert "MISSED" in (printed := capsys.readouterr().out) or "pass" in printed
+
+
+def test_the_gpu_part_says_that_it_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if comparing.accelerated_backends():
+        pytest.skip("there is a GPU here")
+    main(["gpu", "--out", str(tmp_path)])
+    assert "GPU: skipped" in capsys.readouterr().out
+    assert json.loads((tmp_path / "results.json").read_text())["gpu"] is None
