@@ -83,8 +83,8 @@ def draw(
 ) -> tuple[list[Array], Drawn]:
     """Choose items by draws int32 [B, words] in [0, 2^31), and read them."""
     counters = ring.read(state.counters)
-    drawn = spec.sampler.draw(ops, state.tree, counters, spec.capacity, draws, beta)
-    return read(ops, state, spec, drawn.slots), drawn
+    slots, drawn = spec.sampler.draw(ops, state.tree, counters, spec.capacity, draws, beta)
+    return read(ops, state, spec, slots), drawn
 
 
 def update(

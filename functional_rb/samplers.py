@@ -22,13 +22,11 @@ class Drawn(NamedTuple):
 
     Attributes:
         handles: int32 [B]; -1 where nothing could be drawn.
-        slots: int32 [B], where those items lie.
         weights: float32 [B], 0 where nothing could be drawn.
         probabilities: float32 [B], likewise.
     """
 
     handles: Array
-    slots: Array
     weights: Array
     probabilities: Array
 
@@ -46,8 +44,8 @@ class Sampler(Protocol):
 
     def draw(
         self, ops: Ops, tree: Array | None, counters: Counters, capacity: int, draws: Array, beta: Array
-    ) -> Drawn:
-        """Choose items by draws int32 [B, words]."""
+    ) -> tuple[Array, Drawn]:
+        """Choose items by draws int32 [B, words]: the slots where they lie, int32 [B], and what is told of them."""
         ...
 
 
@@ -70,7 +68,7 @@ class Uniform:
 
     def draw(
         self, ops: Ops, tree: Array | None, counters: Counters, capacity: int, draws: Array, beta: Array
-    ) -> Drawn:
+    ) -> tuple[Array, Drawn]:
         """`floor(size * u)` for a 62-bit uniform u names the position from the oldest item."""
         high, low = ops.mul_wide(draws[:, 0], counters.size)
         carry = low > ring.INT32_MAX - power.mul_high(ops, draws[:, 1], counters.size)
@@ -80,9 +78,8 @@ class Uniform:
         one = ops.cast(ops.full_like(handles, 1), "float32")
         weights = ops.where(stored, one, ops.full_like(one, 0))
         size = ops.cast(ops.maximum(counters.size, ops.full_like(counters.size, 1)), "float32")
-        return Drawn(
-            ops.where(stored, handles, ops.full_like(handles, -1)), handles % capacity, weights, weights / size
-        )
+        drawn = Drawn(ops.where(stored, handles, ops.full_like(handles, -1)), weights, weights * (1.0 / size))
+        return handles % capacity, drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +149,7 @@ class Prioritized:
 
     def draw(
         self, ops: Ops, tree: Array | None, counters: Counters, capacity: int, draws: Array, beta: Array
-    ) -> Drawn:
+    ) -> tuple[Array, Drawn]:
         """Descend the tree; weights by the distance of logarithms, so that no ratio overflows."""
         assert tree is not None
         slots = sum_tree.descend(ops, tree, capacity, draws)
@@ -162,12 +159,14 @@ class Prioritized:
         handles = ring.handle_of_slot(ops, counters, slots, capacity)
         nothing = ops.full_like(values, 0)
         weights = importance_weights(ops, values, sum_tree.smallest(ops, tree), beta)
-        return Drawn(
+        # Times the reciprocal, as XLA would make of a division by a scalar anyway: the same bits everywhere.
+        scale = 1.0 / ops.where(drawable, total, ops.full_like(total, 1))
+        drawn = Drawn(
             ops.where(drawable, handles, ops.full_like(handles, -1)),
-            slots,
             ops.where(drawable, weights, nothing),
-            ops.where(drawable, values / ops.where(drawable, total, ops.full_like(total, 1)), nothing),
+            ops.where(drawable, values * scale, nothing),
         )
+        return slots, drawn
 
 
 def power_of(ops: Ops, bits: Array, alpha: float) -> Array:

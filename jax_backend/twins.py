@@ -1,32 +1,133 @@
-"""The core's functions on JAX."""
+"""The core's functions on JAX: on CPUs as compiled kernels, where numba is installed, else as XLA operations.
+
+The kernels are custom calls that write into the state's own memory, as XLA's scatter does; JAX copies first where
+the old state is still needed. `vmap` falls back to the core, whose operations batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
 from functional_rb import buffer
 from functional_rb.buffer import Arrays
+from functional_rb.buffer_spec import BufferSpec
 from functional_rb.samplers import Drawn
 from functional_rb.state import State
 from jax_backend import ops
+
+try:
+    from functional_rb.native import plan, xla
+except ImportError:
+    HAVE_KERNELS = False
+else:
+    HAVE_KERNELS = True
+    for _name in ("add", "draw", "update"):
+        jax.ffi.register_ffi_target(
+            f"functional_rb_{_name}", jax.ffi.pycapsule(getattr(xla, _name).ctypes), platform="cpu"
+        )
 
 
 def add(
     state: State, leaves: list[jax.Array], batch: int, mask: jax.Array | None, priorities: jax.Array | None
 ) -> Arrays:
     """Write a batch."""
-    return buffer.add(ops, state, state.spec, leaves, batch, mask, priorities)
+    spec = state.spec
+
+    def core(arrays: Arrays, leaves: list[jax.Array], mask: Any, priorities: Any) -> Arrays:
+        return buffer.add(ops, arrays, spec, leaves, batch, mask, priorities)
+
+    def kernel(arrays: Arrays, leaves: list[jax.Array], mask: Any, priorities: Any) -> Arrays:
+        extra = [
+            jnp.zeros(0, jnp.bool_) if mask is None else mask,
+            jnp.zeros(0, jnp.float32) if priorities is None else priorities,
+            jnp.zeros((batch, 0), jnp.int32),
+        ]
+        return _call_in_place("add", spec, arrays, [*extra, *leaves])
+
+    return _choose(kernel if batch else None, core, _arrays(state), leaves, mask, priorities)
 
 
 def draw(state: State, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
-    """Choose items by draws, and read them."""
-    return buffer.draw(ops, state, state.spec, draws, beta)
+    """Choose items by draws int32 [B, words], and read them."""
+    spec = state.spec
+    batch = draws.shape[0]
+
+    def core(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
+        return buffer.draw(ops, arrays, spec, draws, beta)
+
+    def kernel(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
+        results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
+        results += [jax.ShapeDtypeStruct((batch,), dtype) for dtype in ("int32", "float32", "float32")]
+        call = jax.ffi.ffi_call("functional_rb_draw", results)
+        found = list(call(*_operands(spec, arrays), draws, beta.reshape(1)))
+        return found[:-3], Drawn(*found[-3:])
+
+    drawn: tuple[list[jax.Array], Drawn] = _choose(
+        kernel if batch else None, core, _arrays(state), draws, beta
+    )
+    return drawn
 
 
 def update(
     state: State, handles: jax.Array, priorities: jax.Array | None, replacements: Mapping[int, jax.Array]
 ) -> Arrays:
     """Set priorities and rewrite leaves."""
-    return buffer.update(ops, state, state.spec, handles, priorities, replacements)
+    spec = state.spec
+
+    def core(arrays: Arrays, handles: jax.Array, priorities: Any, replacements: dict[int, jax.Array]) -> Arrays:
+        return buffer.update(ops, arrays, spec, handles, priorities, replacements)
+
+    def kernel(arrays: Arrays, handles: jax.Array, priorities: Any, replacements: dict[int, jax.Array]) -> Arrays:
+        leaves = [
+            replacements.get(k, jnp.zeros(0, leaf.dtype)) for k, leaf in enumerate(spec.leaves) if replacements
+        ]
+        new = jnp.zeros(0, jnp.float32) if priorities is None else priorities
+        return _call_in_place("update", spec, arrays, [handles, new, *leaves])
+
+    return _choose(
+        kernel if handles.shape[0] else None, core, _arrays(state), handles, priorities, dict(replacements)
+    )
+
+
+def _arrays(state: State) -> Arrays:
+    """The state's arrays, through which no derivative goes."""
+    return lax.stop_gradient(Arrays(state.rows, state.wide, state.tree, state.counters))
+
+
+def _choose(kernel: Callable[..., Any] | None, core: Callable[..., Any], *args: Any) -> Any:
+    """The kernel where the program is compiled for a CPU, else the core."""
+    if kernel is None or not HAVE_KERNELS:
+        return core(*args)
+    batched = jax.custom_batching.custom_vmap(kernel)
+
+    @batched.def_vmap
+    def rule(axis_size: int, in_batched: Sequence[Any], *args: Any) -> tuple[Any, Any]:
+        axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, list(in_batched))
+        out = jax.vmap(core, in_axes=axes, axis_size=axis_size)(*args)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return lax.platform_dependent(*args, cpu=batched, default=core)
+
+
+def _operands(spec: BufferSpec, arrays: Arrays) -> list[jax.Array]:
+    tree = jnp.zeros(0, jnp.float32) if arrays.tree is None else arrays.tree
+    return [jnp.asarray(plan.encode(spec)), arrays.rows, *arrays.wide, tree, arrays.counters]
+
+
+def _call_in_place(name: str, spec: BufferSpec, arrays: Arrays, extra: Sequence[jax.Array]) -> Arrays:
+    """Call a kernel whose results lie in the memory of the state's arrays."""
+    operands = _operands(spec, arrays)
+    state = operands[1:]
+    call = jax.ffi.ffi_call(
+        f"functional_rb_{name}",
+        [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in state],
+        input_output_aliases={k + 1: k for k in range(len(state))},
+    )
+    rows, *wide, tree, counters = call(*operands, *extra)
+    return Arrays(rows, tuple(wide), None if arrays.tree is None else tree, counters)

@@ -1,0 +1,111 @@
+"""Raw memory for compiled code: addresses as int64, because XLA hands out nothing else and torch's are cheap to get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def compiled(function: Any) -> Any:
+    """Compile for the CPU, releasing the GIL; the result is kept on disk where some folder for it is writable."""
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # numba found no folder that it may write to
+        return numba.njit(**options)(function)
+
+
+@intrinsic
+def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
+    """Copy bytes between addresses that do not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        to, start = builder.inttoptr(args[0], pointer), builder.inttoptr(args[1], pointer)
+        cgutils.raw_memcpy(builder, to, start, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for a cache line that will be read soon."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [builder.inttoptr(args[0], pointer), word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+def _loader(width: int) -> Any:
+    @intrinsic
+    def load(typingctx: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.load(builder.inttoptr(args[0], ir.IntType(width).as_pointer()))
+
+        return getattr(types, f"int{width}")(types.int64), generate
+
+    return load
+
+
+load_int64 = _loader(64)
+load_int32 = _loader(32)
+
+
+@intrinsic
+def store_int32(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write an int32 to an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], builder.inttoptr(args[0], ir.IntType(32).as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int32), generate
+
+
+@intrinsic
+def pointer_to(typingctx: Any, address: Any, example: Any) -> Any:
+    """An address as a typed pointer, for `numba.carray`; the type is that of a scalar example."""
+    pointer = types.CPointer(example)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(pointer))
+
+    return pointer(types.int64, example), generate
+
+
+@intrinsic
+def float_of(typingctx: Any, bits: Any) -> Any:
+    """The float32 of given bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+@intrinsic
+def bits_of(typingctx: Any, value: Any) -> Any:
+    """The bits of a float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.int32(types.float32), generate
+
+
+NO_BYTES = np.empty(0, np.uint8)
+NO_INTS = np.empty(0, np.int32)
+NO_FLOATS = np.empty(0, np.float32)
+NO_ADDRESSES = np.empty(0, np.int64)
