@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.compare import Effort, accelerated_backends, compare
-from benchmarks.machine import machine, versions
+from benchmarks.machine import machine, versions, warning
 from benchmarks.memory import memory
 from benchmarks.scaling import CAPACITIES, as_json, scaling
 from benchmarks.workload import Workload
@@ -26,6 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     parts = PARTS if options.part == "all" else (options.part,)
     work = Workload(capacity=options.capacity)
+    if options.torch_threads:
+        import torch
+
+        torch.set_num_threads(options.torch_threads)
     effort = Effort(rounds=options.rounds or (20 if options.quick else 300), burst=25)
     options.out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
@@ -33,10 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "machine": machine(),
         "versions": versions(),
         "workload": asdict(work),
-        "effort": {**asdict(effort), "quick": options.quick},
+        "effort": {**asdict(effort), "quick": options.quick, "torch_threads": options.torch_threads},
     }
     print(", ".join(f"{name} {value}" for name, value in (found["machine"] | found["versions"]).items()))
     print(f"{effort.rounds} rounds of bursts of {effort.burst}, {work.capacity:,} items")
+    if caution := warning():
+        print(f"CAUTION: {caution}")
 
     if "compare" in parts:
         section = compare(work, effort, say=_say)
@@ -76,6 +82,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes, under a minute")
     parser.add_argument("--rounds", type=int, help="rounds of the comparison")
     parser.add_argument("--capacity", type=int, default=Workload.capacity, help="default: %(default)s")
+    parser.add_argument("--torch-threads", type=int, help="default: torch's own choice")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="default: %(default)s")
     return parser.parse_args(arguments)
 

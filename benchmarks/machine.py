@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 from pathlib import Path
@@ -22,15 +23,34 @@ def machine() -> dict[str, Any]:
     }
 
 
+def warning() -> str | None:
+    """What is wrong with measuring now: other work on the cores, for which torch's and XLA's threads wait."""
+    load = os.getloadavg()[0]
+    if load < 0.5:
+        return None
+    return f"the machine is busy (load {load:.1f}): operations that use several threads come out far too slow"
+
+
 def versions() -> dict[str, str | None]:
     """Versions of Python and of every library involved; none where it is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            distribution = importlib.metadata.distribution(package)
         except importlib.metadata.PackageNotFoundError:
             found[package] = None
+        else:
+            found[package] = distribution.version + _elsewhere(package, distribution)
     return found
+
+
+def _elsewhere(package: str, distribution: importlib.metadata.Distribution) -> str:
+    """Where a package is imported from, if another copy goes before the installed one: it was rebuilt."""
+    module = importlib.util.find_spec(package)
+    if module is None or module.origin is None:
+        return ""
+    folder = Path(module.origin).parent
+    return "" if folder.is_relative_to(str(distribution.locate_file(""))) else f" from {folder}"
 
 
 def _cpu_model() -> str:

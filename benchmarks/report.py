@@ -73,7 +73,8 @@ def draw_ratios(section: Section, work: Workload, path: Path) -> None:
         wanted, ratio = result.comparison, result.ratio
         assert ratio is not None
         reach = [[ratio.median - ratio.q1], [ratio.q3 - ratio.median]]
-        axes.barh(height, ratio.median, xerr=reach, color=colours[result.verdict], height=0.7)
+        # From 1, where both take the same time, since a logarithmic axis has no zero.
+        axes.barh(height, ratio.median - 1, left=1, xerr=reach, color=colours[result.verdict], height=0.7)
         bound = wanted.at_least if wanted.at_least is not None else wanted.at_most
         if bound is not None:
             axes.plot([bound, bound], [height - 0.42, height + 0.42], color="black", linewidth=2)
