@@ -24,6 +24,11 @@ FOREIGN = {
     "torch": {"jax", "jaxlib", "flax", "optax", "chex"},
 }
 """For each extra, the distributions that it must not bring."""
+LISTING = """
+import json
+from importlib import metadata
+print(json.dumps({found.name: found.version for found in metadata.distributions()}))
+"""
 
 
 def canonical(name: str) -> str:
@@ -72,15 +77,15 @@ def check(backend: str, wheel: Path, program: str, folder: Path, torch_index: st
     """Installs the wheel for one backend in an empty environment under `folder` and runs `program` there."""
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv" / "bin" / "python"
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    install = [*pip, "install", "--quiet", "-c", str(ROOT / "constraints.txt")]
+    install = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
+    install += ["-c", str(ROOT / "constraints.txt")]
     if backend == "torch" and torch_index:  # torch by itself first, for the reason given in the Makefile
         index = ["--extra-index-url", torch_index, "--retries", "1", "--timeout", "15"]
         subprocess.run([*install, *index, "--no-deps", "torch"], check=True)
     subprocess.run([*install, f"functional-rb[{backend}] @ {wheel.as_uri()}"], check=True)
 
-    listing = subprocess.run([*pip, "list", "--format", "json"], check=True, stdout=subprocess.PIPE).stdout
-    installed = {canonical(entry["name"]): entry["version"] for entry in json.loads(listing)}
+    found = subprocess.run([str(python), "-I", "-c", LISTING], check=True, stdout=subprocess.PIPE).stdout
+    installed = {canonical(name): version for name, version in json.loads(found).items()}
     if wrong := complaints(backend, installed, pins((ROOT / "constraints.txt").read_text())):
         raise SystemExit("\n".join(wrong))
 
