@@ -93,8 +93,14 @@ def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...]) -> Layout:
             LeafLayout(path, shape, dtype, nbytes[i], offsets.get(i), wide.index(i) if apart[i] else None)
             for i, (path, shape, dtype) in enumerate(leaves)
         ),
-        -(-end // 4),
+        _row_words(end, any(dtypes.ITEMSIZE[leaves[i][2]] == 8 for i in offsets)),
     )
+
+
+def _row_words(nbytes: int, has_eight: bool) -> int:
+    """Words that hold so many bytes; an even number if there are 8-byte dtypes, so that every row is aligned for them."""
+    words = -(-nbytes // 4)
+    return words + words % 2 if has_eight else words
 
 
 def allocate(ops: Ops, layout: Layout, capacity: int, device: object = None) -> tuple[Array, tuple[Array, ...]]:
@@ -111,7 +117,7 @@ def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tupl
         ops: the backend.
         layout: of the item.
         leaves: in the order of the layout.
-        like: an array [B, ...] that gives batch size and device where no leaf does.
+        like: int32 [B], which gives batch size and device where no leaf does.
     """
     batch = like.shape[0]
     words = []
@@ -122,12 +128,15 @@ def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tupl
             words.append(ops.bitcast(flat, "int32"))
         else:
             tail.append(ops.bitcast(flat, "uint8"))
+    nothing = like[:, None][:, :0]
+    used = sum(layout.leaves[i].nbytes for i in layout.packed)
+    padding = 4 * layout.row_words - used
+    if padding:
+        blank = ops.full_like(like, 0)[:, None]
+        tail.append(ops.concat([ops.bitcast(blank, "uint8")] * 2, 1)[:, :padding])
     if tail:
-        used = sum(piece.shape[1] for piece in tail)
-        if used % 4:
-            tail.append(ops.zeros((batch, -used % 4), "uint8", getattr(like, "device", None)))
         words.append(ops.bitcast(ops.concat(tail, 1), "int32"))
-    rows = ops.concat(words, 1) if words else ops.zeros((batch, 0), "int32", getattr(like, "device", None))
+    rows = ops.concat(words, 1) if words else nothing
     return rows, tuple(leaves[i] for i, leaf in enumerate(layout.leaves) if leaf.wide is not None)
 
 

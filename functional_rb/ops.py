@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-import numpy as np
-
 Array = Any
 """An array of the backend: `jax.Array` (or a tracer) on JAX, `torch.Tensor` on torch."""
 
@@ -31,8 +29,8 @@ class Ops(Protocol):
         """int32 0, 1, ... n - 1, on the device of `like`."""
         ...
 
-    def constant(self, values: np.ndarray[Any, Any], like: Array) -> Array:
-        """A NumPy constant as an array on the device of `like`."""
+    def constant(self, name: str, like: Array) -> Array:
+        """The table `power.TABLES[name]` as an array on the device of `like`."""
         ...
 
     def cast(self, x: Array, dtype: str) -> Array:

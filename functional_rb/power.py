@@ -26,9 +26,12 @@ LARGEST: Final = float(2.0**MAX_EXPONENT)
 SMALLEST: Final = float(2.0**MIN_EXPONENT)
 
 _STEPS = np.arange(256) / 256.0
-LOG_TABLE: Final = np.round(np.log2(1 + _STEPS) * 2**31).astype(np.int32)
-INVERSE_TABLE: Final = np.minimum(np.round(2**31 / (1 + _STEPS)), MASK).astype(np.int32)
-EXP_TABLE: Final = np.round(2.0**_STEPS * 2**30).astype(np.int32)
+TABLES: Final = {
+    "log": np.round(np.log2(1 + _STEPS) * 2**31).astype(np.int32),
+    "inverse": np.minimum(np.round(2**31 / (1 + _STEPS)), MASK).astype(np.int32),
+    "exp": np.round(2.0**_STEPS * 2**30).astype(np.int32),
+}
+"""Of 256 points c in [1, 2): log2(c) and 1/c in units of 2^-31; and 2^x of 256 points x in [0, 1) in units of 2^-30."""
 LOG_COEFFICIENTS: Final = tuple(round(c / math.log(2) * 2**30) for c in (1.0, 1 / 2, 1 / 3))
 EXP_COEFFICIENTS: Final = tuple(round(math.log(2) ** k / math.factorial(k) * 2**31) for k in (1, 2, 3))
 
@@ -60,8 +63,8 @@ def log2_biased(ops: Ops, bits: Array) -> Fixed:
     """`log2(x) + 128` of positive normal float32 x, given by their bits int32."""
     mantissa = bits & (2**23 - 1)
     entry = mantissa >> 15
-    table = ops.constant(LOG_TABLE, bits)
-    inverse = ops.take(ops.constant(INVERSE_TABLE, bits), entry)
+    table = ops.constant("log", bits)
+    inverse = ops.take(ops.constant("inverse", bits), entry)
     # x = 2^e * c * (1 + r), where c is the table's point below the mantissa and 0 <= r < 2^-8.
     r = mul_high(ops, (mantissa & (2**15 - 1)) << 8, inverse)
     c1, c2, c3 = LOG_COEFFICIENTS
@@ -98,7 +101,7 @@ def exp2(ops: Ops, y: Fixed) -> Array:
     x = y.fraction & (2**23 - 1)
     c1, c2, c3 = EXP_COEFFICIENTS
     slope = c1 + mul_high(ops, x, c2 + mul_high(ops, x, ops.full_like(x, c3)))
-    base = ops.take(ops.constant(EXP_TABLE, x), y.fraction >> 23)
+    base = ops.take(ops.constant("exp", x), y.fraction >> 23)
     mantissa = base + mul_high(ops, base, mul_high(ops, x, slope))
     rounded = (mantissa >> 7) + ((mantissa >> 6) & 1)
     return ops.bitcast(((y.whole + 126) << 23) + rounded, "float32")

@@ -7,15 +7,15 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from functional_rb.dtypes import ITEMSIZE
+from functional_rb.power import TABLES
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> jax.Array:
     """Zeros."""
-    return jnp.zeros(tuple(shape), dtype)
+    return jnp.zeros(tuple(shape), dtype, device=device)
 
 
 def full_like(x: jax.Array, value: int | float) -> jax.Array:
@@ -28,9 +28,9 @@ def arange(n: int, like: jax.Array) -> jax.Array:
     return jnp.arange(n, dtype=jnp.int32)
 
 
-def constant(values: np.ndarray[Any, Any], like: jax.Array) -> jax.Array:
+def constant(name: str, like: jax.Array) -> jax.Array:
     """A constant of the compiled program."""
-    return jnp.asarray(values)
+    return jnp.asarray(TABLES[name])
 
 
 def cast(x: jax.Array, dtype: str) -> jax.Array:

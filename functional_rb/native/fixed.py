@@ -10,9 +10,9 @@ from functional_rb import power
 from functional_rb.native.memory import bits_of, compiled, float_of
 from functional_rb.native.plan import ALPHA_FRACTION, ALPHA_IS_ONE, ALPHA_WHOLE, BIAS_FRACTION, BIAS_WHOLE
 
-LOG_TABLE = power.LOG_TABLE.astype(np.int64)
-INVERSE_TABLE = power.INVERSE_TABLE.astype(np.int64)
-EXP_TABLE = power.EXP_TABLE.astype(np.int64)
+LOG_TABLE = power.TABLES["log"].astype(np.int64)
+INVERSE_TABLE = power.TABLES["inverse"].astype(np.int64)
+EXP_TABLE = power.TABLES["exp"].astype(np.int64)
 C1, C2, C3 = power.LOG_COEFFICIENTS
 E1, E2, E3 = power.EXP_COEFFICIENTS
 MASK = power.MASK

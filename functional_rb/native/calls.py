@@ -1,0 +1,126 @@
+"""The kernels as torch calls them: every array by its address, which costs less than a view of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from functional_rb.native import draws, kernels
+from functional_rb.native.memory import compiled, pointer_to
+
+INT32, UINT8, FLOAT32 = np.int32(0), np.uint8(0), np.float32(0)
+
+
+@compiled
+def ints(address: Any, size: Any) -> Any:
+    """int32 [size] at an address."""
+    return numba.carray(pointer_to(address, INT32), (size,))
+
+
+@compiled
+def floats(address: Any, size: Any) -> Any:
+    """float32 [size] at an address."""
+    return numba.carray(pointer_to(address, FLOAT32), (size,))
+
+
+@compiled
+def next_slots(plan: Any, counters: Any, batch: Any, mask: Any) -> Any:
+    """The slots that `add` will write, for a mask address or 0."""
+    marks = numba.carray(pointer_to(mask, UINT8), (batch if mask else 0,))
+    return kernels.next_slots(plan, ints(counters, 5), batch, marks)
+
+
+@compiled
+def live_slots(plan: Any, counters: Any, handles: Any, batch: Any) -> Any:
+    """The slots that `update` will write."""
+    return kernels.live_slots(plan, ints(counters, 5), ints(handles, batch))
+
+
+@compiled
+def save(plan: Any, storage: Any, tree: Any, tree_size: Any, slots: Any, rows: Any, values: Any) -> None:
+    """Copy what slots hold to the addresses `rows` (empty for none) and `values` (0 for none)."""
+    kernels.save(
+        plan, storage, floats(tree, tree_size), slots, rows, floats(values, slots.size if values else 0)
+    )
+
+
+@compiled
+def add(
+    plan: Any,
+    storage: Any,
+    tree: Any,
+    tree_size: Any,
+    counters: Any,
+    new_counters: Any,
+    leaves: Any,
+    batch: Any,
+    mask: Any,
+    priorities: Any,
+) -> None:
+    """`kernels.add`; mask and priorities are 0 if there are none."""
+    marks = numba.carray(pointer_to(mask, UINT8), (batch if mask else 0,))
+    new = floats(priorities, batch if priorities else 0)
+    kernels.add(
+        plan, storage, floats(tree, tree_size), ints(counters, 5), ints(new_counters, 5), leaves, batch, marks, new
+    )
+
+
+@compiled
+def update(
+    plan: Any,
+    storage: Any,
+    tree: Any,
+    tree_size: Any,
+    counters: Any,
+    new_counters: Any,
+    handles: Any,
+    batch: Any,
+    priorities: Any,
+    leaves: Any,
+) -> None:
+    """`kernels.update`; priorities are 0 if there are none, leaves empty."""
+    kernels.update(
+        plan,
+        storage,
+        floats(tree, tree_size),
+        ints(counters, 5),
+        ints(new_counters, 5),
+        ints(handles, batch),
+        floats(priorities, batch if priorities else 0),
+        leaves,
+    )
+
+
+@compiled
+def sample(
+    plan: Any,
+    storage: Any,
+    tree: Any,
+    tree_size: Any,
+    counters: Any,
+    key: Any,
+    words: Any,
+    beta: Any,
+    leaves: Any,
+    batch: Any,
+    handles: Any,
+    weights: Any,
+    chances: Any,
+) -> Any:
+    """Make draws from a key, and draw; whether anything could be drawn."""
+    numbers = np.empty((batch, words), np.int32)
+    draws.fill(key, numbers)
+    return kernels.draw(
+        plan,
+        storage,
+        floats(tree, tree_size),
+        ints(counters, 5),
+        numbers,
+        np.float32(beta),
+        leaves,
+        ints(handles, batch),
+        floats(weights, batch),
+        floats(chances, batch),
+    )

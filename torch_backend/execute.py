@@ -1,0 +1,308 @@
+"""`functional_rb.api.Backend` on torch, with values: the new state takes over the memory, the old one can be rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from functional_rb import buffer, checks, sum_tree
+from functional_rb.buffer import Arrays
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.ring import read as read_counters
+from functional_rb.samplers import Drawn
+from functional_rb.specs import ArraySpec
+from functional_rb.state import State as CoreState
+from torch_backend import memory as versions
+from torch_backend import ops, random
+from torch_backend.memory import Memory, Saved
+from torch_backend.state import State, readable
+
+try:
+    from torch_backend import kernels
+except ImportError:
+    HAVE_KERNELS = False
+else:
+    HAVE_KERNELS = True
+
+
+def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
+    """Tensors without their autograd history, NumPy arrays as they are, Python numbers for scalar leaves."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach() if leaf.requires_grad else leaf
+    if isinstance(leaf, np.ndarray | np.generic):
+        checks.check_dtype(name, leaf, expected.dtype)
+        return _from_numpy(leaf)
+    if isinstance(leaf, bool | int | float | complex) and expected.shape == ():
+        checks.scalar_leaf(leaf, expected, name)
+        return torch.tensor(leaf, dtype=ops.DTYPES[expected.dtype])
+    _refuse_jax(leaf, f"leaf {name!r}")
+    raise TypeError(
+        f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {type(leaf).__name__}; give torch or NumPy arrays"
+    )
+
+
+def _from_numpy(array: Any) -> torch.Tensor:
+    array = np.asarray(array)
+    if array.dtype.name == "bfloat16":  # NumPy's is an extension type that torch does not know
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def as_vector(array: Any) -> Any:
+    """Masks, priorities and indices from NumPy; tensors without their autograd history."""
+    if isinstance(array, torch.Tensor):
+        return array.detach() if array.requires_grad else array
+    if isinstance(array, np.ndarray | np.generic):
+        return _from_numpy(array)
+    _refuse_jax(array, "argument")
+    return array
+
+
+def _refuse_jax(array: Any, what: str) -> None:
+    if type(array).__module__.split(".")[0] in ("jax", "jaxlib"):
+        raise TypeError(f"{what}: expected a torch or NumPy array, got a JAX array; bring it over by rb.from_dlpack(...)")
+
+
+def unsupported(dtype: str) -> str | None:
+    """Torch has every dtype that a spec can name."""
+    return None
+
+
+def build_mapping(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+    """A dict, or the TensorDict or tensorclass that the spec was derived from."""
+    if container is None:
+        return parts
+    if hasattr(container, "from_tensordict"):
+        return container(**parts, batch_size=list(batch_shape))  # a tensorclass
+    from tensordict import TensorDict
+
+    return TensorDict(parts, batch_size=list(batch_shape))
+
+
+def _torch_state(state: CoreState, function: str) -> State:
+    if not isinstance(state, State):
+        raise TypeError(f"{function}: expected a state of torch_backend, got one of JAX; bring it over by rb.from_dlpack(state)")
+    return state
+
+
+def init(spec: BufferSpec, device: Any = None) -> State:
+    """An empty state."""
+    return State.of_arrays(buffer.init(ops, spec, device), spec, pinned=False)
+
+
+def native(memory: Memory) -> bool:
+    """Whether the compiled kernels can work on a memory: plain tensors on the CPU, outside of tracing."""
+    return (
+        HAVE_KERNELS
+        and memory.rows.device.type == "cpu"
+        and type(memory.rows) is torch.Tensor
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(memory.rows)
+    )
+
+
+def place(name: str, tensor: torch.Tensor, memory: Memory) -> torch.Tensor:
+    """A checked input, contiguous; on another device than the state it is refused."""
+    if tensor.device != memory.rows.device:
+        raise ValueError(
+            f"{name}: expected a tensor on {memory.rows.device}, where the state is, got one on {tensor.device}; "
+            f"move it by .to({str(memory.rows.device)!r})"
+        )
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def _place_some(name: str, tensor: torch.Tensor | None, memory: Memory, batch: int) -> torch.Tensor | None:
+    return None if tensor is None else place(name, tensor.reshape(batch), memory)
+
+
+def _place_leaves(spec: BufferSpec, leaves: Sequence[torch.Tensor], memory: Memory) -> list[torch.Tensor]:
+    return [
+        place(f"leaf {checks.nest.show(path)!r}", leaf, memory)
+        for path, leaf in zip(spec.structure.paths, leaves, strict=True)
+    ]
+
+
+def add(
+    state: CoreState,
+    leaves: Sequence[torch.Tensor],
+    batch: int,
+    mask: torch.Tensor | None,
+    priorities: torch.Tensor | None,
+) -> State:
+    """Write a batch."""
+    state = _torch_state(state, "add")
+    version, spec = readable(state), state.spec
+    with version.lock:
+        memory = version.own()
+        leaves = _place_leaves(spec, leaves, memory)
+        mask = _place_some("mask", mask, memory, batch)
+        priorities = _place_some("priorities", priorities, memory, batch)
+        if batch == 0:
+            return state
+        counters = state._counters
+        target, saved = version.writable(), None
+        if target is memory:
+            saved = _save_for_add(spec, memory, counters, batch, mask)
+        following = version.succeed(target, saved)
+        return State(following, write(spec, target, counters, leaves, batch, mask, priorities), spec)
+
+
+def _save_for_add(
+    spec: BufferSpec, memory: Memory, counters: torch.Tensor, batch: int, mask: torch.Tensor | None
+) -> Saved:
+    if native(memory):
+        return kernels.save_for_add(spec, memory, counters, batch, mask)
+    slots = buffer.ring.plan_write(ops, read_counters(counters), batch, spec.capacity, mask).slots
+    return versions.save(memory, slots, rows=True, values=True)
+
+
+def write(
+    spec: BufferSpec,
+    memory: Memory,
+    counters: torch.Tensor,
+    leaves: Sequence[torch.Tensor],
+    batch: int,
+    mask: torch.Tensor | None,
+    priorities: torch.Tensor | None,
+) -> torch.Tensor:
+    """Write a batch into memory; returns the new counters."""
+    if native(memory):
+        return kernels.add(spec, memory, counters, leaves, batch, mask, priorities)
+    with torch.no_grad():
+        arrays = _arrays(memory, counters)
+        new: torch.Tensor = buffer.add(ops, arrays, spec, leaves, batch, mask, priorities).counters
+        return new
+
+
+def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[list[torch.Tensor], Drawn]:
+    """Draw items; where the result is at hand, an empty buffer is an error."""
+    state = _torch_state(state, "sample")
+    random.check_key(key)
+    version = readable(state)
+    with version.lock:
+        return draw(state.spec, version.own(), state._counters, key, batch, beta)
+
+
+def draw(
+    spec: BufferSpec, memory: Memory, counters: torch.Tensor, key: torch.Tensor, batch: int, beta: Any
+) -> tuple[list[torch.Tensor], Drawn]:
+    """Draw items from memory."""
+    if batch and native(memory) and not torch._C._functorch.is_functorch_wrapped_tensor(key):
+        leaves, drawn, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
+        checks.check_nonempty(drawable, int(counters[1]) if not drawable else 1)
+        return leaves, drawn
+    with torch.no_grad():
+        numbers = random.draws(key.to(memory.rows.device), batch, spec.sampler.words(spec.capacity))
+        level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
+        return buffer.draw(ops, _arrays(memory, counters), spec, numbers, level)
+
+
+def update(
+    state: CoreState,
+    handles: torch.Tensor,
+    priorities: torch.Tensor | None,
+    replacements: Mapping[int, torch.Tensor],
+) -> State:
+    """Set priorities and rewrite leaves."""
+    state = _torch_state(state, "update")
+    version, spec = readable(state), state.spec
+    with version.lock:
+        memory = version.own()
+        handles, priorities, replacements = place_update(spec, memory, handles, priorities, replacements)
+        counters = state._counters
+        target, saved = version.writable(), None
+        if target is memory:
+            saved = _save_for_update(spec, memory, counters, handles, bool(replacements), priorities is not None)
+        following = version.succeed(target, saved)
+        return State(following, rewrite(spec, target, counters, handles, priorities, replacements), spec)
+
+
+def place_update(
+    spec: BufferSpec,
+    memory: Memory,
+    handles: torch.Tensor,
+    priorities: torch.Tensor | None,
+    replacements: Mapping[int, torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor | None, dict[int, torch.Tensor]]:
+    """The checked inputs of `update`, contiguous and on the state's device."""
+    return (
+        place("indices", handles, memory),
+        _place_some("priorities", priorities, memory, handles.shape[0]),
+        {
+            k: place(f"leaf {checks.nest.show(spec.structure.paths[k])!r}", leaf, memory)
+            for k, leaf in replacements.items()
+        },
+    )
+
+
+def _save_for_update(
+    spec: BufferSpec, memory: Memory, counters: torch.Tensor, handles: torch.Tensor, rows: bool, values: bool
+) -> Saved:
+    if native(memory):
+        return kernels.save_for_update(spec, memory, counters, handles, rows, values)
+    slots, _ = buffer.ring.locate(ops, read_counters(counters), handles, spec.capacity)
+    return versions.save(memory, slots, rows, values)
+
+
+def rewrite(
+    spec: BufferSpec,
+    memory: Memory,
+    counters: torch.Tensor,
+    handles: torch.Tensor,
+    priorities: torch.Tensor | None,
+    replacements: Mapping[int, torch.Tensor],
+) -> torch.Tensor:
+    """Set priorities and rewrite leaves in memory; returns the new counters."""
+    if native(memory):
+        return kernels.update(spec, memory, counters, handles, priorities, replacements)
+    with torch.no_grad():
+        arrays = _arrays(memory, counters)
+        new: torch.Tensor = buffer.update(ops, arrays, spec, handles, priorities, replacements).counters
+        return new
+
+
+def _arrays(memory: Memory, counters: torch.Tensor) -> Arrays:
+    return Arrays(memory.rows, memory.wide, memory.tree, counters)
+
+
+def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
+    """Read items by handle."""
+    state = _torch_state(state, "get")
+    version = readable(state)
+    with version.lock:
+        return buffer.get(ops, _arrays(version.own(), state._counters), state.spec, handles)
+
+
+def items(state: CoreState) -> list[torch.Tensor]:
+    """All of the storage, as views: given out, so never written again."""
+    state = _torch_state(state, "items")
+    rows, wide = state.rows, state.wide
+    views = []
+    for leaf in state.spec.layout.leaves:
+        if leaf.wide is not None:
+            views.append(wide[leaf.wide])
+            continue
+        dtype = ops.DTYPES[leaf.dtype]
+        first = leaf.offset or 0
+        piece = rows.view(torch.uint8)[:, first : first + leaf.nbytes] if rows.shape[1] else rows.view(torch.uint8)
+        views.append(piece.view(dtype).unflatten(1, leaf.shape) if leaf.shape else piece.view(dtype)[:, 0])
+    return views
+
+
+def is_live(state: CoreState, handles: torch.Tensor) -> torch.Tensor:
+    """Whether handles name stored items."""
+    state = _torch_state(state, "is_live")
+    live: torch.Tensor = buffer.is_live(ops, Arrays(None, (), None, state.counters), state.spec, handles)
+    return live
+
+
+def has_priority(state: CoreState) -> torch.Tensor:
+    """Whether some item has a positive priority."""
+    state = _torch_state(state, "can_sample")
+    version = readable(state)
+    with version.lock:
+        positive: torch.Tensor = sum_tree.total(version.own().tree) > 0
+        return positive

@@ -1,0 +1,74 @@
+"""The public functions on torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from functional_rb import api
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.state import Sample, State
+from torch_backend import execute
+
+
+@api.documented_by(api.init)
+def init(spec: BufferSpec, device: Any = None) -> State:
+    return api.init(execute, spec, device)
+
+
+@api.documented_by(api.add)
+def add(state: State, items: Any, mask: Any = None, priorities: Any = None) -> State:
+    return api.add(execute, state, items, mask, priorities)
+
+
+@api.documented_by(api.sample)
+def sample(
+    state: State, key: torch.Tensor, batch_size: int | None = None, beta: Any = None
+) -> tuple[State, Sample[Any]]:
+    return api.sample(execute, state, key, batch_size, beta)
+
+
+@api.documented_by(api.update)
+def update(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
+    return api.update(execute, state, indices, priorities, items)
+
+
+@api.documented_by(api.get)
+def get(state: State, indices: Any) -> Any:
+    return api.get(execute, state, indices)
+
+
+@api.documented_by(api.items)
+def items(state: State) -> Any:
+    return api.items(execute, state)
+
+
+@api.documented_by(api.is_live)
+def is_live(state: State, indices: Any) -> torch.Tensor:
+    live: torch.Tensor = api.is_live(execute, state, indices)
+    return live
+
+
+@api.documented_by(api.size)
+def size(state: State) -> torch.Tensor:
+    count: torch.Tensor = api.size(state)
+    return count
+
+
+@api.documented_by(api.can_sample)
+def can_sample(state: State, n: int | None = None) -> torch.Tensor:
+    possible: torch.Tensor = api.can_sample(execute, state, n)
+    return possible
+
+
+@api.documented_by(api.rejected)
+def rejected(state: State) -> torch.Tensor:
+    count: torch.Tensor = api.rejected(state)
+    return count
+
+
+@api.documented_by(api.stale)
+def stale(state: State) -> torch.Tensor:
+    count: torch.Tensor = api.stale(state)
+    return count

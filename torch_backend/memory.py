@@ -1,0 +1,189 @@
+"""Values at in-place speed: versioned arrays.
+
+There is one mutable `Memory`, and it belongs to the newest version. Writing takes it over: what will be overwritten is saved first, and the
+older version, if anyone still holds it, can be rebuilt from that (H. G. Baker: Shallow binding makes functional arrays fast, 1991).
+In the usual loop the older state dies at once and takes the saved rows with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import weakref
+from collections import deque
+
+import torch
+
+from functional_rb import sum_tree
+from functional_rb.buffer import Arrays
+from torch_backend import ops
+
+
+class Memory:
+    """The arrays that a buffer is written into.
+
+    Attributes:
+        rows: int32 [capacity, words].
+        wide: arrays [capacity, *shape].
+        tree: float32 [rows, FANOUT] or None.
+        pinned: whether an array has been given out: then it is never written again.
+        shared: whether an older version that needs the saved rows may be alive.
+        history: the older versions by age, each with the bytes saved for it.
+        retained: the sum of those bytes.
+    """
+
+    __slots__ = ("history", "native", "pinned", "retained", "rows", "shared", "tree", "wide")
+
+    def __init__(
+        self, rows: torch.Tensor, wide: tuple[torch.Tensor, ...], tree: torch.Tensor | None, pinned: bool = False
+    ) -> None:
+        """Take arrays over; pinned if somebody else may hold them."""
+        self.rows, self.wide, self.tree, self.pinned = rows, wide, tree, pinned
+        self.shared = False
+        self.history: deque[tuple[weakref.ref[Version], int]] | None = None
+        self.retained = 0
+        self.native: object = None
+
+    def copy(self) -> Memory:
+        """Fresh memory with the same content."""
+        tree = None if self.tree is None else self.tree.clone()
+        return Memory(self.rows.clone(), tuple(array.clone() for array in self.wide), tree)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All arrays."""
+        return [self.rows, *self.wide, *([] if self.tree is None else [self.tree])]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """What was in some slots before they were overwritten.
+
+    Attributes:
+        slots: int32 [n]; equal slots come with equal content.
+        rows: int32 [n, words], None if no rows were written.
+        wide: [n, *shape] of each wide array.
+        values: float32 [n], the tree's leaves; None if none were written. The nodes above follow from them.
+    """
+
+    slots: torch.Tensor
+    rows: torch.Tensor | None
+    wide: tuple[torch.Tensor, ...]
+    values: torch.Tensor | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes saved."""
+        arrays = [self.slots, self.rows, *self.wide, self.values]
+        return sum(array.nbytes for array in arrays if array is not None)
+
+    def restore(self, memory: Memory, capacity: int) -> None:
+        """Write it back."""
+        if self.rows is not None:
+            ops.set_at(memory.rows, self.slots, self.rows)
+            for array, old in zip(memory.wide, self.wide, strict=True):
+                ops.set_at(array, self.slots, old)
+        if self.values is not None:
+            assert memory.tree is not None
+            sum_tree.set_leaves(ops, memory.tree, capacity, self.slots, self.values)
+
+
+class Version:
+    """One value of a buffer: its memory, or how it differs from the next version.
+
+    Attributes:
+        memory: if this is the newest version of it.
+        saved: else, what the next version overwrote.
+        next: and that version.
+        lock: held while any version of this lineage is read or written, so that threads see whole items.
+    """
+
+    __slots__ = ("__weakref__", "capacity", "lock", "memory", "next", "saved")
+
+    def __init__(self, memory: Memory, capacity: int, lock: threading.RLock) -> None:  # type: ignore[valid-type]
+        """The newest version of a memory."""
+        self.memory: Memory | None = memory
+        self.capacity = capacity
+        self.lock = lock
+        self.saved: Saved | None = None
+        self.next: Version | None = None
+
+    def own(self) -> Memory:
+        """The memory, rebuilt for this version alone if a newer one has it. Hold the lock."""
+        if self.memory is None:
+            self._rebuild()
+        assert self.memory is not None
+        return self.memory
+
+    def _rebuild(self) -> None:
+        later: list[Saved] = []
+        version = self
+        while version.memory is None:
+            assert version.saved is not None and version.next is not None
+            later.append(version.saved)
+            version = version.next
+        memory = version.memory.copy()
+        for saved in reversed(later):
+            saved.restore(memory, self.capacity)
+        self.memory, self.saved, self.next = memory, None, None
+
+    def writable(self) -> Memory:
+        """Memory with this version's content that may be written: its own, or a copy if arrays were given out."""
+        memory = self.own()
+        return memory.copy() if memory.pinned else memory
+
+    def succeed(self, memory: Memory, saved: Saved | None) -> Version:
+        """The next version, which takes the memory over; `saved` is None if the memory is a copy."""
+        following = Version(memory, self.capacity, self.lock)
+        if saved is not None:
+            self.memory, self.saved, self.next = None, saved, following
+            _remember(memory, self, saved.nbytes)
+        return following
+
+
+def _remember(memory: Memory, version: Version, nbytes: int) -> None:
+    """Count what is kept for older versions; once that is more than the storage, the oldest gets a copy of its own."""
+    if memory.history is None:
+        memory.history = deque()
+    memory.history.append((weakref.ref(version), nbytes))
+    memory.retained += nbytes
+    memory.shared = True
+    forget_dead(memory)
+    if memory.retained > memory.nbytes:
+        oldest = memory.history[0][0]()
+        if oldest is not None and oldest.memory is None:
+            oldest._rebuild()
+        del oldest
+        forget_dead(memory)
+
+
+def forget_dead(memory: Memory) -> None:
+    """Drop the versions at the old end that nobody holds any more, or that have memory of their own."""
+    history = memory.history
+    while history:
+        version = history[0][0]()
+        if version is not None and version.memory is None:
+            break
+        memory.retained -= history.popleft()[1]
+    memory.shared = bool(history)
+
+
+def fresh(arrays: Arrays, capacity: int, pinned: bool = False) -> Version:
+    """The first version of a lineage."""
+    return Version(Memory(arrays.rows, arrays.wide, arrays.tree, pinned), capacity, threading.RLock())
+
+
+def save(memory: Memory, slots: torch.Tensor, rows: bool, values: bool) -> Saved:
+    """Copy what slots hold, by torch operations."""
+    return Saved(
+        slots,
+        ops.take(memory.rows, slots) if rows else None,
+        tuple(ops.take(array, slots) for array in memory.wide) if rows else (),
+        sum_tree.get_leaves(ops, memory.tree, slots) if values and memory.tree is not None else None,
+    )
+

@@ -1,0 +1,129 @@
+"""The array primitives of `functional_rb.ops.Ops` on torch.
+
+`set_at` writes in place: who calls the core makes sure that the memory is his alone (see `memory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+
+from functional_rb.dtypes import ITEMSIZE
+from functional_rb.power import MASK, TABLES
+
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE}
+SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""Torch can hold these but hardly compute with them; moving them about works under another name."""
+CONSTANTS = {torch.device("cpu"): {name: torch.from_numpy(table) for name, table in TABLES.items()}}
+
+
+def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> torch.Tensor:
+    """Zeros."""
+    return torch.zeros(tuple(shape), dtype=DTYPES[dtype], device=device)
+
+
+def full_like(x: torch.Tensor, value: int | float) -> torch.Tensor:
+    """An array of one value."""
+    return torch.full_like(x, value)
+
+
+def arange(n: int, like: torch.Tensor) -> torch.Tensor:
+    """int32 0 ... n - 1."""
+    return torch.arange(n, dtype=torch.int32, device=like.device)
+
+
+def constant(name: str, like: torch.Tensor) -> torch.Tensor:
+    """A table, kept on each device once asked for there."""
+    if like.device not in CONSTANTS:
+        CONSTANTS[like.device] = {k: v.to(like.device) for k, v in CONSTANTS[torch.device("cpu")].items()}
+    return CONSTANTS[like.device][name]
+
+
+def cast(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Convert values."""
+    return x.to(DTYPES[dtype])
+
+
+def bitcast(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Read the same bytes as another dtype, along the last axis."""
+    target = DTYPES[dtype]
+    if target.itemsize > x.dtype.itemsize:
+        x = x.clone(memory_format=torch.contiguous_format)  # a slice of a row need not be aligned for it
+    return x.contiguous().view(target)
+
+
+def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """`x[index]`."""
+    return x.view(SIGNED[x.dtype])[index].view(x.dtype) if x.dtype in SIGNED else x[index]
+
+
+def set_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """`x[index] = values`, in place."""
+    if x.dtype in SIGNED:
+        x.view(SIGNED[x.dtype])[index] = values.view(SIGNED[x.dtype])
+    else:
+        x[index] = values
+    return x
+
+
+def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Choose element by element."""
+    if x.dtype in SIGNED:
+        signed = SIGNED[x.dtype]
+        return torch.where(condition, x.view(signed), y.view(signed)).view(x.dtype)
+    return torch.where(condition, x, y)
+
+
+def minimum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The smaller."""
+    return torch.minimum(x, y)
+
+
+def maximum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The larger."""
+    return torch.maximum(x, y)
+
+
+def cumsum(x: torch.Tensor) -> torch.Tensor:
+    """Running sums along the last axis."""
+    return torch.cumsum(x, -1, dtype=torch.int32)
+
+
+def cummax(x: torch.Tensor) -> torch.Tensor:
+    """Running maxima."""
+    return torch.cummax(x, 0).values
+
+
+def count(mask: torch.Tensor) -> torch.Tensor:
+    """How many are true."""
+    return mask.sum(dtype=torch.int32)
+
+
+def argsort(x: torch.Tensor) -> torch.Tensor:
+    """Stable sorting permutation."""
+    return torch.sort(x, stable=True).indices.to(torch.int32)
+
+
+def searchsorted(
+    ascending: torch.Tensor, values: torch.Tensor, side: Literal["left", "right"]
+) -> torch.Tensor:
+    """Binary search."""
+    return torch.searchsorted(ascending, values, out_int32=True, right=side == "right")
+
+
+def concat(arrays: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
+    """Join along an axis."""
+    return torch.cat(list(arrays), axis)
+
+
+def stack(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Join scalars."""
+    return torch.stack(list(scalars))
+
+
+def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The 62-bit product."""
+    product = a.to(torch.int64) * b
+    return (product >> 31).to(torch.int32), (product & MASK).to(torch.int32)

@@ -1,0 +1,61 @@
+"""Keys as values: an int64 is a key, a vector of them is a batch of keys. Pure, counter-based, the same on every device."""
+
+from __future__ import annotations
+
+import torch
+
+from functional_rb import splitmix
+from functional_rb.splitmix import DRAW, FACTORS, GAMMA, SHIFTS, SPLIT, signed
+
+
+def key(seed: int) -> torch.Tensor:
+    """A key from a seed of up to 64 bits.
+
+    Args:
+        seed: a Python number; taken modulo 2^64.
+
+    Returns:
+        int64, a scalar.
+
+    Example:
+        >>> torch.equal(key(0), key(0)), torch.equal(key(0), key(1))
+        (True, False)
+    """
+    return torch.tensor(signed(splitmix.mix((seed + GAMMA) % 2**64)))
+
+
+def split(key: torch.Tensor, n: int = 2) -> torch.Tensor:
+    """Independent keys from one, int64 [n]; the given key should not be used again.
+
+    Example:
+        >>> first, second = split(key(0))
+        >>> torch.equal(first, second)
+        False
+    """
+    return _outputs(key, SPLIT, n)
+
+
+def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
+    """Uniform int32 [batch, words] in [0, 2^31)."""
+    return ((_outputs(key, DRAW, batch * words) >> 33) & 0x7FFFFFFF).to(torch.int32).reshape(batch, words)
+
+
+def _outputs(key: torch.Tensor, purpose: int, n: int) -> torch.Tensor:
+    steps = torch.arange(1, n + 1, dtype=torch.int64, device=key.device) * signed(GAMMA)
+    return _mix(_mix(key + signed(purpose)) + steps)
+
+
+def _mix(value: torch.Tensor) -> torch.Tensor:
+    for shift, factor in zip(SHIFTS, (*FACTORS, 1), strict=True):
+        # An int64 shifts its sign in: mask it off.
+        value = value ^ ((value >> shift) & ((1 << (64 - shift)) - 1))
+        value = value * signed(factor)
+    return value
+
+
+def check_key(key: object) -> torch.Tensor:
+    """Refuse what is no single key."""
+    if not isinstance(key, torch.Tensor) or key.dtype != torch.int64 or key.dim() != 0:
+        shown = f"{tuple(key.shape)} {key.dtype}" if isinstance(key, torch.Tensor) else type(key).__name__
+        raise TypeError(f"key: expected an int64 scalar tensor made by rb.key(seed) or rb.split, got {shown}")
+    return key

@@ -1,0 +1,123 @@
+"""The state on torch: a value whose arrays are shared with its successors."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from functional_rb import state as core
+from functional_rb.buffer import Arrays
+from functional_rb.buffer_spec import BufferSpec
+from torch_backend import memory
+from torch_backend.memory import Memory, Version
+
+
+class State(core.State):
+    """A replay buffer as a value; see `functional_rb.State` for its fields.
+
+    Reading `rows`, `wide`, `tree` or the pytree's leaves gives the arrays out: they never change afterwards, and the next write
+    moves to fresh memory, at the price of one copy.
+    """
+
+    __slots__ = ("_consumed", "_counters", "_version")
+
+    def __init__(self, version: Version, counters: torch.Tensor, spec: BufferSpec) -> None:
+        """Name a version. Users get states from `init` and the other functions."""
+        self.__dict__["spec"] = spec
+        object.__setattr__(self, "_version", version)
+        object.__setattr__(self, "_counters", counters)
+        object.__setattr__(self, "_consumed", False)
+
+    _version: Version
+    _counters: torch.Tensor
+    _consumed: bool
+
+    @classmethod
+    def of_arrays(cls, arrays: Arrays, spec: BufferSpec, pinned: bool = True) -> State:
+        """A state of given arrays; pinned (so never written) if somebody else may hold them."""
+        return cls(memory.fresh(arrays, spec.capacity, pinned), arrays.counters, spec)
+
+    def _give_out(self) -> Memory:
+        with self._version.lock:
+            owned = readable(self).own()
+            owned.pinned = True
+            return owned
+
+    @property
+    def rows(self) -> torch.Tensor:  # type: ignore[override]
+        """int32 [capacity, words]."""
+        return self._give_out().rows
+
+    @property
+    def wide(self) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        """Arrays [capacity, *shape]."""
+        return self._give_out().wide
+
+    @property
+    def tree(self) -> torch.Tensor | None:  # type: ignore[override]
+        """float32 [rows, FANOUT], or None."""
+        return None if self.spec.tree_shape is None else self._give_out().tree
+
+    @property
+    def counters(self) -> torch.Tensor:  # type: ignore[override]
+        """int32 [5]."""
+        readable(self)
+        return self._counters
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> State:
+        """A state with memory of its own."""
+        with self._version.lock:
+            copied = readable(self).own().copy()
+        version = memory.Version(copied, self.spec.capacity, threading.RLock())
+        return State(version, self._counters.clone(), self.spec)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the arrays; between processes torch shares their memory, so they count as given out."""
+        arrays = Arrays(self.rows, self.wide, self.tree, self.counters)
+        return _rebuilt, (arrays, self.spec)
+
+
+def readable(state: State) -> Version:
+    """The version of a state that has not been consumed by an in-place function."""
+    if state._consumed:
+        raise RuntimeError(
+            "this state was consumed by an in-place function (add_, sample_, update_); go on with what that returned, "
+            "or use add, sample and update, which leave states as they are"
+        )
+    return state._version
+
+
+def _rebuilt(arrays: Arrays, spec: BufferSpec) -> State:
+    return State.of_arrays(arrays, spec)
+
+
+def _flatten(state: State) -> tuple[list[torch.Tensor], tuple[BufferSpec, int]]:
+    tree = state.tree
+    leaves = [state.rows, *state.wide, *([] if tree is None else [tree]), state.counters]
+    return leaves, (state.spec, len(state.wide))
+
+
+def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
+    leaves, context = _flatten(state)
+    names = ["rows", *(f"wide_{k}" for k in range(context[1]))]
+    names += ["tree", "counters"] if len(leaves) - len(names) == 2 else ["counters"]
+    return [(pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=True)], context
+
+
+def _unflatten(leaves: Any, context: tuple[BufferSpec, int]) -> State:
+    spec, wide = context
+    rows, *rest = leaves
+    tree = rest[wide] if len(rest) == wide + 2 else None
+    return State.of_arrays(Arrays(rows, tuple(rest[:wide]), tree, rest[-1]), spec)
+
+
+pytree.register_pytree_node(
+    State,
+    _flatten,
+    _unflatten,
+    serialized_type_name="torch_backend.State",
+    flatten_with_keys_fn=_flatten_with_keys,
+)
