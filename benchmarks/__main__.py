@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found["memory"] = [held.as_json() for held in footprints]
         print(f"\nMemory of a full buffer, in bytes\n\n{report.memory_table(footprints)}")
     if "scaling" in parts:
-        capacities = tuple(size for size in CAPACITIES if not options.quick or size <= 100_000)
+        capacities = tuple(size for size in CAPACITIES if not options.quick or size <= 1_000_000)
         points = scaling(work, Effort(max(5, effort.rounds // 4), effort.burst), capacities, say=_say)
         found["scaling"] = as_json(points)
         report.draw_scaling(points, options.out / "scaling.png")
