@@ -198,13 +198,19 @@ def update(backend: Backend, state: State, indices: Any, priorities: Any = None,
         >>> int(rb.rejected(state))
         1
     """
+    return backend.update(state, *check_update(backend, state, indices, priorities, items))
+
+
+def check_update(
+    backend: Backend, state: State, indices: Any, priorities: Any, items: Any
+) -> tuple[Array, Array | None, dict[int, Array]]:
+    """The checked arguments of `update`: handles, priorities, and the leaves to rewrite by position."""
     checks.check_state(state, "update")
     indices, priorities = backend.as_vector(indices), backend.as_vector(priorities)
     checks.handles(indices)
     count = int(indices.shape[0])
     checks.new_priorities(state.spec, priorities, count)
-    replacements = checks.replacements(state.spec, items, backend.convert, count)
-    return backend.update(state, indices, priorities, replacements)
+    return indices, priorities, checks.replacements(state.spec, items, backend.convert, count)
 
 
 def get(backend: Backend, state: State, indices: Any) -> Any:

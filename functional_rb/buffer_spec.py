@@ -23,6 +23,8 @@ class BufferSpec:
         sampler: how items are drawn.
         writer: where new ones go.
         batch_size: the default for `sample`.
+        structure, leaves, names, layout: derived: the item's outline, its specs in order, their paths as errors show
+            them, and where they lie in storage.
 
     Raises:
         TypeError: if a leaf of `item` is no spec, or another field is of a wrong type.
@@ -43,6 +45,7 @@ class BufferSpec:
 
     structure: Structure = dataclasses.field(init=False, repr=False)
     leaves: tuple[ArraySpec, ...] = dataclasses.field(init=False, repr=False)
+    names: tuple[str, ...] = dataclasses.field(init=False, repr=False)
     layout: Layout = dataclasses.field(init=False, repr=False)
     _hash: int = dataclasses.field(init=False, repr=False)
 
@@ -72,7 +75,14 @@ class BufferSpec:
         plan = layout.plan(
             tuple((path, leaf.shape, leaf.dtype) for path, leaf in zip(structure.paths, leaves, strict=True))
         )
-        for name, value in (("item", item), ("structure", structure), ("leaves", tuple(leaves)), ("layout", plan)):
+        derived = {
+            "item": item,
+            "structure": structure,
+            "leaves": tuple(leaves),
+            "names": tuple(nest.show(path) for path in structure.paths),
+            "layout": plan,
+        }
+        for name, value in derived.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_hash", hash(self._key))
 

@@ -15,7 +15,7 @@ from functional_rb.specs import ArraySpec
 from functional_rb.state import State
 
 Convert = Callable[[Any, ArraySpec, str], Any]
-"""Brings a leaf into an array of the backend: (leaf, its spec, its path as shown) -> array."""
+"""Brings a leaf into an array of the backend, of the spec's dtype or an error: (leaf, its spec, its path as shown) -> array."""
 
 
 class Batch(NamedTuple):
@@ -43,29 +43,28 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         ValueError: for a structure or shape that does not fit.
     """
     leaves = nest.flatten_as(spec.structure, items)
-    paths = spec.structure.paths
-    made = [
-        convert(leaf, expected, nest.show(path))
-        for leaf, expected, path in zip(leaves, spec.leaves, paths, strict=True)
-    ]
+    made = []
     size: int | None = None
-    named = ""
-    for leaf, expected, path in zip(made, spec.leaves, paths, strict=True):
-        name = nest.show(path)
-        check_dtype(name, leaf, expected.dtype)
-        extra = len(leaf.shape) - len(expected.shape)
-        if extra not in (0, 1) or tuple(leaf.shape[extra:]) != expected.shape:
+    for leaf, expected, name in zip(leaves, spec.leaves, spec.names, strict=True):
+        array = convert(leaf, expected, name)
+        made.append(array)
+        shape = array.shape
+        extra = len(shape) - len(expected.shape)
+        if extra == 0 and shape == expected.shape:
+            rows = -1
+        elif extra == 1 and shape[1:] == expected.shape:
+            rows = int(shape[0])
+        else:
             raise ValueError(
-                f"leaf {name!r}: expected shape {expected.shape} for one item or (B, {_inner(expected.shape)}) for a batch, "
-                f"got {tuple(leaf.shape)}; reshape it, or change BufferSpec.item"
+                f"leaf {name!r}: expected shape {expected.shape} for one item or {('B', *expected.shape)} for a batch, "
+                f"got {tuple(shape)}; reshape it, or change BufferSpec.item"
             )
-        rows = leaf.shape[0] if extra else -1
         if size is not None and rows != size:
             raise ValueError(
-                f"leaf {name!r}: expected {_count(size)} as leaf {named!r} has, got {_count(rows)}; "
+                f"leaf {name!r}: expected {_count(size)} as leaf {spec.names[0]!r} has, got {_count(rows)}; "
                 f"give every leaf the same batch axis"
             )
-        size, named = rows, name
+        size = rows
     size = _with_companions(size, mask, priorities)
     if priorities is not None:
         check_prioritized(spec, "add")
@@ -94,15 +93,11 @@ def _count(rows: int) -> str:
     return "no batch axis" if rows == -1 else f"{rows} rows"
 
 
-def _inner(shape: tuple[int, ...]) -> str:
-    return ", ".join(map(str, shape))
-
-
 def check_dtype(name: str, array: Any, expected: str) -> None:
     """Refuse a dtype that is not the expected one: none is ever changed silently."""
     if not hasattr(array, "dtype"):
         raise TypeError(f"{_label(name)}: expected an array of dtype {expected}, got {type(array).__name__}")
-    got = str(array.dtype).removeprefix("torch.")
+    got = dtypes.shown(array.dtype)
     if got != expected:
         raise TypeError(
             f"{_label(name)}: expected dtype {expected}, got {got}; convert it yourself, or change "
@@ -153,9 +148,8 @@ def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> d
     found = nest.flatten_some(spec.structure, items)
     made: dict[int, Any] = {}
     for position, leaf in found.items():
-        expected, name = spec.leaves[position], nest.show(spec.structure.paths[position])
+        expected, name = spec.leaves[position], spec.names[position]
         made[position] = convert(leaf, expected, name)
-        check_dtype(name, made[position], expected.dtype)
         if tuple(made[position].shape) != (size, *expected.shape):
             raise ValueError(
                 f"leaf {name!r}: expected shape {(size, *expected.shape)}, one row for each index, "
@@ -226,8 +220,8 @@ def scalar_leaf(leaf: Any, expected: ArraySpec, name: str) -> None:
     fits = {
         "bool": isinstance(leaf, bool),
         "int": isinstance(leaf, int) and not isinstance(leaf, bool),
-        "float": isinstance(leaf, int | float) and not isinstance(leaf, bool),
-        "complex": isinstance(leaf, int | float | complex) and not isinstance(leaf, bool),
+        "float": isinstance(leaf, (int, float)) and not isinstance(leaf, bool),
+        "complex": isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool),
     }[kind]
     if not fits:
         raise TypeError(
@@ -242,9 +236,9 @@ def scalar_leaf(leaf: Any, expected: ArraySpec, name: str) -> None:
 
 def leaves_for_backend(spec: BufferSpec, unsupported: Callable[[str], str | None]) -> None:
     """Refuse dtypes that a backend lacks, naming leaf and remedy."""
-    for path, leaf in zip(spec.structure.paths, spec.leaves, strict=True):
+    for name, leaf in zip(spec.names, spec.leaves, strict=True):
         remedy = unsupported(leaf.dtype)
         if remedy is not None:
-            raise TypeError(f"leaf {nest.show(path)!r}: dtype {leaf.dtype} {remedy}")
+            raise TypeError(f"leaf {name!r}: dtype {leaf.dtype} {remedy}")
 
 

@@ -55,6 +55,11 @@ def name_of(dtype: object) -> str:
     return name
 
 
+def shown(dtype: object) -> str:
+    """A dtype's name for comparison and for messages, one that cannot be stored included."""
+    return str(dtype).removeprefix("torch.")
+
+
 def kind_of(name: str) -> Kind:
     """Whether a dtype holds truth values, integers, real or complex numbers."""
     if name == "bool":

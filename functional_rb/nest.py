@@ -67,7 +67,7 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
         return Structure("mapping", foreign, tuple(nest.keys())), [nest[key] for key in nest.keys()]  # noqa: SIM118
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
         return Structure("namedtuple", type(nest), nest._fields), list(nest)
-    if isinstance(nest, tuple | list):
+    if isinstance(nest, (tuple, list)):
         return Structure("sequence", type(nest), tuple(range(len(nest)))), list(nest)
     if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
         names = tuple(field.name for field in dataclasses.fields(nest))

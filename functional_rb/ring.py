@@ -6,7 +6,6 @@ the capacity below 2^31, so that `slot = handle % capacity`, and an item's age i
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 from functional_rb.ops import Array, Ops
@@ -48,7 +47,6 @@ class Write(NamedTuple):
     written: Array
 
 
-@functools.cache
 def modulus(capacity: int) -> int:
     """Handles lie below this number.
 

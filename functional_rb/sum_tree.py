@@ -12,7 +12,6 @@ child of weight zero can never be picked and one of any positive weight always c
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 from functional_rb import power
 from functional_rb.ops import Array, Ops
@@ -50,14 +49,22 @@ class Geometry:
     rows: int
 
 
-@functools.cache
+_PLANNED: dict[int, Geometry] = {}
+
+
 def geometry(capacity: int) -> Geometry:
-    """Plan the tree.
+    """Plan the tree, once for a capacity (in a dict, since torch.compile does not trace functools.cache).
 
     Example:
         >>> [level.nodes for level in geometry(1_000_003).levels], geometry(3).rows
         ([1000003, 62501, 3907, 245, 16], 1)
     """
+    if capacity not in _PLANNED:
+        _PLANNED[capacity] = _plan(capacity)
+    return _PLANNED[capacity]
+
+
+def _plan(capacity: int) -> Geometry:
     groups = -(-capacity // FANOUT)
     levels = [Level(capacity, groups, 0, 0, 0)]
     row = groups

@@ -24,14 +24,19 @@ jax.tree_util.register_dataclass(
 )
 
 
+NUMPY = (np.ndarray, np.generic)
+NUMBERS = (bool, int, float, complex)
+
+
 def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
     """Arrays of JAX as they are, NumPy's by a copy to the device, Python numbers for scalar leaves."""
     if isinstance(leaf, jax.Array):
+        checks.check_dtype(name, leaf, expected.dtype)
         return leaf
-    if isinstance(leaf, np.ndarray | np.generic):
+    if isinstance(leaf, NUMPY):
         checks.check_dtype(name, leaf, expected.dtype)
         return jnp.asarray(leaf)
-    if isinstance(leaf, bool | int | float | complex) and expected.shape == ():
+    if isinstance(leaf, NUMBERS) and expected.shape == ():
         checks.scalar_leaf(leaf, expected, name)
         return jnp.asarray(leaf, expected.dtype)
     _refuse_torch(leaf, f"leaf {name!r}")
@@ -42,7 +47,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
 
 def as_vector(array: Any) -> Any:
     """Masks, priorities and indices from NumPy; dtypes are checked by the caller, before NumPy's could change."""
-    if isinstance(array, np.ndarray | np.generic) and array.dtype.itemsize <= 4:
+    if isinstance(array, NUMPY) and array.dtype.itemsize <= 4:
         return jnp.asarray(array)
     _refuse_torch(array, "argument")
     return array

@@ -13,20 +13,25 @@ from torch_backend.functions import (
     stale,
     update,
 )
+from torch_backend.inplace import add_, own_, sample_, update_
 from torch_backend.random import key, split
 
 __all__ = [
     "add",
+    "add_",
     "can_sample",
     "get",
     "init",
     "is_live",
     "items",
     "key",
+    "own_",
     "rejected",
     "sample",
+    "sample_",
     "size",
     "split",
     "stale",
     "update",
+    "update_",
 ]

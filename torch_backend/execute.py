@@ -18,7 +18,7 @@ from functional_rb.state import State as CoreState
 from torch_backend import memory as versions
 from torch_backend import ops, random
 from torch_backend.memory import Memory, Saved
-from torch_backend.state import State, readable
+from torch_backend.state import State, locked, readable
 
 try:
     from torch_backend import kernels
@@ -28,14 +28,21 @@ else:
     HAVE_KERNELS = True
 
 
+NUMPY = (np.ndarray, np.generic)
+NUMBERS = (bool, int, float, complex)
+"""Tuples, because torch.compile does not trace unions of types."""
+
+
 def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
     """Tensors without their autograd history, NumPy arrays as they are, Python numbers for scalar leaves."""
     if isinstance(leaf, torch.Tensor):
+        if leaf.dtype != ops.DTYPES[expected.dtype]:
+            checks.check_dtype(name, leaf, expected.dtype)
         return leaf.detach() if leaf.requires_grad else leaf
-    if isinstance(leaf, np.ndarray | np.generic):
+    if isinstance(leaf, NUMPY):
         checks.check_dtype(name, leaf, expected.dtype)
         return _from_numpy(leaf)
-    if isinstance(leaf, bool | int | float | complex) and expected.shape == ():
+    if isinstance(leaf, NUMBERS) and expected.shape == ():
         checks.scalar_leaf(leaf, expected, name)
         return torch.tensor(leaf, dtype=ops.DTYPES[expected.dtype])
     _refuse_jax(leaf, f"leaf {name!r}")
@@ -55,7 +62,7 @@ def as_vector(array: Any) -> Any:
     """Masks, priorities and indices from NumPy; tensors without their autograd history."""
     if isinstance(array, torch.Tensor):
         return array.detach() if array.requires_grad else array
-    if isinstance(array, np.ndarray | np.generic):
+    if isinstance(array, NUMPY):
         return _from_numpy(array)
     _refuse_jax(array, "argument")
     return array
@@ -119,10 +126,10 @@ def _place_some(name: str, tensor: torch.Tensor | None, memory: Memory, batch: i
 
 
 def _place_leaves(spec: BufferSpec, leaves: Sequence[torch.Tensor], memory: Memory) -> list[torch.Tensor]:
-    return [
-        place(f"leaf {checks.nest.show(path)!r}", leaf, memory)
-        for path, leaf in zip(spec.structure.paths, leaves, strict=True)
-    ]
+    device = memory.rows.device
+    if all(leaf.device == device and leaf.is_contiguous() for leaf in leaves):
+        return list(leaves)
+    return [place(f"leaf {name!r}", leaf, memory) for name, leaf in zip(spec.names, leaves, strict=True)]
 
 
 def add(
@@ -135,11 +142,9 @@ def add(
     """Write a batch."""
     state = _torch_state(state, "add")
     version, spec = readable(state), state.spec
-    with version.lock:
+    with locked(version):
         memory = version.own()
-        leaves = _place_leaves(spec, leaves, memory)
-        mask = _place_some("mask", mask, memory, batch)
-        priorities = _place_some("priorities", priorities, memory, batch)
+        leaves, mask, priorities = place_add(spec, memory, leaves, batch, mask, priorities)
         if batch == 0:
             return state
         counters = state._counters
@@ -148,6 +153,22 @@ def add(
             saved = _save_for_add(spec, memory, counters, batch, mask)
         following = version.succeed(target, saved)
         return State(following, write(spec, target, counters, leaves, batch, mask, priorities), spec)
+
+
+def place_add(
+    spec: BufferSpec,
+    memory: Memory,
+    leaves: Sequence[torch.Tensor],
+    batch: int,
+    mask: torch.Tensor | None,
+    priorities: torch.Tensor | None,
+) -> tuple[list[torch.Tensor], torch.Tensor | None, torch.Tensor | None]:
+    """The checked inputs of `add`, contiguous and on the state's device."""
+    return (
+        _place_leaves(spec, leaves, memory),
+        _place_some("mask", mask, memory, batch),
+        _place_some("priorities", priorities, memory, batch),
+    )
 
 
 def _save_for_add(
@@ -182,7 +203,7 @@ def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[
     state = _torch_state(state, "sample")
     random.check_key(key)
     version = readable(state)
-    with version.lock:
+    with locked(version):
         return draw(state.spec, version.own(), state._counters, key, batch, beta)
 
 
@@ -209,7 +230,7 @@ def update(
     """Set priorities and rewrite leaves."""
     state = _torch_state(state, "update")
     version, spec = readable(state), state.spec
-    with version.lock:
+    with locked(version):
         memory = version.own()
         handles, priorities, replacements = place_update(spec, memory, handles, priorities, replacements)
         counters = state._counters
@@ -231,10 +252,7 @@ def place_update(
     return (
         place("indices", handles, memory),
         _place_some("priorities", priorities, memory, handles.shape[0]),
-        {
-            k: place(f"leaf {checks.nest.show(spec.structure.paths[k])!r}", leaf, memory)
-            for k, leaf in replacements.items()
-        },
+        {k: place(f"leaf {spec.names[k]!r}", leaf, memory) for k, leaf in replacements.items()},
     )
 
 
@@ -272,7 +290,7 @@ def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
     """Read items by handle."""
     state = _torch_state(state, "get")
     version = readable(state)
-    with version.lock:
+    with locked(version):
         return buffer.get(ops, _arrays(version.own(), state._counters), state.spec, handles)
 
 
@@ -303,6 +321,6 @@ def has_priority(state: CoreState) -> torch.Tensor:
     """Whether some item has a positive priority."""
     state = _torch_state(state, "can_sample")
     version = readable(state)
-    with version.lock:
+    with locked(version):
         positive: torch.Tensor = sum_tree.total(version.own().tree) > 0
         return positive

@@ -8,6 +8,10 @@ from functional_rb import splitmix
 from functional_rb.splitmix import DRAW, FACTORS, GAMMA, SHIFTS, SPLIT, signed
 
 
+_GAMMA = torch.tensor(signed(GAMMA))
+"""A tensor, because torch.compile takes a product of arange with a number for an index, and finds this one too large."""
+
+
 def key(seed: int) -> torch.Tensor:
     """A key from a seed of up to 64 bits.
 
@@ -41,7 +45,7 @@ def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
 
 
 def _outputs(key: torch.Tensor, purpose: int, n: int) -> torch.Tensor:
-    steps = torch.arange(1, n + 1, dtype=torch.int64, device=key.device) * signed(GAMMA)
+    steps = torch.arange(1, n + 1, dtype=torch.int64, device=key.device) * _GAMMA.to(key.device)
     return _mix(_mix(key + signed(purpose)) + steps)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -40,8 +42,12 @@ class State(core.State):
         """A state of given arrays; pinned (so never written) if somebody else may hold them."""
         return cls(memory.fresh(arrays, spec.capacity, pinned), arrays.counters, spec)
 
+    def _consume(self) -> None:
+        """Refuse any further use."""
+        object.__setattr__(self, "_consumed", True)
+
     def _give_out(self) -> Memory:
-        with self._version.lock:
+        with locked(self._version):
             owned = readable(self).own()
             owned.pinned = True
             return owned
@@ -69,7 +75,7 @@ class State(core.State):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State:
         """A state with memory of its own."""
-        with self._version.lock:
+        with locked(self._version):
             copied = readable(self).own().copy()
         version = memory.Version(copied, self.spec.capacity, threading.RLock())
         return State(version, self._counters.clone(), self.spec)
@@ -88,6 +94,13 @@ def readable(state: State) -> Version:
             "or use add, sample and update, which leave states as they are"
         )
     return state._version
+
+
+def locked(version: Version) -> AbstractContextManager[Any]:
+    """A version's lock; none while torch.compile traces, which knows no locks (the in-place forms own their memory)."""
+    if torch.compiler.is_compiling():
+        return contextlib.nullcontext()
+    return version.lock  # type: ignore[no-any-return]
 
 
 def _rebuilt(arrays: Arrays, spec: BufferSpec) -> State:

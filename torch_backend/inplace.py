@@ -1,0 +1,148 @@
+"""The in-place forms, with torch's trailing underscore: they consume the state that they are given.
+
+Nothing is saved for older states, and the functions trace under `torch.compile(fullgraph=True)`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from functional_rb import api, checks
+from functional_rb.state import Sample
+from torch_backend import execute, functions
+from torch_backend.memory import Memory, forget_dead
+from torch_backend.state import State, readable
+
+
+def own_(state: State) -> State:
+    """Make a state the only owner of its memory, at the price of a copy where it is not yet.
+
+    The in-place functions do this themselves, except while `torch.compile` traces them: there a state whose memory older states
+    still need is an error.
+
+    Args:
+        state: consumed.
+
+    Returns:
+        The same value.
+
+    Example:
+        >>> older = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
+        >>> state = rb.add(older, (1.0,))
+        >>> state = rb.own_(state)
+        >>> int(rb.size(older)), int(rb.size(state))
+        (0, 1)
+    """
+    checks.check_state(state, "own_")
+    version = readable(state)
+    with version.lock:
+        memory = version.own()
+        forget_dead(memory)
+        if memory.pinned or memory.shared:
+            version = version.succeed(memory.copy(), None)
+        owned = State(version, state._counters, state.spec)
+    state._consume()
+    return owned
+
+
+def add_(state: State, items: Any, mask: Any = None, priorities: Any = None) -> State:
+    """`add`, in place.
+
+    Args:
+        state: consumed: using it again raises `RuntimeError`.
+        items: as for `add`.
+        mask: likewise.
+        priorities: likewise.
+
+    Returns:
+        The new state.
+
+    Example:
+        >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
+        >>> state = rb.add_(state, (1.0,))
+        >>> int(rb.size(state))
+        1
+    """
+    checks.check_state(state, "add_")
+    mask, priorities = execute.as_vector(mask), execute.as_vector(priorities)
+    batch = checks.batch(state.spec, items, execute.convert, mask, priorities)
+    state, memory = _take_over(state, "add_")
+    leaves, mask, priorities = execute.place_add(state.spec, memory, batch.leaves, batch.size, mask, priorities)
+    counters = state._counters
+    if batch.size:
+        counters = execute.write(state.spec, memory, counters, leaves, batch.size, mask, priorities)
+    return _followed_by(state, counters)
+
+
+def sample_(
+    state: State, key: torch.Tensor, batch_size: int | None = None, beta: Any = None
+) -> tuple[State, Sample[Any]]:
+    """`sample`, in place.
+
+    Args:
+        state: consumed, as samplers that remember what they drew will write to it.
+        key: as for `sample`.
+        batch_size: likewise.
+        beta: likewise.
+
+    Returns:
+        The new state and the sample.
+
+    Example:
+        >>> state = rb.add_(rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2)), (1.0,))
+        >>> state, sample = rb.sample_(state, rb.key(0), 3)
+        >>> sample.items[0].tolist()
+        [1.0, 1.0, 1.0]
+    """
+    _, sample = functions.sample(state, key, batch_size, beta)
+    return _followed_by(state, state._counters), sample
+
+
+def update_(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
+    """`update`, in place.
+
+    Args:
+        state: consumed: using it again raises `RuntimeError`.
+        indices: as for `update`.
+        priorities: likewise.
+        items: likewise.
+
+    Returns:
+        The new state.
+
+    Example:
+        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2, sampler=frb.Prioritized())
+        >>> state = rb.add_(rb.init(spec), (1.0,))
+        >>> state = rb.update_(state, np.array([0], np.int32), np.array([0.5], np.float32))
+        >>> int(rb.stale(state))
+        0
+    """
+    indices, priorities, replacements = api.check_update(execute, state, indices, priorities, items)
+    state, memory = _take_over(state, "update_")
+    indices, priorities, replacements = execute.place_update(
+        state.spec, memory, indices, priorities, replacements
+    )
+    counters = execute.rewrite(state.spec, memory, state._counters, indices, priorities, replacements)
+    return _followed_by(state, counters)
+
+
+def _take_over(state: State, function: str) -> tuple[State, Memory]:
+    """A state that alone owns its memory, and that memory."""
+    if not torch.compiler.is_compiling():
+        state = own_(state)
+        return state, state._version.own()
+    memory = readable(state).memory
+    if memory is None or memory.pinned or memory.shared:
+        raise ValueError(
+            f"{function}: under torch.compile the state must be the only owner of its memory, but older states or arrays "
+            f"given out still need it; call state = rb.own_(state) before the compiled function"
+        )
+    return state, memory
+
+
+def _followed_by(state: State, counters: torch.Tensor) -> State:
+    following = State(state._version, counters, state.spec)
+    state._consume()
+    return following
