@@ -1,5 +1,6 @@
 """functional_rb on JAX: `import jax_backend as rb`."""
 
+from jax_backend.dlpack import from_dlpack
 from jax_backend.functions import (
     add,
     can_sample,
@@ -19,6 +20,7 @@ from jax_backend.functions import (
 __all__ = [
     "add",
     "can_sample",
+    "from_dlpack",
     "get",
     "init",
     "is_live",

@@ -1,5 +1,6 @@
 """functional_rb on torch: `import torch_backend as rb`."""
 
+from torch_backend.dlpack import from_dlpack
 from torch_backend.functions import (
     add,
     can_sample,
@@ -20,6 +21,7 @@ __all__ = [
     "add",
     "add_",
     "can_sample",
+    "from_dlpack",
     "get",
     "init",
     "is_live",

@@ -41,7 +41,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
         return leaf.detach() if leaf.requires_grad else leaf
     if isinstance(leaf, NUMPY):
         checks.check_dtype(name, leaf, expected.dtype)
-        return _from_numpy(leaf)
+        return from_numpy(leaf)
     if isinstance(leaf, NUMBERS) and expected.shape == ():
         checks.scalar_leaf(leaf, expected, name)
         return torch.tensor(leaf, dtype=ops.DTYPES[expected.dtype])
@@ -51,7 +51,8 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
     )
 
 
-def _from_numpy(array: Any) -> torch.Tensor:
+def from_numpy(array: Any) -> torch.Tensor:
+    """A NumPy array as a tensor in the same memory, if that may be written to."""
     array = np.asarray(array)
     if array.dtype.name == "bfloat16":  # NumPy's is an extension type that torch does not know
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
@@ -63,7 +64,7 @@ def as_vector(array: Any) -> Any:
     if isinstance(array, torch.Tensor):
         return array.detach() if array.requires_grad else array
     if isinstance(array, NUMPY):
-        return _from_numpy(array)
+        return from_numpy(array)
     _refuse_jax(array, "argument")
     return array
 

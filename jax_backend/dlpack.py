@@ -1,0 +1,78 @@
+"""Arrays of torch and NumPy on JAX, in the same memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from functional_rb import bridge, checks
+from functional_rb.bridge import TakeLeaf
+from functional_rb.dtypes import shown
+from functional_rb.state import State
+from jax_backend import execute
+
+
+def from_dlpack(tree: Any, copy: bool = False) -> Any:
+    """Take arrays and states of torch (or NumPy) over, in the same memory.
+
+    Args:
+        tree: a nest of arrays, a `State`, or a nest with states in it. TensorDicts become dicts.
+        copy: copy what cannot be shared (misaligned or strided memory, another device, a tensor that requires grad) and
+            all the rest too.
+
+    Returns:
+        The same nest of JAX arrays. A state goes on exactly as if it had never left; neither side's writes
+        are ever seen by the other.
+
+    Raises:
+        ValueError: for an array that cannot be shared, naming its path and the remedy.
+        TypeError: for a leaf that is no array, or of a dtype that JAX lacks (64-bit ones, unless enabled).
+
+    Example:
+        >>> rb.from_dlpack({"x": np.arange(16, dtype=np.float32)}, copy=True)["x"].shape
+        (16,)
+    """
+
+    def take(name: str, array: Any) -> jax.Array:
+        return _copied(name, array) if copy else _shared(name, array)
+
+    return bridge.take_over(tree, take, _take_state, execute.build_mapping)
+
+
+def _take_state(state: State, take: TakeLeaf) -> State:
+    checks.leaves_for_backend(state.spec, execute.unsupported)
+    return State(**bridge.state_arrays(state, take), spec=state.spec)
+
+
+def _check_dtype(name: str, array: Any) -> None:
+    dtype = shown(array.dtype)
+    if dtype in ("int64", "uint64", "float64", "complex128") and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise TypeError(
+            f"from_dlpack: leaf {name!r}: dtype {dtype} needs JAX's 64-bit mode, which is off; "
+            f"call jax.config.update('jax_enable_x64', True), or convert the leaf first"
+        )
+
+
+def _shared(name: str, array: Any) -> jax.Array:
+    if isinstance(array, jax.Array):
+        return array
+    _check_dtype(name, array)
+    bridge.check_shareable(name, array)
+    try:
+        return jax.dlpack.from_dlpack(array, copy=False)
+    except Exception as error:
+        raise bridge.refusal(name, array, error) from error
+
+
+def _copied(name: str, array: Any) -> jax.Array:
+    if isinstance(array, jax.Array):
+        return jnp.array(array, copy=True)
+    _check_dtype(name, array)
+    if hasattr(array, "detach"):
+        array = array.detach().cpu().contiguous()
+    try:
+        return jax.dlpack.from_dlpack(array, copy=True)
+    except Exception as error:
+        raise bridge.refusal(name, array, error) from error

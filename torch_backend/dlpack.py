@@ -1,0 +1,73 @@
+"""Arrays of JAX and NumPy on torch, in the same memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from functional_rb import bridge
+from functional_rb.bridge import TakeLeaf
+from functional_rb.buffer import Arrays
+from functional_rb.state import State as CoreState
+from torch_backend import execute
+from torch_backend.state import State
+
+
+def from_dlpack(tree: Any, copy: bool = False, into: type | None = None) -> Any:
+    """Take arrays and states of JAX (or NumPy) over, in the same memory.
+
+    Args:
+        tree: a nest of arrays, a `State`, or a nest with states in it.
+        copy: copy what cannot be shared (strided memory, another device) and all the rest too.
+        into: `TensorDict`, to get mappings as TensorDicts whose batch shape is the first axis; dicts by default.
+
+    Returns:
+        The same nest of tensors. They must not be written to, as JAX's arrays never change. A state goes on
+        exactly as if it had never left; neither side's writes are ever seen by the other.
+
+    Raises:
+        ValueError: for an array that cannot be shared, naming its path and the remedy.
+        TypeError: for a leaf that is no array.
+
+    Example:
+        >>> rb.from_dlpack({"x": np.arange(3, dtype=np.float32)})["x"].tolist()
+        [0.0, 1.0, 2.0]
+    """
+
+    def take(name: str, array: Any) -> torch.Tensor:
+        return _copied(name, array) if copy else _shared(name, array)
+
+    def build(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+        if into is None and container is None:
+            return parts
+        first = next(iter(parts.values()), None)
+        shape = () if first is None else tuple(first.shape[:1])
+        return execute.build_mapping(container or into, parts, shape)
+
+    return bridge.take_over(tree, take, _take_state, build)
+
+
+def _take_state(state: CoreState, take: TakeLeaf) -> State:
+    return State.of_arrays(Arrays(**bridge.state_arrays(state, take)), state.spec)
+
+
+def _shared(name: str, array: Any) -> torch.Tensor:
+    if isinstance(array, torch.Tensor):
+        return array
+    bridge.check_shareable(name, array)
+    try:
+        return torch.from_dlpack(array)
+    except Exception as error:
+        raise bridge.refusal(name, array, error) from error
+
+
+def _copied(name: str, array: Any) -> torch.Tensor:
+    if isinstance(array, torch.Tensor):
+        return array.clone()
+    try:
+        host = np.array(array)
+    except Exception as error:
+        raise bridge.refusal(name, array, error) from error
+    return execute.from_numpy(host)
