@@ -85,11 +85,16 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     return to_state(buffer.init(ops, spec, device), spec)
 
 
-@functools.partial(jax.jit, static_argnames="batch", inline=True)
+@functools.partial(jax.jit, static_argnames=("batch", "kernels"), inline=True)
 def _add(
-    state: State, leaves: list[jax.Array], batch: int, mask: jax.Array | None, priorities: jax.Array | None
+    state: State,
+    leaves: list[jax.Array],
+    batch: int,
+    mask: jax.Array | None,
+    priorities: jax.Array | None,
+    kernels: bool,
 ) -> State:
-    return to_state(twins.add(state, leaves, batch, mask, priorities), state.spec)
+    return to_state(twins.add(state, leaves, batch, mask, priorities, kernels), state.spec)
 
 
 def add(
@@ -100,36 +105,42 @@ def add(
         priorities = priorities.reshape(batch)
     if mask is not None:
         mask = mask.reshape(batch)
-    return _add(state, list(leaves), batch, mask, priorities)
+    return _add(state, list(leaves), batch, mask, priorities, twins.HAVE_KERNELS)
 
 
-@functools.partial(jax.jit, static_argnames="batch", inline=True)
-def _sample(state: State, key: jax.Array, batch: int, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
+@functools.partial(jax.jit, static_argnames=("batch", "kernels"), inline=True)
+def _sample(
+    state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool
+) -> tuple[list[jax.Array], Drawn]:
     words = state.spec.sampler.words(state.spec.capacity)
     bits = jax.random.bits(key, (batch, words), jnp.uint32)
-    return twins.draw(state, (bits >> 1).astype(jnp.int32), beta)
+    return twins.draw(state, (bits >> 1).astype(jnp.int32), beta, kernels)
 
 
 def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[list[jax.Array], Drawn]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
-    leaves, drawn = _sample(state, key, batch, jnp.asarray(beta, jnp.float32))
+    leaves, drawn = _sample(state, key, batch, jnp.asarray(beta, jnp.float32), twins.HAVE_KERNELS)
     if batch and not isinstance(drawn.handles, jax.core.Tracer) and drawn.handles.is_fully_addressable:
         checks.check_nonempty(int(drawn.handles[0]) >= 0, int(state.counters[1]))
     return leaves, drawn
 
 
-@functools.partial(jax.jit, inline=True)
+@functools.partial(jax.jit, static_argnames="kernels", inline=True)
 def _update(
-    state: State, handles: jax.Array, priorities: jax.Array | None, replacements: dict[int, jax.Array]
+    state: State,
+    handles: jax.Array,
+    priorities: jax.Array | None,
+    replacements: dict[int, jax.Array],
+    kernels: bool,
 ) -> State:
-    return to_state(twins.update(state, handles, priorities, replacements), state.spec)
+    return to_state(twins.update(state, handles, priorities, replacements, kernels), state.spec)
 
 
 def update(
     state: State, handles: jax.Array, priorities: jax.Array | None, replacements: Mapping[int, jax.Array]
 ) -> State:
     """Set priorities and rewrite leaves."""
-    return _update(state, handles, priorities, dict(replacements))
+    return _update(state, handles, priorities, dict(replacements), twins.HAVE_KERNELS)
 
 
 @functools.partial(jax.jit, inline=True)

@@ -34,7 +34,12 @@ else:
 
 
 def add(
-    state: State, leaves: list[jax.Array], batch: int, mask: jax.Array | None, priorities: jax.Array | None
+    state: State,
+    leaves: list[jax.Array],
+    batch: int,
+    mask: jax.Array | None,
+    priorities: jax.Array | None,
+    kernels: bool,
 ) -> Arrays:
     """Write a batch."""
     spec = state.spec
@@ -50,10 +55,12 @@ def add(
         ]
         return _call_in_place("add", spec, arrays, [*extra, *leaves])
 
-    return _choose(kernel if batch else None, core, _arrays(state), leaves, mask, priorities)
+    return _choose(kernel if kernels and batch else None, core, _arrays(state), leaves, mask, priorities)
 
 
-def draw(state: State, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
+def draw(
+    state: State, draws: jax.Array, beta: jax.Array, kernels: bool
+) -> tuple[list[jax.Array], Drawn]:
     """Choose items by draws int32 [B, words], and read them."""
     spec = state.spec
     batch = draws.shape[0]
@@ -69,13 +76,17 @@ def draw(state: State, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Arra
         return found[:-3], Drawn(*found[-3:])
 
     drawn: tuple[list[jax.Array], Drawn] = _choose(
-        kernel if batch else None, core, _arrays(state), draws, beta
+        kernel if kernels and batch else None, core, _arrays(state), draws, beta
     )
     return drawn
 
 
 def update(
-    state: State, handles: jax.Array, priorities: jax.Array | None, replacements: Mapping[int, jax.Array]
+    state: State,
+    handles: jax.Array,
+    priorities: jax.Array | None,
+    replacements: Mapping[int, jax.Array],
+    kernels: bool,
 ) -> Arrays:
     """Set priorities and rewrite leaves."""
     spec = state.spec
@@ -91,7 +102,7 @@ def update(
         return _call_in_place("update", spec, arrays, [handles, new, *leaves])
 
     return _choose(
-        kernel if handles.shape[0] else None, core, _arrays(state), handles, priorities, dict(replacements)
+        kernel if kernels and handles.shape[0] else None, core, _arrays(state), handles, priorities, dict(replacements)
     )
 
 
@@ -102,7 +113,7 @@ def _arrays(state: State) -> Arrays:
 
 def _choose(kernel: Callable[..., Any] | None, core: Callable[..., Any], *args: Any) -> Any:
     """The kernel where the program is compiled for a CPU, else the core."""
-    if kernel is None or not HAVE_KERNELS:
+    if kernel is None:
         return core(*args)
     batched = jax.custom_batching.custom_vmap(kernel)
 

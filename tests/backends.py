@@ -1,0 +1,110 @@
+"""Every way in which the public functions can be carried out, behind one face, so that one test serves them all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+VARIANTS = ("jax", "jax-jit", "jax-core", "torch", "torch-core", "torch-inplace")
+"""Kernels called eagerly; under the user's jit; XLA operations; kernels; torch operations; the in-place forms."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """One variant. The functions are those of `rb`, compiled or replaced by their in-place forms where the variant says so.
+
+    Attributes:
+        name: one of `VARIANTS`.
+        rb: the backend's module.
+        array: NumPy -> an array of the backend, dtype kept.
+        numpy: an array of the backend -> NumPy (bfloat16 as ml_dtypes' type).
+    """
+
+    name: str
+    rb: Any
+    array: Callable[[Any], Any]
+    numpy: Callable[[Any], np.ndarray]
+
+    @property
+    def library(self) -> str:
+        """`jax` or `torch`."""
+        return self.name.split("-")[0]
+
+    @property
+    def consumes(self) -> bool:
+        """Whether a state must not be used again."""
+        return self.name == "torch-inplace"
+
+    def init(self, spec: Any) -> Any:
+        return self.rb.init(spec)
+
+    def add(self, state: Any, items: Any, mask: Any = None, priorities: Any = None) -> Any:
+        return self._function("add")(state, items, mask, priorities)
+
+    def sample(self, state: Any, key: Any, batch_size: int, beta: Any = None) -> tuple[Any, Any]:
+        if self.name == "jax-jit":
+            import jax
+
+            return jax.jit(self.rb.sample, static_argnums=2)(state, key, batch_size, beta)
+        return self._function("sample")(state, key, batch_size, beta)
+
+    def update(self, state: Any, indices: Any, priorities: Any = None, items: Any = None) -> Any:
+        return self._function("update")(state, indices, priorities, items)
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        if self.name == "jax-jit":
+            import jax
+
+            return jax.jit(getattr(self.rb, name))
+        return getattr(self.rb, name + "_" if self.consumes else name)
+
+    def tree(self, nest: Any) -> Any:
+        """A nest of dicts, tuples and lists of NumPy arrays as one of the backend's."""
+        if isinstance(nest, dict):
+            return {k: self.tree(v) for k, v in nest.items()}
+        if isinstance(nest, (tuple, list)) and not hasattr(nest, "_fields"):
+            return type(nest)(self.tree(v) for v in nest)
+        return self.array(nest)
+
+
+def _torch_array(x: Any) -> Any:
+    import torch
+
+    x = np.asarray(x)
+    if x.dtype.name == "bfloat16":
+        return torch.from_numpy(x.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(x.copy())
+
+
+def _torch_numpy(x: Any) -> np.ndarray:
+    import torch
+
+    if x.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return x.detach().contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return x.detach().numpy()
+
+
+@contextlib.contextmanager
+def make(name: str) -> Iterator[Backend]:
+    """A variant, for as long as the context lasts: the core variants switch the kernels off."""
+    library = name.split("-")[0]
+    rb = importlib.import_module(f"{library}_backend")
+    switch = importlib.import_module("jax_backend.twins" if library == "jax" else "torch_backend.execute")
+    assert switch.HAVE_KERNELS, "the tests need numba, so that both twins are tested"
+    switch.HAVE_KERNELS = not name.endswith("-core")
+    try:
+        if library == "jax":
+            import jax.numpy as jnp
+
+            yield Backend(name, rb, jnp.asarray, np.asarray)
+        else:
+            yield Backend(name, rb, _torch_array, _torch_numpy)
+    finally:
+        switch.HAVE_KERNELS = True

@@ -1,0 +1,33 @@
+"""One `backend` fixture runs a test on every variant of both backends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from tests import backends
+from tests.backends import Backend
+
+# The same examples at every run: a suite that fails now and then is broken.
+hypothesis.settings.register_profile(
+    "ci", derandomize=True, deadline=None, print_blob=True, suppress_health_check=list(hypothesis.HealthCheck)
+)
+hypothesis.settings.register_profile("explore", parent=hypothesis.settings.get_profile("ci"), derandomize=False)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(params=backends.VARIANTS)
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Each way of carrying the public functions out."""
+    with backends.make(request.param) as made:
+        yield made
+
+
+@pytest.fixture(params=["jax", "torch"])
+def library(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Each backend once, for what does not depend on how it is carried out."""
+    with backends.make(request.param) as made:
+        yield made
