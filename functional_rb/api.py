@@ -26,7 +26,7 @@ class Backend(Protocol):
         ...
 
     def as_vector(self, array: Any) -> Any:
-        """A mask, priorities or indices given as a NumPy array or list as an array of the backend; others as they are."""
+        """A mask, priorities or indices as an array of the backend, if they came as NumPy's."""
         ...
 
     def unsupported(self, dtype: str) -> str | None:

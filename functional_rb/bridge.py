@@ -16,7 +16,10 @@ TakeLeaf = Callable[[str, Any], Array]
 
 
 def take_over(
-    tree: Any, take_leaf: TakeLeaf, take_state: Callable[[State, TakeLeaf], State], build_mapping: BuildMapping
+    tree: Any,
+    take_leaf: TakeLeaf,
+    take_state: Callable[[State, TakeLeaf], State],
+    build_mapping: BuildMapping,
 ) -> Any:
     """Take every array and every state of a nest over.
 
@@ -80,7 +83,9 @@ def check_shareable(name: str, array: Any) -> None:
 
 def refusal(name: str, array: Any, reason: object) -> ValueError:
     """The error for what an array library itself refuses."""
+    device = getattr(array, "device", "cpu")
+    why = str(reason).splitlines()[0] if str(reason) else type(reason).__name__
     return ValueError(
-        f"from_dlpack: leaf {name!r} (dtype {shown(array.dtype)}, device {getattr(array, 'device', 'cpu')}) cannot be shared: "
-        f"{str(reason).splitlines()[0] if str(reason) else type(reason).__name__}; give copy=True, or move it to a device that both sides have"
+        f"from_dlpack: leaf {name!r} (dtype {shown(array.dtype)}, device {device}) cannot be shared: {why}; "
+        f"give copy=True, or move it to a device that both sides have"
     )

@@ -78,9 +78,7 @@ def _initial_values(
     return ops.where(good, values, default), ops.count(bad)
 
 
-def draw(
-    ops: Ops, state: State | Arrays, spec: BufferSpec, draws: Array, beta: Array
-) -> tuple[list[Array], Drawn]:
+def draw(ops: Ops, state: State | Arrays, spec: BufferSpec, draws: Array, beta: Array) -> tuple[list[Array], Drawn]:
     """Choose items by draws int32 [B, words] in [0, 2^31), and read them."""
     counters = ring.read(state.counters)
     slots, drawn = spec.sampler.draw(ops, state.tree, counters, spec.capacity, draws, beta)
@@ -95,7 +93,7 @@ def update(
     priorities: Array | None,
     replacements: Mapping[int, Array],
 ) -> Arrays:
-    """Set priorities [B] and rewrite leaves (by position) of the items that handles [B] name; the last duplicate wins."""
+    """Set priorities [B] and rewrite leaves (by position) of what handles [B] name; the last duplicate wins."""
     if handles.shape[0] == 0:
         return Arrays(state.rows, state.wide, state.tree, state.counters)
     counters = ring.read(state.counters)

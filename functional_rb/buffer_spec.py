@@ -127,8 +127,8 @@ def spec_of(example: Any) -> Any:
     """Derive the item spec from one item of arrays.
 
     Args:
-        example: a nest of arrays of NumPy, JAX or torch, without a batch axis. Leaves become `Unbounded`, or `Binary` where the
-            dtype is bool. A TensorDict or tensorclass gives a spec whose items come back as such on torch.
+        example: a nest of arrays of NumPy, JAX or torch, without a batch axis. Leaves become `Unbounded`, or `Binary`
+            where the dtype is bool. A TensorDict or tensorclass gives a spec whose items come back as such on torch.
 
     Returns:
         The same nest of specs, for `BufferSpec(item=...)`.

@@ -15,7 +15,7 @@ from functional_rb.specs import ArraySpec
 from functional_rb.state import State
 
 Convert = Callable[[Any, ArraySpec, str], Any]
-"""Brings a leaf into an array of the backend, of the spec's dtype or an error: (leaf, its spec, its path as shown) -> array."""
+"""Makes an array of the backend, of the spec's dtype or an error: (leaf, its spec, its path as shown) -> array."""
 
 
 class Batch(NamedTuple):
@@ -165,9 +165,7 @@ def new_priorities(spec: BufferSpec, priorities: Any, size: int) -> None:
     check_prioritized(spec, "update")
     check_dtype("priorities", priorities, "float32")
     if tuple(priorities.shape) != (size,):
-        raise ValueError(
-            f"priorities: expected shape ({size},), one for each index, got {tuple(priorities.shape)}"
-        )
+        raise ValueError(f"priorities: expected shape ({size},), one for each index, got {tuple(priorities.shape)}")
 
 
 def batch_size(spec: BufferSpec, given: Any) -> int:
@@ -240,5 +238,3 @@ def leaves_for_backend(spec: BufferSpec, unsupported: Callable[[str], str | None
         remedy = unsupported(leaf.dtype)
         if remedy is not None:
             raise TypeError(f"leaf {name!r}: dtype {leaf.dtype} {remedy}")
-
-

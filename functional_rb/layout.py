@@ -98,7 +98,7 @@ def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...]) -> Layout:
 
 
 def _row_words(nbytes: int, has_eight: bool) -> int:
-    """Words that hold so many bytes; an even number if there are 8-byte dtypes, so that every row is aligned for them."""
+    """Words that hold so many bytes; an even number if there are 8-byte dtypes, so that every row is aligned."""
     words = -(-nbytes // 4)
     return words + words % 2 if has_eight else words
 

@@ -154,8 +154,7 @@ def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
         parts = parts_of(value)
         if parts is None:
             raise ValueError(
-                f"leaf {show(path)!r}: no such leaf in BufferSpec.item; expected some of "
-                f"{[show(p) for p in position]}"
+                f"leaf {show(path)!r}: no such leaf in BufferSpec.item; expected some of {[show(p) for p in position]}"
             )
         for key, part in zip(parts[0].keys, parts[1], strict=True):
             visit(part, (*path, key))
@@ -165,7 +164,10 @@ def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
 
 
 def unflatten(
-    structure: Structure, leaves: Sequence[Any], build_mapping: BuildMapping, batch_shape: tuple[int, ...] = ()
+    structure: Structure,
+    leaves: Sequence[Any],
+    build_mapping: BuildMapping,
+    batch_shape: tuple[int, ...] = (),
 ) -> Any:
     """Put leaves back into the containers of an outline.
 

@@ -1,6 +1,7 @@
 """How items are drawn. A sampler is a frozen dataclass; what it remembers is one array of the state.
 
-The methods here are pure functions over a backend's `ops`; users construct samplers and leave the methods to the buffer.
+The methods here are pure functions over a backend's `ops`; users construct samplers and leave the methods to the
+buffer.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Uniform:
 
 @dataclasses.dataclass(frozen=True)
 class Prioritized:
-    """Items are drawn in proportion to `priority ** alpha` (Schaul et al., Prioritized Experience Replay, 2016, section 3.3).
+    """Items are drawn in proportion to `priority ** alpha` (Schaul et al., Prioritized Experience Replay, 2016, 3.3).
 
     The importance weights are `(p_i / p_min) ** -beta` over the stored items that can be drawn, where p includes
     alpha: in (0, 1], and 1 for the least likely item.

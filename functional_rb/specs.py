@@ -90,9 +90,7 @@ class Bounded(ArraySpec):
     low: Bound = 0
     high: Bound = 0
 
-    def __init__(
-        self, low: Any, high: Any, shape: tuple[int, ...] = (), dtype: object = "float32"
-    ) -> None:
+    def __init__(self, low: Any, high: Any, shape: tuple[int, ...] = (), dtype: object = "float32") -> None:
         """Bounds come first, as one writes them: `Bounded(-1.0, 1.0, (6,))`."""
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype)
@@ -216,7 +214,9 @@ class Composite(Mapping[str, Any]):
     def __repr__(self) -> str:
         """The call that makes it."""
         parts = "{" + ", ".join(f"{k!r}: {v!r}" for k, v in self._parts.items()) + "}"
-        return f"Composite({parts})" if self._container is None else f"Composite.like({self._container.__name__}, {parts})"
+        return (
+            f"Composite({parts})" if self._container is None else f"Composite.like({self._container.__name__}, {parts})"
+        )
 
     def _nest_of(self, field: str) -> dict[str, Any]:
         return {name: getattr(part, field) for name, part in self._parts.items()}

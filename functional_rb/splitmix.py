@@ -1,7 +1,8 @@
 """Constants of a counter-based 64-bit generator: the k-th output of a key is `mix(base + (k + 1) * GAMMA)`.
 
-SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014, with Stafford's mixing constants): a
-bijection of 64 bits, so pure, the same on every device, and ten integer operations for any number of outputs.
+SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014, with Stafford's mixing
+constants): a bijection of 64 bits, so pure, the same on every device, and ten integer operations for any number of
+outputs.
 """
 
 from typing import Final

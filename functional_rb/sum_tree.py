@@ -1,8 +1,9 @@
 """A wide sum tree over exactly `capacity` leaves, with the smallest and the largest leaf kept beside the sums.
 
-All levels lie in one array float32 [rows, FANOUT]. A row holds the children of one node; the leaves come first, then, level by level,
-the sums, the smallest positive and the largest values. A node is always computed afresh from its children, in one fixed order of
-additions, never adjusted by a difference: rounding cannot pile up, and both backends hold the same bits.
+All levels lie in one array float32 [rows, FANOUT]. A row holds the children of one node; the leaves come first, then,
+level by level, the sums, the smallest positive and the largest values. A node is always computed afresh from its
+children, in one fixed order of additions, never adjusted by a difference: rounding cannot pile up, and both backends
+hold the same bits.
 
 Drawing goes down from the root with fresh random bits at every level. There the children are turned into integers, in
 units of 2^-29 of their sum's power of two, and an integer draw picks one of them: exact arithmetic, so that a
@@ -12,6 +13,7 @@ child of weight zero can never be picked and one of any positive weight always c
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from functional_rb import power
 from functional_rb.ops import Array, Ops
@@ -111,10 +113,10 @@ def refresh(ops: Ops, tree: Array, capacity: int, leaves: Array, nodes_touched: 
     """
     levels = geometry(capacity).levels
     nodes = leaves
-    for below, level in zip(levels, levels[1:], strict=False):
+    for below, level in itertools.pairwise(levels):
         nodes = nodes // FANOUT
         if nodes_touched is not None:
-            # Consecutive leaves have few parents; they too are consecutive around their own ring (twice one at the seam).
+            # Consecutive leaves have few parents, consecutive around a ring of their own (with one twice at the seam).
             nodes_touched = min((nodes_touched - 1) // FANOUT + 3, level.nodes)
             nodes = (nodes[0] + ops.arange(nodes_touched, like=nodes)) % level.nodes
         parts = [
@@ -133,9 +135,7 @@ def get_leaves(ops: Ops, tree: Array, leaves: Array) -> Array:
     return ops.take(tree.reshape(-1), leaves)
 
 
-def set_leaves(
-    ops: Ops, tree: Array, capacity: int, leaves: Array, values: Array, consecutive: bool = False
-) -> Array:
+def set_leaves(ops: Ops, tree: Array, capacity: int, leaves: Array, values: Array, consecutive: bool = False) -> Array:
     """Set leaves int32 [n] to float32 [n] (equal leaves come with equal values) and refresh what is above them."""
     tree = ops.set_at(tree.reshape(-1), leaves, values).reshape(tree.shape)
     return refresh(ops, tree, capacity, leaves, leaves.shape[0] if consecutive else None)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import buffer, checks, sum_tree
+from functional_rb import buffer, checks, layout, sum_tree
 from functional_rb.buffer import Arrays
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.dtypes import ITEMSIZE
@@ -19,9 +19,7 @@ from functional_rb.specs import ArraySpec
 from functional_rb.state import State
 from jax_backend import ops, twins
 
-jax.tree_util.register_dataclass(
-    State, data_fields=("rows", "wide", "tree", "counters"), meta_fields=("spec",)
-)
+jax.tree_util.register_dataclass(State, data_fields=("rows", "wide", "tree", "counters"), meta_fields=("spec",))
 
 
 NUMPY = (np.ndarray, np.generic)
@@ -41,7 +39,8 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
         return jnp.asarray(leaf, expected.dtype)
     _refuse_torch(leaf, f"leaf {name!r}")
     raise TypeError(
-        f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {type(leaf).__name__}; give JAX or NumPy arrays"
+        f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {type(leaf).__name__}; "
+        f"give JAX or NumPy arrays"
     )
 
 
@@ -55,7 +54,9 @@ def as_vector(array: Any) -> Any:
 
 def _refuse_torch(array: Any, what: str) -> None:
     if type(array).__module__.split(".")[0] == "torch":
-        raise TypeError(f"{what}: expected a JAX or NumPy array, got a torch tensor; bring it over by rb.from_dlpack(...)")
+        raise TypeError(
+            f"{what}: expected a JAX or NumPy array, got a torch tensor; bring it over by rb.from_dlpack(...)"
+        )
 
 
 def unsupported(dtype: str) -> str | None:
@@ -98,7 +99,11 @@ def _add(
 
 
 def add(
-    state: State, leaves: Sequence[jax.Array], batch: int, mask: jax.Array | None, priorities: jax.Array | None
+    state: State,
+    leaves: Sequence[jax.Array],
+    batch: int,
+    mask: jax.Array | None,
+    priorities: jax.Array | None,
 ) -> State:
     """Write a batch."""
     if priorities is not None:
@@ -109,9 +114,7 @@ def add(
 
 
 @functools.partial(jax.jit, static_argnames=("batch", "kernels"), inline=True)
-def _sample(
-    state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool
-) -> tuple[list[jax.Array], Drawn]:
+def _sample(state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool) -> tuple[list[jax.Array], Drawn]:
     words = state.spec.sampler.words(state.spec.capacity)
     bits = jax.random.bits(key, (batch, words), jnp.uint32)
     return twins.draw(state, (bits >> 1).astype(jnp.int32), beta, kernels)
@@ -152,7 +155,7 @@ def get(state: State, handles: jax.Array) -> list[jax.Array]:
 @functools.partial(jax.jit, inline=True)
 def items(state: State) -> list[jax.Array]:
     """All of the storage, unpacked."""
-    return buffer.layout.unpack(ops, state.spec.layout, state.rows, state.wide)
+    return layout.unpack(ops, state.spec.layout, state.rows, state.wide)
 
 
 @functools.partial(jax.jit, inline=True)

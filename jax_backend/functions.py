@@ -33,9 +33,7 @@ def add(state: State, items: Any, mask: Any = None, priorities: Any = None) -> S
 
 
 @api.documented_by(api.sample)
-def sample(
-    state: State, key: jax.Array, batch_size: int | None = None, beta: Any = None
-) -> tuple[State, Sample[Any]]:
+def sample(state: State, key: jax.Array, batch_size: int | None = None, beta: Any = None) -> tuple[State, Sample[Any]]:
     return api.sample(execute, state, key, batch_size, beta)
 
 

@@ -6,7 +6,6 @@ the old state is still needed. `vmap` falls back to the core, whose operations b
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -58,9 +57,7 @@ def add(
     return _choose(kernel if kernels and batch else None, core, _arrays(state), leaves, mask, priorities)
 
 
-def draw(
-    state: State, draws: jax.Array, beta: jax.Array, kernels: bool
-) -> tuple[list[jax.Array], Drawn]:
+def draw(state: State, draws: jax.Array, beta: jax.Array, kernels: bool) -> tuple[list[jax.Array], Drawn]:
     """Choose items by draws int32 [B, words], and read them."""
     spec = state.spec
     batch = draws.shape[0]
@@ -95,14 +92,17 @@ def update(
         return buffer.update(ops, arrays, spec, handles, priorities, replacements)
 
     def kernel(arrays: Arrays, handles: jax.Array, priorities: Any, replacements: dict[int, jax.Array]) -> Arrays:
-        leaves = [
-            replacements.get(k, jnp.zeros(0, leaf.dtype)) for k, leaf in enumerate(spec.leaves) if replacements
-        ]
+        leaves = [replacements.get(k, jnp.zeros(0, leaf.dtype)) for k, leaf in enumerate(spec.leaves) if replacements]
         new = jnp.zeros(0, jnp.float32) if priorities is None else priorities
         return _call_in_place("update", spec, arrays, [handles, new, *leaves])
 
     return _choose(
-        kernel if kernels and handles.shape[0] else None, core, _arrays(state), handles, priorities, dict(replacements)
+        kernel if kernels and handles.shape[0] else None,
+        core,
+        _arrays(state),
+        handles,
+        priorities,
+        dict(replacements),
     )
 
 

@@ -16,7 +16,7 @@ VARIANTS = ("jax", "jax-jit", "jax-core", "torch", "torch-core", "torch-inplace"
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """One variant. The functions are those of `rb`, compiled or replaced by their in-place forms where the variant says so.
+    """One variant. The functions are those of `rb`, compiled or replaced by in-place forms where the variant says so.
 
     Attributes:
         name: one of `VARIANTS`.

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils.dlpack
 
 from functional_rb import bridge
 from functional_rb.bridge import TakeLeaf
@@ -58,7 +59,7 @@ def _shared(name: str, array: Any) -> torch.Tensor:
         return array
     bridge.check_shareable(name, array)
     try:
-        return torch.from_dlpack(array)
+        return torch.utils.dlpack.from_dlpack(array)
     except Exception as error:
         raise bridge.refusal(name, array, error) from error
 

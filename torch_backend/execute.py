@@ -1,4 +1,4 @@
-"""`functional_rb.api.Backend` on torch, with values: the new state takes over the memory, the old one can be rebuilt."""
+"""`functional_rb.api.Backend` on torch: a new state takes over the memory of the old one, which can be rebuilt."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from functional_rb import buffer, checks, sum_tree
+from functional_rb import buffer, checks, ring, sum_tree
 from functional_rb.buffer import Arrays
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.ring import read as read_counters
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State as CoreState
@@ -47,7 +46,8 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
         return torch.tensor(leaf, dtype=ops.DTYPES[expected.dtype])
     _refuse_jax(leaf, f"leaf {name!r}")
     raise TypeError(
-        f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {type(leaf).__name__}; give torch or NumPy arrays"
+        f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {type(leaf).__name__}; "
+        f"give torch or NumPy arrays"
     )
 
 
@@ -71,7 +71,9 @@ def as_vector(array: Any) -> Any:
 
 def _refuse_jax(array: Any, what: str) -> None:
     if type(array).__module__.split(".")[0] in ("jax", "jaxlib"):
-        raise TypeError(f"{what}: expected a torch or NumPy array, got a JAX array; bring it over by rb.from_dlpack(...)")
+        raise TypeError(
+            f"{what}: expected a torch or NumPy array, got a JAX array; bring it over by rb.from_dlpack(...)"
+        )
 
 
 def unsupported(dtype: str) -> str | None:
@@ -92,7 +94,9 @@ def build_mapping(container: type | None, parts: dict[str, Any], batch_shape: tu
 
 def _torch_state(state: CoreState, function: str) -> State:
     if not isinstance(state, State):
-        raise TypeError(f"{function}: expected a state of torch_backend, got one of JAX; bring it over by rb.from_dlpack(state)")
+        raise TypeError(
+            f"{function}: expected a state of torch_backend, got one of JAX; bring it over by rb.from_dlpack(state)"
+        )
     return state
 
 
@@ -177,7 +181,7 @@ def _save_for_add(
 ) -> Saved:
     if native(memory):
         return kernels.save_for_add(spec, memory, counters, batch, mask)
-    slots = buffer.ring.plan_write(ops, read_counters(counters), batch, spec.capacity, mask).slots
+    slots = ring.plan_write(ops, ring.read(counters), batch, spec.capacity, mask).slots
     return versions.save(memory, slots, rows=True, values=True)
 
 
@@ -262,7 +266,7 @@ def _save_for_update(
 ) -> Saved:
     if native(memory):
         return kernels.save_for_update(spec, memory, counters, handles, rows, values)
-    slots, _ = buffer.ring.locate(ops, read_counters(counters), handles, spec.capacity)
+    slots, _ = ring.locate(ops, ring.read(counters), handles, spec.capacity)
     return versions.save(memory, slots, rows, values)
 
 

@@ -19,8 +19,8 @@ from torch_backend.state import State, readable
 def own_(state: State) -> State:
     """Make a state the only owner of its memory, at the price of a copy where it is not yet.
 
-    The in-place functions do this themselves, except while `torch.compile` traces them: there a state whose memory older states
-    still need is an error.
+    The in-place functions do this themselves, except while `torch.compile` traces them: there a state whose memory
+    older states still need is an error.
 
     Args:
         state: consumed.
@@ -121,9 +121,7 @@ def update_(state: State, indices: Any, priorities: Any = None, items: Any = Non
     """
     indices, priorities, replacements = api.check_update(execute, state, indices, priorities, items)
     state, memory = _take_over(state, "update_")
-    indices, priorities, replacements = execute.place_update(
-        state.spec, memory, indices, priorities, replacements
-    )
+    indices, priorities, replacements = execute.place_update(state.spec, memory, indices, priorities, replacements)
     counters = execute.rewrite(state.spec, memory, state._counters, indices, priorities, replacements)
     return _followed_by(state, counters)
 
@@ -136,8 +134,8 @@ def _take_over(state: State, function: str) -> tuple[State, Memory]:
     memory = readable(state).memory
     if memory is None or memory.pinned or memory.shared:
         raise ValueError(
-            f"{function}: under torch.compile the state must be the only owner of its memory, but older states or arrays "
-            f"given out still need it; call state = rb.own_(state) before the compiled function"
+            f"{function}: under torch.compile the state must be the only owner of its memory, but older states "
+            f"or arrays given out still need it; call state = rb.own_(state) before the compiled function"
         )
     return state, memory
 

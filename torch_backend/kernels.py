@@ -37,7 +37,7 @@ class Addresses:
 
 
 def addresses(spec: BufferSpec, memory: Memory) -> Addresses:
-    """Looked up once; again each time where others hold the arrays, as torch moves those it shares between processes."""
+    """Looked up once; each time where others hold the arrays, as torch moves those it shares between processes."""
     if memory.native is None or memory.pinned:
         memory.native = Addresses(spec, memory)
     assert isinstance(memory.native, Addresses)

@@ -1,8 +1,9 @@
 """Values at in-place speed: versioned arrays.
 
-There is one mutable `Memory`, and it belongs to the newest version. Writing takes it over: what will be overwritten is saved first, and the
-older version, if anyone still holds it, can be rebuilt from that (H. G. Baker: Shallow binding makes functional arrays fast, 1991).
-In the usual loop the older state dies at once and takes the saved rows with it.
+There is one mutable `Memory`, and it belongs to the newest version. Writing takes it over: what will be overwritten
+is saved first, and the older version, if anyone still holds it, can be rebuilt from that (H. G. Baker: Shallow
+binding makes functional arrays fast, 1991). In the usual loop the older state dies at once and takes the saved rows
+with it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ class Memory:
     __slots__ = ("history", "native", "pinned", "retained", "rows", "shared", "tree", "wide")
 
     def __init__(
-        self, rows: torch.Tensor, wide: tuple[torch.Tensor, ...], tree: torch.Tensor | None, pinned: bool = False
+        self,
+        rows: torch.Tensor,
+        wide: tuple[torch.Tensor, ...],
+        tree: torch.Tensor | None,
+        pinned: bool = False,
     ) -> None:
         """Take arrays over; pinned if somebody else may hold them."""
         self.rows, self.wide, self.tree, self.pinned = rows, wide, tree, pinned
@@ -105,7 +110,7 @@ class Version:
 
     __slots__ = ("__weakref__", "capacity", "lock", "memory", "next", "saved")
 
-    def __init__(self, memory: Memory, capacity: int, lock: threading.RLock) -> None:  # type: ignore[valid-type]
+    def __init__(self, memory: Memory, capacity: int, lock: threading.RLock) -> None:
         """The newest version of a memory."""
         self.memory: Memory | None = memory
         self.capacity = capacity
@@ -186,4 +191,3 @@ def save(memory: Memory, slots: torch.Tensor, rows: bool, values: bool) -> Saved
         tuple(ops.take(array, slots) for array in memory.wide) if rows else (),
         sum_tree.get_leaves(ops, memory.tree, slots) if values and memory.tree is not None else None,
     )
-

@@ -106,9 +106,7 @@ def argsort(x: torch.Tensor) -> torch.Tensor:
     return torch.sort(x, stable=True).indices.to(torch.int32)
 
 
-def searchsorted(
-    ascending: torch.Tensor, values: torch.Tensor, side: Literal["left", "right"]
-) -> torch.Tensor:
+def searchsorted(ascending: torch.Tensor, values: torch.Tensor, side: Literal["left", "right"]) -> torch.Tensor:
     """Binary search."""
     return torch.searchsorted(ascending, values, out_int32=True, right=side == "right")
 

@@ -1,4 +1,4 @@
-"""Keys as values: an int64 is a key, a vector of them is a batch of keys. Pure, counter-based, the same on every device."""
+"""Keys as values: an int64 is a key, a vector of them several. Pure, counter-based, the same on every device."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import torch
 from functional_rb import splitmix
 from functional_rb.splitmix import DRAW, FACTORS, GAMMA, SHIFTS, SPLIT, signed
 
-
 _GAMMA = torch.tensor(signed(GAMMA))
-"""A tensor, because torch.compile takes a product of arange with a number for an index, and finds this one too large."""
+"""A tensor: torch.compile takes a product of arange with a number for an index, and finds this one too large."""
 
 
 def key(seed: int) -> torch.Tensor:

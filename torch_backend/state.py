@@ -20,8 +20,8 @@ from torch_backend.memory import Memory, Version
 class State(core.State):
     """A replay buffer as a value; see `functional_rb.State` for its fields.
 
-    Reading `rows`, `wide`, `tree` or the pytree's leaves gives the arrays out: they never change afterwards, and the next write
-    moves to fresh memory, at the price of one copy.
+    Reading `rows`, `wide`, `tree` or the pytree's leaves gives the arrays out: they never change afterwards, and the
+    next write moves to fresh memory, at the price of one copy.
     """
 
     __slots__ = ("_consumed", "_counters", "_version")
@@ -53,22 +53,22 @@ class State(core.State):
             return owned
 
     @property
-    def rows(self) -> torch.Tensor:  # type: ignore[override]
+    def rows(self) -> torch.Tensor:
         """int32 [capacity, words]."""
         return self._give_out().rows
 
     @property
-    def wide(self) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+    def wide(self) -> tuple[torch.Tensor, ...]:
         """Arrays [capacity, *shape]."""
         return self._give_out().wide
 
     @property
-    def tree(self) -> torch.Tensor | None:  # type: ignore[override]
+    def tree(self) -> torch.Tensor | None:
         """float32 [rows, FANOUT], or None."""
         return None if self.spec.tree_shape is None else self._give_out().tree
 
     @property
-    def counters(self) -> torch.Tensor:  # type: ignore[override]
+    def counters(self) -> torch.Tensor:
         """int32 [5]."""
         readable(self)
         return self._counters
@@ -100,7 +100,7 @@ def locked(version: Version) -> AbstractContextManager[Any]:
     """A version's lock; none while torch.compile traces, which knows no locks (the in-place forms own their memory)."""
     if torch.compiler.is_compiling():
         return contextlib.nullcontext()
-    return version.lock  # type: ignore[no-any-return]
+    return version.lock
 
 
 def _rebuilt(arrays: Arrays, spec: BufferSpec) -> State:

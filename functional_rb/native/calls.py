@@ -41,9 +41,7 @@ def live_slots(plan: Any, counters: Any, handles: Any, batch: Any) -> Any:
 @compiled
 def save(plan: Any, storage: Any, tree: Any, tree_size: Any, slots: Any, rows: Any, values: Any) -> None:
     """Copy what slots hold to the addresses `rows` (empty for none) and `values` (0 for none)."""
-    kernels.save(
-        plan, storage, floats(tree, tree_size), slots, rows, floats(values, slots.size if values else 0)
-    )
+    kernels.save(plan, storage, floats(tree, tree_size), slots, rows, floats(values, slots.size if values else 0))
 
 
 @compiled
@@ -63,7 +61,15 @@ def add(
     marks = numba.carray(pointer_to(mask, UINT8), (batch if mask else 0,))
     new = floats(priorities, batch if priorities else 0)
     kernels.add(
-        plan, storage, floats(tree, tree_size), ints(counters, 5), ints(new_counters, 5), leaves, batch, marks, new
+        plan,
+        storage,
+        floats(tree, tree_size),
+        ints(counters, 5),
+        ints(new_counters, 5),
+        leaves,
+        batch,
+        marks,
+        new,
     )
 
 

@@ -48,11 +48,13 @@ AHEAD = 8
 
 @compiled
 def level_field(plan: Any, level: Any, field: Any) -> Any:
+    """A number of one level of the tree, by its place in `plan`."""
     return np.int64(plan[FIRST_STORAGE + 1 + plan[WIDE] + LEVEL_FIELDS * level + field])
 
 
 @compiled
 def leaf_field(plan: Any, leaf: Any, field: Any) -> Any:
+    """A number of one leaf of the item, likewise."""
     first = FIRST_STORAGE + 1 + plan[WIDE] + LEVEL_FIELDS * plan[LEVELS]
     return np.int64(plan[first + LEAF_FIELDS * leaf + field])
 
@@ -405,7 +407,7 @@ def draw(
     weights: Any,
     chances: Any,
 ) -> Any:
-    """`buffer.draw`: fills leaves [B, *shape], handles, weights and probabilities [B]; whether anything could be drawn."""
+    """`buffer.draw`: fills leaves [B, *shape], handles, weights, probabilities [B]; whether anything could be drawn."""
     slots = np.empty(handles.size, np.int32)
     if plan[LEVELS]:
         drawable = draw_prioritized(plan, tree, counters, draws, beta, slots, handles, weights, chances)

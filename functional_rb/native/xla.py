@@ -1,8 +1,9 @@
 """The kernels as XLA FFI handlers: how a custom call's frame is read, and what each handler hands on.
 
-XLA's C interface (xla/ffi/api/c_api.h, version 0.3) is a stable one: XLA promises to serve handlers of an older version for a year,
-and refuses at the first call a version that it no longer knows. A handler gets one pointer to a call frame; the offsets below are those of the 64-bit
-layout of the header's structures. JAX is not needed here: a handler is only the address of a function.
+XLA's C interface (xla/ffi/api/c_api.h, version 0.3) is a stable one: XLA promises to serve handlers of an older
+version for a year, and refuses at the first call a version that it no longer knows. A handler gets one pointer to a
+call frame; the offsets below are those of the 64-bit layout of the header's structures. JAX is not needed here: a
+handler is only the address of a function.
 """
 
 from __future__ import annotations
