@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.compare import Effort, accelerated_backends, compare
-from benchmarks.machine import machine, versions, warning
+from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
 from benchmarks.scaling import CAPACITIES, as_json, scaling
 from benchmarks.workload import Workload
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.torch_threads)
     effort = Effort(rounds=options.rounds or (20 if options.quick else 300), burst=25)
     options.out.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
+    started, others = time.perf_counter(), OtherWork()
     found: dict[str, Any] = {
         "machine": machine(),
         "versions": versions(),
@@ -41,8 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     print(", ".join(f"{name} {value}" for name, value in (found["machine"] | found["versions"]).items()))
     print(f"{effort.rounds} rounds of bursts of {effort.burst}, {work.capacity:,} items")
-    if caution := warning():
-        print(f"CAUTION: {caution}")
 
     if "compare" in parts:
         section = compare(work, effort, say=_say)
@@ -70,6 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found["gpu"] = None
             print("\nGPU: skipped, neither JAX nor torch sees one here")
 
+    found["other_work"] = others.share()
+    if (found["other_work"] or 0.0) > 0.1:
+        print(f"\nCAUTION: other processes took {found['other_work']:.0%} of a core; measure again when it is quiet")
     path = options.out / "results.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
     print(f"\n{time.perf_counter() - started:.0f} s; results in {path}")

@@ -81,9 +81,7 @@ class OursJax(Contender):
 class OursTorch(Contender):
     """torch_backend, eager: the pure functions, or the ones with a trailing underscore."""
 
-    def __init__(
-        self, work: Workload, sampler: Sampler, *, in_place: bool = False, device: str = "cpu"
-    ) -> None:
+    def __init__(self, work: Workload, sampler: Sampler, *, in_place: bool = False, device: str = "cpu") -> None:
         super().__init__(IN_PLACE if in_place else NAME, "torch", sampler)
         import torch
 

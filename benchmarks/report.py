@@ -15,9 +15,7 @@ from benchmarks.workload import Workload
 
 def table(section: Section) -> str:
     """The comparisons of one device, with the medians beside them, then who did not run and why."""
-    rows = [
-        ("backend", "sampler", "operation", "compared", "us", "against", "us", "ratio", "q1 - q3", "goal", "")
-    ]
+    rows = [("backend", "sampler", "operation", "compared", "us", "against", "us", "ratio", "q1 - q3", "goal", "")]
     for result in section.results:
         wanted = result.comparison
         key = (wanted.backend, wanted.sampler, wanted.operation)
@@ -121,9 +119,7 @@ def draw_scaling(points: Sequence[Point], path: Path) -> None:
     plt.close(figure)
 
 
-def _curve(
-    axes: Any, points: Sequence[Point], key: tuple[str, str | None, str], label: str, style: str
-) -> None:
+def _curve(axes: Any, points: Sequence[Point], key: tuple[str, str | None, str], label: str, style: str) -> None:
     curve = sorted(
         (point.capacity, point.seconds.median * 1e6)
         for point in points
