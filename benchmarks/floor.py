@@ -64,4 +64,4 @@ def _table(work: Workload) -> np.ndarray:
 
 def _rows(work: Workload) -> list[np.ndarray]:
     rng = np.random.default_rng(work.seed)
-    return list(rng.integers(work.capacity, size=(work.rotation * 4, work.sample_size), dtype=np.int32))
+    return list(rng.integers(work.capacity, size=(work.draws, work.sample_size), dtype=np.int32))

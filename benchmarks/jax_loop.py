@@ -28,11 +28,14 @@ def prepare(work: Workload, lead: tuple[int, ...] = ()) -> JaxData:
     """Put the workload's data on the default device; `lead` are axes the peer wants before the batch axis."""
     batches = [to_device(batch, lead) for batch in work.batches()]
     priorities = [jnp.asarray(values) for values in work.priorities()]
-    keys = list(jax.random.split(jax.random.key(work.seed), work.rotation * 4))
+    keys = list(jax.random.split(jax.random.key(work.seed), work.draws))
     turns = np.arange(work.scan_length) % work.rotation
     steps = jax.tree.map(lambda *leaves: jnp.stack([leaves[turn] for turn in turns]), *batches)
     step_priorities = jnp.stack([priorities[turn] for turn in turns])
-    scans = [(steps, jax.random.split(key, work.scan_length), step_priorities) for key in keys[:4]]
+    scans = [
+        (steps, jax.random.split(key, work.scan_length), step_priorities)
+        for key in keys[: work.draws // work.scan_length + 1]
+    ]
     jax.block_until_ready((batches, priorities, keys, scans))
     return JaxData(cycle(batches), cycle(keys), cycle(priorities), cycle(scans))
 

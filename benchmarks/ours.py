@@ -95,7 +95,7 @@ class OursTorch(Contender):
         self._synchronize = synchronizer(device)
         self._batches = cycle([to_tensors(batch, device) for batch in work.batches()])
         self._priorities = cycle([torch.as_tensor(values, device=device) for values in work.priorities()])
-        self._keys = cycle(list(rb.split(rb.key(work.seed).to(device), work.rotation * 4)))
+        self._keys = cycle(list(rb.split(rb.key(work.seed).to(device), work.draws)))
 
         chunk = to_tensors(work.chunk(), device)
         given: dict[str, Any] = {}

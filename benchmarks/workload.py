@@ -33,7 +33,8 @@ class Workload:
     sample_size: int = 256
     alpha: float = 0.6
     beta: float = 0.4
-    rotation: int = 16  # different batches, keys and priorities in turn, so that none of them stays in L1
+    rotation: int = 16  # different batches and priorities in turn, so that none of them stays in L1
+    draws: int = 4096  # different keys in turn: fewer would draw rows that are still in the cache
     scan_length: int = 32  # steps that one call of a scanned step runs
     seed: int = 0
 

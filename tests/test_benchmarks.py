@@ -18,7 +18,7 @@ from benchmarks.memory import Footprint, memory
 from benchmarks.scaling import growth, scaling
 from benchmarks.workload import ITEM, ITEM_BYTES, ROW_WORDS, Workload
 
-TINY = Workload(capacity=100, add_size=8, sample_size=16, rotation=2, scan_length=3)
+TINY = Workload(capacity=100, add_size=8, sample_size=16, rotation=2, draws=4, scan_length=3)
 BRIEF = Effort(rounds=2, burst=3)
 
 # Peers warn about their own dependencies.
@@ -186,7 +186,7 @@ def test_peers_run(module: str, backend: Backend, sampler: Sampler) -> None:
 
 
 def test_memory_is_within_the_limit_for_a_buffer_that_is_not_tiny() -> None:
-    footprints = memory(Workload(capacity=10_000, rotation=2, scan_length=3))
+    footprints = memory(Workload(capacity=10_000, rotation=2, draws=4, scan_length=3))
     assert [(held.backend, held.sampler) for held in footprints] == [
         (backend, sampler) for backend in ("jax", "torch") for sampler in ("uniform", "prioritized")
     ]
@@ -230,9 +230,7 @@ def test_main_writes_tables_json_and_charts(tmp_path: Path, capsys: pytest.Captu
     for figure in section["figures"]:
         assert figure["rounds"] == 1
         assert figure["q1_us"] <= figure["median_us"] <= figure["q3_us"]
-    measured = {
-        (f["backend"], f["sampler"], f["operation"]) for f in section["figures"] if f["contender"] == "ours"
-    }
+    measured = {(f["backend"], f["sampler"], f["operation"]) for f in section["figures"] if f["contender"] == "ours"}
     assert {("jax", "prioritized", "step"), ("torch", "prioritized", "update")} <= measured
     in_place = [row for row in section["ratios"] if row["bottom"] == ours.IN_PLACE and row["goal"]]
     assert [(row["operation"], row["goal"]) for row in in_place] == [("add", "<= 1.5")] * 2
