@@ -66,11 +66,16 @@ def check_shareable(name: str, array: Any) -> None:
     """Refuse what cannot be the same memory on both sides.
 
     Raises:
-        ValueError: for a tensor that requires grad, or a strided view.
+        ValueError: for a tensor that requires grad, a strided view, or one that says other than its memory holds.
     """
     if getattr(array, "requires_grad", False):
         raise ValueError(
             f"from_dlpack: leaf {name!r} requires grad, and gradients do not cross; give leaf.detach(), or copy=True"
+        )
+    if (hasattr(array, "is_conj") and array.is_conj()) or (hasattr(array, "is_neg") and array.is_neg()):
+        raise ValueError(
+            f"from_dlpack: leaf {name!r} is a conjugation or negation that torch has put off; "
+            f"give leaf.resolve_conj().resolve_neg(), or copy=True"
         )
     flags = getattr(array, "flags", None)
     compact = array.is_contiguous() if hasattr(array, "is_contiguous") else flags is None or flags.c_contiguous
@@ -82,8 +87,11 @@ def check_shareable(name: str, array: Any) -> None:
 
 
 def refusal(name: str, array: Any, reason: object) -> ValueError:
-    """The error for what an array library itself refuses."""
-    device = getattr(array, "device", "cpu")
+    """The error for what an array library itself refuses, or has deleted."""
+    try:
+        device = getattr(array, "device", "cpu")
+    except Exception:
+        device = "unknown"
     why = str(reason).splitlines()[0] if str(reason) else type(reason).__name__
     return ValueError(
         f"from_dlpack: leaf {name!r} (dtype {shown(array.dtype)}, device {device}) cannot be shared: {why}; "

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from functional_rb import bridge, checks
 from functional_rb.bridge import TakeLeaf
@@ -70,9 +71,11 @@ def _copied(name: str, array: Any) -> jax.Array:
     if isinstance(array, jax.Array):
         return jnp.array(array, copy=True)
     _check_dtype(name, array)
-    if hasattr(array, "detach"):
-        array = array.detach().cpu().contiguous()
     try:
+        if isinstance(array, np.ndarray):
+            return jnp.array(array, copy=True)
+        if hasattr(array, "detach"):
+            array = array.detach().cpu().resolve_conj().resolve_neg().contiguous()
         return jax.dlpack.from_dlpack(array, copy=True)
     except Exception as error:
         raise bridge.refusal(name, array, error) from error

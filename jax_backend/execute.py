@@ -33,7 +33,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
         return leaf
     if isinstance(leaf, NUMPY):
         checks.check_dtype(name, leaf, expected.dtype)
-        return jnp.asarray(leaf)
+        return jnp.asarray(leaf.copy())  # JAX reads in the background, the caller may write
     if isinstance(leaf, NUMBERS) and expected.shape == ():
         checks.scalar_leaf(leaf, expected, name)
         return jnp.asarray(leaf, expected.dtype)
@@ -47,7 +47,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
 def as_vector(array: Any) -> Any:
     """Masks, priorities and indices from NumPy; dtypes are checked by the caller, before NumPy's could change."""
     if isinstance(array, NUMPY) and array.dtype.itemsize <= 4:
-        return jnp.asarray(array)
+        return jnp.asarray(array.copy())
     _refuse_torch(array, "argument")
     return array
 

@@ -11,7 +11,7 @@ import functional_rb as frb
 from tests.backends import Backend
 
 SAMPLERS = [frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever")]
-CAPACITIES = [1, 2, 3, 15, 16, 17, 31, 32, 33, 255, 256, 257]
+CAPACITIES = [1, 3, 16, 17, 257]  # around a row of the tree; test_model has more
 ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary(())}
 
 
@@ -37,7 +37,7 @@ def check_item(items: dict[str, np.ndarray], row: int, number: int) -> None:
 def test_newest_items_are_kept_and_drawn(backend: Backend, sampler: Any, capacity: int) -> None:
     state = backend.init(frb.BufferSpec(ITEM, capacity, sampler))
     added = 0
-    for n in (1, 0, capacity, 2 * capacity + 1, 3):
+    for n in (1, 0, 2 * capacity + 1, 1):
         state = backend.add(state, batch(backend, added, n))
         added += n
     assert int(backend.rb.size(state)) == min(added, capacity)

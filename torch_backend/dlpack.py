@@ -43,6 +43,12 @@ def from_dlpack(tree: Any, copy: bool = False, into: type | None = None) -> Any:
     def build(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
         if into is None and container is None:
             return parts
+        for name, part in parts.items():
+            if not hasattr(part, "shape"):
+                raise TypeError(
+                    f"from_dlpack: leaf {name!r}: a TensorDict holds tensors and TensorDicts, not a {type(part).__name__}; "
+                    f"leave out into=TensorDict, or bring this part over by itself"
+                )
         first = next(iter(parts.values()), None)
         shape = () if first is None else tuple(first.shape[:1])
         return execute.build_mapping(container or into, parts, shape)
@@ -68,7 +74,6 @@ def _copied(name: str, array: Any) -> torch.Tensor:
     if isinstance(array, torch.Tensor):
         return array.clone()
     try:
-        host = np.array(array)
+        return execute.from_numpy(np.array(array))
     except Exception as error:
         raise bridge.refusal(name, array, error) from error
-    return execute.from_numpy(host)

@@ -37,7 +37,9 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
     if isinstance(leaf, torch.Tensor):
         if leaf.dtype != ops.DTYPES[expected.dtype]:
             checks.check_dtype(name, leaf, expected.dtype)
-        return leaf.detach() if leaf.requires_grad else leaf
+        if leaf.layout is not torch.strided:
+            raise TypeError(f"leaf {name!r}: expected a dense tensor, got {leaf.layout}; give leaf.to_dense()")
+        return plain(leaf)
     if isinstance(leaf, NUMPY):
         checks.check_dtype(name, leaf, expected.dtype)
         return from_numpy(leaf)
@@ -51,18 +53,29 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
     )
 
 
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without autograd history, and what it says in its memory: torch puts conjugation and negation off."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    return tensor
+
+
 def from_numpy(array: Any) -> torch.Tensor:
-    """A NumPy array as a tensor in the same memory, if that may be written to."""
+    """A NumPy array as a tensor, in the same memory where torch can have that: contiguous, and not read-only."""
     array = np.asarray(array)
     if array.dtype.name == "bfloat16":  # NumPy's is an extension type that torch does not know
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
 
 
 def as_vector(array: Any) -> Any:
     """Masks, priorities and indices from NumPy; tensors without their autograd history."""
+    if array is None:
+        return None
     if isinstance(array, torch.Tensor):
-        return array.detach() if array.requires_grad else array
+        return plain(array)
     if isinstance(array, NUMPY):
         return from_numpy(array)
     _refuse_jax(array, "argument")
@@ -102,39 +115,33 @@ def _torch_state(state: CoreState, function: str) -> State:
 
 def init(spec: BufferSpec, device: Any = None) -> State:
     """An empty state."""
-    return State.of_arrays(buffer.init(ops, spec, device), spec, pinned=False)
+    with torch.inference_mode(False):  # else torch would forbid writing to the memory outside of that mode
+        return State.of_arrays(buffer.init(ops, spec, device), spec, pinned=False)
 
 
 def native(memory: Memory) -> bool:
     """Whether the compiled kernels can work on a memory: plain tensors on the CPU, outside of tracing."""
-    return (
-        HAVE_KERNELS
-        and memory.rows.device.type == "cpu"
-        and type(memory.rows) is torch.Tensor
-        and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(memory.rows)
-    )
+    return HAVE_KERNELS and not torch.compiler.is_compiling() and memory.plain
 
 
-def place(name: str, tensor: torch.Tensor, memory: Memory) -> torch.Tensor:
+def place(name: str, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A checked input, contiguous; on another device than the state it is refused."""
-    if tensor.device != memory.rows.device:
+    if tensor.device != device:
         raise ValueError(
-            f"{name}: expected a tensor on {memory.rows.device}, where the state is, got one on {tensor.device}; "
-            f"move it by .to({str(memory.rows.device)!r})"
+            f"{name}: expected a tensor on {device}, where the state is, got one on {tensor.device}; "
+            f"move it by .to({str(device)!r})"
         )
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
-def _place_some(name: str, tensor: torch.Tensor | None, memory: Memory, batch: int) -> torch.Tensor | None:
-    return None if tensor is None else place(name, tensor.reshape(batch), memory)
+def _place_some(name: str, tensor: torch.Tensor | None, device: torch.device, batch: int) -> torch.Tensor | None:
+    return None if tensor is None else place(name, tensor.reshape(batch), device)
 
 
-def _place_leaves(spec: BufferSpec, leaves: Sequence[torch.Tensor], memory: Memory) -> list[torch.Tensor]:
-    device = memory.rows.device
+def _place_leaves(spec: BufferSpec, leaves: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     if all(leaf.device == device and leaf.is_contiguous() for leaf in leaves):
         return list(leaves)
-    return [place(f"leaf {name!r}", leaf, memory) for name, leaf in zip(spec.names, leaves, strict=True)]
+    return [place(f"leaf {name!r}", leaf, device) for name, leaf in zip(spec.names, leaves, strict=True)]
 
 
 def add(
@@ -149,7 +156,7 @@ def add(
     version, spec = readable(state), state.spec
     with locked(version):
         memory = version.own()
-        leaves, mask, priorities = place_add(spec, memory, leaves, batch, mask, priorities)
+        leaves, mask, priorities = place_add(spec, memory.rows.device, leaves, batch, mask, priorities)
         if batch == 0:
             return state
         counters = state._counters
@@ -157,12 +164,12 @@ def add(
         if target is memory:
             saved = _save_for_add(spec, memory, counters, batch, mask)
         following = version.succeed(target, saved)
-        return State(following, write(spec, target, counters, leaves, batch, mask, priorities), spec)
+        return State(following, write(spec, target, counters, leaves, batch, mask, priorities, saved), spec)
 
 
 def place_add(
     spec: BufferSpec,
-    memory: Memory,
+    device: torch.device,
     leaves: Sequence[torch.Tensor],
     batch: int,
     mask: torch.Tensor | None,
@@ -170,17 +177,18 @@ def place_add(
 ) -> tuple[list[torch.Tensor], torch.Tensor | None, torch.Tensor | None]:
     """The checked inputs of `add`, contiguous and on the state's device."""
     return (
-        _place_leaves(spec, leaves, memory),
-        _place_some("mask", mask, memory, batch),
-        _place_some("priorities", priorities, memory, batch),
+        _place_leaves(spec, leaves, device),
+        _place_some("mask", mask, device, batch),
+        _place_some("priorities", priorities, device, batch),
     )
 
 
 def _save_for_add(
     spec: BufferSpec, memory: Memory, counters: torch.Tensor, batch: int, mask: torch.Tensor | None
 ) -> Saved:
+    """Copy what `add` will overwrite, or make room for it where the kernel does that on its way."""
     if native(memory):
-        return kernels.save_for_add(spec, memory, counters, batch, mask)
+        return kernels.room(spec, min(batch, spec.capacity), rows=True, values=memory.tree is not None)
     slots = ring.plan_write(ops, ring.read(counters), batch, spec.capacity, mask).slots
     return versions.save(memory, slots, rows=True, values=True)
 
@@ -193,10 +201,11 @@ def write(
     batch: int,
     mask: torch.Tensor | None,
     priorities: torch.Tensor | None,
+    saved: Saved | None = None,
 ) -> torch.Tensor:
     """Write a batch into memory; returns the new counters."""
     if native(memory):
-        return kernels.add(spec, memory, counters, leaves, batch, mask, priorities)
+        return kernels.add(spec, memory, counters, leaves, batch, mask, priorities, saved)
     with torch.no_grad():
         arrays = _arrays(memory, counters)
         new: torch.Tensor = buffer.add(ops, arrays, spec, leaves, batch, mask, priorities).counters
@@ -216,7 +225,9 @@ def draw(
     spec: BufferSpec, memory: Memory, counters: torch.Tensor, key: torch.Tensor, batch: int, beta: Any
 ) -> tuple[list[torch.Tensor], Drawn]:
     """Draw items from memory."""
-    if batch and native(memory) and not torch._C._functorch.is_functorch_wrapped_tensor(key):
+    if isinstance(beta, torch.Tensor):
+        beta = beta.detach()
+    if batch and native(memory) and not _is_batched(key) and not _is_batched(beta):
         leaves, drawn, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
         checks.check_nonempty(drawable, int(counters[1]) if not drawable else 1)
         return leaves, drawn
@@ -224,6 +235,11 @@ def draw(
         numbers = random.draws(key.to(memory.rows.device), batch, spec.sampler.words(spec.capacity))
         level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
         return buffer.draw(ops, _arrays(memory, counters), spec, numbers, level)
+
+
+def _is_batched(value: Any) -> bool:
+    """Whether `torch.func.vmap` hands many values in as one."""
+    return isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
 def update(
@@ -237,35 +253,36 @@ def update(
     version, spec = readable(state), state.spec
     with locked(version):
         memory = version.own()
-        handles, priorities, replacements = place_update(spec, memory, handles, priorities, replacements)
+        handles, priorities, replacements = place_update(spec, memory.rows.device, handles, priorities, replacements)
         counters = state._counters
         target, saved = version.writable(), None
         if target is memory:
             saved = _save_for_update(spec, memory, counters, handles, bool(replacements), priorities is not None)
         following = version.succeed(target, saved)
-        return State(following, rewrite(spec, target, counters, handles, priorities, replacements), spec)
+        return State(following, rewrite(spec, target, counters, handles, priorities, replacements, saved), spec)
 
 
 def place_update(
     spec: BufferSpec,
-    memory: Memory,
+    device: torch.device,
     handles: torch.Tensor,
     priorities: torch.Tensor | None,
     replacements: Mapping[int, torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor | None, dict[int, torch.Tensor]]:
     """The checked inputs of `update`, contiguous and on the state's device."""
     return (
-        place("indices", handles, memory),
-        _place_some("priorities", priorities, memory, handles.shape[0]),
-        {k: place(f"leaf {spec.names[k]!r}", leaf, memory) for k, leaf in replacements.items()},
+        place("indices", handles, device),
+        _place_some("priorities", priorities, device, handles.shape[0]),
+        {k: place(f"leaf {spec.names[k]!r}", leaf, device) for k, leaf in replacements.items()},
     )
 
 
 def _save_for_update(
     spec: BufferSpec, memory: Memory, counters: torch.Tensor, handles: torch.Tensor, rows: bool, values: bool
 ) -> Saved:
+    """Likewise for `update`."""
     if native(memory):
-        return kernels.save_for_update(spec, memory, counters, handles, rows, values)
+        return kernels.room(spec, handles.shape[0], rows, values)
     slots, _ = ring.locate(ops, ring.read(counters), handles, spec.capacity)
     return versions.save(memory, slots, rows, values)
 
@@ -277,10 +294,11 @@ def rewrite(
     handles: torch.Tensor,
     priorities: torch.Tensor | None,
     replacements: Mapping[int, torch.Tensor],
+    saved: Saved | None = None,
 ) -> torch.Tensor:
     """Set priorities and rewrite leaves in memory; returns the new counters."""
     if native(memory):
-        return kernels.update(spec, memory, counters, handles, priorities, replacements)
+        return kernels.update(spec, memory, counters, handles, priorities, replacements, saved)
     with torch.no_grad():
         arrays = _arrays(memory, counters)
         new: torch.Tensor = buffer.update(ops, arrays, spec, handles, priorities, replacements).counters
@@ -309,6 +327,9 @@ def items(state: CoreState) -> list[torch.Tensor]:
             views.append(wide[leaf.wide])
             continue
         dtype = ops.DTYPES[leaf.dtype]
+        if not leaf.nbytes:
+            views.append(rows.new_zeros((rows.shape[0], *leaf.shape), dtype=dtype))
+            continue
         first = leaf.offset or 0
         piece = rows.view(torch.uint8)[:, first : first + leaf.nbytes] if rows.shape[1] else rows.view(torch.uint8)
         views.append(piece.view(dtype).unflatten(1, leaf.shape) if leaf.shape else piece.view(dtype)[:, 0])

@@ -68,9 +68,11 @@ def add_(state: State, items: Any, mask: Any = None, priorities: Any = None) -> 
     checks.check_state(state, "add_")
     mask, priorities = execute.as_vector(mask), execute.as_vector(priorities)
     batch = checks.batch(state.spec, items, execute.convert, mask, priorities)
-    state, memory = _take_over(state, "add_")
-    leaves, mask, priorities = execute.place_add(state.spec, memory, batch.leaves, batch.size, mask, priorities)
     counters = state._counters
+    leaves, mask, priorities = execute.place_add(
+        state.spec, counters.device, batch.leaves, batch.size, mask, priorities
+    )
+    state, memory = _take_over(state, "add_")
     if batch.size:
         counters = execute.write(state.spec, memory, counters, leaves, batch.size, mask, priorities)
     return _followed_by(state, counters)
@@ -120,8 +122,10 @@ def update_(state: State, indices: Any, priorities: Any = None, items: Any = Non
         0
     """
     indices, priorities, replacements = api.check_update(execute, state, indices, priorities, items)
+    indices, priorities, replacements = execute.place_update(
+        state.spec, state._counters.device, indices, priorities, replacements
+    )
     state, memory = _take_over(state, "update_")
-    indices, priorities, replacements = execute.place_update(state.spec, memory, indices, priorities, replacements)
     counters = execute.rewrite(state.spec, memory, state._counters, indices, priorities, replacements)
     return _followed_by(state, counters)
 

@@ -10,10 +10,12 @@ import torch
 
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.native import calls, plan
-from functional_rb.native.memory import NO_ADDRESSES
 from functional_rb.samplers import Drawn
 from torch_backend import ops
 from torch_backend.memory import Memory, Saved
+
+NO_ADDRESSES = np.empty(0, np.int64)
+NO_COUNT = np.empty(1, np.int64)
 
 
 class Addresses:
@@ -24,9 +26,10 @@ class Addresses:
         storage: int64 [1 + wide], addresses.
         tree: address, 0 for none.
         tree_size: elements of the tree.
+        leaves: int64 [leaves], for the addresses of a batch; used under the state's lock.
     """
 
-    __slots__ = ("plan", "storage", "tree", "tree_size")
+    __slots__ = ("leaves", "plan", "storage", "tree", "tree_size")
 
     def __init__(self, spec: BufferSpec, memory: Memory) -> None:
         """Look them up."""
@@ -34,6 +37,13 @@ class Addresses:
         self.storage = np.array([memory.rows.data_ptr(), *(x.data_ptr() for x in memory.wide)], np.int64)
         self.tree = 0 if memory.tree is None else memory.tree.data_ptr()
         self.tree_size = 0 if memory.tree is None else memory.tree.numel()
+        self.leaves = np.empty(len(spec.leaves), np.int64)
+
+    def of_leaves(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The addresses of a batch's leaves."""
+        for k, tensor in enumerate(tensors):
+            self.leaves[k] = tensor.data_ptr()
+        return self.leaves
 
 
 def addresses(spec: BufferSpec, memory: Memory) -> Addresses:
@@ -44,39 +54,27 @@ def addresses(spec: BufferSpec, memory: Memory) -> Addresses:
     return memory.native
 
 
-def _pointers(tensors: Sequence[torch.Tensor]) -> Any:
-    return np.array([tensor.data_ptr() for tensor in tensors], np.int64)
-
-
 def _address(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def save_for_add(
-    spec: BufferSpec, memory: Memory, counters: torch.Tensor, batch: int, mask: torch.Tensor | None
-) -> Saved:
-    """Copy what `add` will overwrite."""
-    at = addresses(spec, memory)
-    slots = calls.next_slots(at.plan, counters.data_ptr(), batch, _address(mask))
-    return _save(at, memory, slots, rows=True, values=memory.tree is not None)
+def room(spec: BufferSpec, n: int, rows: bool, values: bool) -> Saved:
+    """Where a kernel may save what it overwrites in up to n slots; nothing is in it yet."""
+    copies = []
+    if rows:
+        copies.append(torch.empty((n, spec.layout.row_words), dtype=torch.int32))
+        copies += [torch.empty((n, *leaf.shape), dtype=ops.DTYPES[leaf.dtype]) for leaf in spec.layout.wide]
+    saved = Saved(torch.empty(n, dtype=torch.int32), copies, torch.empty(n) if values else None)
+    saved.count[0] = 0
+    return saved
 
 
-def save_for_update(
-    spec: BufferSpec, memory: Memory, counters: torch.Tensor, handles: torch.Tensor, rows: bool, values: bool
-) -> Saved:
-    """Copy what `update` will overwrite."""
-    at = addresses(spec, memory)
-    slots = calls.live_slots(at.plan, counters.data_ptr(), handles.data_ptr(), handles.shape[0])
-    return _save(at, memory, slots, rows, values)
-
-
-def _save(at: Addresses, memory: Memory, slots: Any, rows: bool, values: bool) -> Saved:
-    n = slots.size
-    kept = [torch.empty((n, *x.shape[1:]), dtype=x.dtype) for x in (memory.rows, *memory.wide)] if rows else []
-    leaves = torch.empty(n) if values else None
-    pointers = _pointers(kept) if kept else NO_ADDRESSES
-    calls.save(at.plan, at.storage, at.tree, at.tree_size, slots, pointers, _address(leaves))
-    return Saved(torch.from_numpy(slots), kept[0] if rows else None, tuple(kept[1:]), leaves)
+def _places(saved: Saved | None) -> tuple[int, int, Any, int, Any]:
+    """Room as a kernel takes it: how many slots, and the addresses of slots, copies and values."""
+    if saved is None:
+        return 0, 0, NO_ADDRESSES, 0, NO_COUNT
+    copies = np.array([x.data_ptr() for x in saved.copies], np.int64) if saved.copies else NO_ADDRESSES
+    return saved.slots.shape[0], saved.slots.data_ptr(), copies, _address(saved.values), saved.count
 
 
 def add(
@@ -87,6 +85,7 @@ def add(
     batch: int,
     mask: torch.Tensor | None,
     priorities: torch.Tensor | None,
+    saved: Saved | None,
 ) -> torch.Tensor:
     """Write a batch; returns the new counters."""
     at = addresses(spec, memory)
@@ -98,10 +97,11 @@ def add(
         at.tree_size,
         counters.data_ptr(),
         new.data_ptr(),
-        _pointers(leaves),
+        at.of_leaves(leaves),
         batch,
         _address(mask),
         _address(priorities),
+        *_places(saved),
     )
     return new
 
@@ -113,6 +113,7 @@ def update(
     handles: torch.Tensor,
     priorities: torch.Tensor | None,
     replacements: Mapping[int, torch.Tensor],
+    saved: Saved | None,
 ) -> torch.Tensor:
     """Set priorities and rewrite leaves; returns the new counters."""
     at = addresses(spec, memory)
@@ -131,6 +132,7 @@ def update(
         handles.shape[0],
         _address(priorities),
         leaves,
+        *_places(saved),
     )
     return new
 
@@ -152,7 +154,7 @@ def sample(
         key,
         spec.sampler.words(spec.capacity),
         beta,
-        _pointers(leaves),
+        at.of_leaves(leaves),
         batch,
         handles.data_ptr(),
         weights.data_ptr(),

@@ -8,11 +8,12 @@ with it.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import weakref
 from collections import deque
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from functional_rb import sum_tree
@@ -33,7 +34,7 @@ class Memory:
         retained: the sum of those bytes.
     """
 
-    __slots__ = ("history", "native", "pinned", "retained", "rows", "shared", "tree", "wide")
+    __slots__ = ("_nbytes", "_plain", "history", "native", "pinned", "retained", "rows", "shared", "tree", "wide")
 
     def __init__(
         self,
@@ -48,11 +49,22 @@ class Memory:
         self.history: deque[tuple[weakref.ref[Version], int]] | None = None
         self.retained = 0
         self.native: object = None
+        self._plain: bool | None = None
+        self._nbytes: int | None = None
 
     def copy(self) -> Memory:
-        """Fresh memory with the same content."""
-        tree = None if self.tree is None else self.tree.clone()
-        return Memory(self.rows.clone(), tuple(array.clone() for array in self.wide), tree)
+        """Fresh memory with the same content, that may be written to in and outside of inference mode."""
+        with torch.inference_mode(False):
+            tree = None if self.tree is None else self.tree.clone()
+            return Memory(self.rows.clone(), tuple(array.clone() for array in self.wide), tree)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the arrays are ordinary tensors on the CPU, not batched, fake or traced ones."""
+        if self._plain is None:
+            wrapped = torch._C._functorch.is_functorch_wrapped_tensor(self.rows)
+            self._plain = type(self.rows) is torch.Tensor and self.rows.device.type == "cpu" and not wrapped
+        return self._plain
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -61,41 +73,42 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(tensor.nbytes for tensor in self.tensors)
+        """Bytes of all arrays; summed once, as every write asks."""
+        if self._nbytes is None:
+            self._nbytes = sum(tensor.nbytes for tensor in self.tensors)
+        return self._nbytes
 
 
-@dataclasses.dataclass(frozen=True)
 class Saved:
     """What was in some slots before they were overwritten.
 
     Attributes:
         slots: int32 [n]; equal slots come with equal content.
-        rows: int32 [n, words], None if no rows were written.
-        wide: [n, *shape] of each wide array.
+        copies: of the rows and of each wide array, [n, ...]; empty if only priorities were written.
         values: float32 [n], the tree's leaves; None if none were written. The nodes above follow from them.
+        count: int64 [1], how many of the n are filled in: a kernel saves and writes in one go, after older versions
+            have been told where to look, so that an interrupt in between finds nothing saved and nothing written.
+        nbytes: of all of it.
     """
 
-    slots: torch.Tensor
-    rows: torch.Tensor | None
-    wide: tuple[torch.Tensor, ...]
-    values: torch.Tensor | None
+    __slots__ = ("copies", "count", "nbytes", "slots", "values")
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes saved."""
-        arrays = [self.slots, self.rows, *self.wide, self.values]
-        return sum(array.nbytes for array in arrays if array is not None)
+    def __init__(self, slots: torch.Tensor, copies: Sequence[torch.Tensor], values: torch.Tensor | None) -> None:
+        """Take the copies over; `count` is all of them."""
+        self.slots, self.copies, self.values = slots, copies, values
+        self.count = np.array([slots.shape[0]], np.int64)
+        self.nbytes = slots.nbytes * (1 if values is None else 2) + sum([x.nbytes for x in copies])
 
-    def restore(self, memory: Memory, capacity: int) -> None:
-        """Write it back."""
-        if self.rows is not None:
-            ops.set_at(memory.rows, self.slots, self.rows)
-            for array, old in zip(memory.wide, self.wide, strict=True):
-                ops.set_at(array, self.slots, old)
-        if self.values is not None:
+    def restore(self, memory: Memory) -> None:
+        """Write it back; the tree's nodes above are left to `refresh`."""
+        n = int(self.count[0])
+        slots = self.slots[:n]
+        if n and self.copies:
+            for array, old in zip((memory.rows, *memory.wide), self.copies, strict=True):
+                ops.set_at(array, slots, old[:n])
+        if n and self.values is not None:
             assert memory.tree is not None
-            sum_tree.set_leaves(ops, memory.tree, capacity, self.slots, self.values)
+            ops.set_at(memory.tree.view(-1), slots, self.values[:n])
 
 
 class Version:
@@ -134,7 +147,10 @@ class Version:
             version = version.next
         memory = version.memory.copy()
         for saved in reversed(later):
-            saved.restore(memory, self.capacity)
+            saved.restore(memory)
+        changed = [saved.slots[: int(saved.count[0])] for saved in later if saved.values is not None]
+        if changed and memory.tree is not None:
+            sum_tree.refresh(ops, memory.tree, self.capacity, torch.cat(changed).unique())
         self.memory, self.saved, self.next = memory, None, None
 
     def writable(self) -> Memory:
@@ -185,9 +201,6 @@ def fresh(arrays: Arrays, capacity: int, pinned: bool = False) -> Version:
 
 def save(memory: Memory, slots: torch.Tensor, rows: bool, values: bool) -> Saved:
     """Copy what slots hold, by torch operations."""
-    return Saved(
-        slots,
-        ops.take(memory.rows, slots) if rows else None,
-        tuple(ops.take(array, slots) for array in memory.wide) if rows else (),
-        sum_tree.get_leaves(ops, memory.tree, slots) if values and memory.tree is not None else None,
-    )
+    copies = [ops.take(array, slots) for array in (memory.rows, *memory.wide)] if rows else []
+    keep = values and memory.tree is not None
+    return Saved(slots, copies, sum_tree.get_leaves(ops, memory.tree, slots) if keep else None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from contextlib import AbstractContextManager
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -81,7 +83,7 @@ class State(core.State):
         return State(version, self._counters.clone(), self.spec)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the arrays; between processes torch shares their memory, so they count as given out."""
+        """Pickle by the arrays, which count as given out."""
         arrays = Arrays(self.rows, self.wide, self.tree, self.counters)
         return _rebuilt, (arrays, self.spec)
 
@@ -105,6 +107,14 @@ def locked(version: Version) -> AbstractContextManager[Any]:
 
 def _rebuilt(arrays: Arrays, spec: BufferSpec) -> State:
     return State.of_arrays(arrays, spec)
+
+
+def _sent(state: State) -> tuple[Any, ...]:
+    """Between processes go copies: torch moves what it sends to shared memory, and frees what others may be reading."""
+    return copy.deepcopy(state).__reduce__()
+
+
+ForkingPickler.register(State, _sent)
 
 
 def _flatten(state: State) -> tuple[list[torch.Tensor], tuple[BufferSpec, int]]:

@@ -26,25 +26,6 @@ def floats(address: Any, size: Any) -> Any:
 
 
 @compiled
-def next_slots(plan: Any, counters: Any, batch: Any, mask: Any) -> Any:
-    """The slots that `add` will write, for a mask address or 0."""
-    marks = numba.carray(pointer_to(mask, UINT8), (batch if mask else 0,))
-    return kernels.next_slots(plan, ints(counters, 5), batch, marks)
-
-
-@compiled
-def live_slots(plan: Any, counters: Any, handles: Any, batch: Any) -> Any:
-    """The slots that `update` will write."""
-    return kernels.live_slots(plan, ints(counters, 5), ints(handles, batch))
-
-
-@compiled
-def save(plan: Any, storage: Any, tree: Any, tree_size: Any, slots: Any, rows: Any, values: Any) -> None:
-    """Copy what slots hold to the addresses `rows` (empty for none) and `values` (0 for none)."""
-    kernels.save(plan, storage, floats(tree, tree_size), slots, rows, floats(values, slots.size if values else 0))
-
-
-@compiled
 def add(
     plan: Any,
     storage: Any,
@@ -56,11 +37,14 @@ def add(
     batch: Any,
     mask: Any,
     priorities: Any,
+    room: Any,
+    saved_slots: Any,
+    saved_rows: Any,
+    saved_values: Any,
+    saved_count: Any,
 ) -> None:
-    """`kernels.add`; mask and priorities are 0 if there are none."""
-    marks = numba.carray(pointer_to(mask, UINT8), (batch if mask else 0,))
-    new = floats(priorities, batch if priorities else 0)
-    kernels.add(
+    """`kernels.add`; mask and priorities are 0 if there are none. Sets how many slots were saved (of `room`)."""
+    saved_count[0] = kernels.add(
         plan,
         storage,
         floats(tree, tree_size),
@@ -68,8 +52,11 @@ def add(
         ints(new_counters, 5),
         leaves,
         batch,
-        marks,
-        new,
+        numba.carray(pointer_to(mask, UINT8), (batch if mask else 0,)),
+        floats(priorities, batch if priorities else 0),
+        ints(saved_slots, room),
+        saved_rows,
+        floats(saved_values, room if saved_values else 0),
     )
 
 
@@ -85,9 +72,14 @@ def update(
     batch: Any,
     priorities: Any,
     leaves: Any,
+    room: Any,
+    saved_slots: Any,
+    saved_rows: Any,
+    saved_values: Any,
+    saved_count: Any,
 ) -> None:
-    """`kernels.update`; priorities are 0 if there are none, leaves empty."""
-    kernels.update(
+    """`kernels.update`; priorities are 0 if there are none, leaves empty. Sets how many slots were saved."""
+    saved_count[0] = kernels.update(
         plan,
         storage,
         floats(tree, tree_size),
@@ -96,6 +88,9 @@ def update(
         ints(handles, batch),
         floats(priorities, batch if priorities else 0),
         leaves,
+        ints(saved_slots, room),
+        saved_rows,
+        floats(saved_values, room if saved_values else 0),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.native import fixed
+from functional_rb.native import fixed, vector
 from functional_rb.native.memory import bits_of, compiled, copy_bytes, float_of, prefetch
 from functional_rb.native.plan import (
     CAPACITY,
@@ -34,10 +34,8 @@ from functional_rb.native.plan import (
     MODULUS,
     WIDE,
 )
-from functional_rb.native.vector import pick_child
 from functional_rb.sum_tree import FANOUT
 
-assert FANOUT == 16, "add_up below is written out for 16 children"
 INT32_MAX = np.int64(2**31 - 1)
 CURSOR, SIZE, REJECTED, STALE, PEAK = 0, 1, 2, 3, 4
 MARKED_NODES = 8192
@@ -60,30 +58,9 @@ def leaf_field(plan: Any, leaf: Any, field: Any) -> Any:
 
 
 @compiled
-def add_up(tree: Any, row: Any) -> Any:
-    """`sum_tree.add_up`, in its order."""
-    t = tree[row * FANOUT : row * FANOUT + FANOUT]
-    even = ((t[0] + t[8]) + (t[4] + t[12])) + ((t[2] + t[10]) + (t[6] + t[14]))
-    odd = ((t[1] + t[9]) + (t[5] + t[13])) + ((t[3] + t[11]) + (t[7] + t[15]))
-    return even + odd
-
-
-@compiled
-def smallest(bits: Any, row: Any) -> Any:
-    """The bits of the smallest positive value of a row, 0 if there is none: less one, zero is the largest unsigned."""
-    least = np.uint32(0xFFFFFFFF)
-    for j in range(row * FANOUT, row * FANOUT + FANOUT):
-        least = min(least, np.uint32(bits[j]) - np.uint32(1))
-    return np.int32(least + np.uint32(1))
-
-
-@compiled
-def largest(bits: Any, row: Any) -> Any:
-    """The bits of the largest value of a row."""
-    most = np.int32(0)
-    for j in range(row * FANOUT, row * FANOUT + FANOUT):
-        most = max(most, bits[j])
-    return most
+def row_address(tree: Any, row: Any) -> Any:
+    """The address of a row of the tree."""
+    return np.int64(tree.ctypes.data) + 4 * FANOUT * row
 
 
 @compiled
@@ -91,11 +68,11 @@ def refresh_node(plan: Any, tree: Any, bits: Any, level: Any, node: Any) -> None
     """Compute one node of a level from its children."""
     below = level - 1
     target = level_field(plan, level, LEVEL_SUMS) * FANOUT + node
-    tree[target] = add_up(tree, level_field(plan, below, LEVEL_SUMS) + node)
+    tree[target] = vector.add_up(row_address(tree, level_field(plan, below, LEVEL_SUMS) + node))
     target = level_field(plan, level, LEVEL_SMALLEST) * FANOUT + node
-    bits[target] = smallest(bits, level_field(plan, below, LEVEL_SMALLEST) + node)
+    bits[target] = vector.smallest(row_address(tree, level_field(plan, below, LEVEL_SMALLEST) + node))
     target = level_field(plan, level, LEVEL_LARGEST) * FANOUT + node
-    bits[target] = largest(bits, level_field(plan, below, LEVEL_LARGEST) + node)
+    bits[target] = vector.largest(row_address(tree, level_field(plan, below, LEVEL_LARGEST) + node))
 
 
 @compiled
@@ -163,15 +140,12 @@ def load_items(plan: Any, storage: Any, slots: Any, leaves: Any) -> None:
 
 
 @compiled
-def save(plan: Any, storage: Any, tree: Any, slots: Any, rows: Any, values: Any) -> None:
-    """Copy what slots hold: whole rows to addresses `rows` (none if empty), leaf values to `values` (likewise)."""
-    for array in range(rows.size):
+def save_item(plan: Any, storage: Any, slot: Any, saved_rows: Any, place: Any) -> None:
+    """Copy the whole item in a slot to row `place` of the arrays at addresses `saved_rows` (none, if that is empty)."""
+    for array in range(saved_rows.size):
         size = np.int64(plan[FIRST_STORAGE + array])
         if size != 0:
-            for i in range(slots.size):
-                copy_bytes(rows[array] + i * size, storage[array] + np.int64(slots[i]) * size, size)
-    for i in range(values.size):
-        values[i] = tree[slots[i]]
+            copy_bytes(saved_rows[array] + place * size, storage[array] + slot * size, size)
 
 
 @compiled
@@ -186,20 +160,6 @@ def count_marked(mask: Any, batch: Any) -> Any:
 
 
 @compiled
-def next_slots(plan: Any, counters: Any, batch: Any, mask: Any) -> Any:
-    """The slots that `add` will write, int32 [n], in the order of writing."""
-    marked = count_marked(mask, batch)
-    capacity = np.int64(plan[CAPACITY])
-    n = min(marked, capacity)
-    slot = (np.int64(counters[CURSOR]) + marked - n) % capacity
-    slots = np.empty(n, np.int32)
-    for i in range(n):
-        slots[i] = slot
-        slot = slot + 1 if slot + 1 < capacity else np.int64(0)
-    return slots
-
-
-@compiled
 def add(
     plan: Any,
     storage: Any,
@@ -210,8 +170,14 @@ def add(
     batch: Any,
     mask: Any,
     priorities: Any,
-) -> None:
-    """`buffer.add`. Mask uint8 [B] and priorities float32 [B] are empty if there are none."""
+    saved_slots: Any,
+    saved_rows: Any,
+    saved_values: Any,
+) -> Any:
+    """`buffer.add`. Mask uint8 [B] and priorities float32 [B] are empty if there are none.
+
+    What is overwritten is saved first, unless saved_slots int32 [n] is empty; returns how many items were written.
+    """
     capacity = np.int64(plan[CAPACITY])
     marked = count_marked(mask, batch)
     skipped = max(marked - capacity, np.int64(0))
@@ -225,6 +191,12 @@ def add(
         rank += 1
         if rank <= skipped:
             continue
+        if saved_slots.size != 0:
+            place = rank - skipped - 1
+            saved_slots[place] = slot
+            save_item(plan, storage, slot, saved_rows, place)
+            if saved_values.size != 0:
+                saved_values[place] = tree[slot]
         store_item(plan, storage, slot, leaves, row)
         if plan[LEVELS]:
             value = default
@@ -246,6 +218,7 @@ def add(
     new_counters[REJECTED] = min(np.int64(counters[REJECTED]) + rejected, INT32_MAX)
     new_counters[STALE] = counters[STALE]
     new_counters[PEAK] = peak
+    return written
 
 
 @compiled
@@ -257,7 +230,7 @@ def new_value(plan: Any, tree: Any, counters: Any) -> Any:
         value = float_of(counters[PEAK])
     else:
         row = level_field(plan, plan[LEVELS] - 1, LEVEL_LARGEST)
-        value = float_of(largest(tree.view(np.int32), row))
+        value = float_of(vector.largest(row_address(tree, row)))
     return value if value > 0 else np.float32(1)
 
 
@@ -267,8 +240,12 @@ def locate(plan: Any, counters: Any, handle: Any) -> Any:
     modulus = np.int64(plan[MODULUS])
     if handle < 0 or handle >= modulus:
         return np.int64(-1)
-    age = (np.int64(counters[CURSOR]) - 1 - handle) % modulus
-    return np.int64(handle) % np.int64(plan[CAPACITY]) if age < counters[SIZE] else np.int64(-1)
+    age = np.int64(counters[CURSOR]) - 1 - handle
+    if age < 0:
+        age += modulus
+    if age >= counters[SIZE]:
+        return np.int64(-1)
+    return np.int64(np.uint32(handle) % np.uint32(plan[CAPACITY]))
 
 
 @compiled
@@ -281,19 +258,34 @@ def update(
     handles: Any,
     priorities: Any,
     leaves: Any,
-) -> None:
-    """`buffer.update`. Priorities and leaves are empty if there are none; written in order, the last duplicate wins."""
-    peak, rejected, stale = counters[PEAK], np.int64(0), np.int64(0)
+    saved_slots: Any,
+    saved_rows: Any,
+    saved_values: Any,
+) -> Any:
+    """`buffer.update`. Priorities and leaves are empty if there are none; written in order, the last duplicate wins.
+
+    All that is overwritten is saved before anything is written, unless saved_slots int32 [B] is empty; returns how
+    many slots that were.
+    """
+    peak, rejected, live = counters[PEAK], np.int64(0), np.int64(0)
+    slots = np.empty(handles.size, np.int32)
+    for i in range(handles.size):
+        slot = locate(plan, counters, np.int64(handles[i]))
+        slots[i] = slot
+        if slot >= 0:
+            if saved_slots.size != 0:
+                saved_slots[live] = slot
+                save_item(plan, storage, slot, saved_rows, live)
+                if saved_values.size != 0:
+                    saved_values[live] = tree[slot]
+            live += 1
     changed = np.empty(priorities.size, np.int32)
     count = 0
     for i in range(handles.size):
-        slot = locate(plan, counters, np.int64(handles[i]))
-        if slot < 0:
-            stale += 1
-            continue
-        if leaves.size != 0:
+        slot = np.int64(slots[i])
+        if slot >= 0 and leaves.size != 0:
             store_item(plan, storage, slot, leaves, np.int64(i))
-        if priorities.size != 0:
+        if slot >= 0 and priorities.size != 0:
             value = fixed.stored_value(plan, priorities[i])
             if value < 0:
                 rejected += 1
@@ -303,31 +295,20 @@ def update(
             changed[count] = slot
             count += 1
     refresh(plan, tree, changed[:count])
+    stale = handles.size - live
     new_counters[CURSOR] = counters[CURSOR]
     new_counters[SIZE] = counters[SIZE]
     new_counters[REJECTED] = min(np.int64(counters[REJECTED]) + rejected, INT32_MAX)
     new_counters[STALE] = min(np.int64(counters[STALE]) + stale, INT32_MAX)
     new_counters[PEAK] = peak
-
-
-@compiled
-def live_slots(plan: Any, counters: Any, handles: Any) -> Any:
-    """The slots of those handles whose items are still stored, int32 [n]."""
-    slots = np.empty(handles.size, np.int32)
-    count = 0
-    for i in range(handles.size):
-        slot = locate(plan, counters, np.int64(handles[i]))
-        if slot >= 0:
-            slots[count] = slot
-            count += 1
-    return slots[:count]
+    return live
 
 
 @compiled
 def descend(plan: Any, tree: Any, draws: Any, slots: Any) -> Any:
     """`sum_tree.descend`, level by level, so that the cache misses of different draws overlap; returns the total."""
     top = plan[LEVELS] - 1
-    total = add_up(tree, level_field(plan, top, LEVEL_SUMS))
+    total = vector.add_up(row_address(tree, level_field(plan, top, LEVEL_SUMS)))
     sums = np.empty(slots.size, np.float32)
     sums[:] = total
     slots[:] = 0
@@ -339,7 +320,7 @@ def descend(plan: Any, tree: Any, draws: Any, slots: Any) -> Any:
             # A node equals the sum of its children bit for bit, so the parent's value is at hand.
             unit = float_of(np.int32((254 - (bits_of(sums[i]) >> 23)) << 23))
             start = (first + np.int64(slots[i])) * FANOUT
-            child = min(pick_child(address + 4 * start, unit, draws[i, depth]), FANOUT - 1)
+            child = min(vector.pick_child(address + 4 * start, unit, draws[i, depth]), FANOUT - 1)
             sums[i] = tree[start + child]
             slots[i] = min(np.int64(slots[i]) * FANOUT + child, last)
     return total
@@ -355,8 +336,10 @@ def draw_uniform(plan: Any, counters: Any, draws: Any, slots: Any, handles: Any,
     chance = weight * (np.float32(1) / np.float32(max(size, np.int64(1))))
     for i in range(slots.size):
         position = (np.int64(draws[i, 0]) * size + ((np.int64(draws[i, 1]) * size) >> 31)) >> 31
-        handle = (oldest + position) % modulus
-        slots[i] = handle % capacity
+        handle = oldest + position
+        if handle >= modulus:
+            handle -= modulus
+        slots[i] = np.uint32(handle) % np.uint32(capacity)
         handles[i] = handle if size else -1
         weights[i] = weight
         chances[i] = chance
@@ -378,15 +361,16 @@ def draw_prioritized(
     """`Prioritized.draw`."""
     total = descend(plan, tree, draws, slots)
     row = level_field(plan, plan[LEVELS] - 1, LEVEL_SMALLEST)
-    base = fixed.log2_biased(bits_of(max(float_of(smallest(tree.view(np.int32), row)), fixed.SMALLEST)))
+    base = fixed.log2_biased(bits_of(max(float_of(vector.smallest(row_address(tree, row))), fixed.SMALLEST)))
     capacity, modulus = np.int64(plan[CAPACITY]), np.int64(plan[MODULUS])
     cursor = np.int64(counters[CURSOR])
+    next_slot = cursor % capacity
     scale = np.float32(1) / total if total > 0 else np.float32(0)
     for i in range(slots.size):
         if total > 0:
             value = tree[slots[i]]
-            behind = (cursor % capacity - 1 - slots[i]) % capacity + 1
-            handles[i] = (cursor - behind) % modulus
+            behind = next_slot - slots[i] if slots[i] < next_slot else next_slot - slots[i] + capacity
+            handles[i] = cursor - behind if behind <= cursor else cursor - behind + modulus
             weights[i] = fixed.importance_weight(max(value, fixed.SMALLEST), base, beta)
             chances[i] = value * scale
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numba
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -103,9 +102,3 @@ def bits_of(typingctx: Any, value: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(32))
 
     return types.int32(types.float32), generate
-
-
-NO_BYTES = np.empty(0, np.uint8)
-NO_INTS = np.empty(0, np.int32)
-NO_FLOATS = np.empty(0, np.float32)
-NO_ADDRESSES = np.empty(0, np.int64)

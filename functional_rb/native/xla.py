@@ -16,7 +16,6 @@ from numba import types
 
 from functional_rb.native import kernels
 from functional_rb.native.memory import (
-    NO_ADDRESSES,
     compiled,
     load_int32,
     load_int64,
@@ -130,6 +129,9 @@ def add(frame: Any) -> Any:
         rows_of(buffer_at(frame, FRAME_ARGUMENTS, 6 + wide)),
         marks(buffer_at(frame, FRAME_ARGUMENTS, 4 + wide)),
         floats(buffer_at(frame, FRAME_ARGUMENTS, 5 + wide)),
+        np.empty(0, np.int32),
+        np.empty(0, np.int64),
+        np.empty(0, np.float32),
     )
     return 0
 
@@ -167,7 +169,6 @@ def update(frame: Any) -> Any:
     plan = ints(buffer_at(frame, FRAME_ARGUMENTS, 0))
     wide = np.int64(plan[WIDE])
     given = load_int64(frame + FRAME_ARGUMENTS + LIST_SIZE) - (6 + wide)
-    leaves = addresses(frame, FRAME_ARGUMENTS, 6 + wide, given) if given else NO_ADDRESSES
     kernels.update(
         plan,
         addresses(frame, FRAME_RESULTS, 0, 1 + wide),
@@ -176,6 +177,9 @@ def update(frame: Any) -> Any:
         ints(buffer_at(frame, FRAME_RESULTS, 2 + wide)),
         ints(buffer_at(frame, FRAME_ARGUMENTS, 4 + wide)),
         floats(buffer_at(frame, FRAME_ARGUMENTS, 5 + wide)),
-        leaves,
+        addresses(frame, FRAME_ARGUMENTS, 6 + wide, given),
+        np.empty(0, np.int32),
+        np.empty(0, np.int64),
+        np.empty(0, np.float32),
     )
     return 0
