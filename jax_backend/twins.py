@@ -6,6 +6,8 @@ the old state is still needed. `vmap` falls back to the core, whose operations b
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,16 +22,17 @@ from functional_rb.samplers import Drawn
 from functional_rb.state import State
 from jax_backend import ops
 
-try:
-    from functional_rb.native import plan, xla
-except ImportError:
-    HAVE_KERNELS = False
-else:
-    HAVE_KERNELS = True
-    for _name in ("add", "draw", "update"):
-        jax.ffi.register_ffi_target(
-            f"functional_rb_{_name}", jax.ffi.pycapsule(getattr(xla, _name).ctypes), platform="cpu"
-        )
+HAVE_KERNELS = importlib.util.find_spec("numba") is not None
+
+
+@functools.cache
+def _register() -> None:
+    """Compile the kernels (or load what an earlier process compiled), and tell XLA of them."""
+    from functional_rb.native import xla
+
+    for name in ("add", "draw", "update"):
+        handler = jax.ffi.pycapsule(getattr(xla, name).ctypes)
+        jax.ffi.register_ffi_target(f"functional_rb_{name}", handler, platform="cpu")
 
 
 def add(
@@ -112,9 +115,14 @@ def _arrays(state: State) -> Arrays:
 
 
 def _choose(kernel: Callable[..., Any] | None, core: Callable[..., Any], *args: Any) -> Any:
-    """The kernel where the program is compiled for a CPU, else the core."""
-    if kernel is None:
+    """The kernel where the program is compiled for a CPU, else the core.
+
+    Where an accelerator is the default the kernels are left alone: few programs there run on the CPU, and all would wait for
+    the kernels to be compiled.
+    """
+    if kernel is None or jax.default_backend() != "cpu":
         return core(*args)
+    _register()
     batched = jax.custom_batching.custom_vmap(kernel)
 
     @batched.def_vmap
@@ -127,6 +135,8 @@ def _choose(kernel: Callable[..., Any] | None, core: Callable[..., Any], *args: 
 
 
 def _operands(spec: BufferSpec, arrays: Arrays) -> list[jax.Array]:
+    from functional_rb.native import plan
+
     tree = jnp.zeros(0, jnp.float32) if arrays.tree is None else arrays.tree
     return [jnp.asarray(plan.encode(spec)), arrays.rows, *arrays.wide, tree, arrays.counters]
 
