@@ -124,7 +124,7 @@ def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[list[ja
     """Draw items; where the result is at hand, an empty buffer is an error."""
     leaves, drawn = _sample(state, key, batch, jnp.asarray(beta, jnp.float32), twins.HAVE_KERNELS)
     if batch and not isinstance(drawn.handles, jax.core.Tracer) and drawn.handles.is_fully_addressable:
-        checks.check_nonempty(int(drawn.handles[0]) >= 0, int(state.counters[1]))
+        checks.check_nonempty(np.asarray(drawn.handles)[0] >= 0, int(np.asarray(state.counters)[1]))
     return leaves, drawn
 
 

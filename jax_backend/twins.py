@@ -117,8 +117,8 @@ def _arrays(state: State) -> Arrays:
 def _choose(kernel: Callable[..., Any] | None, core: Callable[..., Any], *args: Any) -> Any:
     """The kernel where the program is compiled for a CPU, else the core.
 
-    Where an accelerator is the default the kernels are left alone: few programs there run on the CPU, and all would wait for
-    the kernels to be compiled.
+    Where an accelerator is the default the kernels are left alone: few programs there run on the CPU, and all would
+    wait for the kernels to be compiled.
     """
     if kernel is None or jax.default_backend() != "cpu":
         return core(*args)

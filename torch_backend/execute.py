@@ -57,7 +57,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor without autograd history, and what it says in its memory: torch puts conjugation and negation off."""
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if tensor.is_conj() or tensor.is_neg():
+    if not torch.compiler.is_compiling() and (tensor.is_conj() or tensor.is_neg()):  # which it does not trace
         tensor = tensor.resolve_conj().resolve_neg()
     return tensor
 
@@ -116,7 +116,9 @@ def _torch_state(state: CoreState, function: str) -> State:
 def init(spec: BufferSpec, device: Any = None) -> State:
     """An empty state."""
     with torch.inference_mode(False):  # else torch would forbid writing to the memory outside of that mode
-        return State.of_arrays(buffer.init(ops, spec, device), spec, pinned=False)
+        state = State.of_arrays(buffer.init(ops, spec, device), spec, pinned=False)
+    state._version.own().written = False
+    return state
 
 
 def native(memory: Memory) -> bool:
@@ -204,6 +206,7 @@ def write(
     saved: Saved | None = None,
 ) -> torch.Tensor:
     """Write a batch into memory; returns the new counters."""
+    memory.written = True
     if native(memory):
         return kernels.add(spec, memory, counters, leaves, batch, mask, priorities, saved)
     with torch.no_grad():
@@ -227,6 +230,9 @@ def draw(
     """Draw items from memory."""
     if isinstance(beta, torch.Tensor):
         beta = beta.detach()
+    at_hand = batch > 0 and not torch.compiler.is_compiling()
+    if at_hand and not memory.written:
+        checks.check_nonempty(False, 0)
     if batch and native(memory) and not _is_batched(key) and not _is_batched(beta):
         leaves, drawn, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
         checks.check_nonempty(drawable, int(counters[1]) if not drawable else 1)
@@ -234,7 +240,10 @@ def draw(
     with torch.no_grad():
         numbers = random.draws(key.to(memory.rows.device), batch, spec.sampler.words(spec.capacity))
         level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
-        return buffer.draw(ops, _arrays(memory, counters), spec, numbers, level)
+        leaves, drawn = buffer.draw(ops, _arrays(memory, counters), spec, numbers, level)
+    if at_hand and memory.plain and not _is_batched(drawn.handles):
+        checks.check_nonempty(int(drawn.handles[0]) >= 0, int(counters[1]))
+    return leaves, drawn
 
 
 def _is_batched(value: Any) -> bool:

@@ -30,11 +30,24 @@ class Memory:
         tree: float32 [rows, FANOUT] or None.
         pinned: whether an array has been given out: then it is never written again.
         shared: whether an older version that needs the saved rows may be alive.
+        written: whether anything may have been added: a host's knowledge, where looking would wait for a device.
         history: the older versions by age, each with the bytes saved for it.
         retained: the sum of those bytes.
     """
 
-    __slots__ = ("_nbytes", "_plain", "history", "native", "pinned", "retained", "rows", "shared", "tree", "wide")
+    __slots__ = (
+        "_nbytes",
+        "_plain",
+        "history",
+        "native",
+        "pinned",
+        "retained",
+        "rows",
+        "shared",
+        "tree",
+        "wide",
+        "written",
+    )
 
     def __init__(
         self,
@@ -46,6 +59,7 @@ class Memory:
         """Take arrays over; pinned if somebody else may hold them."""
         self.rows, self.wide, self.tree, self.pinned = rows, wide, tree, pinned
         self.shared = False
+        self.written = True
         self.history: deque[tuple[weakref.ref[Version], int]] | None = None
         self.retained = 0
         self.native: object = None
