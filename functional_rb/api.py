@@ -25,8 +25,12 @@ class Backend(Protocol):
         """Make an array of the backend of a leaf, refusing what would change its dtype."""
         ...
 
-    def as_vector(self, array: Any) -> Any:
-        """A mask, priorities or indices as an array of the backend, if they came as NumPy's."""
+    def check_state(self, state: Any, function: str) -> None:
+        """Refuse what is no state of this backend."""
+        ...
+
+    def as_vector(self, array: Any, name: str) -> Any:
+        """A mask, priorities, indices or beta as an array of the backend, if they came as NumPy's."""
         ...
 
     def unsupported(self, dtype: str) -> str | None:
@@ -132,8 +136,8 @@ def add(backend: Backend, state: State, items: Any, mask: Any = None, priorities
         >>> int(rb.size(state)), rb.items(state)["reward"].tolist()
         (4, [0.0, 1.0, 2.0, 7.0])
     """
-    checks.check_state(state, "add")
-    mask, priorities = backend.as_vector(mask), backend.as_vector(priorities)
+    backend.check_state(state, "add")
+    mask, priorities = backend.as_vector(mask, "mask"), backend.as_vector(priorities, "priorities")
     batch = checks.batch(state.spec, items, backend.convert, mask, priorities)
     return backend.add(state, batch.leaves, batch.size, mask, priorities)
 
@@ -163,9 +167,11 @@ def sample(
         >>> sample.items["reward"].shape[0], sample.weights.tolist()
         (2, [1.0, 1.0])
     """
-    checks.check_state(state, "sample")
+    backend.check_state(state, "sample")
     spec = state.spec
     size = checks.batch_size(spec, batch_size)
+    if not isinstance(beta, (int, float)):
+        beta = backend.as_vector(beta, "beta")
     checks.check_beta(spec, beta)
     leaves, drawn = backend.sample(state, key, size, getattr(spec.sampler, "beta", 0.0) if beta is None else beta)
     items = nest.unflatten(spec.structure, leaves, backend.build_mapping, (size,))
@@ -205,8 +211,9 @@ def check_update(
     backend: Backend, state: State, indices: Any, priorities: Any, items: Any
 ) -> tuple[Array, Array | None, dict[int, Array]]:
     """The checked arguments of `update`: handles, priorities, and the leaves to rewrite by position."""
-    checks.check_state(state, "update")
-    indices, priorities = backend.as_vector(indices), backend.as_vector(priorities)
+    backend.check_state(state, "update")
+    indices = backend.as_vector(indices, "indices")
+    priorities = backend.as_vector(priorities, "priorities")
     checks.handles(indices)
     count = int(indices.shape[0])
     checks.new_priorities(state.spec, priorities, count)
@@ -229,8 +236,8 @@ def get(backend: Backend, state: State, indices: Any) -> Any:
         >>> rb.get(state, np.array([2, 9], np.int32))["reward"].tolist()
         [2.0, 0.0]
     """
-    checks.check_state(state, "get")
-    indices = backend.as_vector(indices)
+    backend.check_state(state, "get")
+    indices = backend.as_vector(indices, "indices")
     checks.handles(indices)
     leaves = backend.get(state, indices)
     return nest.unflatten(state.spec.structure, leaves, backend.build_mapping, (int(indices.shape[0]),))
@@ -251,7 +258,7 @@ def items(backend: Backend, state: State) -> Any:
         >>> rb.items(rb.add(state, (5.0,)))[0].tolist()
         [5.0, 0.0]
     """
-    checks.check_state(state, "items")
+    backend.check_state(state, "items")
     leaves = backend.items(state)
     return nest.unflatten(state.spec.structure, leaves, backend.build_mapping, (state.spec.capacity,))
 
@@ -272,13 +279,13 @@ def is_live(backend: Backend, state: State, indices: Any) -> Array:
         >>> rb.is_live(state, np.array([0, 1, 2, 3], np.int32)).tolist()
         [False, True, True, False]
     """
-    checks.check_state(state, "is_live")
-    indices = backend.as_vector(indices)
+    backend.check_state(state, "is_live")
+    indices = backend.as_vector(indices, "indices")
     checks.handles(indices)
     return backend.is_live(state, indices)
 
 
-def size(state: State) -> Array:
+def size(backend: Backend, state: State) -> Array:
     """How many items are stored, an int32 scalar.
 
     Example:
@@ -286,7 +293,7 @@ def size(state: State) -> Array:
         >>> int(rb.size(rb.add(state, (np.zeros(3, np.float32),))))
         2
     """
-    checks.check_state(state, "size")
+    backend.check_state(state, "size")
     return ring.read(state.counters).size
 
 
@@ -303,19 +310,19 @@ def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
         >>> bool(rb.can_sample(state)), bool(rb.can_sample(state, 3))
         (False, True)
     """
-    checks.check_state(state, "can_sample")
-    needed = n if n is not None else state.spec.batch_size or 1
+    backend.check_state(state, "can_sample")
+    needed = state.spec.batch_size or 1 if n is None else checks.count("can_sample", "n", n)
     enough = ring.read(state.counters).size >= max(needed, 1)
     return enough if state.tree is None else enough & backend.has_priority(state)
 
 
-def rejected(state: State) -> Array:
+def rejected(backend: Backend, state: State) -> Array:
     """How many bad priorities (NaN, infinite, negative) have been refused, an int32 scalar."""
-    checks.check_state(state, "rejected")
+    backend.check_state(state, "rejected")
     return ring.read(state.counters).rejected
 
 
-def stale(state: State) -> Array:
+def stale(backend: Backend, state: State) -> Array:
     """How many handles of overwritten items `update` has dropped, an int32 scalar."""
-    checks.check_state(state, "stale")
+    backend.check_state(state, "stale")
     return ring.read(state.counters).stale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any
 
 from functional_rb import layout, nest, ring, sum_tree
@@ -51,9 +52,9 @@ class BufferSpec:
 
     def __post_init__(self) -> None:
         """Check everything that can be known now, and plan the storage once."""
-        _check_count("capacity", self.capacity, ring.INT32_MAX)
+        object.__setattr__(self, "capacity", _count("capacity", self.capacity, ring.INT32_MAX))
         if self.batch_size is not None:
-            _check_count("batch_size", self.batch_size, ring.INT32_MAX)
+            object.__setattr__(self, "batch_size", _count("batch_size", self.batch_size, ring.INT32_MAX))
         for field, expected in (("sampler", Uniform | Prioritized), ("writer", RoundRobin)):
             value = getattr(self, field)
             if not isinstance(value, expected):
@@ -116,11 +117,17 @@ class BufferSpec:
         return (rows, sum_tree.FANOUT) if rows else None
 
 
-def _check_count(name: str, value: Any, largest: int) -> None:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+def _count(name: str, value: Any, largest: int) -> int:
+    """A Python int, as NumPy's would widen what they are computed with."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = None
+    if count is None or isinstance(value, bool):
         raise TypeError(f"BufferSpec.{name}: expected an int, got {value!r}")
-    if not 1 <= value <= largest:
-        raise ValueError(f"BufferSpec.{name}: expected 1 to {largest}, got {value}")
+    if not 1 <= count <= largest:
+        raise ValueError(f"BufferSpec.{name}: expected 1 to {largest}, got {count}")
+    return count
 
 
 def spec_of(example: Any) -> Any:
@@ -144,6 +151,7 @@ def spec_of(example: Any) -> Any:
     from functional_rb.specs import Binary, Composite, Unbounded
 
     leaves, structure = nest.flatten(example, lambda x: hasattr(x, "dtype") and not hasattr(x, "batch_size"))
+    structure.check_names("spec_of")
     specs = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
@@ -151,7 +159,10 @@ def spec_of(example: Any) -> Any:
                 f"spec_of: leaf {nest.show(path)!r}: expected an array, got {type(leaf).__name__}; "
                 f"give NumPy, JAX or torch arrays, so that the dtype is known"
             )
-        made = Unbounded(tuple(leaf.shape), leaf.dtype)
+        try:
+            made = Unbounded(tuple(leaf.shape), leaf.dtype)
+        except TypeError as error:
+            raise TypeError(f"spec_of: leaf {nest.show(path)!r}: {error}") from None
         specs.append(Binary(made.shape) if made.dtype == "bool" else made)
 
     def mapping(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Composite:

@@ -5,6 +5,8 @@ Messages name the leaf, what was expected, what came, and the remedy.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -79,13 +81,15 @@ def _with_companions(size: int | None, mask: Any, priorities: Any) -> int:
             continue
         check_dtype(name, array, dtype)
         if len(array.shape) != 1 and not (size in (None, -1) and len(array.shape) == 0):
-            raise ValueError(f"{name}: expected shape (B,), got {tuple(array.shape)}")
+            raise ValueError(f"{name}: expected shape (B,), one for each item, got {tuple(array.shape)}; reshape it")
         rows = array.shape[0] if len(array.shape) else -1
         if size is None:
             size = rows
         # One item may come with one mark or priority, with or without an axis.
         if rows != size and not (size == -1 and rows == 1):
-            raise ValueError(f"{name}: expected {_count(size)} as the items have, got {_count(rows)}")
+            raise ValueError(
+                f"{name}: expected {_count(size)} as the items have, got {_count(rows)}; give one for each item"
+            )
     return -1 if size is None else size
 
 
@@ -178,16 +182,25 @@ def batch_size(spec: BufferSpec, given: Any) -> int:
     size = spec.batch_size if given is None else given
     if size is None:
         raise ValueError("sample: batch_size is missing; give sample(..., batch_size=n) or BufferSpec(batch_size=n)")
-    if isinstance(size, bool) or not isinstance(size, int):
+    return count("sample", "batch_size", size)
+
+
+def count(function: str, name: str, given: Any) -> int:
+    """A number that is a shape: known while tracing, and not negative."""
+    number = given
+    if type(given) is not int:
         try:
-            size = size.__index__()
+            number = None if isinstance(given, bool) else operator.index(given)
         except Exception:
-            raise TypeError(
-                f"sample: expected batch_size as a Python int, because it is a shape; got {type(size).__name__}"
-            ) from None
-    if size < 0:
-        raise ValueError(f"sample: expected batch_size >= 0, got {size}")
-    return int(size)
+            number = None
+    if number is None:
+        raise TypeError(
+            f"{function}: expected {name} as a Python int, because it must be known while tracing; "
+            f"got {type(given).__name__} (under jax.jit, make it a static argument)"
+        )
+    if number < 0:
+        raise ValueError(f"{function}: expected {name} >= 0, got {number}")
+    return int(number)
 
 
 def check_beta(spec: BufferSpec, beta: Any) -> None:
@@ -196,8 +209,15 @@ def check_beta(spec: BufferSpec, beta: Any) -> None:
         return
     if not isinstance(spec.sampler, Prioritized):
         raise ValueError(f"sample: beta was given, but the sampler is {spec.sampler}, whose weights are all 1")
-    if len(getattr(beta, "shape", ())) != 0:
-        raise ValueError(f"beta: expected a scalar, got shape {tuple(beta.shape)}")
+    if isinstance(beta, (int, float)) and not isinstance(beta, bool):
+        if not 0 <= beta <= 100:
+            raise ValueError(f"beta: expected a number in [0, 100], got {beta!r}")
+        return
+    if not hasattr(beta, "dtype") or not any(kind in dtypes.shown(beta.dtype) for kind in ("float", "int")):
+        got = dtypes.shown(beta.dtype) if hasattr(beta, "dtype") else type(beta).__name__
+        raise TypeError(f"beta: expected a number or a float32 scalar, got {got}")
+    if len(beta.shape) != 0:
+        raise ValueError(f"beta: expected a scalar, got shape {tuple(beta.shape)}; give beta[()] or one number")
 
 
 def check_nonempty(drawable: bool, size: int) -> None:
@@ -229,7 +249,20 @@ def scalar_leaf(leaf: Any, expected: ArraySpec, name: str) -> None:
     if kind == "int":
         low, high = dtypes.integer_limits(expected.dtype)
         if not low <= leaf <= high:
-            raise ValueError(f"leaf {name!r}: {leaf} does not fit into {expected.dtype}")
+            raise ValueError(
+                f"leaf {name!r}: {leaf} does not fit into {expected.dtype} ({low} to {high}); change BufferSpec.item"
+            )
+    if kind in ("float", "complex"):
+        largest = dtypes.largest_float(expected.dtype)
+        # Compared before it is converted: a Python int has no upper bound.
+        if any(largest < abs(part) != math.inf for part in (leaf.real, leaf.imag)):
+            raise ValueError(
+                f"leaf {name!r}: {leaf:.6} does not fit into {expected.dtype} (up to {largest:.6}); "
+                f"change BufferSpec.item"
+                if isinstance(leaf, float)
+                else f"leaf {name!r}: the number does not fit into {expected.dtype} (up to {largest:.6}); "
+                f"change BufferSpec.item"
+            )
 
 
 def leaves_for_backend(spec: BufferSpec, unsupported: Callable[[str], str | None]) -> None:

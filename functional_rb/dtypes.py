@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Final, Literal
 
 import numpy as np
@@ -27,7 +26,6 @@ ITEMSIZE: Final[dict[str, int]] = {
 }
 
 
-@functools.cache
 def name_of(dtype: object) -> str:
     """The name of a dtype given as a string, a NumPy or JAX dtype or scalar type, or a torch dtype.
 
@@ -45,10 +43,10 @@ def name_of(dtype: object) -> str:
         ('float32', 'bool')
     """
     name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
-    if name not in ITEMSIZE:
+    if name not in ITEMSIZE and dtype is not None:  # which NumPy takes for float64
         try:
             name = np.dtype(dtype).name  # type: ignore[call-overload]  # whatever NumPy may know
-        except TypeError:
+        except (TypeError, ValueError):
             name = str(dtype)
     if name not in ITEMSIZE:
         raise TypeError(f"dtype {dtype!r} cannot be stored; expected one of {', '.join(ITEMSIZE)}")
@@ -67,6 +65,12 @@ def kind_of(name: str) -> Kind:
     if name.startswith("complex"):
         return "complex"
     return "float" if "float" in name else "int"
+
+
+def largest_float(name: str) -> float:
+    """The largest finite value of a real dtype, or of a complex one's parts."""
+    digits, exponent = {"float16": (11, 16), "bfloat16": (8, 128), "float64": (53, 1024)}.get(name, (24, 128))
+    return (2.0 - 2.0 ** (1 - digits)) * 2.0 ** (exponent - 1)
 
 
 def integer_limits(name: str) -> tuple[int, int]:

@@ -38,6 +38,13 @@ class Structure:
         """The path of every leaf, in the order of the keys."""
         return tuple(self._walk(()))
 
+    def check_names(self, function: str) -> None:
+        """Refuse mappings whose names are no strings: they would not come back as they were."""
+        for key, child in zip(self.keys, self.children, strict=True):
+            if self.kind == "mapping" and not isinstance(key, str):
+                raise TypeError(f"{function}: expected names that are strings, got {key!r}; rename it to '{key}'")
+            child.check_names(function)
+
     def _walk(self, prefix: Path) -> Iterator[Path]:
         if self.kind == "leaf":
             yield prefix

@@ -113,7 +113,8 @@ class Prioritized:
         """Check what can be known before any array exists."""
         for name in ("alpha", "beta"):
             value = getattr(self, name)
-            if not (isinstance(value, int | float) and math.isfinite(value) and 0 <= value <= 100):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (is_number and math.isfinite(value) and 0 <= value <= 100):
                 raise ValueError(f"Prioritized: expected {name} as a number in [0, 100], got {value!r}")
             object.__setattr__(self, name, float(value))
         if self.new_priority not in ("live", "ever"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -144,7 +145,7 @@ class Composite(Mapping[str, Any]):
         (3,)
     """
 
-    __slots__ = ("_container", "_hash", "_parts")
+    __slots__ = ("_container", "_parts")
 
     def __init__(self, parts: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         """Copy the parts, so that a later change of the given mapping changes nothing here."""
@@ -154,11 +155,9 @@ class Composite(Mapping[str, Any]):
             if not isinstance(name, str):
                 raise TypeError(f"Composite: expected names that are strings, got {name!r}")
         object.__setattr__(self, "_parts", {k: freeze(v) for k, v in merged.items()})
-        object.__setattr__(self, "_hash", hash(frozenset(self._parts.items())))
 
     _container: type | None
     _parts: dict[str, Any]
-    _hash: int
 
     @classmethod
     def like(cls, container: type, parts: Mapping[str, Any]) -> Composite:
@@ -197,7 +196,7 @@ class Composite(Mapping[str, Any]):
 
     def __hash__(self) -> int:
         """Equal parts hash equally, in whatever order they were given."""
-        return self._hash
+        return hash(frozenset(self._parts.items()))
 
     def __eq__(self, other: object) -> bool:
         """Whether the other has the same parts under the same names."""
@@ -219,7 +218,7 @@ class Composite(Mapping[str, Any]):
         )
 
     def _nest_of(self, field: str) -> dict[str, Any]:
-        return {name: getattr(part, field) for name, part in self._parts.items()}
+        return {name: _field_of(part, field) for name, part in self._parts.items()}
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -235,6 +234,16 @@ class Composite(Mapping[str, Any]):
     def domain(self) -> dict[str, Any]:
         """The domains of the parts, by name."""
         return self._nest_of("domain")
+
+
+def _field_of(part: Any, field: str) -> Any:
+    if isinstance(part, tuple | list):
+        return (
+            type(part)(*(_field_of(p, field) for p in part))
+            if hasattr(part, "_fields")
+            else type(part)(_field_of(p, field) for p in part)
+        )
+    return getattr(part, field)
 
 
 def freeze(nest: Any) -> Any:
@@ -253,7 +262,10 @@ def freeze(nest: Any) -> Any:
 def _checked_shape(shape: Any) -> tuple[int, ...]:
     if isinstance(shape, int | np.integer):
         raise TypeError(f"expected a shape as a tuple, got {shape!r}; write ({shape},)")
-    sizes = tuple(int(n) for n in shape)
+    try:
+        sizes = tuple(operator.index(n) for n in shape)
+    except TypeError:
+        raise TypeError(f"expected a shape as a tuple of ints, got {shape!r}; write (3, 4), say") from None
     if any(n < 0 for n in sizes):
         raise ValueError(f"expected a shape of sizes >= 0, got {sizes}")
     return sizes
@@ -261,6 +273,8 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
 
 def _hashable_bound(bound: Any, shape: tuple[int, ...], name: str) -> Bound:
     array = np.asarray(bound)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"Bounded: expected {name} as a number or an array of them, got {bound!r}")
     try:
         np.broadcast_to(array, shape)
     except ValueError:

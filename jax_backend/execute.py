@@ -44,12 +44,33 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
     )
 
 
-def as_vector(array: Any) -> Any:
+def check_state(state: Any, function: str) -> None:
+    """Refuse what is no state of JAX."""
+    checks.check_state(state, function)
+    if type(state) is not State:
+        raise TypeError(
+            f"{function}: expected a state of jax_backend, got one of torch; bring it over by rb.from_dlpack(state)"
+        )
+
+
+def as_vector(array: Any, name: str) -> Any:
     """Masks, priorities and indices from NumPy; dtypes are checked by the caller, before NumPy's could change."""
-    if isinstance(array, NUMPY) and array.dtype.itemsize <= 4:
+    if isinstance(array, NUMPY) and array.dtype.itemsize <= 4 and array.dtype.kind in "biuf":
         return jnp.asarray(array.copy())
-    _refuse_torch(array, "argument")
+    _refuse_torch(array, name)
     return array
+
+
+def check_key(key: Any) -> None:
+    """Refuse what is no single key, typed or legacy."""
+    is_array = isinstance(key, (jax.Array, np.ndarray))
+    typed = is_array and _is_key_type(key.dtype)
+    legacy = is_array and key.dtype == np.uint32
+    if not (typed or legacy) or key.ndim != (0 if typed else 1):
+        got = f"{tuple(key.shape)} {key.dtype}" if is_array else type(key).__name__
+        raise TypeError(
+            f"key: expected one key made by rb.key(seed) or rb.split, got {got}; jax.vmap over a batch of keys"
+        )
 
 
 def _refuse_torch(array: Any, what: str) -> None:
@@ -57,6 +78,11 @@ def _refuse_torch(array: Any, what: str) -> None:
         raise TypeError(
             f"{what}: expected a JAX or NumPy array, got a torch tensor; bring it over by rb.from_dlpack(...)"
         )
+
+
+@functools.cache
+def _is_key_type(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def unsupported(dtype: str) -> str | None:
@@ -122,6 +148,7 @@ def _sample(state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: 
 
 def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[list[jax.Array], Drawn]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
+    check_key(key)
     leaves, drawn = _sample(state, key, batch, jnp.asarray(beta, jnp.float32), twins.HAVE_KERNELS)
     if batch and not isinstance(drawn.handles, jax.core.Tracer) and drawn.handles.is_fully_addressable:
         checks.check_nonempty(np.asarray(drawn.handles)[0] >= 0, int(np.asarray(state.counters)[1]))

@@ -60,7 +60,7 @@ def is_live(state: State, indices: Any) -> jax.Array:
 
 @api.documented_by(api.size)
 def size(state: State) -> jax.Array:
-    count: jax.Array = api.size(state)
+    count: jax.Array = api.size(execute, state)
     return count
 
 
@@ -72,11 +72,11 @@ def can_sample(state: State, n: int | None = None) -> jax.Array:
 
 @api.documented_by(api.rejected)
 def rejected(state: State) -> jax.Array:
-    count: jax.Array = api.rejected(state)
+    count: jax.Array = api.rejected(execute, state)
     return count
 
 
 @api.documented_by(api.stale)
 def stale(state: State) -> jax.Array:
-    count: jax.Array = api.stale(state)
+    count: jax.Array = api.stale(execute, state)
     return count

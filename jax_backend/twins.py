@@ -110,16 +110,17 @@ def update(
 
 
 def _arrays(state: State) -> Arrays:
-    """The state's arrays, through which no derivative goes."""
-    return lax.stop_gradient(Arrays(state.rows, state.wide, state.tree, state.counters))
+    """The state's arrays."""
+    return Arrays(state.rows, state.wide, state.tree, state.counters)
 
 
 def _choose(kernel: Callable[..., Any] | None, core: Callable[..., Any], *args: Any) -> Any:
-    """The kernel where the program is compiled for a CPU, else the core.
+    """The kernel where the program is compiled for a CPU, else the core. No derivative goes through either.
 
     Where an accelerator is the default the kernels are left alone: few programs there run on the CPU, and all would
     wait for the kernels to be compiled.
     """
+    args = lax.stop_gradient(args)
     if kernel is None or jax.default_backend() != "cpu":
         return core(*args)
     _register()

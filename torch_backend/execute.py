@@ -70,15 +70,21 @@ def from_numpy(array: Any) -> torch.Tensor:
     return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
 
 
-def as_vector(array: Any) -> Any:
+def check_state(state: Any, function: str) -> None:
+    """Refuse what is no state of torch."""
+    checks.check_state(state, function)
+    _torch_state(state, function)
+
+
+def as_vector(array: Any, name: str) -> Any:
     """Masks, priorities and indices from NumPy; tensors without their autograd history."""
     if array is None:
         return None
     if isinstance(array, torch.Tensor):
         return plain(array)
-    if isinstance(array, NUMPY):
+    if isinstance(array, NUMPY) and array.dtype.kind in "biuf":
         return from_numpy(array)
-    _refuse_jax(array, "argument")
+    _refuse_jax(array, name)
     return array
 
 

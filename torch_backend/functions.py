@@ -52,7 +52,7 @@ def is_live(state: State, indices: Any) -> torch.Tensor:
 
 @api.documented_by(api.size)
 def size(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.size(state)
+    count: torch.Tensor = api.size(execute, state)
     return count
 
 
@@ -64,11 +64,11 @@ def can_sample(state: State, n: int | None = None) -> torch.Tensor:
 
 @api.documented_by(api.rejected)
 def rejected(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.rejected(state)
+    count: torch.Tensor = api.rejected(execute, state)
     return count
 
 
 @api.documented_by(api.stale)
 def stale(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.stale(state)
+    count: torch.Tensor = api.stale(execute, state)
     return count

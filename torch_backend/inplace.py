@@ -35,7 +35,7 @@ def own_(state: State) -> State:
         >>> int(rb.size(older)), int(rb.size(state))
         (0, 1)
     """
-    checks.check_state(state, "own_")
+    execute.check_state(state, "own_")
     version = readable(state)
     with version.lock:
         memory = version.own()
@@ -65,8 +65,8 @@ def add_(state: State, items: Any, mask: Any = None, priorities: Any = None) -> 
         >>> int(rb.size(state))
         1
     """
-    checks.check_state(state, "add_")
-    mask, priorities = execute.as_vector(mask), execute.as_vector(priorities)
+    execute.check_state(state, "add_")
+    mask, priorities = execute.as_vector(mask, "mask"), execute.as_vector(priorities, "priorities")
     batch = checks.batch(state.spec, items, execute.convert, mask, priorities)
     counters = state._counters
     leaves, mask, priorities = execute.place_add(

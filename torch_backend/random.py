@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 
 from functional_rb import splitmix
@@ -24,6 +26,10 @@ def key(seed: int) -> torch.Tensor:
         >>> torch.equal(key(0), key(0)), torch.equal(key(0), key(1))
         (True, False)
     """
+    try:
+        seed = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"key: expected a seed as a Python int, got {type(seed).__name__}") from None
     return torch.tensor(signed(splitmix.mix((seed + GAMMA) % 2**64)))
 
 
@@ -35,7 +41,7 @@ def split(key: torch.Tensor, n: int = 2) -> torch.Tensor:
         >>> torch.equal(first, second)
         False
     """
-    return _outputs(key, SPLIT, n)
+    return _outputs(check_key(key), SPLIT, n)
 
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
