@@ -1,4 +1,4 @@
-"""Fixed-point powers: how far they are from the truth, and that every way to compute them gives the same bits."""
+"""Powers in fixed point: their error, and that each way to compute them gives the same bits."""
 
 from __future__ import annotations
 

@@ -178,8 +178,8 @@ def collapsing(step: Any, noise: Any, exp: Callable[[Any], Any]) -> Any:
 def check_undrifted(state: Any, truth: Floats) -> None:
     leaves = check_tree(state.tree, truth.size)
     np.testing.assert_array_equal(leaves, truth)
-    # A peer's tree, adjusted by differences, reads -3630 here where the truth is 0.5; recomputed sums are right to
-    # a few roundings.
+    # A peer adjusts its sums by differences and reads -3630 where the truth is 0.5; computed afresh they are
+    # right to a few roundings.
     root = float(row_sums(np.asarray(state.tree)[-3:-2])[0])
     assert root == pytest.approx(math.fsum(truth), rel=3e-7)
 
