@@ -130,6 +130,11 @@ def test_all_states_of_a_branching_history_read_as_they_were(sampler: Any, order
         if rng.random() < 0.3:
             k = int(rng.integers(len(states)))
             assert_reads_as(states[k], frozen[k], [str(rng.choice(list(READERS)))])
+        if step % 9 == 8:
+            # Consume a state in the middle, which others may still be found from.
+            k = int(rng.integers(len(states)))
+            states[k] = rb.add_(states[k], batch(5000 + step, int(rng.integers(1, 20))))
+            frozen[k] = copy.deepcopy(states[k])
     indices = list(range(len(states)))
     if order == "newest first":
         indices.reverse()
@@ -150,6 +155,19 @@ def test_each_way_of_reading_alone_survives_later_writes(reader: str) -> None:
         state = rb.update(state, handles, torch.tensor([3.0, 4.0, 5.0, 6.0]), {"id": handles * 7})
     assert_reads_as(older, frozen, [reader, reader])
     assert_reads_as(older, frozen)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_writing_to_a_rebuilt_state_spares_those_older_than_it(in_place: bool) -> None:
+    oldest = full()
+    frozen = copy.deepcopy(oldest)
+    older = rb.add(oldest, batch(20, 2))
+    newest = rb.add(older, batch(30, 2))
+    rb.sample(older, rb.key(0), 1)  # gets memory of its own, from which the oldest is found now
+    after = (rb.add_ if in_place else rb.add)(older, batch(50, 11))
+    assert_reads_as(oldest, frozen)
+    assert_reads_as(newest, rb.add(rb.add(full(), batch(20, 2)), batch(30, 2)))
+    assert_reads_as(after, rb.add(rb.add(full(), batch(20, 2)), batch(50, 11)))
 
 
 def test_the_same_step_from_an_older_state_gives_the_same_again() -> None:

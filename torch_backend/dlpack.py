@@ -46,8 +46,8 @@ def from_dlpack(tree: Any, copy: bool = False, into: type | None = None) -> Any:
         for name, part in parts.items():
             if not hasattr(part, "shape"):
                 raise TypeError(
-                    f"from_dlpack: leaf {name!r}: a TensorDict holds tensors and TensorDicts, not a {type(part).__name__}; "
-                    f"leave out into=TensorDict, or bring this part over by itself"
+                    f"from_dlpack: leaf {name!r}: a TensorDict holds tensors and TensorDicts, "
+                    f"not a {type(part).__name__}; leave out into=TensorDict, or bring this part over by itself"
                 )
         first = next(iter(parts.values()), None)
         shape = () if first is None else tuple(first.shape[:1])

@@ -165,6 +165,7 @@ class Version:
         changed = [saved.slots[: int(saved.count[0])] for saved in later if saved.values is not None]
         if changed and memory.tree is not None:
             sum_tree.refresh(ops, memory.tree, self.capacity, torch.cat(changed).unique())
+        _divide_history(version.memory, memory, self)
         self.memory, self.saved, self.next = memory, None, None
 
     def writable(self) -> Memory:
@@ -195,6 +196,19 @@ def _remember(memory: Memory, version: Version, nbytes: int) -> None:
             oldest._rebuild()
         del oldest
         forget_dead(memory)
+
+
+def _divide_history(source: Memory, memory: Memory, version: Version) -> None:
+    """Versions older than one that was rebuilt are found from its memory now, and no longer from the newest."""
+    memory.history = deque()
+    while source.history:
+        older, nbytes = source.history.popleft()
+        source.retained -= nbytes
+        if older() is version:
+            break
+        memory.history.append((older, nbytes))
+        memory.retained += nbytes
+    source.shared, memory.shared = bool(source.history), bool(memory.history)
 
 
 def forget_dead(memory: Memory) -> None:
