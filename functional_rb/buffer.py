@@ -52,7 +52,9 @@ def add(
     if isinstance(spec.sampler, Prioritized):
         values, rejected = _initial_values(ops, spec.sampler, state.tree, counters, write, priorities)
         tree = _write_values(ops, state.tree, capacity, write.slots, values, write.live, consecutive=True)
-        peak = _highest(ops, peak, values, write.live)
+        # Read back from the new tree: XLA would fuse what the values came from, a read of the old one, into
+        # this, and to serve that it would copy the tree.
+        peak = _highest(ops, peak, sum_tree.get_leaves(ops, tree, write.slots), write.live)
     size = counters.size + ops.minimum(write.written, capacity - counters.size)
     cursor = ring.advance(ops, counters.cursor, write.written, capacity)
     rejected = ring.saturating_add(ops, counters.rejected, rejected)
