@@ -69,6 +69,12 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
     """The outline of one container (its children still unknown) and what it holds; None for a leaf."""
     if isinstance(nest, Composite):
         return Structure("mapping", nest._container, tuple(nest)), list(nest.values())
+    # Asked before mappings: chex's dataclasses are those too.
+    if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
+        names = tuple(field.name for field in dataclasses.fields(nest))
+        # A tensorclass is a mapping with a batch shape that looks like a dataclass: torch builds it.
+        kind: Literal["mapping", "dataclass"] = "mapping" if hasattr(nest, "batch_size") else "dataclass"
+        return Structure(kind, type(nest), names), [getattr(nest, name) for name in names]
     if isinstance(nest, Mapping):
         foreign = None if type(nest) is dict or not hasattr(nest, "batch_size") else type(nest)
         return Structure("mapping", foreign, tuple(nest.keys())), [nest[key] for key in nest.keys()]  # noqa: SIM118
@@ -76,11 +82,6 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
         return Structure("namedtuple", type(nest), nest._fields), list(nest)
     if isinstance(nest, (tuple, list)):
         return Structure("sequence", type(nest), tuple(range(len(nest)))), list(nest)
-    if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
-        names = tuple(field.name for field in dataclasses.fields(nest))
-        # A tensorclass is a mapping with a batch shape that looks like a dataclass: torch builds it.
-        kind: Literal["mapping", "dataclass"] = "mapping" if hasattr(nest, "batch_size") else "dataclass"
-        return Structure(kind, type(nest), names), [getattr(nest, name) for name in names]
     return None
 
 

@@ -248,7 +248,7 @@ def _field_of(part: Any, field: str) -> Any:
 
 def freeze(nest: Any) -> Any:
     """The same nest of specs with every dict replaced by a `Composite`, and lists by tuples of their kind."""
-    if isinstance(nest, Composite | ArraySpec):
+    if isinstance(nest, Composite | ArraySpec) or dataclasses.is_dataclass(nest):
         return nest
     if isinstance(nest, Mapping):
         return Composite(nest)
