@@ -75,7 +75,9 @@ def _copied(name: str, array: Any) -> jax.Array:
         if isinstance(array, np.ndarray):
             return jnp.array(array, copy=True)
         if hasattr(array, "detach"):
-            array = array.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        return jax.dlpack.from_dlpack(array, copy=True)
+            # Cloned here and then shared: JAX 0.10's own copy=True hands the same memory back where it can.
+            array = array.detach().cpu().resolve_conj().resolve_neg().clone().contiguous()
+            return jax.dlpack.from_dlpack(array)
+        return jnp.array(jax.dlpack.from_dlpack(array), copy=True)
     except Exception as error:
         raise bridge.refusal(name, array, error) from error
