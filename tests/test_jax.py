@@ -488,9 +488,7 @@ def nested(leaf: Callable[[tuple[int, ...], str], Any]) -> Any:
     deep = {"a": {"b": {"c": {"d": (leaf((), "int16"), [leaf((2,), "float32")])}}}}
     observation = Observation(leaf((3,), "float32"), {"rgb": leaf((2, 2), "uint8")})
     return {
-        "step": Step(
-            observation=Observation(leaf((3,), "float32"), {"rgb": leaf((2, 2), "uint8")}), reward=leaf((), "float32")
-        ),
+        "step": Step(observation=observation, reward=leaf((), "float32")),
         "deep": deep,
         "z": leaf((0,), "float32"),
     }
