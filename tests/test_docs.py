@@ -16,10 +16,8 @@ PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.m
 
 def blocks_of(text: str) -> list[tuple[int, str, str]]:
     """(line of its first statement, "jax", "torch" or "" for both, source) of every Python block."""
-    found = []
-    for match in re.finditer(r"^```python[ ]*(\w*)[ ]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        found.append((text[: match.start(2)].count("\n") + 1, match[1], match[2]))
-    return found
+    fences = re.finditer(r"^```python[ ]*(\w*)[ ]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text[: fence.start(2)].count("\n") + 1, fence[1], fence[2]) for fence in fences]
 
 
 def run(page: Path, text: str, backend: Backend) -> list[int]:
@@ -50,7 +48,8 @@ def test_there_are_pages_with_code() -> None:
 
 
 def test_blocks_are_chosen_by_their_tag(library: Backend) -> None:
-    page = "```python\nseen = [rb.__name__]\n```\n\n```python jax\nseen += ['jax']\n```\n```python torch\nseen += ['torch']\n```\n"
+    page = "```python\nseen = [rb.__name__]\n```\n\n"
+    page += "```python jax\nseen += ['jax']\n```\n```python torch\nseen += ['torch']\n```\n"
     page += "```python\nassert seen == [rb.__name__, rb.__name__.split('_')[0]], seen\n```\n```sh\nnot python\n```\n"
     ran = run(Path("page.md"), page, library)
     assert ran == ([2, 6, 12] if library.library == "jax" else [2, 9, 12])

@@ -223,7 +223,7 @@ def test_spec_of_tensordict_and_tensorclass() -> None:
 
 
 def test_spec_of_says_which_leaf_it_cannot_store() -> None:
-    with pytest.raises(TypeError, match="leaf 'a/b': dtype.*complex128.*cannot be stored"):
+    with pytest.raises(TypeError, match=r"leaf 'a/b': dtype.*complex128.*cannot be stored"):
         frb.spec_of({"a": {"b": np.zeros(3, complex)}})
     with pytest.raises(TypeError, match="leaf 'a': expected an array, got float; give NumPy, JAX or torch"):
         frb.spec_of({"a": 1.0})
