@@ -395,7 +395,8 @@ def test_64_bit_leaves_need_the_64_bit_mode() -> None:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
-@pytest.mark.parametrize("capacity", [5, np.int64(5)], ids=["int", "np.int64"])
+# Of different values, since equal specs share a trace.
+@pytest.mark.parametrize("capacity", [5, np.int64(6)], ids=["int", "np.int64"])
 def test_64_bit_leaves_in_the_64_bit_mode(kernels: bool, sampler: Any, capacity: int) -> None:
     with jax.enable_x64(True):
         state = rb.init(frb.BufferSpec(LONG_ITEM, capacity, sampler))
@@ -409,7 +410,7 @@ def test_64_bit_leaves_in_the_64_bit_mode(kernels: bool, sampler: Any, capacity:
         items = jax.tree.map(np.asarray, rb.items(state))
         for leaf, given in zip(jax.tree.leaves(items), jax.tree.leaves(LONG_BATCH), strict=True):
             assert leaf.dtype == given.dtype
-            np.testing.assert_array_equal(leaf, given[[0, 2, 0, 1, 2]])
+            np.testing.assert_array_equal(leaf[:5], given[[0, 2, 0, 1, 2]])
 
 
 def test_the_mode_does_not_change_the_bits(kernels: bool) -> None:
