@@ -18,6 +18,8 @@ from functional_rb.ops import Array, Ops
 
 WIDE_BYTES = 1024
 """Sub-word leaves of at least this many bytes an item are kept apart."""
+KEPT_AS = {"bfloat16": "uint16"}
+"""XLA's CPU moves bfloat16 by way of float32: all of an array for one row of it, and signaling NaNs change."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +108,9 @@ def _row_words(nbytes: int, has_eight: bool) -> int:
 def allocate(ops: Ops, layout: Layout, capacity: int, device: object = None) -> tuple[Array, tuple[Array, ...]]:
     """Empty storage: rows int32 [capacity, row_words], and one array [capacity, *shape] for each wide leaf."""
     rows = ops.zeros((capacity, layout.row_words), "int32", device)
-    wide = tuple(ops.zeros((capacity, *leaf.shape), leaf.dtype, device) for leaf in layout.wide)
+    wide = tuple(
+        ops.zeros((capacity, *leaf.shape), KEPT_AS.get(leaf.dtype, leaf.dtype), device) for leaf in layout.wide
+    )
     return rows, wide
 
 
@@ -137,7 +141,8 @@ def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tupl
     if tail:
         words.append(ops.bitcast(ops.concat(tail, 1), "int32"))
     rows = ops.concat(words, 1) if words else nothing
-    return rows, tuple(leaves[i] for i, leaf in enumerate(layout.leaves) if leaf.wide is not None)
+    apart = [(leaves[i], leaf.dtype) for i, leaf in enumerate(layout.leaves) if leaf.wide is not None]
+    return rows, tuple(ops.bitcast(x, KEPT_AS[dtype]) if dtype in KEPT_AS else x for x, dtype in apart)
 
 
 def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list[Array]:
@@ -146,7 +151,8 @@ def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list
     leaves: list[Array] = []
     for leaf in layout.leaves:
         if leaf.wide is not None:
-            leaves.append(wide[leaf.wide])
+            own = wide[leaf.wide]
+            leaves.append(ops.bitcast(own, leaf.dtype) if leaf.dtype in KEPT_AS else own)
             continue
         assert leaf.offset is not None
         itemsize = dtypes.ITEMSIZE[leaf.dtype]

@@ -16,6 +16,8 @@ from functional_rb.ring import Counters
 
 DRAW_LIMIT = 2**31
 """Draws are uniform int32 in [0, 2^31)."""
+LEAST_CHANCE = 2.0**-126
+"""Probabilities are told as normal floats: XLA makes zeros of smaller ones, and what was drawn had some chance."""
 
 
 class Drawn(NamedTuple):
@@ -166,7 +168,7 @@ class Prioritized:
         drawn = Drawn(
             ops.where(drawable, handles, ops.full_like(handles, -1)),
             ops.where(drawable, weights, nothing),
-            ops.where(drawable, values * scale, nothing),
+            ops.where(drawable, ops.maximum(values * scale, ops.full_like(values, LEAST_CHANCE)), nothing),
         )
         return slots, drawn
 

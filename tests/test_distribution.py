@@ -129,12 +129,8 @@ def check_distribution(priorities: Floats, ways: list[Callable[..., Ints]], ever
         np.testing.assert_array_equal(way(tree, capacity, low), positive)
         np.testing.assert_array_equal(way(tree, capacity, high), positive)
         if same_parent.any():
-            np.testing.assert_array_equal(
-                way(tree, capacity, before[1:][same_parent]), positive[:-1][same_parent]
-            )
-            np.testing.assert_array_equal(
-                way(tree, capacity, after[:-1][same_parent]), positive[1:][same_parent]
-            )
+            np.testing.assert_array_equal(way(tree, capacity, before[1:][same_parent]), positive[:-1][same_parent])
+            np.testing.assert_array_equal(way(tree, capacity, after[:-1][same_parent]), positive[1:][same_parent])
         assert way(tree, capacity, extremes).tolist() == edges
 
 
@@ -228,9 +224,7 @@ def uniform_by(library: str, draws: Ints, counters: Ints, capacity: int) -> tupl
         slots, (handles, weights, chances) = jax.device_get(jax_uniform(draws, counters, capacity))
     else:
         read = ring.read(torch.from_numpy(counters))
-        slots, drawn = frb.Uniform().draw(
-            torch_ops, None, read, capacity, torch.from_numpy(draws), torch.tensor(0.0)
-        )
+        slots, drawn = frb.Uniform().draw(torch_ops, None, read, capacity, torch.from_numpy(draws), torch.tensor(0.0))
         slots, handles, weights, chances = (x.numpy() for x in (slots, *drawn))
     assert (weights == 1).all()
     np.testing.assert_allclose(chances, 1 / int(counters[1]), rtol=1.2e-7)
@@ -277,9 +271,7 @@ def test_uniform(library: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("library", ["jax", "torch", "kernel"])
-@pytest.mark.parametrize(
-    ("capacity", "cursor", "size"), [(10, 4, 4), (10, 13, 10), (10, 0, 7), (7, 3, 7), (3, 1, 2)]
-)
+@pytest.mark.parametrize(("capacity", "cursor", "size"), [(10, 4, 4), (10, 13, 10), (10, 0, 7), (7, 3, 7), (3, 1, 2)])
 def test_uniform_over_a_ring(library: str, capacity: int, cursor: int, size: int) -> None:
     # Partly filled, wrapped, and where the numbers of the items start again from 0.
     counters = np.array([cursor, size, 0, 0, 0], np.int32)

@@ -30,8 +30,9 @@ Ints = np.ndarray[Any, np.dtype[np.int32]]
 
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
 def _stored_values(encoded: Any, priorities: Any, out: Any) -> None:
+    bits = priorities.view(np.int32)
     for i in range(priorities.size):
-        out[i] = fixed.stored_value(encoded, priorities[i])
+        out[i] = fixed.stored_value(encoded, bits[i])
 
 
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
@@ -144,9 +145,7 @@ def test_squares_of_powers_of_two_have_exact_roots() -> None:
 @pytest.mark.parametrize("ops", [jax_ops, torch_ops], ids=["jax", "torch"])
 def test_bad_priorities_are_told_apart(ops: Any) -> None:
     x = np.float32([np.nan, -np.nan, np.inf, -np.inf, -1, -1e-45, 0, -0.0, 1e-45, 1, 3.4e38])
-    x = np.concatenate(
-        [x, np.array([0x7F800001, -4194304], np.int32).view(np.float32)]
-    )  # NaNs of other payloads
+    x = np.concatenate([x, np.array([0x7F800001, -4194304], np.int32).view(np.float32)])  # NaNs of other payloads
     array = torch.from_numpy(x) if ops is torch_ops else jnp.asarray(x)
     _, good = frb.Prioritized().stored_value(ops, array)
     expected = np.isfinite(x) & (x >= 0)
@@ -222,12 +221,8 @@ def test_any_beta_gives_weights_within_zero_and_one(beta: float) -> None:
     values = np.float32([2.0**-100, 1e-20, 1, 1e20, 2.0**95])
     smallest, level = np.float32(2.0**-100), np.float32(beta)
     tensor = torch.tensor(smallest)
-    by_torch = samplers.importance_weights(
-        torch_ops, torch.from_numpy(values), tensor, torch.tensor(level)
-    ).numpy()
-    by_jax = np.asarray(
-        samplers.importance_weights(jax_ops, jnp.asarray(values), smallest, jnp.asarray(level))
-    )
+    by_torch = samplers.importance_weights(torch_ops, torch.from_numpy(values), tensor, torch.tensor(level)).numpy()
+    by_jax = np.asarray(samplers.importance_weights(jax_ops, jnp.asarray(values), smallest, jnp.asarray(level)))
     by_numba = np.empty_like(values)
     _weights(values, smallest, level, by_numba)
     np.testing.assert_array_equal(bits(by_torch), bits(by_jax))

@@ -339,7 +339,7 @@ def items(state: CoreState) -> list[torch.Tensor]:
     views = []
     for leaf in state.spec.layout.leaves:
         if leaf.wide is not None:
-            views.append(wide[leaf.wide])
+            views.append(wide[leaf.wide].view(ops.DTYPES[leaf.dtype]))
             continue
         dtype = ops.DTYPES[leaf.dtype]
         if not leaf.nbytes:

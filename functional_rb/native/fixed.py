@@ -53,9 +53,11 @@ def exp2(y: Any) -> Any:
 
 
 @compiled
-def stored_value(plan: Any, priority: Any) -> Any:
-    """`priority ** alpha` as the tree holds it, -1 for a bad priority."""
-    bits = bits_of(priority)
+def stored_value(plan: Any, bits: Any) -> Any:
+    """`priority ** alpha` as the tree holds it, -1 for a bad priority, which is given by its bits int32.
+
+    Were it given as a float, LLVM would compare that with zero, and XLA's threads take subnormals for zero.
+    """
     if bits & 0x7FFFFFFF == 0:
         return np.float32(0)
     if bits < 0 or bits >= 0x7F800000:

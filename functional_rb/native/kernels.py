@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb import samplers
 from functional_rb.native import fixed, vector
 from functional_rb.native.memory import bits_of, compiled, copy_bytes, float_of, prefetch
 from functional_rb.native.plan import (
@@ -37,6 +38,7 @@ from functional_rb.native.plan import (
 from functional_rb.sum_tree import FANOUT
 
 INT32_MAX = np.int64(2**31 - 1)
+LEAST_CHANCE = np.float32(samplers.LEAST_CHANCE)
 CURSOR, SIZE, REJECTED, STALE, PEAK = 0, 1, 2, 3, 4
 MARKED_NODES = 8192
 """Levels of at most this many nodes are swept by marking them, larger ones node by node, duplicates and all."""
@@ -174,7 +176,7 @@ def add(
     saved_rows: Any,
     saved_values: Any,
 ) -> Any:
-    """`buffer.add`. Mask uint8 [B] and priorities float32 [B] are empty if there are none.
+    """`buffer.add`. Mask uint8 [B] and priorities, bits int32 [B], are empty if there are none.
 
     What is overwritten is saved first, unless saved_slots int32 [n] is empty; returns how many items were written.
     """
@@ -262,7 +264,7 @@ def update(
     saved_rows: Any,
     saved_values: Any,
 ) -> Any:
-    """`buffer.update`. Priorities and leaves are empty if there are none; written in order, the last duplicate wins.
+    """`buffer.update`. Priorities, bits int32 [B], and leaves are empty if there are none; the last duplicate wins.
 
     All that is overwritten is saved before anything is written, unless saved_slots int32 [B] is empty; returns how
     many slots that were.
@@ -372,7 +374,7 @@ def draw_prioritized(
             behind = next_slot - slots[i] if slots[i] < next_slot else next_slot - slots[i] + capacity
             handles[i] = cursor - behind if behind <= cursor else cursor - behind + modulus
             weights[i] = fixed.importance_weight(max(value, fixed.SMALLEST), base, beta)
-            chances[i] = value * scale
+            chances[i] = max(value * scale, LEAST_CHANCE)
         else:
             handles[i], weights[i], chances[i] = -1, 0, 0
     return total > 0
