@@ -527,3 +527,52 @@ TestOnBothOperations = OnBothOperations.TestCase
 TestOnBothOperations.settings = settings(12, 15)
 TestJitted = Jitted.TestCase
 TestJitted.settings = settings(15, 15)
+
+
+@pytest.mark.parametrize("name", ["jax", "torch", "torch-inplace"])
+@pytest.mark.parametrize("sampler", [frb.Uniform(), ONE_ALPHA], ids=["uniform", "prioritized"])
+def test_a_million_and_three(name: str, sampler: Any) -> None:
+    capacity, chunk = 1_000_003, 250_001
+    with backends.make(name) as backend:
+        state = backend.init(frb.BufferSpec({"n": frb.Unbounded((), "int32")}, capacity, sampler))
+        for start in range(0, 5 * chunk, chunk):
+            older, state = state, backend.add(state, {"n": np.arange(start, start + chunk, dtype=np.int32)})
+        added = 5 * chunk
+        assert int(backend.rb.size(state)) == capacity
+        state, sample = backend.sample(state, backend.rb.key(3), 512)
+        handles = backend.numpy(sample.indices)
+        assert handles.min() >= added - capacity
+        assert handles.max() < added
+        np.testing.assert_array_equal(backend.numpy(sample.items["n"]), handles)
+        gone = np.array([0, added - capacity - 1, added], np.int32)
+        mixed = np.concatenate([handles, gone])
+        companions = [] if isinstance(sampler, frb.Uniform) else [np.full(mixed.size, 2, np.float32)]
+        state = backend.update(state, mixed, *companions, items={"n": -mixed})
+        assert int(backend.rb.stale(state)) == gone.size
+        got = backend.numpy(backend.rb.get(state, mixed)["n"])
+        np.testing.assert_array_equal(got, [*-handles, 0, 0, 0])
+        serials = np.arange(added - capacity, added)
+        expected = np.zeros(capacity, np.int64)
+        expected[serials % capacity] = np.where(np.isin(serials, handles), -serials, serials)
+        np.testing.assert_array_equal(backend.numpy(backend.rb.items(state)["n"]), expected)
+        if not backend.consumes:
+            before = np.arange(4 * chunk - capacity if 4 * chunk > capacity else 0, 4 * chunk)
+            stored = backend.numpy(backend.rb.items(older)["n"])
+            np.testing.assert_array_equal(stored[before % capacity], before)
+
+
+@pytest.mark.parametrize("name", ["jax", "jax-core", "torch"])
+def test_what_the_caller_writes_to_his_arrays_afterwards_is_not_seen(name: str) -> None:
+    # On JAX numbers are read in the background: an environment that writes its next observation into the same
+    # array would have got into the buffer.
+    spec = frb.BufferSpec({"x": frb.Unbounded((4096,))}, 64, ONE_ALPHA)
+    with backends.make(name) as backend:
+        empty = backend.init(spec)
+        for k in range(60):
+            x, mask = np.full((64, 4096), k, np.float32), np.ones(64, bool)
+            new = np.full(64, 0.5, np.float32)
+            state = backend.add(empty, {"x": x}, mask, new)
+            for array in (x, mask, new):
+                array[...] = 0
+            assert (backend.numpy(backend.rb.items(state)["x"]) == k).all()
+            assert (backend.numpy(state.tree)[:4] == 0.5).all()
