@@ -272,6 +272,8 @@ class Histories(RuleBasedStateMachine):
         if serial:
             state = self.beginning_at(backend, state, serial)
         self.kept.append(Kept(state, backend, Model(self.spec.capacity, self.spec.sampler, serial)))
+        if data.draw(st.integers(0, 3), "start empty"):
+            self.add(data)
 
     def beginning_at(self, backend: Backend, state: Any, serial: int) -> Any:
         """As after so many items, because numbers start again from 0 below 2^31."""
@@ -283,7 +285,7 @@ class Histories(RuleBasedStateMachine):
 
     def choose(self, data: st.DataObject) -> Kept:
         """Mostly the newest state, now and then any older one."""
-        back = data.draw(st.integers(0, len(self.kept) - 1) | st.just(0), "steps back")
+        back = data.draw(st.just(0) | st.integers(0, len(self.kept) - 1), "steps back")
         return self.kept[-1 if self.backends[0].consumes else len(self.kept) - 1 - back]
 
     def keep(self, state: Any, backend: Backend, model: Model) -> None:
@@ -522,11 +524,11 @@ TestOnTorchOperations.settings = settings(40, 15)
 TestInPlace = InPlace.TestCase
 TestInPlace.settings = settings(40, 20)
 TestOnBoth = OnBoth.TestCase
-TestOnBoth.settings = settings(50, 25)
+TestOnBoth.settings = settings(60, 25)
 TestOnBothOperations = OnBothOperations.TestCase
-TestOnBothOperations.settings = settings(12, 15)
+TestOnBothOperations.settings = settings(25, 20)
 TestJitted = Jitted.TestCase
-TestJitted.settings = settings(15, 15)
+TestJitted.settings = settings(30, 20)
 
 
 @pytest.mark.parametrize("name", ["jax", "torch", "torch-inplace"])
