@@ -73,7 +73,7 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
     if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
         names = tuple(field.name for field in dataclasses.fields(nest))
         # A tensorclass is a mapping with a batch shape that looks like a dataclass: torch builds it.
-        kind: Literal["mapping", "dataclass"] = "mapping" if hasattr(nest, "batch_size") else "dataclass"
+        kind: Literal["mapping", "dataclass"] = "mapping" if hasattr(type(nest), "_is_tensorclass") else "dataclass"
         return Structure(kind, type(nest), names), [getattr(nest, name) for name in names]
     if isinstance(nest, Mapping):
         foreign = None if type(nest) is dict or not hasattr(nest, "batch_size") else type(nest)

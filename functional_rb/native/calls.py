@@ -8,7 +8,8 @@ import numba
 import numpy as np
 
 from functional_rb.native import draws, kernels
-from functional_rb.native.memory import compiled, pointer_to
+from functional_rb.native.cache import compiled
+from functional_rb.native.memory import pointer_to
 
 INT32, UINT8, FLOAT32 = np.int32(0), np.uint8(0), np.float32(0)
 

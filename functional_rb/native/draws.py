@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb import splitmix
-from functional_rb.native.memory import compiled
+from functional_rb.native.cache import compiled
 
 GAMMA = np.uint64(splitmix.GAMMA)
 DRAW = np.uint64(splitmix.DRAW)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from functional_rb import power
-from functional_rb.native.memory import bits_of, compiled, float_of
+from functional_rb.native.cache import compiled
+from functional_rb.native.memory import bits_of, float_of
 from functional_rb.native.plan import ALPHA_FRACTION, ALPHA_IS_ONE, ALPHA_WHOLE, BIAS_FRACTION, BIAS_WHOLE
 
 LOG_TABLE = power.TABLES["log"].astype(np.int64)

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-
-
-def compiled(function: Any) -> Any:
-    """Compile for the CPU, releasing the GIL; the result is kept on disk where some folder for it is writable."""
-    options = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # numba found no folder that it may write to
-        return numba.njit(**options)(function)
 
 
 @intrinsic
@@ -31,20 +21,6 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
-def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for a cache line that will be read soon."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [builder.inttoptr(args[0], pointer), word(0), word(3), word(1)])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate
 
 
 def _loader(width: int) -> Any:

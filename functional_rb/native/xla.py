@@ -15,13 +15,8 @@ import numpy as np
 from numba import types
 
 from functional_rb.native import kernels
-from functional_rb.native.memory import (
-    compiled,
-    load_int32,
-    load_int64,
-    pointer_to,
-    store_int32,
-)
+from functional_rb.native.cache import callback, compiled
+from functional_rb.native.memory import load_int32, load_int64, pointer_to, store_int32
 from functional_rb.native.plan import LEAVES, WIDE
 
 API_MAJOR, API_MINOR = 0, 3
@@ -104,12 +99,7 @@ def addresses(frame: Any, which: Any, first: Any, count: Any) -> Any:
 
 def handler(function: Any) -> Any:
     """A function of a call frame as an XLA FFI handler (it returns null: no error)."""
-    signature = types.int64(types.int64)
-    options = {"nopython": True, "error_model": "numpy"}
-    try:
-        return numba.cfunc(signature, cache=True, **options)(function)
-    except RuntimeError:  # numba found no folder that it may write to
-        return numba.cfunc(signature, **options)(function)
+    return callback(types.int64(types.int64), function)
 
 
 @handler
