@@ -16,7 +16,7 @@ import numpy as np
 from functional_rb.native import fixed, plan
 import functional_rb as frb
 spec = frb.BufferSpec(item=(), capacity=4, sampler=frb.Prioritized(alpha=1.0))
-print(fixed.stored_value(plan.encode(spec), np.float32(1e38)))
+print(fixed.stored_value(plan.encode(spec), np.float32(1e38).view(np.int32)))
 """
 
 
