@@ -19,6 +19,7 @@ import functional_rb as frb
 from functional_rb import power, samplers
 from functional_rb.native import fixed, plan
 from jax_backend import ops as jax_ops
+from tests.backends import Backend
 from torch_backend import ops as torch_ops
 
 ALPHAS = [0.0, 0.1, 0.25, 1 / 3, 0.5, 0.6, 0.7, 0.9, 0.999999, 1.0, 1.5, 2.0, 3.7]
@@ -233,3 +234,21 @@ def test_any_beta_gives_weights_within_zero_and_one(beta: float) -> None:
         assert np.all(by_torch[1:] >= 2.0**-126)
     else:
         assert np.all(by_torch == 1)
+
+
+def test_subnormal_priorities_on_every_variant(backend: Backend) -> None:
+    # XLA's threads take subnormals for zero: a kernel that compared floats let negative ones pass and lost the rest.
+    given = np.float32([1e-45, 1e-40, 1.1754944e-38, 0.0, -0.0, -1e-45, -1e-40, np.nan, 5])
+    for alpha in (0.5, 1.0):
+        spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 9, frb.Prioritized(alpha=alpha))
+        state = backend.init(spec)
+        ids = np.arange(9, dtype=np.int32)
+        least = max(np.float32(2.0**-126) ** np.float32(alpha), np.float32(power.SMALLEST))
+        state = backend.add(state, backend.tree({"n": ids}), None, backend.array(given))
+        expected = [least, least, least, 0, 0, 1, 1, 1, np.float32(5) ** np.float32(alpha)]
+        np.testing.assert_array_equal(backend.numpy(state.tree).reshape(-1)[:9], np.float32(expected))
+        state = backend.update(state, backend.array(ids), backend.array(given[::-1].copy()))
+        # Slot 0 gets 5; slots 1 to 3 (a NaN and two negative ones) keep what they have; the rest goes by the rules.
+        expected = [expected[8], least, least, 0, 0, 0, least, least, least]
+        np.testing.assert_array_equal(backend.numpy(state.tree).reshape(-1)[:9], np.float32(expected))
+        assert int(backend.rb.rejected(state)) == 6
