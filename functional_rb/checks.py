@@ -51,6 +51,8 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         array = convert(leaf, expected, name)
         made.append(array)
         shape = array.shape
+        if size is not None and shape == (size, *expected.shape):
+            continue  # the usual case first: this runs at every call of eager backends
         extra = len(shape) - len(expected.shape)
         if extra == 0 and shape == expected.shape:
             rows = -1

@@ -141,9 +141,8 @@ def add(
 
 @functools.partial(jax.jit, static_argnames=("batch", "kernels"), inline=True)
 def _sample(state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool) -> tuple[list[jax.Array], Drawn]:
-    words = state.spec.sampler.words(state.spec.capacity)
-    bits = jax.random.bits(key, (batch, words), jnp.uint32)
-    return twins.draw(state, (bits >> 1).astype(jnp.int32), beta, kernels)
+    numbers = twins.draws(key, batch, state.spec.sampler.words(state.spec.capacity), kernels)
+    return twins.draw(state, numbers, beta, kernels)
 
 
 def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[list[jax.Array], Drawn]:

@@ -30,7 +30,7 @@ def _register() -> None:
     """Compile the kernels (or load what an earlier process compiled), and tell XLA of them."""
     from functional_rb.native import xla
 
-    for name in ("add", "draw", "update"):
+    for name in ("add", "draw", "threefry", "update"):
         handler = jax.ffi.pycapsule(getattr(xla, name).ctypes)
         jax.ffi.register_ffi_target(f"functional_rb_{name}", handler, platform="cpu")
 
@@ -58,6 +58,27 @@ def add(
         return _call_in_place("add", spec, arrays, [*extra, *leaves])
 
     return _choose(kernel if kernels and batch else None, core, _arrays(state), leaves, mask, priorities)
+
+
+def draws(key: jax.Array, batch: int, words: int, kernels: bool) -> jax.Array:
+    """Uniform int32 [batch, words] in [0, 2^31) from a key: the upper bits of `jax.random.bits`.
+
+    On CPUs a kernel computes the same Threefry, JAX's default: XLA makes a dozen small steps of it, handed from thread
+    to thread, which took longer than all the rest of sampling.
+    """
+    typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+    default = str(jax.random.key_impl(typed)) == "threefry2x32" and jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+
+    def core(key: jax.Array) -> jax.Array:
+        return (jax.random.bits(key, (batch, words), jnp.uint32) >> 1).astype(jnp.int32)
+
+    def kernel(key: jax.Array) -> jax.Array:
+        call = jax.ffi.ffi_call("functional_rb_threefry", jax.ShapeDtypeStruct((batch, words), jnp.int32))
+        numbers: jax.Array = call(jax.random.key_data(key))
+        return numbers
+
+    numbers: jax.Array = _choose(kernel if kernels and default and batch else None, core, typed)
+    return numbers
 
 
 def draw(state: State, draws: jax.Array, beta: jax.Array, kernels: bool) -> tuple[list[jax.Array], Drawn]:

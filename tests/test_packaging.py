@@ -66,9 +66,7 @@ loaded = {{name.partition(".")[0] for name, module in sys.modules.items() if mod
 assert {package!r} in loaded
 print(*sorted(loaded & set(foreign)))
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == []
 
@@ -181,9 +179,7 @@ def test_wheel_is_pure_and_says_what_it_needs(wheel: Path) -> None:
         said = archive.read(f"functional_rb-{PROJECT['version']}.dist-info/METADATA").decode()
     assert "License-Expression: Apache-2.0\n" in said
     assert f"Requires-Python: {PROJECT['requires-python']}\n" in said
-    assert set(re.findall(r"^Provides-Extra: (.+)$", said, re.MULTILINE)) == set(
-        PROJECT["optional-dependencies"]
-    )
+    assert set(re.findall(r"^Provides-Extra: (.+)$", said, re.MULTILINE)) == set(PROJECT["optional-dependencies"])
 
 
 # -- the tools of CI, which have to notice
@@ -197,9 +193,7 @@ def test_quickstart_is_found_by_its_info_string() -> None:
 
 
 def test_missing_quickstart_is_named() -> None:
-    with pytest.raises(
-        ValueError, match=r'README\.md has no quickstart for torch: expected .* "```python torch"'
-    ):
+    with pytest.raises(ValueError, match=r'README\.md has no quickstart for torch: expected .* "```python torch"'):
         check_wheel.quickstart("```python jax\na\n```\n", "torch")
 
 

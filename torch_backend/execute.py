@@ -30,14 +30,15 @@ else:
 NUMPY = (np.ndarray, np.generic)
 NUMBERS = (bool, int, float, complex)
 """Tuples, because torch.compile does not trace unions of types."""
+_DTYPES, _STRIDED, _compiling = ops.DTYPES, torch.strided, torch.compiler.is_compiling
 
 
 def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
     """Tensors without their autograd history, NumPy arrays as they are, Python numbers for scalar leaves."""
     if isinstance(leaf, torch.Tensor):
-        if leaf.dtype != ops.DTYPES[expected.dtype]:
+        if leaf.dtype != _DTYPES[expected.dtype]:
             checks.check_dtype(name, leaf, expected.dtype)
-        if leaf.layout is not torch.strided:
+        if leaf.layout is not _STRIDED:
             raise TypeError(f"leaf {name!r}: expected a dense tensor, got {leaf.layout}; give leaf.to_dense()")
         return plain(leaf)
     if isinstance(leaf, NUMPY):
@@ -57,7 +58,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor without autograd history, and what it says in its memory: torch puts conjugation and negation off."""
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if not torch.compiler.is_compiling() and (tensor.is_conj() or tensor.is_neg()):  # which it does not trace
+    if not _compiling() and (tensor.is_neg() or tensor.is_conj()):  # which torch.compile does not trace
         tensor = tensor.resolve_conj().resolve_neg()
     return tensor
 

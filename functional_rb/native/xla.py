@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numba import types
 
-from functional_rb.native import kernels
+from functional_rb.native import draws, kernels
 from functional_rb.native.cache import callback, compiled
 from functional_rb.native.memory import load_int32, load_int64, pointer_to, store_int32
 from functional_rb.native.plan import LEAVES, WIDE
@@ -127,21 +127,31 @@ def add(frame: Any) -> Any:
 
 
 @handler
+def threefry(frame: Any) -> Any:
+    """Key uint32 [2] -> draws int32 [B, words]."""
+    if answers_metadata(frame):
+        return 0
+    key = ints(buffer_at(frame, FRAME_ARGUMENTS, 0))
+    draws.fill_threefry(key[0], key[1], ints(buffer_at(frame, FRAME_RESULTS, 0)))
+    return 0
+
+
+@handler
 def draw(frame: Any) -> Any:
     """plan, rows, *wide, tree, counters, draws, beta -> *leaves, handles, weights, probabilities."""
     if answers_metadata(frame):
         return 0
     plan = ints(buffer_at(frame, FRAME_ARGUMENTS, 0))
     wide, leaves = np.int64(plan[WIDE]), np.int64(plan[LEAVES])
-    draws = buffer_at(frame, FRAME_ARGUMENTS, 4 + wide)
-    batch = rows_of(draws)
-    words = length(draws) // max(batch, 1)
+    numbers = buffer_at(frame, FRAME_ARGUMENTS, 4 + wide)
+    batch = rows_of(numbers)
+    words = length(numbers) // max(batch, 1)
     kernels.draw(
         plan,
         addresses(frame, FRAME_ARGUMENTS, 1, 1 + wide),
         floats(buffer_at(frame, FRAME_ARGUMENTS, 2 + wide)),
         ints(buffer_at(frame, FRAME_ARGUMENTS, 3 + wide)),
-        numba.carray(pointer_to(data(draws), INT32), (batch, words)),
+        numba.carray(pointer_to(data(numbers), INT32), (batch, words)),
         floats(buffer_at(frame, FRAME_ARGUMENTS, 5 + wide))[0],
         addresses(frame, FRAME_RESULTS, 0, leaves),
         ints(buffer_at(frame, FRAME_RESULTS, leaves)),
