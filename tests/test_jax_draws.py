@@ -1,4 +1,4 @@
-"""The kernel's Threefry gives the bits of `jax.random.bits`, and steps aside where JAX is told to use another generator."""
+"""The kernel's Threefry gives the bits of `jax.random.bits`, and steps aside where JAX uses another generator."""
 
 from __future__ import annotations
 

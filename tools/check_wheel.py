@@ -40,9 +40,7 @@ def quickstart(readme: str, backend: str) -> str:
     """The fenced blocks that open with "```python jax" (or torch), as one program."""
     blocks = re.findall(rf"^```python {backend}[ \t]*\n(.*?)^```[ \t]*$", readme, re.DOTALL | re.MULTILINE)
     if not blocks:
-        raise ValueError(
-            f'README.md has no quickstart for {backend}: expected a block fenced by "```python {backend}"'
-        )
+        raise ValueError(f'README.md has no quickstart for {backend}: expected a block fenced by "```python {backend}"')
     return "\n".join(blocks)
 
 
@@ -59,8 +57,7 @@ def complaints(backend: str, installed: dict[str, str], pinned: dict[str, str]) 
     loose = [
         f"[{backend}] brought {name} {version}, and constraints.txt says {pinned.get(name, 'nothing')}"
         for name, version in sorted(installed.items())
-        if name not in {"functional-rb", "pip", "setuptools"}
-        and version.partition("+")[0] != pinned.get(name)
+        if name not in {"functional-rb", "pip", "setuptools"} and version.partition("+")[0] != pinned.get(name)
     ]
     return foreign + missing + loose
 
@@ -90,9 +87,7 @@ def check(backend: str, wheel: Path, program: str, folder: Path, torch_index: st
         raise SystemExit("\n".join(wrong))
 
     # -I keeps the current folder and PYTHONPATH out, so that only the installed packages can be imported.
-    probe = (
-        f"import functional_rb, {backend}_backend as b; print(functional_rb.__file__, b.__file__, sep='\\n')"
-    )
+    probe = f"import functional_rb, {backend}_backend as b; print(functional_rb.__file__, b.__file__, sep='\\n')"
     where = subprocess.run(
         [str(python), "-I", "-c", probe], check=True, cwd=folder, stdout=subprocess.PIPE, text=True
     ).stdout.split()
@@ -118,9 +113,7 @@ def main() -> None:
     parser.add_argument("backends", nargs="*", default=list(FOREIGN), help="default: both")
     arguments = parser.parse_args()
     readme = (ROOT / "README.md").read_text()
-    programs = {
-        backend: quickstart(readme, backend) for backend in arguments.backends
-    }  # first: it fails fast
+    programs = {backend: quickstart(readme, backend) for backend in arguments.backends}  # first: it fails fast
     os.environ.pop("PYTHONPATH", None)
     with tempfile.TemporaryDirectory(prefix="functional-rb-wheel-") as folder:
         wheel = build_wheel(Path(folder).resolve())
