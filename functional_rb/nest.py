@@ -153,6 +153,7 @@ def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
         ValueError: if the nest has a leaf that the outline lacks, naming its path.
     """
     position = {path: i for i, path in enumerate(structure.paths)}
+    inner = {(), *(path[:k] for path in position for k in range(len(path)))}
     found: dict[int, Any] = {}
 
     def visit(value: Any, path: Path) -> None:
@@ -160,7 +161,7 @@ def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
             found[position[path]] = value
             return
         parts = parts_of(value)
-        if parts is None:
+        if parts is None or path not in inner:
             raise ValueError(
                 f"leaf {show(path)!r}: no such leaf in BufferSpec.item; expected some of {[show(p) for p in position]}"
             )

@@ -747,3 +747,12 @@ def test_another_device_is_refused_and_nothing_is_consumed() -> None:
         with pytest.raises(ValueError, match="priorities: " + message):
             update(state, handles(2), torch.ones(2, **far))
     assert rb.items(state)["id"].tolist() == [0, 1, 2, 3, 0, 0]
+
+
+def test_an_empty_branch_that_the_item_lacks(library: Backend) -> None:
+    state = library.rb.init(frb.BufferSpec({"x": {"y": frb.Unbounded(())}}, 4))
+    state = library.rb.add(state, {"x": {"y": np.zeros(2, np.float32)}})
+    with pytest.raises(ValueError, match=r"leaf 'bogus': no such leaf in BufferSpec.item; expected some of \['x/y'\]"):
+        library.rb.update(state, np.array([0], np.int32), items={"bogus": {}})
+    unchanged = library.rb.update(state, np.array([0], np.int32), items={"x": {}})
+    assert int(library.rb.stale(unchanged)) == 0
