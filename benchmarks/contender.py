@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -99,8 +100,8 @@ def assemble(entries: list[Entry]) -> tuple[list[Contender], list[Unavailable]]:
 
 
 def describe(error: BaseException) -> str:
-    """One line: the error, and its cause where it names one."""
-    line = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    """One line: the error, and its cause where it names one; paths from the environment's folder on."""
+    line = f"{type(error).__name__}: {' '.join(str(error).split())}".replace(f"{sys.prefix}/", "")
     if error.__cause__ is not None:
         line += f" (because {describe(error.__cause__)})"
     return line if len(line) <= 240 else line[:237] + "..."

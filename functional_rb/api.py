@@ -137,7 +137,10 @@ def add(backend: Backend, state: State, items: Any, mask: Any = None, priorities
         (4, [0.0, 1.0, 2.0, 7.0])
     """
     backend.check_state(state, "add")
-    mask, priorities = backend.as_vector(mask, "mask"), backend.as_vector(priorities, "priorities")
+    if mask is not None:
+        mask = backend.as_vector(mask, "mask")
+    if priorities is not None:
+        priorities = backend.as_vector(priorities, "priorities")
     batch = checks.batch(state.spec, items, backend.convert, mask, priorities)
     return backend.add(state, batch.leaves, batch.size, mask, priorities)
 

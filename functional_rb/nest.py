@@ -32,6 +32,11 @@ class Structure:
     type: type | None = None
     keys: tuple[str | int, ...] = ()
     children: tuple[Structure, ...] = ()
+    flat: bool = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Note whether there is but one level, the usual case, which is read without recursion."""
+        object.__setattr__(self, "flat", all(child.kind == "leaf" for child in self.children))
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -119,6 +124,8 @@ def flatten_as(structure: Structure, nest: Any, path: Path = ()) -> list[Any]:
     if structure.kind == "leaf":
         return [nest]
     values = _values_under(structure.keys, nest, path)
+    if structure.flat:
+        return values
     leaves: list[Any] = []
     for key, child, value in zip(structure.keys, structure.children, values, strict=True):
         if child.kind == "leaf":

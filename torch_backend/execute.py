@@ -40,7 +40,9 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
             checks.check_dtype(name, leaf, expected.dtype)
         if leaf.layout is not _STRIDED:
             raise TypeError(f"leaf {name!r}: expected a dense tensor, got {leaf.layout}; give leaf.to_dense()")
-        return plain(leaf)
+        if leaf.requires_grad or (not _compiling() and (leaf.is_neg() or leaf.is_conj())):
+            return plain(leaf)
+        return leaf
     if isinstance(leaf, NUMPY):
         checks.check_dtype(name, leaf, expected.dtype)
         return from_numpy(leaf)
@@ -148,9 +150,10 @@ def _place_some(name: str, tensor: torch.Tensor | None, device: torch.device, ba
 
 
 def _place_leaves(spec: BufferSpec, leaves: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    if all(leaf.device == device and leaf.is_contiguous() for leaf in leaves):
-        return list(leaves)
-    return [place(f"leaf {name!r}", leaf, device) for name, leaf in zip(spec.names, leaves, strict=True)]
+    for leaf in leaves:
+        if leaf.device != device or not leaf.is_contiguous():
+            return [place(f"leaf {name!r}", leaf, device) for name, leaf in zip(spec.names, leaves, strict=True)]
+    return list(leaves)
 
 
 def add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.layout import KEPT_AS
 from functional_rb.native import calls, plan
 from functional_rb.samplers import Drawn
 from torch_backend import ops
@@ -58,12 +60,16 @@ def _address(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
+@functools.cache
+def _stored(spec: BufferSpec) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and dtype of what an item is stored as: its row, and its wide leaves."""
+    wide = [(leaf.shape, ops.DTYPES[KEPT_AS.get(leaf.dtype, leaf.dtype)]) for leaf in spec.layout.wide]
+    return [((spec.layout.row_words,), torch.int32), *wide]
+
+
 def room(spec: BufferSpec, n: int, rows: bool, values: bool) -> Saved:
     """Where a kernel may save what it overwrites in up to n slots; nothing is in it yet."""
-    copies = []
-    if rows:
-        copies.append(torch.empty((n, spec.layout.row_words), dtype=torch.int32))
-        copies += [torch.empty((n, *leaf.shape), dtype=ops.DTYPES[leaf.dtype]) for leaf in spec.layout.wide]
+    copies = [torch.empty((n, *shape), dtype=dtype) for shape, dtype in _stored(spec)] if rows else []
     saved = Saved(torch.empty(n, dtype=torch.int32), copies, torch.empty(n) if values else None)
     saved.count[0] = 0
     return saved
@@ -137,12 +143,21 @@ def update(
     return new
 
 
+@functools.lru_cache(maxsize=1024)
+def _results(spec: BufferSpec, batch: int) -> list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]:
+    """Shape, strides and dtype of each leaf of a sample: allocated by strides, torch is twice as fast."""
+    shapes = [(batch, *leaf.shape) for leaf in spec.leaves]
+    strides = [torch.empty(shape, device="meta").stride() for shape in shapes]
+    dtypes = [ops.DTYPES[leaf.dtype] for leaf in spec.leaves]
+    return list(zip(shapes, strides, dtypes, strict=True))
+
+
 def sample(
     spec: BufferSpec, memory: Memory, counters: torch.Tensor, key: int, batch: int, beta: float
 ) -> tuple[list[torch.Tensor], Drawn, bool]:
     """Draw items: the leaves, what is told of them, and whether anything could be drawn."""
     at = addresses(spec, memory)
-    leaves = [torch.empty((batch, *leaf.shape), dtype=ops.DTYPES[leaf.dtype]) for leaf in spec.leaves]
+    leaves = [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in _results(spec, batch)]
     handles = torch.empty(batch, dtype=torch.int32)
     weights, chances = torch.empty(batch), torch.empty(batch)
     drawable = calls.sample(
