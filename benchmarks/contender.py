@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +16,7 @@ Operation = Literal["add", "sample", "update", "step"]
 OPERATIONS: tuple[Operation, ...] = ("add", "sample", "update", "step")
 
 
-class Contender:
+class Contender(abc.ABC):
     """A filled buffer; each of its operations is one complete call of a user's training loop.
 
     A call returns when its result is ready. `sample` remembers what it drew, and `update` goes through the
@@ -35,17 +36,17 @@ class Contender:
         self.operations = OPERATIONS if sampler == "prioritized" else ("add", "sample", "step")
         self.drawn: deque[Any] = deque(maxlen=32)
 
+    @abc.abstractmethod
     def add(self) -> None:
         """Add one batch."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def sample(self) -> None:
         """Draw one batch and remember its handles."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def update(self) -> None:
         """Write new priorities for a batch drawn before."""
-        raise NotImplementedError
 
     def step(self) -> None:
         """Add, sample and, where there are priorities, update what was just drawn."""

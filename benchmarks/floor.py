@@ -21,6 +21,12 @@ class Gather(Contender):
         self.operations = ("sample",)
         self._gather = gather
 
+    def add(self) -> None:
+        """Not among its operations: the rows stay as they are."""
+
+    def update(self) -> None:
+        """Nor is this."""
+
     def sample(self) -> None:
         self._gather()
 

@@ -112,10 +112,17 @@ def test_who_cannot_be_built_is_reported_with_the_reason_and_the_rest_goes_on() 
     ]
 
 
+class Failing(Counting):
+    """Builds, and then cannot draw."""
+
+    def sample(self) -> None:
+        raise OSError("no such buffer")
+
+
 def test_who_fails_at_the_first_call_is_reported() -> None:
-    ready, failed = assemble([Entry("fails", "jax", "uniform", lambda: Contender("fails", "jax", "uniform"))])
+    ready, failed = assemble([Entry("fails", "jax", "prioritized", lambda: Failing("fails", []))])
     assert ready == []
-    assert failed[0].reason == "NotImplementedError: "
+    assert failed[0].reason == "OSError: no such buffer"
 
 
 def test_a_missing_peer_leaves_its_rows_not_run() -> None:
