@@ -49,7 +49,7 @@ def _take_state(state: State, take: TakeLeaf) -> State:
 
 def _check_dtype(name: str, array: Any) -> None:
     dtype = shown(array.dtype)
-    if dtype in ("int64", "uint64", "float64", "complex128") and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+    if dtype in ("int64", "uint64", "float64", "complex128") and not execute.has_64_bit():
         raise TypeError(
             f"from_dlpack: leaf {name!r}: dtype {dtype} needs JAX's 64-bit mode, which is off; "
             f"call jax.config.update('jax_enable_x64', True), or convert the leaf first"

@@ -85,9 +85,14 @@ def _is_key_type(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+def has_64_bit() -> bool:
+    """Whether JAX was told to have 64-bit dtypes."""
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # JAX defines its options at run time
+
+
 def unsupported(dtype: str) -> str | None:
     """64-bit dtypes, unless JAX was told to have them."""
-    if dtype in ("int64", "uint64", "float64") and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+    if dtype in ("int64", "uint64", "float64") and not has_64_bit():
         narrow = dtype.replace("64", "32")
         return (
             f"needs JAX's 64-bit mode, which is off; call jax.config.update('jax_enable_x64', True) "

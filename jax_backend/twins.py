@@ -67,7 +67,8 @@ def draws(key: jax.Array, batch: int, words: int, kernels: bool) -> jax.Array:
     to thread, which took longer than all the rest of sampling.
     """
     typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
-    default = str(jax.random.key_impl(typed)) == "threefry2x32" and jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+    partitionable: bool = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # defined at run time
+    default = str(jax.random.key_impl(typed)) == "threefry2x32" and partitionable
 
     def core(key: jax.Array) -> jax.Array:
         return (jax.random.bits(key, (batch, words), jnp.uint32) >> 1).astype(jnp.int32)

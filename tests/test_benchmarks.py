@@ -94,8 +94,8 @@ def test_update_goes_through_the_remembered_draws_in_turn_and_a_step_takes_the_n
     contender.drawn.extend(["old", "new"])
     assert [contender.next_drawn() for _ in range(3)] == ["old", "new", "old"]
     taken: list[object] = []
-    contender.update = lambda: taken.append(contender.next_drawn())  # type: ignore[method-assign]
-    contender.sample = lambda: contender.drawn.append("drawn")  # type: ignore[method-assign]
+    contender.update = lambda: taken.append(contender.next_drawn())  # type: ignore[method-assign]  # a stub
+    contender.sample = lambda: contender.drawn.append("drawn")  # type: ignore[method-assign]  # a stub
     contender.step()
     assert taken == ["drawn"]
 

@@ -431,9 +431,9 @@ def test_seeds_are_checked() -> None:
 
     for seed in (1.5, "a", None):
         with pytest.raises(TypeError, match="key: expected a seed as a Python int"):
-            torch_backend.key(seed)  # type: ignore[arg-type]
+            torch_backend.key(seed)  # type: ignore[arg-type]  # refused
     with pytest.raises(TypeError, match=r"made by rb\.key"):
-        torch_backend.split(0)  # type: ignore[arg-type]
+        torch_backend.split(0)  # type: ignore[arg-type]  # refused
 
 
 def other_backend(library: Backend) -> Any:

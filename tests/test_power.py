@@ -29,14 +29,14 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]  # numba is
 def _stored_values(encoded: Any, priorities: Any, out: Any) -> None:
     bits = priorities.view(np.int32)
     for i in range(priorities.size):
         out[i] = fixed.stored_value(encoded, bits[i])
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]  # numba is
 def _weights(values: Any, smallest: Any, beta: Any, out: Any) -> None:
     base = fixed.log2_biased(fixed.bits_of(smallest))
     for i in range(values.size):

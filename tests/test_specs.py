@@ -122,7 +122,7 @@ def test_composites_are_values() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError, match="immutable"):
         spec.a = frb.Binary()
     with pytest.raises(TypeError):
-        spec["a"] = frb.Binary()  # type: ignore[index]
+        spec["a"] = frb.Binary()  # type: ignore[index]  # refused
 
 
 ITEMS = {
@@ -155,7 +155,7 @@ def test_buffer_specs_are_values(item: Any) -> None:
     ]
     assert spec not in different
     with pytest.raises(dataclasses.FrozenInstanceError):
-        spec.capacity = 7  # type: ignore[misc]
+        spec.capacity = 7  # type: ignore[misc]  # refused
 
 
 def test_the_order_of_keys_tells_specs_apart() -> None:

@@ -33,6 +33,7 @@ def _stamped(locator: Any) -> Any:
 
 
 class _Results(caching.CompileResultCacheImpl):
+    # Not annotated as a ClassVar, as the linter would have it, because numba's own is not.
     _locator_classes = [_stamped(locator) for locator in caching.CompileResultCacheImpl._locator_classes]  # noqa: RUF012
 
 
