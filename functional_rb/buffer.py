@@ -44,10 +44,7 @@ def add(
     capacity = spec.capacity
     counters = ring.read(state.counters)
     write = ring.plan_write(ops, counters, batch, capacity, mask)
-    n = write.slots.shape[0]
-    chosen = [_pick(ops, leaf, write.source, n) for leaf in leaves]
-    rows, wide = layout.pack(ops, spec.layout, chosen, like=write.slots)
-    stored = _write(ops, state, write.slots, rows, wide, write.live)
+    stored = layout.store(ops, spec.layout, state.rows, state.wide, write.slots, write.source, write.live, leaves)
     tree, rejected, peak = state.tree, ops.full_like(counters.size, 0), counters.peak
     if isinstance(spec.sampler, Prioritized):
         values, rejected = _initial_values(ops, spec.sampler, state.tree, counters, write, priorities)
@@ -74,7 +71,7 @@ def _initial_values(
     default = default + ops.cast(ops.full_like(write.slots, 0), "float32")
     if priorities is None:
         return default, ops.full_like(counters.size, 0)
-    chosen = _pick(ops, priorities, write.source, write.slots.shape[0])
+    chosen = layout.pick(ops, priorities, write.source, write.slots.shape[0])
     values, good = sampler.stored_value(ops, chosen)
     bad = ~good if write.live is None else ~good & write.live
     return ops.where(good, values, default), ops.count(bad)
@@ -107,8 +104,7 @@ def update(
         winner, replaced = order.winners(ops, live)
         old = read(ops, state, spec, slots)
         new = [ops.take(replacements[i], winner) if i in replacements else leaf for i, leaf in enumerate(old)]
-        packed = layout.pack(ops, spec.layout, new, like=slots)
-        rows, wide = _write(ops, state, slots, *packed, replaced)
+        rows, wide = layout.store(ops, spec.layout, rows, wide, slots, None, replaced, new)
     if priorities is not None and isinstance(spec.sampler, Prioritized):
         values, good = spec.sampler.stored_value(ops, priorities)
         rejected = ops.count(live & ~good)
@@ -154,8 +150,7 @@ class _Duplicates(NamedTuple):
 
 def read(ops: Ops, state: State | Arrays, spec: BufferSpec, slots: Array) -> list[Array]:
     """The leaves [B, *shape] that lie in given slots."""
-    wide = [ops.take(array, slots) for array in state.wide]
-    return layout.unpack(ops, spec.layout, ops.take(state.rows, slots), wide)
+    return layout.read(ops, spec.layout, state.rows, state.wide, slots)
 
 
 def get(ops: Ops, state: State | Arrays, spec: BufferSpec, handles: Array) -> list[Array]:
@@ -170,37 +165,8 @@ def is_live(ops: Ops, state: State | Arrays, spec: BufferSpec, handles: Array) -
     return ring.locate(ops, ring.read(state.counters), handles, spec.capacity)[1]
 
 
-def _pick(ops: Ops, leaf: Array, source: Array | None, n: int) -> Array:
-    """The rows of a batch that are written: those given, or the last n."""
-    return leaf[leaf.shape[0] - n :] if source is None else ops.take(leaf, source)
-
-
-def _write(
-    ops: Ops,
-    state: State | Arrays,
-    slots: Array,
-    rows: Array,
-    wide: Sequence[Array],
-    live: Array | None,
-) -> tuple[Array, tuple[Array, ...]]:
-    """Set storage rows; where not live, write back what is there."""
-    new = [_set_rows(ops, old, slots, values, live) for old, values in zip(state.wide, wide, strict=True)]
-    return _set_rows(ops, state.rows, slots, rows, live), tuple(new)
-
-
 def _blank(ops: Ops, values: Array, live: Array) -> Array:
-    return ops.where(_along(live, values), values, ops.full_like(values, 0))
-
-
-def _along(live: Array, values: Array) -> Array:
-    """A mask [B] shaped to select among values [B, ...]."""
-    return live.reshape(-1, *[1] * (values.ndim - 1))
-
-
-def _set_rows(ops: Ops, array: Array, slots: Array, values: Array, live: Array | None) -> Array:
-    if live is not None:
-        values = ops.where(_along(live, values), values, ops.take(array, slots))
-    return ops.set_at(array, slots, values)
+    return ops.where(layout.along(live, values), values, ops.full_like(values, 0))
 
 
 def _write_values(

@@ -163,3 +163,60 @@ def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list
             piece = ops.bitcast(piece, "uint8")[:, start : start + leaf.nbytes]
         leaves.append(ops.bitcast(piece, leaf.dtype).reshape(batch, *leaf.shape))
     return leaves
+
+
+def read(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> list[Array]:
+    """The leaves [B, *shape] of the items that lie in slots int32 [B] of a storage."""
+    if ops.native is not None:
+        return ops.native.read(layout, rows, wide, slots)
+    return unpack(ops, layout, ops.take(rows, slots), [ops.take(array, slots) for array in wide])
+
+
+def store(
+    ops: Ops,
+    layout: Layout,
+    rows: Array,
+    wide: Sequence[Array],
+    slots: Array,
+    source: Array | None,
+    live: Array | None,
+    leaves: Sequence[Array],
+) -> tuple[Array, tuple[Array, ...]]:
+    """Write rows of a batch to a storage.
+
+    Args:
+        ops: the backend.
+        layout: of the item.
+        rows: int32 [capacity, row_words].
+        wide: the arrays of the leaves that are not packed.
+        slots: int32 [n]; equal ones come with equal rows.
+        source: int32 [n], which row of the batch goes to each slot; None if its last n do, in their order.
+        live: bool [n], which slots are written at all; None if all are.
+        leaves: [B, *shape], in the order of the layout.
+
+    Returns:
+        The new rows and wide arrays.
+    """
+    if ops.native is not None:
+        return ops.native.store(layout, rows, wide, slots, source, live, leaves)
+    chosen = [pick(ops, leaf, source, slots.shape[0]) for leaf in leaves]
+    new_rows, new_wide = pack(ops, layout, chosen, like=slots)
+    written = [_set_rows(ops, old, slots, values, live) for old, values in zip(wide, new_wide, strict=True)]
+    return _set_rows(ops, rows, slots, new_rows, live), tuple(written)
+
+
+def pick(ops: Ops, leaf: Array, source: Array | None, n: int) -> Array:
+    """The rows of a batch that `source` int32 [n] names, or the last n."""
+    return leaf[leaf.shape[0] - n :] if source is None else ops.take(leaf, source)
+
+
+def along(live: Array, values: Array) -> Array:
+    """A mask [B] shaped to select among values [B, ...]."""
+    return live.reshape(-1, *[1] * (values.ndim - 1))
+
+
+def _set_rows(ops: Ops, array: Array, slots: Array, values: Array, live: Array | None) -> Array:
+    """Set storage rows; where not live, write back what is there."""
+    if live is not None:
+        values = ops.where(along(live, values), values, ops.take(array, slots))
+    return ops.set_at(array, slots, values)

@@ -8,14 +8,49 @@ throughout, because JAX has no others unless asked, and none of the algorithms l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from functional_rb.layout import Layout
 
 Array = Any
 """An array of the backend: `jax.Array` (or a tracer) on JAX, `torch.Tensor` on torch."""
 
 
+class Native(Protocol):
+    """Parts of the core as compiled kernels, each equal to what the core makes of the primitives, bit for bit."""
+
+    def descend(self, tree: Array, capacity: int, draws: Array) -> Array:
+        """`sum_tree.descend`."""
+        ...
+
+    def set_leaves(self, tree: Array, capacity: int, leaves: Array, values: Array) -> Array:
+        """`sum_tree.set_leaves`."""
+        ...
+
+    def read(self, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> list[Array]:
+        """`layout.read`: the leaves [B, *shape] that lie in slots int32 [B]."""
+        ...
+
+    def store(
+        self,
+        layout: Layout,
+        rows: Array,
+        wide: Sequence[Array],
+        slots: Array,
+        source: Array | None,
+        live: Array | None,
+        leaves: Sequence[Array],
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """`layout.store`: rows of leaves [B, *shape] to slots int32 [n]."""
+        ...
+
+
 class Ops(Protocol):
     """The primitives of one backend."""
+
+    native: Native | None
+    """Kernels for what is worth one, or None: then the primitives do everything."""
 
     def zeros(self, shape: Sequence[int], dtype: str, device: Any = None) -> Array:
         """Zeros; pages that nobody wrote cost nothing where the system allows it."""
@@ -49,6 +84,10 @@ class Ops(Protocol):
         """`x` with `x[index] = values` along the first axis; equal indices come with equal values."""
         ...
 
+    def set_flat(self, x: Array, index: Array, values: Array) -> Array:
+        """Likewise for `x` seen as one vector, keeping its shape."""
+        ...
+
     def where(self, condition: Array, x: Array, y: Array) -> Array:
         """`x` where the condition holds, `y` elsewhere."""
         ...
@@ -66,7 +105,7 @@ class Ops(Protocol):
         ...
 
     def cummax(self, x: Array) -> Array:
-        """Running maxima of a vector."""
+        """Running maxima along the last axis."""
         ...
 
     def count(self, mask: Array) -> Array:
@@ -74,7 +113,7 @@ class Ops(Protocol):
         ...
 
     def argsort(self, x: Array) -> Array:
-        """The positions that sort a vector, equal elements in their order (stable), int32."""
+        """The positions that sort each vector along the last axis, equal elements in their order (stable), int32."""
         ...
 
     def searchsorted(self, ascending: Array, values: Array, side: Literal["left", "right"]) -> Array:

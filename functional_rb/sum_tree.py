@@ -126,7 +126,7 @@ def refresh(ops: Ops, tree: Array, capacity: int, leaves: Array, nodes_touched: 
         ]
         starts = (level.sums, level.smallest, level.largest)
         places = ops.concat([start * FANOUT + nodes for start in starts], 0)
-        tree = ops.set_at(tree.reshape(-1), places, ops.concat(parts, 0)).reshape(tree.shape)
+        tree = ops.set_flat(tree, places, ops.concat(parts, 0))
     return tree
 
 
@@ -137,7 +137,9 @@ def get_leaves(ops: Ops, tree: Array, leaves: Array) -> Array:
 
 def set_leaves(ops: Ops, tree: Array, capacity: int, leaves: Array, values: Array, consecutive: bool = False) -> Array:
     """Set leaves int32 [n] to float32 [n] (equal leaves come with equal values) and refresh what is above them."""
-    tree = ops.set_at(tree.reshape(-1), leaves, values).reshape(tree.shape)
+    if ops.native is not None:
+        return ops.native.set_leaves(tree, capacity, leaves, values)
+    tree = ops.set_flat(tree, leaves, values)
     return refresh(ops, tree, capacity, leaves, leaves.shape[0] if consecutive else None)
 
 
@@ -183,6 +185,8 @@ def descend(ops: Ops, tree: Array, capacity: int, draws: Array) -> Array:
     Returns:
         Leaves, int32 [B].
     """
+    if ops.native is not None:
+        return ops.native.descend(tree, capacity, draws)
     levels = geometry(capacity).levels
     node = ops.full_like(draws[:, 0], 0)
     for depth, level in enumerate(reversed(levels)):

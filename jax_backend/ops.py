@@ -10,7 +10,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from functional_rb.dtypes import ITEMSIZE
+from functional_rb.ops import Native
 from functional_rb.power import TABLES
+
+native: Native | None = None
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> jax.Array:
@@ -66,6 +69,11 @@ def set_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
     return x.at[index].set(values, mode="promise_in_bounds")
 
 
+def set_flat(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
+    """Likewise for `x` seen as one vector."""
+    return set_at(x.reshape(-1), index, values).reshape(x.shape)
+
+
 def where(condition: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
     """Choose element by element."""
     return jnp.where(condition, x, y)
@@ -87,8 +95,8 @@ def cumsum(x: jax.Array) -> jax.Array:
 
 
 def cummax(x: jax.Array) -> jax.Array:
-    """Running maxima."""
-    return lax.cummax(x)
+    """Running maxima along the last axis."""
+    return lax.cummax(x, x.ndim - 1)
 
 
 def count(mask: jax.Array) -> jax.Array:
@@ -98,7 +106,7 @@ def count(mask: jax.Array) -> jax.Array:
 
 def argsort(x: jax.Array) -> jax.Array:
     """Stable sorting permutation."""
-    _, order = lax.sort((x, lax.iota(jnp.int32, x.shape[0])), num_keys=1, is_stable=True)
+    _, order = lax.sort((x, lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)), num_keys=1, is_stable=True)
     return order
 
 

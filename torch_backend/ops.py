@@ -11,7 +11,10 @@ from typing import Any, Literal
 import torch
 
 from functional_rb.dtypes import ITEMSIZE
+from functional_rb.ops import Native
 from functional_rb.power import MASK, TABLES
+
+native: Native | None = None
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE}
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -70,6 +73,12 @@ def set_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.
     return x
 
 
+def set_flat(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Likewise for `x` seen as one vector."""
+    set_at(x.view(-1), index, values)
+    return x
+
+
 def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Choose element by element."""
     if x.dtype in SIGNED:
@@ -94,8 +103,8 @@ def cumsum(x: torch.Tensor) -> torch.Tensor:
 
 
 def cummax(x: torch.Tensor) -> torch.Tensor:
-    """Running maxima."""
-    return torch.cummax(x, 0).values
+    """Running maxima along the last axis."""
+    return torch.cummax(x, -1).values
 
 
 def count(mask: torch.Tensor) -> torch.Tensor:
