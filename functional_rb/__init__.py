@@ -5,10 +5,21 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 """
 
 from functional_rb.buffer_spec import BufferSpec, spec_of
-from functional_rb.samplers import Prioritized, Uniform
+from functional_rb.samplers import (
+    Fifo,
+    Lifo,
+    Prioritized,
+    PrioritizedSlices,
+    Queue,
+    Recency,
+    Slices,
+    SlicesWithoutReplacement,
+    Uniform,
+    WithoutReplacement,
+)
 from functional_rb.specs import ArraySpec, Binary, Bounded, Composite, Domain, Unbounded
-from functional_rb.state import Sample, State
-from functional_rb.writers import RoundRobin
+from functional_rb.state import Crop, Sample, State
+from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
 
 __version__ = "0.1.0"
 
@@ -18,12 +29,25 @@ __all__ = [
     "Bounded",
     "BufferSpec",
     "Composite",
+    "Crop",
     "Domain",
+    "Fifo",
+    "Immutable",
+    "Lifo",
+    "MaxValue",
     "Prioritized",
+    "PrioritizedSlices",
+    "Queue",
+    "Recency",
+    "Reservoir",
     "RoundRobin",
     "Sample",
+    "Slices",
+    "SlicesWithoutReplacement",
     "State",
+    "StopWhenFull",
     "Unbounded",
     "Uniform",
+    "WithoutReplacement",
     "spec_of",
 ]

@@ -5,15 +5,17 @@ A backend binds each of these to itself and takes over its docstring; the exampl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from functional_rb import checks, nest, ring
+from functional_rb import checks, counters, nest
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.ops import Array
 from functional_rb.samplers import Drawn
+from functional_rb.samplers.passes import PASSES
 from functional_rb.specs import ArraySpec
-from functional_rb.state import Sample, State
+from functional_rb.state import Crop, Sample, State
+from functional_rb.writers import REFUSED
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,12 +48,22 @@ class Backend(Protocol):
         ...
 
     def add(
-        self, state: State, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None
+        self,
+        state: State,
+        leaves: Sequence[Array],
+        batch: int,
+        mask: Array | None,
+        priorities: Array | None,
+        key: Any,
     ) -> State:
         """Write a batch."""
         ...
 
-    def sample(self, state: State, key: Array, batch: int, beta: Any) -> tuple[list[Array], Drawn]:
+    def known(self, state: State, mask: Array | None) -> tuple[Any, Any] | None:
+        """The state's counters and a mask as NumPy arrays, None while tracing."""
+        ...
+
+    def sample(self, state: State, key: Array, batch: int, beta: Any) -> tuple[State, list[Array], Drawn]:
         """Draw items."""
         ...
 
@@ -73,8 +85,18 @@ class Backend(Protocol):
         """Whether handles name stored items."""
         ...
 
-    def has_priority(self, state: State) -> Array:
-        """Whether some item has a positive priority."""
+    def split(self, key: Any) -> Any:
+        """Two keys from one."""
+        ...
+
+    def random_crop(
+        self, leaves: Sequence[Array], lengths: Array | None, key: Any, length: int
+    ) -> tuple[list[Array], Array, Array]:
+        """`crop.random_crop`."""
+        ...
+
+    def drawable(self, state: State, n: int) -> Array:
+        """Whether n can be drawn."""
         ...
 
 
@@ -88,46 +110,63 @@ def documented_by(core: Callable[..., Any]) -> Callable[[F], F]:
     return attach
 
 
-def init(backend: Backend, spec: BufferSpec, device: Any = None) -> State:
-    """Make an empty buffer.
+def init(backend: Backend, spec: BufferSpec, device: Any = None, items: Any = None) -> State:
+    """Make a buffer.
 
     Args:
         spec: what it holds.
         device: where its arrays live; the backend's default if None.
+        items: what it holds at first, a batch as for `add`; how an `Immutable` buffer is filled.
 
     Returns:
-        A state of size 0.
+        A state of size 0, or one that holds the items.
 
     Raises:
         TypeError: if `spec` is no `BufferSpec`, or the backend lacks a dtype of it, naming the leaf.
+        ValueError: if an `Immutable` buffer gets no items, or more than fit.
 
     Example:
         >>> state = rb.init(frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4))
         >>> int(rb.size(state))
         0
+        >>> spec = frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4, writer=frb.Immutable())
+        >>> int(rb.size(rb.init(spec, items={"reward": np.arange(3, dtype=np.float32)})))
+        3
     """
     checks.check_spec(spec)
     checks.leaves_for_backend(spec, backend.unsupported)
-    return backend.init(spec, device)
+    state = backend.init(spec, device)
+    if items is None:
+        checks.may_start_empty(spec)
+        return state
+    batch = checks.batch(spec, items, backend.convert, None, None)
+    checks.fits_at_first(spec, batch.size)
+    return backend.add(state, batch.leaves, batch.size, None, None, None)
 
 
-def add(backend: Backend, state: State, items: Any, mask: Any = None, priorities: Any = None) -> State:
-    """Write items; the oldest are replaced once the buffer is full.
+def add(backend: Backend, state: State, items: Any, mask: Any = None, priorities: Any = None, key: Any = None) -> State:
+    """Write items; where they go, and what they replace, is the writer's to say: by default the oldest are replaced.
 
     Args:
         state: the buffer.
         items: a nest like `spec.item`: a batch, leaves [B, *shape], or one item, leaves [*shape]. Of a batch
-            larger than the capacity the last `capacity` items are kept.
-        mask: bool [B]; only the marked rows are written, at a fixed shape, so that it can be compiled.
-        priorities: float32 [B], before alpha; by default new items get what `Prioritized.new_priority` says.
-            A bad one (NaN, infinite, negative) is counted in `rejected(state)`, and its item gets the default.
+            larger than the capacity the last `capacity` items are kept. With lanes, leaves [E, *shape] for one step
+            of each lane, or [T, E, *shape].
+        mask: bool [B] (with lanes [E] or [T, E]); only the marked rows are written, at a fixed shape, so that it can be
+            compiled. An environment that did not step leaves no gap in its lane.
+        priorities: float32 in the shape of the mask, before alpha; by default new items get what
+            `Prioritized.new_priority` says. A bad one (NaN, infinite, negative) is counted in `rejected(state)`, and
+            its item gets the default.
+        key: randomness, from `key(seed)` or `split`, for a writer that draws (`Reservoir`).
 
     Returns:
         The new state. The given one still reads as it did.
 
     Raises:
         TypeError: for a leaf of another dtype or kind, naming it.
-        ValueError: for a missing leaf, another structure, or a shape that does not fit, naming the leaf.
+        ValueError: for a missing leaf, another structure, or a shape that does not fit, naming the leaf; for items
+            that a full `StopWhenFull` buffer has no room for, where that is known (while tracing they are
+            refused and counted in `refused(state)`); for any write to an `Immutable` one; for a missing key.
 
     Example:
         >>> state = rb.init(frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4))
@@ -136,19 +175,32 @@ def add(backend: Backend, state: State, items: Any, mask: Any = None, priorities
         >>> int(rb.size(state)), rb.items(state)["reward"].tolist()
         (4, [0.0, 1.0, 2.0, 7.0])
     """
-    backend.check_state(state, "add")
+    return backend.add(state, *check_add(backend, state, items, mask, priorities, key))
+
+
+def check_add(
+    backend: Backend, state: State, items: Any, mask: Any, priorities: Any, key: Any, function: str = "add"
+) -> tuple[list[Array], int, Array | None, Array | None, Any]:
+    """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], and the key."""
+    backend.check_state(state, function)
+    spec = state.spec
     if mask is not None:
         mask = backend.as_vector(mask, "mask")
     if priorities is not None:
         priorities = backend.as_vector(priorities, "priorities")
-    batch = checks.batch(state.spec, items, backend.convert, mask, priorities)
-    return backend.add(state, batch.leaves, batch.size, mask, priorities)
+    batch = checks.batch(spec, items, backend.convert, mask, priorities)
+    if not spec.plain or not spec.writer.overwrites:
+        checks.check_writable(spec)
+        checks.check_writer_key(spec, key)
+        if not spec.writer.overwrites:
+            checks.check_room(spec, batch.size, backend.known(state, mask))
+    return batch.leaves, batch.size, batch.mask, batch.priorities, key
 
 
 def sample(
     backend: Backend, state: State, key: Any, batch_size: int | None = None, beta: Any = None
 ) -> tuple[State, Sample[Any]]:
-    """Draw items, with replacement.
+    """Draw items, as the sampler of the spec says.
 
     Args:
         state: the buffer.
@@ -170,15 +222,29 @@ def sample(
         >>> sample.items["reward"].shape[0], sample.weights.tolist()
         (2, [1.0, 1.0])
     """
+    size, beta = check_sample(backend, state, batch_size, beta)
+    state, leaves, drawn = backend.sample(state, key, size, beta)
+    return state, as_sample(backend, state.spec, size, leaves, drawn)
+
+
+def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any) -> tuple[int, Any]:
+    """The checked arguments of `sample`: how many to draw, and beta."""
     backend.check_state(state, "sample")
     spec = state.spec
     size = checks.batch_size(spec, batch_size)
     if not isinstance(beta, (int, float)):
         beta = backend.as_vector(beta, "beta")
     checks.check_beta(spec, beta)
-    leaves, drawn = backend.sample(state, key, size, getattr(spec.sampler, "beta", 0.0) if beta is None else beta)
-    items = nest.unflatten(spec.structure, leaves, backend.build_mapping, (size,))
-    return state, Sample(items, drawn.handles, drawn.weights, drawn.probabilities)
+    if not spec.plain:
+        spec.sampler.check_batch(spec, size)
+    return size, getattr(spec.sampler, "beta", 0.0) if beta is None else beta
+
+
+def as_sample(backend: Backend, spec: BufferSpec, size: int, leaves: list[Array], drawn: Drawn) -> Sample[Any]:
+    """Leaves put together, and what is told of them."""
+    lead = (size,) if spec.plain else spec.sampler.leading_shape(size)
+    items = nest.unflatten(spec.structure, leaves, backend.build_mapping, lead)
+    return Sample(items, *drawn)
 
 
 def update(backend: Backend, state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
@@ -297,11 +363,11 @@ def size(backend: Backend, state: State) -> Array:
         2
     """
     backend.check_state(state, "size")
-    return ring.read(state.counters).size
+    return state.counters[..., counters.SIZE]
 
 
 def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
-    """Whether at least n items are stored and some can be drawn, a bool scalar.
+    """Whether a batch of n can be drawn, a bool scalar: at least n items are stored and some can be drawn.
 
     Args:
         state: the buffer.
@@ -315,17 +381,125 @@ def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
     """
     backend.check_state(state, "can_sample")
     needed = state.spec.batch_size or 1 if n is None else checks.count("can_sample", "n", n)
-    enough = ring.read(state.counters).size >= max(needed, 1)
-    return enough if state.tree is None else enough & backend.has_priority(state)
+    return backend.drawable(state, max(needed, 1))
 
 
 def rejected(backend: Backend, state: State) -> Array:
     """How many bad priorities (NaN, infinite, negative) have been refused, an int32 scalar."""
     backend.check_state(state, "rejected")
-    return ring.read(state.counters).rejected
+    return state.counters[..., counters.REJECTED]
 
 
 def stale(backend: Backend, state: State) -> Array:
     """How many handles of overwritten items `update` has dropped, an int32 scalar."""
     backend.check_state(state, "stale")
-    return ring.read(state.counters).stale
+    return state.counters[..., counters.STALE]
+
+
+def refused(backend: Backend, state: State) -> Array:
+    """How many items the writer has refused, an int32 scalar: for want of room, or because their rank was NaN."""
+    backend.check_state(state, "refused")
+    return _more(state, REFUSED)
+
+
+def passes(backend: Backend, state: State) -> Array:
+    """How many passes without replacement are done, an int32 scalar; 0 for samplers that have none.
+
+    Example:
+        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.WithoutReplacement())
+        >>> state = rb.add(rb.init(spec), (np.zeros(4, np.float32),))
+        >>> state, sample = rb.sample(state, rb.key(0), 3)
+        >>> state, short = rb.sample(state, rb.key(1), 3)
+        >>> int(rb.passes(state)), short.mask.tolist()
+        (1, [True, False, False])
+    """
+    backend.check_state(state, "passes")
+    return _more(state, PASSES)
+
+
+def epochs(
+    backend: Backend, state: State, key: Any, batch_size: int | None = None, n: int = 1
+) -> Generator[tuple[State, Sample[Any]], State | None, None]:
+    """Go through the buffer n times, batch by batch, the last batch of a pass without its padding.
+
+    Args:
+        state: a buffer whose sampler is `WithoutReplacement` or `SlicesWithoutReplacement`. A pass that is under way
+            counts as the first.
+        key: randomness, from `key(seed)` or `split`.
+        batch_size: by default the spec's.
+        n: how many passes.
+
+    Yields:
+        The state after each draw, and the sample. To go on with another state (after `update`, say), send it.
+
+    Raises:
+        ValueError: for another sampler, or as `sample` does.
+
+    Example:
+        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=8, sampler=frb.WithoutReplacement(shuffle=False))
+        >>> state = rb.add(rb.init(spec), (np.arange(5, dtype=np.float32),))
+        >>> [sample.items[0].tolist() for state, sample in rb.epochs(state, rb.key(0), 2)]
+        [[0.0, 1.0], [2.0, 3.0], [4.0]]
+    """
+    backend.check_state(state, "epochs")
+    checks.check_passes(state.spec)
+    wanted = int(passes(backend, state)) + checks.count("epochs", "n", n)
+    while int(passes(backend, state)) < wanted:
+        key, now = backend.split(key)
+        state, drawn = sample(backend, state, now, batch_size)
+        following = yield state, _unpadded(backend, state.spec, drawn)
+        state = state if following is None else following
+
+
+def _unpadded(backend: Backend, spec: BufferSpec, sample: Sample[Any]) -> Sample[Any]:
+    """A sample without the rows behind the last real one."""
+    mask = sample.mask
+    assert mask is not None
+    rows = int(mask.reshape(sample.weights.shape[0], -1)[:, 0].sum())
+    steps = mask.shape[0] // max(sample.weights.shape[0], 1) * rows  # of flat slices there are several in a row
+    lead = (steps, *mask.shape[1:])
+    leaves = [leaf[:steps] for leaf in nest.flatten_as(spec.structure, sample.items)]
+    told = [x if x is None else x[: rows if x.shape[0] != mask.shape[0] else steps] for x in sample[1:]]
+    return Sample(nest.unflatten(spec.structure, leaves, backend.build_mapping, lead), *told)
+
+
+def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: Any = None) -> Crop[Any]:
+    """Cut a random piece out of each of a batch of trajectories, for buffers whose items are whole trajectories.
+
+    Args:
+        items: a nest of arrays [B, T, *shape], such as `sample.items`.
+        key: randomness, from `key(seed)` or `split`.
+        length: steps of a piece.
+        lengths: int32 [B], how many of the T steps are real; T by default. The rest is padding.
+
+    Returns:
+        The pieces, [B, length, *shape], every start from which a piece is whole being equally likely, with their
+        starts and a mask; a trajectory shorter than a piece comes from its start on, masked behind its end.
+
+    Raises:
+        TypeError: for a leaf that is no array of the backend, or lengths that are not int32.
+        ValueError: if a leaf is not [B, T, ...] as the first one is, or `length` is not from 1 to T.
+
+    Example:
+        >>> whole = {"reward": np.arange(10, dtype=np.float32)[None]}
+        >>> piece = rb.random_crop(whole, rb.key(0), length=3)
+        >>> start = int(piece.starts[0])
+        >>> piece.items["reward"][0].tolist() == [start, start + 1, start + 2]
+        True
+    """
+    leaves, structure = nest.flatten(items, lambda x: hasattr(x, "dtype") and not hasattr(x, "keys"))
+    names = [nest.show(path) for path in structure.paths]
+    arrays = [backend.as_vector(leaf, f"leaf {name!r}") for name, leaf in zip(names, leaves, strict=True)]
+    batch = checks.crop(names, arrays, length)
+    if lengths is not None:
+        lengths = backend.as_vector(lengths, "lengths")
+        checks.crop_lengths(lengths, batch)
+    cut, starts, mask = backend.random_crop(arrays, lengths, key, length)
+    return Crop(nest.unflatten(structure, cut, backend.build_mapping, (batch, length)), starts, mask)
+
+
+def _more(state: State, name: str) -> Array:
+    """One number that sampler or writer keep; 0 for those that do not."""
+    if name not in dict(state.spec.counter_names):
+        return state.counters[..., counters.SIZE] * 0
+    return counters.read(state.spec, state.counters).more[name][0]

@@ -59,6 +59,7 @@ def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, Any]:
         "wide": tuple(take_leaf(f"state.wide[{k}]", array) for k, array in enumerate(state.wide)),
         "tree": None if state.tree is None else take_leaf("state.tree", state.tree),
         "counters": take_leaf("state.counters", state.counters),
+        "kept": {name: take_leaf(f"state.kept[{name!r}]", array) for name, array in state.kept.items()},
     }
 
 

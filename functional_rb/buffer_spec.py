@@ -9,9 +9,15 @@ from typing import Any
 from functional_rb import layout, nest, ring, sum_tree
 from functional_rb.layout import Layout
 from functional_rb.nest import Structure
-from functional_rb.samplers import Prioritized, Uniform
+from functional_rb.ring import Ring
+from functional_rb.samplers import Sampler, Uniform
+from functional_rb.samplers.base import KeptArray, SamplerBase
 from functional_rb.specs import ArraySpec, freeze
-from functional_rb.writers import RoundRobin
+from functional_rb.writers import Writer
+from functional_rb.writers.base import WriterBase
+
+_BY_SAMPLER: Any = None
+"""Stands for the sampler's default writer until the spec is made."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,10 +28,14 @@ class BufferSpec:
         item: a nest (dicts, tuples, NamedTuples, dataclasses) of `ArraySpec`s; dicts become `Composite`s.
         capacity: how many items fit, 1 to 2^31 - 1.
         sampler: how items are drawn.
-        writer: where new ones go.
+        writer: where new ones go; by default what the sampler needs, `RoundRobin()` for most.
         batch_size: the default for `sample`.
+        lanes: E environments written in step: items come as [E, *shape] or [T, E, *shape], and each lane is a ring
+            of `capacity // lanes` items. None for items without such an axis.
         structure, leaves, names, layout: derived: the item's outline, its specs in order, their paths as errors show
             them, and where they lie in storage.
+        ring, kept, counter_names: derived: the lanes' rings, and what sampler and writer keep.
+        plain: derived: whether the kernels that carry whole functions out know this buffer.
 
     Raises:
         TypeError: if a leaf of `item` is no spec, or another field is of a wrong type.
@@ -40,14 +50,19 @@ class BufferSpec:
 
     item: Any
     capacity: int
-    sampler: Uniform | Prioritized = dataclasses.field(default_factory=Uniform)
-    writer: RoundRobin = dataclasses.field(default_factory=RoundRobin)
+    sampler: Sampler = dataclasses.field(default_factory=Uniform)
+    writer: Writer = _BY_SAMPLER
     batch_size: int | None = None
+    lanes: int | None = None
 
     structure: Structure = dataclasses.field(init=False, repr=False)
     leaves: tuple[ArraySpec, ...] = dataclasses.field(init=False, repr=False)
     names: tuple[str, ...] = dataclasses.field(init=False, repr=False)
     layout: Layout = dataclasses.field(init=False, repr=False)
+    ring: Ring = dataclasses.field(init=False, repr=False)
+    kept: dict[str, KeptArray] = dataclasses.field(init=False, repr=False)
+    counter_names: tuple[tuple[str, int], ...] = dataclasses.field(init=False, repr=False)
+    plain: bool = dataclasses.field(init=False, repr=False)
     _hash: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -55,16 +70,42 @@ class BufferSpec:
         object.__setattr__(self, "capacity", _count("capacity", self.capacity, ring.INT32_MAX))
         if self.batch_size is not None:
             object.__setattr__(self, "batch_size", _count("batch_size", self.batch_size, ring.INT32_MAX))
-        for field, expected in (("sampler", Uniform | Prioritized), ("writer", RoundRobin)):
-            value = getattr(self, field)
-            if not isinstance(value, expected):
-                hint = f"; write {value.__name__}()" if isinstance(value, type) else ""
-                raise TypeError(f"BufferSpec.{field}: expected an instance of {expected}, got {value!r}{hint}")
+        _check_kind("sampler", self.sampler, SamplerBase, "frb.Uniform()")
+        if self.writer is _BY_SAMPLER:
+            object.__setattr__(self, "writer", self.sampler.default_writer())
+        _check_kind("writer", self.writer, WriterBase, "frb.RoundRobin()")
+        self._plan_lanes()
         if self.sampler.tree_rows(self.capacity) * sum_tree.FANOUT > ring.INT32_MAX:
             raise ValueError(
                 f"BufferSpec.capacity: the sum tree of {self.capacity} items needs more than 2^31 nodes; "
                 f"use frb.Uniform() or several buffers"
             )
+        self._plan_storage()
+        self._plan_members()
+        object.__setattr__(self, "_hash", hash(self._key))
+
+    def _plan_lanes(self) -> None:
+        if self.lanes is not None:
+            object.__setattr__(self, "lanes", _count("lanes", self.lanes, self.capacity))
+        # A writer that chooses slots takes the items of all lanes together.
+        lanes = self.lanes or 1 if self.writer.in_order else 1
+        if self.capacity % lanes:
+            raise ValueError(
+                f"BufferSpec.capacity: expected a multiple of lanes={lanes}, got {self.capacity}; "
+                f"{self.capacity - self.capacity % lanes} would do"
+            )
+        object.__setattr__(self, "ring", Ring(self.capacity, lanes))
+
+    def _plan_members(self) -> None:
+        """Let sampler and writer find their leaves, check the rest, and say what they keep."""
+        object.__setattr__(self, "sampler", self.sampler.resolve(self))
+        self.sampler.check(self)
+        self.writer.check(self)
+        object.__setattr__(self, "kept", self.sampler.kept(self) | self.writer.kept(self))
+        object.__setattr__(self, "counter_names", self.sampler.counters(self) + self.writer.counters(self))
+        object.__setattr__(self, "plain", self.ring.lanes == 1 and self.sampler.plain and self.writer.plain)
+
+    def _plan_storage(self) -> None:
         item = freeze(self.item)
         leaves, structure = nest.flatten(item, lambda x: isinstance(x, ArraySpec))
         for path, leaf in zip(structure.paths, leaves, strict=True):
@@ -85,11 +126,10 @@ class BufferSpec:
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "_hash", hash(self._key))
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        return self.structure, self.leaves, self.capacity, self.sampler, self.writer, self.batch_size
+        return self.structure, self.leaves, self.capacity, self.sampler, self.writer, self.batch_size, self.lanes
 
     def __eq__(self, other: object) -> bool:
         """Whether two specs describe the same buffer. JAX asks this at every call: identity answers at once."""
@@ -103,7 +143,7 @@ class BufferSpec:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arguments: hashes of strings differ from process to process."""
-        return BufferSpec, (self.item, self.capacity, self.sampler, self.writer, self.batch_size)
+        return BufferSpec, (self.item, self.capacity, self.sampler, self.writer, self.batch_size, self.lanes)
 
     @property
     def item_bytes(self) -> int:
@@ -115,6 +155,12 @@ class BufferSpec:
         """The shape of the sampler's array, None if it needs none."""
         rows = self.sampler.tree_rows(self.capacity)
         return (rows, sum_tree.FANOUT) if rows else None
+
+
+def _check_kind(field: str, value: Any, expected: type, example: str) -> None:
+    if not isinstance(value, expected):
+        hint = f"; write {value.__name__}()" if isinstance(value, type) else ""
+        raise TypeError(f"BufferSpec.{field}: expected an instance such as {example}, got {value!r}{hint}")
 
 
 def _count(name: str, value: Any, largest: int) -> int:

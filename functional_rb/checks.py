@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from functional_rb import dtypes, nest
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.samplers import Prioritized
+from functional_rb.counters import BASE
+from functional_rb.samplers.passes import PASSES
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State
+from functional_rb.writers import Immutable
 
 Convert = Callable[[Any, ArraySpec, str], Any]
 """Makes an array of the backend, of the spec's dtype or an error: (leaf, its spec, its path as shown) -> array."""
 
 
 class Batch(NamedTuple):
-    """Checked input of `add`: leaves [size, *shape]."""
+    """Checked input of `add`: leaves [size, *shape], mask and priorities [size]."""
 
     leaves: list[Any]
     size: int
+    mask: Any
+    priorities: Any
 
 
 def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities: Any) -> Batch:
@@ -46,57 +50,74 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
     """
     leaves = nest.flatten_as(spec.structure, items)
     made = []
-    size: int | None = None
+    size: tuple[int, ...] | None = None
     for leaf, expected, name in zip(leaves, spec.leaves, spec.names, strict=True):
         array = convert(leaf, expected, name)
         made.append(array)
         shape = array.shape
-        if size is not None and shape == (size, *expected.shape):
+        if size is not None and shape == (*size, *expected.shape):
             continue  # the usual case first: this runs at every call of eager backends
-        extra = len(shape) - len(expected.shape)
-        if extra == 0 and shape == expected.shape:
-            rows = -1
-        elif extra == 1 and shape[1:] == expected.shape:
-            rows = int(shape[0])
-        else:
+        lead = _leading(spec, tuple(shape), expected.shape, name)
+        if size is not None and lead != size:
             raise ValueError(
-                f"leaf {name!r}: expected shape {expected.shape} for one item or {('B', *expected.shape)} for a batch, "
-                f"got {tuple(shape)}; reshape it, or change BufferSpec.item"
-            )
-        if size is not None and rows != size:
-            raise ValueError(
-                f"leaf {name!r}: expected {_count(size)} as leaf {spec.names[0]!r} has, got {_count(rows)}; "
+                f"leaf {name!r}: expected {_count(size)} as leaf {spec.names[0]!r} has, got {_count(lead)}; "
                 f"give every leaf the same batch axis"
             )
-        size = rows
-    size = _with_companions(size, mask, priorities)
+        size = lead
+    size = _with_companions(spec, size, mask, priorities)
     if priorities is not None:
         check_prioritized(spec, "add")
-    single = size == -1
-    return Batch([leaf.reshape(1, *leaf.shape) if single else leaf for leaf in made], 1 if single else size)
+    rows = math.prod(size)
+    if len(size) != 1:
+        made = [leaf.reshape(rows, *expected.shape) for leaf, expected in zip(made, spec.leaves, strict=True)]
+    flat = [None if x is None else x.reshape(rows) for x in (mask, priorities)]
+    return Batch(made, rows, *flat)
 
 
-def _with_companions(size: int | None, mask: Any, priorities: Any) -> int:
+def _leading(spec: BufferSpec, shape: tuple[int, ...], item: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """The axes of a leaf before those of an item: none or (B,), and with lanes (E,) or (T, E)."""
+    extra = len(shape) - len(item)
+    lead = shape[: max(extra, 0)]
+    fits = extra >= 0 and shape[extra:] == item
+    if spec.lanes is None:
+        if not (fits and extra <= 1):
+            raise ValueError(
+                f"leaf {name!r}: expected shape {item} for one item or {('B', *item)} for a batch, "
+                f"got {shape}; reshape it, or change BufferSpec.item"
+            )
+    elif not (fits and 1 <= extra <= 2 and lead[-1] == spec.lanes):
+        raise ValueError(
+            f"leaf {name!r}: expected shape {(spec.lanes, *item)} for a step of all lanes or "
+            f"{('T', spec.lanes, *item)} for several, got {shape}; reshape it, or change BufferSpec.lanes"
+        )
+    return tuple(int(n) for n in lead)
+
+
+def _with_companions(spec: BufferSpec, size: tuple[int, ...] | None, mask: Any, priorities: Any) -> tuple[int, ...]:
     """Check mask and priorities against the batch; where the item has no leaves, they give its size."""
     for name, array, dtype in (("mask", mask, "bool"), ("priorities", priorities, "float32")):
         if array is None:
             continue
         check_dtype(name, array, dtype)
-        if len(array.shape) != 1 and not (size in (None, -1) and len(array.shape) == 0):
-            raise ValueError(f"{name}: expected shape (B,), one for each item, got {tuple(array.shape)}; reshape it")
-        rows = array.shape[0] if len(array.shape) else -1
+        shape = tuple(array.shape)
+        if spec.lanes is None and len(shape) != 1 and not (size in (None, ()) and shape == ()):
+            raise ValueError(f"{name}: expected shape (B,), one for each item, got {shape}; reshape it")
+        if spec.lanes is not None and size is None:
+            _leading(spec, shape, (), name)
         if size is None:
-            size = rows
+            size = shape
         # One item may come with one mark or priority, with or without an axis.
-        if rows != size and not (size == -1 and rows == 1):
+        if shape != size and not (size == () and shape == (1,)):
             raise ValueError(
-                f"{name}: expected {_count(size)} as the items have, got {_count(rows)}; give one for each item"
+                f"{name}: expected {_count(size)} as the items have, got {_count(shape)}; give one for each item"
             )
-    return -1 if size is None else size
+    if size is not None:
+        return size
+    return () if spec.lanes is None else (spec.lanes,)
 
 
-def _count(rows: int) -> str:
-    return "no batch axis" if rows == -1 else f"{rows} rows"
+def _count(lead: tuple[int, ...]) -> str:
+    return {0: "no batch axis", 1: f"{lead[0] if lead else 0} rows"}.get(len(lead), f"leading axes {lead}")
 
 
 def check_dtype(name: str, array: Any, expected: str) -> None:
@@ -111,7 +132,7 @@ def check_dtype(name: str, array: Any, expected: str) -> None:
         )
 
 
-_ARGUMENTS = ("mask", "priorities", "indices", "beta")
+_ARGUMENTS = ("mask", "priorities", "indices", "beta", "lengths")
 
 
 def _label(name: str) -> str:
@@ -120,7 +141,7 @@ def _label(name: str) -> str:
 
 def check_prioritized(spec: BufferSpec, function: str) -> None:
     """Refuse priorities for a sampler that has none."""
-    if not isinstance(spec.sampler, Prioritized):
+    if not spec.sampler.has_priorities:
         raise ValueError(
             f"{function}: priorities were given, but the sampler is {spec.sampler}; "
             f"use BufferSpec(sampler=frb.Prioritized())"
@@ -151,6 +172,7 @@ def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> d
     """Check the leaves that `update` rewrites: some of the item's, each [B, *shape]; by position."""
     if items is None:
         return {}
+    check_writable(spec)
     found = nest.flatten_some(spec.structure, items)
     made: dict[int, Any] = {}
     for position, leaf in found.items():
@@ -209,7 +231,7 @@ def check_beta(spec: BufferSpec, beta: Any) -> None:
     """Refuse a beta where there are no weights, and one that is no scalar."""
     if beta is None:
         return
-    if not isinstance(spec.sampler, Prioritized):
+    if not spec.sampler.has_priorities:
         raise ValueError(f"sample: beta was given, but the sampler is {spec.sampler}, whose weights are all 1")
     if isinstance(beta, (int, float)) and not isinstance(beta, bool):
         if not 0 <= beta <= 100:
@@ -222,16 +244,96 @@ def check_beta(spec: BufferSpec, beta: Any) -> None:
         raise ValueError(f"beta: expected a scalar, got shape {tuple(beta.shape)}; give beta[()] or one number")
 
 
-def check_nonempty(drawable: bool, size: int) -> None:
+def check_passes(spec: BufferSpec) -> None:
+    """Refuse to go through a buffer whose sampler has no passes."""
+    if PASSES not in dict(spec.counter_names):
+        raise ValueError(
+            f"epochs: the sampler {spec.sampler} draws with replacement; "
+            f"use BufferSpec(sampler=frb.WithoutReplacement())"
+        )
+
+
+def crop(names: Sequence[str], arrays: Sequence[Any], length: Any) -> int:
+    """Check trajectories [B, T, ...] and the length of pieces; returns B."""
+    if not arrays:
+        raise ValueError("random_crop: expected at least one leaf")
+    for name, array in zip(names, arrays, strict=True):
+        if not hasattr(array, "dtype") or len(array.shape) < 2 or array.shape[:2] != arrays[0].shape[:2]:
+            shape = tuple(array.shape) if hasattr(array, "shape") else type(array).__name__
+            lead = tuple(arrays[0].shape[:2]) if len(arrays[0].shape) >= 2 else ("B", "T")
+            raise ValueError(f"random_crop: leaf {name!r}: expected shape {(*lead, '...')}, got {shape}")
+    batch, steps = (int(n) for n in arrays[0].shape[:2])
+    if not 1 <= count("random_crop", "length", length) <= steps:
+        raise ValueError(f"random_crop: expected length from 1 to the {steps} steps of a trajectory, got {length}")
+    return batch
+
+
+def crop_lengths(lengths: Any, batch: int) -> None:
+    """Check how long trajectories are."""
+    check_dtype("lengths", lengths, "int32")
+    if tuple(lengths.shape) != (batch,):
+        raise ValueError(f"lengths: expected shape ({batch},), one for each trajectory, got {tuple(lengths.shape)}")
+
+
+def check_nonempty(spec: BufferSpec, drawable: bool, size: int) -> None:
     """Refuse to draw from nothing, where that can be known.
 
     Raises:
-        ValueError: if no item is stored, or none has a positive priority.
+        ValueError: if no item is stored, or none that can be drawn.
     """
     if not drawable and size == 0:
         raise ValueError("sample: the buffer is empty; add items first (rb.can_sample(state, n) tells)")
     if not drawable:
-        raise ValueError(f"sample: none of the {size} stored items has a positive priority; update some first")
+        raise ValueError(f"sample: none of the {size} stored items {spec.sampler.why_nothing}")
+
+
+def may_start_empty(spec: BufferSpec) -> None:
+    """Refuse a dataset without data."""
+    if isinstance(spec.writer, Immutable):
+        raise ValueError("init: an Immutable buffer is filled as it is made; give rb.init(spec, items=...)")
+
+
+def fits_at_first(spec: BufferSpec, rows: int) -> None:
+    """Refuse a dataset larger than the buffer, which would lose its beginning."""
+    if not spec.writer.overwrites and rows > spec.capacity:
+        raise ValueError(
+            f"init: {rows} items do not fit into a capacity of {spec.capacity}; give BufferSpec(capacity={rows})"
+        )
+
+
+def check_writable(spec: BufferSpec) -> None:
+    """Refuse to write to a dataset."""
+    if isinstance(spec.writer, Immutable):
+        raise ValueError(
+            "this buffer is Immutable: its items are given to rb.init(spec, items=...) and never change; "
+            "use writer=frb.RoundRobin() for one that is added to"
+        )
+
+
+def check_writer_key(spec: BufferSpec, key: Any) -> None:
+    """A key is for writers that draw, and they need one."""
+    if spec.writer.words and key is None:
+        raise ValueError(
+            f"add: {spec.writer} draws which items to keep; give add(..., key=key), a new key at every call"
+        )
+
+
+def check_room(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> None:
+    """Refuse what a buffer that never overwrites has no room for, where that is known: before anything is written."""
+    if known is None or rows == 0:
+        return
+    vector, mask = known
+    lanes = spec.ring.lanes
+    sizes = vector[1:2] if lanes == 1 else vector[BASE + lanes : BASE + 2 * lanes]
+    wanted = rows // lanes if mask is None else mask.reshape(-1, lanes).sum(0)
+    room = spec.ring.length - sizes
+    if (wanted > room).any():
+        lane = int((wanted - room).argmax())
+        where = f" in lane {lane}" if lanes > 1 else ""
+        raise ValueError(
+            f"add: the buffer is full: {int((wanted + 0 * room)[lane])} items do not fit into the room for "
+            f"{int(room[lane])}{where}; sample from the queue first, or add fewer (nothing was written)"
+        )
 
 
 def scalar_leaf(leaf: Any, expected: ArraySpec, name: str) -> None:

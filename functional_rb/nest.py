@@ -59,6 +59,31 @@ class Structure:
 
 LEAF = Structure("leaf")
 
+Key = str | tuple[str | int, ...]
+"""How users name a leaf: by its name, or by the names on the way to it."""
+
+
+def show_key(key: Key) -> str:
+    """A key as the names of leaves are shown.
+
+    Example:
+        >>> show_key(("next", "done")), show_key("done")
+        ('next/done', 'done')
+    """
+    return show((key,) if isinstance(key, str) else tuple(key))
+
+
+def position(names: tuple[str, ...], key: Key, who: str) -> int:
+    """The position of the leaf that a key names, among all leaves' names.
+
+    Raises:
+        ValueError: if there is none, naming who asks.
+    """
+    name = show_key(key)
+    if name not in names:
+        raise ValueError(f"{who}: the item has no leaf {name!r}, only {names}")
+    return names.index(name)
+
 
 def show(path: Path) -> str:
     """A path as errors print it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,16 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import buffer, checks, layout, sum_tree
-from functional_rb.buffer import Arrays
+from functional_rb import buffer, checks, counters, crop, layout
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
 from functional_rb.dtypes import ITEMSIZE
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State
 from jax_backend import ops, twins
 
-jax.tree_util.register_dataclass(State, data_fields=("rows", "wide", "tree", "counters"), meta_fields=("spec",))
+jax.tree_util.register_dataclass(State, data_fields=("rows", "wide", "tree", "counters", "kept"), meta_fields=("spec",))
 
 
 NUMPY = (np.ndarray, np.generic)
@@ -124,9 +125,12 @@ def _add(
     batch: int,
     mask: jax.Array | None,
     priorities: jax.Array | None,
+    key: jax.Array | None,
     kernels: bool,
 ) -> State:
-    return to_state(twins.add(state, leaves, batch, mask, priorities, kernels), state.spec)
+    words = state.spec.writer.words
+    numbers = None if key is None or not words else twins.draws(key, batch, words, kernels)
+    return to_state(twins.add(state, leaves, batch, mask, priorities, numbers, kernels), state.spec)
 
 
 def add(
@@ -135,28 +139,50 @@ def add(
     batch: int,
     mask: jax.Array | None,
     priorities: jax.Array | None,
+    key: jax.Array | None,
 ) -> State:
     """Write a batch."""
-    if priorities is not None:
-        priorities = priorities.reshape(batch)
-    if mask is not None:
-        mask = mask.reshape(batch)
-    return _add(state, list(leaves), batch, mask, priorities, twins.HAVE_KERNELS)
+    if key is not None:
+        check_key(key)
+    return _add(state, list(leaves), batch, mask, priorities, key, twins.HAVE_KERNELS)
 
 
 @functools.partial(jax.jit, static_argnames=("batch", "kernels"), inline=True)
-def _sample(state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool) -> tuple[list[jax.Array], Drawn]:
-    numbers = twins.draws(key, batch, state.spec.sampler.words(state.spec.capacity), kernels)
-    return twins.draw(state, numbers, beta, kernels)
+def _sample(
+    state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool
+) -> tuple[dict[str, Any], list[jax.Array], Drawn]:
+    numbers = twins.draws(key, *state.spec.sampler.draw_shape(state.spec, batch), kernels)
+    arrays, leaves, drawn = twins.draw(state, numbers, beta, batch, kernels)
+    return _changes(state, arrays), leaves, drawn
 
 
-def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[list[jax.Array], Drawn]:
+def _changes(state: State, arrays: Arrays) -> dict[str, Any]:
+    """What of a state a sampler has exchanged: a jitted function would copy what it only hands through."""
+    if not state.spec.sampler.remembers:
+        return {}
+    changed = {name: x for name, x in arrays.kept.items() if x is not state.kept[name]}
+    return {"tree": arrays.tree, "counters": arrays.counters, "kept": changed}
+
+
+def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Drawn]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
     check_key(key)
-    leaves, drawn = _sample(state, key, batch, jnp.asarray(beta, jnp.float32), twins.HAVE_KERNELS)
+    spec = state.spec
+    changed, leaves, drawn = _sample(state, key, batch, jnp.asarray(beta, jnp.float32), twins.HAVE_KERNELS)
     if batch and not isinstance(drawn.handles, jax.core.Tracer) and drawn.handles.is_fully_addressable:
-        checks.check_nonempty(np.asarray(drawn.handles)[0] >= 0, int(np.asarray(state.counters)[1]))
-    return leaves, drawn
+        checks.check_nonempty(
+            spec, bool(np.asarray(drawn.handles).max() >= 0), int(np.asarray(state.counters)[counters.SIZE])
+        )
+    if changed:
+        state = dataclasses.replace(state, **changed | {"kept": state.kept | changed["kept"]})
+    return state, leaves, drawn
+
+
+def known(state: State, mask: jax.Array | None) -> tuple[Any, Any] | None:
+    """The state's counters and a mask as NumPy arrays, None while tracing."""
+    if any(isinstance(x, jax.core.Tracer) for x in (state.counters, mask)):
+        return None
+    return np.asarray(state.counters), None if mask is None else np.asarray(mask)
 
 
 @functools.partial(jax.jit, static_argnames="kernels", inline=True)
@@ -195,8 +221,31 @@ def is_live(state: State, handles: jax.Array) -> jax.Array:
     return buffer.is_live(ops, state, state.spec, handles)
 
 
-@functools.partial(jax.jit, inline=True)
-def has_priority(state: State) -> jax.Array:
-    """Whether some item has a positive priority."""
-    positive: jax.Array = sum_tree.total(state.tree) > 0
-    return positive
+@functools.partial(jax.jit, static_argnames="n", inline=True)
+def drawable(state: State, n: int) -> jax.Array:
+    """Whether n can be drawn."""
+    possible: jax.Array = buffer.drawable(ops, state, state.spec, n)
+    return possible
+
+
+def split(key: jax.Array) -> jax.Array:
+    """Two keys from one."""
+    check_key(key)
+    return jax.random.split(key)
+
+
+@functools.partial(jax.jit, static_argnames=("length", "kernels"), inline=True)
+def _random_crop(
+    leaves: list[jax.Array], lengths: jax.Array | None, key: jax.Array, length: int, kernels: bool
+) -> tuple[list[jax.Array], jax.Array, jax.Array]:
+    batch, steps = leaves[0].shape[:2]
+    lengths = jnp.full(batch, steps, jnp.int32) if lengths is None else lengths
+    return crop.random_crop(ops, leaves, lengths, twins.draws(key, batch, 2, kernels), length)
+
+
+def random_crop(
+    leaves: Sequence[jax.Array], lengths: jax.Array | None, key: jax.Array, length: int
+) -> tuple[list[jax.Array], jax.Array, jax.Array]:
+    """`crop.random_crop`."""
+    check_key(key)
+    return _random_crop(list(leaves), lengths, key, length, twins.HAVE_KERNELS)

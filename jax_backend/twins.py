@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from functional_rb import buffer
-from functional_rb.buffer import Arrays
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
+from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.state import State
 from jax_backend import ops
@@ -41,10 +42,13 @@ def add(
     batch: int,
     mask: jax.Array | None,
     priorities: jax.Array | None,
+    draws: jax.Array | None,
     kernels: bool,
 ) -> Arrays:
     """Write a batch."""
     spec = state.spec
+    if not spec.plain:
+        return buffer.add(parts(kernels), state, spec, leaves, batch, mask, priorities, draws)
 
     def core(arrays: Arrays, leaves: list[jax.Array], mask: Any, priorities: Any) -> Arrays:
         return buffer.add(ops, arrays, spec, leaves, batch, mask, priorities)
@@ -82,13 +86,16 @@ def draws(key: jax.Array, batch: int, words: int, kernels: bool) -> jax.Array:
     return numbers
 
 
-def draw(state: State, draws: jax.Array, beta: jax.Array, kernels: bool) -> tuple[list[jax.Array], Drawn]:
-    """Choose items by draws int32 [B, words], and read them."""
+def draw(
+    state: State, draws: jax.Array, beta: jax.Array, batch: int, kernels: bool
+) -> tuple[Arrays, list[jax.Array], Drawn]:
+    """Choose items by draws int32 [rows, words], and read them."""
     spec = state.spec
-    batch = draws.shape[0]
+    if not spec.plain:
+        return buffer.draw(parts(kernels), state, spec, draws, beta, batch)
 
     def core(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
-        return buffer.draw(ops, arrays, spec, draws, beta)
+        return buffer.draw(ops, arrays, spec, draws, beta, batch)[1:]
 
     def kernel(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
         results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
@@ -97,10 +104,8 @@ def draw(state: State, draws: jax.Array, beta: jax.Array, kernels: bool) -> tupl
         found = list(call(*_operands(spec, arrays), draws, beta.reshape(1)))
         return found[:-3], Drawn(*found[-3:])
 
-    drawn: tuple[list[jax.Array], Drawn] = _choose(
-        kernel if kernels and batch else None, core, _arrays(state), draws, beta
-    )
-    return drawn
+    arrays = _arrays(state)
+    return (arrays, *_choose(kernel if kernels and batch else None, core, arrays, draws, beta))
 
 
 def update(
@@ -112,6 +117,8 @@ def update(
 ) -> Arrays:
     """Set priorities and rewrite leaves."""
     spec = state.spec
+    if not spec.plain:
+        return buffer.update(parts(kernels), state, spec, handles, priorities, replacements)
 
     def core(arrays: Arrays, handles: jax.Array, priorities: Any, replacements: dict[int, jax.Array]) -> Arrays:
         return buffer.update(ops, arrays, spec, handles, priorities, replacements)
@@ -131,9 +138,14 @@ def update(
     )
 
 
+def parts(kernels: bool) -> Ops:
+    """The primitives for what the whole-function kernels do not know: with kernels for parts of it, where there are."""
+    return ops
+
+
 def _arrays(state: State) -> Arrays:
     """The state's arrays."""
-    return Arrays(state.rows, state.wide, state.tree, state.counters)
+    return Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.kept))
 
 
 def _choose(kernel: Callable[..., Any] | None, core: Callable[..., Any], *args: Any) -> Any:
@@ -174,4 +186,4 @@ def _call_in_place(name: str, spec: BufferSpec, arrays: Arrays, extra: Sequence[
         input_output_aliases={k + 1: k for k in range(len(state))},
     )
     rows, *wide, tree, counters = call(*operands, *extra)
-    return Arrays(rows, tuple(wide), None if arrays.tree is None else tree, counters)
+    return Arrays(rows, tuple(wide), None if arrays.tree is None else tree, counters, arrays.kept)

@@ -10,7 +10,7 @@ import torch.utils.dlpack
 
 from functional_rb import bridge
 from functional_rb.bridge import TakeLeaf
-from functional_rb.buffer import Arrays
+from functional_rb.draft import Arrays
 from functional_rb.state import State as CoreState
 from torch_backend import execute
 from torch_backend.state import State

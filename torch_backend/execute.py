@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from functional_rb import buffer, checks, ring, sum_tree
-from functional_rb.buffer import Arrays
+from functional_rb import buffer, checks, crop
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
+from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State as CoreState
-from torch_backend import memory as versions
 from torch_backend import ops, random
-from torch_backend.memory import Memory, Saved
+from torch_backend.memory import Memory, Saved, SavedSlots
+from torch_backend.recorder import Log, Recorder
 from torch_backend.state import State, locked, readable
 
 try:
     from torch_backend import kernels
+    from torch_backend import ops as kernel_ops
 except ImportError:
     HAVE_KERNELS = False
 else:
@@ -162,6 +164,7 @@ def add(
     batch: int,
     mask: torch.Tensor | None,
     priorities: torch.Tensor | None,
+    key: torch.Tensor | None,
 ) -> State:
     """Write a batch."""
     state = _torch_state(state, "add")
@@ -174,9 +177,11 @@ def add(
         counters = state._counters
         target, saved = version.writable(), None
         if target is memory:
-            saved = _save_for_add(spec, memory, counters, batch, mask)
+            saved = _room_for_add(spec, memory, batch)
         following = version.succeed(target, saved)
-        return State(following, write(spec, target, counters, leaves, batch, mask, priorities, saved), spec)
+        after = write(spec, target, counters, leaves, batch, mask, priorities, key, saved)
+        version.settle()
+        return State(following, after, spec)
 
 
 def place_add(
@@ -195,14 +200,11 @@ def place_add(
     )
 
 
-def _save_for_add(
-    spec: BufferSpec, memory: Memory, counters: torch.Tensor, batch: int, mask: torch.Tensor | None
-) -> Saved:
-    """Copy what `add` will overwrite, or make room for it where the kernel does that on its way."""
-    if native(memory):
+def _room_for_add(spec: BufferSpec, memory: Memory, batch: int) -> Saved:
+    """Where what `add` overwrites is saved: a kernel and the recorder do that on their way."""
+    if spec.plain and native(memory):
         return kernels.room(spec, min(batch, spec.capacity), rows=True, values=memory.tree is not None)
-    slots = ring.plan_write(ops, ring.read(counters), batch, spec.capacity, mask).slots
-    return versions.save(memory, slots, rows=True, values=True)
+    return Log()
 
 
 def write(
@@ -213,47 +215,98 @@ def write(
     batch: int,
     mask: torch.Tensor | None,
     priorities: torch.Tensor | None,
+    key: torch.Tensor | None,
     saved: Saved | None = None,
 ) -> torch.Tensor:
     """Write a batch into memory; returns the new counters."""
     memory.written = True
-    if native(memory):
-        return kernels.add(spec, memory, counters, leaves, batch, mask, priorities, saved)
+    if spec.plain and native(memory):
+        return kernels.add(spec, memory, counters, leaves, batch, mask, priorities, _slots(saved))
     with torch.no_grad():
-        arrays = _arrays(memory, counters)
-        new: torch.Tensor = buffer.add(ops, arrays, spec, leaves, batch, mask, priorities).counters
-        return new
+        draws = None
+        if key is not None and spec.writer.words:
+            random.check_key(key)
+            draws = random.draws(key.to(memory.rows.device), batch, spec.writer.words)
+        primitives, arrays = _primitives(memory, saved), _arrays(memory, counters)
+        return _written(memory, buffer.add(primitives, arrays, spec, leaves, batch, mask, priorities, draws))
 
 
-def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[list[torch.Tensor], Drawn]:
+def _slots(saved: Saved | None) -> SavedSlots | None:
+    assert not isinstance(saved, Log)
+    return saved  # type: ignore[return-value]  # there are these two kinds; a union in isinstance is not traced
+
+
+def _primitives(memory: Memory, saved: Saved | None) -> Ops:
+    """The primitives for the core: kernels for parts of it where they can work, and a recorder around them."""
+    primitives: Any = kernel_ops if native(memory) else ops
+    if saved is None:
+        return primitives
+    assert isinstance(saved, Log)
+    recorder: Any = Recorder(primitives, memory, saved)
+    return recorder
+
+
+def _written(memory: Memory, arrays: Arrays) -> torch.Tensor:
+    """The new counters. All other arrays were written in place."""
+    assert arrays.tree is memory.tree
+    assert all(arrays.kept[name] is array for name, array in memory.kept.items())
+    counters: torch.Tensor = arrays.counters
+    return counters
+
+
+def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any] | None:
+    """The state's counters and a mask as NumPy arrays, None while tracing or where looking would wait for a device."""
+    counters = _torch_state(state, "add").counters
+    if torch.compiler.is_compiling() or _is_batched(counters) or _is_batched(mask):
+        return None
+    return counters.cpu().numpy(), None if mask is None else mask.cpu().numpy()
+
+
+def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[State, list[torch.Tensor], Drawn]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
     state = _torch_state(state, "sample")
     random.check_key(key)
-    version = readable(state)
+    version, spec = readable(state), state.spec
     with locked(version):
-        return draw(state.spec, version.own(), state._counters, key, batch, beta)
+        memory = version.own()
+        if not (spec.sampler.remembers and batch):
+            return state, *draw(spec, memory, state._counters, key, batch, beta)[1:]
+        target = version.writable()
+        saved = Log() if target is memory else None
+        following = version.succeed(target, saved)
+        counters, leaves, drawn = draw(spec, target, state._counters, key, batch, beta, saved)
+        version.settle()
+        return State(following, counters, spec), leaves, drawn
 
 
 def draw(
-    spec: BufferSpec, memory: Memory, counters: torch.Tensor, key: torch.Tensor, batch: int, beta: Any
-) -> tuple[list[torch.Tensor], Drawn]:
-    """Draw items from memory."""
+    spec: BufferSpec,
+    memory: Memory,
+    counters: torch.Tensor,
+    key: torch.Tensor,
+    batch: int,
+    beta: Any,
+    saved: Saved | None = None,
+) -> tuple[torch.Tensor, list[torch.Tensor], Drawn]:
+    """Draw items from memory; the counters afterwards come first."""
     if isinstance(beta, torch.Tensor):
         beta = beta.detach()
     at_hand = batch > 0 and not torch.compiler.is_compiling()
     if at_hand and not memory.written:
-        checks.check_nonempty(False, 0)
-    if batch and native(memory) and not _is_batched(key) and not _is_batched(beta):
+        checks.check_nonempty(spec, False, 0)
+    if batch and spec.plain and native(memory) and not _is_batched(key) and not _is_batched(beta):
         leaves, drawn, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
-        checks.check_nonempty(drawable, int(counters[1]) if not drawable else 1)
-        return leaves, drawn
+        checks.check_nonempty(spec, drawable, int(counters[1]) if not drawable else 1)
+        return counters, leaves, drawn
     with torch.no_grad():
-        numbers = random.draws(key.to(memory.rows.device), batch, spec.sampler.words(spec.capacity))
+        numbers = random.draws(key.to(memory.rows.device), *spec.sampler.draw_shape(spec, batch))
         level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
-        leaves, drawn = buffer.draw(ops, _arrays(memory, counters), spec, numbers, level)
+        primitives = ops if _is_batched(key) or _is_batched(beta) else _primitives(memory, saved)
+        arrays, leaves, drawn = buffer.draw(primitives, _arrays(memory, counters), spec, numbers, level, batch)
+        after = _written(memory, arrays)
     if at_hand and memory.plain and not _is_batched(drawn.handles):
-        checks.check_nonempty(int(drawn.handles[0]) >= 0, int(counters[1]))
-    return leaves, drawn
+        checks.check_nonempty(spec, int(drawn.handles.max()) >= 0, int(counters[1]))
+    return after, leaves, drawn
 
 
 def _is_batched(value: Any) -> bool:
@@ -276,9 +329,11 @@ def update(
         counters = state._counters
         target, saved = version.writable(), None
         if target is memory:
-            saved = _save_for_update(spec, memory, counters, handles, bool(replacements), priorities is not None)
+            saved = _room_for_update(spec, memory, handles.shape[0], bool(replacements), priorities is not None)
         following = version.succeed(target, saved)
-        return State(following, rewrite(spec, target, counters, handles, priorities, replacements, saved), spec)
+        after = rewrite(spec, target, counters, handles, priorities, replacements, saved)
+        version.settle()
+        return State(following, after, spec)
 
 
 def place_update(
@@ -296,14 +351,9 @@ def place_update(
     )
 
 
-def _save_for_update(
-    spec: BufferSpec, memory: Memory, counters: torch.Tensor, handles: torch.Tensor, rows: bool, values: bool
-) -> Saved:
+def _room_for_update(spec: BufferSpec, memory: Memory, n: int, rows: bool, values: bool) -> Saved:
     """Likewise for `update`."""
-    if native(memory):
-        return kernels.room(spec, handles.shape[0], rows, values)
-    slots, _ = ring.locate(ops, ring.read(counters), handles, spec.capacity)
-    return versions.save(memory, slots, rows, values)
+    return kernels.room(spec, n, rows, values) if spec.plain and native(memory) else Log()
 
 
 def rewrite(
@@ -316,16 +366,15 @@ def rewrite(
     saved: Saved | None = None,
 ) -> torch.Tensor:
     """Set priorities and rewrite leaves in memory; returns the new counters."""
-    if native(memory):
-        return kernels.update(spec, memory, counters, handles, priorities, replacements, saved)
+    if spec.plain and native(memory):
+        return kernels.update(spec, memory, counters, handles, priorities, replacements, _slots(saved))
     with torch.no_grad():
-        arrays = _arrays(memory, counters)
-        new: torch.Tensor = buffer.update(ops, arrays, spec, handles, priorities, replacements).counters
-        return new
+        primitives, arrays = _primitives(memory, saved), _arrays(memory, counters)
+        return _written(memory, buffer.update(primitives, arrays, spec, handles, priorities, replacements))
 
 
 def _arrays(memory: Memory, counters: torch.Tensor) -> Arrays:
-    return Arrays(memory.rows, memory.wide, memory.tree, counters)
+    return Arrays(memory.rows, memory.wide, memory.tree, counters, dict(memory.kept))
 
 
 def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
@@ -358,14 +407,34 @@ def items(state: CoreState) -> list[torch.Tensor]:
 def is_live(state: CoreState, handles: torch.Tensor) -> torch.Tensor:
     """Whether handles name stored items."""
     state = _torch_state(state, "is_live")
-    live: torch.Tensor = buffer.is_live(ops, Arrays(None, (), None, state.counters), state.spec, handles)
-    return live
+    version = readable(state)
+    with locked(version):
+        live: torch.Tensor = buffer.is_live(ops, _arrays(version.own(), state._counters), state.spec, handles)
+        return live
 
 
-def has_priority(state: CoreState) -> torch.Tensor:
-    """Whether some item has a positive priority."""
+def drawable(state: CoreState, n: int) -> torch.Tensor:
+    """Whether n can be drawn."""
     state = _torch_state(state, "can_sample")
     version = readable(state)
     with locked(version):
-        positive: torch.Tensor = sum_tree.total(version.own().tree) > 0
-        return positive
+        possible: torch.Tensor = buffer.drawable(ops, _arrays(version.own(), state._counters), state.spec, n)
+        return possible
+
+
+def split(key: torch.Tensor) -> torch.Tensor:
+    """Two keys from one."""
+    return random.split(key)
+
+
+def random_crop(
+    leaves: Sequence[torch.Tensor], lengths: torch.Tensor | None, key: torch.Tensor, length: int
+) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    """`crop.random_crop`."""
+    random.check_key(key)
+    batch, steps = leaves[0].shape[:2]
+    device = leaves[0].device
+    if lengths is None:
+        lengths = torch.full((batch,), steps, dtype=torch.int32, device=device)
+    numbers = random.draws(key.to(device), batch, 2)
+    return crop.random_crop(ops, leaves, lengths, numbers, length)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import torch
 
 from functional_rb import api
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.state import Sample, State
+from functional_rb.state import Crop, Sample, State
 from torch_backend import execute
 
 
 @api.documented_by(api.init)
-def init(spec: BufferSpec, device: Any = None) -> State:
-    return api.init(execute, spec, device)
+def init(spec: BufferSpec, device: Any = None, items: Any = None) -> State:
+    return api.init(execute, spec, device, items)
 
 
 @api.documented_by(api.add)
-def add(state: State, items: Any, mask: Any = None, priorities: Any = None) -> State:
-    return api.add(execute, state, items, mask, priorities)
+def add(state: State, items: Any, mask: Any = None, priorities: Any = None, key: torch.Tensor | None = None) -> State:
+    return api.add(execute, state, items, mask, priorities, key)
 
 
 @api.documented_by(api.sample)
@@ -72,3 +73,27 @@ def rejected(state: State) -> torch.Tensor:
 def stale(state: State) -> torch.Tensor:
     count: torch.Tensor = api.stale(execute, state)
     return count
+
+
+@api.documented_by(api.refused)
+def refused(state: State) -> torch.Tensor:
+    count: torch.Tensor = api.refused(execute, state)
+    return count
+
+
+@api.documented_by(api.passes)
+def passes(state: State) -> torch.Tensor:
+    count: torch.Tensor = api.passes(execute, state)
+    return count
+
+
+@api.documented_by(api.epochs)
+def epochs(
+    state: State, key: torch.Tensor, batch_size: int | None = None, n: int = 1
+) -> Generator[tuple[State, Sample[Any]], State | None, None]:
+    return api.epochs(execute, state, key, batch_size, n)
+
+
+@api.documented_by(api.random_crop)
+def random_crop(items: Any, key: torch.Tensor, length: int, lengths: Any = None) -> Crop[Any]:
+    return api.random_crop(execute, items, key, length, lengths)

@@ -11,7 +11,7 @@ import torch
 
 from functional_rb import api, checks
 from functional_rb.state import Sample
-from torch_backend import execute, functions
+from torch_backend import execute, functions, random
 from torch_backend.memory import Memory, forget_dead
 from torch_backend.state import State, readable
 
@@ -47,7 +47,7 @@ def own_(state: State) -> State:
     return owned
 
 
-def add_(state: State, items: Any, mask: Any = None, priorities: Any = None) -> State:
+def add_(state: State, items: Any, mask: Any = None, priorities: Any = None, key: torch.Tensor | None = None) -> State:
     """`add`, in place.
 
     Args:
@@ -55,6 +55,7 @@ def add_(state: State, items: Any, mask: Any = None, priorities: Any = None) -> 
         items: as for `add`.
         mask: likewise.
         priorities: likewise.
+        key: likewise.
 
     Returns:
         The new state.
@@ -65,16 +66,12 @@ def add_(state: State, items: Any, mask: Any = None, priorities: Any = None) -> 
         >>> int(rb.size(state))
         1
     """
-    execute.check_state(state, "add_")
-    mask, priorities = execute.as_vector(mask, "mask"), execute.as_vector(priorities, "priorities")
-    batch = checks.batch(state.spec, items, execute.convert, mask, priorities)
+    leaves, size, mask, priorities, key = api.check_add(execute, state, items, mask, priorities, key, "add_")
     counters = state._counters
-    leaves, mask, priorities = execute.place_add(
-        state.spec, counters.device, batch.leaves, batch.size, mask, priorities
-    )
+    leaves, mask, priorities = execute.place_add(state.spec, counters.device, leaves, size, mask, priorities)
     state, memory = _take_over(state, "add_")
-    if batch.size:
-        counters = execute.write(state.spec, memory, counters, leaves, batch.size, mask, priorities)
+    if size:
+        counters = execute.write(state.spec, memory, counters, leaves, size, mask, priorities, key)
     return _followed_by(state, counters)
 
 
@@ -98,8 +95,17 @@ def sample_(
         >>> sample.items[0].tolist()
         [1.0, 1.0, 1.0]
     """
-    _, sample = functions.sample(state, key, batch_size, beta)
-    return _followed_by(state, state._counters), sample
+    if not state.spec.sampler.remembers:
+        _, sample = functions.sample(state, key, batch_size, beta)
+        return _followed_by(state, state._counters), sample
+    size, beta = api.check_sample(execute, state, batch_size, beta)
+    spec = state.spec
+    random.check_key(key)
+    if not torch.compiler.is_compiling():  # before the state is consumed
+        checks.check_nonempty(spec, bool(functions.can_sample(state, 1)), int(functions.size(state)))
+    state, memory = _take_over(state, "sample_")
+    counters, leaves, drawn = execute.draw(spec, memory, state._counters, key, size, beta)
+    return _followed_by(state, counters), api.as_sample(execute, spec, size, leaves, drawn)
 
 
 def update_(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:

@@ -14,7 +14,7 @@ from functional_rb.layout import KEPT_AS
 from functional_rb.native import calls, plan
 from functional_rb.samplers import Drawn
 from torch_backend import ops
-from torch_backend.memory import Memory, Saved
+from torch_backend.memory import Memory, SavedSlots
 
 NO_ADDRESSES = np.empty(0, np.int64)
 NO_COUNT = np.empty(1, np.int64)
@@ -67,15 +67,13 @@ def _stored(spec: BufferSpec) -> list[tuple[tuple[int, ...], torch.dtype]]:
     return [((spec.layout.row_words,), torch.int32), *wide]
 
 
-def room(spec: BufferSpec, n: int, rows: bool, values: bool) -> Saved:
+def room(spec: BufferSpec, n: int, rows: bool, values: bool) -> SavedSlots:
     """Where a kernel may save what it overwrites in up to n slots; nothing is in it yet."""
     copies = [torch.empty((n, *shape), dtype=dtype) for shape, dtype in _stored(spec)] if rows else []
-    saved = Saved(torch.empty(n, dtype=torch.int32), copies, torch.empty(n) if values else None)
-    saved.count[0] = 0
-    return saved
+    return SavedSlots(torch.empty(n, dtype=torch.int32), copies, torch.empty(n) if values else None)
 
 
-def _places(saved: Saved | None) -> tuple[int, int, Any, int, Any]:
+def _places(saved: SavedSlots | None) -> tuple[int, int, Any, int, Any]:
     """Room as a kernel takes it: how many slots, and the addresses of slots, copies and values."""
     if saved is None:
         return 0, 0, NO_ADDRESSES, 0, NO_COUNT
@@ -91,7 +89,7 @@ def add(
     batch: int,
     mask: torch.Tensor | None,
     priorities: torch.Tensor | None,
-    saved: Saved | None,
+    saved: SavedSlots | None,
 ) -> torch.Tensor:
     """Write a batch; returns the new counters."""
     at = addresses(spec, memory)
@@ -119,7 +117,7 @@ def update(
     handles: torch.Tensor,
     priorities: torch.Tensor | None,
     replacements: Mapping[int, torch.Tensor],
-    saved: Saved | None,
+    saved: SavedSlots | None,
 ) -> torch.Tensor:
     """Set priorities and rewrite leaves; returns the new counters."""
     at = addresses(spec, memory)
@@ -167,7 +165,7 @@ def sample(
         at.tree_size,
         counters.data_ptr(),
         key,
-        spec.sampler.words(spec.capacity),
+        spec.sampler.draw_shape(spec, batch)[1],
         beta,
         at.of_leaves(leaves),
         batch,

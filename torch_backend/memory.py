@@ -12,12 +12,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from functional_rb import sum_tree
-from functional_rb.buffer import Arrays
+from functional_rb.draft import Arrays
 from torch_backend import ops
 
 
@@ -28,6 +29,7 @@ class Memory:
         rows: int32 [capacity, words].
         wide: arrays [capacity, *shape].
         tree: float32 [rows, FANOUT] or None.
+        kept: what else the sampler and the writer keep, by name.
         pinned: whether an array has been given out: then it is never written again.
         shared: whether an older version that needs the saved rows may be alive.
         written: whether anything may have been added: a host's knowledge, where looking would wait for a device.
@@ -39,6 +41,7 @@ class Memory:
         "_nbytes",
         "_plain",
         "history",
+        "kept",
         "native",
         "pinned",
         "retained",
@@ -54,10 +57,11 @@ class Memory:
         rows: torch.Tensor,
         wide: tuple[torch.Tensor, ...],
         tree: torch.Tensor | None,
+        kept: dict[str, torch.Tensor],
         pinned: bool = False,
     ) -> None:
         """Take arrays over; pinned if somebody else may hold them."""
-        self.rows, self.wide, self.tree, self.pinned = rows, wide, tree, pinned
+        self.rows, self.wide, self.tree, self.kept, self.pinned = rows, wide, tree, kept, pinned
         self.shared = False
         self.written = True
         self.history: deque[tuple[weakref.ref[Version], int]] | None = None
@@ -70,7 +74,8 @@ class Memory:
         """Fresh memory with the same content, that may be written to in and outside of inference mode."""
         with torch.inference_mode(False):
             tree = None if self.tree is None else self.tree.clone()
-            return Memory(self.rows.clone(), tuple(array.clone() for array in self.wide), tree)
+            kept = {name: array.clone() for name, array in self.kept.items()}
+            return Memory(self.rows.clone(), tuple(array.clone() for array in self.wide), tree, kept)
 
     @property
     def plain(self) -> bool:
@@ -83,7 +88,7 @@ class Memory:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All arrays."""
-        return [self.rows, *self.wide, *([] if self.tree is None else [self.tree])]
+        return [self.rows, *self.wide, *([] if self.tree is None else [self.tree]), *self.kept.values()]
 
     @property
     def nbytes(self) -> int:
@@ -93,13 +98,31 @@ class Memory:
         return self._nbytes
 
 
-class Saved:
-    """What was in some slots before they were overwritten.
+class Saved(Protocol):
+    """What the next version overwrote."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that was saved."""
+        ...
+
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        """The leaves of the tree that were saved, int32 vectors; the nodes above follow from them."""
+        ...
+
+    def restore(self, memory: Memory) -> None:
+        """Write it back to a copy of the memory; the tree's nodes above are left to `sum_tree.refresh`."""
+        ...
+
+
+class SavedSlots:
+    """What was in some slots before a kernel overwrote them.
 
     Attributes:
         slots: int32 [n]; equal slots come with equal content.
         copies: of the rows and of each wide array, [n, ...]; empty if only priorities were written.
-        values: float32 [n], the tree's leaves; None if none were written. The nodes above follow from them.
+        values: float32 [n], the tree's leaves; None if none were written.
         count: int64 [1], how many of the n are filled in: a kernel saves and writes in one go, after older versions
             have been told where to look, so that an interrupt in between finds nothing saved and nothing written.
         nbytes: of all of it.
@@ -108,13 +131,18 @@ class Saved:
     __slots__ = ("copies", "count", "nbytes", "slots", "values")
 
     def __init__(self, slots: torch.Tensor, copies: Sequence[torch.Tensor], values: torch.Tensor | None) -> None:
-        """Take the copies over; `count` is all of them."""
+        """Take room over that nothing has been saved in yet."""
         self.slots, self.copies, self.values = slots, copies, values
-        self.count = np.array([slots.shape[0]], np.int64)
+        self.count = np.zeros(1, np.int64)
         self.nbytes = slots.nbytes * (1 if values is None else 2) + sum([x.nbytes for x in copies])
 
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        """The slots, if their priorities were saved."""
+        return [] if self.values is None else [self.slots[: int(self.count[0])]]
+
     def restore(self, memory: Memory) -> None:
-        """Write it back; the tree's nodes above are left to `refresh`."""
+        """Write it back."""
         n = int(self.count[0])
         slots = self.slots[:n]
         if n and self.copies:
@@ -122,7 +150,7 @@ class Saved:
                 ops.set_at(array, slots, old[:n])
         if n and self.values is not None:
             assert memory.tree is not None
-            ops.set_at(memory.tree.view(-1), slots, self.values[:n])
+            ops.set_flat(memory.tree, slots, self.values[:n])
 
 
 class Version:
@@ -162,7 +190,7 @@ class Version:
         memory = version.memory.copy()
         for saved in reversed(later):
             saved.restore(memory)
-        changed = [saved.slots[: int(saved.count[0])] for saved in later if saved.values is not None]
+        changed = [leaves for saved in later for leaves in saved.leaves]
         if changed and memory.tree is not None:
             sum_tree.refresh(ops, memory.tree, self.capacity, torch.cat(changed).unique())
         _divide_history(version.memory, memory, self)
@@ -180,6 +208,15 @@ class Version:
             self.memory, self.saved, self.next = None, saved, following
             _remember(memory, self, saved.nbytes)
         return following
+
+    def settle(self) -> None:
+        """Count what the next version has saved for this one since it took the memory over."""
+        if self.next is None or self.saved is None or self.next.memory is None:
+            return
+        memory = self.next.memory
+        if memory.history and memory.history[-1][0]() is self:
+            memory.retained -= memory.history.pop()[1]
+            _remember(memory, self, self.saved.nbytes)
 
 
 def _remember(memory: Memory, version: Version, nbytes: int) -> None:
@@ -224,11 +261,4 @@ def forget_dead(memory: Memory) -> None:
 
 def fresh(arrays: Arrays, capacity: int, pinned: bool = False) -> Version:
     """The first version of a lineage."""
-    return Version(Memory(arrays.rows, arrays.wide, arrays.tree, pinned), capacity, threading.RLock())
-
-
-def save(memory: Memory, slots: torch.Tensor, rows: bool, values: bool) -> Saved:
-    """Copy what slots hold, by torch operations."""
-    copies = [ops.take(array, slots) for array in (memory.rows, *memory.wide)] if rows else []
-    keep = values and memory.tree is not None
-    return Saved(slots, copies, sum_tree.get_leaves(ops, memory.tree, slots) if keep else None)
+    return Version(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned), capacity, threading.RLock())

@@ -13,8 +13,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from functional_rb import state as core
-from functional_rb.buffer import Arrays
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
 from torch_backend import memory
 from torch_backend.memory import Memory, Version
 
@@ -71,9 +71,14 @@ class State(core.State):
 
     @property
     def counters(self) -> torch.Tensor:
-        """int32 [5]."""
+        """int32 [n]."""
         readable(self)
         return self._counters
+
+    @property
+    def kept(self) -> dict[str, torch.Tensor]:
+        """What else the sampler and the writer keep, by name."""
+        return self._give_out().kept if self.spec.kept else {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State:
         """A state with memory of its own."""
@@ -84,7 +89,7 @@ class State(core.State):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arrays, which count as given out."""
-        arrays = Arrays(self.rows, self.wide, self.tree, self.counters)
+        arrays = Arrays(self.rows, self.wide, self.tree, self.counters, self.kept)
         return _rebuilt, (arrays, self.spec)
 
 
@@ -119,22 +124,24 @@ ForkingPickler.register(State, _sent)
 
 def _flatten(state: State) -> tuple[list[torch.Tensor], tuple[BufferSpec, int]]:
     tree = state.tree
-    leaves = [state.rows, *state.wide, *([] if tree is None else [tree]), state.counters]
+    kept = [state.kept[name] for name in state.spec.kept]
+    leaves = [state.rows, *state.wide, *([] if tree is None else [tree]), *kept, state.counters]
     return leaves, (state.spec, len(state.wide))
 
 
 def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
     leaves, context = _flatten(state)
     names = ["rows", *(f"wide_{k}" for k in range(context[1]))]
-    names += ["tree", "counters"] if len(leaves) - len(names) == 2 else ["counters"]
+    names += [*(["tree"] if context[0].tree_shape else []), *(f"kept_{name}" for name in context[0].kept), "counters"]
     return [(pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=True)], context
 
 
 def _unflatten(leaves: Any, context: tuple[BufferSpec, int]) -> State:
     spec, wide = context
     rows, *rest = leaves
-    tree = rest[wide] if len(rest) == wide + 2 else None
-    return State.of_arrays(Arrays(rows, tuple(rest[:wide]), tree, rest[-1]), spec)
+    tree = rest[wide] if spec.tree_shape else None
+    kept = dict(zip(spec.kept, rest[wide + (tree is not None) : -1], strict=True))
+    return State.of_arrays(Arrays(rows, tuple(rest[:wide]), tree, rest[-1], kept), spec)
 
 
 pytree.register_pytree_node(

@@ -1,0 +1,78 @@
+"""A state in the making: what samplers and writers read, and what they put their new arrays into."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from functional_rb import counters, handles
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.counters import Counters
+from functional_rb.ops import Array, Ops
+from functional_rb.state import State
+
+
+class Arrays(NamedTuple):
+    """The arrays of a state; see `State`."""
+
+    rows: Array
+    wide: tuple[Array, ...]
+    tree: Array | None
+    counters: Array
+    kept: dict[str, Array]
+
+
+@dataclasses.dataclass
+class Draft:
+    """The arrays of a state by name, its counters read. Functions exchange the fields, never what is in an array.
+
+    (On torch an array's content does change as it is written, so what is needed of the old one is read before.)
+
+    Attributes:
+        spec: of the buffer.
+        rows: as in `State`.
+        wide: likewise.
+        tree: likewise.
+        kept: likewise.
+        counters: by name.
+    """
+
+    spec: BufferSpec
+    rows: Array
+    wide: tuple[Array, ...]
+    tree: Array | None
+    kept: dict[str, Array]
+    counters: Counters
+
+    @classmethod
+    def of(cls, state: State | Arrays, spec: BufferSpec) -> Draft:
+        """Begin with a state."""
+        kept = dict(state.kept)
+        return cls(spec, state.rows, state.wide, state.tree, kept, counters.read(spec, state.counters))
+
+    def finish(self, ops: Ops) -> Arrays:
+        """The arrays of the new state."""
+        vector = counters.write(ops, self.spec, self.counters)
+        return Arrays(self.rows, self.wide, self.tree, vector, self.kept)
+
+    @property
+    def known_tree(self) -> Array:
+        """The tree, of a sampler that has one."""
+        assert self.tree is not None
+        return self.tree
+
+    def count(self, **numbers: Array) -> None:
+        """Exchange some of the sampler's or the writer's numbers."""
+        self.counters = self.counters.with_more(**numbers)
+
+    def size(self, ops: Ops) -> Array:
+        """How many items are stored, an int32 scalar."""
+        return counters.total(ops, self.counters.ends.sizes)
+
+    def locate(self, ops: Ops, wanted: Array) -> tuple[Array, Array]:
+        """The slot of each handle int32 [B], in bounds whatever it is, and whether its item is still there."""
+        return handles.locate(ops, self.spec, self.counters.ends, self.kept, wanted)
+
+    def handles_of(self, ops: Ops, slots: Array) -> Array:
+        """The handles of the items that lie in given slots now."""
+        return handles.of_slots(ops, self.spec, self.counters.ends, self.kept, slots)

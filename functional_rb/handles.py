@@ -1,0 +1,42 @@
+"""Which slot a handle names, for writers that fill rings and for those that choose slots.
+
+In a ring the handle follows from the slot and the cursor. Where a writer chooses slots, each slot's current handle is
+kept: it grows by the capacity whenever the slot is written again, so that `slot = handle % capacity` here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from functional_rb import ring
+from functional_rb.ops import Array, Ops
+from functional_rb.ring import Ends
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+
+CURRENT = "handle"
+"""The array int32 [capacity] of a writer that chooses slots; -1 where nothing was ever written."""
+
+
+def locate(ops: Ops, spec: BufferSpec, ends: Ends, kept: Mapping[str, Array], wanted: Array) -> tuple[Array, Array]:
+    """The slot of each handle int32 [B], in bounds whatever it is, and whether its item is still there."""
+    if spec.writer.in_order:
+        return ring.locate(ops, spec.ring, ends, wanted)
+    slots = ops.maximum(wanted, ops.full_like(wanted, 0)) % spec.capacity
+    return slots, (wanted >= 0) & (ops.take(kept[CURRENT], slots) == wanted)
+
+
+def of_slots(ops: Ops, spec: BufferSpec, ends: Ends, kept: Mapping[str, Array], slots: Array) -> Array:
+    """The handles of the items that lie in slots int32 [B] now."""
+    if spec.writer.in_order:
+        return ring.handle_of_slot(ops, spec.ring, ends, slots)
+    return ops.take(kept[CURRENT], slots)
+
+
+def renewed(ops: Ops, capacity: int, current: Array, slots: Array) -> Array:
+    """The handles of new items in slots int32 [B], by the current ones."""
+    old = ops.take(current, slots)
+    following = ring.advance(ops, ops.maximum(old, ops.full_like(old, 0)), capacity, ring.modulus(capacity))
+    return ops.where(old < 0, slots, following)

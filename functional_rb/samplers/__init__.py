@@ -1,0 +1,34 @@
+"""How items are drawn: each sampler is a frozen dataclass in a module of its own."""
+
+from functional_rb.samplers.base import DRAW_LIMIT, LEAST_CHANCE, Batch, Drawn, Duplicates, KeptArray, Sampler
+from functional_rb.samplers.fifo import Fifo, Lifo
+from functional_rb.samplers.prioritized import Prioritized
+from functional_rb.samplers.prioritized_slices import PrioritizedSlices
+from functional_rb.samplers.queue import Queue
+from functional_rb.samplers.recency import Recency
+from functional_rb.samplers.slices import Slices
+from functional_rb.samplers.slices_without_replacement import SlicesWithoutReplacement
+from functional_rb.samplers.uniform import Uniform
+from functional_rb.samplers.weights import importance_weights
+from functional_rb.samplers.without_replacement import WithoutReplacement
+
+__all__ = [
+    "DRAW_LIMIT",
+    "LEAST_CHANCE",
+    "Batch",
+    "Drawn",
+    "Duplicates",
+    "Fifo",
+    "KeptArray",
+    "Lifo",
+    "Prioritized",
+    "PrioritizedSlices",
+    "Queue",
+    "Recency",
+    "Sampler",
+    "Slices",
+    "SlicesWithoutReplacement",
+    "Uniform",
+    "WithoutReplacement",
+    "importance_weights",
+]

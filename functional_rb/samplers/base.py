@@ -1,0 +1,280 @@
+"""What the buffer asks of a sampler, and what a sampler tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from functional_rb.ops import Array, Ops
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+    from functional_rb.writers import Writer
+
+DRAW_LIMIT = 2**31
+"""Draws are uniform int32 in [0, 2^31)."""
+LEAST_CHANCE = 2.0**-126
+"""Probabilities are told as normal floats: XLA makes zeros of smaller ones, and what was drawn had some chance."""
+
+
+class KeptArray(NamedTuple):
+    """An array that a sampler or a writer keeps.
+
+    Attributes:
+        shape: of it.
+        dtype: its name.
+        fill: what it holds at first; other numbers than 0 cost the time to write them.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "int32"
+    fill: int = 0
+
+
+class Drawn(NamedTuple):
+    """What a sampler chose: see `Sample`, whose fields these become.
+
+    Attributes:
+        handles: int32 [B] or [B, length]; -1 where nothing could be drawn.
+        weights: float32 [B], 0 where nothing could be drawn.
+        probabilities: float32 [B], likewise.
+        mask: bool, in the shape of the handles; None if all of them are always real.
+        is_first: likewise, of slices only.
+        is_last: likewise.
+        truncated: likewise.
+    """
+
+    handles: Array
+    weights: Array
+    probabilities: Array
+    mask: Array | None = None
+    is_first: Array | None = None
+    is_last: Array | None = None
+    truncated: Array | None = None
+
+
+class Sampler(Protocol):
+    """A way of choosing items: a frozen dataclass whose methods are pure functions over a backend's `ops`.
+
+    Its memory are the tree, arrays of `Draft.kept` and numbers of `Draft.counters.more`. Users construct samplers and
+    leave the methods to the buffer. `SamplerBase` has those that many samplers share.
+    """
+
+    @property
+    def plain(self) -> bool:
+        """Whether the kernels that carry whole functions out know this sampler."""
+        ...
+
+    @property
+    def remembers(self) -> bool:
+        """Whether drawing changes the state."""
+        ...
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether items have priorities."""
+        ...
+
+    @property
+    def why_nothing(self) -> str:
+        """What to tell who draws though none of what is stored can be drawn: "has ...; do ..."."""
+        ...
+
+    def default_writer(self) -> Writer:
+        """The writer of a buffer that names none."""
+        ...
+
+    def check(self, spec: BufferSpec) -> None:
+        """Refuse a spec that does not fit."""
+        ...
+
+    def check_batch(self, spec: BufferSpec, batch: int) -> None:
+        """Refuse a batch size that does not fit."""
+        ...
+
+    def resolve(self, spec: BufferSpec) -> Sampler:
+        """The sampler with what it finds in the spec filled in."""
+        ...
+
+    def tree_rows(self, capacity: int) -> int:
+        """Rows of the sum tree float32 [rows, FANOUT]; 0 for none."""
+        ...
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """The arrays that it keeps, by name."""
+        ...
+
+    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+        """The numbers that it keeps: names, and how many int32 each."""
+        ...
+
+    def begin(self, ops: Ops, draft: Draft) -> None:
+        """Prepare what an empty buffer holds, beyond zeros."""
+        ...
+
+    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+        """How many draws a batch takes, as (rows, words)."""
+        ...
+
+    def leading_shape(self, batch: int) -> tuple[int, ...]:
+        """The leading axes of the items of a sample."""
+        ...
+
+    def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
+        """Take note of a batch about to be written: the storage and `draft.counters.ends` are still the old."""
+        ...
+
+    def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
+        """Set priorities float32 [B]."""
+        ...
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+        """Choose items by draws: the slots where they lie, int32 [n], and what is told of them."""
+        ...
+
+    def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
+        """Whether n can be drawn now, a bool scalar."""
+        ...
+
+
+class SamplerBase:
+    """What most samplers share: nothing remembered, rings written round and round, items one by one."""
+
+    @property
+    def plain(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def remembers(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def has_priorities(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def why_nothing(self) -> str:
+        """For samplers that draw anything."""
+        return "can be drawn; add items first"
+
+    def default_writer(self) -> Writer:
+        """A ring."""
+        from functional_rb.writers import RoundRobin
+
+        return RoundRobin()
+
+    def check(self, spec: BufferSpec) -> None:
+        """Anything goes."""
+
+    def check_batch(self, spec: BufferSpec, batch: int) -> None:
+        """Any will do."""
+
+    def resolve(self, spec: BufferSpec) -> Sampler:
+        """Nothing to fill in."""
+        resolved: Sampler = self  # type: ignore[assignment]  # those that inherit have the rest of the protocol
+        return resolved
+
+    def tree_rows(self, capacity: int) -> int:
+        """No tree."""
+        return 0
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """No arrays."""
+        return {}
+
+    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+        """No numbers."""
+        return ()
+
+    def begin(self, ops: Ops, draft: Draft) -> None:
+        """Zeros are right."""
+
+    def leading_shape(self, batch: int) -> tuple[int, ...]:
+        """Items one by one."""
+        return (batch,)
+
+    def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
+        """Nothing is remembered."""
+
+    def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
+        """There are no priorities."""
+
+    def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
+        """What is stored can be drawn."""
+        return draft.size(ops) >= n
+
+
+def need_order(spec: BufferSpec) -> None:
+    """Refuse a writer that does not keep items in the order of their adding."""
+    if not spec.writer.in_order:
+        raise ValueError(
+            f"{type(spec.sampler).__name__}: needs items in the order of their adding, and {spec.writer} chooses "
+            f"slots; use writer=frb.RoundRobin()"
+        )
+
+
+def need_one_lane(spec: BufferSpec, remedy: str = "") -> None:
+    """Refuse lanes."""
+    if spec.ring.lanes > 1:
+        raise ValueError(
+            f"{type(spec.sampler).__name__}: items of several lanes have no single order, got "
+            f"lanes={spec.lanes}{remedy}"
+        )
+
+
+class Batch(NamedTuple):
+    """Items that an update names.
+
+    Attributes:
+        slots: int32 [B], in bounds.
+        live: bool [B], whether the item is still there.
+        order: which of equal slots wins.
+    """
+
+    slots: Array
+    live: Array
+    order: Duplicates
+
+
+class Duplicates(NamedTuple):
+    """A batch of slots sorted, so that equal ones stand together.
+
+    Attributes:
+        order: int32 [B], the positions in sorted order; equal slots keep theirs.
+        first: int32 [B], for each position of the batch, where its slot's run begins in sorted order.
+        last: int32 [B], and where it ends.
+    """
+
+    order: Array
+    first: Array
+    last: Array
+
+    @classmethod
+    def of(cls, ops: Ops, slots: Array) -> Duplicates:
+        """Sort slots int32 [B]."""
+        order = ops.argsort(slots)
+        ascending = ops.take(slots, order)
+        last = ops.searchsorted(ascending, slots, "right") - 1
+        return cls(order, ops.searchsorted(ascending, slots, "left"), last)
+
+    def winners(self, ops: Ops, applies: Array) -> tuple[Array, Array]:
+        """For each position, the last one with the same slot that applies, and whether there is one.
+
+        All positions of a slot get the same answer and so write the same value: no order of writes is assumed.
+        """
+        step = ops.arange(self.order.shape[0], like=self.order)
+        marked = ops.where(ops.take(applies, self.order), step, ops.full_like(step, -1))
+        winner = ops.take(ops.cummax(marked), self.last)
+        found = winner >= self.first
+        return ops.take(self.order, ops.where(found, winner, self.last)), found
+
+
+def single(ops: Ops, slots: Array) -> Array:
+    """Whether an entry is the first of those with its slot, bool [n]."""
+    order = Duplicates.of(ops, slots)
+    return ops.take(order.order, order.first) == ops.arange(slots.shape[0], like=slots)

@@ -1,0 +1,59 @@
+"""What samplers share that treat all items alike, with or without a limit to how often each may be drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb import sum_tree
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers import limits
+from functional_rb.samplers.base import KeptArray, SamplerBase
+from functional_rb.samplers.priorities import write_leaves
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted(SamplerBase):
+    """With a limit there is a tree, whose leaves are 1 for items that may still be drawn."""
+
+    max_times_sampled: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        limits.check(self, self.max_times_sampled)
+
+    @property
+    def remembers(self) -> bool:
+        """With a limit: how often each was drawn."""
+        return self.max_times_sampled is not None
+
+    @property
+    def why_nothing(self) -> str:
+        """The limit."""
+        return f"may be drawn again (max_times_sampled={self.max_times_sampled}); add new ones"
+
+    def tree_rows(self, capacity: int) -> int:
+        """With a limit."""
+        return 0 if self.max_times_sampled is None else sum_tree.geometry(capacity).rows
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """With a limit, how often each was drawn."""
+        return limits.kept(spec, self.max_times_sampled)
+
+    def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
+        """New items may be drawn."""
+        if self.max_times_sampled is not None:
+            ones = ops.cast(ops.full_like(write.slots, 1), "float32")
+            write_leaves(ops, draft, write.slots, ones, write.live)
+            limits.renew(ops, draft, write, self.max_times_sampled)
+
+    def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
+        """Whether so many are stored, and some may be drawn."""
+        enough = draft.size(ops) >= n
+        return enough if self.max_times_sampled is None else enough & (sum_tree.total(draft.known_tree) > 0)

@@ -1,0 +1,104 @@
+"""Items in the order of their adding, from either end."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from functional_rb import ranks, ring, sum_tree
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers import limits
+from functional_rb.samplers.base import Drawn, need_one_lane, need_order
+from functional_rb.samplers.counted import Counted
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+
+
+@dataclasses.dataclass(frozen=True)
+class Fifo(Counted):
+    """The oldest items, the oldest first; the key is not used.
+
+    Without a limit every call gives the same ones until they are overwritten. With `max_times_sampled=1` each item
+    is given once, with m it comes m times in a row; what is not there is masked. All weights and probabilities are 1.
+
+    Attributes:
+        max_times_sampled: how often an item may be drawn, None for no limit.
+
+    Raises:
+        ValueError: if the limit is not positive, for a buffer with lanes, or if the writer does not keep items in
+            order.
+
+    Example:
+        >>> Fifo(max_times_sampled=1)
+        Fifo(max_times_sampled=1)
+    """
+
+    def check(self, spec: BufferSpec) -> None:
+        """There is one order, and it is read off a ring."""
+        need_order(spec)
+        need_one_lane(spec)
+        if self.max_times_sampled is not None and spec.capacity > ranks.MAX_CAPACITY:
+            raise ValueError(
+                f"{type(self).__name__}: with max_times_sampled the capacity may be at most {ranks.MAX_CAPACITY}, "
+                f"got {spec.capacity}"
+            )
+
+    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+        """Nothing is left to chance."""
+        return batch, 0
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+        """The first ones that may still be drawn."""
+        place = ops.arange(batch, like=draft.counters.ends.sizes)
+        if self.max_times_sampled is None:
+            size = draft.size(ops)
+            last = ops.maximum(size - 1, ops.full_like(size, 0))
+            position = ops.minimum(place, last)
+            lane = ops.full_like(place, 0)
+            slots, handles = ring.item_at(ops, draft.spec.ring, draft.counters.ends, lane, self._turned(position, last))
+            return slots, in_turn(ops, handles, place < size)
+        slots, live = self._left(ops, draft, place, self.max_times_sampled)
+        drawn = in_turn(ops, draft.handles_of(ops, slots), live)
+        return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
+
+    def _left(self, ops: Ops, draft: Draft, place: Array, limit: int) -> tuple[Array, Array]:
+        """The slots of the first draws that are left, and whether there are so many: an item gives several in a row."""
+        tree, capacity = draft.known_tree, draft.spec.capacity
+        count = ops.cast(sum_tree.total(tree), "int32")
+        start = draft.counters.ends.cursors[0] % capacity
+        # From the oldest on: the slot after the newest, around the ring.
+        first = ranks.before(ops, tree, capacity, start.reshape(1))[0]
+        last = ops.maximum(count - 1, ops.full_like(count, 0))
+        rank = first + self._turned(ops.minimum(place, last), last)
+        rank = ops.where(rank >= count, rank - count, rank)
+        slots = ranks.select(ops, tree, capacity, ops.minimum(rank, last))
+        left = limit - ops.take(draft.kept[limits.TIMES], slots)
+        reach = ops.cumsum(ops.where(place < count, left, ops.full_like(left, 0)))
+        item = ops.minimum(ops.searchsorted(reach, place, "right"), ops.full_like(place, place.shape[0] - 1))
+        return ops.take(slots, item), place < reach[-1]
+
+    def _turned(self, position: Array, last: Array) -> Array:
+        """Positions counted from this sampler's end, as positions from the oldest."""
+        return position
+
+
+@dataclasses.dataclass(frozen=True)
+class Lifo(Fifo):
+    """The newest items, the newest first; the key is not used. See `Fifo`.
+
+    Example:
+        >>> Lifo()
+        Lifo(max_times_sampled=None)
+    """
+
+    def _turned(self, position: Array, last: Array) -> Array:
+        """From the newest."""
+        return last - position
+
+
+def in_turn(ops: Ops, handles: Array, live: Array) -> Drawn:
+    """What is told of draws that nothing was left to chance in."""
+    one = ops.cast(live, "float32")
+    return Drawn(ops.where(live, handles, ops.full_like(handles, -1)), one, one, live)

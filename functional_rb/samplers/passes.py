@@ -1,0 +1,78 @@
+"""Where a pass without replacement is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from functional_rb import deck as decks
+from functional_rb import ring
+from functional_rb.deck import Deck
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers.base import KeptArray
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+
+ORDER, PLACE = "deck_order", "deck_place"
+"""The arrays of a `Deck`."""
+REMAINING, PASSES = "remaining", "passes"
+"""Counters int32 [1]: how many are still to be drawn in this pass, and how many passes are done."""
+
+
+def kept_deck(spec: BufferSpec) -> dict[str, KeptArray]:
+    """The arrays of a deck of all slots."""
+    return {ORDER: KeptArray((spec.capacity,)), PLACE: KeptArray((spec.capacity,))}
+
+
+class PassKeeper(NamedTuple):
+    """A deck and its numbers.
+
+    Attributes:
+        deck: of the slots that can be drawn.
+        remaining: int32 scalar, how many are still to be drawn in this pass.
+        count: int32 scalar, how many there are.
+    """
+
+    deck: Deck
+    remaining: Array
+    count: Array
+
+    @classmethod
+    def of(cls, draft: Draft, count: Array) -> PassKeeper:
+        """What a draft keeps."""
+        return cls(Deck(draft.kept[ORDER], draft.kept[PLACE]), draft.counters.more[REMAINING][0], count)
+
+    def keep(self, ops: Ops, draft: Draft, passes: Array | None = None) -> None:
+        """Put it back into a draft. A pass of which all that was left has been overwritten is done too."""
+        more = draft.counters.more
+        if passes is None:
+            emptied = (more[REMAINING][0] > 0) & (self.remaining == 0)
+            passes = add_passes(ops, more[PASSES], emptied)
+        draft.kept[ORDER], draft.kept[PLACE] = self.deck
+        draft.count(remaining=self.remaining.reshape(1), passes=passes)
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, batch: int, drop_last: bool) -> tuple[Array, Array, Array]:
+        """Draw slots from what is left, or from all if that is not enough for a batch that would be given.
+
+        Returns:
+            slots int32 [B], live bool [B], and how many were left before, an int32 scalar.
+        """
+        whole = batch if drop_last else 1
+        left = ops.where(self.remaining < whole, self.count, self.remaining)
+        given = ops.where(left < whole, ops.full_like(left, 0), left)
+        slots, live, deck, remaining = decks.draw(ops, self.deck, given, draws)
+        done = (given > 0) & (remaining < whole)
+        # Nothing given leaves the pass as it was.
+        remaining = ops.where(given > 0, ops.where(done, ops.full_like(remaining, 0), remaining), self.remaining)
+        dropped = (given > 0) & (self.remaining > 0) & (self.remaining < whole)
+        passes = add_passes(ops, draft.counters.more[PASSES], done, dropped)
+        PassKeeper(deck, remaining, self.count).keep(ops, draft, passes)
+        return slots, live, left
+
+
+def add_passes(ops: Ops, passes: Array, *done: Array) -> Array:
+    """Count passes that are done, given as bool scalars."""
+    for one in done:
+        passes = ring.saturating_add(ops, passes, ops.cast(one, "int32"))
+    return passes

@@ -1,0 +1,113 @@
+"""What samplers with priorities share: their numbers, and what a new item gets."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Literal
+
+from functional_rb import layout, ring, sum_tree
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers.base import Batch, SamplerBase, single
+from functional_rb.samplers.weights import stored_value
+
+if TYPE_CHECKING:
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+
+
+@dataclasses.dataclass(frozen=True)
+class Priorities(SamplerBase):
+    """Items with priorities; see `Prioritized` for the fields."""
+
+    alpha: float = 0.6
+    beta: float = 0.4
+    new_priority: Literal["live", "ever"] = "live"
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        kind = type(self).__name__
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (is_number and math.isfinite(value) and 0 <= value <= 100):
+                raise ValueError(f"{kind}: expected {name} as a number in [0, 100], got {value!r}")
+            object.__setattr__(self, name, float(value))
+        if self.new_priority not in ("live", "ever"):
+            raise ValueError(f"{kind}: expected new_priority 'live' or 'ever', got {self.new_priority!r}")
+
+    @property
+    def has_priorities(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def why_nothing(self) -> str:
+        """All priorities are zero."""
+        return "has a positive priority; update some first"
+
+    def tree_rows(self, capacity: int) -> int:
+        """The sum tree."""
+        return sum_tree.geometry(capacity).rows
+
+    def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
+        """Whether so many are stored and some has a positive priority."""
+        return (draft.size(ops) >= n) & (sum_tree.total(draft.known_tree) > 0)
+
+    def new_value(self, ops: Ops, draft: Draft) -> Array:
+        """What an item without a priority gets, float32 scalar, after alpha."""
+        if self.new_priority == "ever":
+            value = ops.bitcast(draft.counters.peak.reshape(1), "float32")[0]
+        else:
+            value = self.largest_live(ops, draft)
+        return ops.where(value > 0, value, ops.full_like(value, 1))
+
+    def largest_live(self, ops: Ops, draft: Draft) -> Array:
+        """The largest value among stored items, float32 scalar."""
+        return sum_tree.largest(ops, draft.known_tree)
+
+    def initial_values(self, ops: Ops, draft: Draft, write: Write, priorities: Array | None) -> Array:
+        """The values of the items that go to `write.slots`, float32 [n]; bad priorities count and get the default."""
+        default = self.new_value(ops, draft)
+        default = default + ops.cast(ops.full_like(write.slots, 0), "float32")
+        if priorities is None:
+            return default
+        chosen = layout.pick(ops, priorities, write.source, write.slots.shape[0])
+        values, good = stored_value(ops, chosen, self.alpha)
+        bad = ~good if write.live is None else ~good & write.live
+        if not draft.spec.writer.in_order:  # several rows may stand for one slot
+            bad = bad & single(ops, write.slots)
+        reject(ops, draft, bad)
+        return ops.where(good, values, default)
+
+    def new_values(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> tuple[Array, Array]:
+        """What an update sets, float32 [B], equal where slots are, and where it sets anything, bool [B]."""
+        values, good = stored_value(ops, priorities, self.alpha)
+        reject(ops, draft, batch.live & ~good)
+        winner, replaced = batch.order.winners(ops, batch.live & good)
+        raise_peak(ops, draft, values, batch.live & good)
+        return ops.take(values, winner), replaced
+
+
+def reject(ops: Ops, draft: Draft, bad: Array) -> None:
+    """Count bad priorities, marked in bool [n]."""
+    count = ring.saturating_add(ops, draft.counters.rejected, ops.count(bad))
+    draft.counters = draft.counters.replace(rejected=count)
+
+
+def raise_peak(ops: Ops, draft: Draft, values: Array, live: Array | None) -> None:
+    """Remember the largest value ever stored by its bits: positive floats are ordered as their bits are."""
+    bits = ops.bitcast(values[:, None], "int32")[:, 0]
+    if live is not None:
+        bits = ops.where(live, bits, ops.full_like(bits, 0))
+    draft.counters = draft.counters.replace(peak=ops.maximum(draft.counters.peak, ops.cummax(bits)[-1]))
+
+
+def write_leaves(
+    ops: Ops, draft: Draft, slots: Array, values: Array, live: Array | None, consecutive: bool = False
+) -> None:
+    """Set leaves of the tree; where not live, write back what is there."""
+    tree = draft.known_tree
+    if live is not None:
+        values = ops.where(live, values, sum_tree.get_leaves(ops, tree, slots))
+    draft.tree = sum_tree.set_leaves(ops, tree, draft.spec.capacity, slots, values, consecutive)

@@ -1,0 +1,111 @@
+"""Items are drawn in proportion to a power of their priorities."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb import sum_tree
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers import limits
+from functional_rb.samplers.base import LEAST_CHANCE, Batch, Drawn, KeptArray
+from functional_rb.samplers.priorities import Priorities, raise_peak, write_leaves
+from functional_rb.samplers.weights import importance_weights
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+
+
+@dataclasses.dataclass(frozen=True)
+class Prioritized(Priorities):
+    """Items are drawn in proportion to `priority ** alpha` (Schaul et al., Prioritized Experience Replay, 2016, 3.3).
+
+    The importance weights are `(p_i / p_min) ** -beta` over the stored items that can be drawn, where p includes
+    alpha: in (0, 1], and 1 for the least likely item.
+
+    Attributes:
+        alpha: 0 draws all items of positive priority alike, 1 in proportion to their priorities.
+        beta: 0 makes all weights 1, 1 corrects the bias fully; `sample(..., beta=...)` overrides it.
+        new_priority: what an item gets that is added without a priority: the largest among those stored ("live", after
+            alpha; 1 where none is positive), so that one early outlier does not rule for ever, or the largest
+            ever stored ("ever", torchrl's and flashbax's rule).
+        max_times_sampled: how often an item may be drawn at all; then it stays stored, but is never drawn again.
+            A draw of the same batch beyond that is masked. None for no limit.
+
+    Raises:
+        ValueError: if alpha or beta is negative, not finite or above 100, `new_priority` is another word, or the limit
+            is not positive.
+
+    Example:
+        >>> Prioritized(alpha=0.6, beta=0.4)
+        Prioritized(alpha=0.6, beta=0.4, new_priority='live', max_times_sampled=None)
+    """
+
+    max_times_sampled: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        super().__post_init__()
+        limits.check(self, self.max_times_sampled)
+
+    @property
+    def plain(self) -> bool:
+        """Without a limit."""
+        return self.max_times_sampled is None
+
+    @property
+    def remembers(self) -> bool:
+        """With a limit: how often each was drawn."""
+        return self.max_times_sampled is not None
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """With a limit, how often each was drawn."""
+        return limits.kept(spec, self.max_times_sampled)
+
+    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+        """Fresh bits at every level of the tree."""
+        return batch, len(sum_tree.geometry(spec.capacity).levels)
+
+    def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
+        """Give the new items their priorities."""
+        values = self.initial_values(ops, draft, write, priorities)
+        in_order = draft.spec.writer.in_order and draft.spec.ring.lanes == 1
+        write_leaves(ops, draft, write.slots, values, write.live, consecutive=in_order)
+        # Read back from the new tree: XLA would fuse what the values came from, a read of the old one, into
+        # this, and to serve that it would copy the tree.
+        raise_peak(ops, draft, sum_tree.get_leaves(ops, draft.known_tree, write.slots), write.live)
+        limits.renew(ops, draft, write, self.max_times_sampled)
+
+    def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
+        """Set the tree's leaves."""
+        values, replaced = self.new_values(ops, draft, batch, priorities)
+        values = limits.silence(ops, draft, batch.slots, values, self.max_times_sampled)
+        write_leaves(ops, draft, batch.slots, values, replaced)
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+        """Descend the tree; weights by the distance of logarithms, so that no ratio overflows."""
+        tree = draft.known_tree
+        slots = sum_tree.descend(ops, tree, draft.spec.capacity, draws)
+        drawn = weighed(ops, draft, slots, beta)
+        return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
+
+
+def weighed(ops: Ops, draft: Draft, slots: Array, beta: Array) -> Drawn:
+    """What is told of draws from the tree, with replacement: `slots` int32 [B]."""
+    tree = draft.known_tree
+    values = sum_tree.get_leaves(ops, tree, slots)
+    total = sum_tree.total(tree)
+    drawable = total > 0
+    handles = draft.handles_of(ops, slots)
+    nothing = ops.full_like(values, 0)
+    weights = importance_weights(ops, values, sum_tree.smallest(ops, tree), beta)
+    # Times the reciprocal, as XLA would make of a division by a scalar anyway: the same bits everywhere.
+    scale = 1.0 / ops.where(drawable, total, ops.full_like(total, 1))
+    return Drawn(
+        ops.where(drawable, handles, ops.full_like(handles, -1)),
+        ops.where(drawable, weights, nothing),
+        ops.where(drawable, ops.maximum(values * scale, ops.full_like(values, LEAST_CHANCE)), nothing),
+    )

@@ -1,0 +1,98 @@
+"""Slices that begin at steps drawn by priority."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb import sum_tree, windows
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers.base import Batch, Drawn, KeptArray
+from functional_rb.samplers.priorities import Priorities, raise_peak
+from functional_rb.samplers.prioritized import weighed
+from functional_rb.samplers.trajectories import Trajectories, lanes_of
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+
+VALUE = "value"
+"""float32 [capacity], the priority of each step to the power alpha, also of those where no slice begins."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PrioritizedSlices(Priorities, Trajectories):
+    """Slices whose first step is drawn by priority, among the steps where a slice can begin: [B, length, *shape].
+
+    Weights and probabilities are of slices, [B], as `Prioritized` has them for items; priorities belong to the first
+    step: `rb.update(state, sample.indices[:, 0], priorities)`. A step where no slice begins keeps its priority until
+    one does. See `Slices` for the other fields and for what is told of steps.
+
+    Attributes:
+        length, end_keys, trajectory_key, strict_length, span, period, batch, flat: as in `Slices`; slices may reach out
+            to the right only, `span=(False, True)`.
+        alpha, beta, new_priority: as in `Prioritized`; "live" is the largest among steps where a slice can begin.
+
+    Raises:
+        ValueError: as `Slices` and `Prioritized` do, and for a span to the left.
+
+    Example:
+        >>> PrioritizedSlices(length=16, alpha=0.7).alpha
+        0.7
+    """
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        Trajectories.__post_init__(self)
+        Priorities.__post_init__(self)
+        if self.rule.left:
+            raise ValueError(
+                "PrioritizedSlices: priorities belong to the first step of a slice, so none may begin before the "
+                "trajectory does; give span=(False, True)"
+            )
+
+    @property
+    def why_nothing(self) -> str:
+        """No window, or no priority."""
+        return f"begins a slice of {self.length} steps with a positive priority; add more, or update some"
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """Ages and priorities of all steps."""
+        return super().kept(spec) | {VALUE: KeptArray((spec.capacity,), "float32")}
+
+    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+        """Fresh bits at every level of the tree; a slot has but one window."""
+        return self.slices_of(batch), len(sum_tree.geometry(spec.capacity).levels) + 2
+
+    def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
+        """Keep the new priorities, and show the tree those of steps where a slice can begin now."""
+        values = self.initial_values(ops, draft, write, priorities)
+        if write.live is not None:
+            values = ops.where(write.live, values, ops.take(draft.kept[VALUE], write.slots))
+        draft.kept[VALUE] = ops.set_at(draft.kept[VALUE], write.slots, values)
+        self._show(ops, draft, *self.windows_at(ops, draft, *self.note_ages(ops, draft, write, leaves)))
+        # Read back, as in `Prioritized.added`.
+        raise_peak(ops, draft, ops.take(draft.kept[VALUE], write.slots), write.live)
+
+    def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
+        """Keep them, and show them where a slice begins."""
+        values, replaced = self.new_values(ops, draft, batch, priorities)
+        values = ops.where(replaced, values, ops.take(draft.kept[VALUE], batch.slots))
+        draft.kept[VALUE] = ops.set_at(draft.kept[VALUE], batch.slots, values)
+        lanes = lanes_of(draft.spec, draft.counters.ends)
+        steps = windows.step_at(ops, lanes, batch.slots)
+        self._show(ops, draft, *self.windows_at(ops, draft, lanes, steps))
+
+    def _show(self, ops: Ops, draft: Draft, slots: Array, numbers: Array) -> None:
+        values = ops.take(draft.kept[VALUE], slots)
+        values = ops.where(numbers > 0, values, ops.full_like(values, 0))
+        draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, slots, values)
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+        """Descend the tree to the first step."""
+        starts = sum_tree.descend(ops, draft.known_tree, draft.spec.capacity, draws[:, :-2])
+        drawn = weighed(ops, draft, starts, beta)
+        live = drawn.handles >= 0
+        return self.cut(ops, draft, starts, draws[:, -2:], drawn.weights, drawn.probabilities, live)

@@ -1,0 +1,125 @@
+"""Items and windows are taken out as they are sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING
+
+from functional_rb import ring
+from functional_rb.ops import Array, Ops
+from functional_rb.ring import Ends
+from functional_rb.samplers.base import Drawn, SamplerBase, need_one_lane, need_order
+from functional_rb.samplers.fifo import in_turn
+from functional_rb.writers.stop_when_full import StopWhenFull
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.writers import Writer
+
+
+@dataclasses.dataclass(frozen=True)
+class Queue(SamplerBase):
+    """First in, first out: sampling takes the oldest items and makes room for new ones; the key is not used.
+
+    Nothing is ever lost silently: adding more than there is room for is an error, as is sampling from an empty queue;
+    while tracing, items are refused and counted (`rb.refused(state)`), and what is not there is masked.
+
+    Attributes:
+        length: None to take single items; else windows of so many consecutive steps, [B, length], each of one lane:
+            the batch size counts windows and is a multiple of the lanes, window `w * lanes + e` is the w-th of lane
+            e. A lane with fewer steps gives none (masked), and keeps them.
+
+    Raises:
+        ValueError: if the length is not positive, for a writer that overwrites, or for lanes without a length.
+
+    Example:
+        >>> Queue(length=16)
+        Queue(length=16)
+    """
+
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        if self.length is None:
+            return
+        try:
+            good = not isinstance(self.length, bool) and operator.index(self.length) >= 1
+        except TypeError:
+            good = False
+        if not good:
+            raise ValueError(f"Queue: expected length as a positive int or None, got {self.length!r}")
+        object.__setattr__(self, "length", operator.index(self.length))
+
+    @property
+    def remembers(self) -> bool:
+        """What is taken is gone."""
+        return True
+
+    @property
+    def why_nothing(self) -> str:
+        """No lane is long enough."""
+        return f"completes a window of {self.length} steps; add more"
+
+    def default_writer(self) -> Writer:
+        """One that refuses what does not fit."""
+        return StopWhenFull()
+
+    def check(self, spec: BufferSpec) -> None:
+        """Nothing may be overwritten before it is taken."""
+        need_order(spec)
+        if spec.writer.overwrites:
+            raise ValueError(
+                f"Queue: {spec.writer} would overwrite items before they are taken; leave the writer out, or use "
+                f"writer=frb.StopWhenFull()"
+            )
+        if self.length is None:
+            need_one_lane(spec, "; give Queue(length=...) to take windows of each lane")
+        elif self.length > spec.ring.length:
+            raise ValueError(
+                f"Queue: a window of {self.length} steps never fits into the {spec.ring.length} of a lane; "
+                f"give a larger BufferSpec.capacity"
+            )
+
+    def check_batch(self, spec: BufferSpec, batch: int) -> None:
+        """Windows come one of each lane at a time."""
+        if self.length is not None and batch % spec.ring.lanes:
+            raise ValueError(
+                f"sample: expected batch_size as a multiple of lanes={spec.ring.lanes}, as a queue gives windows "
+                f"of all lanes in step, got {batch}"
+            )
+
+    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+        """Nothing is left to chance."""
+        return batch, 0
+
+    def leading_shape(self, batch: int) -> tuple[int, ...]:
+        """Items, or windows."""
+        return (batch,) if self.length is None else (batch, self.length)
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+        """The oldest of each lane; the rings become shorter by them."""
+        ends, lanes, length = draft.counters.ends, draft.spec.ring.lanes, self.length or 1
+        place = ops.arange(batch * length, like=ends.sizes)
+        lane = place // length % lanes
+        position = place // (length * lanes) * length + place % length
+        held = ring.of_lane(ops, ends.sizes, lane)
+        whole = position // length * length + length <= held
+        taken = ops.minimum(ends.sizes // length, ops.full_like(ends.sizes, batch // lanes)) * length
+        inside = ops.where(whole, position, ops.full_like(position, 0))
+        slots, handles = ring.item_at(ops, draft.spec.ring, ends, lane, inside)
+        draft.counters = draft.counters.replace(ends=Ends(ends.cursors, ends.sizes - taken))
+        drawn = in_turn(ops, handles, whole)
+        if self.length is None:
+            return slots, drawn
+        windows = drawn.weights.reshape(batch, length)[:, 0]
+        shaped = drawn.handles.reshape(batch, length), windows, windows, whole.reshape(batch, length)
+        return slots, Drawn(*shaped)
+
+    def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
+        """Whether so many items, or windows, are there."""
+        ends = draft.counters.ends
+        rounds = -(-n // ends.sizes.shape[0])
+        return ops.count(ends.sizes // (self.length or 1) >= rounds) == ends.sizes.shape[0]

@@ -1,0 +1,91 @@
+"""Slices of trajectories: windows of consecutive steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from functional_rb import sum_tree
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers.base import Drawn
+from functional_rb.samplers.trajectories import Trajectories
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+
+
+@dataclasses.dataclass(frozen=True)
+class Slices(Trajectories):
+    """Slices of `length` consecutive steps of one trajectory in one lane, with replacement: leaves [B, length, *shape].
+
+    A slice never crosses the end of an episode nor the write cursor. It is drawn from an index kept as items are added,
+    in O(log n). `sample.mask` marks real steps (a short slice is padded behind them), `is_first` and `is_last` the
+    ends of trajectories, `truncated` the last step of a slice whose trajectory goes on. All weights are 1; the
+    probability told is that of the window, or of the trajectory.
+
+    Attributes:
+        length: steps in a slice.
+        end_keys: paths of bool leaves, one value an item, that mark a trajectory's last step; any of them does. By
+            default what the item has of "next/done", "done", or "terminated" and "truncated".
+        trajectory_key: path of an integer leaf that is another in every trajectory than in the one before.
+        strict_length: whether trajectories with fewer stored steps than `length` are left out; else they come whole.
+        span: whether slices may reach out before the first and past the last stored step of a trajectory, so that
+            they are shorter: a bool, or a pair (left, right). Needs `strict_length=False`.
+        period: slices begin at every so many-th step of a trajectory, counted from its true start.
+        batch: whether a batch size counts "slices", or "steps" (then it is a multiple of `length`).
+        flat: whether the steps come in one row, leaves [B * length, *shape].
+        weighting: whether each "trajectory" that has a window is equally likely, and then each of its windows; or each
+            "window".
+
+    Raises:
+        ValueError: for settings out of range, span with strict_length, a leaf that the item lacks, a length that does
+            not fit into a lane, or a writer that does not keep steps in order.
+
+    Example:
+        >>> Slices(length=16).weighting
+        'trajectory'
+    """
+
+    weighting: Literal["trajectory", "window"] = "trajectory"
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        super().__post_init__()
+        if self.weighting not in ("trajectory", "window"):
+            raise ValueError(f"Slices: expected weighting 'trajectory' or 'window', got {self.weighting!r}")
+
+    @property
+    def by_trajectory(self) -> bool:
+        """Whether the tree has marks, one a trajectory, rather than numbers of windows."""
+        return self.weighting == "trajectory"
+
+    def tree_rows(self, capacity: int) -> int:
+        """A sum tree over the slots, as the index."""
+        return sum_tree.geometry(capacity).rows
+
+    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+        """Fresh bits at every level of the tree, and two words to choose among the windows found there."""
+        return self.slices_of(batch), len(sum_tree.geometry(spec.capacity).levels) + 2
+
+    def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
+        """Count the windows anew wherever the new steps may have changed them."""
+        slots, numbers = self.windows_at(ops, draft, *self.note_ages(ops, draft, write, leaves))
+        values = ops.cast(numbers, "float32")
+        draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, slots, values)
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+        """Descend the tree, then choose among the windows found."""
+        tree = draft.known_tree
+        starts = sum_tree.descend(ops, tree, draft.spec.capacity, draws[:, :-2])
+        total = sum_tree.total(tree)
+        live = (total > 0) & (starts >= 0)
+        one = ops.cast(ops.full_like(starts, 1), "float32")
+        chance = one / ops.maximum(total, ops.full_like(total, 1))
+        return self.cut(ops, draft, starts, draws[:, -2:], one, chance, live)
+
+    def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
+        """Whether so many steps are stored, and there is a window."""
+        return (draft.size(ops) >= n) & (sum_tree.total(draft.known_tree) > 0)

@@ -1,0 +1,168 @@
+"""Each trajectory, or each window, at most once a pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from functional_rb import deck as decks
+from functional_rb import windows
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers.base import Drawn, KeptArray, single
+from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, kept_deck
+from functional_rb.samplers.trajectories import AGE, Trajectories
+from functional_rb.samplers.without_replacement import once
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+
+COUNT = "count"
+"""Counter int32 [1]: how many trajectories, or windows, there are."""
+
+
+class Changes(NamedTuple):
+    """How the index changes where a batch was written: distinct slots int32 [lanes * m].
+
+    Attributes:
+        slots: the slots.
+        leaving: bool, which are no starts any more, or are those of other steps now.
+        coming: bool, which are starts now, of steps that were none.
+    """
+
+    slots: Array
+    leaving: Array
+    coming: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class SlicesWithoutReplacement(Trajectories):
+    """Each trajectory gives one slice a pass (or each window comes once a pass), in random order: [B, length, *shape].
+
+    Passes are those of `WithoutReplacement`: new trajectories and windows join the next one, a short last batch is
+    masked, and `rb.passes(state)` tells how many are done. A trajectory that grows keeps its place in the pass. See
+    `Slices` for the other fields and for what is told of steps.
+
+    Attributes:
+        length, end_keys, trajectory_key, strict_length, span, period, batch, flat: as in `Slices`; windows (not
+            trajectories) may reach out to the right only, `span=(False, True)`.
+        weighting: whether each "trajectory" comes once a pass, with one of its windows at random, or each "window".
+        drop_last: give no short batches: a pass ends when less than a batch is left.
+
+    Raises:
+        ValueError: as `Slices` does.
+
+    Example:
+        >>> SlicesWithoutReplacement(length=16).drop_last
+        False
+    """
+
+    weighting: Literal["trajectory", "window"] = "trajectory"
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        super().__post_init__()
+        kind = type(self).__name__
+        if self.weighting not in ("trajectory", "window"):
+            raise ValueError(f"{kind}: expected weighting 'trajectory' or 'window', got {self.weighting!r}")
+        if self.rule.left and not self.by_trajectory:
+            raise ValueError(
+                f"{kind}: windows that reach out before a trajectory all begin with the same step, which comes once a "
+                f"pass; give span=(False, True), or weighting='trajectory'"
+            )
+
+    @property
+    def remembers(self) -> bool:
+        """What has been drawn in this pass."""
+        return True
+
+    @property
+    def by_trajectory(self) -> bool:
+        """Whether trajectories come once, rather than windows."""
+        return self.weighting == "trajectory"
+
+    @property
+    def why_nothing(self) -> str:
+        """No window, or too few."""
+        extra = "; drop_last drops batches that are not full" if self.drop_last else ""
+        return super().why_nothing + extra
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """Ages, and a deck of the slots in the index."""
+        return super().kept(spec) | kept_deck(spec)
+
+    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+        """How many there are, and how many are left."""
+        return (*super().counters(spec), (PASSES, 1), (REMAINING, 1), (COUNT, 1))
+
+    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+        """Two words for the slot, and two to choose among the windows found there."""
+        return self.slices_of(batch), 4
+
+    def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
+        """Take out of the deck what is gone, and put in what has come, wherever the new steps changed that."""
+        keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
+        after, steps = self.note_ages(ops, draft, write, leaves)
+        slots, numbers = self.windows_at(ops, draft, after, steps)
+        old = decks.contains(ops, keeper.deck, keeper.count, slots)
+        new, fresh = numbers > 0, steps[1] <= ops.take(write.written, steps[0])
+        first = single(ops, slots)
+        changes = Changes(slots, first & old & (fresh | ~new), first & new & (fresh | ~old))
+        deck = keeper.deck
+        if self.by_trajectory:
+            deck, changes = self._follow(ops, draft, deck, changes, steps, fresh, after)
+        deck, remaining, count = decks.remove(ops, deck, keeper.remaining, keeper.count, slots, changes.leaving)
+        deck, count = decks.insert(ops, deck, count, slots, changes.coming)
+        PassKeeper(deck, remaining, count).keep(ops, draft)
+        draft.count(count=count.reshape(1))
+
+    def _follow(
+        self,
+        ops: Ops,
+        draft: Draft,
+        deck: decks.Deck,
+        changes: Changes,
+        steps: tuple[Array, Array],
+        fresh: Array,
+        after: windows.Lanes,
+    ) -> tuple[decks.Deck, Changes]:
+        """Let the trajectory that goes on in each lane keep its place in the deck as its mark moves forward.
+
+        Only there a mark leaves a step that is still stored; it comes back further on, so many steps as its age says.
+        """
+        lanes = after.head.shape[0]
+        age, back = ops.take(draft.kept[AGE], changes.slots), steps[1]
+
+        def only(marked: Array) -> tuple[Array, Array]:
+            """The one marked entry of each lane, int32 [lanes], and whether there is one."""
+            place = ops.arange(marked.shape[0], like=back)
+            found = ops.cummax(ops.where(marked, place, ops.full_like(place, -1)).reshape(lanes, -1))[:, -1]
+            return ops.maximum(found, ops.full_like(found, 0)), found >= 0
+
+        source, moves = only(changes.leaving & ~fresh)
+        at = ops.take(source, steps[0])
+        ahead = ops.take(back, at) - back
+        follows = (ahead > 0) & (age - ops.take(age, at) == ahead) & ops.take(moves, steps[0])
+        target, arrives = only(changes.coming & follows)
+        moves = moves & arrives
+        deck = decks.rename(ops, deck, ops.take(changes.slots, source), ops.take(changes.slots, target), moves)
+        moved = ops.take(moves, steps[0])
+        place = ops.arange(back.shape[0], like=back)
+        leaving = changes.leaving & ~(moved & (place == at))
+        coming = changes.coming & ~(moved & (place == ops.take(target, steps[0])))
+        return deck, Changes(changes.slots, leaving, coming)
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+        """From what is left of the pass, or from all if that is nothing."""
+        keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
+        starts, live, left = keeper.draw(ops, draft, draws[:, :2], self.slices_of(batch), self.drop_last)
+        drawn = once(ops, starts, live, left)
+        return self.cut(ops, draft, starts, draws[:, 2:], drawn.weights, drawn.probabilities, live)
+
+    def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
+        """Whether so many steps are stored, and there is a window; with `drop_last`, enough for a batch of n."""
+        count = draft.counters.more[COUNT][0]
+        return (draft.size(ops) >= n) & (count >= (self.slices_of(n) if self.drop_last else 1))

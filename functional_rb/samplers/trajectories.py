@@ -1,0 +1,231 @@
+"""What samplers of slices share: where trajectories begin and end, and the index of their windows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from functional_rb import layout, nest, ring, windows
+from functional_rb.nest import Key
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers.base import Drawn, KeptArray, SamplerBase, need_order
+from functional_rb.windows import Lanes, Rule
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+
+AGE = "age"
+"""int32 [capacity], how many steps of its trajectory came before the one in each slot."""
+NEXT_AGE = "next_age"
+"""Counter int32 [lanes]: the age of each lane's next step."""
+USUAL_ENDS: tuple[tuple[Key, ...], ...] = (
+    (("next", "done"),),
+    ("done",),
+    (("next", "terminated"), ("next", "truncated")),
+    ("terminated", "truncated"),
+)
+LARGEST_SETTING = 2**28
+
+
+@dataclasses.dataclass(frozen=True)
+class Trajectories(SamplerBase):
+    """The fields that samplers of slices have in common; see `Slices`."""
+
+    length: int
+    end_keys: tuple[Key, ...] | None = None
+    trajectory_key: Key | None = None
+    strict_length: bool = True
+    span: bool | tuple[bool, bool] = False
+    period: int = 1
+    batch: Literal["slices", "steps"] = "slices"
+    flat: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        kind = type(self).__name__
+        for name in ("length", "period"):
+            value = getattr(self, name)
+            try:
+                good = not isinstance(value, bool) and 1 <= operator.index(value) <= LARGEST_SETTING
+            except TypeError:
+                good = False
+            if not good:
+                raise ValueError(f"{kind}: expected {name} as a positive int, got {value!r}")
+            object.__setattr__(self, name, operator.index(value))
+        span: tuple[bool, ...] = (self.span, self.span) if isinstance(self.span, bool) else tuple(self.span)
+        if len(span) != 2 or not all(isinstance(side, bool) for side in span):
+            raise ValueError(f"{kind}: expected span as a bool or a pair of them (left, right), got {self.span!r}")
+        object.__setattr__(self, "span", span)
+        if any(span) and self.strict_length:
+            raise ValueError(
+                f"{kind}: span={self.span} gives slices shorter than {self.length} steps, which strict_length refuses; "
+                f"give strict_length=False"
+            )
+        if self.batch not in ("slices", "steps"):
+            raise ValueError(f"{kind}: expected batch 'slices' or 'steps', got {self.batch!r}")
+        if self.end_keys is not None:
+            given: Any = self.end_keys  # a single name is meant often enough
+            keys = (given,) if isinstance(given, str) else tuple(given)
+            object.__setattr__(self, "end_keys", keys)
+
+    @property
+    def rule(self) -> Rule:
+        """Which windows there are."""
+        assert isinstance(self.span, tuple)
+        return Rule(self.length, self.period, self.strict_length, *self.span)
+
+    @property
+    def by_trajectory(self) -> bool:
+        """Whether trajectories are equally likely, rather than windows."""
+        return False
+
+    @property
+    def why_nothing(self) -> str:
+        """No window."""
+        return f"begins a slice of {self.length} steps; add more, or give strict_length=False"
+
+    def resolve(self, spec: BufferSpec) -> Any:
+        """Find the leaves that mark ends, if none were named."""
+        if self.end_keys is not None or self.trajectory_key is not None:
+            return self
+        for keys in USUAL_ENDS:
+            if all(nest.show_key(key) in spec.names for key in keys):
+                return dataclasses.replace(self, end_keys=keys)
+        raise ValueError(
+            f"{type(self).__name__}: the item has no leaf 'done' (nor 'next/done', nor 'terminated' with 'truncated') "
+            f"that tells where trajectories end; give end_keys=(...) or trajectory_key=..., of the leaves {spec.names}"
+        )
+
+    def check(self, spec: BufferSpec) -> None:
+        """Windows are read off rings, and their leaves exist."""
+        need_order(spec)
+        kind = type(self).__name__
+        if self.length > spec.ring.length:
+            raise ValueError(
+                f"{kind}: a slice of {self.length} steps never fits into the {spec.ring.length} of a lane; "
+                f"give a larger BufferSpec.capacity"
+            )
+        for key in self.end_keys or ():
+            leaf = spec.leaves[nest.position(spec.names, key, kind)]
+            if leaf.dtype != "bool" or math.prod(leaf.shape) != 1:
+                raise ValueError(f"{kind}: end key {key!r}: expected one bool an item, got {leaf}")
+        if self.trajectory_key is not None:
+            leaf = spec.leaves[nest.position(spec.names, self.trajectory_key, kind)]
+            if "int" not in leaf.dtype or math.prod(leaf.shape) != 1:
+                raise ValueError(f"{kind}: trajectory key {self.trajectory_key!r}: expected one integer, got {leaf}")
+
+    def check_batch(self, spec: BufferSpec, batch: int) -> None:
+        """Slices are whole."""
+        if self.batch == "steps" and batch % self.length:
+            raise ValueError(
+                f"sample: expected batch_size as a multiple of the slices' length {self.length}, as it counts steps "
+                f"(batch='steps'), got {batch}"
+            )
+
+    def slices_of(self, batch: int) -> int:
+        """How many slices a batch has."""
+        return batch // self.length if self.batch == "steps" else batch
+
+    def leading_shape(self, batch: int) -> tuple[int, ...]:
+        """Slices, or all of their steps in a row."""
+        slices = self.slices_of(batch)
+        return (slices * self.length,) if self.flat else (slices, self.length)
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """The steps' ages."""
+        return {AGE: KeptArray((spec.capacity,))}
+
+    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+        """The age of each lane's next step."""
+        return ((NEXT_AGE, spec.ring.lanes),)
+
+    def note_ages(
+        self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]
+    ) -> tuple[Lanes, tuple[Array, Array]]:
+        """Keep the ages of new steps; returns the lanes afterwards, and the steps whose windows may have changed."""
+        spec = draft.spec
+        lanes, n = spec.ring.lanes, write.slots.shape[0] // spec.ring.lanes
+        ages, next_age = self._ages(ops, draft, write, leaves)
+        # Of a batch longer than a lane only the last steps are written.
+        skipped = ops.maximum(write.written - n, ops.full_like(write.written, 0))
+        column = skipped[:, None] + ops.arange(n, like=skipped)
+        place = ops.arange(lanes, like=skipped)[:, None] * ages.shape[1] + column
+        new = ring.by_time(ops.take(ages.reshape(-1), place.reshape(-1)).reshape(lanes, n))
+        if write.live is not None:
+            new = ops.where(write.live, new, ops.take(draft.kept[AGE], write.slots))
+        draft.kept[AGE] = ops.set_at(draft.kept[AGE], write.slots, new)
+        draft.count(next_age=next_age)
+        after = lanes_of(spec, write.after)
+        return after, windows.touched(ops, self.rule, after, n, self.by_trajectory)
+
+    def _ages(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> tuple[Array, Array]:
+        """The ages of all steps of a batch, int32 [lanes, T] in the order of writing, and the lanes' next."""
+        spec, kind = draft.spec, type(self).__name__
+        rows = self._rows(ops, spec, write, leaves)
+        steps = rows.shape[1]
+
+        def in_lanes(key: Key) -> Array:
+            values = leaves[nest.position(spec.names, key, kind)].reshape(-1)
+            return ops.take(values, rows.reshape(-1)).reshape(spec.ring.lanes, steps)
+
+        marks: dict[str, Array] = {}
+        for key in self.end_keys or ():
+            ended = in_lanes(key)
+            marks["ends"] = marks["ends"] | ended if marks else ended
+        if self.trajectory_key is not None:
+            ids = in_lanes(self.trajectory_key)
+            before = ops.concat([self._newest_id(ops, draft)[:, None], ids[:, :-1]], 1)
+            marks["begins"] = ids != before
+        return windows.step_ages(ops, draft.counters.more[NEXT_AGE], write.written, **marks)
+
+    def _rows(self, ops: Ops, spec: BufferSpec, write: Write, leaves: Sequence[Array]) -> Array:
+        """The rows of the batch int32 [lanes, T], those that are written first and in order."""
+        batch = leaves[0].shape[0]
+        if write.mask is not None:
+            return ring.compact(ops, spec.ring.lanes, write.mask)[0]
+        return ring.by_lane(spec.ring.lanes, ops.arange(batch, like=write.slots))
+
+    def _newest_id(self, ops: Ops, draft: Draft) -> Array:
+        """The trajectory of the newest step of each lane, [lanes]. Of an empty lane any: its next age is 0 anyway."""
+        assert self.trajectory_key is not None
+        spec = draft.spec
+        ends = draft.counters.ends
+        newest = ring.retreat(ops, ends.cursors, 1, spec.ring.limit)
+        slots = ring.slot_of(spec.ring, ops.arange(spec.ring.lanes, like=newest), newest)
+        position = nest.position(spec.names, self.trajectory_key, type(self).__name__)
+        return layout.read(ops, spec.layout, draft.rows, draft.wide, slots)[position].reshape(-1)
+
+    def windows_at(self, ops: Ops, draft: Draft, after: Lanes, steps: tuple[Array, Array]) -> tuple[Array, Array]:
+        """The slots int32 [m] of steps, and the number of each in the index, int32 [m]."""
+        count = windows.marks if self.by_trajectory else windows.weights
+        numbers = count(ops, self.rule, after, draft.kept[AGE], *steps)
+        return windows.slot_of(ops, after, *steps), numbers
+
+    def cut(
+        self, ops: Ops, draft: Draft, starts: Array, draws: Array, weights: Array, probabilities: Array, live: Array
+    ) -> tuple[Array, Drawn]:
+        """Windows of drawn slots int32 [S], with the weights and probabilities [S] of those that are live, bool [S]."""
+        lanes = lanes_of(draft.spec, draft.counters.ends)
+        age, next_age = draft.kept[AGE], draft.counters.more[NEXT_AGE]
+        found = windows.expand(ops, self.rule, lanes, age, next_age, starts, draws, self.by_trajectory)
+        real = live[:, None]
+        mask = found.mask & real
+        slots = found.slots.reshape(-1)
+        handles = draft.handles_of(ops, slots).reshape(mask.shape)
+        nothing = ops.full_like(weights, 0)
+        shaped = [ops.where(mask, handles, ops.full_like(handles, -1))]
+        flags = [mask, found.is_first & real, found.is_last & real, found.truncated & real]
+        if self.flat:
+            shaped, flags = [shaped[0].reshape(-1)], [flag.reshape(-1) for flag in flags]
+        told = [ops.where(live, x, nothing) for x in (weights, probabilities)]
+        return slots, Drawn(shaped[0], *told, *flags)
+
+
+def lanes_of(spec: BufferSpec, ends: ring.Ends) -> Lanes:
+    """The rings as `windows` has them."""
+    return Lanes(ends.cursors % spec.ring.length, ends.sizes, spec.ring.length)

@@ -1,0 +1,75 @@
+"""Every stored item is equally likely."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from functional_rb import ring, sum_tree
+from functional_rb.integers import below
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers import limits
+from functional_rb.samplers.base import Drawn
+from functional_rb.samplers.counted import Counted
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform(Counted):
+    """Every stored item is equally likely, with replacement. All weights are 1.
+
+    Attributes:
+        max_times_sampled: how often an item may be drawn at all; then it stays stored, but is never drawn again.
+            A draw of the same batch beyond that is masked. None for no limit.
+
+    Raises:
+        ValueError: if the limit is not positive.
+
+    Example:
+        >>> Uniform()
+        Uniform(max_times_sampled=None)
+    """
+
+    @property
+    def plain(self) -> bool:
+        """Without a limit."""
+        return self.max_times_sampled is None
+
+    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+        """Two words: at a million items one alone would prefer some items by a part in 2000. For a tree, see there."""
+        if self.max_times_sampled is not None:
+            return batch, len(sum_tree.geometry(spec.capacity).levels)
+        return batch, 2
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+        """`floor(size * u)` for a 62-bit uniform u names the position, from the oldest item of the first lane on."""
+        if self.max_times_sampled is not None:
+            slots = sum_tree.descend(ops, draft.known_tree, draft.spec.capacity, draws)
+            left = ops.cast(sum_tree.total(draft.known_tree), "int32")
+            drawn = alike(ops, draft.handles_of(ops, slots), left)
+            return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
+        size = draft.size(ops)
+        slots, handles = item_at(ops, draft, below(ops, draws, size))
+        return slots, alike(ops, handles, size)
+
+
+def item_at(ops: Ops, draft: Draft, position: Array) -> tuple[Array, Array]:
+    """The slots and handles of stored items by their position int32 [B], lane by lane, each from its oldest on."""
+    if not draft.spec.writer.in_order:
+        slots = ops.minimum(position, ops.full_like(position, draft.spec.capacity - 1))
+        return slots, draft.handles_of(ops, slots)
+    ends = draft.counters.ends
+    lane, position = ring.lane_at(ops, ends.sizes, position)
+    return ring.item_at(ops, draft.spec.ring, ends, lane, position)
+
+
+def alike(ops: Ops, handles: Array, candidates: Array) -> Drawn:
+    """Draws with replacement, each with the same chance, among a number of candidates (int32 scalar); maybe none."""
+    stored = candidates > 0
+    one = ops.cast(ops.full_like(handles, 1), "float32")
+    weights = ops.where(stored, one, ops.full_like(one, 0))
+    count = ops.cast(ops.maximum(candidates, ops.full_like(candidates, 1)), "float32")
+    return Drawn(ops.where(stored, handles, ops.full_like(handles, -1)), weights, weights * (1.0 / count))

@@ -1,0 +1,158 @@
+"""Each stored item at most once a pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb import deck as decks
+from functional_rb import ring
+from functional_rb.ops import Array, Ops
+from functional_rb.ring import Ends
+from functional_rb.samplers.base import Drawn, KeptArray, SamplerBase, need_order, single
+from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, add_passes, kept_deck
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+
+NEXT, END = "next", "end"
+"""Counters int32 [lanes] without shuffling: where the pass goes on, and where it ends, as coordinates."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutReplacement(SamplerBase):
+    """Each stored item at most once a pass. Items added during a pass join the next one, and do not restart it.
+
+    A pass begins with the first draw after the one before is done, with all that is stored then; what is overwritten
+    before its turn drops out. The last batch of a pass may be short: `sample.mask` marks what is real, and `rb.epochs`
+    gives it without padding. `rb.passes(state)` tells how many passes are done. All weights are 1; the probability told
+    is that of a draw among those left.
+
+    Attributes:
+        drop_last: give no short batches: a pass ends when fewer items than a batch are left.
+        shuffle: draw in random order; else lane by lane, each from the oldest on (the key is not used).
+
+    Raises:
+        ValueError: without shuffling, if the writer does not keep items in order.
+
+    Example:
+        >>> WithoutReplacement(shuffle=False)
+        WithoutReplacement(drop_last=False, shuffle=False)
+    """
+
+    drop_last: bool = False
+    shuffle: bool = True
+
+    @property
+    def remembers(self) -> bool:
+        """What has been drawn in this pass."""
+        return True
+
+    @property
+    def why_nothing(self) -> str:
+        """Too few."""
+        return "make a full batch, and drop_last drops smaller ones; add more, or draw fewer"
+
+    def check(self, spec: BufferSpec) -> None:
+        """Without shuffling there must be an order."""
+        if not self.shuffle:
+            need_order(spec)
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """A deck of the slots."""
+        return kept_deck(spec) if self.shuffle else {}
+
+    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+        """How many are left, or where the pass is."""
+        if self.shuffle:
+            return ((PASSES, 1), (REMAINING, 1))
+        return ((PASSES, 1), (NEXT, spec.ring.lanes), (END, spec.ring.lanes))
+
+    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+        """Two words for each shuffled item."""
+        return batch, 2 if self.shuffle else 0
+
+    def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
+        """The new items are in the deck, but not in this pass."""
+        if not self.shuffle:
+            self._note_emptied(ops, draft, write)
+            return
+        keeper = PassKeeper.of(draft, draft.size(ops))
+        marked = ops.arange(write.slots.shape[0], like=write.slots) >= 0 if write.live is None else write.live
+        if not draft.spec.writer.in_order:  # several rows may stand for one slot
+            marked = marked & single(ops, write.slots)
+        deck, remaining, count = decks.remove(ops, keeper.deck, keeper.remaining, keeper.count, write.slots, marked)
+        deck, count = decks.insert(ops, deck, count, write.slots, marked)
+        PassKeeper(deck, remaining, count).keep(ops, draft)
+
+    def _note_emptied(self, ops: Ops, draft: Draft, write: Write) -> None:
+        """A pass of which all that was left is overwritten now is done."""
+        more, limit = draft.counters.more, draft.spec.ring.limit
+        before = _left(ops, draft.counters.ends, more[NEXT], more[END], limit)[1]
+        after = _left(ops, write.after, more[NEXT], more[END], limit)[1]
+        emptied = (ops.cumsum(before)[-1] > 0) & (ops.cumsum(after)[-1] == 0)
+        draft.count(passes=add_passes(ops, more[PASSES], emptied))
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+        """From what is left, or from all if that is nothing."""
+        if self.shuffle:
+            keeper = PassKeeper.of(draft, draft.size(ops))
+            slots, live, left = keeper.draw(ops, draft, draws, batch, self.drop_last)
+            handles = draft.handles_of(ops, slots)
+        else:
+            slots, handles, live, left = self._next(ops, draft, batch)
+        return slots, once(ops, handles, live, left)
+
+    def _next(self, ops: Ops, draft: Draft, batch: int) -> tuple[Array, Array, Array, Array]:
+        """The slots and handles of the next items in order, whether they are real, and how many were left."""
+        ends, limit, more = draft.counters.ends, draft.spec.ring.limit, draft.counters.more
+        begin = Ends(ring.retreat(ops, ends.cursors, ends.sizes, limit), ends.cursors)
+        first, left = _left(ops, ends, more[NEXT], more[END], limit)
+        whole = batch if self.drop_last else 1
+        before = ops.cumsum(left)[-1]
+        fresh = before < whole
+        first = ops.where(fresh, begin.cursors, first)
+        end = ops.where(fresh, ends.cursors, more[END])
+        left = ops.where(fresh, ends.sizes, left)
+        total = ops.cumsum(left)[-1]
+        place = ops.arange(batch, like=left)
+        live = (place < total) & (total >= whole)
+        lane, position = ring.lane_at(ops, left, ops.where(live, place, ops.full_like(place, 0)))
+        coordinate = ring.advance(ops, ring.of_lane(ops, first, lane), position, limit)
+        # Each lane goes on behind its last item drawn.
+        taken = ops.count(live)
+        ahead = ops.minimum(ops.maximum(taken - (ops.cumsum(left) - left), ops.full_like(left, 0)), left)
+        given = taken > 0
+        done = given & (total - taken < whole)
+        following = ops.where(done, end, ring.advance(ops, first, ahead, limit))
+        draft.count(
+            # Nothing given leaves the pass as it was.
+            next=ops.where(given, following, more[NEXT]),
+            end=ops.where(given, end, more[END]),
+            passes=add_passes(ops, more[PASSES], done, given & fresh & (before > 0)),
+        )
+        slots = ring.slot_of(draft.spec.ring, lane, coordinate)
+        return slots, ring.handle_of(draft.spec.ring, lane, coordinate), live, total
+
+    def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
+        """Whether so many are stored."""
+        return draft.size(ops) >= n
+
+
+def _left(ops: Ops, ends: Ends, following: Array, end: Array, limit: int) -> tuple[Array, Array]:
+    """Each lane's next item of the pass that is still stored, and how many of them are left."""
+    added = ring.retreat(ops, ends.cursors, end, limit)
+    back = ops.minimum(ring.retreat(ops, ends.cursors, following, limit), ends.sizes)
+    left = ops.maximum(back - added, ops.full_like(back, 0))
+    return ring.retreat(ops, ends.cursors, back, limit), left
+
+
+def once(ops: Ops, handles: Array, live: Array, left: Array) -> Drawn:
+    """What is told of draws without replacement from so many that were left."""
+    one = ops.cast(live, "float32")
+    count = left - ops.arange(live.shape[0], like=handles)
+    chance = one / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")
+    return Drawn(ops.where(live, handles, ops.full_like(handles, -1)), one, chance, live)

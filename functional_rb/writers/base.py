@@ -1,0 +1,129 @@
+"""What the buffer asks of a writer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from functional_rb import handles
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers.base import KeptArray
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+    from functional_rb.samplers.base import Batch
+
+
+class Writer(Protocol):
+    """A way of choosing slots for new items: a frozen dataclass whose methods are pure functions over `ops`.
+
+    Users construct writers and leave the methods to the buffer. `WriterBase` has those that many writers share.
+    """
+
+    @property
+    def plain(self) -> bool:
+        """Whether the kernels that carry whole functions out know this writer."""
+        ...
+
+    @property
+    def in_order(self) -> bool:
+        """Whether items lie in the order of their adding, around a ring for each lane."""
+        ...
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether a new item may take the place of an old one."""
+        ...
+
+    @property
+    def words(self) -> int:
+        """Random 31-bit words that each row of a batch takes; 0 for a writer that needs no key."""
+        ...
+
+    def check(self, spec: BufferSpec) -> None:
+        """Refuse a spec that does not fit."""
+        ...
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """The arrays that it keeps, by name."""
+        ...
+
+    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+        """The numbers that it keeps: names, and how many int32 each."""
+        ...
+
+    def begin(self, ops: Ops, draft: Draft) -> None:
+        """Prepare what an empty buffer holds, beyond zeros."""
+        ...
+
+    def plan(
+        self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
+    ) -> Write:
+        """Choose where the rows of a batch go, and take note of it."""
+        ...
+
+    def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
+        """Take note of stored items, named by a batch, of which leaves [B, *shape] have been exchanged."""
+        ...
+
+
+class WriterBase:
+    """What most writers share: a ring for each lane, and nothing remembered but where they are."""
+
+    @property
+    def plain(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def in_order(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def overwrites(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def words(self) -> int:
+        """Nothing is left to chance."""
+        return 0
+
+    def check(self, spec: BufferSpec) -> None:
+        """Anything goes."""
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """No arrays."""
+        return {}
+
+    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+        """No numbers."""
+        return ()
+
+    def begin(self, ops: Ops, draft: Draft) -> None:
+        """Zeros are right."""
+
+    def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
+        """Where items lie does not depend on what they hold."""
+
+
+class ChoosingWriter(WriterBase):
+    """What writers share that choose slots: each slot's current handle is kept."""
+
+    @property
+    def in_order(self) -> bool:
+        """No."""
+        return False
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """The handles."""
+        return {handles.CURRENT: KeptArray((spec.capacity,), fill=-1)}
+
+    def renew(self, ops: Ops, draft: Draft, slots: Array, live: Array) -> None:
+        """Give the items that go to live slots new handles; equal slots are equally live."""
+        current = draft.kept[handles.CURRENT]
+        new = handles.renewed(ops, draft.spec.capacity, current, slots)
+        draft.kept[handles.CURRENT] = ops.set_at(current, slots, ops.where(live, new, ops.take(current, slots)))

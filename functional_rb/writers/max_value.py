@@ -1,0 +1,130 @@
+"""The best items are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from functional_rb import lowest, nest, ring
+from functional_rb.ops import Array, Ops
+from functional_rb.ring import Ends, Write
+from functional_rb.samplers.base import Batch, KeptArray
+from functional_rb.writers.base import ChoosingWriter
+from functional_rb.writers.stop_when_full import REFUSED
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+
+RANK = "rank"
+"""The tree of minima over the stored items' ranks, see `lowest`."""
+REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaxValue(ChoosingWriter):
+    """Keeps the `capacity` items of the highest rank ever added, in O(log n) an item.
+
+    A new item replaces the lowest one if its rank is higher; among equal ones the older stays, and of several lowest
+    ones that in the first slot goes. An item whose rank is NaN is refused and counted: `rb.refused(state)`. Ranks are
+    compared as float32. With lanes the best of all lanes are kept together.
+
+    Attributes:
+        rank_key: path of the leaf to rank items by, a name or the names on the way to it; float32 or narrower, or an
+            integer of at most 32 bits.
+        reduction: how the leaf becomes one number where it has several, such as the rewards of a whole trajectory:
+            "sum", "mean", "max" or "min".
+
+    Raises:
+        ValueError: for another reduction, or a leaf that the item lacks or that is no real number of at most 32 bits.
+
+    Example:
+        >>> MaxValue("reward")
+        MaxValue(rank_key='reward', reduction='sum')
+    """
+
+    rank_key: nest.Key
+    reduction: Literal["sum", "mean", "max", "min"] = "sum"
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        if self.reduction not in REDUCTIONS:
+            raise ValueError(f"MaxValue: expected reduction as one of {REDUCTIONS}, got {self.reduction!r}")
+
+    def check(self, spec: BufferSpec) -> None:
+        """The leaf is there and can be ranked."""
+        leaf = spec.leaves[self._position(spec)]
+        if leaf.dtype in ("bool", "complex64") or leaf.dtype.endswith("64") or 0 in leaf.shape:
+            raise ValueError(
+                f"MaxValue: leaf {self.rank_key!r}: expected real numbers of at most 32 bits to rank items by, "
+                f"got {leaf}"
+            )
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """Handles and ranks."""
+        return super().kept(spec) | {RANK: KeptArray(lowest.shape(spec.capacity), fill=lowest.EMPTY)}
+
+    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+        """How many items had no rank."""
+        return ((REFUSED, 1),)
+
+    def begin(self, ops: Ops, draft: Draft) -> None:
+        """All slots are empty."""
+        draft.kept[RANK] = lowest.pad(ops, draft.kept[RANK], draft.spec.capacity)
+
+    def plan(
+        self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
+    ) -> Write:
+        """The best new item against the lowest stored one, the second best against the second lowest, and so on."""
+        capacity = draft.spec.capacity
+        keys, good = self._keys(ops, draft.spec, leaves)
+        wanted = good if mask is None else good & mask
+        keys = ops.where(wanted, keys, ops.full_like(keys, lowest.EMPTY))
+        n = min(batch, capacity)
+        best = ops.argsort(~keys)[:n]  # the order of ~k is that of -k, and nothing overflows
+        slots, old = lowest.lowest(ops, draft.kept[RANK], capacity, n)
+        new = ops.take(keys, best)
+        live = new > old
+        draft.kept[RANK] = lowest.set_keys(ops, draft.kept[RANK], capacity, slots, ops.where(live, new, old))
+        self.renew(ops, draft, slots, live)
+        bad = ~good if mask is None else mask & ~good
+        more = draft.counters.more
+        draft.count(refused=ring.saturating_add(ops, more[REFUSED], ops.count(bad)))
+        filled = ops.count(live & (old == lowest.EMPTY))
+        sizes = draft.counters.ends.sizes + filled
+        return Write(slots, best, live, ops.count(wanted).reshape(1), Ends(draft.counters.ends.cursors, sizes), mask)
+
+    def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
+        """Rank rewritten items anew; one without a rank keeps its old one."""
+        keys, good = self._keys(ops, draft.spec, leaves)
+        old = lowest.get_keys(ops, draft.kept[RANK], batch.slots)
+        keys = ops.where(replaced & good, keys, old)
+        draft.kept[RANK] = lowest.set_keys(ops, draft.kept[RANK], draft.spec.capacity, batch.slots, keys)
+
+    def _keys(self, ops: Ops, spec: BufferSpec, leaves: Sequence[Array]) -> tuple[Array, Array]:
+        leaf = leaves[self._position(spec)]
+        numbers = ops.cast(leaf.reshape(leaf.shape[0], -1), "float32")
+        return lowest.key_of(ops, _reduce(ops, numbers, self.reduction))
+
+    def _position(self, spec: BufferSpec) -> int:
+        return nest.position(spec.names, self.rank_key, "MaxValue")
+
+
+def _reduce(ops: Ops, numbers: Array, how: str) -> Array:
+    """One number for each row of float32 [B, n], by halves: in the same order on every backend."""
+    n = numbers.shape[1]
+    padding = 2 ** math.ceil(math.log2(n)) - n
+    fill = ops.full_like(numbers[:, :padding], 0) if how in ("sum", "mean") else numbers[:, :padding]
+    numbers = ops.concat([numbers, fill], 1)
+    while numbers.shape[1] > 1:
+        half = numbers.shape[1] // 2
+        left, right = numbers[:, :half], numbers[:, half:]
+        if how == "max":
+            numbers = ops.maximum(left, right)
+        elif how == "min":
+            numbers = ops.minimum(left, right)
+        else:
+            numbers = left + right
+    return numbers[:, 0] * (1.0 / n) if how == "mean" else numbers[:, 0]

@@ -1,0 +1,36 @@
+"""The newest item replaces the oldest."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb import ring
+from functional_rb.ops import Array, Ops
+from functional_rb.writers.base import WriterBase
+
+if TYPE_CHECKING:
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundRobin(WriterBase):
+    """A ring: the newest item replaces the oldest once the buffer is full. With lanes, a ring for each.
+
+    Example:
+        >>> RoundRobin()
+        RoundRobin()
+    """
+
+    @property
+    def plain(self) -> bool:
+        """Yes."""
+        return True
+
+    def plan(
+        self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
+    ) -> Write:
+        """The next slots."""
+        return ring.plan_write(ops, draft.spec.ring, draft.counters.ends, batch, mask)

@@ -1,0 +1,60 @@
+"""What does not fit is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb import counters, ring
+from functional_rb.ops import Array, Ops
+from functional_rb.writers.base import WriterBase
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+
+REFUSED = "refused"
+"""The counter of items that a writer did not take, int32 [1]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StopWhenFull(WriterBase):
+    """A ring that never overwrites: adding more than fits is an error, and under tracing the rest is refused.
+
+    What is refused while tracing is counted: `rb.refused(state)`. Room comes back as a `Queue` is consumed. With lanes,
+    each lane has room of its own.
+
+    Example:
+        >>> StopWhenFull()
+        StopWhenFull()
+    """
+
+    @property
+    def overwrites(self) -> bool:
+        """No."""
+        return False
+
+    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+        """How many items were refused."""
+        return ((REFUSED, 1),)
+
+    def plan(
+        self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
+    ) -> Write:
+        """The next slots, for as many rows as there is room."""
+        ends, lanes = draft.counters.ends, draft.spec.ring.lanes
+        room = draft.spec.ring.length - ends.sizes
+        if mask is None:
+            row = ops.arange(batch, like=room)
+            taken = row // lanes < ring.of_lane(ops, room, row % lanes)
+            wanted = ops.full_like(room[0], batch)
+        else:
+            rank = ring.by_time(ops.cumsum(ops.cast(ring.by_lane(lanes, mask), "int32")))
+            taken = mask & (rank <= ring.of_lane(ops, room, ops.arange(batch, like=room) % lanes))
+            wanted = ops.count(mask)
+        write = ring.plan_write(ops, draft.spec.ring, ends, batch, taken)
+        lost = wanted - counters.total(ops, write.written)
+        draft.count(refused=ring.saturating_add(ops, draft.counters.more[REFUSED], lost))
+        return write

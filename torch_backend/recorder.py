@@ -1,0 +1,123 @@
+"""The primitives of torch, writing down what they overwrite, so that the older version can be rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from functional_rb.layout import Layout
+from functional_rb.ops import Native
+from torch_backend import ops
+from torch_backend.memory import Memory
+
+
+class Entry(NamedTuple):
+    """What one write overwrote.
+
+    Attributes:
+        array: which of `Memory.tensors`.
+        flat: whether the index counts elements of the array seen as a vector, not rows.
+        where: int32 [n].
+        old: what was there.
+    """
+
+    array: int
+    flat: bool
+    where: torch.Tensor
+    old: torch.Tensor
+
+
+class Log:
+    """What all writes of one function overwrote, in their order.
+
+    Attributes:
+        entries: one for each write.
+        leaves: the leaves of the tree that kernels have set, which do not save the nodes above.
+    """
+
+    __slots__ = ("entries", "leaves")
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.entries: list[Entry] = []
+        self.leaves: list[torch.Tensor] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that was saved."""
+        return sum([entry.where.nbytes + entry.old.nbytes for entry in self.entries])
+
+    def restore(self, memory: Memory) -> None:
+        """Take the writes back, the last one first."""
+        tensors = memory.tensors
+        for entry in reversed(self.entries):
+            write = ops.set_flat if entry.flat else ops.set_at
+            write(tensors[entry.array], entry.where, entry.old)
+
+
+class Recorder:
+    """`functional_rb.ops.Ops` for one function that writes to a memory.
+
+    An entry is made before its write: an interrupt in between leaves one that changes nothing.
+    """
+
+    def __init__(self, primitives: Any, memory: Memory, log: Log) -> None:
+        """Carry the operations of a module of primitives out."""
+        self._primitives, self._tensors, self._log = primitives, memory.tensors, log
+        self.native: Native | None = None if primitives.native is None else RecordingNative(primitives.native, self)
+
+    def __getattr__(self, name: str) -> Any:
+        """What writes nothing."""
+        return getattr(self._primitives, name)
+
+    def save(self, x: torch.Tensor, index: torch.Tensor, flat: bool = False) -> None:
+        """Write down what lies in rows (or elements) of an array, if that is one of the memory's."""
+        for k, tensor in enumerate(self._tensors):
+            if tensor is x:
+                self._log.entries.append(Entry(k, flat, index, ops.take(x.view(-1) if flat else x, index)))
+
+    def save_leaves(self, tree: torch.Tensor, leaves: torch.Tensor) -> None:
+        """Write leaves of the tree down, for a kernel that computes the nodes above anew."""
+        self.save(tree, leaves, flat=True)
+        self._log.leaves.append(leaves)
+
+    def set_at(self, x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """`x[index] = values`, in place."""
+        self.save(x, index)
+        return ops.set_at(x, index, values)
+
+    def set_flat(self, x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Likewise for `x` seen as one vector."""
+        self.save(x, index, flat=True)
+        return ops.set_flat(x, index, values)
+
+
+class RecordingNative:
+    """`functional_rb.ops.Native` likewise."""
+
+    def __init__(self, native: Native, recorder: Recorder) -> None:
+        """Carry the operations of kernels out."""
+        self._native, self._recorder = native, recorder
+        self.descend, self.read = native.descend, native.read
+
+    def set_leaves(self, tree: torch.Tensor, capacity: int, leaves: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """`sum_tree.set_leaves`."""
+        self._recorder.save_leaves(tree, leaves)
+        return self._native.set_leaves(tree, capacity, leaves, values)
+
+    def store(
+        self,
+        layout: Layout,
+        rows: torch.Tensor,
+        wide: Sequence[torch.Tensor],
+        slots: torch.Tensor,
+        source: torch.Tensor | None,
+        live: torch.Tensor | None,
+        leaves: Sequence[torch.Tensor],
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """`layout.store`."""
+        for array in (rows, *wide):
+            self._recorder.save(array, slots)
+        return self._native.store(layout, rows, wide, slots, source, live, leaves)
