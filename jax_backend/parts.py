@@ -98,9 +98,10 @@ def store(
         new_rows, *new_wide = call(_layout_plan(layout), *storage, slots, *extra, *leaves)
         return new_rows, tuple(new_wide)
 
-    worth_it = slots.shape[0] and leaves
+    if not slots.shape[0] or not leaves:
+        return rows, tuple(wide)
     args = (rows, tuple(wide), slots, source, live, list(leaves))
-    new: Storage = choose(kernel if worth_it else None, core, *args, module="xla_parts")
+    new: Storage = choose(kernel, core, *args, module="xla_parts")
     return new
 
 

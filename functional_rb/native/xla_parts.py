@@ -1,4 +1,7 @@
-"""The parts of the core as XLA FFI handlers, apart from the twins: both are compiled when imported, and few need both."""
+"""The parts of the core as XLA FFI handlers: what each hands on.
+
+Handlers are compiled when their module is imported, so these are not in one with those of the twins.
+"""
 
 from __future__ import annotations
 
