@@ -6,14 +6,12 @@ the old state is still needed. `vmap` falls back to the core, whose operations b
 
 from __future__ import annotations
 
-import functools
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from functional_rb import buffer
 from functional_rb.buffer_spec import BufferSpec
@@ -22,18 +20,9 @@ from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.state import State
 from jax_backend import ops
+from jax_backend.choose import choose
 
 HAVE_KERNELS = importlib.util.find_spec("numba") is not None
-
-
-@functools.cache
-def _register() -> None:
-    """Compile the kernels (or load what an earlier process compiled), and tell XLA of them."""
-    from functional_rb.native import xla
-
-    for name in ("add", "draw", "threefry", "update"):
-        handler = jax.ffi.pycapsule(getattr(xla, name).ctypes)
-        jax.ffi.register_ffi_target(f"functional_rb_{name}", handler, platform="cpu")
 
 
 def add(
@@ -61,7 +50,7 @@ def add(
         ]
         return _call_in_place("add", spec, arrays, [*extra, *leaves])
 
-    return _choose(kernel if kernels and batch else None, core, _arrays(state), leaves, mask, priorities)
+    return choose(kernel if kernels and batch else None, core, _arrays(state), leaves, mask, priorities)
 
 
 def draws(key: jax.Array, batch: int, words: int, kernels: bool) -> jax.Array:
@@ -82,7 +71,7 @@ def draws(key: jax.Array, batch: int, words: int, kernels: bool) -> jax.Array:
         numbers: jax.Array = call(jax.random.key_data(key))
         return numbers
 
-    numbers: jax.Array = _choose(kernel if kernels and default and batch else None, core, typed)
+    numbers: jax.Array = choose(kernel if kernels and default and batch else None, core, typed)
     return numbers
 
 
@@ -105,7 +94,7 @@ def draw(
         return found[:-3], Drawn(*found[-3:])
 
     arrays = _arrays(state)
-    return (arrays, *_choose(kernel if kernels and batch else None, core, arrays, draws, beta))
+    return (arrays, *choose(kernel if kernels and batch else None, core, arrays, draws, beta))
 
 
 def update(
@@ -128,7 +117,7 @@ def update(
         new = jnp.zeros(0, jnp.float32) if priorities is None else priorities
         return _call_in_place("update", spec, arrays, [handles, new, *leaves])
 
-    return _choose(
+    return choose(
         kernel if kernels and handles.shape[0] else None,
         core,
         _arrays(state),
@@ -146,27 +135,6 @@ def parts(kernels: bool) -> Ops:
 def _arrays(state: State) -> Arrays:
     """The state's arrays."""
     return Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.kept))
-
-
-def _choose(kernel: Callable[..., Any] | None, core: Callable[..., Any], *args: Any) -> Any:
-    """The kernel where the program is compiled for a CPU, else the core. No derivative goes through either.
-
-    Where an accelerator is the default the kernels are left alone: few programs there run on the CPU, and all would
-    wait for the kernels to be compiled.
-    """
-    args = lax.stop_gradient(args)
-    if kernel is None or jax.default_backend() != "cpu":
-        return core(*args)
-    _register()
-    batched = jax.custom_batching.custom_vmap(kernel)
-
-    @batched.def_vmap
-    def rule(axis_size: int, in_batched: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-        axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, list(in_batched))
-        out = jax.vmap(core, in_axes=axes, axis_size=axis_size)(*args)
-        return out, jax.tree.map(lambda _: True, out)
-
-    return lax.platform_dependent(*args, cpu=batched, default=core)
 
 
 def _operands(spec: BufferSpec, arrays: Arrays) -> list[jax.Array]:

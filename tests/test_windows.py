@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from functional_rb import windows
+from functional_rb import integers, windows
 from functional_rb.windows import Lanes, Rule
 from jax_backend import ops as jax_ops
 from torch_backend import ops as torch_ops
@@ -371,4 +371,4 @@ def test_draws_below_a_number(run: Callable[..., Any]) -> None:
         n[at + 1] = n[at]
         draws[at : at + 2] = [divmod(min(max(x, 0), 2**62 - 1), 2**31) for x in (u - 1, u)]
     exact = [(d0 * 2**31 + d1) * k // 2**62 for (d0, d1), k in zip(draws.tolist(), n.tolist(), strict=True)]
-    np.testing.assert_array_equal(run(windows.below, draws, n), exact)
+    np.testing.assert_array_equal(run(integers.below, draws, n), exact)

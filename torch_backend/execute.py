@@ -21,8 +21,7 @@ from torch_backend.recorder import Log, Recorder
 from torch_backend.state import State, locked, readable
 
 try:
-    from torch_backend import kernels
-    from torch_backend import ops as kernel_ops
+    from torch_backend import kernel_ops, kernels
 except ImportError:
     HAVE_KERNELS = False
 else:

@@ -126,3 +126,36 @@ def sample(
         floats(weights, batch),
         floats(chances, batch),
     )
+
+
+@compiled
+def descend(plan: Any, tree: Any, tree_size: Any, draws: Any, batch: Any, words: Any, slots: Any) -> None:
+    """`kernels.descend` with draws int32 [B, words]."""
+    numbers = numba.carray(pointer_to(draws, INT32), (batch, words))
+    kernels.descend(plan, floats(tree, tree_size), numbers, ints(slots, batch))
+
+
+@compiled
+def set_leaves(plan: Any, tree: Any, tree_size: Any, leaves: Any, values: Any, count: Any) -> None:
+    """`kernels.set_leaves`."""
+    kernels.set_leaves(plan, floats(tree, tree_size), ints(leaves, count), floats(values, count))
+
+
+@compiled
+def read(plan: Any, storage: Any, slots: Any, count: Any, leaves: Any) -> None:
+    """`kernels.load_items`."""
+    kernels.load_items(plan, storage, ints(slots, count), leaves)
+
+
+@compiled
+def store(plan: Any, storage: Any, slots: Any, count: Any, source: Any, live: Any, leaves: Any, batch: Any) -> None:
+    """`kernels.store_items`; source and live are 0 if there are none."""
+    kernels.store_items(
+        plan,
+        storage,
+        ints(slots, count),
+        ints(source, count if source else 0),
+        numba.carray(pointer_to(live, UINT8), (count if live else 0,)),
+        leaves,
+        batch,
+    )

@@ -1,4 +1,4 @@
-"""The twins of `functional_rb.buffer`: add, draw and update on raw memory.
+"""The twins of `functional_rb.buffer`, add, draw and update on raw memory, and the parts they are made of.
 
 Arguments that recur:
     plan: see `plan.encode`.
@@ -41,8 +41,8 @@ from functional_rb.sum_tree import FANOUT
 INT32_MAX = np.int64(2**31 - 1)
 LEAST_CHANCE = np.float32(samplers.LEAST_CHANCE)
 CURSOR, SIZE, REJECTED, STALE, PEAK = 0, 1, 2, 3, 4
-MARKED_NODES = 8192
-"""Levels of at most this many nodes are swept by marking them, larger ones node by node, duplicates and all."""
+SPARSE = 2
+"""A level is swept by marking its nodes if it has at most so many for each that changed below, else node by node."""
 SCRATCH_BYTES = 65536
 """Rows read together, before their leaves are told apart."""
 
@@ -96,22 +96,47 @@ def refresh(plan: Any, tree: Any, leaves: Any) -> None:
     bits = tree.view(np.int32)
     nodes = leaves.copy()
     for level in range(1, plan[LEVELS]):
-        count = level_field(plan, level, LEVEL_NODES)
-        if count > MARKED_NODES:
-            for i in range(nodes.size):
-                nodes[i] //= FANOUT
-                refresh_node(plan, tree, bits, level, nodes[i])
-            continue
-        marks = np.zeros(count, np.uint8)
-        for i in range(nodes.size):
-            marks[nodes[i] // FANOUT] = 1
-        kept = 0
-        for node in range(count):
-            if marks[node]:
-                nodes[kept] = node
-                kept += 1
-                refresh_node(plan, tree, bits, level, node)
+        if level_field(plan, level, LEVEL_NODES) > SPARSE * nodes.size:
+            kept = refresh_each(plan, tree, bits, level, nodes)
+        else:
+            kept = refresh_marked(plan, tree, bits, level, nodes)
         nodes = nodes[:kept]
+
+
+@compiled
+def refresh_each(plan: Any, tree: Any, bits: Any, level: Any, nodes: Any) -> Any:
+    """Compute the parents of nodes one by one, those of neighbours once. They replace the nodes; returns how many."""
+    kept = 0
+    for i in range(nodes.size):
+        node = nodes[i] // FANOUT
+        if kept == 0 or nodes[kept - 1] != node:
+            nodes[kept] = node
+            kept += 1
+            refresh_node(plan, tree, bits, level, node)
+    return kept
+
+
+@compiled
+def refresh_marked(plan: Any, tree: Any, bits: Any, level: Any, nodes: Any) -> Any:
+    """The same by a sweep of the whole level, each parent once."""
+    marks = np.zeros(level_field(plan, level, LEVEL_NODES), np.uint8)
+    for i in range(nodes.size):
+        marks[nodes[i] // FANOUT] = 1
+    kept = 0
+    for node in range(marks.size):
+        if marks[node]:
+            nodes[kept] = node
+            kept += 1
+            refresh_node(plan, tree, bits, level, node)
+    return kept
+
+
+@compiled
+def set_leaves(plan: Any, tree: Any, leaves: Any, values: Any) -> None:
+    """`sum_tree.set_leaves`, in place."""
+    for i in range(leaves.size):
+        tree[leaves[i]] = values[i]
+    refresh(plan, tree, leaves)
 
 
 @compiled
@@ -123,6 +148,15 @@ def store_item(plan: Any, storage: Any, slot: Any, leaves: Any, row: Any) -> Non
             array = leaf_field(plan, leaf, LEAF_STORAGE)
             target = storage[array] + slot * np.int64(plan[FIRST_STORAGE + array])
             copy_bytes(target + leaf_field(plan, leaf, LEAF_OFFSET), leaves[leaf] + row * size, size)
+
+
+@compiled
+def store_items(plan: Any, storage: Any, slots: Any, source: Any, live: Any, leaves: Any, batch: Any) -> None:
+    """`layout.store`, in place. Source int32 [n] and live uint8 [n] are empty if there are none."""
+    for i in range(slots.size):
+        if live.size == 0 or live[i] != 0:
+            row = np.int64(source[i]) if source.size != 0 else batch - slots.size + i
+            store_item(plan, storage, np.int64(slots[i]), leaves, row)
 
 
 @compiled

@@ -1,4 +1,8 @@
-"""A buffer's spec as one vector int32, which is all that the kernels know of it."""
+"""A buffer's spec as one vector int32, which is all that the kernels know of it.
+
+Kernels of parts of the core know less: the levels of a tree, or how items lie in storage. Their vectors are of the
+same form, without the rest.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,13 @@ import numpy as np
 
 from functional_rb import power, ring, sum_tree
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.layout import Layout
 from functional_rb.samplers import Prioritized
 
-CAPACITY: Final = 0
-LEAVES: Final = 1
-WIDE: Final = 2
-LEVELS: Final = 3
+LEAVES: Final = 0
+WIDE: Final = 1
+LEVELS: Final = 2
+CAPACITY: Final = 3
 MODULUS: Final = 4
 ALPHA_WHOLE: Final = 5
 ALPHA_FRACTION: Final = 6
@@ -38,27 +43,44 @@ LEAF_OFFSET: Final = 1
 LEAF_BYTES: Final = 2
 
 
+Vector = np.ndarray[Any, np.dtype[np.int32]]
+NO_BUFFER = [0] * (FIRST_STORAGE - CAPACITY)
+NO_LEAVES = Layout((), 0)
+
+
 @functools.cache
-def encode(spec: BufferSpec) -> np.ndarray[Any, np.dtype[np.int32]]:
+def encode(spec: BufferSpec) -> Vector:
     """The vector for a spec, read-only."""
     sampler = spec.sampler
     prioritized = isinstance(sampler, Prioritized)
     alpha = sampler.alpha if isinstance(sampler, Prioritized) else 0.0
-    levels = sum_tree.geometry(spec.capacity).levels if prioritized else ()
-    layout = spec.layout
-    values = [
+    buffer = [
         spec.capacity,
-        len(layout.leaves),
-        len(layout.wide),
-        len(levels),
         ring.modulus(spec.capacity),
         *power.fixed_constant(alpha),
         *power.fixed_constant(alpha, power.BIAS),
         int(alpha == 1.0),
         int(isinstance(sampler, Prioritized) and sampler.new_priority == "ever"),
-        4 * layout.row_words,
-        *(leaf.nbytes for leaf in layout.wide),
     ]
+    return _vector(buffer, sum_tree.geometry(spec.capacity).levels if prioritized else (), spec.layout)
+
+
+@functools.cache
+def encode_tree(capacity: int) -> Vector:
+    """The vector for a sum tree alone, read-only."""
+    return _vector(NO_BUFFER, sum_tree.geometry(capacity).levels, NO_LEAVES)
+
+
+@functools.cache
+def encode_layout(layout: Layout) -> Vector:
+    """The vector for a storage alone, read-only."""
+    return _vector(NO_BUFFER, (), layout)
+
+
+def _vector(buffer: list[int], levels: tuple[sum_tree.Level, ...], layout: Layout) -> Vector:
+    """The numbers from CAPACITY to FIRST_STORAGE, levels and leaves put together."""
+    values = [len(layout.leaves), len(layout.wide), len(levels), *buffer]
+    values += [4 * layout.row_words, *(leaf.nbytes for leaf in layout.wide)]
     for level in levels:
         values += [level.nodes, level.groups, level.sums, level.smallest, level.largest]
     for leaf in layout.leaves:

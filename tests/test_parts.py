@@ -1,0 +1,365 @@
+"""Kernels of parts of the core return the same bits as the core does on plain primitives, on both backends."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import functional_rb as frb
+import jax_backend.kernel_ops as jax_kernel_ops
+import jax_backend.ops as jax_ops
+import torch_backend.kernel_ops as torch_kernel_ops
+import torch_backend.ops as torch_ops
+from functional_rb import layout as layouts
+from functional_rb import ops as protocols
+from functional_rb import sum_tree
+from functional_rb.layout import Layout
+from functional_rb.native import kernels
+from functional_rb.sum_tree import FANOUT
+from tests.backends import _torch_array, _torch_numpy
+from tests.test_jax import big_copies
+from tests.test_model import POOL, random_leaf, specs_in
+
+CAPACITIES = [1, 15, 16, 17, 300, 5000]
+FEW, MANY = 24, 3000
+"""Leaves set at once: two shapes for all, so that JAX compiles twice for a capacity."""
+EIGHT = frb.BufferSpec({"a": frb.Unbounded((2,), "int64"), "b": frb.Unbounded((), "float64"), "c": frb.Binary()}, 5)
+Numbers = np.ndarray[Any, Any]
+
+
+class Jax:
+    """Both forms of a function of the core on JAX, compiled."""
+
+    array = staticmethod(jnp.asarray)
+    numpy = staticmethod(np.asarray)
+    plain, native = jax_ops, jax_kernel_ops
+
+    @staticmethod
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(function)
+
+
+class Torch:
+    """The same on torch, as it comes."""
+
+    array = staticmethod(_torch_array)
+    numpy = staticmethod(_torch_numpy)
+    plain, native = torch_ops, torch_kernel_ops
+
+    @staticmethod
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
+
+@pytest.fixture(params=[Jax, Torch], ids=["jax", "torch"])
+def on(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def assert_same(on: Any, ours: Any, theirs: Any) -> None:
+    """The same shape, dtype and bytes."""
+    assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    assert on.numpy(ours).tobytes() == on.numpy(theirs).tobytes()
+
+
+def random_values(rng: np.random.Generator, n: int) -> Numbers:
+    """What leaves may hold: zero, and anything from the smallest to the largest."""
+    values = rng.choice([0.0, 2.0**-100, 2.0**95, 1.0], n)
+    return np.where(rng.random(n) < 0.8, 2.0 ** rng.uniform(-40, 20, n), values).astype(np.float32)
+
+
+@functools.cache
+def example_tree(capacity: int) -> Numbers:
+    """A tree of such values."""
+    leaves = torch.arange(capacity, dtype=torch.int32)
+    tree = torch_ops.zeros((sum_tree.geometry(capacity).rows, FANOUT), "float32")
+    values = torch.from_numpy(random_values(np.random.default_rng(capacity), capacity))
+    return sum_tree.set_leaves(torch_ops, tree, capacity, leaves, values).numpy()
+
+
+def random_draws(rng: np.random.Generator, n: int, capacity: int) -> Numbers:
+    """Draws of which some lie at the ends."""
+    draws = rng.integers(0, 2**31, (n, len(sum_tree.geometry(capacity).levels)))
+    draws[: n // 4] = rng.choice([0, 2**31 - 1], draws[: n // 4].shape)
+    return draws.astype(np.int32)
+
+
+def leaves_in_patterns(rng: np.random.Generator, n: int, capacity: int) -> list[Numbers]:
+    """Consecutive, wrapped, random, in few places, and all in one."""
+    starts = [0, max(capacity - n // 2, 0)]
+    patterns = [(start + np.arange(n)) % capacity for start in starts]
+    patterns += [rng.integers(0, capacity, n), rng.choice(rng.integers(0, capacity, 5), n), np.full(n, capacity - 1)]
+    return [leaves.astype(np.int32) for leaves in patterns]
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+def test_descend(on: Any, capacity: int) -> None:
+    rng = np.random.default_rng(capacity)
+    plain, native = (
+        on.compiled(lambda tree, draws, ops=ops: sum_tree.descend(ops, tree, capacity, draws))
+        for ops in (on.plain, on.native)
+    )
+    draws = on.array(random_draws(rng, 400, capacity))
+    for tree in (example_tree(capacity), np.zeros_like(example_tree(capacity))):
+        assert_same(on, native(on.array(tree), draws), plain(on.array(tree), draws))
+    wider = on.array(np.concatenate([random_draws(rng, 400, capacity)] * 2, 1))
+    assert_same(on, native(on.array(tree), wider), plain(on.array(tree), wider))
+    assert_same(on, native(on.array(tree), draws[:0]), draws[:0, 0])
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+def test_set_leaves(on: Any, capacity: int) -> None:
+    rng = np.random.default_rng(capacity)
+    plain, native = (
+        on.compiled(lambda tree, leaves, values, ops=ops: sum_tree.set_leaves(ops, tree, capacity, leaves, values))
+        for ops in (on.plain, on.native)
+    )
+    ours, theirs = on.array(example_tree(capacity)), on.array(example_tree(capacity))
+    for n in (FEW, MANY):
+        for leaves in leaves_in_patterns(rng, n, capacity):
+            values = random_values(rng, capacity)[leaves]
+            ours = native(ours, on.array(leaves), on.array(values))
+            theirs = plain(theirs, on.array(leaves), on.array(values))
+            assert_same(on, ours, theirs)
+    assert_same(on, native(ours, on.array(leaves[:0]), on.array(values[:0])), theirs)
+
+
+def test_large_levels_are_refreshed_leaf_by_leaf_and_by_sweeping() -> None:
+    """So that the test above has gone both ways."""
+    nodes = sum_tree.geometry(5000).levels[1].nodes
+    assert FEW * kernels.SPARSE < nodes < MANY * kernels.SPARSE
+
+
+def random_batch(on: Any, spec: frb.BufferSpec, n: int, rng: np.random.Generator) -> list[Any]:
+    return [on.array(random_leaf(leaf, n, rng)) for leaf in specs_in(spec.item)]
+
+
+def storing(on: Any, layout: Layout) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`layout.store` on plain primitives, and by the kernel."""
+    plain, native = (
+        on.compiled(lambda *args, ops=ops: layouts.store(ops, layout, *args)) for ops in (on.plain, on.native)
+    )
+    return plain, native
+
+
+def reading(on: Any, layout: Layout) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    plain, native = (
+        on.compiled(lambda *args, ops=ops: layouts.read(ops, layout, *args)) for ops in (on.plain, on.native)
+    )
+    return plain, native
+
+
+def batches_to_store(on: Any, capacity: int, rng: np.random.Generator) -> list[tuple[Any, Any, Any, int]]:
+    """Slots, source, live and batch size, in all combinations."""
+    n = min(capacity, 9)
+    slots = on.array(((rng.integers(capacity) + np.arange(n)) % capacity).astype(np.int32))
+    source = on.array(rng.integers(0, n, n).astype(np.int32))
+    live = on.array(rng.random(n) < 0.6)
+    choices = rng.integers(0, n, 12).astype(np.int32)
+    repeated = (on.array(on.numpy(slots)[choices]), on.array(choices), on.array(choices % 3 > 0), n)
+    return [
+        (slots, None, None, n),
+        (slots, None, None, n + 4),
+        (slots, source, None, n),
+        (slots, None, live, n + 4),
+        (slots, source, live, n),
+        repeated,
+    ]
+
+
+def compare_storage(on: Any, spec: frb.BufferSpec, capacity: int) -> None:
+    rng = np.random.default_rng(capacity)
+    layout = spec.layout
+    store_plain, store_native = storing(on, layout)
+    read_plain, read_native = reading(on, layout)
+    ours, theirs = (layouts.allocate(on.plain, layout, capacity) for _ in range(2))
+    for slots, source, live, batch in batches_to_store(on, capacity, rng):
+        leaves = random_batch(on, spec, batch, rng)
+        ours = store_native(*ours, slots, source, live, leaves)
+        theirs = store_plain(*theirs, slots, source, live, leaves)
+        for new, expected in zip((ours[0], *ours[1]), (theirs[0], *theirs[1]), strict=True):
+            assert_same(on, new, expected)
+    nothing = store_native(*ours, slots[:0], None, None, leaves)
+    assert_same(on, nothing[0], theirs[0])
+    for n in (0, 40):
+        slots = on.array(rng.integers(0, capacity, n).astype(np.int32))
+        found, expected = read_native(*ours, slots), read_plain(*theirs, slots)
+        for leaf, wanted, spec_of_leaf in zip(found, expected, specs_in(spec.item), strict=True):
+            assert leaf.shape == (n, *spec_of_leaf.shape)
+            assert_same(on, leaf, wanted)
+
+
+@pytest.mark.parametrize("spec", POOL, ids=range(len(POOL)))
+def test_store_and_read(on: Any, spec: frb.BufferSpec) -> None:
+    compare_storage(on, spec, 17)
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+def test_store_and_read_at_any_capacity(on: Any, capacity: int) -> None:
+    compare_storage(on, POOL[0], capacity)
+
+
+@pytest.mark.parametrize("spec", [*POOL, EIGHT], ids=range(len(POOL) + 1))
+def test_store_and_read_more_on_torch(spec: frb.BufferSpec) -> None:
+    """Cheap there, and with dtypes that JAX lacks."""
+    for capacity in (1, 15, 300):
+        compare_storage(Torch, spec, capacity)
+
+
+def test_more_rows_than_are_read_together(on: Any) -> None:
+    layout = POOL[0].layout
+    rng = np.random.default_rng(0)
+    count = 2 * kernels.SCRATCH_BYTES // (4 * layout.row_words) + 5
+    rows, wide = layouts.pack(
+        on.plain, layout, random_batch(on, POOL[0], 50, rng), like=on.array(np.zeros(50, np.int32))
+    )
+    slots = on.array(rng.integers(0, 50, count).astype(np.int32))
+    plain, native = reading(on, layout)
+    for leaf, wanted in zip(native(rows, wide, slots), plain(rows, wide, slots), strict=True):
+        assert_same(on, leaf, wanted)
+
+
+def test_torch_writes_in_place_and_takes_any_strides() -> None:
+    rng = np.random.default_rng(1)
+    tree = torch.from_numpy(example_tree(300).copy())
+    draws = torch.from_numpy(random_draws(rng, 64, 300))
+    expected = sum_tree.descend(torch_ops, tree, 300, draws)
+    assert torch.equal(sum_tree.descend(torch_kernel_ops, tree, 300, draws.T.contiguous().T), expected)
+    assert torch.equal(sum_tree.descend(torch_kernel_ops, tree, 300, draws.repeat(1, 2)[:, : draws.shape[1]]), expected)
+
+    leaves, value = torch.arange(48, dtype=torch.int32)[::2], torch.tensor([3.0]).expand(24)
+    wanted = sum_tree.set_leaves(torch_ops, tree.clone(), 300, leaves, value)
+    assert sum_tree.set_leaves(torch_kernel_ops, tree, 300, leaves, value) is tree
+    assert torch.equal(tree, wanted)
+
+    layout = POOL[0].layout
+    rows, wide = layouts.allocate(torch_ops, layout, 60)
+    batch = [leaf[::2] for leaf in random_batch(Torch, POOL[0], 48, rng)]
+    source, live = torch.arange(24, dtype=torch.int32).flip(0), torch.ones(1, dtype=torch.bool).expand(24)
+    expected_rows, _ = layouts.store(torch_ops, layout, rows.clone(), wide, leaves, source, live, batch)
+    assert layouts.store(torch_kernel_ops, layout, rows, wide, leaves, source, live, batch)[0] is rows
+    assert torch.equal(rows, expected_rows)
+    found = layouts.read(torch_kernel_ops, layout, rows, wide, leaves)
+    for leaf, same in zip(found, layouts.read(torch_ops, layout, rows, wide, leaves), strict=True):
+        assert_same(Torch, leaf, same)
+
+
+def test_torch_refuses_other_integers() -> None:
+    with pytest.raises(AssertionError):
+        sum_tree.descend(torch_kernel_ops, torch.zeros(1, FANOUT), 3, torch.zeros(2, 1, dtype=torch.int64))
+
+
+CAPACITY, BATCH = 5000, 8
+SPEC = frb.BufferSpec({"x": frb.Unbounded((40,)), "image": frb.Unbounded((1024,), "uint8")}, CAPACITY)
+
+
+def one_of_each(ops: Any, carry: Any, step: Any) -> tuple[Any, Any]:
+    """Add items, draw leaves, read their items, and write these back, changed, with other values."""
+    tree, rows, wide = carry
+    draws, slots, values, batch = step
+    rows, wide = layouts.store(ops, SPEC.layout, rows, wide, slots, slots % BATCH, values > 0.5, batch)
+    tree = sum_tree.set_leaves(ops, tree, CAPACITY, slots, values)
+    leaves = sum_tree.descend(ops, tree, CAPACITY, draws)
+    items = layouts.read(ops, SPEC.layout, rows, wide, leaves)
+    rows, wide = layouts.store(ops, SPEC.layout, rows, wide, leaves, None, None, [-item for item in items])
+    tree = sum_tree.set_leaves(ops, tree, CAPACITY, leaves, ops.cast(leaves, "float32") + 1)
+    return (tree, rows, wide), (leaves, items)
+
+
+def steps(rng: np.random.Generator, count: int) -> tuple[Any, ...]:
+    draws = random_draws(rng, count * BATCH, CAPACITY).reshape(count, BATCH, -1)
+    slots = (rng.integers(0, CAPACITY, (count, 1)) + np.arange(BATCH)) % CAPACITY
+    values = random_values(rng, slots.size).reshape(slots.shape)
+    batch = [random_leaf(leaf, slots.size, rng).reshape(count, BATCH, *leaf.shape) for leaf in specs_in(SPEC.item)]
+    return jax.tree.map(jnp.asarray, (draws, slots.astype(np.int32), values, batch))
+
+
+def filled() -> Any:
+    rng = np.random.default_rng(2)
+    batch = random_batch(Jax, SPEC, CAPACITY, rng)
+    rows, wide = layouts.pack(jax_ops, SPEC.layout, batch, like=jnp.zeros(CAPACITY, jnp.int32))
+    return jnp.asarray(example_tree(CAPACITY)), rows, wide
+
+
+def assert_same_all(ours: Any, theirs: Any) -> None:
+    for new, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert_same(Jax, new, expected)
+
+
+def custom_calls(text: str) -> set[str]:
+    """The kernels that a compiled program calls."""
+    return set(re.findall(r'custom_call_target="functional_rb_(\w+)"', text))
+
+
+def in_a_scan(ops: Any) -> Any:
+    return jax.jit(lambda carry, xs: jax.lax.scan(functools.partial(one_of_each, ops), carry, xs), donate_argnums=0)
+
+
+def test_in_a_scan_nothing_is_copied() -> None:
+    xs = steps(np.random.default_rng(3), 6)
+    carry = filled()
+    program = in_a_scan(jax_kernel_ops).lower(carry, xs).compile()
+    assert custom_calls(program.as_text()) == {"descend", "read", "store", "set_leaves"}
+    held = sum(x.nbytes for x in jax.tree.leaves(carry))
+    memory = program.memory_analysis()
+    assert memory.alias_size_in_bytes >= held
+    assert memory.temp_size_in_bytes < 60_000 < carry[0].nbytes * 4
+    assert big_copies(program.as_text(), carry[0].size // 2) == []
+    expected = in_a_scan(jax_ops)(filled(), xs)
+    assert_same_all(program(carry, xs), expected)
+
+
+def test_old_values_survive_in_jax() -> None:
+    carry = filled()
+    before = [np.asarray(x).copy() for x in jax.tree.leaves(carry)]
+    step = jax.tree.map(lambda x: x[0], steps(np.random.default_rng(4), 1))
+    (tree, _, _), _ = one_of_each(jax_kernel_ops, carry, step)  # op by op
+    assert not np.array_equal(tree, before[0])
+    for x, old in zip(jax.tree.leaves(carry), before, strict=True):
+        assert np.array_equal(x, old)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_under_vmap_the_core_is_taken(shared: bool) -> None:
+    """With as many storages as draws, and with one for all of them."""
+    carry, step = filled(), steps(np.random.default_rng(5), 3)
+    if not shared:
+        carry = jax.tree.map(lambda x: jnp.stack([x, x[::-1], x]), carry)
+        carry = (jnp.stack([jnp.asarray(example_tree(CAPACITY))] * 3), *carry[1:])
+    axes = (None if shared else 0, 0)
+    batched = jax.jit(jax.vmap(functools.partial(one_of_each, jax_kernel_ops), in_axes=axes)).lower(carry, step)
+    program = batched.compile()
+    assert custom_calls(program.as_text()) == set()
+    found = program(carry, step)
+    alone = jax.jit(functools.partial(one_of_each, jax_ops))
+    for k in range(3):
+        mine = carry if shared else jax.tree.map(lambda x, k=k: x[k], carry)
+        expected = alone(mine, jax.tree.map(lambda x, k=k: x[k], step))
+        assert_same_all(jax.tree.map(lambda x, k=k: x[k], found), expected)
+
+
+def test_no_derivative_goes_through() -> None:
+    def summed(values: jax.Array) -> jax.Array:
+        tree = jnp.zeros((sum_tree.geometry(20).rows, FANOUT))
+        return sum_tree.total(sum_tree.set_leaves(jax_kernel_ops, tree, 20, jnp.arange(3), values))
+
+    assert np.array_equal(jax.jit(jax.grad(summed))(jnp.ones(3)), np.zeros(3))
+
+
+@pytest.mark.parametrize(("kernel_ops", "plain"), [(jax_kernel_ops, jax_ops), (torch_kernel_ops, torch_ops)])
+def test_kernel_ops_are_the_same_primitives_and_the_kernels(kernel_ops: Any, plain: Any) -> None:
+    names: Sequence[str] = [name for name in vars(protocols.Ops) if not name.startswith("_")]
+    assert len(names) > 15
+    for name in names:
+        assert getattr(kernel_ops, name) is getattr(plain, name)
+    assert plain.native is None
+    for name in ("descend", "set_leaves", "read", "store"):
+        assert callable(getattr(kernel_ops.native, name))
