@@ -190,8 +190,15 @@ def draw_slices(section: SliceSection, path: Path) -> None:
             groups.setdefault(curve.group, []).append(curve)
     columns = 3
     rows = max(1, -(-len(groups) // columns))
-    size = (4 * columns, 3.2 * rows)
-    figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False, sharex=True, layout="constrained")
+    figure, grid = plt.subplots(
+        rows,
+        columns,
+        figsize=(4 * columns, 3.2 * rows),
+        squeeze=False,
+        sharex=True,
+        sharey=True,
+        layout="constrained",
+    )
     panels = list(grid.flat)
     for axes, (group, curves) in zip(panels, groups.items(), strict=False):
         for curve in curves:

@@ -393,11 +393,12 @@ def test_lanes_divide_what_is_stored_and_added() -> None:
 
 @pytest.mark.parametrize("length", [1, 4])
 def test_the_floor_gathers_runs_of_rows_within_the_table(length: int) -> None:
-    for rows in floor._rows(STEPS, length):
-        runs = rows.reshape(STEPS.sample_size, length)
-        np.testing.assert_array_equal(runs, runs[:, :1] + np.arange(length))
-        assert runs.min() >= 0
-        assert runs.max() < STEPS.capacity
+    work = Workload(capacity=9, sample_size=8, draws=200)
+    drawn = np.stack(floor._rows(work, length))
+    assert drawn.size == 200 * 8
+    runs = drawn.reshape(-1, length)
+    np.testing.assert_array_equal(runs, runs[:, :1] + np.arange(length))
+    assert set(runs.ravel().tolist()) == set(range(9))
 
 
 def entries_of(group: Group, name: str) -> list[Entry]:
