@@ -1,4 +1,4 @@
-"""Run the measurements: `python -m benchmarks [all|compare|scaling|memory|gpu] [--quick] [--out DIR]`."""
+"""Run the measurements: `python -m benchmarks [all|compare|memory|scaling|slices|gpu] [--quick] [--out DIR]`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from benchmarks.compare import Effort, accelerated_backends, compare
 from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
 from benchmarks.scaling import CAPACITIES, as_json, scaling
-from benchmarks.workload import Workload
+from benchmarks.slices import GROUPS, capacities_around, slices
+from benchmarks.workload import SliceWorkload, Workload
 
-PARTS = ("compare", "memory", "scaling", "gpu")
+PARTS = ("compare", "memory", "scaling", "slices", "gpu")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found["scaling"] = as_json(points)
         report.draw_scaling(points, options.out / "scaling.png")
         print(f"\nMedians in microseconds by capacity\n\n{report.scaling_table(points)}")
+    if "slices" in parts:
+        slice_work = SliceWorkload(capacity=options.capacity)
+        turns = Effort(max(5, effort.rounds // 4), burst=10)
+        capacities = capacities_around(slice_work, quick=options.quick)
+        sequences = slices(slice_work, turns, capacities, groups=GROUPS, say=_say)
+        found["slices"] = {"effort": asdict(turns), **sequences.as_json()}
+        report.draw_slices(sequences, options.out / "slices.png")
+        text = report.slices_text(sequences)
+        (options.out / "slices.md").write_text(f"# Sampling slices of episodes\n\n{text}\n")
+        print(f"\n{text}")
     if "gpu" in parts:
         backends = accelerated_backends()
         if backends:
@@ -80,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure ours and its peers.")
     parser.add_argument("part", nargs="?", default="all", choices=("all", *PARTS), help="default: all")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes, under a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes, a few minutes")
     parser.add_argument("--rounds", type=int, help="rounds of the comparison")
     parser.add_argument("--capacity", type=int, default=Workload.capacity, help="default: %(default)s")
     parser.add_argument("--torch-threads", type=int, help="default: torch's own choice")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from benchmarks import floor, ours
-from benchmarks.contender import Backend, Contender, Entry, Sampler, Unavailable, assemble
+from benchmarks.contender import AnySampler, Backend, Contender, Entry, Sampler, Unavailable, assemble
 from benchmarks.goals import Comparison, Verdict, comparisons, ratio_of
 from benchmarks.measure import Spread, Timings, interleave, spread
 from benchmarks.workload import Workload
@@ -29,7 +29,7 @@ class Figure:
 
     contender: str
     backend: Backend
-    sampler: Sampler
+    sampler: AnySampler
     operation: str
     seconds: Spread
 

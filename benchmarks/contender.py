@@ -11,6 +11,11 @@ from typing import Any, Literal
 
 Backend = Literal["jax", "torch"]
 Sampler = Literal["uniform", "prioritized"]
+# The samplers of the section `slices`: windows of consecutive steps, and passes over what is stored.
+Sequencing = Literal[
+    "slices", "window slices", "prioritized slices", "slices without replacement", "without replacement", "queue"
+]
+AnySampler = Sampler | Sequencing
 Operation = Literal["add", "sample", "update", "step"]
 
 OPERATIONS: tuple[Operation, ...] = ("add", "sample", "update", "step")
@@ -25,11 +30,11 @@ class Contender(abc.ABC):
 
     name: str
     backend: Backend
-    sampler: Sampler
+    sampler: AnySampler
     operations: tuple[Operation, ...]
     step_length: int = 1  # steps of the loop that one call of `step` runs
 
-    def __init__(self, name: str, backend: Backend, sampler: Sampler) -> None:
+    def __init__(self, name: str, backend: Backend, sampler: AnySampler) -> None:
         self.name = name
         self.backend = backend
         self.sampler = sampler
@@ -63,13 +68,28 @@ class Contender(abc.ABC):
         return indices
 
 
+class SliceContender(Contender):
+    """A contender of the section `slices`, where an add, a sample and an update follow one another."""
+
+    steps: int  # how many steps the last sample held: some peers draw fewer than they were asked for
+
+    def __init__(self, name: str, backend: Backend, sampler: Sequencing) -> None:
+        super().__init__(name, backend, sampler)
+        self.operations = ("add", "sample", "update") if sampler == "prioritized slices" else ("add", "sample")
+        self.drawn = deque(maxlen=1)
+
+    def update(self) -> None:
+        """Not among its operations, unless it overrides this."""
+        raise NotImplementedError(f"{self.name} has no priorities")
+
+
 @dataclass(frozen=True)
 class Entry:
     """A contender to build; imports wait until then, so that a missing peer loses its own rows only."""
 
     name: str
     backend: Backend
-    sampler: Sampler
+    sampler: AnySampler
     build: Callable[[], Contender]
 
 
@@ -79,7 +99,7 @@ class Unavailable:
 
     name: str
     backend: Backend
-    sampler: Sampler
+    sampler: AnySampler
     reason: str
 
 

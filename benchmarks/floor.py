@@ -31,14 +31,14 @@ class Gather(Contender):
         self._gather()
 
 
-def jax_floor(work: Workload) -> Gather:
-    """A jitted take on JAX's default device."""
+def jax_floor(work: Workload, length: int = 1) -> Gather:
+    """A jitted take on JAX's default device, of runs of `length` rows."""
     import jax
     import jax.numpy as jnp
 
     take = jax.jit(lambda table, rows: table.at[rows].get(mode="clip"))
     table = jnp.array(_table(work))
-    rows = cycle([jnp.asarray(rows) for rows in _rows(work)])
+    rows = cycle([jnp.asarray(rows) for rows in _rows(work, length)])
 
     def gather() -> None:
         jax.block_until_ready(take(table, next(rows)))
@@ -46,14 +46,14 @@ def jax_floor(work: Workload) -> Gather:
     return Gather("jax", gather)
 
 
-def torch_floor(work: Workload, device: str = "cpu") -> Gather:
-    """An index_select on `device`."""
+def torch_floor(work: Workload, device: str = "cpu", length: int = 1) -> Gather:
+    """An index_select on `device`, of runs of `length` rows."""
     import torch
 
     from benchmarks.torch_loop import synchronizer
 
     table = torch.as_tensor(_table(work), device=device)
-    rows = cycle([torch.as_tensor(rows, device=device) for rows in _rows(work)])
+    rows = cycle([torch.as_tensor(rows, device=device) for rows in _rows(work, length)])
     synchronize = synchronizer(device)
 
     def gather() -> None:
@@ -68,6 +68,9 @@ def _table(work: Workload) -> np.ndarray:
     return np.arange(work.capacity * ROW_WORDS, dtype=np.int32).reshape(work.capacity, ROW_WORDS)
 
 
-def _rows(work: Workload) -> list[np.ndarray]:
+def _rows(work: Workload, length: int) -> list[np.ndarray]:
+    """As many rows in all, whatever the length of a run: each int32 [sample_size * length]."""
     rng = np.random.default_rng(work.seed)
-    return list(rng.integers(work.capacity, size=(work.draws, work.sample_size), dtype=np.int32))
+    draws = -(-work.draws // length)
+    starts = rng.integers(work.capacity - length + 1, size=(draws, work.sample_size, 1), dtype=np.int32)
+    return list((starts + np.arange(length, dtype=np.int32)).reshape(draws, -1))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from benchmarks import floor, ours
-from benchmarks.contender import Backend, Operation, Sampler
+from benchmarks.contender import AnySampler, Backend, Operation, Sampler, Sequencing
 from benchmarks.measure import Spread, Timings, ratios
 
 Verdict = Literal["pass", "MISSED", "not run", ""]
@@ -18,7 +18,7 @@ class Comparison:
     """Time of `top` over time of `bottom`, and its bound; none is a figure for information."""
 
     backend: Backend
-    sampler: Sampler
+    sampler: AnySampler
     operation: Operation
     top: str
     bottom: str = ours.NAME
@@ -68,6 +68,29 @@ def comparisons() -> list[Comparison]:
     for backend in ("jax", "torch"):
         table.append(Comparison(backend, "uniform", "sample", ours.NAME, floor.NAME))
         table.append(Comparison(backend, "prioritized", "sample", ours.NAME, floor.NAME))
+    return table
+
+
+def slice_comparisons() -> list[Comparison]:
+    """Every comparison of the section `slices`, in its order; the bounds are for the workload's own capacity."""
+    table: list[Comparison] = []
+
+    def peer(backend: Backend, sampler: Sequencing, name: str, goals: Mapping[Operation, float | None]) -> None:
+        for operation, bound in goals.items():
+            table.append(Comparison(backend, sampler, operation, name, at_least=bound))
+
+    peer("torch", "slices", "torchrl", {"add": None, "sample": 5.0})
+    peer("torch", "prioritized slices", "torchrl", {"add": None, "sample": 10.0, "update": None})
+    peer("torch", "slices without replacement", "torchrl", {"add": None, "sample": None})
+    peer("torch", "without replacement", "torchrl", {"add": None, "sample": None})
+    peer("jax", "window slices", "flashbax", {"add": None, "sample": None})
+    peer("jax", "prioritized slices", "flashbax", {"add": None, "sample": None, "update": None})
+    table.extend(
+        Comparison(backend, sampler, "sample", ours.NAME, floor.NAME)
+        for backend in get_args(Backend)
+        for sampler in get_args(Sequencing)
+        if sampler != "queue"  # there is no choice in it, so no gather either
+    )
     return table
 
 

@@ -14,6 +14,9 @@ from benchmarks.contender import OPERATIONS, Contender, Operation
 # Seconds per operation, one value a round, for each contender and operation.
 Timings = dict[tuple[str, Operation], list[float]]
 
+# The same for one contender.
+TurnTimings = dict[Operation, list[float]]
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -64,3 +67,55 @@ def _burst(contender: Contender, operation: Operation, burst: int) -> float:
     for _ in range(calls):
         call()
     return (time.perf_counter() - start) / (calls * steps)
+
+
+def alternate(
+    contenders: Sequence[Contender], *, rounds: int, turns: int, patience: float = 0.1, warmup: int = 1
+) -> tuple[list[TurnTimings], dict[int, Exception]]:
+    """Time every contender in every round, its operations in turn, so that each sample follows an add.
+
+    Some peers keep what they found out about the stored episodes, and lose it at the next add: a burst of samples
+    would show a cost that no training loop ever has.
+
+    Args:
+        contenders: who is measured.
+        rounds: how often each of them has its burst.
+        turns: adds, samples and updates in one burst.
+        patience: seconds after which a burst ends early; one turn is always run.
+        warmup: rounds that do not count.
+
+    Returns:
+        Seconds per operation, one value a round, for each contender in their order; and for the places of those that
+        raised, the error. They had no further turn.
+    """
+    timings: list[TurnTimings] = [{operation: [] for operation in c.operations} for c in contenders]
+    errors: dict[int, Exception] = {}
+    order = random.Random(0)
+    places = list(range(len(contenders)))
+    for number in range(warmup + rounds):
+        order.shuffle(places)
+        for place in [place for place in places if place not in errors]:
+            try:
+                seconds = _turns(contenders[place], turns, patience)
+            # As in `assemble`: what a peer raises is a row of the report.
+            except Exception as error:
+                errors[place] = error
+                continue
+            if number >= warmup:
+                for operation, value in seconds.items():
+                    timings[place][operation].append(value)
+    return timings, errors
+
+
+def _turns(contender: Contender, turns: int, patience: float) -> dict[Operation, float]:
+    """Seconds for each operation, averaged over the turns of a burst."""
+    spent = dict.fromkeys(contender.operations, 0.0)
+    calls = [(operation, getattr(contender, operation)) for operation in contender.operations]
+    begun, done = time.perf_counter(), 0
+    while done < turns and (done == 0 or time.perf_counter() - begun < patience):
+        for operation, call in calls:
+            start = time.perf_counter()
+            call()
+            spent[operation] += time.perf_counter() - start
+        done += 1
+    return {operation: seconds / done for operation, seconds in spent.items()}

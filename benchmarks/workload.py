@@ -78,3 +78,61 @@ class Workload:
             values = rng.standard_normal((count, *shape), dtype=np.float32)
             batch[name] = values > 1.5 if dtype is np.bool_ else np.clip(values, -1.0, 1.0).astype(dtype)
         return batch
+
+
+@dataclass(frozen=True)
+class SliceWorkload(Workload):
+    """The same items as steps of episodes, stored in lanes: one lane for each environment.
+
+    Every batch is [lanes, steps, ...]. What changes from batch to batch is where the episodes end.
+    """
+
+    add_size: int = 16  # steps of all lanes together
+    length: int = 16  # steps of a slice; `sample_size` counts slices
+    lanes: int = 1
+    longest: int = 1000  # episodes are 1 to so many steps long, each length equally likely
+    additions: int = 1024  # different batches to add in turn
+
+    def __post_init__(self) -> None:
+        if self.capacity % self.lanes or self.add_size % self.lanes:
+            raise ValueError(
+                f"{self.capacity} steps, {self.add_size} at a time, are not the same in {self.lanes} lanes"
+            )
+
+    @property
+    def lane_capacity(self) -> int:
+        """Steps that one lane holds."""
+        return self.capacity // self.lanes
+
+    def fills(self) -> Iterator[Batch]:
+        """Batches that fill the buffer; the last one may wrap around."""
+        steps = self._in_lanes(self.chunk())
+        width = self.chunk_size // self.lanes
+        ends = self._ends()
+        for number in range(self.chunks):
+            yield {**steps, "done": ends[:, number * width : (number + 1) * width]}
+
+    def adds(self) -> list[Batch]:
+        """Batches to add in turn, each [lanes, add_size / lanes, ...]; the episodes go on from `fills`."""
+        steps = [self._in_lanes(batch) for batch in self.batches()]
+        width = self.add_size // self.lanes
+        ends = self._ends()[:, self.chunks * self.chunk_size // self.lanes :]
+        return [
+            {**steps[number % self.rotation], "done": ends[:, number * width : (number + 1) * width]}
+            for number in range(self.additions)
+        ]
+
+    def _ends(self) -> np.ndarray:
+        """The last steps of episodes among all steps that are ever added, bool [lanes, steps]."""
+        rng = np.random.default_rng(self.seed + 4)
+        steps = (self.chunks * self.chunk_size + self.additions * self.add_size) // self.lanes
+        ends = np.zeros((self.lanes, steps), np.bool_)
+        for lane in ends:
+            # Twice as many episodes as the steps have room for on average.
+            lengths = rng.integers(1, self.longest + 1, size=4 * steps // self.longest + 64)
+            last = np.cumsum(lengths) - 1
+            lane[last[last < steps]] = True
+        return ends
+
+    def _in_lanes(self, batch: Batch) -> Batch:
+        return {name: leaf.reshape(self.lanes, -1, *leaf.shape[1:]) for name, leaf in batch.items()}

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import compare as comparing
-from benchmarks import ours, report
+from benchmarks import floor, ours, report
 from benchmarks.__main__ import main
 from benchmarks.compare import Effort, compare
-from benchmarks.contender import Backend, Contender, Entry, Sampler, assemble
+from benchmarks.contender import Backend, Contender, Entry, Sampler, Sequencing, SliceContender, assemble
 from benchmarks.goals import Comparison
-from benchmarks.measure import Spread, interleave, ratios, spread
+from benchmarks.measure import Spread, alternate, interleave, ratios, spread
 from benchmarks.memory import Footprint, memory
 from benchmarks.scaling import growth, scaling
-from benchmarks.workload import ITEM, ITEM_BYTES, ROW_WORDS, Workload
+from benchmarks.slices import GROUPS, Group, capacities_around, roster, slices
+from benchmarks.workload import ITEM, ITEM_BYTES, ROW_WORDS, SliceWorkload, Workload
 
 TINY = Workload(capacity=100, add_size=8, sample_size=16, rotation=2, draws=4, scan_length=3)
 BRIEF = Effort(rounds=2, burst=3)
+STEPS = SliceWorkload(capacity=96, add_size=16, sample_size=8, length=4, longest=12, rotation=2, draws=4, additions=6)
 
 # Peers warn about their own dependencies.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -256,3 +260,206 @@ def test_the_gpu_part_says_that_it_is_skipped(tmp_path: Path, capsys: pytest.Cap
     main(["gpu", "--out", str(tmp_path)])
     assert "GPU: skipped" in capsys.readouterr().out
     assert json.loads((tmp_path / "results.json").read_text())["gpu"] is None
+
+
+class Turning(SliceContender):
+    """Writes down its calls, and fails at the sample with the given number."""
+
+    def __init__(self, name: str, calls: list[tuple[str, str]], *, fails_at: int = 1_000, pause: float = 0.0) -> None:
+        super().__init__(name, "torch", "prioritized slices")
+        self._calls, self._fails_at, self._pause = calls, fails_at, pause
+        self.steps = 0
+
+    def add(self) -> None:
+        self._calls.append((self.name, "add"))
+        time.sleep(self._pause)
+
+    def sample(self) -> None:
+        self._calls.append((self.name, "sample"))
+        self.steps += 1
+        if self.steps == self._fails_at:
+            raise LookupError("no trajectory is long enough")
+
+    def update(self) -> None:
+        self._calls.append((self.name, "update"))
+
+
+def test_in_a_turn_each_sample_follows_an_add_and_each_update_a_sample() -> None:
+    calls: list[tuple[str, str]] = []
+    timings, errors = alternate([Turning("a", calls), Turning("b", calls)], rounds=3, turns=2, warmup=1)
+    assert errors == {}
+    assert [{operation: len(values) for operation, values in times.items()} for times in timings] == [
+        {"add": 3, "sample": 3, "update": 3}
+    ] * 2
+    bursts = [calls[i : i + 6] for i in range(0, len(calls), 6)]
+    assert len(bursts) == 2 * (1 + 3)
+    for burst in bursts:
+        assert burst == [(burst[0][0], operation) for operation in ("add", "sample", "update")] * 2
+    assert all({bursts[i][0][0], bursts[i + 1][0][0]} == {"a", "b"} for i in range(0, 8, 2))
+
+
+def test_the_clock_of_an_operation_runs_during_that_operation_only() -> None:
+    timings, _ = alternate([Turning("a", [], pause=0.01)], rounds=1, turns=2, warmup=0)
+    assert timings[0]["add"][0] >= 0.01
+    assert timings[0]["sample"][0] < 0.005 > timings[0]["update"][0]
+
+
+def test_a_slow_burst_ends_early() -> None:
+    calls: list[tuple[str, str]] = []
+    alternate([Turning("a", calls, pause=0.01)], rounds=2, turns=50, patience=0.0, warmup=0)
+    assert calls.count(("a", "sample")) == 2
+
+
+def test_who_raises_while_measured_has_no_further_turn_and_the_rest_goes_on() -> None:
+    calls: list[tuple[str, str]] = []
+    contenders = [Turning("breaks", calls, fails_at=3), Turning("lasts", calls)]
+    timings, errors = alternate(contenders, rounds=5, turns=1, warmup=0)
+    assert {place: str(error) for place, error in errors.items()} == {0: "no trajectory is long enough"}
+    assert calls.count(("breaks", "sample")) == 3
+    assert len(timings[1]["sample"]) == 5
+
+
+def turning(work: SliceWorkload, group: Group) -> list[Entry]:
+    def build(name: str, fails_at: int) -> Entry:
+        return Entry(name, group.backend, group.sampler, lambda: Turning(name, [], fails_at=fails_at))
+
+    return [
+        build(ours.NAME, 1_000),
+        build("torchrl", 1_000 if work.capacity < 960 else 2),
+        Entry(floor.NAME, group.backend, group.sampler, broken),
+    ]
+
+
+def test_the_section_has_a_point_for_each_capacity_and_judges_at_the_workloads_own() -> None:
+    section = slices(
+        STEPS, BRIEF, (48, 96, 960), groups=(Group("torch", "prioritized slices"),), entries=turning, say=quiet
+    )
+    curves = {(curve.contender, curve.operation): curve for curve in section.curves}
+    assert set(curves) == {(name, op) for name in ("ours", "torchrl") for op in ("add", "sample", "update")}
+    assert sorted(curves["ours", "sample"].points) == [48, 96, 960]
+    assert sorted(curves["torchrl", "sample"].points) == [48, 96]
+    ends = curves["ours", "add"].points
+    assert curves["ours", "add"].growth == ends[960].median / ends[48].median
+
+    verdicts = {(r.capacity, r.comparison.operation, r.comparison.top): r.verdict for r in section.results}
+    assert verdicts[96, "sample", "torchrl"] in ("pass", "MISSED")
+    assert verdicts[48, "sample", "torchrl"] == verdicts[96, "add", "torchrl"] == ""
+    assert verdicts[960, "sample", "torchrl"] == verdicts[96, "sample", "ours"] == "not run"
+    goals = {(r.capacity, r.comparison.operation): r.comparison.goal for r in section.results if r.comparison.goal}
+    assert goals == {(96, "sample"): ">= 10"}
+
+    assert [(missing.name, missing.reason) for missing in section.unavailable] == [
+        ("bare gather", "RuntimeError: no compiled tree (because ImportError: undefined symbol)"),
+        ("torchrl", "with 960 steps, while measured: LookupError: no trajectory is long enough"),
+    ]
+    text = report.slices_text(section)
+    assert "| torch prioritized slices | torchrl | sample |" in text
+    assert ">= 10 at 96" in text
+    assert "- torchrl (torch prioritized slices) drew 10 steps where 32 were asked for, with 48 stored" in text
+    assert "- torchrl (torch, prioritized slices) did not run: with 960 steps" in text
+
+
+def test_the_slices_are_those_of_the_goals() -> None:
+    work = SliceWorkload()
+    assert (work.capacity, work.sample_size, work.length, work.longest) == (1_000_000, 256, 16, 1000)
+    assert capacities_around(work) == (100_000, 1_000_000, 10_000_000)
+    assert capacities_around(work, quick=True) == (100_000, 1_000_000)
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_episodes_go_on_from_batch_to_batch_in_every_lane(lanes: int) -> None:
+    work = SliceWorkload(capacity=70_000, add_size=8, lanes=lanes, longest=30, rotation=2, additions=5_000)
+    fills, adds = list(work.fills()), work.adds()
+    assert sum(batch["done"].size for batch in fills) == work.chunks * work.chunk_size >= work.capacity
+    assert len(adds) == work.additions
+    for name, (shape, dtype) in ITEM.items():
+        assert (adds[0][name].shape, adds[0][name].dtype) == ((lanes, 8 // lanes, *shape), dtype)
+        assert fills[-1][name].shape == (lanes, work.chunk_size // lanes, *shape)
+    stream = np.concatenate([batch["done"] for batch in (*fills, *adds)], axis=1)
+    for lane in stream:
+        lengths = np.diff(np.flatnonzero(lane), prepend=-1)
+        assert set(lengths.tolist()) == set(range(1, 31))
+        assert lengths.mean() == pytest.approx(15.5, rel=0.05)
+        assert len(lane) - np.flatnonzero(lane)[-1] <= 30
+    assert lanes == 1 or (stream[0] != stream[1]).any()
+
+
+def test_lanes_divide_what_is_stored_and_added() -> None:
+    with pytest.raises(ValueError, match="lanes"):
+        SliceWorkload(capacity=100, lanes=16)
+    with pytest.raises(ValueError, match="lanes"):
+        SliceWorkload(capacity=160, add_size=8, lanes=16)
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_the_floor_gathers_runs_of_rows_within_the_table(length: int) -> None:
+    work = Workload(capacity=9, sample_size=8, draws=200)
+    drawn = np.stack(floor._rows(work, length))
+    assert drawn.size == 200 * 8
+    runs = drawn.reshape(-1, length)
+    np.testing.assert_array_equal(runs, runs[:, :1] + np.arange(length))
+    assert set(runs.ravel().tolist()) == set(range(9))
+
+
+def entries_of(group: Group, name: str) -> list[Entry]:
+    work = SliceWorkload(**{**vars(STEPS), "lanes": group.lanes})
+    return [entry for entry in roster(work, group) if entry.name == name]
+
+
+@pytest.mark.parametrize("group", [group for group in GROUPS if group.sampler != "queue"], ids=str)
+def test_the_floor_of_slices_runs_and_ours_is_entered(group: Group) -> None:
+    (gather,) = entries_of(group, floor.NAME)
+    _, failed = assemble([gather])
+    assert failed == []
+    assert len(entries_of(group, ours.NAME)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "backend", "sampler", "lanes", "steps"),
+    [
+        ("torchrl", "torch", "slices", 1, 32),
+        ("torchrl", "torch", "prioritized slices", 1, 32),
+        ("torchrl", "torch", "slices without replacement", 1, None),  # at most one slice of each stored episode
+        ("torchrl", "torch", "without replacement", 1, 8),
+        ("flashbax", "jax", "window slices", 1, 32),
+        ("flashbax", "jax", "window slices", 16, 32),
+        ("flashbax", "jax", "prioritized slices", 1, 32),
+        ("flashbax", "jax", "prioritized slices", 16, 32),
+        ("flashbax", "jax", "queue", 1, 16),
+    ],
+)
+def test_peers_draw_slices(module: str, backend: Backend, sampler: Sequencing, lanes: int, steps: int | None) -> None:
+    pytest.importorskip(module, reason=f"the peer {module} is not installed")
+    if (module, sampler) == ("torchrl", "prioritized slices"):
+        pytest.importorskip(
+            "torchrl._torchrl", reason="torchrl's compiled trees do not load here", exc_type=ImportError
+        )
+    ready, failed = assemble(entries_of(Group(backend, sampler, lanes), module))
+    assert failed == []
+    _, errors = alternate(ready, rounds=2, turns=2)
+    assert errors == {}
+    (peer,) = ready
+    assert isinstance(peer, SliceContender)
+    assert peer.steps == steps or (steps is None and 0 < peer.steps < 32)
+
+
+def test_main_writes_the_slices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib", reason="the charts need matplotlib")
+    few = (Group("torch", "slices"), Group("torch", "prioritized slices"), Group("jax", "window slices"))
+    monkeypatch.setattr("benchmarks.__main__.GROUPS", few)
+    assert main(["slices", "--quick", "--rounds", "1", "--capacity", "1600", "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "results.json").read_text())["slices"]
+    assert found["workload"]["length"] == 16
+    measured = {(curve["backend"], curve["contender"], curve["sampler"]) for curve in found["curves"]}
+    assert {("torch", "bare gather", "slices"), ("jax", "bare gather", "window slices")} <= measured
+    for curve in found["curves"]:
+        assert [point["capacity"] for point in curve["points"]] == [160, 1600]
+        assert all(point["q1_us"] <= point["median_us"] <= point["q3_us"] for point in curve["points"])
+    goals = {(row["sampler"], row["capacity"], row["goal"]) for row in found["ratios"] if row["goal"]}
+    assert goals == {("slices", 1600, ">= 5"), ("prioritized slices", 1600, ">= 10")}
+    text = (tmp_path / "slices.md").read_text()
+    assert text.startswith("# ")
+    assert text.split("\n", 2)[2].strip() in capsys.readouterr().out
+    assert (tmp_path / "slices.png").stat().st_size > 10_000

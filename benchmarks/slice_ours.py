@@ -1,0 +1,123 @@
+"""functional_rb under measurement in the section `slices`: jitted on JAX, as values on torch eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+import functional_rb as frb
+from benchmarks.contender import Sequencing, SliceContender
+from benchmarks.ours import NAME, buffer_spec
+from benchmarks.workload import Batch, SliceWorkload
+
+
+def slice_spec(work: SliceWorkload, sampler: Sequencing) -> frb.BufferSpec:
+    """The spec of the workload's items under the sampler's counterpart in functional_rb."""
+    ends: dict[str, Any] = {"length": work.length, "end_keys": ("done",)}
+    samplers: dict[Sequencing, Callable[[], Any]] = {
+        "slices": lambda: frb.Slices(weighting="trajectory", strict_length=True, **ends),
+        "window slices": lambda: frb.Slices(weighting="window", strict_length=True, **ends),
+        "prioritized slices": lambda: frb.PrioritizedSlices(alpha=work.alpha, beta=work.beta, **ends),
+        "slices without replacement": lambda: frb.SlicesWithoutReplacement(**ends),
+        "without replacement": lambda: frb.WithoutReplacement(),
+    }
+    spec = replace(buffer_spec(work, "uniform"), sampler=samplers[sampler]())
+    return spec if work.lanes == 1 else replace(spec, lanes=work.lanes)
+
+
+def in_time(work: SliceWorkload, batch: Batch) -> Batch:
+    """A batch [lanes, steps, ...] as ours takes it: [steps, ...] of one lane, else [steps, lanes, ...]."""
+    if work.lanes == 1:
+        return {name: leaf[0] for name, leaf in batch.items()}
+    return {name: np.ascontiguousarray(leaf.swapaxes(0, 1)) for name, leaf in batch.items()}
+
+
+def fill_priorities(work: SliceWorkload) -> np.ndarray:
+    """Priorities of the steps that fill the buffer, with the leading axes of `in_time`."""
+    values = work.chunk_priorities()
+    return values if work.lanes == 1 else values.reshape(-1, work.lanes)
+
+
+class OursJaxSlices(SliceContender):
+    """jax_backend inside the user's jit, donating the state wherever a state is returned."""
+
+    def __init__(self, work: SliceWorkload, sampler: Sequencing) -> None:
+        super().__init__(NAME, "jax", sampler)
+        import jax
+        import jax.numpy as jnp
+
+        import jax_backend as rb
+
+        def sample(state: Any, key: Any) -> tuple[Any, Any]:
+            return rb.sample(state, key, batch_size=work.sample_size)
+
+        def add(state: Any, items: Any, given: dict[str, Any]) -> Any:
+            return rb.add(state, items, **given)
+
+        def update(state: Any, indices: Any, priorities: Any) -> Any:
+            return rb.update(state, indices[:, 0], priorities)
+
+        spec = slice_spec(work, sampler)
+        prioritized = sampler == "prioritized slices"
+        given = {"priorities": jnp.asarray(fill_priorities(work))} if prioritized else {}
+        self._wait = jax.block_until_ready
+        self._add = jax.jit(rb.add, donate_argnums=0)
+        self._sample = jax.jit(sample, donate_argnums=0)
+        self._update = jax.jit(update, donate_argnums=0)
+        self._batches = cycle([jax.device_put(in_time(work, batch)) for batch in work.adds()])
+        self._priorities = cycle([jnp.asarray(values) for values in work.priorities()])
+        self._keys = cycle(list(jax.random.split(jax.random.key(work.seed), work.draws)))
+        fill = jax.jit(add, donate_argnums=0)
+        self.state = rb.init(spec)
+        for chunk in work.fills():
+            self.state = fill(self.state, jax.device_put(in_time(work, chunk)), given)
+
+    def add(self) -> None:
+        self.state = self._wait(self._add(self.state, next(self._batches)))
+
+    def sample(self) -> None:
+        self.state, drawn = self._wait(self._sample(self.state, next(self._keys)))
+        self.drawn.append(drawn.indices)
+        self.steps = drawn.indices.size
+
+    def update(self) -> None:
+        self.state = self._wait(self._update(self.state, self.drawn[0], next(self._priorities)))
+
+
+class OursTorchSlices(SliceContender):
+    """torch_backend, eager, the pure functions."""
+
+    def __init__(self, work: SliceWorkload, sampler: Sequencing) -> None:
+        super().__init__(NAME, "torch", sampler)
+        import torch
+
+        import torch_backend as rb
+        from benchmarks.torch_loop import to_tensors
+
+        spec = slice_spec(work, sampler)
+        given: dict[str, Any] = {}
+        if sampler == "prioritized slices":
+            given["priorities"] = torch.as_tensor(fill_priorities(work))
+        self._rb = rb
+        self._sample_size = work.sample_size
+        self._batches = cycle([to_tensors(in_time(work, batch), "cpu") for batch in work.adds()])
+        self._priorities = cycle([torch.as_tensor(values) for values in work.priorities()])
+        self._keys = cycle(list(rb.split(rb.key(work.seed), work.draws)))
+        self.state = rb.init(spec)
+        for chunk in work.fills():
+            self.state = rb.add(self.state, to_tensors(in_time(work, chunk), "cpu"), **given)
+
+    def add(self) -> None:
+        self.state = self._rb.add(self.state, next(self._batches))
+
+    def sample(self) -> None:
+        self.state, drawn = self._rb.sample(self.state, next(self._keys), batch_size=self._sample_size)
+        self.drawn.append(drawn.indices)
+        self.steps = drawn.indices.numel()
+
+    def update(self) -> None:
+        self.state = self._rb.update(self.state, self.drawn[0][:, 0], next(self._priorities))
