@@ -169,8 +169,11 @@ def _put(ops: Ops, deck: Deck, positions: Array, slots: Array, marked: Array) ->
     steps = ops.arange(marked.shape[0], like=positions)
     last = ops.cummax(ops.where(marked, steps, ops.full_like(steps, -1)))[-1:]
     at = ops.maximum(last, ops.full_like(last, 0))
-    position = ops.where(last < 0, ops.full_like(at, 0), ops.take(positions, at))
+    # XLA copies an array that is written while something else, to its knowledge, might still have to read it. So each
+    # of the two writes depends on the one before: this zero and, below, the slots are read from what that has written.
+    zero = ops.minimum(deck.place[:1], ops.full_like(at, 0))
+    position = ops.where(last < 0, zero, ops.take(positions, at))
     slot = ops.where(last < 0, deck.order[:1], ops.take(slots, at))
     positions = ops.where(marked, positions, position)
-    slots = ops.where(marked, slots, slot)
-    return Deck(ops.set_at(deck.order, positions, slots), ops.set_at(deck.place, slots, positions))
+    order = ops.set_at(deck.order, positions, ops.where(marked, slots, slot))
+    return Deck(order, ops.set_at(deck.place, ops.take(order, positions), positions))

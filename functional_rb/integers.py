@@ -1,22 +1,22 @@
-"""Uniform integers from draws."""
+"""Whole numbers by chance, exactly."""
 
 from __future__ import annotations
 
-from functional_rb import power, ring
 from functional_rb.ops import Array, Ops
+from functional_rb.power import MASK, mul_high
 
 
 def below(ops: Ops, draws: Array, n: Array) -> Array:
-    """Uniform integers below n.
+    """`floor(n * u)` for a 62-bit uniform u: one word alone would prefer some of a million numbers by a part in 2000.
 
     Args:
         ops: the backend.
-        draws: int32 [B, 2], uniform in [0, 2^31): together 62 bits, so that no number is preferred by more than 2^-31.
-        n: int32 scalar or [B], not negative.
+        draws: int32 [B, 2], uniform in [0, 2^31): the high and the low half of u.
+        n: int32 [B] or scalar, not negative.
 
     Returns:
-        int32 [B], `floor(n * u)` for the uniform u in [0, 1) that a row of draws spells.
+        int32 [B], each in [0, n), and 0 where n is 0.
     """
     high, low = ops.mul_wide(draws[:, 0], n)
-    carry = low > ring.INT32_MAX - power.mul_high(ops, draws[:, 1], n)
+    carry = low > MASK - mul_high(ops, draws[:, 1], n)
     return high + ops.cast(carry, "int32")
