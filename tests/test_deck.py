@@ -204,7 +204,7 @@ def test_every_ordered_choice_comes_once(remaining: int, batch: int) -> None:
     remaining=st.sampled_from([1, 2, 15, 16, 17, 20, 40]),
     chosen=st.lists(st.integers(-20, 3), min_size=16, max_size=16),
 )
-@hypothesis.example(remaining=20, chosen=[-2 - i for i in range(16)])
+@hypothesis.example(remaining=20, chosen=[-2] * 15 + [-1])  # the last item, moved by every step
 def test_long_chains(remaining: int, chosen: list[int]) -> None:
     # Steps that take what lies at the back, where later steps fetch what they move.
     order = np.arange(40, dtype=np.int32)
@@ -213,6 +213,23 @@ def test_long_chains(remaining: int, chosen: list[int]) -> None:
     held.fresh, held.seen = set(range(remaining)), set(range(remaining, 40))
     held.draw(chosen)
     held.check(16)
+
+
+@pytest.mark.parametrize("capacity", [1, 7])
+@pytest.mark.parametrize("full", [False, True])
+def test_without_marks_nothing_happens(capacity: int, full: bool) -> None:
+    held = Held(capacity)
+    for slot in reversed(range(capacity)) if full else ():
+        held.insert([slot] * 4, [True] * 4)
+    held.new_pass()
+    before = held.deck
+    slots, marks = [capacity - 1, 0, 0, capacity // 2], [False] * 4
+    held.insert(slots, marks)
+    held.rename(slots, slots[::-1], marks)
+    held.remove(slots, marks)
+    held.check(4)
+    if full:
+        np.testing.assert_array_equal(held.deck, before)
 
 
 def test_a_mark_moves_as_its_trajectory_grows() -> None:
