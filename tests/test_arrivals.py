@@ -22,7 +22,6 @@ from torch_backend import ops as torch_ops
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Doubles = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int32]]
-LEAST_VALUE, LARGEST_VALUE = np.float32(2.0**-100), np.float32(2.0**95)
 
 
 def tree_of(values: Floats) -> Floats:
@@ -96,9 +95,9 @@ def chance_of_order(values: Doubles, order: Sequence[int]) -> float:
         ([1, 2, 3, 4, 5], 4),
         ([0.01, 100, 1, 0.3, 7], 3),
         ([0, 3, 0, 1, 2], 2),
-        ([5, 1], 1),
-        ([2.0**95, 2.0**94, 2.0**93], 2),
-        ([2.0**-100, 2.0**-99, 2.0**-98], 2),
+        ([5, 0, 0, 0, 1], 1),
+        ([2.0**95, 0, 2.0**94, 2.0**93, 0], 2),
+        ([2.0**-100, 2.0**-99, 2.0**-98, 0, 0], 2),
     ],
 )
 def test_every_order_of_a_few(values: list[float], batch: int) -> None:
@@ -153,35 +152,35 @@ def test_sums_weighted_by_chances_are_unbiased(capacity: int, batch: int, times:
     assert deviation.mean() < 0.05
 
 
-def edge_cases() -> dict[str, tuple[Floats, int]]:
-    rng = np.random.default_rng(0)
-    one = np.zeros(300, np.float32)
-    one[277] = LEAST_VALUE
-    few = np.zeros(257, np.float32)
-    few[[0, 15, 16, 255, 256]] = 1, 2, 3, 4, 5
-    extreme = np.zeros(300, np.float32)
-    extreme[[3, 4, 100, 299]] = LEAST_VALUE, LARGEST_VALUE, LEAST_VALUE, LARGEST_VALUE
-    return {
-        "all zero": (np.zeros(300, np.float32), 4),
-        "one leaf": (np.float32([3]), 1),
-        "one leaf, more wanted": (np.float32([3]), 20),
-        "one positive": (one, 4),
-        "fewer": (few, 8),
-        "as many": (few, 5),
-        "one left": (few, 4),
-        "extreme": (extreme, 4),
-        "extreme, one left": (extreme, 3),
-        "extreme, three left": (extreme, 1),
-        "all at the largest": (np.full(257, LARGEST_VALUE), 30),
-        "all at the least": (np.full(257, LEAST_VALUE), 30),
-        "decades": (10 ** rng.uniform(-30, 28, 300).astype(np.float32), 299),
-        "more than there are": (rng.random(17, np.float32), 40),
-    }
+def sparse(leaves: dict[int, float]) -> Floats:
+    values = np.zeros(300, np.float32)
+    values[list(leaves)] = list(leaves.values())
+    return values
 
 
-@pytest.mark.parametrize("case", edge_cases())
+LEAST_VALUE, LARGEST_VALUE = 2.0**-100, 2.0**95
+EXTREME = {3: LEAST_VALUE, 4: LARGEST_VALUE, 100: LEAST_VALUE, 299: LARGEST_VALUE}
+EDGE_CASES: dict[str, tuple[Floats, int]] = {
+    "all zero": (sparse({}), 4),
+    "one leaf": (np.float32([3]), 1),
+    "one leaf, more wanted": (np.float32([3]), 20),
+    "one positive": (sparse({277: LEAST_VALUE}), 4),
+    "fewer": (sparse({0: 1, 16: 2, 255: 3}), 4),
+    "as many": (sparse({0: 1, 15: 2, 16: 3, 256: 4}), 4),
+    "one left": (sparse({0: 1, 15: 2, 16: 3, 255: 4, 256: 5}), 4),
+    "extreme": (sparse(EXTREME), 4),
+    "extreme, one left": (sparse(EXTREME | {101: LEAST_VALUE}), 4),
+    "extreme, two left": (sparse(EXTREME | {101: LEAST_VALUE, 5: LARGEST_VALUE}), 4),
+    "all at the largest": (np.full(300, LARGEST_VALUE, np.float32), 4),
+    "all at the least": (np.full(300, LEAST_VALUE, np.float32), 4),
+    "decades": ((10 ** np.random.default_rng(0).uniform(-30, 28, 300)).astype(np.float32), 299),
+    "more than there are": (np.random.default_rng(0).random(17, np.float32), 40),
+}
+
+
+@pytest.mark.parametrize("case", EDGE_CASES)
 def test_live_and_threshold(case: str) -> None:
-    values, batch = edge_cases()[case]
+    values, batch = EDGE_CASES[case]
     positive = int((values > 0).sum())
     tree = tree_of(values)
     last = 2**31 - 1

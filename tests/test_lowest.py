@@ -96,7 +96,7 @@ def test_lowest(history: tuple[int, list[dict[int, int]]]) -> None:
 
 
 @pytest.mark.parametrize("ops", [jax_ops, torch_ops], ids=["jax", "torch"])
-@pytest.mark.parametrize("capacity", CAPACITIES)
+@pytest.mark.parametrize("capacity", [1, 300])
 def test_empty_slots_are_the_lowest_in_their_order(ops: Any, capacity: int) -> None:
     tree = lowest.empty(ops, capacity)
     check_tree(np.asarray(tree), [lowest.EMPTY] * capacity)
