@@ -96,9 +96,7 @@ class Trajectories(SamplerBase):
         """Find the leaves that mark ends, if none were named."""
         if self.end_keys is not None or self.trajectory_key is not None:
             return self
-        for keys in NEWEST_ID = "newest_id"
-"""Counter int32 [words * lanes]: the trajectory key of each lane's newest step, word by word."""
-USUAL_ENDS:
+        for keys in USUAL_ENDS:
             if all(nest.show_key(key) in spec.names for key in keys):
                 return dataclasses.replace(self, end_keys=keys)
         raise ValueError(
