@@ -309,8 +309,10 @@ def draw(
 
 
 def _is_batched(value: Any) -> bool:
-    """Whether `torch.func.vmap` hands many values in as one."""
-    return isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+    """Whether `torch.func.vmap` hands many values in as one; torch.compile cannot trace the question."""
+    if not isinstance(value, torch.Tensor) or torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
 def update(
