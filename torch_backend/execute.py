@@ -309,8 +309,8 @@ def draw(
 
 
 def _is_batched(value: Any) -> bool:
-    """Whether `torch.func.vmap` hands many values in as one; torch.compile cannot trace the question."""
-    if not isinstance(value, torch.Tensor) or torch.compiler.is_compiling():
+    """Whether `torch.func.vmap` hands many values in as one."""
+    if torch.compiler.is_compiling() or not isinstance(value, torch.Tensor):
         return False
     return torch._C._functorch.is_functorch_wrapped_tensor(value)
 
