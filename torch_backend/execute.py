@@ -310,7 +310,9 @@ def draw(
 
 def _is_batched(value: Any) -> bool:
     """Whether `torch.func.vmap` hands many values in as one."""
-    return isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+    if torch.compiler.is_compiling() or not isinstance(value, torch.Tensor):
+        return False
+    return torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
 def update(
