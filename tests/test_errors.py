@@ -403,12 +403,12 @@ def test_sample_refuses(refusals: Refusals) -> None:
 @pytest.mark.parametrize("backend", EAGER, indirect=True)
 def test_uniform_buffers_refuse_priorities_and_beta(backend: Backend) -> None:
     refusals = Refusals(backend, UNIFORM)
-    remedy = r"the sampler is Uniform\(\); use BufferSpec\(sampler=frb\.Prioritized\(\)\)"
+    remedy = r"the sampler is Uniform\(max_times_sampled=None\); use BufferSpec\(sampler=frb\.Prioritized\(\)\)"
     refusals.check(
         lambda s: backend.add(s, batch(4), None, floats(4)), VALUE, "add: priorities were given, but " + remedy
     )
     refusals.check(lambda s: backend.update(s, handles(2), floats(2)), VALUE, "update: priorities .*" + remedy)
-    message = r"sample: beta was given, but the sampler is Uniform\(\), whose weights are all 1"
+    message = r"sample: beta was given, but the sampler is Uniform\(max_times_sampled=None\), whose weights are all 1"
     refusals.check(lambda s: backend.rb.sample(s, backend.rb.key(0), 2, beta=0.5), VALUE, message)
 
 
