@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from functional_rb import api, checks
+from functional_rb import api
 from functional_rb.state import Sample
 from torch_backend import execute, functions, random
 from torch_backend.memory import Memory, forget_dead
@@ -101,11 +101,13 @@ def sample_(
     size, beta = api.check_sample(execute, state, batch_size, beta)
     spec = state.spec
     random.check_key(key)
-    if not torch.compiler.is_compiling():  # before the state is consumed
-        checks.check_nonempty(spec, bool(functions.can_sample(state, 1)), int(functions.size(state)))
-    state, memory = _take_over(state, "sample_")
-    counters, leaves, drawn = execute.draw(spec, memory, state._counters, key, size, beta)
-    return _followed_by(state, counters), api.as_sample(execute, spec, size, leaves, drawn)
+    owned, memory = _take_over(state, "sample_")
+    try:
+        counters, leaves, drawn = execute.draw(spec, memory, owned._counters, key, size, beta)
+    except ValueError:  # nothing can be drawn, and so nothing was changed
+        state._give_back()
+        raise
+    return _followed_by(owned, counters), api.as_sample(execute, spec, size, leaves, drawn)
 
 
 def update_(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
