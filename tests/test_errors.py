@@ -526,6 +526,18 @@ def test_init_refuses(library: Backend) -> None:
             library.rb.init(wrong)
 
 
+def test_init_without_a_key_refuses_items_for_a_writer_that_draws(library: Backend) -> None:
+    spec = frb.BufferSpec(ITEM, 6, writer=frb.Reservoir())
+    with pytest.raises(ValueError, match=r"init: Reservoir\(\) draws which items to keep; give them to rb\.add"):
+        library.rb.init(spec, items=batch(3))
+
+
+def test_epochs_refuses_batches_of_nothing(library: Backend) -> None:
+    state = library.rb.init(frb.BufferSpec(ITEM, 6, frb.WithoutReplacement()), items=batch(3))
+    with pytest.raises(ValueError, match=r"epochs: expected batch_size >= 1, got 0"):
+        next(library.rb.epochs(state, library.rb.key(0), 0))
+
+
 def test_can_sample_refuses(library: Backend) -> None:
     state = library.rb.init(PRIORITIZED)
     for wrong, kind in ((2.5, TypeError), ("2", TypeError), (True, TypeError), (-1, ValueError)):
