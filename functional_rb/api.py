@@ -492,7 +492,7 @@ def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: An
     leaves, structure = nest.flatten(items, lambda x: hasattr(x, "dtype") and not hasattr(x, "keys"))
     names = [nest.show(path) for path in structure.paths]
     arrays = [backend.as_vector(leaf, f"leaf {name!r}") for name, leaf in zip(names, leaves, strict=True)]
-    batch = checks.crop(names, arrays, length)
+    batch = checks.crop(names, arrays, length, backend.unsupported)
     if lengths is not None:
         lengths = backend.as_vector(lengths, "lengths")
         checks.crop_lengths(lengths, batch)

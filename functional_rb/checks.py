@@ -144,7 +144,7 @@ def check_prioritized(spec: BufferSpec, function: str) -> None:
     if not spec.sampler.has_priorities:
         raise ValueError(
             f"{function}: priorities were given, but the sampler is {spec.sampler}; "
-            f"use BufferSpec(sampler=frb.Prioritized())"
+            f"use BufferSpec(sampler=frb.Prioritized()), or frb.PrioritizedSlices"
         )
 
 
@@ -165,7 +165,7 @@ def handles(indices: Any) -> None:
     """Check that handles are int32 [B], as `sample.indices` are."""
     check_dtype("indices", indices, "int32")
     if len(indices.shape) != 1:
-        raise ValueError(f"indices: expected shape (B,), got {tuple(indices.shape)}; give sample.indices")
+        raise ValueError(f"indices: expected shape (B,), got {tuple(indices.shape)}; give sample.indices, of slices .reshape(-1)")
 
 
 def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> dict[int, Any]:
@@ -255,15 +255,27 @@ def check_passes(spec: BufferSpec, given: Any) -> None:
         raise ValueError("epochs: expected batch_size >= 1, got 0")
 
 
-def crop(names: Sequence[str], arrays: Sequence[Any], length: Any) -> int:
+def crop(names: Sequence[str], arrays: Sequence[Any], length: Any, unsupported: Callable[[str], str | None]) -> int:
     """Check trajectories [B, T, ...] and the length of pieces; returns B."""
     if not arrays:
-        raise ValueError("random_crop: expected at least one leaf")
+        raise ValueError("random_crop: expected at least one leaf; give the items of a sample, say")
     for name, array in zip(names, arrays, strict=True):
-        if not hasattr(array, "dtype") or len(array.shape) < 2 or array.shape[:2] != arrays[0].shape[:2]:
-            shape = tuple(array.shape) if hasattr(array, "shape") else type(array).__name__
-            lead = tuple(arrays[0].shape[:2]) if len(arrays[0].shape) >= 2 else ("B", "T")
-            raise ValueError(f"random_crop: leaf {name!r}: expected shape {(*lead, '...')}, got {shape}")
+        dtype = dtypes.shown(array.dtype) if hasattr(array, "dtype") else None
+        if dtype not in dtypes.ITEMSIZE:
+            got = dtype or type(array).__name__
+            raise TypeError(
+                f"random_crop: leaf {name!r}: expected an array of numbers, got {got}; convert it, or leave it out"
+            )
+        why = unsupported(dtype)
+        if why is not None:
+            raise TypeError(f"random_crop: leaf {name!r}: dtype {dtype} {why}")
+        shape, first = tuple(array.shape), tuple(arrays[0].shape)
+        if len(shape) < 2 or shape[:2] != first[:2]:
+            lead = first[:2] if len(first) >= 2 else ("B", "T")
+            raise ValueError(
+                f"random_crop: leaf {name!r}: expected shape {(*lead, '...')}, got {shape}; "
+                f"give trajectories of one length, padded, and lengths=..."
+            )
     batch, steps = (int(n) for n in arrays[0].shape[:2])
     if not 1 <= count("random_crop", "length", length) <= steps:
         raise ValueError(f"random_crop: expected length from 1 to the {steps} steps of a trajectory, got {length}")

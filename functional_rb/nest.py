@@ -69,8 +69,15 @@ def show_key(key: Key) -> str:
     Example:
         >>> show_key(("next", "done")), show_key("done")
         ('next/done', 'done')
+
+    Raises:
+        TypeError: if it is neither.
     """
-    return show((key,) if isinstance(key, str) else tuple(key))
+    if isinstance(key, str):
+        return key
+    if not isinstance(key, (tuple, list)) or not all(isinstance(part, (str, int)) for part in key):
+        raise TypeError(f"expected the key of a leaf as a name, or a tuple of the names on the way to it, got {key!r}")
+    return show(tuple(key))
 
 
 def position(names: tuple[str, ...], key: Key, who: str) -> int:
@@ -81,7 +88,7 @@ def position(names: tuple[str, ...], key: Key, who: str) -> int:
     """
     name = show_key(key)
     if name not in names:
-        raise ValueError(f"{who}: the item has no leaf {name!r}, only {names}")
+        raise ValueError(f"{who}: the item has no leaf {name!r}; name one of {names}")
     return names.index(name)
 
 

@@ -626,9 +626,482 @@ def test_numbers_do_not_stand_for_arrays(library: Backend) -> None:
         library.rb.add(state, {"x": 1.0})
 
 
-# --- specs ----------------------------------------------------------------------------------------------------------
+# --- samplers and writers --------------------------------------------------------------------------------------------
 
 LEAF = {"x": frb.Unbounded(())}
+STEP = {
+    "x": frb.Unbounded(()),
+    "done": frb.Binary(()),
+    "id": frb.Unbounded((), "int32"),
+    "v": frb.Unbounded((2,), "float16"),
+}
+
+
+def spec_with(sampler: Any = None, writer: Any = None, capacity: int = 8, lanes: Any = None) -> frb.BufferSpec:
+    given = {} if writer is None else {"writer": writer}
+    return frb.BufferSpec(STEP, capacity, sampler or frb.Uniform(), lanes=lanes, **given)
+
+
+WRONG_MEMBERS: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (
+        lambda: spec_with(capacity=10, lanes=3),
+        VALUE,
+        "BufferSpec.capacity: expected a multiple of lanes=3, got 10; 9 would do",
+    ),
+    (lambda: spec_with(lanes=0), VALUE, "BufferSpec.lanes: expected 1 to 8, got 0"),
+    (lambda: spec_with(lanes=9), VALUE, "BufferSpec.lanes: expected 1 to 8, got 9"),
+    (lambda: spec_with(lanes=True), TYPE, "BufferSpec.lanes: expected an int, got True"),
+    (lambda: spec_with(lanes=2.0), TYPE, "BufferSpec.lanes: expected an int, got 2.0"),
+    (lambda: frb.Slices(0), VALUE, "Slices: expected length as a positive int, got 0"),
+    (lambda: frb.Slices("2"), VALUE, "Slices: expected length as a positive int, got '2'"),
+    (lambda: frb.PrioritizedSlices(2.5), VALUE, "PrioritizedSlices: expected length as a positive int, got 2.5"),
+    (lambda: frb.Slices(2, period=0), VALUE, "Slices: expected period as a positive int, got 0"),
+    (
+        lambda: frb.Slices(2, span=True),
+        VALUE,
+        r"Slices: span=\(True, True\) gives slices shorter than 2 steps.*give strict_length=False",
+    ),
+    (lambda: frb.Slices(2, span=3), VALUE, r"expected span as a bool or a pair of them \(left, right\), got 3"),
+    (lambda: frb.Slices(2, span=(True,)), VALUE, r"expected span as a bool or a pair .*, got \(True,\)"),
+    (lambda: frb.Slices(2, strict_length="no"), VALUE, "Slices: expected strict_length as a bool, got 'no'"),
+    (lambda: frb.Slices(2, flat=1), VALUE, "Slices: expected flat as a bool, got 1"),
+    (lambda: frb.Slices(2, batch="windows"), VALUE, "Slices: expected batch 'slices' or 'steps', got 'windows'"),
+    (lambda: frb.Slices(2, weighting="x"), VALUE, "Slices: expected weighting 'trajectory' or 'window', got 'x'"),
+    (lambda: frb.Slices(2, 16), VALUE, "Slices: expected end_keys as a tuple of leaves' names, got 16"),
+    (lambda: spec_with(frb.Slices(2, end_keys=(3,))), TYPE, "expected the key of a leaf as a name, .*, got 3"),
+    (
+        lambda: frb.SlicesWithoutReplacement(2, weighting="window", span=(True, False), strict_length=False),
+        VALUE,
+        r"windows that reach out before .*; give span=\(False, True\), or weighting='trajectory'",
+    ),
+    (lambda: frb.SlicesWithoutReplacement(2, weighting="x"), VALUE, "expected weighting 'trajectory' or 'window'"),
+    (lambda: frb.SlicesWithoutReplacement(2, drop_last=3), VALUE, "expected drop_last as a bool, got 3"),
+    (
+        lambda: frb.PrioritizedSlices(2, span=True, strict_length=False),
+        VALUE,
+        r"PrioritizedSlices: priorities belong to the first step .*; give span=\(False, True\)",
+    ),
+    (lambda: frb.PrioritizedSlices(2, alpha=-1), VALUE, "PrioritizedSlices: expected alpha as a number"),
+    (
+        lambda: frb.BufferSpec(LEAF, 8, frb.Slices(2)),
+        VALUE,
+        r"Slices: the item has no leaf 'done' .*; give end_keys=.* or trajectory_key=.*\('x',\)",
+    ),
+    (
+        lambda: spec_with(frb.Slices(2, end_keys="x")),
+        VALUE,
+        "end key 'x': expected one bool an item, got .*float32.*; name another leaf",
+    ),
+    (lambda: spec_with(frb.Slices(2, end_keys=("no",))), VALUE, r"has no leaf 'no'; name one of \('x', 'done', "),
+    (lambda: spec_with(frb.Slices(2, trajectory_key="x")), VALUE, "trajectory key 'x': expected one integer an item"),
+    (lambda: spec_with(frb.Slices(2, trajectory_key=("no", "id"))), VALUE, "has no leaf 'no/id'; name one of"),
+    (
+        lambda: spec_with(frb.Slices(9)),
+        VALUE,
+        "Slices: a slice of 9 steps never fits into the 8 of a lane; give a larger BufferSpec.capacity",
+    ),
+    (lambda: spec_with(frb.Slices(5), lanes=2), VALUE, "a slice of 5 steps never fits into the 4 of a lane"),
+    (
+        lambda: spec_with(frb.Queue(), frb.RoundRobin()),
+        VALUE,
+        r"Queue: RoundRobin\(\) would overwrite .*; leave the writer out, or use writer=frb.StopWhenFull\(\)",
+    ),
+    (
+        lambda: spec_with(frb.Queue(), lanes=2),
+        VALUE,
+        r"Queue: items of several lanes have no single order, got lanes=2; give Queue\(length=",
+    ),
+    (lambda: frb.Queue(0), VALUE, "Queue: expected length as a positive int or None, got 0"),
+    (lambda: frb.Queue(True), VALUE, "Queue: expected length as a positive int or None, got True"),
+    (lambda: spec_with(frb.Queue(9)), VALUE, "Queue: a window of 9 steps never fits into the 8 of a lane"),
+    (lambda: spec_with(frb.Fifo(), lanes=2), VALUE, r"Fifo: .*got lanes=2; leave .* or take .*frb.Queue\(length="),
+    (lambda: spec_with(frb.Lifo(2), capacity=2**24 + 1), VALUE, "Lifo: with max_times_sampled the capacity may be"),
+    (lambda: frb.Fifo(0), VALUE, "Fifo: expected max_times_sampled as a positive int or None, got 0"),
+    (lambda: frb.Uniform(True), VALUE, "Uniform: expected max_times_sampled as a positive int or None, got True"),
+    (lambda: frb.Prioritized(max_times_sampled=-1), VALUE, "Prioritized: expected max_times_sampled as a positive"),
+    (lambda: frb.Prioritized(replacement="no"), VALUE, "Prioritized: expected replacement as a bool, got 'no'"),
+    (lambda: frb.Recency(0), VALUE, "Recency: expected strength as an int from 1 to 64, got 0"),
+    (lambda: frb.Recency(65), VALUE, "Recency: expected strength as an int from 1 to 64, got 65"),
+    (lambda: frb.Recency(2.0), VALUE, "Recency: expected strength as an int from 1 to 64, got 2.0"),
+    (lambda: frb.WithoutReplacement(32), VALUE, "WithoutReplacement: expected drop_last as a bool, got 32"),
+    (lambda: frb.WithoutReplacement(shuffle=1), VALUE, "WithoutReplacement: expected shuffle as a bool, got 1"),
+    *(
+        (
+            lambda sampler=sampler: spec_with(sampler, frb.Reservoir()),
+            VALUE,
+            rf"{type(sampler).__name__}: needs items in the order .*, and Reservoir\(\) chooses slots; leave",
+        )
+        for sampler in (frb.Slices(2), frb.Queue(), frb.Fifo(), frb.Recency(), frb.WithoutReplacement(shuffle=False))
+    ),
+    (lambda: spec_with(writer=frb.MaxValue("no")), VALUE, "MaxValue: the item has no leaf 'no'; name one of"),
+    (lambda: spec_with(writer=frb.MaxValue(3)), TYPE, "expected the key of a leaf as a name, .*, got 3"),
+    (lambda: frb.MaxValue("x", "median"), VALUE, r"expected reduction as one of \('sum', .*got 'median'"),
+    (
+        lambda: spec_with(writer=frb.MaxValue("done")),
+        VALUE,
+        "MaxValue: leaf 'done': expected real numbers of at most 32 bits .*bool.*; name another leaf",
+    ),
+    (
+        lambda: frb.BufferSpec({"n": frb.Unbounded((), "int64")}, 4, writer=frb.MaxValue("n")),
+        VALUE,
+        "MaxValue: leaf 'n': expected real numbers of at most 32 bits .*int64",
+    ),
+]
+
+
+def steps(*lead: int) -> dict[str, np.ndarray]:
+    number = np.arange(np.prod(lead, dtype=int), dtype=np.int32).reshape(lead)
+    v = np.zeros((*lead, 2), np.float16)
+    return {"x": number.astype(np.float32), "done": np.zeros(lead, bool), "id": number, "v": v}
+
+
+def filled_with(rb: Any, spec: frb.BufferSpec, *lead: int) -> Any:
+    if isinstance(spec.writer, frb.Immutable):
+        return rb.init(spec, items=steps(*lead))
+    return rb.add(rb.init(spec), steps(*lead), key=rb.key(0) if isinstance(spec.writer, frb.Reservoir) else None)
+
+
+ONE = np.zeros(1, np.int32)
+LANED = spec_with(capacity=12, lanes=3)
+# (the buffer, how it is filled, the function, its arguments, the error, its message)
+CALLS: list[tuple[frb.BufferSpec, tuple[int, ...], str, Any, dict[str, Any], type[Exception], str]] = [
+    (
+        LANED,
+        (3,),
+        "add",
+        (steps(4),),
+        {},
+        VALUE,
+        r"leaf 'x': expected shape \(3,\) for a step of all lanes or .*\(4,\)",
+    ),
+    (
+        LANED,
+        (3,),
+        "add",
+        (steps(),),
+        {},
+        VALUE,
+        r"or \('T', 3\) for several, got \(\); reshape it, or change BufferSpec.l",
+    ),
+    (LANED, (3,), "add", (steps(3, 2),), {}, VALUE, r"leaf 'x': .* got \(3, 2\)"),
+    (LANED, (3,), "add", (steps(1, 1, 3),), {}, VALUE, r"leaf 'x': .* got \(1, 1, 3\)"),
+    (
+        LANED,
+        (3,),
+        "add",
+        ({**steps(2, 3), "done": np.zeros(3, bool)},),
+        {},
+        VALUE,
+        r"leaf 'done': expected leading axes \(2, 3\) as leaf 'x' has, got 3 rows",
+    ),
+    (
+        LANED,
+        (3,),
+        "add",
+        (steps(2, 3), np.ones(6, bool)),
+        {},
+        VALUE,
+        r"mask: expected leading axes \(2, 3\) as the items have, got 6 rows; give one for each item",
+    ),
+    (
+        LANED,
+        (3,),
+        "add",
+        (steps(3), np.ones((1, 3), bool)),
+        {},
+        VALUE,
+        "mask: expected 3 rows as the items have, got lea",
+    ),
+    (
+        LANED,
+        (3,),
+        "add",
+        (steps(3),),
+        {"key": 3},
+        TYPE,
+        r"^key: expected .* made by rb.key\(seed\) or rb.split, got int",
+    ),
+    (
+        spec_with(frb.Prioritized(), capacity=12, lanes=3),
+        (3,),
+        "add",
+        (steps(2, 3), None, floats(6)),
+        {},
+        VALUE,
+        r"priorities: expected leading axes \(2, 3\) as the items have, got 6 rows",
+    ),
+    (
+        spec_with(writer=frb.Immutable()),
+        (3,),
+        "add",
+        (steps(1),),
+        {},
+        VALUE,
+        r"this buffer is Immutable: .*; use writer=",
+    ),
+    (
+        spec_with(writer=frb.Immutable()),
+        (3,),
+        "update",
+        (ONE,),
+        {"items": {"x": floats(1)}},
+        VALUE,
+        r"this buffer is Immutable: .*never change; use writer=frb.RoundRobin\(\)",
+    ),
+    (
+        spec_with(writer=frb.Reservoir()),
+        (3,),
+        "add",
+        (steps(1),),
+        {},
+        VALUE,
+        r"add: Reservoir\(\) draws which items to keep; give add\(..., key=key\), a new key at every call",
+    ),
+    (spec_with(writer=frb.Reservoir()), (3,), "add", (steps(1),), {"key": 3}, TYPE, "^key: expected .* got int"),
+    (
+        spec_with(frb.Queue(2), capacity=12, lanes=3),
+        (2, 3),
+        "sample",
+        (2,),
+        {},
+        VALUE,
+        "sample: expected batch_size as a multiple of lanes=3, .* got 2",
+    ),
+    (
+        spec_with(frb.Slices(2, batch="steps")),
+        (4,),
+        "sample",
+        (3,),
+        {},
+        VALUE,
+        "sample: expected batch_size as a multiple of the slices' length 2, .* got 3",
+    ),
+    (
+        spec_with(frb.Slices(2)),
+        (4,),
+        "update",
+        (ONE, floats(1)),
+        {},
+        VALUE,
+        r"update: priorities were given, but the sampler is Slices\(length=2.*use .*frb.PrioritizedSlices",
+    ),
+    (spec_with(frb.Slices(2)), (4,), "update", (np.zeros((2, 2), np.int32),), {}, VALUE, r"of slices .reshape\(-1\)"),
+    (
+        spec_with(frb.Fifo()),
+        (4,),
+        "add",
+        (steps(1), None, floats(1)),
+        {},
+        VALUE,
+        "add: priorities were given, but .*Fifo",
+    ),
+    (
+        spec_with(frb.Slices(2)),
+        (4,),
+        "sample",
+        (2, 0.5),
+        {},
+        VALUE,
+        "sample: beta was given, but the sampler is Slices",
+    ),
+    (
+        spec_with(),
+        (),
+        "epochs",
+        (2,),
+        {},
+        VALUE,
+        r"epochs: the sampler Uniform.* with replacement; use .*WithoutReplacem",
+    ),
+    (spec_with(frb.WithoutReplacement()), (3,), "epochs", (2, -1), {}, VALUE, "epochs: expected n >= 0, got -1"),
+    (spec_with(frb.WithoutReplacement()), (3,), "epochs", (2, 1.5), {}, TYPE, "epochs: expected n as a Python int"),
+    (spec_with(frb.WithoutReplacement()), (3,), "epochs", (), {}, VALUE, "sample: batch_size is missing"),
+]
+"""What follows from shapes and settings, so that the buffer need not be filled."""
+VALUES: list[tuple[frb.BufferSpec, tuple[int, ...], str, Any, dict[str, Any], type[Exception], str]] = [
+    (
+        spec_with(frb.Queue(), capacity=4),
+        (3,),
+        "add",
+        (steps(2),),
+        {},
+        VALUE,
+        "add: the buffer is full: 2 items do not fit into the room for 1; sample .* first, or add fewer",
+    ),
+    (
+        spec_with(frb.Queue(2), capacity=12, lanes=3),
+        (3, 3),
+        "add",
+        (steps(2, 3), np.array([[True, True, False], [False, True, True]])),
+        {},
+        VALUE,
+        "2 items do not fit into the room for 1 in lane 1; .*nothing was written",
+    ),
+    (
+        spec_with(writer=frb.StopWhenFull()),
+        (8,),
+        "add",
+        (steps(1),),
+        {},
+        VALUE,
+        "1 items do not fit into the room for 0",
+    ),
+    (spec_with(frb.Queue()), (), "sample", (2,), {}, VALUE, "sample: the buffer is empty; add items first"),
+    (
+        spec_with(frb.Queue(2), capacity=12, lanes=3),
+        (3,),
+        "sample",
+        (3,),
+        {},
+        VALUE,
+        "none of the 3 stored items completes a window of 2 steps; add more",
+    ),
+    (
+        spec_with(frb.WithoutReplacement(drop_last=True)),
+        (3,),
+        "sample",
+        (4,),
+        {},
+        VALUE,
+        "none of the 3 stored items make a full batch, and drop_last drops smaller ones; add more, or draw fewer",
+    ),
+    (
+        spec_with(frb.WithoutReplacement(drop_last=True, shuffle=False)),
+        (3,),
+        "sample",
+        (4,),
+        {},
+        VALUE,
+        "none of the 3 stored items make a full batch",
+    ),
+    (
+        spec_with(frb.SlicesWithoutReplacement(2, drop_last=True)),
+        (3,),
+        "sample",
+        (4,),
+        {},
+        VALUE,
+        "none of the 3 stored items begins a slice of 2 steps; .*drop_last drops batches that are not full",
+    ),
+    (
+        spec_with(frb.Slices(4)),
+        (3,),
+        "sample",
+        (1,),
+        {},
+        VALUE,
+        "begins a slice of 4 steps; .* give strict_length=False",
+    ),
+    (
+        spec_with(frb.PrioritizedSlices(4)),
+        (3,),
+        "sample",
+        (1,),
+        {},
+        VALUE,
+        "a slice of 4 steps with a positive priority",
+    ),
+    (spec_with(frb.WithoutReplacement()), (), "epochs", (2,), {}, VALUE, "sample: the buffer is empty"),
+]
+"""What only values can tell."""
+
+
+def arrays_of(backend: Backend, state: Any) -> list[bytes]:
+    tree = [] if state.tree is None else [state.tree]
+    return [backend.numpy(x).tobytes() for x in (state.rows, *state.wide, *tree, *state.kept.values(), state.counters)]
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch", "torch-core", "torch-inplace"], indirect=True)
+def test_calls_that_samplers_and_writers_refuse(backend: Backend) -> None:
+    """Each by its words, twice: the first must have changed nothing, nor consumed the state."""
+    rb = backend.rb
+    slow = backend.library == "jax"  # which compiles for every buffer, so some will do
+    cases = [(not slow, *case) for case in CALLS] + [(True, *case) for case in VALUES[:: 4 if slow else 1]]
+    for fill, spec, lead, name, given, more, kind, message in cases:
+        fill = fill or isinstance(spec.writer, frb.Immutable)
+        state = filled_with(rb, spec, *lead) if fill and lead else rb.init(spec)
+        before = arrays_of(backend, state)
+        function = getattr(rb, name + "_" if backend.consumes and name != "epochs" else name)
+        if name in ("sample", "epochs"):
+            given = (rb.key(0), *given)
+        for _ in range(2):
+            with pytest.raises(Exception) as caught:  # noqa: PT011 - of what kind is asked below
+                list(function(state, *given, **more))
+            assert type(caught.value) is kind, f"{message}: {caught.value!r}"
+            assert re.search(message, str(caught.value)), str(caught.value)
+        assert arrays_of(backend, state) == before
+
+
+def test_items_that_have_all_been_drawn(backend: Backend) -> None:
+    for sampler in (frb.Uniform(1), frb.Prioritized(max_times_sampled=1), frb.Fifo(1)):
+        if backend.name == "jax-jit":
+            return
+        state = filled_with(backend.rb, spec_with(sampler), 2)
+        while bool(backend.rb.can_sample(state)):
+            state, _ = backend.sample(state, backend.rb.key(0), 2)
+        before = arrays_of(backend, state)
+        with pytest.raises(ValueError, match=r"none of the 2 stored items (may be drawn again|has a positive)"):
+            backend.sample(state, backend.rb.key(0), 2)
+        assert arrays_of(backend, state) == before
+
+
+def test_a_key_that_is_not_needed_does_no_harm(library: Backend) -> None:
+    rb = library.rb
+    for spec in (UNIFORM, PRIORITIZED, frb.BufferSpec(ITEM, 6, lanes=2)):
+        items = batch(2)
+        states = [rb.add(rb.init(spec), items, key=key) for key in (None, rb.key(3))]
+        assert arrays_of(library, states[0]) == arrays_of(library, states[1])
+
+
+def test_init_refuses_items_that_do_not_fit(library: Backend) -> None:
+    rb = library.rb
+    with pytest.raises(
+        ValueError, match=r"init: an Immutable buffer is filled as it is made; give rb.init\(spec, items="
+    ):
+        rb.init(spec_with(writer=frb.Immutable()))
+    for writer in (frb.Immutable(), frb.StopWhenFull()):
+        with pytest.raises(ValueError, match=r"init: 9 items do not fit into a capacity of 8; give .*capacity=9"):
+            rb.init(spec_with(writer=writer), items=steps(9))
+    with pytest.raises(ValueError, match=r"init: Reservoir\(\) draws .*; give them to rb.add\(state, items, key=key\)"):
+        rb.init(spec_with(writer=frb.Reservoir()), items=steps(3))
+    with pytest.raises(TypeError, match="leaf 'id': expected dtype int32, got int64"):
+        rb.init(spec_with(), items={**steps(3), "id": np.arange(3)})
+
+
+def test_random_crop_refuses(library: Backend) -> None:
+    rb, whole = library.rb, {"x": np.zeros((2, 5, 3), np.float32), "y": np.zeros((2, 5), np.int32)}
+    cases: list[tuple[Any, Any, Any, type[Exception], str]] = [
+        (whole, 0, None, VALUE, "random_crop: expected length from 1 to the 5 steps of a trajectory, got 0"),
+        (whole, 6, None, VALUE, "from 1 to the 5 steps of a trajectory, got 6"),
+        (whole, 2.0, None, TYPE, "random_crop: expected length as a Python int"),
+        ({"x": floats(2)}, 1, None, VALUE, r"leaf 'x': expected shape \('B', 'T', '...'\), got \(2,\); give"),
+        ({**whole, "y": np.zeros((2, 4), np.int32)}, 1, None, VALUE, r"leaf 'y': expected shape \(2, 5, '...'\), got"),
+        ({"x": [1, 2]}, 1, None, TYPE, "leaf 'x/0': expected an array of numbers, got int"),
+        ({"x": None}, 1, None, TYPE, "leaf 'x': expected an array of numbers, got NoneType"),
+        ({"x": np.asarray([["a"]])}, 1, None, TYPE, "leaf 'x': expected an array of numbers, got <U1"),
+        ({}, 1, None, VALUE, "random_crop: expected at least one leaf"),
+        (whole, 2, np.array([5, 2]), TYPE, "lengths: expected dtype int32, got int64; convert"),
+        (whole, 2, [5, 2], TYPE, "lengths: expected an array of dtype int32, got list"),
+        (
+            whole,
+            2,
+            np.array([5], np.int32),
+            VALUE,
+            r"lengths: expected shape \(2,\), one for each trajectory, got \(1,\)",
+        ),
+    ]
+    for items, length, lengths, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            rb.random_crop(items, rb.key(0), length, lengths)
+    with pytest.raises(TypeError, match=r"^key: expected .* made by rb\.key\(seed\)"):
+        rb.random_crop(whole, 0, 2)
+    if library.library == "jax":
+        with pytest.raises(TypeError, match=r"leaf 'x': dtype float64 needs JAX's 64-bit mode.*use float32"):
+            rb.random_crop({"x": np.zeros((2, 5))}, rb.key(0), 2)
+
+
+# --- specs ----------------------------------------------------------------------------------------------------------
+
 WRONG_SPECS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: frb.BufferSpec(LEAF, 0), VALUE, "BufferSpec.capacity: expected 1 to 2147483647, got 0"),
     (lambda: frb.BufferSpec(LEAF, -1), VALUE, "BufferSpec.capacity: expected 1 to 2147483647, got -1"),
@@ -687,6 +1160,7 @@ WRONG_SPECS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: frb.Prioritized(alpha="0.6"), VALUE, "expected alpha as a number"),
     (lambda: frb.Prioritized(alpha=True), VALUE, "expected alpha as a number"),
     (lambda: frb.Prioritized(new_priority="max"), VALUE, "expected new_priority 'live' or 'ever', got 'max'"),
+    *WRONG_MEMBERS,
 ]
 
 

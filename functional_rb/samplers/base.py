@@ -214,16 +214,24 @@ def need_order(spec: BufferSpec) -> None:
     if not spec.writer.in_order:
         raise ValueError(
             f"{type(spec.sampler).__name__}: needs items in the order of their adding, and {spec.writer} chooses "
-            f"slots; use writer=frb.RoundRobin()"
+            f"slots; leave the writer out"
         )
 
 
-def need_one_lane(spec: BufferSpec, remedy: str = "") -> None:
+def check_bools(sampler: object, *names: str) -> None:
+    """Refuse fields that are no bools: a batch size in the wrong place, say, would count as true."""
+    for name in names:
+        value = getattr(sampler, name)
+        if not isinstance(value, bool):
+            raise ValueError(f"{type(sampler).__name__}: expected {name} as a bool, got {value!r}")
+
+
+def need_one_lane(spec: BufferSpec, remedy: str) -> None:
     """Refuse lanes."""
     if spec.ring.lanes > 1:
         raise ValueError(
             f"{type(spec.sampler).__name__}: items of several lanes have no single order, got "
-            f"lanes={spec.lanes}{remedy}"
+            f"lanes={spec.lanes}; {remedy}"
         )
 
 

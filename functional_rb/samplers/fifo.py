@@ -38,11 +38,11 @@ class Fifo(Counted):
     def check(self, spec: BufferSpec) -> None:
         """There is one order, and it is read off a ring."""
         need_order(spec)
-        need_one_lane(spec)
+        need_one_lane(spec, "leave the lanes out, or take windows of each with frb.Queue(length=...)")
         if self.max_times_sampled is not None and spec.capacity > ranks.MAX_CAPACITY:
             raise ValueError(
                 f"{type(self).__name__}: with max_times_sampled the capacity may be at most {ranks.MAX_CAPACITY}, "
-                f"got {spec.capacity}"
+                f"got {spec.capacity}; use several buffers, or no limit"
             )
 
     def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from functional_rb import arrivals, sum_tree
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers import limits
-from functional_rb.samplers.base import LEAST_CHANCE, Batch, Drawn, KeptArray
+from functional_rb.samplers.base import LEAST_CHANCE, Batch, Drawn, KeptArray, check_bools
 from functional_rb.samplers.priorities import Priorities, raise_peak, write_leaves
 from functional_rb.samplers.weights import importance_weights
 
@@ -57,8 +57,7 @@ class Prioritized(Priorities):
         """Check what can be known before any array exists."""
         super().__post_init__()
         limits.check(self, self.max_times_sampled)
-        if not isinstance(self.replacement, bool):
-            raise ValueError(f"Prioritized: expected replacement as a bool, got {self.replacement!r}")
+        check_bools(self, "replacement")
 
     @property
     def plain(self) -> bool:

@@ -76,7 +76,7 @@ class Queue(SamplerBase):
                 f"writer=frb.StopWhenFull()"
             )
         if self.length is None:
-            need_one_lane(spec, "; give Queue(length=...) to take windows of each lane")
+            need_one_lane(spec, "give Queue(length=...) to take windows of each lane")
         elif self.length > spec.ring.length:
             raise ValueError(
                 f"Queue: a window of {self.length} steps never fits into the {spec.ring.length} of a lane; "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from functional_rb import deck as decks
 from functional_rb import windows
 from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import Drawn, KeptArray, single
+from functional_rb.samplers.base import Drawn, KeptArray, check_bools, single
 from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, kept_deck
 from functional_rb.samplers.trajectories import AGE, Trajectories
 from functional_rb.samplers.without_replacement import once
@@ -65,6 +65,7 @@ class SlicesWithoutReplacement(Trajectories):
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""
         super().__post_init__()
+        check_bools(self, "drop_last")
         kind = type(self).__name__
         if self.weighting not in ("trajectory", "window"):
             raise ValueError(f"{kind}: expected weighting 'trajectory' or 'window', got {self.weighting!r}")

@@ -12,7 +12,7 @@ from functional_rb import nest, ring, windows
 from functional_rb.dtypes import ITEMSIZE, shown
 from functional_rb.nest import Key
 from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import Drawn, KeptArray, SamplerBase, need_order
+from functional_rb.samplers.base import Drawn, KeptArray, SamplerBase, check_bools, need_order
 from functional_rb.windows import Lanes, Rule
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ class Trajectories(SamplerBase):
             if not good:
                 raise ValueError(f"{kind}: expected {name} as a positive int, got {value!r}")
             object.__setattr__(self, name, operator.index(value))
-        span: tuple[bool, ...] = (self.span, self.span) if isinstance(self.span, bool) else tuple(self.span)
-        if len(span) != 2 or not all(isinstance(side, bool) for side in span):
+        check_bools(self, "strict_length", "flat")
+        given_span: Any = self.span
+        span = (given_span, given_span) if isinstance(given_span, bool) else given_span
+        if not isinstance(span, tuple) or len(span) != 2 or not all(isinstance(side, bool) for side in span):
             raise ValueError(f"{kind}: expected span as a bool or a pair of them (left, right), got {self.span!r}")
         object.__setattr__(self, "span", span)
         if any(span) and self.strict_length:
@@ -73,8 +75,9 @@ class Trajectories(SamplerBase):
             raise ValueError(f"{kind}: expected batch 'slices' or 'steps', got {self.batch!r}")
         if self.end_keys is not None:
             given: Any = self.end_keys  # a single name is meant often enough
-            keys = (given,) if isinstance(given, str) else tuple(given)
-            object.__setattr__(self, "end_keys", keys)
+            if not isinstance(given, str | tuple | list):
+                raise ValueError(f"{kind}: expected end_keys as a tuple of leaves' names, got {given!r}")
+            object.__setattr__(self, "end_keys", (given,) if isinstance(given, str) else tuple(given))
 
     @property
     def rule(self) -> Rule:
@@ -116,11 +119,14 @@ class Trajectories(SamplerBase):
         for key in self.end_keys or ():
             leaf = spec.leaves[nest.position(spec.names, key, kind)]
             if leaf.dtype != "bool" or math.prod(leaf.shape) != 1:
-                raise ValueError(f"{kind}: end key {key!r}: expected one bool an item, got {leaf}")
+                raise ValueError(f"{kind}: end key {key!r}: expected one bool an item, got {leaf}; name another leaf")
         if self.trajectory_key is not None:
             leaf = spec.leaves[nest.position(spec.names, self.trajectory_key, kind)]
             if "int" not in leaf.dtype or math.prod(leaf.shape) != 1:
-                raise ValueError(f"{kind}: trajectory key {self.trajectory_key!r}: expected one integer, got {leaf}")
+                raise ValueError(
+                    f"{kind}: trajectory key {self.trajectory_key!r}: expected one integer an item, got {leaf}; "
+                    f"name another leaf"
+                )
 
     def check_batch(self, spec: BufferSpec, batch: int) -> None:
         """Slices are whole."""

@@ -10,7 +10,7 @@ from functional_rb import deck as decks
 from functional_rb import ring
 from functional_rb.ops import Array, Ops
 from functional_rb.ring import Ends
-from functional_rb.samplers.base import Drawn, KeptArray, SamplerBase, need_order, single
+from functional_rb.samplers.base import Drawn, KeptArray, SamplerBase, check_bools, need_order, single
 from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, add_passes, kept_deck
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ class WithoutReplacement(SamplerBase):
 
     drop_last: bool = False
     shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        check_bools(self, "drop_last", "shuffle")
 
     @property
     def remembers(self) -> bool:
