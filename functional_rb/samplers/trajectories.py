@@ -122,6 +122,15 @@ class Trajectories(SamplerBase):
             if "int" not in leaf.dtype or math.prod(leaf.shape) != 1:
                 raise ValueError(f"{kind}: trajectory key {self.trajectory_key!r}: expected one integer, got {leaf}")
 
+    def check_rewritten(self, spec: BufferSpec, name: str) -> None:
+        """Where trajectories end has been noted when their steps were added."""
+        keys = [*(self.end_keys or ()), *([] if self.trajectory_key is None else [self.trajectory_key])]
+        if name in [nest.show_key(key) for key in keys]:
+            raise ValueError(
+                f"update: leaf {name!r} tells {type(self).__name__} where trajectories end, and cannot be rewritten; "
+                f"leave it out"
+            )
+
     def check_batch(self, spec: BufferSpec, batch: int) -> None:
         """Slices are whole."""
         if self.batch == "steps" and batch % self.length:
