@@ -36,7 +36,9 @@ def take_over(
     taken = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
         name = nest.show(path) if path else "the array"
-        if isinstance(leaf, State):
+        if leaf is None:  # a field of a `Sample` that its sampler has no use for
+            taken.append(None)
+        elif isinstance(leaf, State):
             taken.append(take_state(leaf, take_leaf))
         elif hasattr(leaf, "__dlpack__"):
             taken.append(take_leaf(name, leaf))
