@@ -600,6 +600,11 @@ class PrioritizedWindows(Windows):
 class PassesOfWindows(Windows, Passes):
     """`SlicesWithoutReplacement`: passes through trajectories, or through windows by their first steps."""
 
+    def __init__(self, spec: frb.BufferSpec) -> None:
+        """No windows yet."""
+        super().__init__(spec)
+        self.last_start: dict[Any, int] = {}
+
     def name(self, window: Window) -> Any:
         """What is drawn once a pass."""
         return window.trajectory if self.sampler.weighting == "trajectory" else window.steps[0].id
@@ -607,6 +612,14 @@ class PassesOfWindows(Windows, Passes):
     def names(self, model: Model) -> list[Any]:
         """Of all windows."""
         return list(dict.fromkeys(self.name(window) for window in self.windows(model)))
+
+    def added(self, model: Model) -> None:
+        """A trajectory of which the last window's first step is gone has lost its place, whatever has come since."""
+        stored, before = {step.id for step in model.steps()}, self.left
+        self.left = [name for name in before if self.last_start[name] in stored]
+        self.passes += bool(before) and not self.left
+        Passes.added(self, model)
+        self.last_start = {self.name(window): window.steps[0].id for window in self.windows(model)}
 
     def drawn(self, model: Model, told: Told) -> list[Any]:
         """Of those drawn."""

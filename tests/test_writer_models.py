@@ -21,7 +21,7 @@ from tests.test_sampler_models import SCORED, in_order, passes, prioritized
 from torch_backend import ops as torch_ops
 
 ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 20), (1, 2, 3, 7), False)
-ON_JAX = Shapes((3, 8), (4,), True)
+ON_JAX = Shapes((8,), (4,), True)
 writers = {
     "best": st.builds(frb.MaxValue, st.just("score"), st.sampled_from(["sum", "mean", "max", "min"])),
     "reservoir": st.just(frb.Reservoir()),
