@@ -714,7 +714,7 @@ class Model:
         named = {step.handle: step for step in self.steps()}
         for row, handle in enumerate(handles):
             if handle not in named:
-                self.stale += 1
+                self.stale += handle != -1
                 continue
             step = named[handle]
             step.leaves = step.leaves | {name: leaf[row] for name, leaf in (items or {}).items()}

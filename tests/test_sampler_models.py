@@ -46,7 +46,9 @@ def specs(draw: st.DrawFn, sampler: Any, laned: bool = True) -> frb.BufferSpec:
     """Buffers of few slots, so that histories go round many times."""
     lanes = draw(st.sampled_from([None, 1, 2, 3])) if laned else None
     length = draw(st.sampled_from([4, 5, 7, 16, 17]))
-    return frb.BufferSpec(draw(st.sampled_from([STEP, STEP, STEP, WIDE])), length * (lanes or 1), draw(sampler), lanes=lanes)
+    return frb.BufferSpec(
+        draw(st.sampled_from([STEP, STEP, STEP, WIDE])), length * (lanes or 1), draw(sampler), lanes=lanes
+    )
 
 
 @pytest.mark.parametrize("kind", [*in_order, "fifo", "lifo", "queue of items"])

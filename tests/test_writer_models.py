@@ -96,9 +96,7 @@ def test_a_reservoir_by_given_draws(history: list[tuple[np.ndarray, np.ndarray |
         leaves = [items[name] for name in RESERVOIR.names]
         tensors = [torch.from_numpy(leaf) for leaf in leaves]
         marks = None if mask is None else torch.from_numpy(mask)
-        by_torch = buffer.add(
-            torch_ops, by_torch, RESERVOIR, tensors, BATCH, marks, None, torch.from_numpy(draws)
-        )
+        by_torch = buffer.add(torch_ops, by_torch, RESERVOIR, tensors, BATCH, marks, None, torch.from_numpy(draws))
         by_jax = added_on_jax(by_jax, leaves, mask, draws)
         model.add(rows_of(items), [True] * BATCH if mask is None else mask.tolist(), None, draws)
         for row in range(BATCH) if mask is None else np.flatnonzero(mask):

@@ -48,10 +48,6 @@ class State(core.State):
         """Refuse any further use."""
         object.__setattr__(self, "_consumed", True)
 
-    def _give_back(self) -> None:
-        """Allow its use again: the function that consumed it has changed nothing."""
-        object.__setattr__(self, "_consumed", False)
-
     def _give_out(self) -> Memory:
         with locked(self._version):
             owned = readable(self).own()

@@ -29,7 +29,8 @@ class MaxValue(ChoosingWriter):
 
     A new item replaces the lowest one if its rank is higher; among equal ones the older stays, and of several lowest
     ones that in the first slot goes. An item whose rank is NaN is refused and counted: `rb.refused(state)`. Ranks are
-    compared as float32. With lanes the best of all lanes are kept together.
+    compared as float32, single integers (other than uint32) exactly. With lanes the best of all lanes are kept
+    together.
 
     Attributes:
         rank_key: path of the leaf to rank items by, a name or the names on the way to it; float32 or narrower, or an
@@ -104,7 +105,11 @@ class MaxValue(ChoosingWriter):
         draft.kept[RANK] = lowest.set_keys(ops, draft.kept[RANK], draft.spec.capacity, batch.slots, keys)
 
     def _keys(self, ops: Ops, spec: BufferSpec, leaves: Sequence[Array]) -> tuple[Array, Array]:
-        leaf = leaves[self._position(spec)]
+        position = self._position(spec)
+        leaf, kind = leaves[position], spec.leaves[position]
+        if math.prod(kind.shape) == 1 and "int" in kind.dtype and kind.dtype != "uint32":
+            keys = lowest.key_of_integers(ops, ops.cast(leaf.reshape(-1), "int32"))
+            return keys, keys == keys
         numbers = ops.cast(leaf.reshape(leaf.shape[0], -1), "float32")
         return lowest.key_of(ops, _reduce(ops, numbers, self.reduction))
 
