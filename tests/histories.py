@@ -115,7 +115,8 @@ class History:
         if spec.dtype == "bool":
             return self.rng.random((ids.size, *spec.shape)) < self.ends
         if name == "episode":  # it stays for a while, and may come again
-            return (np.cumsum(self.rng.random(ids.size) < self.ends) // self.lanes % 3).astype(spec.dtype)
+            episodes = np.cumsum(self.rng.random(ids.size) < self.ends) // self.lanes % 3
+            return episodes.reshape(-1, *spec.shape).astype(spec.dtype)
         if name == "score":
             return self.rng.choice(np.array(scores, np.float32), (ids.size, *spec.shape))
         numbers = np.broadcast_to(ids.reshape(-1, *(1 for _ in spec.shape)), (ids.size, *spec.shape))
@@ -176,8 +177,9 @@ class History:
             beta = self.data.draw(st.sampled_from([None, 0.0, 1.0]), "beta")
         key = backend.rb.key(int(self.rng.integers(2**32)))
         slices = count // sampler.length if getattr(sampler, "batch", "slices") == "steps" else count
+        n = count if self.shapes.fixed else int(self.rng.integers(1, 2 * count + 1))
+        assert bool(backend.rb.can_sample(state, n)) == model.law.can(model, n)
         if model.law.refuses(model, slices):
-            assert not bool(backend.rb.can_sample(state, count))
             if backend.name != "jax-jit":
                 with pytest.raises(ValueError, match=r"empty|none of"):
                     backend.sample(state, key, count, beta)
@@ -190,7 +192,6 @@ class History:
             assert told.mask is None or not told.mask.any()
             self.keep(after, backend, model)
             return
-        assert self.shapes.fixed or bool(backend.rb.can_sample(state, 1))
         after, sample = backend.sample(state, key, count, beta)
         model = model.clone()
         model.law.check(model, told_of(backend, sample), beta)

@@ -47,11 +47,11 @@ def specs(draw: st.DrawFn, kind: str) -> frb.BufferSpec:
 
 
 @pytest.mark.parametrize("kind", writers)
-@hypothesis.settings(max_examples=40)
+@hypothesis.settings(max_examples=30)
 @hypothesis.given(data=st.data())
 def test_on_torch(kind: str, data: st.DataObject) -> None:
     variant = data.draw(st.sampled_from(["torch", "torch", "torch-core", "torch-inplace"]), "variant")
-    run(data, [variant], data.draw(specs(kind), "spec"), 14, ON_TORCH)
+    run(data, [variant], data.draw(specs(kind), "spec"), 25, ON_TORCH)
 
 
 ON_BOTH = [
