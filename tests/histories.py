@@ -28,8 +28,18 @@ from tests.models import Leaves, Model, Told, Windows
 
 STEP = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary()}
 WORD = 2**31
-priorities = st.sampled_from([0.0, 1.0, 1.0, 2.0, 0.5, 3.0, 1e-3, 10.0, 1e-40, 1e30, math.nan, math.inf, -1.0])
-scores = [0, 0, 1, 1, 2, 3, -1, -4, 0.5, math.inf, -math.inf, math.nan]
+PRIORITIES = [0.0, 1.0, 1.0, 2.0, 0.5, 3.0, 1e-3, 10.0, 1e-40, 1e30, math.nan, math.inf, -1.0]
+SCORES = [0, 0, 1, 1, 2, 3, -1, -4, 0.5, math.inf, -math.inf, math.nan]
+
+
+Rng = np.random.Generator
+seeds = st.integers(0, 2**64 - 1).map(np.random.default_rng)
+"""All else is drawn from a seed, so that no two histories are alike; the first steps are those of a longer history."""
+
+
+def pick(rng: Rng, options: Sequence[Any]) -> Any:
+    """One of some."""
+    return options[int(rng.integers(len(options)))]
 
 
 class Kept(NamedTuple):
@@ -55,24 +65,23 @@ class Shapes(NamedTuple):
 
 
 class History:
-    """What happens to a buffer, as hypothesis draws it."""
+    """What happens to a buffer."""
 
-    def __init__(self, data: st.DataObject, made: Sequence[Backend], spec: frb.BufferSpec, shapes: Shapes) -> None:
+    def __init__(self, rng: Rng, made: Sequence[Backend], spec: frb.BufferSpec, shapes: Shapes) -> None:
         """Begin with an empty buffer, or a dataset."""
-        self.data, self.backends, self.spec, self.shapes = data, made, spec, shapes
+        self.rng, self.backends, self.spec, self.shapes = rng, made, spec, shapes
         self.lanes = spec.lanes or 1
-        self.rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed"))
-        self.ends = float(data.draw(st.sampled_from([0.0, 0.05, 0.2, 0.5, 1.0]), "chance of an end"))
+        self.ends = pick(rng, [0.0, 0.05, 0.2, 0.5, 1.0])
         self.made = 0
         self.kept: list[Kept] = []
-        backend = data.draw(st.sampled_from(made), "backend")
+        backend = pick(rng, made)
         if isinstance(spec.writer, frb.Immutable):
             model, batch = Model(spec), self.batch(int(self.rng.integers(0, spec.ring.length + 1)))
             state = backend.rb.init(spec, items=backend.tree(self.shaped(batch)))
             model.add(rows_of(batch), [True] * len(batch["id"]), None, None)
         else:
             length = spec.ring.length
-            first = data.draw(st.sampled_from([0, spec.ring.limit - 1, spec.ring.limit - length - 2]), "first number")
+            first = pick(rng, [0, spec.ring.limit - 1, spec.ring.limit - length - 2])
             first = first if spec.writer.in_order else 0
             model, state = Model(spec, first), beginning_at(backend, backend.init(spec), first)
         self.keep(state, backend, model)
@@ -96,8 +105,8 @@ class History:
         """Do this and that, then look at everything."""
         for _ in range(steps):
             kept = self.choose()
-            what = self.data.draw(st.sampled_from(["add"] * 4 + ["sample"] * 4 + ["update", "read"]))
-            getattr(self, what)(*kept)
+            do = pick(self.rng, [self.add] * 4 + [self.sample] * 4 + [self.update, self.read])
+            do(*kept)
         # From the oldest or from the newest: torch rebuilds older states from the newer ones.
         some = np.sort(self.rng.permutation(len(self.kept))[:6])
         for k in some if len(self.kept) % 2 else reversed(some):
@@ -118,7 +127,7 @@ class History:
             episodes = np.cumsum(self.rng.random(ids.size) < self.ends) // self.lanes % 3
             return episodes.reshape(-1, *spec.shape).astype(spec.dtype)
         if name == "score":
-            return self.rng.choice(np.array(scores, np.float32), (ids.size, *spec.shape))
+            return self.rng.choice(np.array(SCORES, np.float32), (ids.size, *spec.shape))
         numbers = np.broadcast_to(ids.reshape(-1, *(1 for _ in spec.shape)), (ids.size, *spec.shape))
         return (numbers * (1 if name == "id" else 7)).astype(spec.dtype)
 
@@ -131,14 +140,13 @@ class History:
 
     def add(self, state: Any, backend: Backend, model: Model) -> None:
         """A batch, with or without mask and priorities."""
-        batch = self.batch(self.data.draw(st.sampled_from(self.shapes.steps), "steps"))
+        batch = self.batch(pick(self.rng, self.shapes.steps))
         count, fixed = len(batch["id"]), self.shapes.fixed
         mask = new = key = words = None
         if fixed or self.rng.random() < 0.4:
             mask = self.rng.random(count) < self.rng.choice([0.0, 0.2, 0.5, 0.8, 1.0])
         if self.spec.sampler.has_priorities and (fixed or self.rng.random() < 0.5):
-            drawn = self.data.draw(st.lists(priorities, min_size=count, max_size=count), "priorities")
-            new = np.array(drawn, np.float32)
+            new = self.rng.choice(np.array(PRIORITIES, np.float32), count)
         if self.spec.writer.words:
             key = backend.rb.key(int(self.rng.integers(2**32)))
             words = words_of(backend, key, count)
@@ -166,7 +174,7 @@ class History:
 
     def sample(self, state: Any, backend: Backend, model: Model) -> None:
         """A batch."""
-        count = int(self.rng.choice(self.shapes.draws))
+        count = pick(self.rng, self.shapes.draws)
         sampler: Any = self.spec.sampler
         if getattr(sampler, "batch", "slices") == "steps":
             count *= sampler.length
@@ -174,7 +182,7 @@ class History:
             count *= self.lanes
         beta = None
         if sampler.has_priorities:
-            beta = self.data.draw(st.sampled_from([None, 0.0, 1.0]), "beta")
+            beta = pick(self.rng, [None, 0.0, 1.0])
         key = backend.rb.key(int(self.rng.integers(2**32)))
         slices = count // sampler.length if getattr(sampler, "batch", "slices") == "steps" else count
         n = count if self.shapes.fixed else int(self.rng.integers(1, 2 * count + 1))
@@ -206,8 +214,7 @@ class History:
         handles = self.rng.choice(handles, count, p=chances / chances.sum())
         new = items = None
         if self.spec.sampler.has_priorities and (self.shapes.fixed or self.rng.random() < 0.8):
-            drawn = self.data.draw(st.lists(priorities, min_size=count, max_size=count), "priorities")
-            new = np.array(drawn, np.float32)
+            new = self.rng.choice(np.array(PRIORITIES, np.float32), count)
         if self.shapes.fixed or self.rng.random() < 0.5:
             names = [name for name in self.spec.item if name in ("x", "image", "score")]
             if not self.shapes.fixed:
@@ -335,8 +342,8 @@ def beginning_at(backend: Backend, state: Any, first: int) -> Any:
     return type(state)(state._version, counters.clone(), spec)
 
 
-def run(data: st.DataObject, variants: Sequence[str], spec: frb.BufferSpec, steps: int, shapes: Shapes) -> None:
+def run(rng: Rng, variants: Sequence[str], spec: frb.BufferSpec, steps: int, shapes: Shapes) -> None:
     """One history."""
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(backends.make(name)) for name in variants]
-        History(data, made, spec, shapes).run(steps)
+        History(rng, made, spec, shapes).run(steps)
