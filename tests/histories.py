@@ -13,6 +13,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import hypothesis
 import hypothesis.strategies as st
 import jax
 import numpy as np
@@ -34,7 +35,12 @@ SCORES = [0, 0, 1, 1, 2, 3, -1, -4, 0.5, math.inf, -math.inf, math.nan]
 
 Rng = np.random.Generator
 seeds = st.integers(0, 2**64 - 1).map(np.random.default_rng)
-"""All else is drawn from a seed, so that no two histories are alike; the first steps are those of a longer history."""
+"""All else is drawn from a seed, so that no two histories are alike."""
+
+
+def histories(examples: int) -> hypothesis.settings:
+    """So many of them. A seed has nothing simpler than itself, so none is looked for."""
+    return hypothesis.settings(max_examples=examples, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
 
 
 def pick(rng: Rng, options: Sequence[Any]) -> Any:
@@ -103,10 +109,10 @@ class History:
 
     def run(self, steps: int) -> None:
         """Do this and that, then look at everything."""
-        for _ in range(steps):
-            kept = self.choose()
+        for step in range(steps):
             do = pick(self.rng, [self.add] * 4 + [self.sample] * 4 + [self.update, self.read])
-            do(*kept)
+            hypothesis.note(f"{step}: {do.__name__}, {self.spec}")
+            do(*self.choose())
         # From the oldest or from the newest: torch rebuilds older states from the newer ones.
         some = np.sort(self.rng.permutation(len(self.kept))[:6])
         for k in some if len(self.kept) % 2 else reversed(some):

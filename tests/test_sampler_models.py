@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import functional_rb as frb
 from tests import backends
 from tests.backends import Backend
-from tests.histories import STEP, Rng, Shapes, pick, run, seeds
+from tests.histories import STEP, Rng, Shapes, histories, pick, run, seeds
 
 WIDE = STEP | {"image": frb.Unbounded((1030,), "uint8")}
 SCORED = STEP | {"score": frb.Unbounded((2,))}
@@ -38,14 +39,14 @@ ONE_LANE = ("queue", "fifo", "lifo")
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-@hypothesis.settings(max_examples=20)
-@hypothesis.given(rng=seeds, steps=st.integers(1, 50))
-def test_on_torch(kind: str, rng: Rng, steps: int) -> None:
+@histories(20)
+@hypothesis.given(rng=seeds)
+def test_on_torch(kind: str, rng: Rng) -> None:
     # Few slots, so that histories go round many times.
     lanes = None if kind in ONE_LANE else pick(rng, [None, 1, 2, 3])
     capacity = pick(rng, [4, 5, 7, 16, 17]) * (lanes or 1)
     spec = frb.BufferSpec(pick(rng, [STEP, STEP, STEP, WIDE]), capacity, SAMPLERS[kind](rng), lanes=lanes)
-    run(rng, [pick(rng, VARIANTS)], spec, steps, ON_TORCH)
+    run(rng, [pick(rng, VARIANTS)], spec, 30, ON_TORCH)
 
 
 ON_BOTH = [
@@ -59,14 +60,14 @@ ON_BOTH = [
 
 
 @pytest.mark.parametrize("spec", ON_BOTH, ids=lambda spec: repr(spec.sampler))
-@hypothesis.settings(max_examples=5)
+@histories(5)
 @hypothesis.given(rng=seeds)
 def test_from_one_backend_to_the_other(spec: frb.BufferSpec, rng: Rng) -> None:
     run(rng, ["jax", "torch"], spec, 20, ON_JAX)
 
 
 @pytest.mark.parametrize("spec", [frb.BufferSpec(STEP, 18, frb.Queue(2), lanes=3)], ids=["queue"])
-@hypothesis.settings(max_examples=8)
+@histories(8)
 @hypothesis.given(rng=seeds)
 def test_traced(spec: frb.BufferSpec, rng: Rng) -> None:
     # Nobody is told that a queue is full or empty: it is counted, and masked.
@@ -99,7 +100,7 @@ def test_epochs(data: st.DataObject) -> None:
     sizes = [batch] * full + [rest] * (rest > 0 and not sampler.drop_last)
     assert [len(ids) for ids in drawn] == sizes * n
     for k in range(n):
-        ids = sum(drawn[k * len(sizes) : (k + 1) * len(sizes)], [])
+        ids = list(itertools.chain(*drawn[k * len(sizes) : (k + 1) * len(sizes)]))
         assert len(set(ids)) == len(ids)
         assert set(ids) <= set(stored)
         assert sampler.drop_last or sorted(ids) == stored
@@ -115,20 +116,26 @@ def test_an_epoch_goes_on_with_the_state_that_is_sent(library: Backend) -> None:
     seen = library.numpy(sample.items["id"]).tolist()
     for _ in range(3):  # overwrites 0, 1 and 2: the pass loses what it has not shown yet
         state = rb.add(state, one)
-    with pytest.raises(StopIteration):
-        while True:
-            state, sample = steps.send(state)
-            assert all(len(x) == len(sample.indices) for x in (sample.weights, sample.probabilities, sample.mask))
-            seen += library.numpy(sample.items["id"]).tolist()
+    state, sample = steps.send(state)
+    seen += library.numpy(sample.items["id"]).tolist()
+    for state, sample in steps:
+        assert all(len(x) == len(sample.indices) for x in (sample.weights, sample.probabilities, sample.mask))
+        seen += library.numpy(sample.items["id"]).tolist()
     assert seen == [0, 1, 3, 4, 5]
     assert int(rb.passes(state)) == 1
 
 
 @pytest.mark.parametrize(
     "sampler",
-    [frb.Fifo(2), frb.Queue(), frb.Uniform(2), frb.WithoutReplacement(), frb.WithoutReplacement(shuffle=False)]
-    + [frb.SlicesWithoutReplacement(2), frb.Slices(2)],
-    ids=repr,
+    [
+        frb.Fifo(2),
+        frb.Queue(),
+        frb.Uniform(2),
+        frb.Slices(2),
+        frb.SlicesWithoutReplacement(2),
+        frb.WithoutReplacement(),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
 )
 @pytest.mark.parametrize("name", ["jax-core", "torch-core", "torch-inplace"])
 def test_nothing_asked_for_changes_nothing(name: str, sampler: Any) -> None:

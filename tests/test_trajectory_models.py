@@ -11,7 +11,7 @@ import pytest
 
 import functional_rb as frb
 from tests import backends
-from tests.histories import STEP, Rng, Shapes, pick, run, seeds
+from tests.histories import STEP, Rng, Shapes, histories, pick, run, seeds
 from tests.test_sampler_models import ON_JAX, VARIANTS
 
 EPISODES = STEP | {"episode": frb.Unbounded((), "int32")}
@@ -19,7 +19,7 @@ OTHER_EPISODES = [STEP | {"episode": frb.Unbounded((1,), dtype)} for dtype in ("
 TWO_ENDS = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "terminated": frb.Binary((1,))}
 TWO_ENDS |= {"truncated": frb.Binary()}
 WIDE = STEP | {"image": frb.Unbounded((1030,), "uint8")}
-ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 20), (1, 1, 2, 3, 8), False)
+ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 9, 20), (1, 1, 2, 3, 8), False)
 TO_THE_RIGHT = [(True, False), (False, False), (False, (False, True))]
 TO_THE_LEFT = [(False, (True, False)), (False, True)]
 """Whether slices have a strict length, and where they may reach out."""
@@ -54,10 +54,10 @@ def random_spec(rng: Rng, kind: str) -> frb.BufferSpec:
 
 
 @pytest.mark.parametrize("kind", ["with", "prioritized", "without"])
-@hypothesis.settings(max_examples=50)
-@hypothesis.given(rng=seeds, steps=st.integers(1, 50))
-def test_on_torch(kind: str, rng: Rng, steps: int) -> None:
-    run(rng, [pick(rng, VARIANTS)], random_spec(rng, kind), steps, ON_TORCH)
+@histories(50)
+@hypothesis.given(rng=seeds)
+def test_on_torch(kind: str, rng: Rng) -> None:
+    run(rng, [pick(rng, VARIANTS)], random_spec(rng, kind), 30, ON_TORCH)
 
 
 ON_BOTH = [
@@ -69,7 +69,7 @@ ON_BOTH = [
 
 
 @pytest.mark.parametrize("spec", ON_BOTH, ids=lambda spec: type(spec.sampler).__name__)
-@hypothesis.settings(max_examples=6)
+@histories(6)
 @hypothesis.given(rng=seeds)
 def test_from_one_backend_to_the_other(spec: frb.BufferSpec, rng: Rng) -> None:
     run(rng, ["jax", "torch"], spec, 25, ON_JAX)

@@ -16,7 +16,7 @@ import torch
 import functional_rb as frb
 from functional_rb import buffer
 from jax_backend import ops as jax_ops
-from tests.histories import STEP, WORD, Rng, pick, rows_of, run, seeds
+from tests.histories import STEP, WORD, Rng, histories, pick, rows_of, run, seeds
 from tests.models import Model
 from tests.test_sampler_models import ON_JAX, ON_TORCH, SAMPLERS, SCORED, VARIANTS
 from torch_backend import ops as torch_ops
@@ -31,15 +31,15 @@ WRITERS: dict[str, Callable[[Rng], Any]] = {
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-@hypothesis.settings(max_examples=30)
-@hypothesis.given(rng=seeds, steps=st.integers(1, 50))
-def test_on_torch(kind: str, rng: Rng, steps: int) -> None:
+@histories(30)
+@hypothesis.given(rng=seeds)
+def test_on_torch(kind: str, rng: Rng) -> None:
     # Writers that choose take the items of all lanes together, in any number of slots.
     lanes, capacity, writer = pick(rng, [None, 2, 3]), pick(rng, [1, 4, 7, 17]), WRITERS[kind](rng)
     names = ["uniform", "prioritized", "shuffled"] + ["in order", "recency"] * writer.in_order
     capacity = capacity * (lanes or 1) if writer.in_order else max(capacity, lanes or 1)
     spec = frb.BufferSpec(SCORED, capacity, SAMPLERS[pick(rng, names)](rng), writer, lanes=lanes)
-    run(rng, [pick(rng, VARIANTS)], spec, steps, ON_TORCH)
+    run(rng, [pick(rng, VARIANTS)], spec, 30, ON_TORCH)
 
 
 ON_BOTH = [
@@ -49,13 +49,13 @@ ON_BOTH = [
 
 
 @pytest.mark.parametrize("spec", ON_BOTH, ids=lambda spec: type(spec.writer).__name__)
-@hypothesis.settings(max_examples=6)
+@histories(6)
 @hypothesis.given(rng=seeds)
 def test_from_one_backend_to_the_other(spec: frb.BufferSpec, rng: Rng) -> None:
     run(rng, ["jax", "torch"], spec, 20, ON_JAX)
 
 
-@hypothesis.settings(max_examples=8)
+@histories(8)
 @hypothesis.given(rng=seeds)
 def test_refused_while_traced(rng: Rng) -> None:
     run(rng, ["jax-jit"], frb.BufferSpec(STEP, 12, writer=frb.StopWhenFull(), lanes=2), 12, ON_JAX)
