@@ -42,8 +42,9 @@ class SlicesWithoutReplacement(Trajectories):
     """Each trajectory gives one slice a pass (or each window comes once a pass), in random order: [B, length, *shape].
 
     Passes are those of `WithoutReplacement`: new trajectories and windows join the next one, a short last batch is
-    masked, and `rb.passes(state)` tells how many are done. A trajectory that grows keeps its place in the pass. See
-    `Slices` for the other fields and for what is told of steps.
+    masked, and `rb.passes(state)` tells how many are done. A trajectory that grows keeps its place in the pass, as long
+    as the step with which its last window began is stored. See `Slices` for the other fields and for what is told of
+    steps.
 
     Attributes:
         length, end_keys, trajectory_key, strict_length, span, period, batch, flat: as in `Slices`; windows (not
@@ -111,10 +112,12 @@ class SlicesWithoutReplacement(Trajectories):
         new, fresh = numbers > 0, steps[1] <= ops.take(write.written, steps[0])
         first = single(ops, slots)
         changes = Changes(slots, first & old & (fresh | ~new), first & new & (fresh | ~old))
-        deck = keeper.deck
+        moves = None
         if self.by_trajectory:
-            deck, changes = self._follow(ops, draft, deck, changes, steps, fresh, after)
-        deck, remaining, count = decks.remove(ops, deck, keeper.remaining, keeper.count, slots, changes.leaving)
+            changes, moves = self._follow(ops, draft, changes, steps, fresh, after)
+        deck, remaining, count = decks.remove(ops, keeper.deck, keeper.remaining, keeper.count, slots, changes.leaving)
+        if moves is not None:  # after whoever lay there has left
+            deck = decks.rename(ops, deck, *moves)
         deck, count = decks.insert(ops, deck, count, slots, changes.coming)
         PassKeeper(deck, remaining, count).keep(ops, draft)
         draft.count(count=count.reshape(1))
@@ -123,15 +126,17 @@ class SlicesWithoutReplacement(Trajectories):
         self,
         ops: Ops,
         draft: Draft,
-        deck: decks.Deck,
         changes: Changes,
         steps: tuple[Array, Array],
         fresh: Array,
         after: windows.Lanes,
-    ) -> tuple[decks.Deck, Changes]:
+    ) -> tuple[Changes, tuple[Array, Array, Array]]:
         """Let the trajectory that goes on in each lane keep its place in the deck as its mark moves forward.
 
         Only there a mark leaves a step that is still stored; it comes back further on, so many steps as its age says.
+
+        Returns:
+            What else changes; and the slots of the marks, old and new, int32 [lanes], and which of them move.
         """
         lanes = after.head.shape[0]
         age, back = ops.take(draft.kept[AGE], changes.slots), steps[1]
@@ -148,12 +153,12 @@ class SlicesWithoutReplacement(Trajectories):
         follows = (ahead > 0) & (age - ops.take(age, at) == ahead) & ops.take(moves, steps[0])
         target, arrives = only(changes.coming & follows)
         moves = moves & arrives
-        deck = decks.rename(ops, deck, ops.take(changes.slots, source), ops.take(changes.slots, target), moves)
         moved = ops.take(moves, steps[0])
         place = ops.arange(back.shape[0], like=back)
         leaving = changes.leaving & ~(moved & (place == at))
         coming = changes.coming & ~(moved & (place == ops.take(target, steps[0])))
-        return deck, Changes(changes.slots, leaving, coming)
+        old, new = ops.take(changes.slots, source), ops.take(changes.slots, target)
+        return Changes(changes.slots, leaving, coming), (old, new, moves)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
         """From what is left of the pass, or from all if that is nothing."""
