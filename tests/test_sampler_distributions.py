@@ -476,6 +476,17 @@ def test_trajectories_without_replacement(way: str) -> None:
 
 
 @each_library
+def test_a_mark_that_moves_to_where_another_was(way: str) -> None:
+    # As the second trajectory grows it overwrites the first one, and its mark comes to lie where the other's was.
+    story = Story(4, frb.SlicesWithoutReplacement(1), [".|...."])
+    for _ in range(2):
+        law, _ = law_in_turn(way, story, [jointly(numbers(1), numbers(4))], 1, 2)
+        check_law(law, orders([windows_of(story.spec.sampler, story.lanes[0])[0]], 1))
+        for _ in range(2):
+            story.grow()
+
+
+@each_library
 def test_windows_without_replacement(way: str) -> None:
     story = Story(12, frb.SlicesWithoutReplacement(2, weighting="window"), ["..|...", "..|", ".."], masked=1)
     windows = [[x] for x in [(3, 4), (4, 5), (100, 101), (101, 102), (200, 201)]]
