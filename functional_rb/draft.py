@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from functional_rb import counters, handles
@@ -50,9 +51,12 @@ class Draft:
         kept = dict(state.kept)
         return cls(spec, state.rows, state.wide, state.tree, kept, counters.read(spec, state.counters))
 
-    def finish(self, ops: Ops) -> Arrays:
-        """The arrays of the new state."""
+    def finish(self, ops: Ops, after: Sequence[Array] = ()) -> Arrays:
+        """The arrays of the new state. Who goes on with it comes after all of this, and after `after`."""
         vector = counters.write(ops, self.spec, self.counters)
+        if ops.native is not None:
+            trees = [] if self.tree is None else [self.tree]
+            (vector,) = ops.native.settle([vector], [self.rows, *self.wide, *trees, *self.kept.values(), *after])
         return Arrays(self.rows, self.wide, self.tree, vector, self.kept)
 
     @property

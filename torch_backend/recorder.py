@@ -100,7 +100,7 @@ class RecordingNative:
     def __init__(self, native: Native, recorder: Recorder) -> None:
         """Carry the operations of kernels out."""
         self._native, self._recorder = native, recorder
-        self.descend, self.read = native.descend, native.read
+        self.descend, self.read, self.settle = native.descend, native.read, native.settle
 
     def set_leaves(self, tree: torch.Tensor, capacity: int, leaves: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """`sum_tree.set_leaves`."""

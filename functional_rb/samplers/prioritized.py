@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import sum_tree
+from functional_rb import arrivals, sum_tree
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers import limits
 from functional_rb.samplers.base import LEAST_CHANCE, Batch, Drawn, KeptArray
@@ -34,6 +34,12 @@ class Prioritized(Priorities):
             ever stored ("ever", torchrl's and flashbax's rule).
         max_times_sampled: how often an item may be drawn at all; then it stays stored, but is never drawn again.
             A draw of the same batch beyond that is masked. None for no limit.
+        replacement: whether an item may come several times in a batch. Without, the batch is a successive sample: each
+            item is drawn in proportion to what is left (Gumbel top-k; Efraimidis and Spirakis, Weighted random sampling
+            with a reservoir, 2006). Fewer drawable items than the batch size are masked at its end. The probability
+            told is then that of being in the batch, given when the next item would have arrived (Kool et al.,
+            Stochastic Beams and Where to Find Them, 2019), and the weights are `(q_i / q_min) ** -beta` for these q,
+            where q_min is that of the lowest priority: all are 1 if the batch holds every item.
 
     Raises:
         ValueError: if alpha or beta is negative, not finite or above 100, `new_priority` is another word, or the limit
@@ -41,20 +47,23 @@ class Prioritized(Priorities):
 
     Example:
         >>> Prioritized(alpha=0.6, beta=0.4)
-        Prioritized(alpha=0.6, beta=0.4, new_priority='live', max_times_sampled=None)
+        Prioritized(alpha=0.6, beta=0.4, new_priority='live', max_times_sampled=None, replacement=True)
     """
 
     max_times_sampled: int | None = None
+    replacement: bool = True
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""
         super().__post_init__()
         limits.check(self, self.max_times_sampled)
+        if not isinstance(self.replacement, bool):
+            raise ValueError(f"Prioritized: expected replacement as a bool, got {self.replacement!r}")
 
     @property
     def plain(self) -> bool:
-        """Without a limit."""
-        return self.max_times_sampled is None
+        """With replacement, and without a limit."""
+        return self.max_times_sampled is None and self.replacement
 
     @property
     def remembers(self) -> bool:
@@ -66,7 +75,9 @@ class Prioritized(Priorities):
         return limits.kept(spec, self.max_times_sampled)
 
     def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
-        """Fresh bits at every level of the tree."""
+        """Fresh bits at every level of the tree; without replacement, see `arrivals`."""
+        if not self.replacement:
+            return batch + 1, arrivals.words(spec.capacity)
         return batch, len(sum_tree.geometry(spec.capacity).levels)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
@@ -88,6 +99,10 @@ class Prioritized(Priorities):
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
         """Descend the tree; weights by the distance of logarithms, so that no ratio overflows."""
         tree = draft.known_tree
+        if not self.replacement:
+            slots, live, threshold = arrivals.first(ops, tree, draft.spec.capacity, draws)
+            drawn = arrived(ops, draft, slots, live, threshold, beta)
+            return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
         slots = sum_tree.descend(ops, tree, draft.spec.capacity, draws)
         drawn = weighed(ops, draft, slots, beta)
         return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
@@ -109,3 +124,12 @@ def weighed(ops: Ops, draft: Draft, slots: Array, beta: Array) -> Drawn:
         ops.where(drawable, weights, nothing),
         ops.where(drawable, ops.maximum(values * scale, ops.full_like(values, LEAST_CHANCE)), nothing),
     )
+
+
+def arrived(ops: Ops, draft: Draft, slots: Array, live: Array, threshold: Array, beta: Array) -> Drawn:
+    """What is told of a batch without replacement, of which live bool [B] are real; see `arrivals`."""
+    tree = draft.known_tree
+    chances = arrivals.inclusion(ops, sum_tree.get_leaves(ops, tree, slots), threshold)
+    least = arrivals.inclusion(ops, sum_tree.smallest(ops, tree).reshape(1), threshold)[0]
+    weights = importance_weights(ops, chances, least, beta)
+    return limits.masked(ops, Drawn(draft.handles_of(ops, slots), weights, chances), live)

@@ -8,7 +8,8 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from functional_rb import layout, nest, ring, windows
+from functional_rb import nest, ring, windows
+from functional_rb.dtypes import ITEMSIZE, shown
 from functional_rb.nest import Key
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn, KeptArray, SamplerBase, need_order
@@ -23,6 +24,8 @@ AGE = "age"
 """int32 [capacity], how many steps of its trajectory came before the one in each slot."""
 NEXT_AGE = "next_age"
 """Counter int32 [lanes]: the age of each lane's next step."""
+NEWEST_ID = "newest_id"
+"""Counter int32 [words * lanes]: the trajectory key of each lane's newest step, word by word."""
 USUAL_ENDS: tuple[tuple[Key, ...], ...] = (
     (("next", "done"),),
     ("done",),
@@ -141,8 +144,12 @@ class Trajectories(SamplerBase):
         return {AGE: KeptArray((spec.capacity,))}
 
     def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
-        """The age of each lane's next step."""
-        return ((NEXT_AGE, spec.ring.lanes),)
+        """The age of each lane's next step, and the trajectory of its newest one."""
+        ages = (NEXT_AGE, spec.ring.lanes)
+        if self.trajectory_key is None:
+            return (ages,)
+        leaf = spec.leaves[nest.position(spec.names, self.trajectory_key, type(self).__name__)]
+        return ages, (NEWEST_ID, spec.ring.lanes * max(ITEMSIZE[leaf.dtype] // 4, 1))
 
     def note_ages(
         self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]
@@ -178,9 +185,7 @@ class Trajectories(SamplerBase):
             ended = in_lanes(key)
             marks["ends"] = marks["ends"] | ended if marks else ended
         if self.trajectory_key is not None:
-            ids = in_lanes(self.trajectory_key)
-            before = ops.concat([self._newest_id(ops, draft)[:, None], ids[:, :-1]], 1)
-            marks["begins"] = ids != before
+            marks["begins"] = self._id_changes(ops, draft, write, in_lanes(self.trajectory_key))
         return windows.step_ages(ops, draft.counters.more[NEXT_AGE], write.written, **marks)
 
     def _rows(self, ops: Ops, spec: BufferSpec, write: Write, leaves: Sequence[Array]) -> Array:
@@ -190,15 +195,23 @@ class Trajectories(SamplerBase):
             return ring.compact(ops, spec.ring.lanes, write.mask)[0]
         return ring.by_lane(spec.ring.lanes, ops.arange(batch, like=write.slots))
 
-    def _newest_id(self, ops: Ops, draft: Draft) -> Array:
-        """The trajectory of the newest step of each lane, [lanes]. Of an empty lane any: its next age is 0 anyway."""
-        assert self.trajectory_key is not None
-        spec = draft.spec
-        ends = draft.counters.ends
-        newest = ring.retreat(ops, ends.cursors, 1, spec.ring.limit)
-        slots = ring.slot_of(spec.ring, ops.arange(spec.ring.lanes, like=newest), newest)
-        position = nest.position(spec.names, self.trajectory_key, type(self).__name__)
-        return layout.read(ops, spec.layout, draft.rows, draft.wide, slots)[position].reshape(-1)
+    def _id_changes(self, ops: Ops, draft: Draft, write: Write, ids: Array) -> Array:
+        """Where a step's trajectory is another than that of the step before, bool [lanes, T], for ids [lanes, T].
+
+        The newest ids are kept, as int32 words: reading them off the storage, XLA would copy it before the next write.
+        (Those of a lane without steps are 0, which tells nothing, but there the next age is 0 anyway.)
+        """
+        lanes = ids.shape[0]
+        newest = ops.maximum(write.written - 1, ops.full_like(write.written, 0))
+        newest = ops.arange(lanes, like=newest) * ids.shape[1] + newest
+        kept = draft.counters.more[NEWEST_ID].reshape(-1, lanes)
+        changes, after = [], []
+        for k, word in enumerate(_words(ops, ids)):
+            before = ops.concat([kept[k][:, None], word[:, :-1]], 1)
+            changes.append(word != before)
+            after.append(ops.where(write.written > 0, ops.take(word.reshape(-1), newest), kept[k]))
+        draft.count(newest_id=ops.concat(after, 0))
+        return changes[0] if len(changes) == 1 else changes[0] | changes[1]
 
     def windows_at(self, ops: Ops, draft: Draft, after: Lanes, steps: tuple[Array, Array]) -> tuple[Array, Array]:
         """The slots int32 [m] of steps, and the number of each in the index, int32 [m]."""
@@ -229,3 +242,12 @@ class Trajectories(SamplerBase):
 def lanes_of(spec: BufferSpec, ends: ring.Ends) -> Lanes:
     """The rings as `windows` has them."""
     return Lanes(ends.cursors % spec.ring.length, ends.sizes, spec.ring.length)
+
+
+def _words(ops: Ops, ids: Array) -> list[Array]:
+    """Integers [lanes, T] as one int32 [lanes, T], or two."""
+    itemsize = ITEMSIZE[shown(ids.dtype)]
+    if itemsize < 4:
+        return [ops.cast(ids, "int32")]
+    words = ops.bitcast(ids[..., None], "int32")
+    return [words[..., k] for k in range(itemsize // 4)]

@@ -81,7 +81,8 @@ class WithoutReplacement(SamplerBase):
             self._note_emptied(ops, draft, write)
             return
         keeper = PassKeeper.of(draft, draft.size(ops))
-        marked = ops.arange(write.slots.shape[0], like=write.slots) >= 0 if write.live is None else write.live
+        # All of them; but if XLA knew that, it would drop what keeps the deck's writes in order, and copy the deck.
+        marked = write.slots >= 0 if write.live is None else write.live
         if not draft.spec.writer.in_order:  # several rows may stand for one slot
             marked = marked & single(ops, write.slots)
         deck, remaining, count = decks.remove(ops, keeper.deck, keeper.remaining, keeper.count, write.slots, marked)

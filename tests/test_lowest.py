@@ -1,0 +1,149 @@
+"""The lowest keys against a sorted list."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+import torch
+
+from functional_rb import lowest
+from functional_rb.sum_tree import FANOUT
+from jax_backend import ops as jax_ops
+from torch_backend import ops as torch_ops
+
+CAPACITIES = [1, 2, 16, 17, 257, 300]
+BATCH = 24
+"""Slots in one update, one shape for all, so that JAX compiles once for a capacity."""
+Ints = np.ndarray[Any, np.dtype[np.int32]]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@functools.cache
+def jax_setter(capacity: int) -> Callable[..., Any]:
+    return jax.jit(lambda tree, slots, keys: lowest.set_keys(jax_ops, tree, capacity, slots, keys))
+
+
+@functools.cache
+def jax_finder(capacity: int, k: int) -> Callable[..., Any]:
+    return jax.jit(lambda tree: lowest.lowest(jax_ops, tree, capacity, k))
+
+
+def check_tree(tree: Ints, keys: list[int]) -> None:
+    """Every level by Python's min, padding included."""
+    expected: list[int] = []
+    while True:
+        groups = -(-len(keys) // FANOUT)
+        keys = keys + [lowest.PADDING] * (groups * FANOUT - len(keys))
+        expected += keys
+        if groups == 1:
+            break
+        keys = [min(keys[k : k + FANOUT]) for k in range(0, len(keys), FANOUT)]
+    assert tree.reshape(-1).tolist() == expected
+
+
+# Few different keys, so that many are equal, and the extremes.
+some_keys = st.integers(-2, 2) | st.sampled_from([lowest.EMPTY, lowest.EMPTY + 1, lowest.PADDING - 1])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[int, list[dict[int, int]]]:
+    capacity = draw(st.sampled_from(CAPACITIES))
+    updates = st.dictionaries(st.integers(0, capacity - 1), some_keys, min_size=1, max_size=BATCH)
+    # At first all slots get some key, of as few kinds; or they stay empty.
+    filled = draw(st.none() | st.lists(some_keys, min_size=1, max_size=3))
+    chosen = [] if filled is None else np.random.default_rng(draw(st.integers(0, 2**32))).choice(filled, capacity)
+    fills = [{k: int(key) for k, key in enumerate(chosen)}]
+    return capacity, fills + draw(st.lists(updates, max_size=3))
+
+
+@hypothesis.settings(max_examples=150)
+@hypothesis.given(history=histories())
+def test_lowest(history: tuple[int, list[dict[int, int]]]) -> None:
+    capacity, updates = history
+    truth = [lowest.EMPTY] * capacity
+    by_torch = lowest.empty(torch_ops, capacity)
+    by_jax = np.asarray(lowest.empty(jax_ops, capacity))
+    for update in updates:
+        # In pieces of one size, some slots named twice, with the same key.
+        names = list(update)
+        for start in range(0, len(names), BATCH):
+            slots = np.resize(np.int32(names[start : start + BATCH]), BATCH)
+            keys = np.int32([update[slot] for slot in slots])
+            by_torch = lowest.set_keys(torch_ops, by_torch, capacity, torch.from_numpy(slots), torch.from_numpy(keys))
+            by_jax = np.asarray(jax_setter(capacity)(by_jax, slots, keys))
+        for slot, key in update.items():
+            truth[slot] = key
+    for tree in (by_torch.numpy(), by_jax):
+        assert tree.shape == lowest.shape(capacity)
+        check_tree(tree, truth)
+    got = lowest.get_keys(torch_ops, by_torch, torch.arange(capacity, dtype=torch.int32))
+    assert got.tolist() == truth
+    ranking = sorted((key, slot) for slot, key in enumerate(truth))
+    for k in (1, 5, 40):
+        ways = [lowest.lowest(torch_ops, by_torch, capacity, k), jax_finder(capacity, k)(by_jax)]
+        for slots, keys in ways:
+            assert [*zip(keys.tolist(), slots.tolist(), strict=True)] == ranking[:k]
+            assert str(slots.dtype).endswith("int32")
+            assert str(keys.dtype).endswith("int32")
+
+
+@pytest.mark.parametrize("ops", [jax_ops, torch_ops], ids=["jax", "torch"])
+@pytest.mark.parametrize("capacity", [1, 300])
+def test_empty_slots_are_the_lowest_in_their_order(ops: Any, capacity: int) -> None:
+    tree = lowest.empty(ops, capacity)
+    check_tree(np.asarray(tree), [lowest.EMPTY] * capacity)
+    slots, keys = lowest.lowest(ops, tree, capacity, 20)
+    assert slots.tolist() == list(range(min(20, capacity)))
+    assert set(keys.tolist()) == {lowest.EMPTY}
+
+
+def test_memory() -> None:
+    for capacity in (10_000, 1_000_003):
+        assert math.prod(lowest.shape(capacity)) * 4 < 4.3 * capacity
+
+
+jax_keys = jax.jit(functools.partial(lowest.key_of, jax_ops))
+
+
+def keys_of(ops: Any, ranks: Floats) -> tuple[list[int], list[bool]]:
+    keys, good = lowest.key_of(ops, torch.from_numpy(ranks)) if ops is torch_ops else jax_keys(ranks)
+    return keys.tolist(), good.tolist()
+
+
+TINY, NORMAL, HUGE = 2.0**-149, 2.0**-126, (2 - 2.0**-23) * 2.0**127
+EXTREMES = [-math.inf, math.inf, 0.0, -0.0, TINY, -TINY, NORMAL - TINY, NORMAL, HUGE]
+some_floats = st.sampled_from(EXTREMES) | st.floats(width=32, allow_nan=False)
+
+
+@pytest.mark.parametrize("ops", [jax_ops, torch_ops], ids=["jax", "torch"])
+@hypothesis.given(ranks=st.lists(some_floats, min_size=16, max_size=16))
+def test_keys_keep_the_order_of_floats(ops: Any, ranks: list[float]) -> None:
+    keys, good = keys_of(ops, np.float32(ranks))
+    assert all(good)
+    assert all(lowest.EMPTY < key < lowest.PADDING for key in keys)
+    for a, key_a in zip(ranks, keys, strict=True):
+        assert [a < b for b in ranks] == [key_a < key for key in keys]
+        assert [a == b for b in ranks] == [key_a == key for key in keys]
+
+
+@pytest.mark.parametrize("ops", [jax_ops, torch_ops], ids=["jax", "torch"])
+def test_a_nan_is_no_rank(ops: Any) -> None:
+    bits = np.uint32([0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFF800001, 0xFFC00000, 0xFFFFFFFF, 0x7F800000, 0xFF800000])
+    keys, good = keys_of(ops, np.resize(bits.view(np.float32), 16))
+    assert good == [False] * 6 + [True] * 2 + [False] * 6 + [True] * 2
+    assert keys[:6] == [0] * 6
+
+
+@pytest.mark.parametrize("ops", [jax_ops, torch_ops], ids=["jax", "torch"])
+def test_integers_are_their_own_keys_but_for_the_ends(ops: Any) -> None:
+    ranks = [-(2**31), -(2**31) + 1, -1, 0, 1, 2**31 - 2, 2**31 - 1]
+    array = torch.tensor(ranks, dtype=torch.int32) if ops is torch_ops else jax.numpy.int32(ranks)
+    assert lowest.key_of_integers(ops, array).tolist() == [ranks[1], *ranks[1:-1], ranks[-2]]
