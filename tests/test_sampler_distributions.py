@@ -477,13 +477,12 @@ def test_trajectories_without_replacement(way: str) -> None:
 
 @each_library
 def test_a_mark_that_moves_to_where_another_was(way: str) -> None:
-    # As the second trajectory grows it overwrites the first one, and its mark comes to lie where the other's was.
-    story = Story(4, frb.SlicesWithoutReplacement(1), [".|...."])
-    for _ in range(2):
-        law, _ = law_in_turn(way, story, [jointly(numbers(1), numbers(4))], 1, 2)
-        check_law(law, orders([windows_of(story.spec.sampler, story.lanes[0])[0]], 1))
-        for _ in range(2):
-            story.grow()
+    # As a trajectory of the second lane grows it overwrites the one before, and its mark comes to lie where that had its.
+    story = Story(8, frb.SlicesWithoutReplacement(1), ["|", ".|...."])
+    for x in (106, 107):
+        law, _ = law_in_turn(way, story, [jointly(numbers(n), numbers(4)) for n in (2, 1)], 2, 3)
+        check_law(law, orders([[(0,)], [(k,) for k in range(x - 4, x)]], 2))
+        story.add([900, x], [False, False], np.array([False, True]))
 
 
 @each_library
