@@ -37,6 +37,22 @@ class Changes(NamedTuple):
     coming: Array
 
 
+class Moves(NamedTuple):
+    """Trajectories that keep their places in the deck as their marks move to new slots.
+
+    Attributes:
+        old: int32 [lanes], the slots of the marks.
+        new: int32 [lanes], their new slots. Before, there may have been the mark of a trajectory overwritten now.
+        marked: bool [lanes], where there is such a trajectory.
+        others: the changes that are no moves.
+    """
+
+    old: Array
+    new: Array
+    marked: Array
+    others: Changes
+
+
 @dataclasses.dataclass(frozen=True)
 class SlicesWithoutReplacement(Trajectories):
     """Each trajectory gives one slice a pass (or each window comes once a pass), in random order: [B, length, *shape].
@@ -112,17 +128,16 @@ class SlicesWithoutReplacement(Trajectories):
         new, fresh = numbers > 0, steps[1] <= ops.take(write.written, steps[0])
         first = single(ops, slots)
         changes = Changes(slots, first & old & (fresh | ~new), first & new & (fresh | ~old))
-        moves = None
-        if self.by_trajectory:
-            changes, moves = self._follow(ops, draft, changes, steps, fresh, after)
+        moves = self._moves(ops, draft, changes, steps, fresh, after) if self.by_trajectory else None
+        changes = changes if moves is None else moves.others
         deck, remaining, count = decks.remove(ops, keeper.deck, keeper.remaining, keeper.count, slots, changes.leaving)
-        if moves is not None:  # after whoever lay there has left
-            deck = decks.rename(ops, deck, *moves)
+        if moves is not None:  # now that what lay in the new slot has left it
+            deck = decks.rename(ops, deck, moves.old, moves.new, moves.marked)
         deck, count = decks.insert(ops, deck, count, slots, changes.coming)
         PassKeeper(deck, remaining, count).keep(ops, draft)
         draft.count(count=count.reshape(1))
 
-    def _follow(
+    def _moves(
         self,
         ops: Ops,
         draft: Draft,
@@ -130,8 +145,8 @@ class SlicesWithoutReplacement(Trajectories):
         steps: tuple[Array, Array],
         fresh: Array,
         after: windows.Lanes,
-    ) -> tuple[Changes, tuple[Array, Array, Array]]:
-        """Let the trajectory that goes on in each lane keep its place in the deck as its mark moves forward.
+    ) -> Moves:
+        """The trajectory that goes on in each lane, whose mark moves forward.
 
         Only there a mark leaves a step that is still stored; it comes back further on, so many steps as its age says.
 
@@ -157,8 +172,8 @@ class SlicesWithoutReplacement(Trajectories):
         place = ops.arange(back.shape[0], like=back)
         leaving = changes.leaving & ~(moved & (place == at))
         coming = changes.coming & ~(moved & (place == ops.take(target, steps[0])))
-        old, new = ops.take(changes.slots, source), ops.take(changes.slots, target)
-        return Changes(changes.slots, leaving, coming), (old, new, moves)
+        others = Changes(changes.slots, leaving, coming)
+        return Moves(ops.take(changes.slots, source), ops.take(changes.slots, target), moves, others)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
         """From what is left of the pass, or from all if that is nothing."""
