@@ -72,9 +72,9 @@ class Slices(Trajectories):
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Count the windows anew wherever the new steps may have changed them."""
-        slots, numbers = self.windows_at(ops, draft, *self.note_ages(ops, draft, write, leaves))
-        values = ops.cast(numbers, "float32")
-        draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, slots, values)
+        entries = self.note_ages(ops, draft, write, leaves)
+        values = ops.cast(entries.numbers, "float32")
+        draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, entries.slots, values)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
         """Descend the tree, then choose among the windows found."""

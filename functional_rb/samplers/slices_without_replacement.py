@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from functional_rb import deck as decks
-from functional_rb import windows
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn, KeptArray, single
 from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, kept_deck
 from functional_rb.samplers.trajectories import AGE, Trajectories
 from functional_rb.samplers.without_replacement import once
+from functional_rb.windows import Entries
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -105,15 +105,15 @@ class SlicesWithoutReplacement(Trajectories):
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Take out of the deck what is gone, and put in what has come, wherever the new steps changed that."""
         keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
-        after, steps = self.note_ages(ops, draft, write, leaves)
-        slots, numbers = self.windows_at(ops, draft, after, steps)
+        entries = self.note_ages(ops, draft, write, leaves)
+        slots = entries.slots
         old = decks.contains(ops, keeper.deck, keeper.count, slots)
-        new, fresh = numbers > 0, steps[1] <= ops.take(write.written, steps[0])
+        new, fresh = entries.numbers > 0, entries.back <= ops.take(write.written, entries.lane)
         first = single(ops, slots)
         changes = Changes(slots, first & old & (fresh | ~new), first & new & (fresh | ~old))
         deck = keeper.deck
         if self.by_trajectory:
-            deck, changes = self._follow(ops, draft, deck, changes, steps, fresh, after)
+            deck, changes = self._follow(ops, draft, deck, changes, entries, fresh)
         deck, remaining, count = decks.remove(ops, deck, keeper.remaining, keeper.count, slots, changes.leaving)
         deck, count = decks.insert(ops, deck, count, slots, changes.coming)
         PassKeeper(deck, remaining, count).keep(ops, draft)
@@ -125,16 +125,15 @@ class SlicesWithoutReplacement(Trajectories):
         draft: Draft,
         deck: decks.Deck,
         changes: Changes,
-        steps: tuple[Array, Array],
+        entries: Entries,
         fresh: Array,
-        after: windows.Lanes,
     ) -> tuple[decks.Deck, Changes]:
         """Let the trajectory that goes on in each lane keep its place in the deck as its mark moves forward.
 
         Only there a mark leaves a step that is still stored; it comes back further on, so many steps as its age says.
         """
-        lanes = after.head.shape[0]
-        age, back = ops.take(draft.kept[AGE], changes.slots), steps[1]
+        lanes = draft.spec.ring.lanes
+        age, lane, back = ops.take(draft.kept[AGE], changes.slots), entries.lane, entries.back
 
         def only(marked: Array) -> tuple[Array, Array]:
             """The one marked entry of each lane, int32 [lanes], and whether there is one."""
@@ -143,16 +142,16 @@ class SlicesWithoutReplacement(Trajectories):
             return ops.maximum(found, ops.full_like(found, 0)), found >= 0
 
         source, moves = only(changes.leaving & ~fresh)
-        at = ops.take(source, steps[0])
+        at = ops.take(source, lane)
         ahead = ops.take(back, at) - back
-        follows = (ahead > 0) & (age - ops.take(age, at) == ahead) & ops.take(moves, steps[0])
+        follows = (ahead > 0) & (age - ops.take(age, at) == ahead) & ops.take(moves, lane)
         target, arrives = only(changes.coming & follows)
         moves = moves & arrives
         deck = decks.rename(ops, deck, ops.take(changes.slots, source), ops.take(changes.slots, target), moves)
-        moved = ops.take(moves, steps[0])
+        moved = ops.take(moves, lane)
         place = ops.arange(back.shape[0], like=back)
         leaving = changes.leaving & ~(moved & (place == at))
-        coming = changes.coming & ~(moved & (place == ops.take(target, steps[0])))
+        coming = changes.coming & ~(moved & (place == ops.take(target, lane)))
         return deck, Changes(changes.slots, leaving, coming)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
