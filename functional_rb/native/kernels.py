@@ -283,6 +283,22 @@ def new_value(plan: Any, tree: Any, counters: Any) -> Any:
 
 
 @compiled
+def stored_values(plan: Any, priorities: Any, values: Any, good: Any) -> None:
+    """`weights.stored_value` of priorities, bits int32 [B]."""
+    for i in range(priorities.size):
+        value = fixed.stored_value(plan, priorities[i])
+        values[i], good[i] = max(value, np.float32(0)), value >= 0
+
+
+@compiled
+def importance_weights(values: Any, smallest: Any, beta: Any, weights: Any) -> None:
+    """`weights.importance_weights`."""
+    base = fixed.log2_biased(bits_of(max(smallest, fixed.SMALLEST)))
+    for i in range(values.size):
+        weights[i] = fixed.importance_weight(max(values[i], fixed.SMALLEST), base, beta)
+
+
+@compiled
 def locate(plan: Any, counters: Any, handle: Any) -> Any:
     """The slot of a handle whose item is still stored, else -1."""
     modulus = np.int64(plan[MODULUS])
