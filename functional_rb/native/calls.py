@@ -292,7 +292,7 @@ def expand(
     truncated: Any,
 ) -> None:
     """`rings.expand` of int32 [count] starts, by draws int32 [count, 2]."""
-    lanes, steps = np.int64(plan[RING_LANES]), count * np.int64(plan[WINDOW_LENGTH])
+    lanes, shape = np.int64(plan[RING_LANES]), (count, np.int64(plan[WINDOW_LENGTH]))
     rings.expand(
         plan,
         ints(cursors, lanes),
@@ -302,10 +302,10 @@ def expand(
         ints(starts, count),
         numba.carray(pointer_to(numbers, INT32), (count, 2)),
         marks(live, count),
-        ints(slots, steps),
-        ints(handles, steps),
-        marks(mask, steps),
-        marks(is_first, steps),
-        marks(is_last, steps),
-        marks(truncated, steps),
+        numba.carray(pointer_to(slots, INT32), shape),
+        numba.carray(pointer_to(handles, INT32), shape),
+        numba.carray(pointer_to(mask, UINT8), shape),
+        numba.carray(pointer_to(is_first, UINT8), shape),
+        numba.carray(pointer_to(is_last, UINT8), shape),
+        numba.carray(pointer_to(truncated, UINT8), shape),
     )

@@ -241,7 +241,7 @@ def expand(
     is_last: Any,
     truncated: Any,
 ) -> None:
-    """`windows.expand`: starts int32 [S], draws int32 [S, 2], live uint8 [S]; results [S * K], flags as uint8."""
+    """`windows.expand`: starts int32 [S], draws int32 [S, 2], live uint8 [S]; results [S, K], flags as uint8."""
     length = np.int64(plan[RING_LENGTH])
     for i in range(starts.size):
         lane = lane_of(plan, starts[i])
@@ -249,30 +249,48 @@ def expand(
         head = modulo(cursors[lane], length)
         back = back_of(plan, head, starts[i] - lane * length)
         start, back, steps = begin(plan, own, head, np.int64(sizes[lane]), back, draws[i], live[i])
-        base = lane * length
-        turn, place = np.int64(np.uint32(cursors[lane]) // np.uint32(length)), place_of(plan, head, back)
-        if back > head:
-            turn = turn - 1 if turn else np.int64(plan[RING_TURNS]) - 1
-        handle = turn * plan[RING_CAPACITY] + base + place
-        slot, here = base + place, np.int64(own[place])
-        for k in range(plan[WINDOW_LENGTH]):
-            at = i * plan[WINDOW_LENGTH] + k
-            behind = back - k
-            real = k < steps and behind >= 1 and here - start == k
-            mask[at], is_first[at], is_last[at], truncated[at] = real, real and here == 0, 0, 0
-            handles[at] = -1
-            if not real:
-                steps = np.int64(0)
-            else:
-                slot = base + place
-                handles[at] = handle
-                place, handle = place + 1, handle + 1
-                if place == length:
-                    place, turn = np.int64(0), turn + 1
-                    turn = turn if turn < plan[RING_TURNS] else np.int64(0)
-                    handle = turn * plan[RING_CAPACITY] + base
-                here = np.int64(own[place]) if behind > 1 else np.int64(next_age[lane])
-                is_last[at] = here == 0
-                goes_on = k + 1 < steps and behind > 1 and here - start == k + 1
-                truncated[at] = here != 0 and not goes_on
-            slots[at] = slot
+        place = place_of(plan, head, back)
+        count, following = count_steps(own, place, back, start, steps, np.int64(next_age[lane]))
+        name_steps(plan, cursors[lane], lane, place, back, count, slots[i], handles[i])
+        for k in range(mask.shape[1]):
+            mask[i, k] = k < count
+        is_first[i], is_last[i], truncated[i] = 0, 0, 0
+        if count:
+            is_first[i, 0] = start == 0
+            is_last[i, count - 1], truncated[i, count - 1] = following == 0, following != 0
+
+
+@compiled
+def count_steps(own: Any, place: Any, back: Any, start: Any, steps: Any, next_age: Any) -> Any:
+    """How many of so many steps from a place on belong to the trajectory, and the age of the one after them."""
+    count = np.int64(0)
+    age = np.int64(own[place])
+    while count < steps and count < back and age - start == count:
+        count += 1
+        place = place + 1 if place + 1 < own.size else np.int64(0)
+        age = np.int64(own[place]) if count < back else next_age
+    return count, age
+
+
+@compiled
+def name_steps(
+    plan: Any, cursor: Any, lane: Any, place: Any, back: Any, count: Any, slots: Any, handles: Any
+) -> None:
+    """The slots and handles of so many steps from a place on, and of the padding behind them."""
+    length = np.int64(plan[RING_LENGTH])
+    turn = np.int64(np.uint32(cursor) // np.uint32(length))
+    if back > modulo(cursor, length):  # before the head came round
+        turn = turn - 1 if turn else np.int64(plan[RING_TURNS]) - 1
+    slot = lane * length + place
+    handle = turn * np.int64(plan[RING_CAPACITY]) + slot
+    straight = min(count, length - place)
+    for k in range(straight):
+        slots[k], handles[k] = slot + k, handle + k
+    if straight < count:
+        turn = turn + 1 if turn + 1 < plan[RING_TURNS] else np.int64(0)
+        handle = turn * np.int64(plan[RING_CAPACITY]) + lane * length
+        for k in range(straight, count):
+            slots[k], handles[k] = lane * length + k - straight, handle + k - straight
+    last = slots[count - 1] if count else slot
+    for k in range(count, slots.size):
+        slots[k], handles[k] = last, -1
