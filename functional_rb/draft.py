@@ -35,6 +35,7 @@ class Draft:
         tree: likewise.
         kept: likewise.
         counters: by name.
+        origin: the counters that the draft began with, by name and as their vector.
     """
 
     spec: BufferSpec
@@ -43,16 +44,20 @@ class Draft:
     tree: Array | None
     kept: dict[str, Array]
     counters: Counters
+    origin: tuple[Counters, Array]
 
     @classmethod
     def of(cls, state: State | Arrays, spec: BufferSpec) -> Draft:
         """Begin with a state."""
-        kept = dict(state.kept)
-        return cls(spec, state.rows, state.wide, state.tree, kept, counters.read(spec, state.counters))
+        numbers = counters.read(spec, state.counters)
+        origin = numbers, state.counters
+        return cls(spec, state.rows, state.wide, state.tree, dict(state.kept), numbers, origin)
 
     def finish(self, ops: Ops) -> Arrays:
         """The arrays of the new state."""
-        vector = counters.write(ops, self.spec, self.counters)
+        numbers, vector = self.origin
+        if self.counters is not numbers:
+            vector = counters.write(ops, self.spec, self.counters)
         return Arrays(self.rows, self.wide, self.tree, vector, self.kept)
 
     @property

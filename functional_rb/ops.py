@@ -81,7 +81,7 @@ class Native(Protocol):
         next_age: Array,
         slots: Array,
         draws: Array,
-        live: Array,
+        live: Array | None,
         by_trajectory: bool,
     ) -> Slices:
         """`windows.expand`."""

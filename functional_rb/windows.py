@@ -308,7 +308,7 @@ def expand(
     next_age: Array,
     slots: Array,
     draws: Array,
-    live: Array,
+    live: Array | None,
     by_trajectory: bool,
 ) -> Slices:
     """From drawn slots to windows, each window of a slot being equally likely.
@@ -321,7 +321,7 @@ def expand(
         next_age: int32 [E], the age that each lane's next step will have; 0 if its newest trajectory has ended.
         slots: int32 [S], slots of the lanes, drawn by `weights`, or by `marks`.
         draws: int32 [S, 2], uniform in [0, 2^31).
-        live: bool [S], which slots count at all.
+        live: bool [S], which slots count at all; None if all do.
         by_trajectory: whether by `marks`; then any window of the step's trajectory is chosen, else one that begins
             with the step.
     """
@@ -330,14 +330,15 @@ def expand(
     lane, back = step_at(ops, lanes, slots)
     own = ops.take(age, slots)
     if by_trajectory:
-        drawn = live & (marks(ops, rule, lanes, age, lane, back) > 0)
+        count = marks(ops, rule, lanes, age, lane, back)
+        drawn = count > 0 if live is None else live & (count > 0)
         # As far back as the lane goes, or to the trajectory's start.
         first = ops.maximum(own - (ops.take(lanes.size, lane) - back), ops.full_like(own, 0))
         lowest = first - (rule.length - 1) if rule.left else first
         count = ops.where(drawn, _multiples(rule, lowest, own), ops.full_like(own, 0))
     else:
         count = weights(ops, rule, lanes, age, lane, back)
-        drawn = live & (count > 0)
+        drawn = count > 0 if live is None else live & (count > 0)
         first = own
     # The windows begin at the count's multiples of the period up to the step's age. This holds for a step off the grid
     # too: only windows that reach out before the first live step begin with one.

@@ -308,7 +308,7 @@ def draw(
         arrays, leaves, drawn = buffer.draw(primitives, _arrays(memory, counters), spec, numbers, level, batch)
         after = _written(memory, arrays)
     if at_hand and memory.plain and not _is_batched(drawn.handles):
-        checks.check_nonempty(spec, int(drawn.handles.max()) >= 0, int(counters[1]))
+        checks.check_nonempty(spec, float(drawn.weights.max()) > 0, int(counters[1]))
     return after, leaves, drawn
 
 

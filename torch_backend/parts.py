@@ -200,13 +200,13 @@ def expand(
     next_age: torch.Tensor,
     slots: torch.Tensor,
     draws: torch.Tensor,
-    live: torch.Tensor,
+    live: torch.Tensor | None,
     by_trajectory: bool,
 ) -> Slices:
-    """`windows.expand`: slots int32 [S], draws int32 [S, 2], live bool [S]."""
+    """`windows.expand`: slots int32 [S], draws int32 [S, 2], live bool [S] or None."""
     cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
     next_age, slots, draws = (_ready(x, torch.int32) for x in (next_age, slots, draws))
-    live = _ready(live, torch.bool)
+    live = None if live is None else _ready(live, torch.bool)
     shape = (slots.shape[0], rule.length)
     numbers = [torch.empty(shape, dtype=torch.int32) for _ in range(2)]
     slices = Slices(*numbers, *(torch.empty(shape, dtype=torch.bool) for _ in range(4)))
@@ -219,7 +219,7 @@ def expand(
         slots.data_ptr(),
         slots.shape[0],
         draws.data_ptr(),
-        live.data_ptr(),
+        _address(live),
         *(array.data_ptr() for array in slices),
     )
     return slices

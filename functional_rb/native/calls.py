@@ -291,7 +291,7 @@ def expand(
     is_last: Any,
     truncated: Any,
 ) -> None:
-    """`rings.expand` of int32 [count] starts, by draws int32 [count, 2]."""
+    """`rings.expand` of int32 [count] starts, by draws int32 [count, 2]; live is 0 for none."""
     lanes, shape = np.int64(plan[RING_LANES]), (count, np.int64(plan[WINDOW_LENGTH]))
     rings.expand(
         plan,

@@ -211,12 +211,12 @@ def begin(plan: Any, own: Any, head: Any, size: Any, back: Any, draws: Any, live
     """Which window a draw gives: the age of its first step, how far back that lies, and how many steps to go for."""
     age, length = np.int64(own[place_of(plan, head, back)]), np.int64(plan[WINDOW_LENGTH])
     if plan[BY_TRAJECTORY]:
-        drawn = live != 0 and mark(plan, own, head, size, back) > 0
+        drawn = live and mark(plan, own, head, size, back) > 0
         first = max(age - (size - back), np.int64(0))
         count = multiples(plan, first - (length - 1) if plan[LEFT] else first, age) if drawn else np.int64(0)
     else:
         count = weight(plan, own, head, size, back)
-        drawn = live != 0 and count > 0
+        drawn = live and count > 0
         first = age
     chosen = (np.int64(draws[0]) * count + ((np.int64(draws[1]) * count) >> 31)) >> 31
     v = age - modulo(age, plan[PERIOD]) - chosen * np.int64(plan[PERIOD])
@@ -241,14 +241,15 @@ def expand(
     is_last: Any,
     truncated: Any,
 ) -> None:
-    """`windows.expand`: starts int32 [S], draws int32 [S, 2], live uint8 [S]; results [S, K], flags as uint8."""
+    """`windows.expand`: starts int32 [S], draws int32 [S, 2], live uint8 [S] or empty; results [S, K], flags uint8."""
     length = np.int64(plan[RING_LENGTH])
     for i in range(starts.size):
         lane = lane_of(plan, starts[i])
         own = age[lane * length : (lane + 1) * length]
         head = modulo(cursors[lane], length)
         back = back_of(plan, head, starts[i] - lane * length)
-        start, back, steps = begin(plan, own, head, np.int64(sizes[lane]), back, draws[i], live[i])
+        counts = live.size == 0 or live[i] != 0
+        start, back, steps = begin(plan, own, head, np.int64(sizes[lane]), back, draws[i], counts)
         place = place_of(plan, head, back)
         count, following = count_steps(own, place, back, start, steps, np.int64(next_age[lane]))
         name_steps(plan, cursors[lane], lane, place, back, count, slots[i], handles[i])

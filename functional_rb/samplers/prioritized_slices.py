@@ -94,6 +94,4 @@ class PrioritizedSlices(Priorities, Trajectories):
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
         """Descend the tree to the first step."""
         starts = sum_tree.descend(ops, draft.known_tree, draft.spec.capacity, draws[:, :-2])
-        drawn = weighed(ops, draft, starts, beta)
-        live = drawn.handles >= 0
-        return self.cut(ops, draft, starts, draws[:, -2:], drawn.weights, drawn.probabilities, live)
+        return self.cut(ops, draft, starts, draws[:, -2:], *weighed(ops, draft, starts, beta))

@@ -81,10 +81,8 @@ class Slices(Trajectories):
         tree = draft.known_tree
         starts = sum_tree.descend(ops, tree, draft.spec.capacity, draws[:, :-2])
         total = sum_tree.total(tree)
-        live = (total > 0) & (starts >= 0)
-        one = ops.cast(ops.full_like(starts, 1), "float32")
-        chance = one / ops.maximum(total, ops.full_like(total, 1))
-        return self.cut(ops, draft, starts, draws[:, -2:], one, chance, live)
+        one = ops.full_like(total, 1)
+        return self.cut(ops, draft, starts, draws[:, -2:], one, one / ops.maximum(total, one))
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether so many steps are stored, and there is a window."""

@@ -210,17 +210,28 @@ class Trajectories(SamplerBase):
         return changes[0] if len(changes) == 1 else changes[0] | changes[1]
 
     def cut(
-        self, ops: Ops, draft: Draft, starts: Array, draws: Array, weights: Array, probabilities: Array, live: Array
+        self,
+        ops: Ops,
+        draft: Draft,
+        starts: Array,
+        draws: Array,
+        weights: Array,
+        probabilities: Array,
+        live: Array | None = None,
     ) -> tuple[Array, Drawn]:
-        """Windows of drawn slots int32 [S], with the weights and probabilities [S] of those that are live, bool [S]."""
+        """Windows of drawn slots int32 [S], with weights and probabilities, [S] or one for all, as `Drawn` has them.
+
+        Live, bool [S], are slots that were drawn; without it all are that begin a window.
+        """
         lanes = Lanes(draft.spec.ring, draft.counters.ends)
         age, next_age = draft.kept[AGE], draft.counters.more[NEXT_AGE]
         slots, handles, *flags = windows.expand(
             ops, self.rule, lanes, age, next_age, starts, draws, live, self.by_trajectory
         )
+        real = flags[0][:, 0]
+        told = [ops.where(real, x, ops.full_like(x, 0)) for x in (weights, probabilities)]
         if self.flat:
             handles, flags = handles.reshape(-1), [flag.reshape(-1) for flag in flags]
-        told = [ops.where(live, x, ops.full_like(x, 0)) for x in (weights, probabilities)]
         return slots.reshape(-1), Drawn(handles, *told, *flags)
 
 
