@@ -10,7 +10,11 @@ from typing import Any
 import jax
 from jax import lax
 
-HANDLERS = {"xla": ("add", "draw", "threefry", "update"), "xla_parts": ("descend", "read", "set_leaves", "store")}
+HANDLERS = {
+    "xla": ("add", "draw", "threefry", "update"),
+    "xla_parts": ("descend", "importance_weights", "read", "set_leaves", "store", "stored_values"),
+    "xla_rings": ("changed", "expand", "plan_write", "step_ages", "weights_at"),
+}
 """The modules of `functional_rb.native` with kernels for XLA, and which these are."""
 
 
