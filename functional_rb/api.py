@@ -123,7 +123,8 @@ def init(backend: Backend, spec: BufferSpec, device: Any = None, items: Any = No
 
     Raises:
         TypeError: if `spec` is no `BufferSpec`, or the backend lacks a dtype of it, naming the leaf.
-        ValueError: if an `Immutable` buffer gets no items, or more than fit.
+        ValueError: if an `Immutable` buffer gets no items, or more than fit; if a `Reservoir` gets some, as there is no
+            key to draw by.
 
     Example:
         >>> state = rb.init(frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4))
@@ -139,6 +140,7 @@ def init(backend: Backend, spec: BufferSpec, device: Any = None, items: Any = No
     if items is None:
         checks.may_start_empty(spec)
         return state
+    checks.may_start_filled(spec)
     batch = checks.batch(spec, items, backend.convert, None, None)
     checks.fits_at_first(spec, batch.size)
     return backend.add(state, batch.leaves, batch.size, None, None, None)
@@ -253,7 +255,8 @@ def update(backend: Backend, state: State, indices: Any, priorities: Any = None,
     Args:
         state: the buffer.
         indices: int32 [B], handles from `sample.indices`. One whose item has been overwritten since is dropped and
-            counted in `stale(state)`. Of equal ones the last wins.
+            counted in `stale(state)`; -1, as of what could not be drawn, is just dropped. Of equal ones the last
+            wins.
         priorities: float32 [B], before alpha. A bad one (NaN, infinite, negative) is dropped and counted in
             `rejected(state)`: its item keeps its priority.
         items: a nest with some or all leaves of `spec.item`, each [B, *shape], to store in place of the old ones.
@@ -367,7 +370,9 @@ def size(backend: Backend, state: State) -> Array:
 
 
 def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
-    """Whether a batch of n can be drawn, a bool scalar: at least n items are stored and some can be drawn.
+    """Whether a batch of n can be drawn, a bool scalar.
+
+    That is, at least n items are stored and some can be drawn; of slices, which may come again, whether there is any.
 
     Args:
         state: the buffer.
@@ -433,7 +438,7 @@ def epochs(
         The state after each draw, and the sample. To go on with another state (after `update`, say), send it.
 
     Raises:
-        ValueError: for another sampler, or as `sample` does.
+        ValueError: for another sampler, a batch size of 0, or as `sample` does.
 
     Example:
         >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=8, sampler=frb.WithoutReplacement(shuffle=False))
@@ -442,7 +447,7 @@ def epochs(
         [[0.0, 1.0], [2.0, 3.0], [4.0]]
     """
     backend.check_state(state, "epochs")
-    checks.check_passes(state.spec)
+    checks.check_passes(state.spec, batch_size)
     wanted = int(passes(backend, state)) + checks.count("epochs", "n", n)
     while int(passes(backend, state)) < wanted:
         key, now = backend.split(key)

@@ -8,9 +8,12 @@ from typing import Any
 from functional_rb import counters, layout, ring
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays, Draft
-from functional_rb.ops import Array, Ops
+from functional_rb.ops import Array, Ops, settled
 from functional_rb.samplers.base import Batch, Drawn, Duplicates
 from functional_rb.state import State
+
+NOTHING = -1
+"""The handle of what could not be drawn."""
 
 
 def init(ops: Ops, spec: BufferSpec, device: Any = None) -> Arrays:
@@ -66,11 +69,14 @@ def draw(
     """
     draft = Draft.of(state, spec)
     slots, drawn = spec.sampler.draw(ops, draft, draws, beta, batch)
+    told = [x for x in drawn if x is not None]
+    slots, *told = settled(ops, slots, *told)
+    drawn = Drawn(*(None if x is None else told.pop(0) for x in drawn))
     leaves = layout.read(ops, spec.layout, draft.rows, draft.wide, slots)
     lead = spec.sampler.leading_shape(batch)
     if lead != (batch,):
         leaves = [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
-    return draft.finish(ops), leaves, drawn
+    return draft.finish(ops, leaves), leaves, drawn
 
 
 def update(
@@ -91,7 +97,8 @@ def update(
         _rewrite(ops, draft, batch, replacements)
     if priorities is not None:
         spec.sampler.updated(ops, draft, batch, priorities)
-    stale = ring.saturating_add(ops, draft.counters.stale, ops.count(~live))
+    # -1 stands for what could not be drawn, so it names nothing that was there.
+    stale = ring.saturating_add(ops, draft.counters.stale, ops.count(~live & (wanted != NOTHING)))
     draft.counters = draft.counters.replace(stale=stale)
     return draft.finish(ops)
 

@@ -45,7 +45,7 @@ class BufferSpec:
         >>> from functional_rb import Unbounded
         >>> spec = BufferSpec(item={"obs": Unbounded((3,)), "reward": Unbounded(())}, capacity=100)
         >>> spec.item["obs"].shape, spec.sampler, spec.item_bytes
-        ((3,), Uniform(), 16)
+        ((3,), Uniform(max_times_sampled=None), 16)
     """
 
     item: Any

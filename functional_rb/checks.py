@@ -244,13 +244,15 @@ def check_beta(spec: BufferSpec, beta: Any) -> None:
         raise ValueError(f"beta: expected a scalar, got shape {tuple(beta.shape)}; give beta[()] or one number")
 
 
-def check_passes(spec: BufferSpec) -> None:
-    """Refuse to go through a buffer whose sampler has no passes."""
+def check_passes(spec: BufferSpec, given: Any) -> None:
+    """Refuse to go through a buffer whose sampler has no passes, or in batches of nothing, which never ends."""
     if PASSES not in dict(spec.counter_names):
         raise ValueError(
             f"epochs: the sampler {spec.sampler} draws with replacement; "
             f"use BufferSpec(sampler=frb.WithoutReplacement())"
         )
+    if batch_size(spec, given) == 0:
+        raise ValueError("epochs: expected batch_size >= 1, got 0")
 
 
 def crop(names: Sequence[str], arrays: Sequence[Any], length: Any) -> int:
@@ -291,6 +293,14 @@ def may_start_empty(spec: BufferSpec) -> None:
     """Refuse a dataset without data."""
     if isinstance(spec.writer, Immutable):
         raise ValueError("init: an Immutable buffer is filled as it is made; give rb.init(spec, items=...)")
+
+
+def may_start_filled(spec: BufferSpec) -> None:
+    """Refuse items for a writer that draws: `init` has no key for it."""
+    if spec.writer.words:
+        raise ValueError(
+            f"init: {spec.writer} draws which items to keep; give them to rb.add(state, items, key=key) instead"
+        )
 
 
 def fits_at_first(spec: BufferSpec, rows: int) -> None:

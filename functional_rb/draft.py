@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from functional_rb import counters, handles
@@ -53,11 +54,14 @@ class Draft:
         origin = numbers, state.counters
         return cls(spec, state.rows, state.wide, state.tree, dict(state.kept), numbers, origin)
 
-    def finish(self, ops: Ops) -> Arrays:
-        """The arrays of the new state."""
+    def finish(self, ops: Ops, after: Sequence[Array] = ()) -> Arrays:
+        """The arrays of the new state. Who goes on with it comes after all of this, and after `after`."""
         numbers, vector = self.origin
         if self.counters is not numbers:
             vector = counters.write(ops, self.spec, self.counters)
+        if ops.native is not None:
+            trees = [] if self.tree is None else [self.tree]
+            (vector,) = ops.native.settle([vector], [self.rows, *self.wide, *trees, *self.kept.values(), *after])
         return Arrays(self.rows, self.wide, self.tree, vector, self.kept)
 
     @property

@@ -42,7 +42,7 @@ def shape(capacity: int) -> tuple[int, int]:
 
     Example:
         >>> shape(1_000_003)
-        (66671, 16)
+        (66670, 16)
     """
     return sum(level.rows for level in _levels(capacity)), FANOUT
 

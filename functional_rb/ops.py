@@ -30,6 +30,14 @@ class Native(Protocol):
         """`sum_tree.set_leaves`."""
         ...
 
+    def settle(self, arrays: Sequence[Array], after: Sequence[Array]) -> list[Array]:
+        """The same arrays, for who uses them from now on: they and `after` are computed before.
+
+        XLA orders what it does by data alone, and computes small things again where they are used. A read that is
+        used late would so come after the next write to what it read, and XLA would copy that for it.
+        """
+        ...
+
     def read(self, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> list[Array]:
         """`layout.read`: the leaves [B, *shape] that lie in slots int32 [B]."""
         ...
@@ -173,3 +181,8 @@ class Ops(Protocol):
     def mul_wide(self, a: Array, b: Array) -> tuple[Array, Array]:
         """The 62-bit product of int32 that are not negative, as `high * 2^31 + low`."""
         ...
+
+
+def settled(ops: Ops, *arrays: Array) -> Sequence[Array]:
+    """The same arrays, computed before whatever depends on them; see `Native.settle`."""
+    return arrays if ops.native is None else ops.native.settle(arrays, ())

@@ -157,9 +157,12 @@ def _sample(
 
 
 def _changes(state: State, arrays: Arrays) -> dict[str, Any]:
-    """What of a state a sampler has exchanged: a jitted function would copy what it only hands through."""
+    """What of a state a sampler has exchanged: a jitted function would copy what it only hands through.
+
+    While tracing, the counters at least, for what they wait for; see `Native.settle`.
+    """
     if not state.spec.sampler.remembers:
-        return {}
+        return {"counters": arrays.counters, "kept": {}}
     changed = {name: x for name, x in arrays.kept.items() if x is not state.kept[name]}
     return {"tree": arrays.tree, "counters": arrays.counters, "kept": changed}
 
@@ -173,7 +176,7 @@ def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, 
         checks.check_nonempty(
             spec, bool(np.asarray(drawn.handles).max() >= 0), int(np.asarray(state.counters)[counters.SIZE])
         )
-    if changed:
+    if spec.sampler.remembers or isinstance(state.counters, jax.core.Tracer):
         state = dataclasses.replace(state, **changed | {"kept": state.kept | changed["kept"]})
     return state, leaves, drawn
 

@@ -19,8 +19,9 @@ from functional_rb.draft import Arrays
 from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.state import State
-from jax_backend import ops
+from jax_backend import kernel_ops, ops
 from jax_backend.choose import choose
+from jax_backend.parts import settle
 
 HAVE_KERNELS = importlib.util.find_spec("numba") is not None
 
@@ -94,7 +95,12 @@ def draw(
         return found[:-3], Drawn(*found[-3:])
 
     arrays = _arrays(state)
-    return (arrays, *choose(kernel if kernels and batch else None, core, arrays, draws, beta))
+    leaves, drawn = choose(kernel if kernels and batch else None, core, arrays, draws, beta)
+    if kernels:
+        # What is written to the state that is returned comes after this read: else XLA might copy the storage.
+        (counters,) = settle([arrays.counters], [*leaves, *drawn[:3]])
+        arrays = arrays._replace(counters=counters)
+    return arrays, leaves, drawn
 
 
 def update(
@@ -129,7 +135,7 @@ def update(
 
 def parts(kernels: bool) -> Ops:
     """The primitives for what the whole-function kernels do not know: with kernels for parts of it, where there are."""
-    return ops
+    return kernel_ops if kernels else ops
 
 
 def _arrays(state: State) -> Arrays:

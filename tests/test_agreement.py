@@ -6,6 +6,7 @@ the kernels under torch. Nothing is allowed a rounding: all are integers or sums
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -57,20 +58,20 @@ class OnJax:
     def __init__(self, spec: frb.BufferSpec, cursor: int, use_kernels: bool) -> None:
         counters = jnp.asarray(np.array([cursor, 0, 0, 0, 0], np.int32))
         empty = jax_backend.init(spec)
-        self.state = frb.State(empty.rows, empty.wide, empty.tree, counters, spec)
+        self.state = dataclasses.replace(empty, counters=counters)
         self.kernels = use_kernels
 
     def add(self, leaves: Leaves, mask: np.ndarray | None, priorities: np.ndarray | None) -> None:
         batch = len(leaves["n"])
         arrays = [jnp.asarray(leaves[name]) for name in ITEM]
-        self.state = jax_execute._add(self.state, arrays, batch, mask, priorities, self.kernels)
+        self.state = jax_execute._add(self.state, arrays, batch, mask, priorities, None, self.kernels)
 
     def update(self, handles: np.ndarray, priorities: np.ndarray | None, replaced: Mapping[int, np.ndarray]) -> None:
         self.state = jax_execute._update(self.state, jnp.asarray(handles), priorities, dict(replaced), self.kernels)
 
     def draw(self, draws: np.ndarray, beta: np.ndarray) -> Drawn:
         leaves, drawn = _jax_draw(self.state, draws, beta, self.kernels)
-        return Drawn([np.asarray(leaf) for leaf in leaves], *(np.asarray(x) for x in drawn))
+        return Drawn([np.asarray(leaf) for leaf in leaves], *(np.asarray(x) for x in drawn[:3]))
 
     def arrays(self) -> list[np.ndarray]:
         state = self.state
@@ -80,7 +81,7 @@ class OnJax:
 
 @functools.partial(jax.jit, static_argnums=3)
 def _jax_draw(state: Any, draws: jax.Array, beta: jax.Array, use_kernels: bool) -> Any:
-    return twins.draw(state, draws, beta, use_kernels)
+    return twins.draw(state, draws, beta, len(draws), use_kernels)[1:]
 
 
 class OnTorchOperations:
@@ -104,8 +105,9 @@ class OnTorchOperations:
         )
 
     def draw(self, draws: np.ndarray, beta: np.ndarray) -> Drawn:
-        leaves, drawn = buffer.draw(torch_ops, self.state, self.spec, torch.from_numpy(draws), torch.tensor(beta))
-        return Drawn([leaf.numpy() for leaf in leaves], *(x.numpy() for x in drawn))
+        arrays, batch = (torch.from_numpy(draws), torch.tensor(beta)), len(draws)
+        _, leaves, drawn = buffer.draw(torch_ops, self.state, self.spec, *arrays, batch)
+        return Drawn([leaf.numpy() for leaf in leaves], *(x.numpy() for x in drawn[:3]))
 
     def arrays(self) -> list[np.ndarray]:
         return _numpy_arrays(self.state)
@@ -146,7 +148,8 @@ class OnTorchKernels:
         return drawn
 
     def arrays(self) -> list[np.ndarray]:
-        return _numpy_arrays(Arrays(self.state.rows, self.state.wide, self.state.tree, self.state.counters))
+        state = self.state
+        return _numpy_arrays(Arrays(state.rows, state.wide, state.tree, state.counters, {}))
 
 
 def _tensor(array: np.ndarray | None) -> torch.Tensor | None:
@@ -209,8 +212,7 @@ def test_the_same_history_gives_the_same_bits(data: st.DataObject) -> None:
             assert len(arrays) == len(expected)
             for first, other in zip(expected, arrays, strict=True):
                 same_bytes(first, other)
-        shape = (DRAWN, spec.sampler.words(spec.capacity))
-        draws = data.draw(hnp.arrays(np.int32, shape, elements=words), "draws")
+        draws = data.draw(hnp.arrays(np.int32, spec.sampler.draw_shape(spec, DRAWN), elements=words), "draws")
         beta = np.array(data.draw(betas, "beta"), np.float32)
         drawn, *rest = (way.draw(draws, beta) for way in ways)
         if drawn.handles[0] < 0:  # nothing could be drawn: what the leaves hold then is nobody's business

@@ -20,6 +20,7 @@ import torch
 
 import functional_rb as frb
 from functional_rb import power, ring, sum_tree
+from functional_rb.draft import Arrays, Draft
 from functional_rb.native import kernels, plan
 from functional_rb.samplers import DRAW_LIMIT
 from functional_rb.sum_tree import FANOUT, RESOLUTION
@@ -201,17 +202,23 @@ def test_probabilities_told_are_those_drawn() -> None:
     tree = tree_of(priorities)
     positive = np.arange(4097, dtype=np.int32)
     draws = edge_draws(intervals(tree, 4097), positive, last=False)
-    counters = ring.Counters(*(torch.tensor(n, dtype=torch.int32) for n in (4097, 4097, 0, 0, 0)))
-    _, drawn = frb.Prioritized().draw(
-        torch_ops, torch.from_numpy(tree), counters, 4097, torch.from_numpy(draws), torch.tensor(0.4)
-    )
+    spec = frb.BufferSpec({}, 4097, frb.Prioritized())
+    counters = torch.tensor([4097, 4097, 0, 0, 0], dtype=torch.int32)
+    draft = draft_of(spec, torch.from_numpy(tree), counters)
+    _, drawn = spec.sampler.draw(torch_ops, draft, torch.from_numpy(draws), torch.tensor(0.4), len(draws))
     exact = probabilities(intervals(tree, 4097), positive)
     np.testing.assert_allclose(drawn.probabilities.numpy(), exact, rtol=2e-5, atol=1e-10)
 
 
+def draft_of(spec: frb.BufferSpec, tree: Any, counters: Any) -> Draft:
+    """What a sampler draws from, of a buffer whose items are empty."""
+    return Draft.of(Arrays(None, (), tree, counters, {}), spec)
+
+
 @functools.partial(jax.jit, static_argnums=2)
 def jax_uniform(draws: jax.Array, counters: jax.Array, capacity: int) -> Any:
-    return frb.Uniform().draw(jax_ops, None, ring.read(counters), capacity, draws, jnp.float32(0))
+    spec = frb.BufferSpec({}, capacity)
+    return spec.sampler.draw(jax_ops, draft_of(spec, None, counters), draws, jnp.float32(0), len(draws))
 
 
 def uniform_by(library: str, draws: Ints, counters: Ints, capacity: int) -> tuple[Ints, Ints]:
@@ -221,11 +228,12 @@ def uniform_by(library: str, draws: Ints, counters: Ints, capacity: int) -> tupl
         encoded = plan.encode(frb.BufferSpec({}, capacity))
         kernels.draw_uniform(encoded, counters, draws, slots, handles, weights, chances)
     elif library == "jax":
-        slots, (handles, weights, chances) = jax.device_get(jax_uniform(draws, counters, capacity))
+        slots, (handles, weights, chances, *_) = jax.device_get(jax_uniform(draws, counters, capacity))
     else:
-        read = ring.read(torch.from_numpy(counters))
-        slots, drawn = frb.Uniform().draw(torch_ops, None, read, capacity, torch.from_numpy(draws), torch.tensor(0.0))
-        slots, handles, weights, chances = (x.numpy() for x in (slots, *drawn))
+        spec = frb.BufferSpec({}, capacity)
+        draft = draft_of(spec, None, torch.from_numpy(counters))
+        found, drawn = spec.sampler.draw(torch_ops, draft, torch.from_numpy(draws), torch.tensor(0.0), len(draws))
+        slots, handles, weights, chances = (x.numpy() for x in (found, *drawn[:3]))
     assert (weights == 1).all()
     np.testing.assert_allclose(chances, 1 / int(counters[1]), rtol=1.2e-7)
     return slots, handles

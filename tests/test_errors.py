@@ -403,12 +403,12 @@ def test_sample_refuses(refusals: Refusals) -> None:
 @pytest.mark.parametrize("backend", EAGER, indirect=True)
 def test_uniform_buffers_refuse_priorities_and_beta(backend: Backend) -> None:
     refusals = Refusals(backend, UNIFORM)
-    remedy = r"the sampler is Uniform\(\); use BufferSpec\(sampler=frb\.Prioritized\(\)\)"
+    remedy = r"the sampler is Uniform\(max_times_sampled=None\); use BufferSpec\(sampler=frb\.Prioritized\(\)\)"
     refusals.check(
         lambda s: backend.add(s, batch(4), None, floats(4)), VALUE, "add: priorities were given, but " + remedy
     )
     refusals.check(lambda s: backend.update(s, handles(2), floats(2)), VALUE, "update: priorities .*" + remedy)
-    message = r"sample: beta was given, but the sampler is Uniform\(\), whose weights are all 1"
+    message = r"sample: beta was given, but the sampler is Uniform\(max_times_sampled=None\), whose weights are all 1"
     refusals.check(lambda s: backend.rb.sample(s, backend.rb.key(0), 2, beta=0.5), VALUE, message)
 
 
@@ -524,6 +524,18 @@ def test_init_refuses(library: Backend) -> None:
     for wrong in (ITEM, None, frb.Unbounded(()), frb.BufferSpec):
         with pytest.raises(TypeError, match=r"init: expected a BufferSpec, got \w+; write rb\.init\(frb\.BufferSpec"):
             library.rb.init(wrong)
+
+
+def test_init_without_a_key_refuses_items_for_a_writer_that_draws(library: Backend) -> None:
+    spec = frb.BufferSpec(ITEM, 6, writer=frb.Reservoir())
+    with pytest.raises(ValueError, match=r"init: Reservoir\(\) draws which items to keep; give them to rb\.add"):
+        library.rb.init(spec, items=batch(3))
+
+
+def test_epochs_refuses_batches_of_nothing(library: Backend) -> None:
+    state = library.rb.init(frb.BufferSpec(ITEM, 6, frb.WithoutReplacement()), items=batch(3))
+    with pytest.raises(ValueError, match=r"epochs: expected batch_size >= 1, got 0"):
+        next(library.rb.epochs(state, library.rb.key(0), 0))
 
 
 def test_can_sample_refuses(library: Backend) -> None:

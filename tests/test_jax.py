@@ -406,7 +406,7 @@ def test_64_bit_leaves_in_the_64_bit_mode(kernels: bool, sampler: Any, capacity:
         priorities = None if isinstance(sampler, frb.Uniform) else sample.weights
         state = rb.update(state, sample.indices, priorities, {"n": sample.items["n"]})
         assert [leaf.dtype.name for leaf in (state.rows, state.counters)] == ["int32", "int32"]
-        assert [leaf.dtype.name for leaf in sample[1:]] == ["int32", "float32", "float32"]
+        assert [leaf.dtype.name for leaf in sample[1:4]] == ["int32", "float32", "float32"]
         items = jax.tree.map(np.asarray, rb.items(state))
         for leaf, given in zip(jax.tree.leaves(items), jax.tree.leaves(LONG_BATCH), strict=True):
             assert leaf.dtype == given.dtype
@@ -448,7 +448,7 @@ for i in range(4):
     state = rb.add(state, batch, mask=rng.random(8) < 0.7)
     state, sample = rb.sample(state, rb.key(i), 6)
     state = rb.update(state, sample.indices, rng.exponential(size=6).astype(np.float32), {"n": sample.items["n"]})
-parts = [state.rows, *state.wide, state.tree, state.counters, *sample[1:], *sample.items.values()]
+parts = [state.rows, *state.wide, state.tree, state.counters, *sample[1:4], *sample.items.values()]
 sys.stdout.write("".join(np.asarray(part).tobytes().hex() for part in parts))
 """
 

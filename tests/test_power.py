@@ -18,6 +18,7 @@ import torch
 import functional_rb as frb
 from functional_rb import power, samplers
 from functional_rb.native import fixed, plan
+from functional_rb.samplers.weights import stored_value
 from jax_backend import ops as jax_ops
 from tests.backends import Backend
 from torch_backend import ops as torch_ops
@@ -44,12 +45,12 @@ def _weights(values: Any, smallest: Any, beta: Any, out: Any) -> None:
 
 
 def by_jax(x: Floats, alpha: float) -> Floats:
-    stored = jax.jit(lambda p: frb.Prioritized(alpha=alpha).stored_value(jax_ops, p)[0])
+    stored = jax.jit(lambda p: stored_value(jax_ops, p, alpha)[0])
     return np.asarray(stored(x))
 
 
 def by_torch(x: Floats, alpha: float) -> Floats:
-    return frb.Prioritized(alpha=alpha).stored_value(torch_ops, torch.from_numpy(x))[0].numpy()
+    return stored_value(torch_ops, torch.from_numpy(x), alpha)[0].numpy()
 
 
 def by_numba(x: Floats, alpha: float) -> Floats:
@@ -148,7 +149,7 @@ def test_bad_priorities_are_told_apart(ops: Any) -> None:
     x = np.float32([np.nan, -np.nan, np.inf, -np.inf, -1, -1e-45, 0, -0.0, 1e-45, 1, 3.4e38])
     x = np.concatenate([x, np.array([0x7F800001, -4194304], np.int32).view(np.float32)])  # NaNs of other payloads
     array = torch.from_numpy(x) if ops is torch_ops else jnp.asarray(x)
-    _, good = frb.Prioritized().stored_value(ops, array)
+    _, good = stored_value(ops, array, 0.6)
     expected = np.isfinite(x) & (x >= 0)
     assert np.asarray(good).tolist() == expected.tolist()
     assert (by_numba(x, 0.6) >= 0).tolist() == expected.tolist()

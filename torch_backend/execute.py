@@ -170,7 +170,7 @@ def add(
     version, spec = readable(state), state.spec
     with locked(version):
         memory = version.own()
-        leaves, mask, priorities = place_add(spec, memory.rows.device, leaves, batch, mask, priorities)
+        leaves, mask, priorities = place_add(spec, memory.rows.device, leaves, batch, mask, priorities, key)
         if batch == 0:
             return state
         counters = state._counters
@@ -190,8 +190,11 @@ def place_add(
     batch: int,
     mask: torch.Tensor | None,
     priorities: torch.Tensor | None,
+    key: torch.Tensor | None,
 ) -> tuple[list[torch.Tensor], torch.Tensor | None, torch.Tensor | None]:
     """The checked inputs of `add`, contiguous and on the state's device."""
+    if key is not None:
+        random.check_key(key)
     return (
         _place_leaves(spec, leaves, device),
         _place_some("mask", mask, device, batch),
@@ -224,7 +227,6 @@ def write(
     with torch.no_grad():
         draws = None
         if key is not None and spec.writer.words:
-            random.check_key(key)
             draws = random.draws(key.to(memory.rows.device), batch, spec.writer.words)
         primitives, arrays = _primitives(memory, saved), _arrays(memory, counters)
         return _written(memory, buffer.add(primitives, arrays, spec, leaves, batch, mask, priorities, draws))
@@ -273,7 +275,11 @@ def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[
         target = version.writable()
         saved = Log() if target is memory else None
         following = version.succeed(target, saved)
-        counters, leaves, drawn = draw(spec, target, state._counters, key, batch, beta, saved)
+        try:
+            counters, leaves, drawn = draw(spec, target, state._counters, key, batch, beta, saved)
+        except ValueError:  # nothing could be drawn, so nothing was changed either
+            version.recall()
+            raise
         version.settle()
         return State(following, counters, spec), leaves, drawn
 
@@ -314,7 +320,9 @@ def draw(
 
 def _is_batched(value: Any) -> bool:
     """Whether `torch.func.vmap` hands many values in as one."""
-    return isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+    if torch.compiler.is_compiling() or not isinstance(value, torch.Tensor):
+        return False
+    return torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
 def update(

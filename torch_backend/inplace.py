@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from functional_rb import api, checks
+from functional_rb import api
 from functional_rb.state import Sample
-from torch_backend import execute, functions, random
-from torch_backend.memory import Memory, forget_dead
+from torch_backend import execute, random
+from torch_backend.memory import Memory, Version, forget_dead
 from torch_backend.state import State, readable
 
 
@@ -36,15 +36,7 @@ def own_(state: State) -> State:
         (0, 1)
     """
     execute.check_state(state, "own_")
-    version = readable(state)
-    with version.lock:
-        memory = version.own()
-        forget_dead(memory)
-        if memory.pinned or memory.shared:
-            version = version.succeed(memory.copy(), None)
-        owned = State(version, state._counters, state.spec)
-    state._consume()
-    return owned
+    return _followed_by(state, _owner(state), state._counters)
 
 
 def add_(state: State, items: Any, mask: Any = None, priorities: Any = None, key: torch.Tensor | None = None) -> State:
@@ -68,11 +60,11 @@ def add_(state: State, items: Any, mask: Any = None, priorities: Any = None, key
     """
     leaves, size, mask, priorities, key = api.check_add(execute, state, items, mask, priorities, key, "add_")
     counters = state._counters
-    leaves, mask, priorities = execute.place_add(state.spec, counters.device, leaves, size, mask, priorities)
-    state, memory = _take_over(state, "add_")
+    leaves, mask, priorities = execute.place_add(state.spec, counters.device, leaves, size, mask, priorities, key)
+    version, memory = _take_over(state, "add_")
     if size:
         counters = execute.write(state.spec, memory, counters, leaves, size, mask, priorities, key)
-    return _followed_by(state, counters)
+    return _followed_by(state, version, counters)
 
 
 def sample_(
@@ -95,17 +87,16 @@ def sample_(
         >>> sample.items[0].tolist()
         [1.0, 1.0, 1.0]
     """
-    if not state.spec.sampler.remembers:
-        _, sample = functions.sample(state, key, batch_size, beta)
-        return _followed_by(state, state._counters), sample
     size, beta = api.check_sample(execute, state, batch_size, beta)
-    spec = state.spec
     random.check_key(key)
-    if not torch.compiler.is_compiling():  # before the state is consumed
-        checks.check_nonempty(spec, bool(functions.can_sample(state, 1)), int(functions.size(state)))
-    state, memory = _take_over(state, "sample_")
-    counters, leaves, drawn = execute.draw(spec, memory, state._counters, key, size, beta)
-    return _followed_by(state, counters), api.as_sample(execute, spec, size, leaves, drawn)
+    spec, version, counters = state.spec, readable(state), state._counters
+    if spec.sampler.remembers and size:
+        version, memory = _take_over(state, "sample_")
+        counters, leaves, drawn = execute.draw(spec, memory, counters, key, size, beta)
+    else:
+        _, leaves, drawn = execute.sample(state, key, size, beta)
+    # Consumed only now: where nothing can be drawn, that is an error, and nothing has changed.
+    return _followed_by(state, version, counters), api.as_sample(execute, spec, size, leaves, drawn)
 
 
 def update_(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
@@ -131,26 +122,37 @@ def update_(state: State, indices: Any, priorities: Any = None, items: Any = Non
     indices, priorities, replacements = execute.place_update(
         state.spec, state._counters.device, indices, priorities, replacements
     )
-    state, memory = _take_over(state, "update_")
+    version, memory = _take_over(state, "update_")
     counters = execute.rewrite(state.spec, memory, state._counters, indices, priorities, replacements)
-    return _followed_by(state, counters)
+    return _followed_by(state, version, counters)
 
 
-def _take_over(state: State, function: str) -> tuple[State, Memory]:
-    """A state that alone owns its memory, and that memory."""
+def _take_over(state: State, function: str) -> tuple[Version, Memory]:
+    """A version of the state's value that alone owns its memory, and that memory."""
     if not torch.compiler.is_compiling():
-        state = own_(state)
-        return state, state._version.own()
-    memory = readable(state).memory
+        version = _owner(state)
+        return version, version.own()
+    version = readable(state)
+    memory = version.memory
     if memory is None or memory.pinned or memory.shared:
         raise ValueError(
             f"{function}: under torch.compile the state must be the only owner of its memory, but older states "
             f"or arrays given out still need it; call state = rb.own_(state) before the compiled function"
         )
-    return state, memory
+    return version, memory
 
 
-def _followed_by(state: State, counters: torch.Tensor) -> State:
-    following = State(state._version, counters, state.spec)
+def _owner(state: State) -> Version:
+    """The state's version, or one with a copy of its memory if that is not its own."""
+    version = readable(state)
+    with version.lock:
+        memory = version.own()
+        forget_dead(memory)
+        return version.succeed(memory.copy(), None) if memory.pinned or memory.shared else version
+
+
+def _followed_by(state: State, version: Version, counters: torch.Tensor) -> State:
+    """The next state, with the given one consumed."""
+    following = State(version, counters, state.spec)
     state._consume()
     return following

@@ -209,6 +209,14 @@ class Version:
             _remember(memory, self, saved.nbytes)
         return following
 
+    def recall(self) -> None:
+        """Take the memory back from a next version that nobody has seen, and that has changed nothing."""
+        if self.next is not None:
+            memory = self.next.own()
+            if memory.history and memory.history[-1][0]() is self:
+                memory.retained -= memory.history.pop()[1]
+            self.memory, self.saved, self.next = memory, None, None
+
     def settle(self) -> None:
         """Count what the next version has saved for this one since it took the memory over."""
         if self.next is None or self.saved is None or self.next.memory is None:

@@ -43,6 +43,11 @@ def set_leaves(tree: torch.Tensor, capacity: int, leaves: torch.Tensor, values: 
     return tree
 
 
+def settle(arrays: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same arrays: torch computes one thing after the other."""
+    return list(arrays)
+
+
 def read(layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots: torch.Tensor) -> list[torch.Tensor]:
     """`layout.read`: the leaves [B, *shape] in slots int32 [B]."""
     slots = _ready(slots, torch.int32)

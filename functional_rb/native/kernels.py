@@ -389,7 +389,10 @@ def update(
             changed[count] = slot
             count += 1
     refresh(plan, tree, changed[:count])
-    stale = handles.size - live
+    named = np.int64(0)
+    for i in range(handles.size):
+        named += np.int64(handles[i] != -1)  # that stands for what could not be drawn
+    stale = named - live
     new_counters[CURSOR] = counters[CURSOR]
     new_counters[SIZE] = counters[SIZE]
     new_counters[REJECTED] = min(np.int64(counters[REJECTED]) + rejected, INT32_MAX)

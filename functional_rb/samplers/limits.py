@@ -9,7 +9,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from functional_rb import sum_tree
-from functional_rb.ops import Array, Ops
+from functional_rb.ops import Array, Ops, settled
 from functional_rb.samplers.base import Drawn, Duplicates, KeptArray
 from functional_rb.samplers.priorities import write_leaves
 
@@ -64,6 +64,8 @@ def spend(ops: Ops, draft: Draft, slots: Array, drawn: Drawn, limit: int | None)
     """Count draws; those beyond the limit within the batch are masked."""
     if limit is None:
         return drawn
+    slots, *told = settled(ops, slots, *drawn[:3])  # before the tree is written
+    drawn = Drawn(*told)
     times, drawable = draft.kept[TIMES], drawn.handles >= 0
     before, order = ops.take(times, slots), Duplicates.of(ops, slots)
     rank, count = _occurrences(ops, order, drawable)

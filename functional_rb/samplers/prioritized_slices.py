@@ -59,6 +59,10 @@ class PrioritizedSlices(Priorities, Trajectories):
         """No window, or no priority."""
         return f"begins a slice of {self.length} steps with a positive priority; add more, or update some"
 
+    def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
+        """Whether there is a window of positive priority: it may come again and again."""
+        return sum_tree.total(draft.known_tree) > 0
+
     def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
         """Ages and priorities of all steps."""
         return super().kept(spec) | {VALUE: KeptArray((spec.capacity,), "float32")}

@@ -6,7 +6,7 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING
 
-from functional_rb import ring
+from functional_rb import counters, ring
 from functional_rb.ops import Array, Ops
 from functional_rb.ring import Ends
 from functional_rb.samplers.base import Drawn, SamplerBase, need_one_lane, need_order
@@ -120,6 +120,6 @@ class Queue(SamplerBase):
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether so many items, or windows, are there."""
-        ends = draft.counters.ends
-        rounds = -(-n // ends.sizes.shape[0])
-        return ops.count(ends.sizes // (self.length or 1) >= rounds) == ends.sizes.shape[0]
+        sizes = draft.counters.ends.sizes
+        rounds = -(-n // sizes.shape[0])
+        return counters.total(ops, ops.minimum(sizes // (self.length or 1), ops.full_like(sizes, rounds))) >= n

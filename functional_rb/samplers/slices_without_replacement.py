@@ -162,6 +162,5 @@ class SlicesWithoutReplacement(Trajectories):
         return self.cut(ops, draft, starts, draws[:, 2:], drawn.weights, drawn.probabilities, live)
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """Whether so many steps are stored, and there is a window; with `drop_last`, enough for a batch of n."""
-        count = draft.counters.more[COUNT][0]
-        return (draft.size(ops) >= n) & (count >= (self.slices_of(n) if self.drop_last else 1))
+        """Whether there is a window; with `drop_last`, enough for a batch of n."""
+        return draft.counters.more[COUNT][0] >= (self.slices_of(n) if self.drop_last else 1)

@@ -1,0 +1,114 @@
+"""Writers that choose or refuse, under every sampler that goes with them, beside plain Python lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+import torch
+
+import functional_rb as frb
+from functional_rb import buffer
+from jax_backend import ops as jax_ops
+from tests.histories import STEP, WORD, Shapes, rows_of, run
+from tests.models import Model
+from tests.test_sampler_models import SCORED, in_order, passes, prioritized
+from torch_backend import ops as torch_ops
+
+ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 20), (1, 2, 3, 7), False)
+ON_JAX = Shapes((3, 8), (4,), True)
+writers = {
+    "best": st.builds(frb.MaxValue, st.just("score"), st.sampled_from(["sum", "mean", "max", "min"])),
+    "reservoir": st.just(frb.Reservoir()),
+    "full": st.just(frb.StopWhenFull()),
+    "dataset": st.just(frb.Immutable()),
+}
+
+
+@st.composite
+def specs(draw: st.DrawFn, kind: str) -> frb.BufferSpec:
+    """Buffers of few slots. Writers that choose take the items of all lanes together, in any number of slots."""
+    lanes = draw(st.sampled_from([None, 2, 3]))
+    capacity = draw(st.sampled_from([1, 4, 7, 17]))
+    writer = draw(writers[kind])
+    if writer.in_order:
+        capacity *= lanes or 1
+        sampler = draw(st.one_of(in_order["uniform"], prioritized, passes, in_order["recency"]))
+    else:
+        shuffled = st.builds(frb.WithoutReplacement, drop_last=st.booleans())
+        sampler = draw(st.one_of(in_order["uniform"], prioritized, shuffled))
+        capacity = max(capacity, lanes or 1)
+    return frb.BufferSpec(SCORED, capacity, sampler, writer, lanes=lanes)
+
+
+@pytest.mark.parametrize("kind", writers)
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(data=st.data())
+def test_on_torch(kind: str, data: st.DataObject) -> None:
+    variant = data.draw(st.sampled_from(["torch", "torch", "torch-core", "torch-inplace"]), "variant")
+    run(data, [variant], data.draw(specs(kind), "spec"), 14, ON_TORCH)
+
+
+ON_BOTH = [
+    frb.BufferSpec(SCORED, 7, frb.Prioritized(), frb.MaxValue("score", "mean"), lanes=2),
+    frb.BufferSpec(SCORED, 5, frb.WithoutReplacement(), frb.Reservoir()),
+]
+
+
+@pytest.mark.parametrize("spec", ON_BOTH, ids=lambda spec: type(spec.writer).__name__)
+@hypothesis.settings(max_examples=8)
+@hypothesis.given(data=st.data())
+def test_from_one_backend_to_the_other(spec: frb.BufferSpec, data: st.DataObject) -> None:
+    run(data, ["jax", "torch"], spec, 16, ON_JAX)
+
+
+@hypothesis.settings(max_examples=8)
+@hypothesis.given(data=st.data())
+def test_refused_while_traced(data: st.DataObject) -> None:
+    run(data, ["jax-jit"], frb.BufferSpec(STEP, 12, writer=frb.StopWhenFull(), lanes=2), 12, ON_JAX)
+
+
+CAPACITY, BATCH = 3, 6
+RESERVOIR = frb.BufferSpec(STEP, CAPACITY, writer=frb.Reservoir())
+words = st.sampled_from([0, WORD - 1, WORD // 2, WORD // 3]) | st.integers(0, WORD - 1)
+batches = st.tuples(hnp.arrays(np.int32, (BATCH, 2), elements=words), hnp.arrays(bool, BATCH) | st.none())
+
+
+@jax.jit
+def added_on_jax(arrays: Any, leaves: Any, mask: Any, draws: Any) -> Any:
+    return buffer.add(jax_ops, arrays, RESERVOIR, leaves, BATCH, mask, None, draws)
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(history=st.lists(batches, min_size=1, max_size=6))
+def test_a_reservoir_by_given_draws(history: list[tuple[np.ndarray, np.ndarray | None]]) -> None:
+    # Algorithm R, written out again in two lines: the model is seen to be right too.
+    model, expected, seen = Model(RESERVOIR), {}, 0
+    by_torch, by_jax = (buffer.init(ops, RESERVOIR) for ops in (torch_ops, jax_ops))
+    for turn, (draws, mask) in enumerate(history):
+        ids = np.arange(BATCH * turn, BATCH * (turn + 1), dtype=np.int32)
+        items = {"id": ids, "x": np.stack([ids, -ids], 1).astype(np.float32), "done": ids % 2 == 0}
+        leaves = [items[name] for name in RESERVOIR.names]
+        tensors = [torch.from_numpy(leaf) for leaf in leaves]
+        marks = None if mask is None else torch.from_numpy(mask)
+        by_torch = buffer.add(torch_ops, by_torch, RESERVOIR, tensors, BATCH, marks, None, torch.from_numpy(draws))
+        by_jax = added_on_jax(by_jax, leaves, mask, draws)
+        model.add(rows_of(items), [True] * BATCH if mask is None else mask.tolist(), None, draws)
+        for row in range(BATCH) if mask is None else np.flatnonzero(mask):
+            place = seen if seen < CAPACITY else (int(draws[row, 0]) * WORD + int(draws[row, 1])) * (seen + 1) >> 62
+            expected, seen = expected | ({place: int(ids[row])} if place < CAPACITY else {}), seen + 1
+        assert {step.slot: step.id for step in model.steps()} == expected
+        for arrays in (by_torch, by_jax):
+            size = int(arrays.counters[1])
+            assert size == min(seen, CAPACITY)
+            handles = np.asarray(arrays.kept["handle"])
+            assert handles[:size].tolist() == [step.handle for step in model.steps()]
+            stored = np.asarray(arrays.rows)
+            assert stored.tolist() == np.asarray(by_torch.rows).tolist()
+        found = buffer.get(torch_ops, by_torch, RESERVOIR, by_torch.kept["handle"][: len(expected)])
+        assert found[RESERVOIR.names.index("id")].tolist() == [expected[slot] for slot in range(len(expected))]
