@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from functional_rb import layout as layouts
-from functional_rb import ring as rings
+from functional_rb import ring as core_ring
 from functional_rb import sum_tree, windows
 from functional_rb.layout import Layout
 from functional_rb.ring import Ends, Ring, Write
@@ -162,7 +162,7 @@ def plan_write(ring: Ring, ends: Ends, batch: int, mask: jax.Array | None) -> Wr
     """`ring.plan_write`: mask bool [batch]."""
 
     def core(ends: Ends, mask: jax.Array | None) -> Write:
-        return rings.plan_write(ops, ring, ends, batch, mask)
+        return core_ring.plan_write(ops, ring, ends, batch, mask)
 
     def kernel(ends: Ends, mask: jax.Array | None) -> Write:
         from functional_rb.native import plan
@@ -176,7 +176,9 @@ def plan_write(ring: Ring, ends: Ends, batch: int, mask: jax.Array | None) -> Wr
         found = call(plan.encode_ring(ring), *ends, jnp.zeros((steps, 0), jnp.int32), given)
         slots, source, live, written, cursors, sizes = found
         after = Ends(cursors, sizes)
-        return Write(slots, None, None, written, after) if mask is None else Write(*found[:4], after, mask)
+        if mask is None:
+            return Write(slots, None, None, written, after)
+        return Write(slots, source, live, written, after, mask)
 
     write: Write = choose(kernel if batch else None, core, ends, mask, module="xla_rings")
     return write
@@ -191,17 +193,14 @@ def step_ages(
         return windows.step_ages(ops, next_age, written, begins=begins, ends=ends)
 
     def kernel(next_age: jax.Array, written: jax.Array, begins: Any, ends: Any) -> tuple[jax.Array, jax.Array]:
-        call = jax.ffi.ffi_call("functional_rb_step_ages", [_ints(*given.shape), _ints(*next_age.shape)])
+        shape = (begins if ends is None else ends).shape
+        call = jax.ffi.ffi_call("functional_rb_step_ages", [_ints(*shape), _ints(*next_age.shape)])
         nothing = jnp.zeros(0, jnp.bool_)
         marks = [nothing if x is None else x for x in (begins, ends)]
         ages, following = call(next_age, written, *marks)
         return ages, following
 
-    given = begins if ends is None else ends
-    assert given is not None
-    worth_it = given.shape[1]
-    found: tuple[jax.Array, jax.Array]
-    found = choose(kernel if worth_it else None, core, next_age, written, begins, ends, module="xla_rings")
+    found: tuple[jax.Array, jax.Array] = choose(kernel, core, next_age, written, begins, ends, module="xla_rings")
     return found
 
 
@@ -252,16 +251,17 @@ def expand(
 ) -> Slices:
     """`windows.expand`: slots int32 [S], draws int32 [S, 2], live bool [S] or None."""
 
-    def core(ends: Ends, age: jax.Array, *drawn: Any) -> Slices:
-        return windows.expand(ops, rule, Lanes(lanes.ring, ends), age, *drawn, by_trajectory)
+    def core(ends: Ends, age: Any, next_age: Any, slots: Any, draws: Any, live: Any) -> Slices:
+        rings = Lanes(lanes.ring, ends)
+        return windows.expand(ops, rule, rings, age, next_age, slots, draws, live, by_trajectory)
 
-    def kernel(ends: Ends, age: jax.Array, *drawn: Any) -> Slices:
+    def kernel(ends: Ends, *args: Any) -> Slices:
         from functional_rb.native import plan
 
         shape = (slots.shape[0], rule.length)
         call = jax.ffi.ffi_call("functional_rb_expand", [_ints(*shape)] * 2 + [_marks(*shape)] * 4)
-        given = drawn if live is not None else (*drawn[:-1], jnp.zeros(0, jnp.bool_))
-        return Slices(*call(plan.encode_windows(lanes.ring, rule, by_trajectory), *ends, age, *given))
+        given = args if live is not None else (*args[:-1], jnp.zeros(0, jnp.bool_))
+        return Slices(*call(plan.encode_windows(lanes.ring, rule, by_trajectory), *ends, *given))
 
     args = (lanes.ends, age, next_age, slots, draws, live)
     slices: Slices = choose(kernel if slots.shape[0] else None, core, *args, module="xla_rings")

@@ -183,7 +183,9 @@ def stored_values(plan: Any, priorities: Any, count: Any, values: Any, good: Any
 @compiled
 def importance_weights(values: Any, count: Any, smallest: Any, beta: Any, weights: Any) -> None:
     """`kernels.importance_weights`; smallest and beta are float32 [1]."""
-    kernels.importance_weights(floats(values, count), floats(smallest, 1)[0], floats(beta, 1)[0], floats(weights, count))
+    kernels.importance_weights(
+        floats(values, count), floats(smallest, 1)[0], floats(beta, 1)[0], floats(weights, count)
+    )
 
 
 @compiled

@@ -274,9 +274,7 @@ def count_steps(own: Any, place: Any, back: Any, start: Any, steps: Any, next_ag
 
 
 @compiled
-def name_steps(
-    plan: Any, cursor: Any, lane: Any, place: Any, back: Any, count: Any, slots: Any, handles: Any
-) -> None:
+def name_steps(plan: Any, cursor: Any, lane: Any, place: Any, back: Any, count: Any, slots: Any, handles: Any) -> None:
     """The slots and handles of so many steps from a place on, and of the padding behind them."""
     length = np.int64(plan[RING_LENGTH])
     turn = np.int64(np.uint32(cursor) // np.uint32(length))
