@@ -33,7 +33,7 @@ def take_over(
         TypeError: for a leaf that is no array, naming its path.
     """
     leaves, structure = nest.flatten(tree, _is_leaf)
-    taken = []
+    taken: list[Any] = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
         name = nest.show(path) if path else "the array"
         if leaf is None:  # a field of a `Sample` that its sampler has no use for
