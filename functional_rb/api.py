@@ -255,7 +255,8 @@ def update(backend: Backend, state: State, indices: Any, priorities: Any = None,
     Args:
         state: the buffer.
         indices: int32 [B], handles from `sample.indices`. One whose item has been overwritten since is dropped and
-            counted in `stale(state)`. Of equal ones the last wins.
+            counted in `stale(state)`; -1, as of what could not be drawn, is just dropped. Of equal ones the last
+            wins.
         priorities: float32 [B], before alpha. A bad one (NaN, infinite, negative) is dropped and counted in
             `rejected(state)`: its item keeps its priority.
         items: a nest with some or all leaves of `spec.item`, each [B, *shape], to store in place of the old ones.
@@ -265,7 +266,8 @@ def update(backend: Backend, state: State, indices: Any, priorities: Any = None,
 
     Raises:
         TypeError: for a dtype that does not fit.
-        ValueError: for a shape that does not fit, an unknown leaf, or priorities for a sampler that has none.
+        ValueError: for a shape that does not fit, an unknown leaf, priorities for a sampler that has none, or a leaf
+            that tells a sampler of slices where trajectories end.
 
     Example:
         >>> spec = frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4, sampler=frb.Prioritized(alpha=1.0))
@@ -369,7 +371,9 @@ def size(backend: Backend, state: State) -> Array:
 
 
 def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
-    """Whether a batch of n can be drawn, a bool scalar: at least n items are stored and some can be drawn.
+    """Whether a batch of n can be drawn, a bool scalar.
+
+    That is, at least n items are stored and some can be drawn; of slices, which may come again, whether there is any.
 
     Args:
         state: the buffer.

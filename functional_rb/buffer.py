@@ -12,6 +12,9 @@ from functional_rb.ops import Array, Ops, settled
 from functional_rb.samplers.base import Batch, Drawn, Duplicates
 from functional_rb.state import State
 
+NOTHING = -1
+"""The handle of what could not be drawn."""
+
 
 def init(ops: Ops, spec: BufferSpec, device: Any = None) -> Arrays:
     """An empty buffer."""
@@ -94,7 +97,8 @@ def update(
         _rewrite(ops, draft, batch, replacements)
     if priorities is not None:
         spec.sampler.updated(ops, draft, batch, priorities)
-    stale = ring.saturating_add(ops, draft.counters.stale, ops.count(~live))
+    # -1 stands for what could not be drawn, so it names nothing that was there.
+    stale = ring.saturating_add(ops, draft.counters.stale, ops.count(~live & (wanted != NOTHING)))
     draft.counters = draft.counters.replace(stale=stale)
     return draft.finish(ops)
 

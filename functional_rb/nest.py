@@ -75,9 +75,10 @@ def show_key(key: Key) -> str:
     """
     if isinstance(key, str):
         return key
-    if not isinstance(key, (tuple, list)) or not all(isinstance(part, (str, int)) for part in key):
+    parts: Any = key  # users give anything
+    if not isinstance(parts, (tuple, list)) or not all(isinstance(part, (str, int)) for part in parts):
         raise TypeError(f"expected the key of a leaf as a name, or a tuple of the names on the way to it, got {key!r}")
-    return show(tuple(key))
+    return show(tuple(parts))
 
 
 def position(names: tuple[str, ...], key: Key, who: str) -> int:

@@ -283,6 +283,10 @@ class Law:
         """Whether nothing can be drawn."""
         return not self.drawable(model)
 
+    def can(self, model: Model, n: int) -> bool:
+        """What `can_sample` says of a batch of n."""
+        return len(model.steps()) >= n and not self.refuses(model, 1)
+
     def leaves(self, model: Model) -> dict[int, float] | None:
         """What the tree should hold by slot, zeros left out; None for samplers whose tree is their own affair."""
         return None
@@ -395,6 +399,12 @@ class Consumed(Law):
         """No lane has a window."""
         return all(len(lane) < (self.sampler.length or 1) for lane in model.store.lanes)
 
+    def can(self, model: Model, n: int) -> bool:
+        """So many windows are there, taken from the lanes in turn."""
+        lanes = model.store.lanes
+        rounds = math.ceil(n / len(lanes))
+        return sum(min(len(lane) // (self.sampler.length or 1), rounds) for lane in lanes) >= n
+
     def check(self, model: Model, told: Told, beta: float | None) -> None:
         """Window w * lanes + e is the w-th of lane e."""
         length, lanes = self.sampler.length or 1, model.store.lanes
@@ -445,6 +455,10 @@ class Passes(Law):
         """Too few even for a new pass."""
         return len(self.names(model)) < self.whole(batch)
 
+    def chances(self, left: int) -> list[float]:
+        """Of one draw after the other, of so many that are left."""
+        return [1 / (left - k) if self.sampler.shuffle else 1.0 for k in range(left)]
+
     def check(self, model: Model, told: Told, beta: float | None) -> None:
         """From what is left, or from all."""
         batch = len(told.weights)
@@ -454,11 +468,9 @@ class Passes(Law):
         names = self.drawn(model, told)
         count = min(batch, len(self.left))
         assert len(names) == len(set(names)) == count
-        if getattr(self.sampler, "shuffle", True):
-            assert set(names) <= set(self.left)
-        else:
-            assert names == self.left[:count]
-        chances = [1 / (len(self.left) - k) if k < count else 0 for k in range(batch)]
+        assert set(names) <= set(self.left)
+        assert getattr(self.sampler, "shuffle", True) or names == self.left[:count]
+        chances = self.chances(len(self.left))[:count] + [0.0] * (batch - count)
         np.testing.assert_allclose(told.probabilities, chances, rtol=ROUNDING)
         np.testing.assert_array_equal(told.weights, np.arange(batch) < count)
         self.left = [name for name in self.left if name not in names]
@@ -512,9 +524,13 @@ class Windows(Law):
                 if allowed and begins % self.sampler.period == 0:
                     yield Window(inside, (steps[0].lane, episode), begins)
 
-    def drawable(self, model: Model) -> list[Window]:
+    def drawable(self, model: Model) -> list[Any]:
         """By default all."""
         return self.windows(model)
+
+    def can(self, model: Model, n: int) -> bool:
+        """They may come again."""
+        return bool(self.drawable(model))
 
     def found(self, model: Model, told: Told) -> list[Window]:
         """The windows that were drawn, one for each row that is not all padding; what is told of them is right."""
@@ -600,6 +616,11 @@ class PrioritizedWindows(Windows):
 class PassesOfWindows(Windows, Passes):
     """`SlicesWithoutReplacement`: passes through trajectories, or through windows by their first steps."""
 
+    def __init__(self, spec: frb.BufferSpec) -> None:
+        """No windows yet."""
+        super().__init__(spec)
+        self.last_start: dict[Any, int] = {}
+
     def name(self, window: Window) -> Any:
         """What is drawn once a pass."""
         return window.trajectory if self.sampler.weighting == "trajectory" else window.steps[0].id
@@ -608,13 +629,29 @@ class PassesOfWindows(Windows, Passes):
         """Of all windows."""
         return list(dict.fromkeys(self.name(window) for window in self.windows(model)))
 
+    def added(self, model: Model) -> None:
+        """A trajectory of which the last window's first step is gone has lost its place, whatever has come since."""
+        stored, before = {step.id for step in model.steps()}, self.left
+        self.left = [name for name in before if self.last_start[name] in stored]
+        self.passes += bool(before) and not self.left
+        Passes.added(self, model)
+        self.last_start = {self.name(window): window.steps[0].id for window in self.windows(model)}
+
     def drawn(self, model: Model, told: Told) -> list[Any]:
         """Of those drawn."""
         return [self.name(window) for window in self.found(model, told)]
 
-    def drawable(self, model: Model) -> list[Any]:
-        """All names."""
-        return self.names(model)
+    def refuses(self, model: Model, batch: int) -> bool:
+        """As for items."""
+        return Passes.refuses(self, model, batch)
+
+    def can(self, model: Model, n: int) -> bool:
+        """A short batch will do, where there are such."""
+        return not self.refuses(model, n // self.sampler.length if self.sampler.batch == "steps" else n)
+
+    def chances(self, left: int) -> list[float]:
+        """Of one draw after the other."""
+        return [1 / (left - k) for k in range(left)]
 
     def check(self, model: Model, told: Told, beta: float | None) -> None:
         """As for items."""
@@ -701,7 +738,7 @@ class Model:
         named = {step.handle: step for step in self.steps()}
         for row, handle in enumerate(handles):
             if handle not in named:
-                self.stale += 1
+                self.stale += handle != -1
                 continue
             step = named[handle]
             step.leaves = step.leaves | {name: leaf[row] for name, leaf in (items or {}).items()}

@@ -90,6 +90,7 @@ class Model:
 
     def update(
         self,
+        handles: Sequence[int],
         serials: Sequence[int | None],
         priorities: Sequence[float] | None,
         rewrite: Sequence[dict[int, bytes]],
@@ -97,7 +98,7 @@ class Model:
         for k, serial in enumerate(serials):
             entry = self.find(serial)
             if entry is None:
-                self.stale += 1
+                self.stale += handles[k] != -1
                 continue
             entry.leaves = tuple(rewrite[k].get(i, old) for i, old in enumerate(entry.leaves))
             if priorities is not None:
@@ -383,7 +384,7 @@ class Histories(RuleBasedStateMachine):
         after = backend.update(state, *companions, items)
         self.overwrite([*given, *(x for x in companions if x is not None)])
         model = copy.deepcopy(model)
-        model.update(self.serials(model, handles), None if new is None else new.tolist(), rewrite)
+        model.update(handles.tolist(), self.serials(model, handles), None if new is None else new.tolist(), rewrite)
         self.keep(after, backend, model)
 
     @rule(data=st.data())

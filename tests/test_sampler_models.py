@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -12,53 +14,39 @@ import pytest
 import functional_rb as frb
 from tests import backends
 from tests.backends import Backend
-from tests.histories import STEP, Shapes, run
+from tests.histories import STEP, Rng, Shapes, histories, pick, run, seeds
 
 WIDE = STEP | {"image": frb.Unbounded((1030,), "uint8")}
 SCORED = STEP | {"score": frb.Unbounded((2,))}
-limits = st.sampled_from([None, 1, 2, 5])
-prioritized = st.builds(
-    frb.Prioritized,
-    alpha=st.sampled_from([0.0, 0.6, 1.0]),
-    beta=st.sampled_from([0.0, 0.4, 1.0]),
-    new_priority=st.sampled_from(["live", "ever"]),
-    max_times_sampled=limits,
-)
-passes = st.builds(frb.WithoutReplacement, drop_last=st.booleans(), shuffle=st.booleans())
-in_order = {
-    "uniform": st.builds(frb.Uniform, max_times_sampled=limits),
-    "prioritized": prioritized,
-    "recency": st.builds(frb.Recency, strength=st.integers(1, 4)),
-    "passes": passes,
-    "queue": st.builds(frb.Queue, length=st.integers(1, 4)),
+LIMITS = [None, 1, 2, 2, 5]
+ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 20), (1, 2, 3, 7), False)
+ON_JAX = Shapes((8,), (4,), True)
+VARIANTS = ["torch", "torch", "torch-core", "torch-inplace"]
+SAMPLERS: dict[str, Callable[[Rng], Any]] = {
+    "uniform": lambda rng: frb.Uniform(pick(rng, LIMITS)),
+    "prioritized": lambda rng: frb.Prioritized(
+        pick(rng, [0.0, 0.6, 1.0]), pick(rng, [0.0, 0.4, 1.0]), pick(rng, ["live", "ever"]), pick(rng, LIMITS)
+    ),
+    "recency": lambda rng: frb.Recency(pick(rng, [1, 2, 3, 4])),
+    "shuffled": lambda rng: frb.WithoutReplacement(drop_last=pick(rng, [False, True])),
+    "in order": lambda rng: frb.WithoutReplacement(drop_last=pick(rng, [False, True]), shuffle=False),
+    "queue of windows": lambda rng: frb.Queue(pick(rng, [1, 2, 3, 4])),
+    "queue": lambda rng: frb.Queue(),
+    "fifo": lambda rng: frb.Fifo(pick(rng, LIMITS)),
+    "lifo": lambda rng: frb.Lifo(pick(rng, LIMITS)),
 }
-ordered = {
-    "fifo": st.builds(frb.Fifo, max_times_sampled=limits),
-    "lifo": st.builds(frb.Lifo, max_times_sampled=limits),
-    "queue": st.just(frb.Queue()),
-}
-ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 20), (1, 2, 3, 7, 16), False)
-ON_JAX = Shapes((3, 8), (4,), True)
+ONE_LANE = ("queue", "fifo", "lifo")
 
 
-@st.composite
-def specs(draw: st.DrawFn, sampler: Any, laned: bool = True) -> frb.BufferSpec:
-    """Buffers of few slots, so that histories go round many times."""
-    lanes = draw(st.sampled_from([None, 1, 2, 3])) if laned else None
-    length = draw(st.sampled_from([4, 5, 7, 16, 17]))
-    return frb.BufferSpec(
-        draw(st.sampled_from([STEP, STEP, STEP, WIDE])), length * (lanes or 1), draw(sampler), lanes=lanes
-    )
-
-
-@pytest.mark.parametrize("kind", [*in_order, "fifo", "lifo", "queue of items"])
-@hypothesis.settings(max_examples=25)
-@hypothesis.given(data=st.data())
-def test_on_torch(kind: str, data: st.DataObject) -> None:
-    laned = kind in in_order
-    sampler = in_order[kind] if laned else ordered[kind.split()[0]]
-    variant = data.draw(st.sampled_from(["torch", "torch", "torch-core", "torch-inplace"]), "variant")
-    run(data, [variant], data.draw(specs(sampler, laned), "spec"), 14, ON_TORCH)
+@pytest.mark.parametrize("kind", SAMPLERS)
+@histories(20)
+@hypothesis.given(rng=seeds)
+def test_on_torch(kind: str, rng: Rng) -> None:
+    # Few slots, so that histories go round many times.
+    lanes = None if kind in ONE_LANE else pick(rng, [None, 1, 2, 3])
+    capacity = pick(rng, [4, 5, 7, 16, 17]) * (lanes or 1)
+    spec = frb.BufferSpec(pick(rng, [STEP, STEP, STEP, WIDE]), capacity, SAMPLERS[kind](rng), lanes=lanes)
+    run(rng, [pick(rng, VARIANTS)], spec, 30, ON_TORCH)
 
 
 ON_BOTH = [
@@ -72,18 +60,18 @@ ON_BOTH = [
 
 
 @pytest.mark.parametrize("spec", ON_BOTH, ids=lambda spec: repr(spec.sampler))
-@hypothesis.settings(max_examples=5)
-@hypothesis.given(data=st.data())
-def test_from_one_backend_to_the_other(spec: frb.BufferSpec, data: st.DataObject) -> None:
-    run(data, ["jax", "torch"], spec, 16, ON_JAX)
+@histories(5)
+@hypothesis.given(rng=seeds)
+def test_from_one_backend_to_the_other(spec: frb.BufferSpec, rng: Rng) -> None:
+    run(rng, ["jax", "torch"], spec, 20, ON_JAX)
 
 
 @pytest.mark.parametrize("spec", [frb.BufferSpec(STEP, 18, frb.Queue(2), lanes=3)], ids=["queue"])
-@hypothesis.settings(max_examples=8)
-@hypothesis.given(data=st.data())
-def test_traced(spec: frb.BufferSpec, data: st.DataObject) -> None:
+@histories(8)
+@hypothesis.given(rng=seeds)
+def test_traced(spec: frb.BufferSpec, rng: Rng) -> None:
     # Nobody is told that a queue is full or empty: it is counted, and masked.
-    run(data, ["jax-jit"], spec, 16, ON_JAX)
+    run(rng, ["jax-jit"], spec, 20, ON_JAX)
 
 
 def filled(backend: Backend, spec: frb.BufferSpec, count: int) -> Any:
@@ -97,7 +85,8 @@ def filled(backend: Backend, spec: frb.BufferSpec, count: int) -> Any:
 def test_epochs(data: st.DataObject) -> None:
     capacity, count = data.draw(st.integers(1, 9), "capacity"), data.draw(st.integers(1, 20), "items")
     batch, n = data.draw(st.integers(1, 11), "batch"), data.draw(st.integers(0, 3), "passes")
-    sampler = data.draw(passes, "sampler")
+    shuffle, drop_last = data.draw(st.booleans(), "shuffle"), data.draw(st.booleans(), "drop_last")
+    sampler = frb.WithoutReplacement(drop_last=drop_last, shuffle=shuffle)
     stored = list(range(max(0, count - capacity), count))
     with backends.make("torch") as backend:
         rb, spec = backend.rb, frb.BufferSpec(STEP, capacity, sampler)
@@ -111,7 +100,7 @@ def test_epochs(data: st.DataObject) -> None:
     sizes = [batch] * full + [rest] * (rest > 0 and not sampler.drop_last)
     assert [len(ids) for ids in drawn] == sizes * n
     for k in range(n):
-        ids = sum(drawn[k * len(sizes) : (k + 1) * len(sizes)], [])
+        ids = list(itertools.chain(*drawn[k * len(sizes) : (k + 1) * len(sizes)]))
         assert len(set(ids)) == len(ids)
         assert set(ids) <= set(stored)
         assert sampler.drop_last or sorted(ids) == stored
@@ -127,10 +116,32 @@ def test_an_epoch_goes_on_with_the_state_that_is_sent(library: Backend) -> None:
     seen = library.numpy(sample.items["id"]).tolist()
     for _ in range(3):  # overwrites 0, 1 and 2: the pass loses what it has not shown yet
         state = rb.add(state, one)
-    with pytest.raises(StopIteration):
-        while True:
-            state, sample = steps.send(state)
-            assert all(len(x) == len(sample.indices) for x in (sample.weights, sample.probabilities, sample.mask))
-            seen += library.numpy(sample.items["id"]).tolist()
+    state, sample = steps.send(state)
+    seen += library.numpy(sample.items["id"]).tolist()
+    for state, sample in steps:
+        assert all(len(x) == len(sample.indices) for x in (sample.weights, sample.probabilities, sample.mask))
+        seen += library.numpy(sample.items["id"]).tolist()
     assert seen == [0, 1, 3, 4, 5]
     assert int(rb.passes(state)) == 1
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        frb.Fifo(2),
+        frb.Queue(),
+        frb.Uniform(2),
+        frb.Slices(2),
+        frb.SlicesWithoutReplacement(2),
+        frb.WithoutReplacement(),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
+)
+@pytest.mark.parametrize("name", ["jax-core", "torch-core", "torch-inplace"])
+def test_nothing_asked_for_changes_nothing(name: str, sampler: Any) -> None:
+    with backends.make(name) as backend:
+        state = filled(backend, frb.BufferSpec(STEP, 6, sampler), 5)
+        before = backend.numpy(state.counters).tolist()
+        state, sample = backend.sample(state, backend.rb.key(0), 0)
+        assert backend.numpy(state.counters).tolist() == before
+        assert sample.indices.shape[0] == sample.weights.shape[0] == 0

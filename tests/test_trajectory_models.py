@@ -11,58 +11,53 @@ import pytest
 
 import functional_rb as frb
 from tests import backends
-from tests.histories import STEP, Shapes, run
+from tests.histories import STEP, Rng, Shapes, histories, pick, run, seeds
+from tests.test_sampler_models import ON_JAX, VARIANTS
 
 EPISODES = STEP | {"episode": frb.Unbounded((), "int32")}
+OTHER_EPISODES = [STEP | {"episode": frb.Unbounded((1,), dtype)} for dtype in ("uint8", "int64")]
 TWO_ENDS = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "terminated": frb.Binary((1,))}
 TWO_ENDS |= {"truncated": frb.Binary()}
 WIDE = STEP | {"image": frb.Unbounded((1030,), "uint8")}
-ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 20), (1, 2, 3, 8), False)
-ON_JAX = Shapes((3, 8), (4,), True)
+ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 9, 20), (1, 1, 2, 3, 8), False)
 TO_THE_RIGHT = [(True, False), (False, False), (False, (False, True))]
 TO_THE_LEFT = [(False, (True, False)), (False, True)]
 """Whether slices have a strict length, and where they may reach out."""
 
 
-@st.composite
-def specs(draw: st.DrawFn, kind: str) -> frb.BufferSpec:
-    """Buffers of few slots, so that episodes are longer and shorter than they are."""
-    lanes, length = draw(st.sampled_from([None, 1, 2, 3])), draw(st.sampled_from([3, 5, 8, 13]))
-    weighting = draw(st.sampled_from(["trajectory", "window"]))
+def random_spec(rng: Rng, kind: str) -> frb.BufferSpec:
+    """Few slots, so that episodes are longer and shorter than they are."""
+    lanes, length = pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
+    weighting = pick(rng, ["trajectory", "window"])
     lefts = kind == "with" or (kind == "without" and weighting == "trajectory")
-    strict, span = draw(st.sampled_from(TO_THE_RIGHT + TO_THE_LEFT * lefts))
+    strict, span = pick(rng, TO_THE_RIGHT + TO_THE_LEFT * lefts)
+    item = pick(rng, [STEP, STEP, WIDE, TWO_ENDS, EPISODES, *OTHER_EPISODES])
     settings: dict[str, Any] = {
-        "length": draw(st.integers(1, min(4, length))),
+        "length": int(rng.integers(1, min(4, length) + 1)),
         "strict_length": strict,
         "span": span,
-        "period": draw(st.sampled_from([1, 1, 2, 3])),
-        "batch": draw(st.sampled_from(["slices", "steps"])),
-        "flat": draw(st.booleans()),
+        "period": pick(rng, [1, 1, 2, 3]),
+        "batch": pick(rng, ["slices", "steps"]),
+        "flat": pick(rng, [False, True]),
     }
-    item = draw(st.sampled_from([STEP, TWO_ENDS, EPISODES, EPISODES, WIDE]))
-    if item is EPISODES:
-        settings |= {"trajectory_key": "episode", "end_keys": draw(st.sampled_from([None, ("done",)]))}
+    if "episode" in item:
+        settings |= {"trajectory_key": "episode", "end_keys": pick(rng, [None, ("done",)])}
     sampler: Any
     if kind == "prioritized":
-        sampler = frb.PrioritizedSlices(
-            **settings,
-            alpha=draw(st.sampled_from([0.0, 0.6, 1.0])),
-            beta=draw(st.sampled_from([0.0, 0.4, 1.0])),
-            new_priority=draw(st.sampled_from(["live", "ever"])),
-        )
+        alpha, beta, new_priority = pick(rng, [0.0, 0.6, 1.0]), pick(rng, [0.0, 0.4, 1.0]), pick(rng, ["live", "ever"])
+        sampler = frb.PrioritizedSlices(**settings, alpha=alpha, beta=beta, new_priority=new_priority)
     elif kind == "without":
-        sampler = frb.SlicesWithoutReplacement(**settings, weighting=weighting, drop_last=draw(st.booleans()))
+        sampler = frb.SlicesWithoutReplacement(**settings, weighting=weighting, drop_last=pick(rng, [False, True]))
     else:
         sampler = frb.Slices(**settings, weighting=weighting)
     return frb.BufferSpec(item, length * (lanes or 1), sampler, lanes=lanes)
 
 
 @pytest.mark.parametrize("kind", ["with", "prioritized", "without"])
-@hypothesis.settings(max_examples=80)
-@hypothesis.given(data=st.data())
-def test_on_torch(kind: str, data: st.DataObject) -> None:
-    variant = data.draw(st.sampled_from(["torch", "torch", "torch-core", "torch-inplace"]), "variant")
-    run(data, [variant], data.draw(specs(kind), "spec"), 14, ON_TORCH)
+@histories(50)
+@hypothesis.given(rng=seeds)
+def test_on_torch(kind: str, rng: Rng) -> None:
+    run(rng, [pick(rng, VARIANTS)], random_spec(rng, kind), 30, ON_TORCH)
 
 
 ON_BOTH = [
@@ -74,10 +69,10 @@ ON_BOTH = [
 
 
 @pytest.mark.parametrize("spec", ON_BOTH, ids=lambda spec: type(spec.sampler).__name__)
-@hypothesis.settings(max_examples=8)
-@hypothesis.given(data=st.data())
-def test_from_one_backend_to_the_other(spec: frb.BufferSpec, data: st.DataObject) -> None:
-    run(data, ["jax", "torch"], spec, 16, ON_JAX)
+@histories(6)
+@hypothesis.given(rng=seeds)
+def test_from_one_backend_to_the_other(spec: frb.BufferSpec, rng: Rng) -> None:
+    run(rng, ["jax", "torch"], spec, 25, ON_JAX)
 
 
 @hypothesis.settings(max_examples=40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -15,43 +16,30 @@ import torch
 import functional_rb as frb
 from functional_rb import buffer
 from jax_backend import ops as jax_ops
-from tests.histories import STEP, WORD, Shapes, rows_of, run
+from tests.histories import STEP, WORD, Rng, histories, pick, rows_of, run, seeds
 from tests.models import Model
-from tests.test_sampler_models import SCORED, in_order, passes, prioritized
+from tests.test_sampler_models import ON_JAX, ON_TORCH, SAMPLERS, SCORED, VARIANTS
 from torch_backend import ops as torch_ops
 
-ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 20), (1, 2, 3, 7), False)
-ON_JAX = Shapes((3, 8), (4,), True)
-writers = {
-    "best": st.builds(frb.MaxValue, st.just("score"), st.sampled_from(["sum", "mean", "max", "min"])),
-    "reservoir": st.just(frb.Reservoir()),
-    "full": st.just(frb.StopWhenFull()),
-    "dataset": st.just(frb.Immutable()),
+REDUCTIONS = ["sum", "mean", "max", "min"]
+WRITERS: dict[str, Callable[[Rng], Any]] = {
+    "best": lambda rng: frb.MaxValue("score", pick(rng, REDUCTIONS)),
+    "reservoir": lambda rng: frb.Reservoir(),
+    "full": lambda rng: frb.StopWhenFull(),
+    "dataset": lambda rng: frb.Immutable(),
 }
 
 
-@st.composite
-def specs(draw: st.DrawFn, kind: str) -> frb.BufferSpec:
-    """Buffers of few slots. Writers that choose take the items of all lanes together, in any number of slots."""
-    lanes = draw(st.sampled_from([None, 2, 3]))
-    capacity = draw(st.sampled_from([1, 4, 7, 17]))
-    writer = draw(writers[kind])
-    if writer.in_order:
-        capacity *= lanes or 1
-        sampler = draw(st.one_of(in_order["uniform"], prioritized, passes, in_order["recency"]))
-    else:
-        shuffled = st.builds(frb.WithoutReplacement, drop_last=st.booleans())
-        sampler = draw(st.one_of(in_order["uniform"], prioritized, shuffled))
-        capacity = max(capacity, lanes or 1)
-    return frb.BufferSpec(SCORED, capacity, sampler, writer, lanes=lanes)
-
-
-@pytest.mark.parametrize("kind", writers)
-@hypothesis.settings(max_examples=40)
-@hypothesis.given(data=st.data())
-def test_on_torch(kind: str, data: st.DataObject) -> None:
-    variant = data.draw(st.sampled_from(["torch", "torch", "torch-core", "torch-inplace"]), "variant")
-    run(data, [variant], data.draw(specs(kind), "spec"), 14, ON_TORCH)
+@pytest.mark.parametrize("kind", WRITERS)
+@histories(30)
+@hypothesis.given(rng=seeds)
+def test_on_torch(kind: str, rng: Rng) -> None:
+    # Writers that choose take the items of all lanes together, in any number of slots.
+    lanes, capacity, writer = pick(rng, [None, 2, 3]), pick(rng, [1, 4, 7, 17]), WRITERS[kind](rng)
+    names = ["uniform", "prioritized", "shuffled"] + ["in order", "recency"] * writer.in_order
+    capacity = capacity * (lanes or 1) if writer.in_order else max(capacity, lanes or 1)
+    spec = frb.BufferSpec(SCORED, capacity, SAMPLERS[pick(rng, names)](rng), writer, lanes=lanes)
+    run(rng, [pick(rng, VARIANTS)], spec, 30, ON_TORCH)
 
 
 ON_BOTH = [
@@ -61,16 +49,16 @@ ON_BOTH = [
 
 
 @pytest.mark.parametrize("spec", ON_BOTH, ids=lambda spec: type(spec.writer).__name__)
-@hypothesis.settings(max_examples=8)
-@hypothesis.given(data=st.data())
-def test_from_one_backend_to_the_other(spec: frb.BufferSpec, data: st.DataObject) -> None:
-    run(data, ["jax", "torch"], spec, 16, ON_JAX)
+@histories(6)
+@hypothesis.given(rng=seeds)
+def test_from_one_backend_to_the_other(spec: frb.BufferSpec, rng: Rng) -> None:
+    run(rng, ["jax", "torch"], spec, 20, ON_JAX)
 
 
-@hypothesis.settings(max_examples=8)
-@hypothesis.given(data=st.data())
-def test_refused_while_traced(data: st.DataObject) -> None:
-    run(data, ["jax-jit"], frb.BufferSpec(STEP, 12, writer=frb.StopWhenFull(), lanes=2), 12, ON_JAX)
+@histories(8)
+@hypothesis.given(rng=seeds)
+def test_refused_while_traced(rng: Rng) -> None:
+    run(rng, ["jax-jit"], frb.BufferSpec(STEP, 12, writer=frb.StopWhenFull(), lanes=2), 12, ON_JAX)
 
 
 CAPACITY, BATCH = 3, 6

@@ -77,7 +77,7 @@ class Fifo(Counted):
         left = limit - ops.take(draft.kept[limits.TIMES], slots)
         reach = ops.cumsum(ops.where(place < count, left, ops.full_like(left, 0)))
         item = ops.minimum(ops.searchsorted(reach, place, "right"), ops.full_like(place, place.shape[0] - 1))
-        return ops.take(slots, item), place < reach[-1]
+        return ops.take(slots, item), place < reach[-1:]
 
     def _turned(self, position: Array, last: Array) -> Array:
         """Positions counted from this sampler's end, as positions from the oldest."""

@@ -58,7 +58,7 @@ class PassKeeper(NamedTuple):
         Returns:
             slots int32 [B], live bool [B], and how many were left before, an int32 scalar.
         """
-        whole = batch if drop_last else 1
+        whole = batch if drop_last else min(batch, 1)  # nothing asked for begins no pass
         left = ops.where(self.remaining < whole, self.count, self.remaining)
         given = ops.where(left < whole, ops.full_like(left, 0), left)
         slots, live, deck, remaining = decks.draw(ops, self.deck, given, draws)

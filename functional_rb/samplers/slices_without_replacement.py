@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from functional_rb import deck as decks
-from functional_rb import windows
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn, KeptArray, check_bools, single
 from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, kept_deck
 from functional_rb.samplers.trajectories import AGE, Trajectories
 from functional_rb.samplers.without_replacement import once
+from functional_rb.windows import Entries
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -37,13 +37,30 @@ class Changes(NamedTuple):
     coming: Array
 
 
+class Moves(NamedTuple):
+    """Trajectories that keep their places in the deck as their marks move to new slots.
+
+    Attributes:
+        old: int32 [lanes], the slots of the marks.
+        new: int32 [lanes], their new slots. Before, there may have been the mark of a trajectory overwritten now.
+        marked: bool [lanes], where there is such a trajectory.
+        others: the changes that are no moves.
+    """
+
+    old: Array
+    new: Array
+    marked: Array
+    others: Changes
+
+
 @dataclasses.dataclass(frozen=True)
 class SlicesWithoutReplacement(Trajectories):
     """Each trajectory gives one slice a pass (or each window comes once a pass), in random order: [B, length, *shape].
 
     Passes are those of `WithoutReplacement`: new trajectories and windows join the next one, a short last batch is
-    masked, and `rb.passes(state)` tells how many are done. A trajectory that grows keeps its place in the pass. See
-    `Slices` for the other fields and for what is told of steps.
+    masked, and `rb.passes(state)` tells how many are done. A trajectory that grows keeps its place in the pass, as long
+    as the step with which its last window began is stored. See `Slices` for the other fields and for what is told of
+    steps.
 
     Attributes:
         length, end_keys, trajectory_key, strict_length, span, period, batch, flat: as in `Slices`; windows (not
@@ -106,36 +123,38 @@ class SlicesWithoutReplacement(Trajectories):
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Take out of the deck what is gone, and put in what has come, wherever the new steps changed that."""
         keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
-        after, steps = self.note_ages(ops, draft, write, leaves)
-        slots, numbers = self.windows_at(ops, draft, after, steps)
+        entries = self.note_ages(ops, draft, write, leaves)
+        slots = entries.slots
         old = decks.contains(ops, keeper.deck, keeper.count, slots)
-        new, fresh = numbers > 0, steps[1] <= ops.take(write.written, steps[0])
+        new, fresh = entries.numbers > 0, entries.back <= ops.take(write.written, entries.lane)
         first = single(ops, slots)
         changes = Changes(slots, first & old & (fresh | ~new), first & new & (fresh | ~old))
-        deck = keeper.deck
-        if self.by_trajectory:
-            deck, changes = self._follow(ops, draft, deck, changes, steps, fresh, after)
-        deck, remaining, count = decks.remove(ops, deck, keeper.remaining, keeper.count, slots, changes.leaving)
+        moves = self._moves(ops, draft, changes, entries, fresh) if self.by_trajectory else None
+        changes = changes if moves is None else moves.others
+        deck, remaining, count = decks.remove(ops, keeper.deck, keeper.remaining, keeper.count, slots, changes.leaving)
+        if moves is not None:  # now that what lay in the new slot has left it
+            deck = decks.rename(ops, deck, moves.old, moves.new, moves.marked)
         deck, count = decks.insert(ops, deck, count, slots, changes.coming)
         PassKeeper(deck, remaining, count).keep(ops, draft)
         draft.count(count=count.reshape(1))
 
-    def _follow(
+    def _moves(
         self,
         ops: Ops,
         draft: Draft,
-        deck: decks.Deck,
         changes: Changes,
-        steps: tuple[Array, Array],
+        entries: Entries,
         fresh: Array,
-        after: windows.Lanes,
-    ) -> tuple[decks.Deck, Changes]:
-        """Let the trajectory that goes on in each lane keep its place in the deck as its mark moves forward.
+    ) -> Moves:
+        """The trajectory that goes on in each lane, whose mark moves forward.
 
         Only there a mark leaves a step that is still stored; it comes back further on, so many steps as its age says.
+
+        Returns:
+            What else changes; and the slots of the marks, old and new, int32 [lanes], and which of them move.
         """
-        lanes = after.head.shape[0]
-        age, back = ops.take(draft.kept[AGE], changes.slots), steps[1]
+        lanes = draft.spec.ring.lanes
+        age, lane, back = ops.take(draft.kept[AGE], changes.slots), entries.lane, entries.back
 
         def only(marked: Array) -> tuple[Array, Array]:
             """The one marked entry of each lane, int32 [lanes], and whether there is one."""
@@ -144,17 +163,17 @@ class SlicesWithoutReplacement(Trajectories):
             return ops.maximum(found, ops.full_like(found, 0)), found >= 0
 
         source, moves = only(changes.leaving & ~fresh)
-        at = ops.take(source, steps[0])
+        at = ops.take(source, lane)
         ahead = ops.take(back, at) - back
-        follows = (ahead > 0) & (age - ops.take(age, at) == ahead) & ops.take(moves, steps[0])
+        follows = (ahead > 0) & (age - ops.take(age, at) == ahead) & ops.take(moves, lane)
         target, arrives = only(changes.coming & follows)
         moves = moves & arrives
-        deck = decks.rename(ops, deck, ops.take(changes.slots, source), ops.take(changes.slots, target), moves)
-        moved = ops.take(moves, steps[0])
+        moved = ops.take(moves, lane)
         place = ops.arange(back.shape[0], like=back)
         leaving = changes.leaving & ~(moved & (place == at))
-        coming = changes.coming & ~(moved & (place == ops.take(target, steps[0])))
-        return deck, Changes(changes.slots, leaving, coming)
+        coming = changes.coming & ~(moved & (place == ops.take(target, lane)))
+        others = Changes(changes.slots, leaving, coming)
+        return Moves(ops.take(changes.slots, source), ops.take(changes.slots, target), moves, others)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
         """From what is left of the pass, or from all if that is nothing."""
@@ -164,6 +183,5 @@ class SlicesWithoutReplacement(Trajectories):
         return self.cut(ops, draft, starts, draws[:, 2:], drawn.weights, drawn.probabilities, live)
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """Whether so many steps are stored, and there is a window; with `drop_last`, enough for a batch of n."""
-        count = draft.counters.more[COUNT][0]
-        return (draft.size(ops) >= n) & (count >= (self.slices_of(n) if self.drop_last else 1))
+        """Whether there is a window; with `drop_last`, enough for a batch of n."""
+        return draft.counters.more[COUNT][0] >= (self.slices_of(n) if self.drop_last else 1)

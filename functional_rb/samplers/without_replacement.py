@@ -11,6 +11,7 @@ from functional_rb import ring
 from functional_rb.ops import Array, Ops
 from functional_rb.ring import Ends
 from functional_rb.samplers.base import Drawn, KeptArray, SamplerBase, check_bools, need_order, single
+from functional_rb.samplers.fifo import in_turn
 from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, add_passes, kept_deck
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class WithoutReplacement(SamplerBase):
     A pass begins with the first draw after the one before is done, with all that is stored then; what is overwritten
     before its turn drops out. The last batch of a pass may be short: `sample.mask` marks what is real, and `rb.epochs`
     gives it without padding. `rb.passes(state)` tells how many passes are done. All weights are 1; the probability told
-    is that of a draw among those left.
+    is that of a draw among those left, 1 without shuffling.
 
     Attributes:
         drop_last: give no short batches: a pass ends when fewer items than a batch are left.
@@ -106,13 +107,12 @@ class WithoutReplacement(SamplerBase):
         if self.shuffle:
             keeper = PassKeeper.of(draft, draft.size(ops))
             slots, live, left = keeper.draw(ops, draft, draws, batch, self.drop_last)
-            handles = draft.handles_of(ops, slots)
-        else:
-            slots, handles, live, left = self._next(ops, draft, batch)
-        return slots, once(ops, handles, live, left)
+            return slots, once(ops, draft.handles_of(ops, slots), live, left)
+        slots, handles, live = self._next(ops, draft, batch)
+        return slots, in_turn(ops, handles, live)
 
-    def _next(self, ops: Ops, draft: Draft, batch: int) -> tuple[Array, Array, Array, Array]:
-        """The slots and handles of the next items in order, whether they are real, and how many were left."""
+    def _next(self, ops: Ops, draft: Draft, batch: int) -> tuple[Array, Array, Array]:
+        """The slots and handles of the next items in order, and whether they are real."""
         ends, limit, more = draft.counters.ends, draft.spec.ring.limit, draft.counters.more
         begin = Ends(ring.retreat(ops, ends.cursors, ends.sizes, limit), ends.cursors)
         first, left = _left(ops, ends, more[NEXT], more[END], limit)
@@ -140,7 +140,7 @@ class WithoutReplacement(SamplerBase):
             passes=add_passes(ops, more[PASSES], done, given & fresh & (before > 0)),
         )
         slots = ring.slot_of(draft.spec.ring, lane, coordinate)
-        return slots, ring.handle_of(draft.spec.ring, lane, coordinate), live, total
+        return slots, ring.handle_of(draft.spec.ring, lane, coordinate), live
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether so many are stored."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from functional_rb import lowest, nest, ring
-from functional_rb.ops import Array, Ops
+from functional_rb.ops import Array, Ops, settled
 from functional_rb.ring import Ends, Write
 from functional_rb.samplers.base import Batch, KeptArray
 from functional_rb.writers.base import ChoosingWriter
@@ -29,7 +29,8 @@ class MaxValue(ChoosingWriter):
 
     A new item replaces the lowest one if its rank is higher; among equal ones the older stays, and of several lowest
     ones that in the first slot goes. An item whose rank is NaN is refused and counted: `rb.refused(state)`. Ranks are
-    compared as float32. With lanes the best of all lanes are kept together.
+    compared as float32, single integers (other than uint32) exactly. With lanes the best of all lanes are kept
+    together.
 
     Attributes:
         rank_key: path of the leaf to rank items by, a name or the names on the way to it; float32 or narrower, or an
@@ -85,7 +86,9 @@ class MaxValue(ChoosingWriter):
         n = min(batch, capacity)
         best = ops.argsort(~keys)[:n]  # the order of ~k is that of -k, and nothing overflows
         slots, old = lowest.lowest(ops, draft.kept[RANK], capacity, n)
-        new = ops.take(keys, best)
+        # Before the ranks are written; and after what the counters stand for, which the slots do not depend on.
+        sizes = draft.counters.ends.sizes
+        slots, old, new, sizes = settled(ops, slots, old, ops.take(keys, best), sizes)
         live = new > old
         draft.kept[RANK] = lowest.set_keys(ops, draft.kept[RANK], capacity, slots, ops.where(live, new, old))
         self.renew(ops, draft, slots, live)
@@ -93,7 +96,7 @@ class MaxValue(ChoosingWriter):
         more = draft.counters.more
         draft.count(refused=ring.saturating_add(ops, more[REFUSED], ops.count(bad)))
         filled = ops.count(live & (old == lowest.EMPTY))
-        sizes = draft.counters.ends.sizes + filled
+        sizes = sizes + filled
         return Write(slots, best, live, ops.count(wanted).reshape(1), Ends(draft.counters.ends.cursors, sizes), mask)
 
     def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
@@ -104,7 +107,11 @@ class MaxValue(ChoosingWriter):
         draft.kept[RANK] = lowest.set_keys(ops, draft.kept[RANK], draft.spec.capacity, batch.slots, keys)
 
     def _keys(self, ops: Ops, spec: BufferSpec, leaves: Sequence[Array]) -> tuple[Array, Array]:
-        leaf = leaves[self._position(spec)]
+        position = self._position(spec)
+        leaf, kind = leaves[position], spec.leaves[position]
+        if math.prod(kind.shape) == 1 and "int" in kind.dtype and kind.dtype != "uint32":
+            keys = lowest.key_of_integers(ops, ops.cast(leaf.reshape(-1), "int32"))
+            return keys, keys == keys
         numbers = ops.cast(leaf.reshape(leaf.shape[0], -1), "float32")
         return lowest.key_of(ops, _reduce(ops, numbers, self.reduction))
 

@@ -1,0 +1,78 @@
+"""A training loop in one `lax.scan`, for every sampler and writer: nothing of the buffer's size is copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import functional_rb as frb
+import jax_backend as rb
+from tests.test_jax import big_copies
+
+CAPACITY, LANES = 40_000, 4
+ITEM = {"x": frb.Unbounded((4,)), "done": frb.Binary(()), "trajectory": frb.Unbounded((), "int32")}
+IN_LANES: dict[str, Any] = {"lanes": LANES}
+LOOPS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "uniform": (frb.Uniform(), {}),
+    "uniform in lanes": (frb.Uniform(), IN_LANES),
+    "uniform, some times": (frb.Uniform(max_times_sampled=2), {}),
+    "prioritized": (frb.Prioritized(), {}),
+    "prioritized in lanes": (frb.Prioritized(), IN_LANES),
+    "prioritized, some times": (frb.Prioritized(max_times_sampled=2), {}),
+    "prioritized without replacement": (frb.Prioritized(replacement=False), {}),
+    "recency": (frb.Recency(), {}),
+    "fifo": (frb.Fifo(max_times_sampled=2), {}),
+    "queue": (frb.Queue(length=2), IN_LANES),
+    "without replacement": (frb.WithoutReplacement(), {}),
+    "in order": (frb.WithoutReplacement(shuffle=False), IN_LANES),
+    "slices": (frb.Slices(length=4), IN_LANES),
+    "slices by key": (frb.Slices(length=4, trajectory_key="trajectory"), IN_LANES),
+    "prioritized slices": (frb.PrioritizedSlices(length=4), IN_LANES),
+    "slices without replacement": (frb.SlicesWithoutReplacement(length=4), IN_LANES),
+    "reservoir": (frb.Uniform(), {"writer": frb.Reservoir()}),
+    "max value": (frb.Prioritized(), {"writer": frb.MaxValue("x")}),
+}
+
+
+def batch(lead: tuple[int, ...]) -> dict[str, jax.Array]:
+    return {
+        "x": jnp.zeros((*lead, 4)),
+        "done": jnp.zeros(lead, bool),
+        "trajectory": jnp.zeros(lead, jnp.int32),
+    }
+
+
+def step(state: frb.State, key: jax.Array) -> tuple[frb.State, Any]:
+    """What is drawn is used after the writes, so that reading it early is XLA's to arrange."""
+    spec = state.spec
+    state, sample = rb.sample(state, key, 8)
+    state = rb.add(state, batch((2, LANES) if spec.lanes else (8,)), key=key if spec.writer.words else None)
+    if spec.sampler.has_priorities:
+        first = sample.indices if sample.indices.ndim == 1 else sample.indices[:, 0]
+        state = rb.update(state, first, sample.weights + 1)
+    return state, (sample.items["x"].sum(), sample.weights.sum(), sample.probabilities.sum())
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_nothing_large_is_copied(name: str) -> None:
+    sampler, others = LOOPS[name]
+    spec = frb.BufferSpec(ITEM, CAPACITY, sampler, **others)
+
+    program = jax.jit(lambda state, keys: lax.scan(step, state, keys), donate_argnums=0)
+    state, keys = rb.init(spec), rb.split(rb.key(0), 5)
+    compiled = program.lower(state, keys).compile()
+    # A leaf of the tree is 4 bytes: anything of half the capacity is a copy of some array of the state.
+    assert big_copies(compiled.as_text(), CAPACITY // 32) == []
+    memory = compiled.memory_analysis()
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    assert memory.alias_size_in_bytes >= held
+    assert memory.temp_size_in_bytes < CAPACITY
+    state, told = compiled(state, keys)
+    state, told = compiled(state, keys)
+    assert all(np.isfinite(np.asarray(x)).all() for x in told)
+    assert 0 < int(rb.size(state)) + int(rb.refused(state)) <= 80
