@@ -266,7 +266,8 @@ def update(backend: Backend, state: State, indices: Any, priorities: Any = None,
 
     Raises:
         TypeError: for a dtype that does not fit.
-        ValueError: for a shape that does not fit, an unknown leaf, or priorities for a sampler that has none.
+        ValueError: for a shape that does not fit, an unknown leaf, priorities for a sampler that has none, or a leaf
+            that tells a sampler of slices where trajectories end.
 
     Example:
         >>> spec = frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4, sampler=frb.Prioritized(alpha=1.0))

@@ -33,10 +33,12 @@ def take_over(
         TypeError: for a leaf that is no array, naming its path.
     """
     leaves, structure = nest.flatten(tree, _is_leaf)
-    taken = []
+    taken: list[Any] = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
         name = nest.show(path) if path else "the array"
-        if isinstance(leaf, State):
+        if leaf is None:  # a field of a `Sample` that its sampler has no use for
+            taken.append(None)
+        elif isinstance(leaf, State):
             taken.append(take_state(leaf, take_leaf))
         elif hasattr(leaf, "__dlpack__"):
             taken.append(take_leaf(name, leaf))

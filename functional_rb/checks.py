@@ -177,6 +177,7 @@ def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> d
     made: dict[int, Any] = {}
     for position, leaf in found.items():
         expected, name = spec.leaves[position], spec.names[position]
+        spec.sampler.check_rewritten(spec, name)
         made[position] = convert(leaf, expected, name)
         if tuple(made[position].shape) != (size, *expected.shape):
             raise ValueError(

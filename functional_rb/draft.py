@@ -36,6 +36,7 @@ class Draft:
         tree: likewise.
         kept: likewise.
         counters: by name.
+        origin: the counters that the draft began with, by name and as their vector.
     """
 
     spec: BufferSpec
@@ -44,16 +45,20 @@ class Draft:
     tree: Array | None
     kept: dict[str, Array]
     counters: Counters
+    origin: tuple[Counters, Array]
 
     @classmethod
     def of(cls, state: State | Arrays, spec: BufferSpec) -> Draft:
         """Begin with a state."""
-        kept = dict(state.kept)
-        return cls(spec, state.rows, state.wide, state.tree, kept, counters.read(spec, state.counters))
+        numbers = counters.read(spec, state.counters)
+        origin = numbers, state.counters
+        return cls(spec, state.rows, state.wide, state.tree, dict(state.kept), numbers, origin)
 
     def finish(self, ops: Ops, after: Sequence[Array] = ()) -> Arrays:
         """The arrays of the new state. Who goes on with it comes after all of this, and after `after`."""
-        vector = counters.write(ops, self.spec, self.counters)
+        numbers, vector = self.origin
+        if self.counters is not numbers:
+            vector = counters.write(ops, self.spec, self.counters)
         if ops.native is not None:
             trees = [] if self.tree is None else [self.tree]
             (vector,) = ops.native.settle([vector], [self.rows, *self.wide, *trees, *self.kept.values(), *after])

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from functional_rb import ring
-from functional_rb.ops import Array, Ops
+from functional_rb.ops import Array, Ops, settled
 from functional_rb.ring import Ends
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ def locate(ops: Ops, spec: BufferSpec, ends: Ends, kept: Mapping[str, Array], wa
     """The slot of each handle int32 [B], in bounds whatever it is, and whether its item is still there."""
     if spec.writer.in_order:
         return ring.locate(ops, spec.ring, ends, wanted)
+    # The counters say nothing here; but they come after all that was done before, and what is found is written to.
+    wanted, _ = settled(ops, wanted, ends.sizes)
     slots = ops.maximum(wanted, ops.full_like(wanted, 0)) % spec.capacity
     return slots, (wanted >= 0) & (ops.take(kept[CURRENT], slots) == wanted)
 

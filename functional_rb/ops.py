@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from functional_rb.layout import Layout
+    from functional_rb.ring import Ends, Ring, Write
+    from functional_rb.windows import Entries, Lanes, Rule, Slices
 
 Array = Any
 """An array of the backend: `jax.Array` (or a tracer) on JAX, `torch.Tensor` on torch."""
@@ -51,6 +53,46 @@ class Native(Protocol):
         leaves: Sequence[Array],
     ) -> tuple[Array, tuple[Array, ...]]:
         """`layout.store`: rows of leaves [B, *shape] to slots int32 [n]."""
+        ...
+
+    def stored_value(self, priorities: Array, alpha: float) -> tuple[Array, Array]:
+        """`weights.stored_value`."""
+        ...
+
+    def importance_weights(self, values: Array, smallest: Array, beta: Array) -> Array:
+        """`weights.importance_weights`."""
+        ...
+
+    def plan_write(self, ring: Ring, ends: Ends, batch: int, mask: Array | None) -> Write:
+        """`ring.plan_write`."""
+        ...
+
+    def step_ages(
+        self, next_age: Array, written: Array, begins: Array | None, ends: Array | None
+    ) -> tuple[Array, Array]:
+        """`windows.step_ages`."""
+        ...
+
+    def changed(self, rule: Rule, lanes: Lanes, age: Array, n: int, by_trajectory: bool) -> Entries:
+        """`windows.changed`."""
+        ...
+
+    def weights_at(self, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> Array:
+        """`windows.weights_at`."""
+        ...
+
+    def expand(
+        self,
+        rule: Rule,
+        lanes: Lanes,
+        age: Array,
+        next_age: Array,
+        slots: Array,
+        draws: Array,
+        live: Array | None,
+        by_trajectory: bool,
+    ) -> Slices:
+        """`windows.expand`."""
         ...
 
 

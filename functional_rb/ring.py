@@ -135,6 +135,8 @@ def plan_write(ops: Ops, ring: Ring, ends: Ends, batch: int, mask: Array | None)
         are moved together first, so that the slots are consecutive and distinct, and a row that is not needed can
         write back what its slot holds. Entry `k * lanes + e` is the k-th of lane e.
     """
+    if ops.native is not None:
+        return ops.native.plan_write(ring, ends, batch, mask)
     steps = batch // ring.lanes
     n = min(steps, ring.length)
     if mask is None:

@@ -26,8 +26,10 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
+from functional_rb import ring
 from functional_rb.integers import below
 from functional_rb.ops import Array, Ops
+from functional_rb.ring import Ends, Ring
 
 LONGEST = 2**30
 """A trajectory that has got this long is taken as ended, so that no age overflows."""
@@ -61,14 +63,43 @@ class Lanes(NamedTuple):
     """The rings. Lane e has the slots e * length to e * length + length - 1.
 
     Attributes:
-        head: int32 [E], the place in its ring, 0 to length - 1, that each lane writes next.
-        size: int32 [E], stored steps.
-        length: slots of a ring, a Python int (so build this inside of a compiled function).
+        ring: how the slots are divided, static (so build this inside of a compiled function).
+        ends: where the lanes' rings are.
     """
 
-    head: Array
-    size: Array
-    length: int
+    ring: Ring
+    ends: Ends
+
+    @property
+    def length(self) -> int:
+        """Slots of a ring."""
+        return self.ring.length
+
+    @property
+    def head(self) -> Array:
+        """int32 [E], the place in its ring, 0 to length - 1, that each lane writes next."""
+        return self.ends.cursors % self.ring.length
+
+    @property
+    def size(self) -> Array:
+        """int32 [E], stored steps."""
+        return self.ends.sizes
+
+
+class Entries(NamedTuple):
+    """Entries of the index.
+
+    Attributes:
+        lane: int32 [m].
+        back: int32 [m], in 1 to the lanes' length.
+        slots: int32 [m], where these steps lie, stored or not.
+        numbers: int32 [m], their weights, or marks.
+    """
+
+    lane: Array
+    back: Array
+    slots: Array
+    numbers: Array
 
 
 class Slices(NamedTuple):
@@ -76,7 +107,8 @@ class Slices(NamedTuple):
 
     Attributes:
         slots: int32 [S, K], consecutive steps in their order; padding repeats the last one.
-        mask: bool [S, K], false for padding. No step is real where the slot given was no window's start.
+        handles: int32 [S, K], of the steps; -1 for padding.
+        mask: bool [S, K], false for padding. No step is real where the slot given was no window's start, or not live.
         is_first: bool [S, K], the trajectory's very first step.
         is_last: bool [S, K], the trajectory is known to have ended with this step.
         truncated: bool [S, K], the window's last step, where the trajectory is not known to have ended: it went on, or
@@ -84,6 +116,7 @@ class Slices(NamedTuple):
     """
 
     slots: Array
+    handles: Array
     mask: Array
     is_first: Array
     is_last: Array
@@ -106,6 +139,8 @@ def step_ages(
     Returns:
         Ages int32 [E, T], meaningless for steps that are not real, and `next_age` after these steps.
     """
+    if ops.native is not None:
+        return ops.native.step_ages(next_age, written, begins, ends)
     if ends is None:
         assert begins is not None
         starts = begins
@@ -191,6 +226,28 @@ def marks(ops: Ops, rule: Rule, lanes: Lanes, age: Array, lane: Array, back: Arr
     return ops.cast((weights(ops, rule, lanes, age, lane, back) > 0) & ~more, "int32")
 
 
+def distances(rule: Rule, length: int, n: int, by_trajectory: bool) -> list[tuple[int, int]]:
+    """How far behind the newest step those are whose weight, or mark, depends on whether the last n were there.
+
+    Args:
+        rule: which windows there are.
+        length: slots of a lane.
+        n: most steps written in any lane, at most the length.
+        by_trajectory: whether `marks` are asked for, or `weights`.
+
+    Returns:
+        Ranges in ascending order, the stop excluded; 0 is the newest step.
+    """
+    ranges = []
+    covered = 0
+    for first in sorted({0, rule.reach} | ({rule.period + rule.reach} if by_trajectory else set())):
+        start, stop = max(first, covered), min(first + n, length)
+        if start < stop:
+            ranges.append((start, stop))
+            covered = stop
+    return ranges
+
+
 def touched(ops: Ops, rule: Rule, lanes: Lanes, n: int, by_trajectory: bool) -> tuple[Array, Array]:
     """The steps whose weight, or mark, a write may have changed.
 
@@ -208,18 +265,39 @@ def touched(ops: Ops, rule: Rule, lanes: Lanes, n: int, by_trajectory: bool) -> 
     Returns:
         lane int32 [m], `back` int32 [m] in 1 to the lanes' length, where m <= E * (3 n + 1), 2 n for weights.
     """
-    distances = {0, rule.reach} | ({rule.period + rule.reach} if by_trajectory else set())
-    backs = []
-    covered = 0
-    for distance in sorted(distances):
-        start, stop = max(distance, covered), min(distance + n, lanes.length)
-        if start < stop:
-            backs.append(ops.arange(stop - start, like=lanes.size) + (start + 1))
-            covered = stop
+    backs = [
+        ops.arange(stop - start, like=lanes.size) + (start + 1)
+        for start, stop in distances(rule, lanes.length, n, by_trajectory)
+    ]
     oldest = ops.maximum(lanes.size, ops.full_like(lanes.size, 1))[:, None]
     back = ops.concat([*(ops.full_like(oldest, 0) + row[None, :] for row in backs), oldest], 1)
     lane = ops.full_like(back, 0) + ops.arange(back.shape[0], like=back)[:, None]
     return lane.reshape(-1), back.reshape(-1)
+
+
+def changed(ops: Ops, rule: Rule, lanes: Lanes, age: Array, n: int, by_trajectory: bool) -> Entries:
+    """The entries of the index that a write may have changed, see `touched`, as they are now.
+
+    Args:
+        ops: the backend.
+        rule: which windows there are.
+        lanes: the rings after the write.
+        age: int32 [capacity], of the step in each slot.
+        n: most steps written in any lane, a Python int, at most the lanes' length.
+        by_trajectory: whether `marks` are asked for, or `weights`.
+    """
+    if ops.native is not None:
+        return ops.native.changed(rule, lanes, age, n, by_trajectory)
+    lane, back = touched(ops, rule, lanes, n, by_trajectory)
+    numbers = (marks if by_trajectory else weights)(ops, rule, lanes, age, lane, back)
+    return Entries(lane, back, slot_of(ops, lanes, lane, back), numbers)
+
+
+def weights_at(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> Array:
+    """The `weights` of slots int32 [n], int32 [n]; 0 for empty ones."""
+    if ops.native is not None:
+        return ops.native.weights_at(rule, lanes, age, slots)
+    return weights(ops, rule, lanes, age, *step_at(ops, lanes, slots))
 
 
 def expand(
@@ -230,6 +308,7 @@ def expand(
     next_age: Array,
     slots: Array,
     draws: Array,
+    live: Array | None,
     by_trajectory: bool,
 ) -> Slices:
     """From drawn slots to windows, each window of a slot being equally likely.
@@ -242,20 +321,24 @@ def expand(
         next_age: int32 [E], the age that each lane's next step will have; 0 if its newest trajectory has ended.
         slots: int32 [S], slots of the lanes, drawn by `weights`, or by `marks`.
         draws: int32 [S, 2], uniform in [0, 2^31).
+        live: bool [S], which slots count at all; None if all do.
         by_trajectory: whether by `marks`; then any window of the step's trajectory is chosen, else one that begins
             with the step.
     """
+    if ops.native is not None:
+        return ops.native.expand(rule, lanes, age, next_age, slots, draws, live, by_trajectory)
     lane, back = step_at(ops, lanes, slots)
     own = ops.take(age, slots)
     if by_trajectory:
-        drawn = marks(ops, rule, lanes, age, lane, back) > 0
+        count = marks(ops, rule, lanes, age, lane, back)
+        drawn = count > 0 if live is None else live & (count > 0)
         # As far back as the lane goes, or to the trajectory's start.
         first = ops.maximum(own - (ops.take(lanes.size, lane) - back), ops.full_like(own, 0))
         lowest = first - (rule.length - 1) if rule.left else first
         count = ops.where(drawn, _multiples(rule, lowest, own), ops.full_like(own, 0))
     else:
         count = weights(ops, rule, lanes, age, lane, back)
-        drawn = count > 0
+        drawn = count > 0 if live is None else live & (count > 0)
         first = own
     # The windows begin at the count's multiples of the period up to the step's age. This holds for a step off the grid
     # too: only windows that reach out before the first live step begin with one.
@@ -300,8 +383,11 @@ def _slices(
     mask, following = real[:, :-1], ages[:, 1:]
     last_real = ops.cummax(ops.where(mask, offset[:, :-1], ops.full_like(ages[:, :-1], 0)))
     ended = following == 0
+    lane, behind = lane[:, :-1], back[:, None] - last_real
+    coordinate = ring.retreat(ops, ops.take(lanes.ends.cursors, lane), behind, lanes.ring.limit)
     return Slices(
-        slot_of(ops, lanes, lane[:, :-1], back[:, None] - last_real),
+        slot_of(ops, lanes, lane, behind),
+        ops.where(mask, ring.handle_of(lanes.ring, lane, coordinate), ops.full_like(lane, -1)),
         mask,
         mask & (ages[:, :-1] == 0),
         mask & ended,

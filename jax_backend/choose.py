@@ -13,7 +13,8 @@ from jax import lax
 HANDLERS = {
     "xla": ("add", "draw", "threefry", "update"),
     "xla_order": ("settle",),
-    "xla_parts": ("descend", "read", "set_leaves", "store"),
+    "xla_parts": ("descend", "importance_weights", "read", "set_leaves", "store", "stored_values"),
+    "xla_rings": ("changed", "expand", "plan_write", "step_ages", "weights_at"),
 }
 """The modules of `functional_rb.native` with kernels for XLA, and which these are."""
 

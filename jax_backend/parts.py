@@ -14,8 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from functional_rb import layout as layouts
-from functional_rb import sum_tree
+from functional_rb import ring as core_ring
+from functional_rb import sum_tree, windows
 from functional_rb.layout import Layout
+from functional_rb.ring import Ends, Ring, Write
+from functional_rb.samplers import weights
+from functional_rb.windows import Entries, Lanes, Rule, Slices
 from jax_backend import ops
 from jax_backend.choose import choose
 
@@ -118,6 +122,158 @@ def store(
     args = (rows, tuple(wide), slots, source, live, list(leaves))
     new: Storage = choose(kernel, core, *args, module="xla_parts")
     return new
+
+
+def stored_value(priorities: jax.Array, alpha: float) -> tuple[jax.Array, jax.Array]:
+    """`weights.stored_value`: values float32 [B], and which are good, bool [B]."""
+
+    def core(priorities: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return weights.stored_value(ops, priorities, alpha)
+
+    def kernel(priorities: jax.Array) -> tuple[jax.Array, jax.Array]:
+        from functional_rb.native import plan
+
+        results = [jax.ShapeDtypeStruct(priorities.shape, dtype) for dtype in (jnp.float32, jnp.bool_)]
+        values, good = jax.ffi.ffi_call("functional_rb_stored_values", results)(plan.encode_alpha(alpha), priorities)
+        return values, good
+
+    found: tuple[jax.Array, jax.Array]
+    found = choose(kernel if priorities.shape[0] else None, core, priorities, module="xla_parts")
+    return found
+
+
+def importance_weights(values: jax.Array, smallest: jax.Array, beta: jax.Array) -> jax.Array:
+    """`weights.importance_weights`: float32 [B], for scalars smallest and beta."""
+
+    def core(values: jax.Array, smallest: jax.Array, beta: jax.Array) -> jax.Array:
+        return weights.importance_weights(ops, values, smallest, beta)
+
+    def kernel(values: jax.Array, smallest: jax.Array, beta: jax.Array) -> jax.Array:
+        call = jax.ffi.ffi_call("functional_rb_importance_weights", jax.ShapeDtypeStruct(values.shape, values.dtype))
+        found: jax.Array = call(values, smallest.reshape(1), beta.reshape(1))
+        return found
+
+    worth_it = values.shape[0]
+    found: jax.Array = choose(kernel if worth_it else None, core, values, smallest, beta, module="xla_parts")
+    return found
+
+
+def plan_write(ring: Ring, ends: Ends, batch: int, mask: jax.Array | None) -> Write:
+    """`ring.plan_write`: mask bool [batch]."""
+
+    def core(ends: Ends, mask: jax.Array | None) -> Write:
+        return core_ring.plan_write(ops, ring, ends, batch, mask)
+
+    def kernel(ends: Ends, mask: jax.Array | None) -> Write:
+        from functional_rb.native import plan
+
+        steps = batch // ring.lanes
+        n = min(steps, ring.length) * ring.lanes
+        chosen = 0 if mask is None else n
+        results = [_ints(n), _ints(chosen), _marks(chosen), *(_ints(ring.lanes) for _ in range(3))]
+        given = jnp.zeros(0, jnp.bool_) if mask is None else mask
+        call = jax.ffi.ffi_call("functional_rb_plan_write", results)
+        found = call(plan.encode_ring(ring), *ends, jnp.zeros((steps, 0), jnp.int32), given)
+        slots, source, live, written, cursors, sizes = found
+        after = Ends(cursors, sizes)
+        if mask is None:
+            return Write(slots, None, None, written, after)
+        return Write(slots, source, live, written, after, mask)
+
+    write: Write = choose(kernel if batch else None, core, ends, mask, module="xla_rings")
+    return write
+
+
+def step_ages(
+    next_age: jax.Array, written: jax.Array, begins: jax.Array | None, ends: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """`windows.step_ages`: begins and ends bool [E, T], next_age and written int32 [E]."""
+
+    def core(next_age: jax.Array, written: jax.Array, begins: Any, ends: Any) -> tuple[jax.Array, jax.Array]:
+        return windows.step_ages(ops, next_age, written, begins=begins, ends=ends)
+
+    def kernel(next_age: jax.Array, written: jax.Array, begins: Any, ends: Any) -> tuple[jax.Array, jax.Array]:
+        shape = (begins if ends is None else ends).shape
+        call = jax.ffi.ffi_call("functional_rb_step_ages", [_ints(*shape), _ints(*next_age.shape)])
+        nothing = jnp.zeros(0, jnp.bool_)
+        marks = [nothing if x is None else x for x in (begins, ends)]
+        ages, following = call(next_age, written, *marks)
+        return ages, following
+
+    found: tuple[jax.Array, jax.Array] = choose(kernel, core, next_age, written, begins, ends, module="xla_rings")
+    return found
+
+
+def changed(rule: Rule, lanes: Lanes, age: jax.Array, n: int, by_trajectory: bool) -> Entries:
+    """`windows.changed`."""
+
+    def core(ends: Ends, age: jax.Array) -> Entries:
+        return windows.changed(ops, rule, Lanes(lanes.ring, ends), age, n, by_trajectory)
+
+    def kernel(ends: Ends, age: jax.Array) -> Entries:
+        from functional_rb.native import plan
+
+        distances = plan.encode_distances(lanes.ring, rule, n, by_trajectory)
+        results = [_ints(plan.entries(lanes.ring, distances))] * len(Entries._fields)
+        call = jax.ffi.ffi_call("functional_rb_changed", results)
+        return Entries(*call(plan.encode_windows(lanes.ring, rule, by_trajectory), distances, *ends, age))
+
+    entries: Entries = choose(kernel, core, lanes.ends, age, module="xla_rings")
+    return entries
+
+
+def weights_at(rule: Rule, lanes: Lanes, age: jax.Array, slots: jax.Array) -> jax.Array:
+    """`windows.weights_at`: slots int32 [n]."""
+
+    def core(ends: Ends, age: jax.Array, slots: jax.Array) -> jax.Array:
+        return windows.weights_at(ops, rule, Lanes(lanes.ring, ends), age, slots)
+
+    def kernel(ends: Ends, age: jax.Array, slots: jax.Array) -> jax.Array:
+        from functional_rb.native import plan
+
+        call = jax.ffi.ffi_call("functional_rb_weights_at", _ints(*slots.shape))
+        numbers: jax.Array = call(plan.encode_windows(lanes.ring, rule, False), *ends, age, slots)
+        return numbers
+
+    numbers: jax.Array = choose(kernel if slots.shape[0] else None, core, lanes.ends, age, slots, module="xla_rings")
+    return numbers
+
+
+def expand(
+    rule: Rule,
+    lanes: Lanes,
+    age: jax.Array,
+    next_age: jax.Array,
+    slots: jax.Array,
+    draws: jax.Array,
+    live: jax.Array | None,
+    by_trajectory: bool,
+) -> Slices:
+    """`windows.expand`: slots int32 [S], draws int32 [S, 2], live bool [S] or None."""
+
+    def core(ends: Ends, age: Any, next_age: Any, slots: Any, draws: Any, live: Any) -> Slices:
+        rings = Lanes(lanes.ring, ends)
+        return windows.expand(ops, rule, rings, age, next_age, slots, draws, live, by_trajectory)
+
+    def kernel(ends: Ends, *args: Any) -> Slices:
+        from functional_rb.native import plan
+
+        shape = (slots.shape[0], rule.length)
+        call = jax.ffi.ffi_call("functional_rb_expand", [_ints(*shape)] * 2 + [_marks(*shape)] * 4)
+        given = args if live is not None else (*args[:-1], jnp.zeros(0, jnp.bool_))
+        return Slices(*call(plan.encode_windows(lanes.ring, rule, by_trajectory), *ends, *given))
+
+    args = (lanes.ends, age, next_age, slots, draws, live)
+    slices: Slices = choose(kernel if slots.shape[0] else None, core, *args, module="xla_rings")
+    return slices
+
+
+def _ints(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def _marks(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.bool_)
 
 
 def _tree_plan(capacity: int) -> np.ndarray:

@@ -43,8 +43,8 @@ class Backend:
     def init(self, spec: Any) -> Any:
         return self.rb.init(spec)
 
-    def add(self, state: Any, items: Any, mask: Any = None, priorities: Any = None) -> Any:
-        return self._function("add")(state, items, mask, priorities)
+    def add(self, state: Any, items: Any, mask: Any = None, priorities: Any = None, key: Any = None) -> Any:
+        return self._function("add")(state, items, mask, priorities, key)
 
     def sample(self, state: Any, key: Any, batch_size: int, beta: Any = None) -> tuple[Any, Any]:
         if self.name == "jax-jit":

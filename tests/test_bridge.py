@@ -321,10 +321,11 @@ def update(side: str, state: Any, handles: Any, priorities: Any, items: Any = No
 def draw(side: str, state: Any) -> list[bytes]:
     """What the core draws by given draws: the backends' keys differ."""
     spec = state.spec
-    draws = np.random.default_rng(1).integers(0, 2**31, (40, spec.sampler.words(spec.capacity)), np.int64)
+    draws = np.random.default_rng(1).integers(0, 2**31, spec.sampler.draw_shape(spec, 40), np.int64)
     ops = importlib.import_module(f"{side}_backend.ops")
-    leaves, drawn = buffer.draw(ops, state, spec, on(side, draws.astype(np.int32)), on(side, np.float32(0.6)))
-    return [as_bytes(x) for x in (*leaves, *drawn)]
+    draws, beta = on(side, draws.astype(np.int32)), on(side, np.float32(0.6))
+    _, leaves, drawn = buffer.draw(ops, state, spec, draws, beta, 40)
+    return [as_bytes(x) for x in (*leaves, *drawn[:3])]
 
 
 def history(state: Any, sides: Iterator[str], prioritized: bool) -> tuple[Any, list[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,18 @@ import jax_backend.kernel_ops as jax_kernel_ops
 import jax_backend.ops as jax_ops
 import torch_backend.kernel_ops as torch_kernel_ops
 import torch_backend.ops as torch_ops
+import torch_backend.parts as torch_parts
+import torch_backend.random as torch_random
 from functional_rb import layout as layouts
 from functional_rb import ops as protocols
-from functional_rb import sum_tree
+from functional_rb import ring as ring_of
+from functional_rb import sum_tree, windows
 from functional_rb.layout import Layout
 from functional_rb.native import kernels
+from functional_rb.ring import Ends, Ring
+from functional_rb.samplers import weights as powers
 from functional_rb.sum_tree import FANOUT
+from functional_rb.windows import Lanes, Rule
 from tests.backends import _torch_array, _torch_numpy
 from tests.test_jax import big_copies
 from tests.test_model import POOL, random_leaf, specs_in
@@ -353,6 +359,198 @@ def test_no_derivative_goes_through() -> None:
     assert np.array_equal(jax.jit(jax.grad(summed))(jnp.ones(3)), np.zeros(3))
 
 
+def assert_same_parts(on: Any, ours: Any, theirs: Any) -> None:
+    """Likewise for nests, with the same places empty."""
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for new, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert_same(on, new, expected)
+
+
+def both(on: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `ops` and arrays as one of NumPy arrays, on which kernel and core are compared."""
+    plain, native = (on.compiled(functools.partial(function, ops)) for ops in (on.plain, on.native))
+
+    def compare(*args: Any) -> None:
+        arrays = jax.tree.map(on.array, args)
+        assert_same_parts(on, native(*arrays), plain(*arrays))
+
+    return compare
+
+
+def random_ends(rng: np.random.Generator, ring: Ring) -> Ends:
+    """Lanes that are empty, partly filled, just full, long full, or about to begin with their first handles again."""
+    sizes = rng.choice([0, 1, ring.length // 2, ring.length - 1, ring.length], ring.lanes).astype(np.int32)
+    turned = rng.integers(0, ring.limit - ring.length, ring.lanes)
+    turned = np.where(rng.random(ring.lanes) < 0.3, ring.limit - rng.integers(1, 4, ring.lanes), turned)
+    full = rng.choice([ring.length, 0], ring.lanes) + turned
+    return Ends(np.where(sizes < ring.length, sizes, full % ring.limit).astype(np.int32), sizes)
+
+
+RINGS = [(Ring(1), 3), (Ring(12), 5), (Ring(12), 12), (Ring(12), 40), (Ring(12, 3), 5), (Ring(15, 5), 1)]
+"""With the steps of a batch, for each lane."""
+
+
+@pytest.mark.parametrize(("ring", "steps"), RINGS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_plan_write(on: Any, ring: Ring, steps: int, masked: bool) -> None:
+    rng = np.random.default_rng(steps)
+    batch = steps * ring.lanes
+    compare = both(on, lambda ops, ends, mask: ring_of.plan_write(ops, ring, ends, batch, mask))
+    for likely in [0.0, 0.2, 0.5, 0.9, 1.0] * 4:
+        compare(random_ends(rng, ring), rng.random(batch) < likely if masked else None)
+
+
+@pytest.mark.parametrize("which", ["begins", "ends", "both"])
+@pytest.mark.parametrize(("lanes", "steps"), [(1, 1), (1, 20), (3, 7)])
+def test_step_ages(on: Any, which: str, lanes: int, steps: int) -> None:
+    rng = np.random.default_rng(steps)
+
+    def ages(ops: Any, next_age: Any, written: Any, begins: Any, ends: Any) -> Any:
+        return windows.step_ages(ops, next_age, written, begins=begins, ends=ends)
+
+    compare = both(on, ages)
+    for likely in [0.0, 0.1, 0.5, 1.0] * 4:
+        begins, ends = rng.random((2, lanes, steps)) < likely
+        next_age = rng.choice([0, 5, windows.LONGEST - 3, windows.LONGEST - 1], lanes).astype(np.int32)
+        written = rng.choice([0, 1, steps], lanes).astype(np.int32)
+        compare(next_age, written, None if which == "ends" else begins, None if which == "begins" else ends)
+
+
+class Written(NamedTuple):
+    """What a buffer keeps of trajectories: see `windows`."""
+
+    ends: Ends
+    age: Any
+    next_age: Any
+
+
+def written_at_random(rng: np.random.Generator, ring: Ring) -> Written:
+    """Lanes with steps of random trajectories, at any turn of their rings."""
+    ends, lanes = random_ends(rng, ring), ring.lanes
+    likely = rng.choice([0.0, 0.1, 0.3, 1.0])
+    steps = rng.random((lanes, 3 * ring.length)) < likely
+    lived = torch.full((lanes,), steps.shape[1], dtype=torch.int32)
+    zeros = torch.zeros(lanes, dtype=torch.int32)
+    ages, next_age = windows.step_ages(torch_ops, zeros, lived, ends=torch.from_numpy(steps))
+    age = np.zeros(ring.capacity, np.int32)
+    for e, (cursor, size) in enumerate(zip(*ends, strict=True)):
+        back = np.arange(1, size + 1)
+        age[e * ring.length + (int(cursor) - back) % ring.length] = ages.numpy()[e, -back]
+    return Written(ends, age, np.where(ends.sizes > 0, next_age.numpy(), 0).astype(np.int32))
+
+
+RULES = [
+    (Rule(4, 1, True, False, False), Ring(300)),
+    (Rule(3, 2, False, False, False), Ring(60, 3)),
+    (Rule(4, 3, False, True, False), Ring(10)),
+    (Rule(5, 2, False, True, True), Ring(18, 2)),
+    (Rule(2, 1, False, False, True), Ring(40, 4)),
+    (Rule(1, 1, False, False, True), Ring(1)),
+]
+
+
+def index_and_slices(rule: Rule, ring: Ring, by_trajectory: bool) -> Callable[..., Any]:
+    """All that is read of an index, as a function of `ops` and arrays."""
+
+    def read(ops: Any, written: Written, slots: Any, draws: Any, live: Any) -> Any:
+        lanes, age = Lanes(ring, written.ends), written.age
+        at = lanes, age, written.next_age, slots, draws
+        return (
+            windows.changed(ops, rule, lanes, age, min(3, ring.length), by_trajectory),
+            windows.weights_at(ops, rule, lanes, age, slots),
+            [windows.expand(ops, rule, *at, counting, by_trajectory) for counting in (live, None)],
+        )
+
+    return read
+
+
+def to_draw_from(rng: np.random.Generator, ring: Ring) -> tuple[Written, Numbers, Numbers, Numbers]:
+    """Every slot: also where no window begins, where nothing is stored, and where the slot does not count."""
+    draws = rng.integers(0, 2**31, (ring.capacity, 2)).astype(np.int32)
+    draws[::5] = 2**31 - 1
+    return (
+        written_at_random(rng, ring),
+        np.arange(ring.capacity, dtype=np.int32),
+        draws,
+        rng.random(ring.capacity) < 0.8,
+    )
+
+
+@pytest.mark.parametrize(("rule", "ring"), RULES)
+@pytest.mark.parametrize("by_trajectory", [False, True])
+def test_index_and_slices(on: Any, rule: Rule, ring: Ring, by_trajectory: bool) -> None:
+    rng = np.random.default_rng(rule.length)
+    compare = both(on, index_and_slices(rule, ring, by_trajectory))
+    for _ in range(12):
+        compare(*to_draw_from(rng, ring))
+
+
+def test_no_slots_at_all(on: Any) -> None:
+    rule, ring = RULES[1]
+    written, *drawn = to_draw_from(np.random.default_rng(0), ring)
+    both(on, index_and_slices(rule, ring, True))(written, *(x[:0] for x in drawn))
+
+
+def test_windows_under_vmap() -> None:
+    rule, ring = RULES[3]
+    rng = np.random.default_rng(1)
+    several = [to_draw_from(rng, ring) for _ in range(3)]
+    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *several)
+    function = index_and_slices(rule, ring, True)
+    program = jax.jit(jax.vmap(functools.partial(function, jax_kernel_ops))).lower(*stacked).compile()
+    assert custom_calls(program.as_text()) == set()
+    found, alone = program(*stacked), jax.jit(functools.partial(function, jax_ops))
+    for k, args in enumerate(several):
+        assert_same_all(jax.tree.map(lambda x, k=k: x[k], found), alone(*jax.tree.map(jnp.asarray, args)))
+
+
+def test_torch_windows_of_any_strides() -> None:
+    rule, ring = RULES[1]
+    function = index_and_slices(rule, ring, True)
+    written, slots, draws, live = jax.tree.map(torch.from_numpy, to_draw_from(np.random.default_rng(2), ring))
+    expected = function(torch_ops, written, slots, draws, live)
+    wide = torch.cat([draws, draws], 1)[:, 1:3].flip(1)
+    strided = slots.repeat_interleave(2)[::2], wide.T.contiguous().T, live.repeat_interleave(2)[::2]
+    assert_same_parts(Torch, function(torch_kernel_ops, written, *strided), expected)
+
+
+def test_some_of_these_windows_are_drawn() -> None:
+    """So that the test above has compared more than padding."""
+    rng = np.random.default_rng(0)
+    for rule, ring in RULES:
+        counts = []
+        for _ in range(20):
+            written = jax.tree.map(torch.from_numpy, written_at_random(rng, ring))
+            slots = torch.arange(ring.capacity, dtype=torch.int32)
+            counts.append(windows.weights_at(torch_ops, rule, Lanes(ring, written.ends), written.age, slots))
+        found = torch.cat(counts)
+        assert 0 < (found > 0).sum() < found.numel()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_stored_value(on: Any, alpha: float) -> None:
+    rng = np.random.default_rng(0)
+    special = np.array([0, 1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000], np.int32)
+    bits = np.concatenate([special, special | -(2**31), rng.integers(0, 2**31, 500).astype(np.int32)])
+    both(on, lambda ops, priorities: powers.stored_value(ops, priorities, alpha))(bits.view(np.float32))
+
+
+def test_importance_weights(on: Any) -> None:
+    rng = np.random.default_rng(0)
+    compare = both(on, lambda ops, values, smallest, beta: powers.importance_weights(ops, values, smallest, beta))
+    for beta in (0.0, 0.4, 1.0, 7.5, np.nan, -1.0, 1e9):
+        values = random_values(rng, 300)
+        values = values[values > 0][:200]
+        compare(values, values.min(), np.float32(beta))
+
+
+def test_draws_on_torch() -> None:
+    for seed in range(20):
+        key = torch_random.key(seed)
+        assert torch.equal(torch_parts.draws(key, 7, 5), torch_random.draws(key, 7, 5))
+    assert torch_parts.draws(key, 0, 5).shape == (0, 5)
+
+
 @pytest.mark.parametrize(("kernel_ops", "plain"), [(jax_kernel_ops, jax_ops), (torch_kernel_ops, torch_ops)])
 def test_kernel_ops_are_the_same_primitives_and_the_kernels(kernel_ops: Any, plain: Any) -> None:
     names: Sequence[str] = [name for name in vars(protocols.Ops) if not name.startswith("_")]
@@ -360,5 +558,5 @@ def test_kernel_ops_are_the_same_primitives_and_the_kernels(kernel_ops: Any, pla
     for name in names:
         assert getattr(kernel_ops, name) is getattr(plain, name)
     assert plain.native is None
-    for name in ("descend", "set_leaves", "read", "store"):
+    for name in [name for name in vars(protocols.Native) if not name.startswith("_")]:
         assert callable(getattr(kernel_ops.native, name))

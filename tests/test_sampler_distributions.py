@@ -238,7 +238,7 @@ def test_limits(way: str, sampler: Any) -> None:
     slots = {step.id: step.id % 18 for step in story.steps}
     found = intervals(story.arrays.tree, 18)
     gone = [slots[step.id] for step in story.steps if step not in left] * 2 + [slots[left[1].id]]
-    story.arrays, _, told = story.draw(way, edge_draws(found, np.array(gone, np.int32), last=False))
+    story.arrays, _, told = story.draw("torch", edge_draws(found, np.array(gone, np.int32), last=False))
     assert told.mask.all()
     check_limited(way, story, left, {step.id: 1 if step is left[1] else 2 for step in left}, batch=2)
 
@@ -473,6 +473,16 @@ def test_trajectories_without_replacement(way: str) -> None:
     check_law(law, orders(left, 2))
     law, _ = law_in_turn(way, story, [jointly(numbers(4), numbers(3))], 4, 1)
     check_law(law, orders([*grown, [(103, 104)]], 1))
+
+
+@each_library
+def test_a_mark_that_moves_to_where_another_was(way: str) -> None:
+    # The trajectory of the second lane overwrites the one before it as it grows, mark upon mark.
+    story = Story(8, frb.SlicesWithoutReplacement(1), ["|", ".|...."])
+    for x in (106, 107):
+        law, _ = law_in_turn(way, story, [jointly(numbers(n), numbers(4)) for n in (2, 1)], 2, 3)
+        check_law(law, orders([[(0,)], [(k,) for k in range(x - 4, x)]], 2))
+        story.add([900, x], [False, False], np.array([False, True]))
 
 
 @each_library

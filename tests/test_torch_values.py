@@ -21,7 +21,8 @@ import functional_rb as frb
 import torch_backend as rb
 from tests import backends
 from torch_backend import execute, ops
-from torch_backend.memory import Memory, Saved, Version, forget_dead
+from torch_backend.memory import Memory, SavedSlots, Version, forget_dead
+from torch_backend.recorder import Log
 
 WIDE = 1100
 """Elements of a uint8 leaf that is kept in an array of its own."""
@@ -196,7 +197,7 @@ def test_the_usual_loop_keeps_nothing_and_reuses_its_memory(sampler: Any) -> Non
     state = full(sampler)
     places = [tensor.data_ptr() for tensor in memory_of(state).tensors]
     gc.collect()
-    versions, copies = alive(Version), alive(Saved)
+    versions, copies = alive(Version), alive(SavedSlots) + alive(Log)
     gc.disable()  # so that only what reference counts free is freed: no cycle may hold an old state
     try:
         for step in range(50):
@@ -210,7 +211,7 @@ def test_the_usual_loop_keeps_nothing_and_reuses_its_memory(sampler: Any) -> Non
             assert [tensor.data_ptr() for tensor in memory.tensors] == places
             assert len(memory.history or ()) <= 1
         assert alive(Version) == versions
-        assert alive(Saved) == copies
+        assert alive(SavedSlots) + alive(Log) == copies
     finally:
         gc.enable()
     forget_dead(memory)
@@ -323,7 +324,7 @@ def test_sampled_items_are_copies() -> None:
     state = full()
     state, sample = rb.sample(state, rb.key(0), 30)
     got = rb.get(state, sample.indices)
-    before = pytree.tree_map(torch.clone, (sample, got))
+    before = pytree.tree_map_only(torch.Tensor, torch.clone, (sample, got))
     state = write_much(state, in_place=True)
     assert_equal((sample, got), before)
     place = memory_of(rb.add(state, batch(0, 1))).rows.data_ptr()
@@ -351,7 +352,8 @@ def test_very_many_versions_can_be_dropped(twin: str, capacity: int) -> None:
 
 
 def test_a_long_chain_can_be_read() -> None:
-    spec = frb.BufferSpec((frb.Unbounded((), "int32"),), 5000, frb.Prioritized(alpha=1.0))
+    # So large that what 2,000 writes overwrite is less than a copy, also where the core saves every node it sets.
+    spec = frb.BufferSpec((frb.Unbounded((), "int32"),), 400_000, frb.Prioritized(alpha=1.0))
     first = state = rb.add(rb.init(spec), (torch.arange(10, dtype=torch.int32),))
     frozen = copy.deepcopy(first)
     for step in range(2000):
@@ -461,7 +463,7 @@ def test_no_gradient_is_recorded(mode: str, in_place: bool) -> None:
         state = add(state, {**batch(0, 4), "x": x * scale}, priorities=x[:, 0] * scale)
         state, drawn = sample(state, rb.key(0), 6, beta=scale * 0.5)
         state = update(state, drawn.indices, scale * torch.ones(6), {"x": scale * torch.ones(6, 3)})
-    for tensor in [*memory_of(state).tensors, *pytree.tree_leaves(drawn), *pytree.tree_leaves(state)]:
+    for tensor in [*memory_of(state).tensors, *pytree.tree_leaves(drawn[:4]), *pytree.tree_leaves(state)]:
         assert not tensor.requires_grad
         assert tensor.grad_fn is None
     assert drawn.items["x"].unique().tolist() == [2.0]

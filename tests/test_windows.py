@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from functional_rb import integers, windows
+from functional_rb.ring import Ends, Ring
 from functional_rb.windows import Lanes, Rule
 from jax_backend import ops as jax_ops
 from torch_backend import ops as torch_ops
@@ -116,7 +117,7 @@ def extreme_draws(n: int) -> list[tuple[int, int]]:
 class Index(NamedTuple):
     """What a buffer would keep."""
 
-    head: Any
+    cursor: Any
     size: Any
     next_age: Any
     age: Any
@@ -130,25 +131,32 @@ def write(ops: Any, length: int, index: Index, written: Any, begins: Any, ends: 
     """As a buffer would: ages to the slots after the head of each lane."""
     ages, next_age = windows.step_ages(ops, index.next_age, written, begins=begins, ends=ends)
     lane, column = ops.arange(ages.shape[0], like=ages)[:, None], ops.arange(ages.shape[1], like=ages)[None, :]
-    slots = lane * length + (index.head[:, None] + column) % length
+    slots = lane * length + (index.cursor[:, None] + column) % length
     ages = ops.where(column < written[:, None], ages, ops.take(index.age, slots))
     size = ops.minimum(index.size + written, ops.full_like(written, length))
     age = ops.set_at(index.age, slots.reshape(-1), ages.reshape(-1))
-    return Index((index.head + written) % length, size, next_age, age)
+    cursor = (index.cursor + written) % lanes_of(length, index).ring.limit
+    return Index(cursor, size, next_age, age)
+
+
+def lanes_of(length: int, index: Index) -> Lanes:
+    return Lanes(Ring(length * index.size.shape[0], index.size.shape[0]), Ends(index.cursor, index.size))
 
 
 def leaves_touched(ops: Any, rule: Rule, length: int, index: Index, n: int, by_trajectory: bool) -> tuple[Any, Any]:
-    rings = Lanes(index.head, index.size, length)
-    at = windows.touched(ops, rule, rings, n, by_trajectory)
-    number = windows.marks if by_trajectory else windows.weights
-    return windows.slot_of(ops, rings, *at), number(ops, rule, rings, index.age, *at)
+    entries = windows.changed(ops, rule, lanes_of(length, index), index.age, n, by_trajectory)
+    return entries.slots, entries.numbers
+
+
+def weights_at(ops: Any, rule: Rule, length: int, index: Index, slots: Any) -> Any:
+    return windows.weights_at(ops, rule, lanes_of(length, index), index.age, slots)
 
 
 def expand(
-    ops: Any, rule: Rule, length: int, index: Index, slots: Any, draws: Any, by_trajectory: bool
+    ops: Any, rule: Rule, length: int, index: Index, slots: Any, draws: Any, live: Any, by_trajectory: bool
 ) -> windows.Slices:
-    rings = Lanes(index.head, index.size, length)
-    return windows.expand(ops, rule, rings, index.age, index.next_age, slots, draws, by_trajectory)
+    rings = lanes_of(length, index)
+    return windows.expand(ops, rule, rings, index.age, index.next_age, slots, draws, live, by_trajectory)
 
 
 def on_torch(function: Callable[..., Any], *args: Any) -> Any:
@@ -203,6 +211,8 @@ class Checked:
             order = np.random.default_rng(0).permutation(slots.size)  # equal slots have equal values
             leaves[slots[order]] = values[order]
             np.testing.assert_array_equal(leaves, expected_leaves(self.rule, self.lanes, by_trajectory))
+        everywhere = self.run(weights_at, self.rule, self.length, self.index, np.arange(self.ids.size, dtype=np.int32))
+        np.testing.assert_array_equal(everywhere, self.leaves[False])
 
     def check_slices(self, by_trajectory: bool, pad_to: int) -> None:
         """Each way of choosing gives another window, and all of them come."""
@@ -210,16 +220,20 @@ class Checked:
         cases = [(slot, draw) for slot, found in choices for draw in extreme_draws(len(found))]
         drawable = {slot for slot, _ in choices}
         cases += [(slot, (2**31 - 1, 5)) for slot in range(self.ids.size) if slot not in drawable]
+        real = len(cases)
+        cases += cases[:2]  # these are not live
         count = len(cases)
         cases += [(0, (0, 0))] * (-count % pad_to)
         slots = np.array([slot for slot, _ in cases], np.int32)
         draws = np.array([draw for _, draw in cases], np.int32)
-        got = self.run(expand, self.rule, self.length, self.index, slots, draws, by_trajectory)
+        live = np.arange(slots.size) < real
+        got = self.run(expand, self.rule, self.length, self.index, slots, draws, live, by_trajectory)
         assert got.slots.shape == got.mask.shape == (slots.size, self.rule.length)
         assert ((got.slots >= 0) & (got.slots < self.ids.size)).all()
         drawn: dict[int, Counter[Any]] = {slot: Counter() for slot, _ in choices}
         for row in range(count):
-            if slots[row] in drawable:
+            assert (got.mask[row] == (got.handles[row] >= 0)).all()
+            if live[row] and slots[row] in drawable:
                 drawn[int(slots[row])][self.told(got, row)] += 1
             else:
                 assert not (got.mask[row] | got.is_first[row] | got.is_last[row] | got.truncated[row]).any()
@@ -231,9 +245,15 @@ class Checked:
         """What a slice says: ids, and where each of the marks is set."""
         steps = int(got.mask[row].sum())
         assert got.mask[row, :steps].all(), "padding comes last"
+        assert got.handles[row, :steps].tolist() == [self.handle(k) for k in self.ids[got.slots[row, :steps]]]
         assert (got.slots[row, steps:] == got.slots[row, steps - 1]).all()
         marks = [tuple(np.flatnonzero(x[row]).tolist()) for x in (got.is_first, got.is_last, got.truncated)]
         return tuple(self.ids[got.slots[row, :steps]].tolist()), *marks
+
+    def handle(self, id: int) -> int:
+        """Slots of all lanes are counted once each time a lane has been filled."""
+        lane, written = divmod(int(id), 10**6)
+        return written // self.length * self.ids.size + lane * self.length + written % self.length
 
     def truth(self, slot: int, window: Window) -> Any:
         lane = self.lanes[slot // self.length]
@@ -328,7 +348,7 @@ def test_ages_and_rules_at_their_limits(run: Callable[..., Any], length: int, pe
 
 
 def slots_and_weights(ops: Any, rule: Rule, length: int, index: Index, lane: Any, back: Any) -> tuple[Any, Any, Any]:
-    rings = Lanes(index.head, index.size, length)
+    rings = lanes_of(length, index)
     at = lane, back
     return (
         windows.slot_of(ops, rings, *at),
@@ -352,7 +372,8 @@ def test_steps_that_are_not_stored(run: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("steps", [1, 16])
 def test_a_write_touches_few_slots(steps: int, by_trajectory: bool) -> None:
     for length, period in ((2, 1), (64, 1), (1024, 3), (2**20, 2**20)):
-        rings = Lanes(torch.zeros(3, dtype=torch.int32), torch.full((3,), 10**6, dtype=torch.int32), 10**6)
+        ends = Ends(torch.zeros(3, dtype=torch.int32), torch.full((3,), 10**6, dtype=torch.int32))
+        rings = Lanes(Ring(3 * 10**6, 3), ends)
         rule = Rule(length, period, True, False, False)
         lane, back = windows.touched(torch_ops, rule, rings, steps, by_trajectory)
         assert lane.shape == back.shape

@@ -21,7 +21,7 @@ from torch_backend.recorder import Log, Recorder
 from torch_backend.state import State, locked, readable
 
 try:
-    from torch_backend import kernel_ops, kernels
+    from torch_backend import kernel_ops, kernels, parts
 except ImportError:
     HAVE_KERNELS = False
 else:
@@ -304,13 +304,17 @@ def draw(
         checks.check_nonempty(spec, drawable, int(counters[1]) if not drawable else 1)
         return counters, leaves, drawn
     with torch.no_grad():
-        numbers = random.draws(key.to(memory.rows.device), *spec.sampler.draw_shape(spec, batch))
+        shape = spec.sampler.draw_shape(spec, batch)
+        if native(memory) and not _is_batched(key):
+            numbers = parts.draws(key, *shape)
+        else:
+            numbers = random.draws(key.to(memory.rows.device), *shape)
         level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
         primitives = ops if _is_batched(key) or _is_batched(beta) else _primitives(memory, saved)
         arrays, leaves, drawn = buffer.draw(primitives, _arrays(memory, counters), spec, numbers, level, batch)
         after = _written(memory, arrays)
     if at_hand and memory.plain and not _is_batched(drawn.handles):
-        checks.check_nonempty(spec, int(drawn.handles.max()) >= 0, int(counters[1]))
+        checks.check_nonempty(spec, float(drawn.weights.max()) > 0, int(counters[1]))
     return after, leaves, drawn
 
 

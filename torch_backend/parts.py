@@ -13,6 +13,8 @@ import torch
 
 from functional_rb.layout import Layout
 from functional_rb.native import calls, plan
+from functional_rb.ring import Ends, Ring, Write
+from functional_rb.windows import Entries, Lanes, Rule, Slices
 from torch_backend import ops
 
 
@@ -74,12 +76,162 @@ def store(
         _addresses([rows, *wide]),
         slots.data_ptr(),
         slots.shape[0],
-        0 if source is None else source.data_ptr(),
-        0 if live is None else live.data_ptr(),
+        _address(source),
+        _address(live),
         _addresses(leaves),
         leaves[0].shape[0] if leaves else 0,
     )
     return rows, tuple(wide)
+
+
+def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
+    """`random.draws`: uniform int32 [batch, words]."""
+    numbers = torch.empty((batch, words), dtype=torch.int32)
+    calls.fill_draws(int(key), numbers.data_ptr(), batch * words)
+    return numbers
+
+
+def stored_value(priorities: torch.Tensor, alpha: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """`weights.stored_value`: values float32 [B], and which are good, bool [B]."""
+    priorities = _ready(priorities, torch.float32)
+    values, good = torch.empty_like(priorities), torch.empty_like(priorities, dtype=torch.bool)
+    calls.stored_values(
+        plan.encode_alpha(alpha), priorities.data_ptr(), priorities.shape[0], values.data_ptr(), good.data_ptr()
+    )
+    return values, good
+
+
+def importance_weights(values: torch.Tensor, smallest: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+    """`weights.importance_weights`: float32 [B], for scalars smallest and beta."""
+    values = _ready(values, torch.float32)
+    smallest, beta = _ready(smallest, torch.float32), _ready(beta, torch.float32)
+    weights = torch.empty_like(values)
+    calls.importance_weights(
+        values.data_ptr(), values.shape[0], smallest.data_ptr(), beta.data_ptr(), weights.data_ptr()
+    )
+    return weights
+
+
+def plan_write(ring: Ring, ends: Ends, batch: int, mask: torch.Tensor | None) -> Write:
+    """`ring.plan_write`: mask bool [batch]."""
+    cursors, sizes = _ready(ends.cursors, torch.int32), _ready(ends.sizes, torch.int32)
+    mask = None if mask is None else _ready(mask, torch.bool)
+    steps = batch // ring.lanes
+    n = min(steps, ring.length) * ring.lanes
+    slots, written = torch.empty(n, dtype=torch.int32), torch.empty_like(cursors)
+    after = Ends(torch.empty_like(cursors), torch.empty_like(sizes))
+    source = live = None
+    if mask is not None:
+        source, live = torch.empty_like(slots), torch.empty_like(slots, dtype=torch.bool)
+    calls.plan_write(
+        plan.encode_ring(ring),
+        cursors.data_ptr(),
+        sizes.data_ptr(),
+        steps,
+        _address(mask),
+        slots.data_ptr(),
+        n,
+        _address(source),
+        _address(live),
+        written.data_ptr(),
+        after.cursors.data_ptr(),
+        after.sizes.data_ptr(),
+    )
+    return Write(slots, source, live, written, after, mask)
+
+
+def step_ages(
+    next_age: torch.Tensor, written: torch.Tensor, begins: torch.Tensor | None, ends: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`windows.step_ages`: begins and ends bool [E, T], next_age and written int32 [E]."""
+    next_age, written = _ready(next_age, torch.int32), _ready(written, torch.int32)
+    begins = None if begins is None else _ready(begins, torch.bool)
+    ends = None if ends is None else _ready(ends, torch.bool)
+    given = begins if ends is None else ends
+    assert given is not None
+    ages, following = torch.empty(given.shape, dtype=torch.int32), torch.empty_like(next_age)
+    calls.step_ages(
+        next_age.data_ptr(),
+        written.data_ptr(),
+        next_age.shape[0],
+        _address(begins),
+        _address(ends),
+        ages.data_ptr(),
+        ages.numel(),
+        following.data_ptr(),
+    )
+    return ages, following
+
+
+def changed(rule: Rule, lanes: Lanes, age: torch.Tensor, n: int, by_trajectory: bool) -> Entries:
+    """`windows.changed`."""
+    cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
+    distances = plan.encode_distances(lanes.ring, rule, n, by_trajectory)
+    count = plan.entries(lanes.ring, distances)
+    entries = Entries(*(torch.empty(count, dtype=torch.int32) for _ in Entries._fields))
+    calls.changed(
+        plan.encode_windows(lanes.ring, rule, by_trajectory),
+        distances,
+        cursors.data_ptr(),
+        sizes.data_ptr(),
+        age.data_ptr(),
+        count,
+        *(array.data_ptr() for array in entries),
+    )
+    return entries
+
+
+def weights_at(rule: Rule, lanes: Lanes, age: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """`windows.weights_at`: slots int32 [n]."""
+    cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
+    slots = _ready(slots, torch.int32)
+    numbers = torch.empty_like(slots)
+    calls.weights_at(
+        plan.encode_windows(lanes.ring, rule, False),
+        cursors.data_ptr(),
+        sizes.data_ptr(),
+        age.data_ptr(),
+        slots.data_ptr(),
+        slots.shape[0],
+        numbers.data_ptr(),
+    )
+    return numbers
+
+
+def expand(
+    rule: Rule,
+    lanes: Lanes,
+    age: torch.Tensor,
+    next_age: torch.Tensor,
+    slots: torch.Tensor,
+    draws: torch.Tensor,
+    live: torch.Tensor | None,
+    by_trajectory: bool,
+) -> Slices:
+    """`windows.expand`: slots int32 [S], draws int32 [S, 2], live bool [S] or None."""
+    cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
+    next_age, slots, draws = (_ready(x, torch.int32) for x in (next_age, slots, draws))
+    live = None if live is None else _ready(live, torch.bool)
+    shape = (slots.shape[0], rule.length)
+    numbers = [torch.empty(shape, dtype=torch.int32) for _ in range(2)]
+    slices = Slices(*numbers, *(torch.empty(shape, dtype=torch.bool) for _ in range(4)))
+    calls.expand(
+        plan.encode_windows(lanes.ring, rule, by_trajectory),
+        cursors.data_ptr(),
+        sizes.data_ptr(),
+        age.data_ptr(),
+        next_age.data_ptr(),
+        slots.data_ptr(),
+        slots.shape[0],
+        draws.data_ptr(),
+        _address(live),
+        *(array.data_ptr() for array in slices),
+    )
+    return slices
+
+
+def _address(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _ready(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -66,7 +66,7 @@ class Recorder:
     def __init__(self, primitives: Any, memory: Memory, log: Log) -> None:
         """Carry the operations of a module of primitives out."""
         self._primitives, self._tensors, self._log = primitives, memory.tensors, log
-        self.native: Native | None = None if primitives.native is None else RecordingNative(primitives.native, self)
+        self.native: Any = None if primitives.native is None else RecordingNative(primitives.native, self)
 
     def __getattr__(self, name: str) -> Any:
         """What writes nothing."""
@@ -100,7 +100,10 @@ class RecordingNative:
     def __init__(self, native: Native, recorder: Recorder) -> None:
         """Carry the operations of kernels out."""
         self._native, self._recorder = native, recorder
-        self.descend, self.read, self.settle = native.descend, native.read, native.settle
+
+    def __getattr__(self, name: str) -> Any:
+        """What writes nothing."""
+        return getattr(self._native, name)
 
     def set_leaves(self, tree: torch.Tensor, capacity: int, leaves: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """`sum_tree.set_leaves`."""

@@ -7,9 +7,10 @@ from typing import Any
 import numba
 import numpy as np
 
-from functional_rb.native import draws, kernels
+from functional_rb.native import draws, kernels, rings
 from functional_rb.native.cache import compiled
 from functional_rb.native.memory import pointer_to
+from functional_rb.native.plan import RING_CAPACITY, RING_LANES, WINDOW_LENGTH
 
 INT32, UINT8, FLOAT32 = np.int32(0), np.uint8(0), np.float32(0)
 
@@ -24,6 +25,12 @@ def ints(address: Any, size: Any) -> Any:
 def floats(address: Any, size: Any) -> Any:
     """float32 [size] at an address."""
     return numba.carray(pointer_to(address, FLOAT32), (size,))
+
+
+@compiled
+def marks(address: Any, size: Any) -> Any:
+    """Truth values as uint8 [size] at an address, empty if that is 0."""
+    return numba.carray(pointer_to(address, UINT8), (size if address else 0,))
 
 
 @compiled
@@ -53,7 +60,7 @@ def add(
         ints(new_counters, 5),
         leaves,
         batch,
-        numba.carray(pointer_to(mask, UINT8), (batch if mask else 0,)),
+        marks(mask, batch),
         ints(priorities, batch if priorities else 0),
         ints(saved_slots, room),
         saved_rows,
@@ -155,7 +162,152 @@ def store(plan: Any, storage: Any, slots: Any, count: Any, source: Any, live: An
         storage,
         ints(slots, count),
         ints(source, count if source else 0),
-        numba.carray(pointer_to(live, UINT8), (count if live else 0,)),
+        marks(live, count),
         leaves,
         batch,
+    )
+
+
+@compiled
+def fill_draws(key: Any, numbers: Any, count: Any) -> None:
+    """`draws.fill`: int32 [count]."""
+    draws.fill(key, ints(numbers, count))
+
+
+@compiled
+def stored_values(plan: Any, priorities: Any, count: Any, values: Any, good: Any) -> None:
+    """`kernels.stored_values`."""
+    kernels.stored_values(plan, ints(priorities, count), floats(values, count), marks(good, count))
+
+
+@compiled
+def importance_weights(values: Any, count: Any, smallest: Any, beta: Any, weights: Any) -> None:
+    """`kernels.importance_weights`; smallest and beta are float32 [1]."""
+    kernels.importance_weights(
+        floats(values, count), floats(smallest, 1)[0], floats(beta, 1)[0], floats(weights, count)
+    )
+
+
+@compiled
+def plan_write(
+    plan: Any,
+    cursors: Any,
+    sizes: Any,
+    steps: Any,
+    mask: Any,
+    slots: Any,
+    count: Any,
+    source: Any,
+    live: Any,
+    written: Any,
+    new_cursors: Any,
+    new_sizes: Any,
+) -> None:
+    """`rings.plan_write` of int32 [count] slots; mask, source and live are 0 for none."""
+    lanes = np.int64(plan[RING_LANES])
+    rings.plan_write(
+        plan,
+        ints(cursors, lanes),
+        ints(sizes, lanes),
+        steps,
+        marks(mask, steps * lanes),
+        ints(slots, count),
+        ints(source, count if source else 0),
+        marks(live, count),
+        ints(written, lanes),
+        ints(new_cursors, lanes),
+        ints(new_sizes, lanes),
+    )
+
+
+@compiled
+def step_ages(
+    next_age: Any, written: Any, lanes: Any, begins: Any, ends: Any, ages: Any, size: Any, new_next: Any
+) -> None:
+    """`rings.step_ages` of int32 [size] ages; begins or ends is 0 for none."""
+    rings.step_ages(
+        ints(next_age, lanes),
+        ints(written, lanes),
+        marks(begins, size),
+        marks(ends, size),
+        ints(ages, size),
+        ints(new_next, lanes),
+    )
+
+
+@compiled
+def changed(
+    plan: Any,
+    ranges: Any,
+    cursors: Any,
+    sizes: Any,
+    age: Any,
+    count: Any,
+    lane: Any,
+    back: Any,
+    slots: Any,
+    numbers: Any,
+) -> None:
+    """`rings.changed`, int32 [count] entries."""
+    rings.changed(
+        plan,
+        ranges,
+        ints(cursors, np.int64(plan[RING_LANES])),
+        ints(sizes, np.int64(plan[RING_LANES])),
+        ints(age, np.int64(plan[RING_CAPACITY])),
+        ints(lane, count),
+        ints(back, count),
+        ints(slots, count),
+        ints(numbers, count),
+    )
+
+
+@compiled
+def weights_at(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, count: Any, numbers: Any) -> None:
+    """`rings.weights_at`."""
+    rings.weights_at(
+        plan,
+        ints(cursors, np.int64(plan[RING_LANES])),
+        ints(sizes, np.int64(plan[RING_LANES])),
+        ints(age, np.int64(plan[RING_CAPACITY])),
+        ints(slots, count),
+        ints(numbers, count),
+    )
+
+
+@compiled
+def expand(
+    plan: Any,
+    cursors: Any,
+    sizes: Any,
+    age: Any,
+    next_age: Any,
+    starts: Any,
+    count: Any,
+    numbers: Any,
+    live: Any,
+    slots: Any,
+    handles: Any,
+    mask: Any,
+    is_first: Any,
+    is_last: Any,
+    truncated: Any,
+) -> None:
+    """`rings.expand` of int32 [count] starts, by draws int32 [count, 2]; live is 0 for none."""
+    lanes, shape = np.int64(plan[RING_LANES]), (count, np.int64(plan[WINDOW_LENGTH]))
+    rings.expand(
+        plan,
+        ints(cursors, lanes),
+        ints(sizes, lanes),
+        ints(age, np.int64(plan[RING_CAPACITY])),
+        ints(next_age, lanes),
+        ints(starts, count),
+        numba.carray(pointer_to(numbers, INT32), (count, 2)),
+        marks(live, count),
+        numba.carray(pointer_to(slots, INT32), shape),
+        numba.carray(pointer_to(handles, INT32), shape),
+        numba.carray(pointer_to(mask, UINT8), shape),
+        numba.carray(pointer_to(is_first, UINT8), shape),
+        numba.carray(pointer_to(is_last, UINT8), shape),
+        numba.carray(pointer_to(truncated, UINT8), shape),
     )

@@ -17,7 +17,15 @@ import numpy as np
 from functional_rb import samplers
 from functional_rb.native import fixed, vector
 from functional_rb.native.cache import compiled
-from functional_rb.native.memory import bits_of, copy_bytes, float_of
+from functional_rb.native.memory import (
+    bits_of,
+    copy_bytes,
+    float_of,
+    load_int8,
+    load_int32,
+    store_int8,
+    store_int32,
+)
 from functional_rb.native.plan import (
     CAPACITY,
     EVER,
@@ -172,19 +180,41 @@ def load_items(plan: Any, storage: Any, slots: Any, leaves: Any) -> None:
     base = np.int64(scratch.ctypes.data)
     for start in range(0, slots.size, together):
         stop = min(start + together, slots.size)
-        for i in range(start, stop):
-            copy_bytes(base + (i - start) * stride, storage[0] + np.int64(slots[i]) * stride, stride)
+        load_rows(storage[0], stride, slots[start:stop], base)
         for leaf in range(plan[LEAVES]):
             size = leaf_field(plan, leaf, LEAF_BYTES)
             if size != 0 and leaf_field(plan, leaf, LEAF_STORAGE) == 0:
                 source = base + leaf_field(plan, leaf, LEAF_OFFSET)
-                for i in range(start, stop):
-                    copy_bytes(leaves[leaf] + i * size, source + (i - start) * stride, size)
+                copy_column(leaves[leaf] + start * size, source, stop - start, stride, size)
     for leaf in range(plan[LEAVES]):
         array, size = leaf_field(plan, leaf, LEAF_STORAGE), leaf_field(plan, leaf, LEAF_BYTES)
         if array != 0:
             for i in range(slots.size):
                 copy_bytes(leaves[leaf] + i * size, storage[array] + np.int64(slots[i]) * size, size)
+
+
+@compiled
+def load_rows(rows: Any, stride: Any, slots: Any, target: Any) -> None:
+    """Copy rows, those of consecutive slots together."""
+    start = 0
+    for stop in range(1, slots.size + 1):
+        if stop == slots.size or slots[stop] != slots[stop - 1] + 1:
+            copy_bytes(target + start * stride, rows + np.int64(slots[start]) * stride, (stop - start) * stride)
+            start = stop
+
+
+@compiled
+def copy_column(target: Any, source: Any, count: Any, stride: Any, size: Any) -> None:
+    """Copy pieces of one size that lie a stride apart; the sizes of scalars without a call for each."""
+    if size == 4:
+        for i in range(count):
+            store_int32(target + i * 4, load_int32(source + i * stride))
+    elif size == 1:
+        for i in range(count):
+            store_int8(target + i, load_int8(source + i * stride))
+    else:
+        for i in range(count):
+            copy_bytes(target + i * size, source + i * stride, size)
 
 
 @compiled
@@ -280,6 +310,22 @@ def new_value(plan: Any, tree: Any, counters: Any) -> Any:
         row = level_field(plan, plan[LEVELS] - 1, LEVEL_LARGEST)
         value = float_of(vector.largest(row_address(tree, row)))
     return value if value > 0 else np.float32(1)
+
+
+@compiled
+def stored_values(plan: Any, priorities: Any, values: Any, good: Any) -> None:
+    """`weights.stored_value` of priorities, bits int32 [B]."""
+    for i in range(priorities.size):
+        value = fixed.stored_value(plan, priorities[i])
+        values[i], good[i] = max(value, np.float32(0)), value >= 0
+
+
+@compiled
+def importance_weights(values: Any, smallest: Any, beta: Any, weights: Any) -> None:
+    """`weights.importance_weights`."""
+    base = fixed.log2_biased(bits_of(max(smallest, fixed.SMALLEST)))
+    for i in range(values.size):
+        weights[i] = fixed.importance_weight(max(values[i], fixed.SMALLEST), base, beta)
 
 
 @compiled

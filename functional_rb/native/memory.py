@@ -27,26 +27,30 @@ def _loader(width: int) -> Any:
     @intrinsic
     def load(typingctx: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.load(builder.inttoptr(args[0], ir.IntType(width).as_pointer()))
+            return builder.load(builder.inttoptr(args[0], ir.IntType(width).as_pointer()), align=1)
 
         return getattr(types, f"int{width}")(types.int64), generate
 
     return load
 
 
+def _storer(width: int) -> Any:
+    @intrinsic
+    def store(typingctx: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            builder.store(args[1], builder.inttoptr(args[0], ir.IntType(width).as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, getattr(types, f"int{width}")), generate
+
+    return store
+
+
 load_int64 = _loader(64)
 load_int32 = _loader(32)
-
-
-@intrinsic
-def store_int32(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write an int32 to an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], builder.inttoptr(args[0], ir.IntType(32).as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int32), generate
+load_int8 = _loader(8)
+store_int32 = _storer(32)
+store_int8 = _storer(8)
 
 
 @intrinsic

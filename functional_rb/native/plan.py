@@ -7,14 +7,17 @@ same form, without the rest.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from functional_rb import power, ring, sum_tree
+from functional_rb import power, ring, sum_tree, windows
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.layout import Layout
+from functional_rb.ring import Ring
 from functional_rb.samplers import Prioritized
+from functional_rb.windows import Rule
 
 LEAVES: Final = 0
 WIDE: Final = 1
@@ -42,6 +45,19 @@ LEAF_STORAGE: Final = 0
 LEAF_OFFSET: Final = 1
 LEAF_BYTES: Final = 2
 
+
+RING_CAPACITY: Final = 0
+RING_LENGTH: Final = 1
+RING_LANES: Final = 2
+RING_TURNS: Final = 3
+"""How often a lane may be filled before its coordinates begin again."""
+WINDOW_LENGTH: Final = 4
+PERIOD: Final = 5
+STRICT: Final = 6
+LEFT: Final = 7
+RIGHT: Final = 8
+BY_TRAJECTORY: Final = 9
+"""The vectors of rings and windows are of a form of their own; that of rings ends before WINDOW_LENGTH."""
 
 Vector = np.ndarray[Any, np.dtype[np.int32]]
 NO_BUFFER = [0] * (FIRST_STORAGE - CAPACITY)
@@ -77,6 +93,37 @@ def encode_layout(layout: Layout) -> Vector:
     return _vector(NO_BUFFER, (), layout)
 
 
+@functools.cache
+def encode_ring(ring: Ring) -> Vector:
+    """The vector for rings of slots, read-only."""
+    return _read_only([ring.capacity, ring.length, ring.lanes, ring.limit // ring.length])
+
+
+@functools.cache
+def encode_windows(ring: Ring, rule: Rule, by_trajectory: bool) -> Vector:
+    """The vector for windows on rings, read-only."""
+    settings = [rule.length, rule.period, rule.strict, rule.left, rule.right, by_trajectory]
+    return _read_only([*encode_ring(ring), *map(int, settings)])
+
+
+@functools.lru_cache(maxsize=1024)
+def encode_distances(ring: Ring, rule: Rule, n: int, by_trajectory: bool) -> Vector:
+    """`windows.distances` as one vector, read-only."""
+    return _read_only([end for pair in windows.distances(rule, ring.length, n, by_trajectory) for end in pair])
+
+
+def entries(ring: Ring, distances: Vector) -> int:
+    """How many entries of the index there are at such distances, and where each lane's oldest step is."""
+    return ring.lanes * (int((distances[1::2] - distances[::2]).sum()) + 1)
+
+
+@functools.cache
+def encode_alpha(alpha: float) -> Vector:
+    """The vector for a power of priorities alone, read-only."""
+    constants = [*power.fixed_constant(alpha), *power.fixed_constant(alpha, power.BIAS), int(alpha == 1.0)]
+    return _vector([0, 0, *constants, 0], (), NO_LEAVES)
+
+
 def _vector(buffer: list[int], levels: tuple[sum_tree.Level, ...], layout: Layout) -> Vector:
     """The numbers from CAPACITY to FIRST_STORAGE, levels and leaves put together."""
     values = [len(layout.leaves), len(layout.wide), len(levels), *buffer]
@@ -85,6 +132,10 @@ def _vector(buffer: list[int], levels: tuple[sum_tree.Level, ...], layout: Layou
         values += [level.nodes, level.groups, level.sums, level.smallest, level.largest]
     for leaf in layout.leaves:
         values += [0 if leaf.wide is None else 1 + leaf.wide, leaf.offset or 0, leaf.nbytes]
+    return _read_only(values)
+
+
+def _read_only(values: Sequence[int]) -> Vector:
     encoded = np.asarray(values, np.int32)
     encoded.flags.writeable = False
     return encoded

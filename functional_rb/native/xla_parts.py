@@ -93,3 +93,31 @@ def store(frame: Any) -> Any:
         rows_of(buffer_at(frame, FRAME_ARGUMENTS, 5 + wide)),
     )
     return 0
+
+
+@handler
+def stored_values(frame: Any) -> Any:
+    """plan, priorities -> values, good."""
+    if answers_metadata(frame):
+        return 0
+    kernels.stored_values(
+        ints(buffer_at(frame, FRAME_ARGUMENTS, 0)),
+        ints(buffer_at(frame, FRAME_ARGUMENTS, 1)),
+        floats(buffer_at(frame, FRAME_RESULTS, 0)),
+        marks(buffer_at(frame, FRAME_RESULTS, 1)),
+    )
+    return 0
+
+
+@handler
+def importance_weights(frame: Any) -> Any:
+    """values, smallest [1], beta [1] -> weights."""
+    if answers_metadata(frame):
+        return 0
+    kernels.importance_weights(
+        floats(buffer_at(frame, FRAME_ARGUMENTS, 0)),
+        floats(buffer_at(frame, FRAME_ARGUMENTS, 1))[0],
+        floats(buffer_at(frame, FRAME_ARGUMENTS, 2))[0],
+        floats(buffer_at(frame, FRAME_RESULTS, 0)),
+    )
+    return 0

@@ -104,26 +104,24 @@ class Prioritized(Priorities):
             drawn = arrived(ops, draft, slots, live, threshold, beta)
             return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
         slots = sum_tree.descend(ops, tree, draft.spec.capacity, draws)
-        drawn = weighed(ops, draft, slots, beta)
+        weights, probabilities, live = weighed(ops, draft, slots, beta)
+        drawn = limits.masked(ops, Drawn(draft.handles_of(ops, slots), weights, probabilities), live)
+        drawn = drawn._replace(mask=None)  # with replacement, all are real or none is
         return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
 
 
-def weighed(ops: Ops, draft: Draft, slots: Array, beta: Array) -> Drawn:
-    """What is told of draws from the tree, with replacement: `slots` int32 [B]."""
+def weighed(ops: Ops, draft: Draft, slots: Array, beta: Array) -> tuple[Array, Array, Array]:
+    """Weights and probabilities of draws from the tree with replacement, slots int32 [B], and whether they are draws.
+
+    They are unless the tree has nothing to draw; then the numbers are meaningless.
+    """
     tree = draft.known_tree
     values = sum_tree.get_leaves(ops, tree, slots)
     total = sum_tree.total(tree)
-    drawable = total > 0
-    handles = draft.handles_of(ops, slots)
-    nothing = ops.full_like(values, 0)
     weights = importance_weights(ops, values, sum_tree.smallest(ops, tree), beta)
     # Times the reciprocal, as XLA would make of a division by a scalar anyway: the same bits everywhere.
-    scale = 1.0 / ops.where(drawable, total, ops.full_like(total, 1))
-    return Drawn(
-        ops.where(drawable, handles, ops.full_like(handles, -1)),
-        ops.where(drawable, weights, nothing),
-        ops.where(drawable, ops.maximum(values * scale, ops.full_like(values, LEAST_CHANCE)), nothing),
-    )
+    scale = 1.0 / ops.where(total > 0, total, ops.full_like(total, 1))
+    return weights, ops.maximum(values * scale, ops.full_like(values, LEAST_CHANCE)), values > 0
 
 
 def arrived(ops: Ops, draft: Draft, slots: Array, live: Array, threshold: Array, beta: Array) -> Drawn:

@@ -11,7 +11,8 @@ from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Batch, Drawn, KeptArray
 from functional_rb.samplers.priorities import Priorities, raise_peak
 from functional_rb.samplers.prioritized import weighed
-from functional_rb.samplers.trajectories import Trajectories, lanes_of
+from functional_rb.samplers.trajectories import AGE, Trajectories
+from functional_rb.windows import Lanes
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -76,7 +77,8 @@ class PrioritizedSlices(Priorities, Trajectories):
         if write.live is not None:
             values = ops.where(write.live, values, ops.take(draft.kept[VALUE], write.slots))
         draft.kept[VALUE] = ops.set_at(draft.kept[VALUE], write.slots, values)
-        self._show(ops, draft, *self.windows_at(ops, draft, *self.note_ages(ops, draft, write, leaves)))
+        entries = self.note_ages(ops, draft, write, leaves)
+        self._show(ops, draft, entries.slots, entries.numbers)
         # Read back, as in `Prioritized.added`.
         raise_peak(ops, draft, ops.take(draft.kept[VALUE], write.slots), write.live)
 
@@ -85,9 +87,8 @@ class PrioritizedSlices(Priorities, Trajectories):
         values, replaced = self.new_values(ops, draft, batch, priorities)
         values = ops.where(replaced, values, ops.take(draft.kept[VALUE], batch.slots))
         draft.kept[VALUE] = ops.set_at(draft.kept[VALUE], batch.slots, values)
-        lanes = lanes_of(draft.spec, draft.counters.ends)
-        steps = windows.step_at(ops, lanes, batch.slots)
-        self._show(ops, draft, *self.windows_at(ops, draft, lanes, steps))
+        lanes = Lanes(draft.spec.ring, draft.counters.ends)
+        self._show(ops, draft, batch.slots, windows.weights_at(ops, self.rule, lanes, draft.kept[AGE], batch.slots))
 
     def _show(self, ops: Ops, draft: Draft, slots: Array, numbers: Array) -> None:
         values = ops.take(draft.kept[VALUE], slots)
@@ -97,6 +98,4 @@ class PrioritizedSlices(Priorities, Trajectories):
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
         """Descend the tree to the first step."""
         starts = sum_tree.descend(ops, draft.known_tree, draft.spec.capacity, draws[:, :-2])
-        drawn = weighed(ops, draft, starts, beta)
-        live = drawn.handles >= 0
-        return self.cut(ops, draft, starts, draws[:, -2:], drawn.weights, drawn.probabilities, live)
+        return self.cut(ops, draft, starts, draws[:, -2:], *weighed(ops, draft, starts, beta))

@@ -81,8 +81,9 @@ class Recency(SamplerBase):
         total = ops.cast(ops.maximum(ops.cumsum(sizes)[-1], ops.full_like(sizes[0], 1)), "float32")
         a = ops.cast(ops.cumsum(as_old)[:, -1], "float32") * (1.0 / total)
         b = ops.cast(ops.cumsum(older)[:, -1], "float32") * (1.0 / total)
-        factor, power_of_a = ops.full_like(a, 1), ops.full_like(a, 1)
+        factor, power_of_a, nothing = ops.full_like(a, 1), ops.full_like(a, 1), ops.full_like(a, 0)
         for _ in range(1, self.strength):
-            power_of_a = power_of_a * a
-            factor = factor * b + power_of_a
+            # The maxima change nothing, but keep compilers from rounding a product and a sum as one.
+            power_of_a = ops.maximum(power_of_a * a, nothing)
+            factor = ops.maximum(factor * b, nothing) + power_of_a
         return factor

@@ -72,19 +72,17 @@ class Slices(Trajectories):
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Count the windows anew wherever the new steps may have changed them."""
-        slots, numbers = self.windows_at(ops, draft, *self.note_ages(ops, draft, write, leaves))
-        values = ops.cast(numbers, "float32")
-        draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, slots, values)
+        entries = self.note_ages(ops, draft, write, leaves)
+        values = ops.cast(entries.numbers, "float32")
+        draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, entries.slots, values)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
         """Descend the tree, then choose among the windows found."""
         tree = draft.known_tree
         starts = sum_tree.descend(ops, tree, draft.spec.capacity, draws[:, :-2])
         total = sum_tree.total(tree)
-        live = (total > 0) & (starts >= 0)
-        one = ops.cast(ops.full_like(starts, 1), "float32")
-        chance = one / ops.maximum(total, ops.full_like(total, 1))
-        return self.cut(ops, draft, starts, draws[:, -2:], one, chance, live)
+        one = ops.full_like(total, 1)
+        return self.cut(ops, draft, starts, draws[:, -2:], one, one / ops.maximum(total, one))
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether there is a window: it may come again and again."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from functional_rb import deck as decks
-from functional_rb import windows
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn, KeptArray, single
 from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, kept_deck
 from functional_rb.samplers.trajectories import AGE, Trajectories
 from functional_rb.samplers.without_replacement import once
+from functional_rb.windows import Entries
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -35,6 +35,22 @@ class Changes(NamedTuple):
     slots: Array
     leaving: Array
     coming: Array
+
+
+class Moves(NamedTuple):
+    """Trajectories that keep their places in the deck as their marks move to new slots.
+
+    Attributes:
+        old: int32 [lanes], the slots of the marks.
+        new: int32 [lanes], their new slots. Before, there may have been the mark of a trajectory overwritten now.
+        marked: bool [lanes], where there is such a trajectory.
+        others: the changes that are no moves.
+    """
+
+    old: Array
+    new: Array
+    marked: Array
+    others: Changes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,40 +122,38 @@ class SlicesWithoutReplacement(Trajectories):
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Take out of the deck what is gone, and put in what has come, wherever the new steps changed that."""
         keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
-        after, steps = self.note_ages(ops, draft, write, leaves)
-        slots, numbers = self.windows_at(ops, draft, after, steps)
+        entries = self.note_ages(ops, draft, write, leaves)
+        slots = entries.slots
         old = decks.contains(ops, keeper.deck, keeper.count, slots)
-        new, fresh = numbers > 0, steps[1] <= ops.take(write.written, steps[0])
+        new, fresh = entries.numbers > 0, entries.back <= ops.take(write.written, entries.lane)
         first = single(ops, slots)
         changes = Changes(slots, first & old & (fresh | ~new), first & new & (fresh | ~old))
-        moves = None
-        if self.by_trajectory:
-            changes, moves = self._follow(ops, draft, changes, steps, fresh, after)
+        moves = self._moves(ops, draft, changes, entries, fresh) if self.by_trajectory else None
+        changes = changes if moves is None else moves.others
         deck, remaining, count = decks.remove(ops, keeper.deck, keeper.remaining, keeper.count, slots, changes.leaving)
-        if moves is not None:  # after whoever lay there has left
-            deck = decks.rename(ops, deck, *moves)
+        if moves is not None:  # now that what lay in the new slot has left it
+            deck = decks.rename(ops, deck, moves.old, moves.new, moves.marked)
         deck, count = decks.insert(ops, deck, count, slots, changes.coming)
         PassKeeper(deck, remaining, count).keep(ops, draft)
         draft.count(count=count.reshape(1))
 
-    def _follow(
+    def _moves(
         self,
         ops: Ops,
         draft: Draft,
         changes: Changes,
-        steps: tuple[Array, Array],
+        entries: Entries,
         fresh: Array,
-        after: windows.Lanes,
-    ) -> tuple[Changes, tuple[Array, Array, Array]]:
-        """Let the trajectory that goes on in each lane keep its place in the deck as its mark moves forward.
+    ) -> Moves:
+        """The trajectory that goes on in each lane, whose mark moves forward.
 
         Only there a mark leaves a step that is still stored; it comes back further on, so many steps as its age says.
 
         Returns:
             What else changes; and the slots of the marks, old and new, int32 [lanes], and which of them move.
         """
-        lanes = after.head.shape[0]
-        age, back = ops.take(draft.kept[AGE], changes.slots), steps[1]
+        lanes = draft.spec.ring.lanes
+        age, lane, back = ops.take(draft.kept[AGE], changes.slots), entries.lane, entries.back
 
         def only(marked: Array) -> tuple[Array, Array]:
             """The one marked entry of each lane, int32 [lanes], and whether there is one."""
@@ -148,17 +162,17 @@ class SlicesWithoutReplacement(Trajectories):
             return ops.maximum(found, ops.full_like(found, 0)), found >= 0
 
         source, moves = only(changes.leaving & ~fresh)
-        at = ops.take(source, steps[0])
+        at = ops.take(source, lane)
         ahead = ops.take(back, at) - back
-        follows = (ahead > 0) & (age - ops.take(age, at) == ahead) & ops.take(moves, steps[0])
+        follows = (ahead > 0) & (age - ops.take(age, at) == ahead) & ops.take(moves, lane)
         target, arrives = only(changes.coming & follows)
         moves = moves & arrives
-        moved = ops.take(moves, steps[0])
+        moved = ops.take(moves, lane)
         place = ops.arange(back.shape[0], like=back)
         leaving = changes.leaving & ~(moved & (place == at))
-        coming = changes.coming & ~(moved & (place == ops.take(target, steps[0])))
-        old, new = ops.take(changes.slots, source), ops.take(changes.slots, target)
-        return Changes(changes.slots, leaving, coming), (old, new, moves)
+        coming = changes.coming & ~(moved & (place == ops.take(target, lane)))
+        others = Changes(changes.slots, leaving, coming)
+        return Moves(ops.take(changes.slots, source), ops.take(changes.slots, target), moves, others)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
         """From what is left of the pass, or from all if that is nothing."""

@@ -13,7 +13,7 @@ from functional_rb.dtypes import ITEMSIZE, shown
 from functional_rb.nest import Key
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn, KeptArray, SamplerBase, need_order
-from functional_rb.windows import Lanes, Rule
+from functional_rb.windows import Entries, Lanes, Rule
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -122,6 +122,15 @@ class Trajectories(SamplerBase):
             if "int" not in leaf.dtype or math.prod(leaf.shape) != 1:
                 raise ValueError(f"{kind}: trajectory key {self.trajectory_key!r}: expected one integer, got {leaf}")
 
+    def check_rewritten(self, spec: BufferSpec, name: str) -> None:
+        """Where trajectories end has been noted when their steps were added."""
+        keys = [*(self.end_keys or ()), *([] if self.trajectory_key is None else [self.trajectory_key])]
+        if name in [nest.show_key(key) for key in keys]:
+            raise ValueError(
+                f"update: leaf {name!r} tells {type(self).__name__} where trajectories end, and cannot be rewritten; "
+                f"leave it out"
+            )
+
     def check_batch(self, spec: BufferSpec, batch: int) -> None:
         """Slices are whole."""
         if self.batch == "steps" and batch % self.length:
@@ -151,34 +160,37 @@ class Trajectories(SamplerBase):
         leaf = spec.leaves[nest.position(spec.names, self.trajectory_key, type(self).__name__)]
         return ages, (NEWEST_ID, spec.ring.lanes * max(ITEMSIZE[leaf.dtype] // 4, 1))
 
-    def note_ages(
-        self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]
-    ) -> tuple[Lanes, tuple[Array, Array]]:
-        """Keep the ages of new steps; returns the lanes afterwards, and the steps whose windows may have changed."""
+    def note_ages(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> Entries:
+        """Keep the ages of new steps; returns the entries of the index that may have changed."""
         spec = draft.spec
         lanes, n = spec.ring.lanes, write.slots.shape[0] // spec.ring.lanes
         ages, next_age = self._ages(ops, draft, write, leaves)
         # Of a batch longer than a lane only the last steps are written.
-        skipped = ops.maximum(write.written - n, ops.full_like(write.written, 0))
-        column = skipped[:, None] + ops.arange(n, like=skipped)
-        place = ops.arange(lanes, like=skipped)[:, None] * ages.shape[1] + column
-        new = ring.by_time(ops.take(ages.reshape(-1), place.reshape(-1)).reshape(lanes, n))
+        if write.mask is None:
+            new = ages[:, ages.shape[1] - n :]
+        else:
+            skipped = ops.maximum(write.written - n, ops.full_like(write.written, 0))
+            column = skipped[:, None] + ops.arange(n, like=skipped)
+            place = ops.arange(lanes, like=skipped)[:, None] * ages.shape[1] + column
+            new = ops.take(ages.reshape(-1), place.reshape(-1)).reshape(lanes, n)
+        new = ring.by_time(new)
         if write.live is not None:
             new = ops.where(write.live, new, ops.take(draft.kept[AGE], write.slots))
         draft.kept[AGE] = ops.set_at(draft.kept[AGE], write.slots, new)
         draft.count(next_age=next_age)
-        after = lanes_of(spec, write.after)
-        return after, windows.touched(ops, self.rule, after, n, self.by_trajectory)
+        after = Lanes(spec.ring, write.after)
+        return windows.changed(ops, self.rule, after, draft.kept[AGE], n, self.by_trajectory)
 
     def _ages(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> tuple[Array, Array]:
         """The ages of all steps of a batch, int32 [lanes, T] in the order of writing, and the lanes' next."""
         spec, kind = draft.spec, type(self).__name__
-        rows = self._rows(ops, spec, write, leaves)
-        steps = rows.shape[1]
+        rows = None if write.mask is None else ring.compact(ops, spec.ring.lanes, write.mask)[0]
 
         def in_lanes(key: Key) -> Array:
             values = leaves[nest.position(spec.names, key, kind)].reshape(-1)
-            return ops.take(values, rows.reshape(-1)).reshape(spec.ring.lanes, steps)
+            if rows is None:
+                return ring.by_lane(spec.ring.lanes, values)
+            return ops.take(values, rows.reshape(-1)).reshape(rows.shape)
 
         marks: dict[str, Array] = {}
         for key in self.end_keys or ():
@@ -187,13 +199,6 @@ class Trajectories(SamplerBase):
         if self.trajectory_key is not None:
             marks["begins"] = self._id_changes(ops, draft, write, in_lanes(self.trajectory_key))
         return windows.step_ages(ops, draft.counters.more[NEXT_AGE], write.written, **marks)
-
-    def _rows(self, ops: Ops, spec: BufferSpec, write: Write, leaves: Sequence[Array]) -> Array:
-        """The rows of the batch int32 [lanes, T], those that are written first and in order."""
-        batch = leaves[0].shape[0]
-        if write.mask is not None:
-            return ring.compact(ops, spec.ring.lanes, write.mask)[0]
-        return ring.by_lane(spec.ring.lanes, ops.arange(batch, like=write.slots))
 
     def _id_changes(self, ops: Ops, draft: Draft, write: Write, ids: Array) -> Array:
         """Where a step's trajectory is another than that of the step before, bool [lanes, T], for ids [lanes, T].
@@ -213,35 +218,30 @@ class Trajectories(SamplerBase):
         draft.count(newest_id=ops.concat(after, 0))
         return changes[0] if len(changes) == 1 else changes[0] | changes[1]
 
-    def windows_at(self, ops: Ops, draft: Draft, after: Lanes, steps: tuple[Array, Array]) -> tuple[Array, Array]:
-        """The slots int32 [m] of steps, and the number of each in the index, int32 [m]."""
-        count = windows.marks if self.by_trajectory else windows.weights
-        numbers = count(ops, self.rule, after, draft.kept[AGE], *steps)
-        return windows.slot_of(ops, after, *steps), numbers
-
     def cut(
-        self, ops: Ops, draft: Draft, starts: Array, draws: Array, weights: Array, probabilities: Array, live: Array
+        self,
+        ops: Ops,
+        draft: Draft,
+        starts: Array,
+        draws: Array,
+        weights: Array,
+        probabilities: Array,
+        live: Array | None = None,
     ) -> tuple[Array, Drawn]:
-        """Windows of drawn slots int32 [S], with the weights and probabilities [S] of those that are live, bool [S]."""
-        lanes = lanes_of(draft.spec, draft.counters.ends)
+        """Windows of drawn slots int32 [S], with weights and probabilities, [S] or one for all, as `Drawn` has them.
+
+        Live, bool [S], are slots that were drawn; without it all are that begin a window.
+        """
+        lanes = Lanes(draft.spec.ring, draft.counters.ends)
         age, next_age = draft.kept[AGE], draft.counters.more[NEXT_AGE]
-        found = windows.expand(ops, self.rule, lanes, age, next_age, starts, draws, self.by_trajectory)
-        real = live[:, None]
-        mask = found.mask & real
-        slots = found.slots.reshape(-1)
-        handles = draft.handles_of(ops, slots).reshape(mask.shape)
-        nothing = ops.full_like(weights, 0)
-        shaped = [ops.where(mask, handles, ops.full_like(handles, -1))]
-        flags = [mask, found.is_first & real, found.is_last & real, found.truncated & real]
+        slots, handles, *flags = windows.expand(
+            ops, self.rule, lanes, age, next_age, starts, draws, live, self.by_trajectory
+        )
+        real = flags[0][:, 0]
+        told = [ops.where(real, x, ops.full_like(x, 0)) for x in (weights, probabilities)]
         if self.flat:
-            shaped, flags = [shaped[0].reshape(-1)], [flag.reshape(-1) for flag in flags]
-        told = [ops.where(live, x, nothing) for x in (weights, probabilities)]
-        return slots, Drawn(shaped[0], *told, *flags)
-
-
-def lanes_of(spec: BufferSpec, ends: ring.Ends) -> Lanes:
-    """The rings as `windows` has them."""
-    return Lanes(ends.cursors % spec.ring.length, ends.sizes, spec.ring.length)
+            handles, flags = handles.reshape(-1), [flag.reshape(-1) for flag in flags]
+        return slots.reshape(-1), Drawn(handles, *told, *flags)
 
 
 def _words(ops: Ops, ids: Array) -> list[Array]:

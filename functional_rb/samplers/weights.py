@@ -11,6 +11,8 @@ def stored_value(ops: Ops, priorities: Array, alpha: float) -> tuple[Array, Arra
 
     Zero stays zero; other powers are held within 2^-100 and 2^95, so that no sum can overflow.
     """
+    if ops.native is not None:
+        return ops.native.stored_value(priorities, alpha)
     bits = ops.bitcast(priorities[:, None], "int32")[:, 0]
     positive = (bits > 0) & (bits < 0x7F800000)
     zero = (bits & 0x7FFFFFFF) == 0
@@ -41,6 +43,8 @@ def importance_weights(ops: Ops, values: Array, smallest: Array, beta: Array) ->
     Values are positive and at least the smallest; where they are not (nothing could be drawn), the result is
     meaningless but finite. A beta beyond [0, 2^20], or NaN, counts as the nearest bound, NaN as 0.
     """
+    if ops.native is not None:
+        return ops.native.importance_weights(values, smallest, beta)
     floor = ops.full_like(values, power.SMALLEST)
     log = power.log2_biased(ops, ops.bitcast(ops.maximum(values, floor)[:, None], "int32")[:, 0])
     base = ops.maximum(smallest + ops.full_like(values, 0), floor)

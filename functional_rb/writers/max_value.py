@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from functional_rb import lowest, nest, ring
-from functional_rb.ops import Array, Ops
+from functional_rb.ops import Array, Ops, settled
 from functional_rb.ring import Ends, Write
 from functional_rb.samplers.base import Batch, KeptArray
 from functional_rb.writers.base import ChoosingWriter
@@ -86,7 +86,9 @@ class MaxValue(ChoosingWriter):
         n = min(batch, capacity)
         best = ops.argsort(~keys)[:n]  # the order of ~k is that of -k, and nothing overflows
         slots, old = lowest.lowest(ops, draft.kept[RANK], capacity, n)
-        new = ops.take(keys, best)
+        # Before the ranks are written; and after what the counters stand for, which the slots do not depend on.
+        sizes = draft.counters.ends.sizes
+        slots, old, new, sizes = settled(ops, slots, old, ops.take(keys, best), sizes)
         live = new > old
         draft.kept[RANK] = lowest.set_keys(ops, draft.kept[RANK], capacity, slots, ops.where(live, new, old))
         self.renew(ops, draft, slots, live)
@@ -94,7 +96,7 @@ class MaxValue(ChoosingWriter):
         more = draft.counters.more
         draft.count(refused=ring.saturating_add(ops, more[REFUSED], ops.count(bad)))
         filled = ops.count(live & (old == lowest.EMPTY))
-        sizes = draft.counters.ends.sizes + filled
+        sizes = sizes + filled
         return Write(slots, best, live, ops.count(wanted).reshape(1), Ends(draft.counters.ends.cursors, sizes), mask)
 
     def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:

@@ -1,0 +1,140 @@
+"""The same steps of a buffer's life, taken through the public functions of any variant with the same draws."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+import functional_rb as frb
+from jax_backend import twins
+from tests.backends import Backend
+from tests.members import BATCH, LANES
+from torch_backend import random as torch_random
+
+STEPS = 6
+
+
+class Inputs(NamedTuple):
+    """What one step is given, as NumPy arrays; rows [BATCH], of lanes [BATCH // LANES, LANES]."""
+
+    items: dict[str, np.ndarray]
+    mask: np.ndarray
+    priorities: np.ndarray
+    """For `update`, one for each of three steps of the slices at most."""
+    notes: np.ndarray
+
+
+class Seen(NamedTuple):
+    """What one step gave."""
+
+    sample: Any
+    got: Any
+    live: Any
+    numbers: Any
+
+
+def items_from(start: int) -> dict[str, np.ndarray]:
+    """Items whose leaves tell their number."""
+    number = np.arange(start, start + BATCH, dtype=np.int32)
+    x = np.stack([number, -number], 1).astype(np.float32)
+    return {"id": number, "x": x, "done": number % 7 == 3, "episode": number // 5, "note": np.zeros(BATCH, np.float32)}
+
+
+def inputs(spec: frb.BufferSpec) -> Iterator[Inputs]:
+    """The first step fills, the others leave some rows out."""
+    rng = np.random.default_rng(spec.capacity)
+    drawn = np.prod(spec.sampler.leading_shape(BATCH))
+    for k in range(STEPS):
+        mask = rng.random(BATCH) < (0.7 if k else 2)
+        priorities = rng.integers(1, 9, drawn).astype(np.float32)
+        priorities[:2] = 0, np.nan
+        made = Inputs(items_from(BATCH * k), mask, priorities, rng.random(drawn).astype(np.float32))
+        yield in_lanes(made) if spec.lanes else made
+
+
+def in_lanes(flat: Inputs) -> Inputs:
+    lead = (BATCH // LANES, LANES)
+    items = {name: leaf.reshape(*lead, *leaf.shape[1:]) for name, leaf in flat.items.items()}
+    return flat._replace(items=items, mask=flat.mask.reshape(lead))
+
+
+def begin(backend: Backend, spec: frb.BufferSpec) -> Any:
+    """Empty, unless it is a dataset."""
+    if not isinstance(spec.writer, frb.Immutable):
+        return backend.rb.init(spec)
+    return backend.rb.init(spec, items=backend.tree(items_from(1)))
+
+
+def step(backend: Backend, state: Any, given: Inputs, keys: tuple[Any, Any]) -> tuple[Any, Seen]:
+    """Add, sample, set priorities and rewrite a leaf, read by handle."""
+    spec = state.spec
+    dataset = isinstance(spec.writer, frb.Immutable)
+    if not dataset:
+        state = backend.add(state, given.items, given.mask, key=keys[0])
+    state, sample = backend.sample(state, keys[1], BATCH)
+    handles = sample.indices.reshape(-1)
+    live = backend.rb.is_live(state, handles)
+    got = backend.rb.get(state, handles)
+    priorities = given.priorities if spec.sampler.has_priorities else None
+    state = backend.update(state, handles, priorities, None if dataset else {"note": given.notes})
+    rb = backend.rb
+    numbers = [rb.size(state), rb.stale(state), rb.rejected(state), rb.refused(state), rb.passes(state)]
+    return state, Seen(sample, got, live, numbers)
+
+
+def keys(backend: Backend, k: int) -> tuple[Any, Any]:
+    """Keys that give the same draws everywhere, see `same_draws`."""
+    if backend.library == "jax":
+        return jax.random.key(2 * k), jax.random.key(2 * k + 1)
+    return torch.tensor(2 * k), torch.tensor(2 * k + 1)
+
+
+def draws_for(seed: Any, shape: tuple[int, int], array: Callable[[Any], Any]) -> Any:
+    """Words by the seed (a small number, traced or not), from a table of some."""
+    table = np.random.default_rng(7).integers(0, 2**31, (2 * STEPS + 8, *shape), dtype=np.int32)
+    return array(table)[seed]
+
+
+def jax_draws(key: Any, batch: int, words: int, kernels: bool) -> Any:
+    return draws_for(jax.random.key_data(key)[-1], (batch, words), jnp.asarray)
+
+
+def torch_draws(key: Any, batch: int, words: int) -> Any:
+    return draws_for(key, (batch, words), torch.from_numpy)
+
+
+def same_draws(monkeypatch: Any) -> None:
+    """Let both backends draw from one table, as their own draws differ.
+
+    What is compiled meanwhile keeps that: so it is used with specs only that no other test has.
+    """
+    monkeypatch.setattr(twins, "draws", jax_draws)
+    monkeypatch.setattr(torch_random, "draws", torch_draws)
+
+
+def leaves(nest: Any) -> list[Any]:
+    """The arrays of a nest of either backend."""
+    return jax.tree.leaves(nest)
+
+
+def bits(backend: Backend, seen: Any) -> list[tuple[str, tuple[int, ...], bytes]]:
+    """Dtypes, shapes and bytes."""
+    arrays = [backend.numpy(x) for x in leaves(seen)]
+    return [(a.dtype.name, a.shape, np.ascontiguousarray(a).tobytes()) for a in arrays]
+
+
+def state_bits(backend: Backend, state: Any) -> list[tuple[str, tuple[int, ...], bytes]]:
+    """Those of all arrays of a state."""
+    tree = [] if state.tree is None else [state.tree]
+    return bits(backend, [state.rows, *state.wide, *tree, *(state.kept[k] for k in sorted(state.kept)), state.counters])
+
+
+def jitted(backend: Backend) -> Callable[..., Any]:
+    """The step as one compiled program of JAX."""
+    return jax.jit(functools.partial(step, backend))
