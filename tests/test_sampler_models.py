@@ -118,7 +118,7 @@ def test_an_epoch_goes_on_with_the_state_that_is_sent(library: Backend) -> None:
         state = rb.add(state, one)
     state, sample = steps.send(state)
     seen += library.numpy(sample.items["id"]).tolist()
-    for state, sample in steps:
+    for state, sample in steps:  # noqa: B007  # the last one is looked at
         assert all(len(x) == len(sample.indices) for x in (sample.weights, sample.probabilities, sample.mask))
         seen += library.numpy(sample.items["id"]).tolist()
     assert seen == [0, 1, 3, 4, 5]
