@@ -205,7 +205,8 @@ class History:
             after, sample = backend.sample(state, key, count, beta)
             told = told_of(backend, sample)
             assert (told.indices == -1).all()
-            assert not told.weights.any() and not told.probabilities.any()
+            assert not told.weights.any()
+            assert not told.probabilities.any()
             assert told.mask is None or not told.mask.any()
             self.keep(after, backend, model)
             return
