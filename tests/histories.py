@@ -146,9 +146,9 @@ class History:
 
     def add(self, state: Any, backend: Backend, model: Model) -> None:
         """A batch, with or without mask and priorities."""
-        few = [steps for steps in self.shapes.steps if steps <= 3]
-        often_full = few and not self.spec.writer.overwrites and self.rng.random() < 0.7
-        batch = self.batch(pick(self.rng, few if often_full else self.shapes.steps))
+        few = [steps for steps in self.shapes.steps if 2 <= steps <= 5]
+        fit = few and not self.spec.writer.overwrites and self.rng.random() < 0.7
+        batch = self.batch(pick(self.rng, few if fit else self.shapes.steps))
         count, fixed = len(batch["id"]), self.shapes.fixed
         mask = new = key = words = None
         if fixed or self.rng.random() < 0.4:
@@ -188,7 +188,7 @@ class History:
         if getattr(sampler, "batch", "slices") == "steps":
             count *= sampler.length
         if isinstance(sampler, frb.Queue):  # little at a time, so that it is not always empty
-            count = (count if self.shapes.fixed else min(count, 2)) * self.lanes
+            count = (count if self.shapes.fixed else 1) * self.lanes
         beta = None
         if sampler.has_priorities:
             beta = pick(self.rng, [None, 0.0, 1.0])

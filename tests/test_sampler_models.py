@@ -50,12 +50,10 @@ def test_on_torch(kind: str, rng: Rng) -> None:
 
 
 ON_BOTH = [
-    frb.BufferSpec(STEP, 12, frb.Uniform(max_times_sampled=2), lanes=3),
     frb.BufferSpec(STEP, 10, frb.Prioritized(max_times_sampled=3), lanes=2),
     frb.BufferSpec(STEP, 7, frb.WithoutReplacement()),
     frb.BufferSpec(STEP, 10, frb.WithoutReplacement(drop_last=True, shuffle=False), lanes=2),
     frb.BufferSpec(STEP, 7, frb.Lifo(max_times_sampled=2)),
-    frb.BufferSpec(STEP, 12, frb.Recency(3), lanes=2),
 ]
 
 
