@@ -85,6 +85,7 @@ def slice_comparisons() -> list[Comparison]:
     peer("torch", "without replacement", "torchrl", {"add": None, "sample": None})
     peer("jax", "window slices", "flashbax", {"add": None, "sample": None})
     peer("jax", "prioritized slices", "flashbax", {"add": None, "sample": None, "update": None})
+    peer("jax", "queue", "flashbax", {"add": None, "sample": None})
     table.extend(
         Comparison(backend, sampler, "sample", ours.NAME, floor.NAME)
         for backend in get_args(Backend)

@@ -162,7 +162,7 @@ def _trajectory_buffer(work: SliceWorkload, sampler: Sequencing) -> Any:
         return flashbax.make_trajectory_buffer(**sizes)
     if sampler == "prioritized slices":
         return flashbax.make_prioritised_trajectory_buffer(**sizes, priority_exponent=work.alpha, device="cpu")
-    raise NotImplementedError(f"flashbax has no counterpart of {sampler!r}")
+    raise ValueError(f"flashbax has no counterpart of {sampler!r}")
 
 
 def _first_step(work: SliceWorkload) -> Any:

@@ -88,6 +88,37 @@ class OursJaxSlices(SliceContender):
         self.state = self._wait(self._update(self.state, self.drawn[0], next(self._priorities)))
 
 
+class OursJaxQueue(SliceContender):
+    """A queue of windows, half full: it consumes as many steps as are added, one window of every lane at a time."""
+
+    def __init__(self, work: SliceWorkload, sampler: Sequencing) -> None:
+        super().__init__(NAME, "jax", sampler)
+        import jax
+
+        import jax_backend as rb
+
+        width = work.add_size // work.lanes
+        spec = replace(buffer_spec(work, "uniform"), sampler=frb.Queue(length=width), writer=frb.StopWhenFull())
+        spec = spec if work.lanes == 1 else replace(spec, lanes=work.lanes)
+        self._wait = jax.block_until_ready
+        self._add = jax.jit(rb.add, donate_argnums=0)
+        self._sample = jax.jit(lambda state, key: rb.sample(state, key, work.lanes), donate_argnums=0)
+        self._batches = cycle([jax.device_put(in_time(work, batch)) for batch in work.adds()])
+        self._key = jax.random.key(work.seed)
+        self.state = rb.init(spec)
+        for chunk in work.fills():
+            if 2 * int(rb.size(self.state)) >= work.capacity:
+                break
+            self.state = self._add(self.state, jax.device_put(in_time(work, chunk)))
+
+    def add(self) -> None:
+        self.state = self._wait(self._add(self.state, next(self._batches)))
+
+    def sample(self) -> None:
+        self.state, drawn = self._wait(self._sample(self.state, self._key))
+        self.steps = drawn.indices.size
+
+
 class OursTorchSlices(SliceContender):
     """torch_backend, eager, the pure functions."""
 

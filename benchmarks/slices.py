@@ -151,8 +151,10 @@ def roster(work: SliceWorkload, group: Group) -> list[Entry]:
         return FlashbaxQueue(work, sampler) if sampler == "queue" else FlashbaxSlices(work, sampler)
 
     def of_ours() -> Contender:
-        from benchmarks.slice_ours import OursJaxSlices, OursTorchSlices
+        from benchmarks.slice_ours import OursJaxQueue, OursJaxSlices, OursTorchSlices
 
+        if sampler == "queue":
+            return OursJaxQueue(work, sampler)
         return OursJaxSlices(work, sampler) if group.backend == "jax" else OursTorchSlices(work, sampler)
 
     def gather() -> Contender:
@@ -160,7 +162,7 @@ def roster(work: SliceWorkload, group: Group) -> list[Entry]:
 
     builders: dict[str, Callable[[], Contender]] = {ours.NAME: of_ours, floor.NAME: gather}
     if sampler == "queue":
-        builders = {"flashbax": flashbax}  # for completeness: it returns one window of each lane
+        builders = {ours.NAME: of_ours, "flashbax": flashbax}  # both return one window of each lane
     elif group.backend == "torch" and sampler != "window slices":
         builders["torchrl"] = torchrl
     elif group.backend == "jax" and sampler in ("window slices", "prioritized slices"):

@@ -11,6 +11,9 @@ import pytest
 from tests import backends
 from tests.backends import Backend
 
+# Two workers share two cores: torch's own threads would wait for each other. Before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The same examples at every run: a suite that fails now and then is broken.
 hypothesis.settings.register_profile(
     "ci", derandomize=True, deadline=None, print_blob=True, suppress_health_check=list(hypothesis.HealthCheck)
