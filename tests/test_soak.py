@@ -349,21 +349,21 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def on(names: Iterable[str], *, not_on_jax: Iterable[str] = ()) -> Any:
-    """Samplers in either library; on JAX each costs the time to compile it."""
-    cases = [("torch", name) for name in names] + [("jax", name) for name in names if name not in not_on_jax]
+def on(**names: Iterable[str]) -> Any:
+    """The samplers to run on each variant; on JAX each costs the time to compile it."""
+    cases = [(variant.replace("_", "-"), name) for variant, chosen in names.items() for name in chosen]
     return pytest.mark.parametrize(("library", "name"), cases, indirect=["library"])
 
 
 @pytest.mark.slow
-@on(SAMPLERS, not_on_jax=["windows once a pass"])
+@on(torch=SAMPLERS, jax=["trajectories", "windows", "by priority", "once a pass"])
 def test_a_million_steps(library: Backend, name: str) -> None:
     sampler, batch = SAMPLERS[name]
     soak(library, sampler, 6250, 10**6, the_same(400) if library.library == "jax" else varied(2000), batch)
 
 
 @pytest.mark.slow
-@on(SAMPLERS, not_on_jax=["trajectories", "windows", "by priority"])
+@on(torch=SAMPLERS, torch_core=SAMPLERS, jax=["once a pass", "windows once a pass"])
 def test_lanes_shorter_than_episodes(library: Backend, name: str) -> None:
     sampler, batch = SAMPLERS[name]
     soak(library, sampler, 400, 10**5, the_same(150) if library.library == "jax" else varied(600), min(batch, 64))
