@@ -165,7 +165,9 @@ def handles(indices: Any) -> None:
     """Check that handles are int32 [B], as `sample.indices` are."""
     check_dtype("indices", indices, "int32")
     if len(indices.shape) != 1:
-        raise ValueError(f"indices: expected shape (B,), got {tuple(indices.shape)}; give sample.indices, of slices .reshape(-1)")
+        raise ValueError(
+            f"indices: expected shape (B,), got {tuple(indices.shape)}; give sample.indices, of slices .reshape(-1)"
+        )
 
 
 def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> dict[int, Any]:

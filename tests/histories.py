@@ -146,11 +146,14 @@ class History:
 
     def add(self, state: Any, backend: Backend, model: Model) -> None:
         """A batch, with or without mask and priorities."""
-        batch = self.batch(pick(self.rng, self.shapes.steps))
+        few = [steps for steps in self.shapes.steps if 2 <= steps <= 5]
+        fit = few and not self.spec.writer.overwrites and self.rng.random() < 0.7
+        batch = self.batch(pick(self.rng, few if fit else self.shapes.steps))
         count, fixed = len(batch["id"]), self.shapes.fixed
         mask = new = key = words = None
         if fixed or self.rng.random() < 0.4:
-            mask = self.rng.random(count) < self.rng.choice([0.0, 0.2, 0.5, 0.8, 1.0])
+            chances = self.rng.choice([0.0, 0.2, 0.5, 0.8, 1.0], self.lanes)  # of each lane its own
+            mask = (self.rng.random((count // self.lanes, self.lanes)) < chances).reshape(count)
         if self.spec.sampler.has_priorities and (fixed or self.rng.random() < 0.5):
             new = self.rng.choice(np.array(PRIORITIES, np.float32), count)
         if self.spec.writer.words:
@@ -184,8 +187,8 @@ class History:
         sampler: Any = self.spec.sampler
         if getattr(sampler, "batch", "slices") == "steps":
             count *= sampler.length
-        if isinstance(sampler, frb.Queue):
-            count *= self.lanes
+        if isinstance(sampler, frb.Queue):  # little at a time, so that it is not always empty
+            count = (count if self.shapes.fixed else 1) * self.lanes
         beta = None
         if sampler.has_priorities:
             beta = pick(self.rng, [None, 0.0, 1.0])
@@ -202,7 +205,8 @@ class History:
             after, sample = backend.sample(state, key, count, beta)
             told = told_of(backend, sample)
             assert (told.indices == -1).all()
-            assert not told.weights.any() and not told.probabilities.any()
+            assert not told.weights.any()
+            assert not told.probabilities.any()
             assert told.mask is None or not told.mask.any()
             self.keep(after, backend, model)
             return

@@ -536,8 +536,7 @@ class Windows(Law):
         """The windows that were drawn, one for each row that is not all padding; what is told of them is right."""
         length = self.sampler.length
         rows = len(told.weights)
-        assert told.mask is not None and told.is_first is not None
-        assert told.is_last is not None and told.truncated is not None
+        assert all(x is not None for x in told[4:])
         shape = (rows * length,) if self.sampler.flat else (rows, length)
         assert all(x.shape == shape for x in (told.indices, *told[4:]))
         mask, is_first, is_last, truncated = (x.reshape(rows, length) for x in told[4:])

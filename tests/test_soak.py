@@ -99,12 +99,12 @@ class Stream:
         return Chunk(items, mask if masked else None, priorities, mask.sum(0))
 
     def update(self, handles: Array, ids: Array, priorities: Array) -> int:
-        """Set priorities of the steps with given handles and numbers (-1: none). Returns how many are not there."""
+        """Set priorities of the steps with given handles and numbers (-1: none). Returns how many are gone."""
         lane, k = ids // IDS, ids % IDS
         live = (handles >= 0) & (k >= self.oldest[lane])
         for at in np.flatnonzero(live):
             self.priority[lane[at], k[at]] = priorities[at]
-        return int((~live).sum())
+        return int((~live & (handles >= 0)).sum())
 
     @property
     def oldest(self) -> Array:

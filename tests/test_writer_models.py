@@ -49,7 +49,7 @@ ON_BOTH = [
 
 
 @pytest.mark.parametrize("spec", ON_BOTH, ids=lambda spec: type(spec.writer).__name__)
-@histories(6)
+@histories(5)
 @hypothesis.given(rng=seeds)
 def test_from_one_backend_to_the_other(spec: frb.BufferSpec, rng: Rng) -> None:
     run(rng, ["jax", "torch"], spec, 20, ON_JAX)
