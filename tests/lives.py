@@ -89,33 +89,24 @@ def step(backend: Backend, state: Any, given: Inputs, keys: tuple[Any, Any]) -> 
 
 
 def keys(backend: Backend, k: int) -> tuple[Any, Any]:
-    """Keys that give the same draws everywhere, see `same_draws`."""
+    """Keys that give the same draws on both backends, see `same_draws`."""
     if backend.library == "jax":
         return jax.random.key(2 * k), jax.random.key(2 * k + 1)
     return torch.tensor(2 * k), torch.tensor(2 * k + 1)
 
 
-def draws_for(seed: Any, shape: tuple[int, int], array: Callable[[Any], Any]) -> Any:
-    """Words by the seed (a small number, traced or not), from a table of some."""
-    table = np.random.default_rng(7).integers(0, 2**31, (2 * STEPS + 8, *shape), dtype=np.int32)
-    return array(table)[seed]
-
-
 def jax_draws(key: Any, batch: int, words: int, kernels: bool) -> Any:
-    return draws_for(jax.random.key_data(key)[-1], (batch, words), jnp.asarray)
-
-
-def torch_draws(key: Any, batch: int, words: int) -> Any:
-    return draws_for(key, (batch, words), torch.from_numpy)
+    """What torch draws by the same small number."""
+    table = [torch_random.draws(torch.tensor(seed), batch, words).numpy() for seed in range(2 * STEPS)]
+    return jnp.asarray(np.stack(table))[jax.random.key_data(key)[-1]]
 
 
 def same_draws(monkeypatch: Any) -> None:
-    """Let both backends draw from one table, as their own draws differ.
+    """Let JAX draw as torch does.
 
     What is compiled meanwhile keeps that: so it is used with specs only that no other test has.
     """
     monkeypatch.setattr(twins, "draws", jax_draws)
-    monkeypatch.setattr(torch_random, "draws", torch_draws)
 
 
 def leaves(nest: Any) -> list[Any]:

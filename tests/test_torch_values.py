@@ -256,6 +256,17 @@ def test_each_of_many_old_states_costs_at_most_a_copy() -> None:
         assert_reads_as(state, wanted)
 
 
+@pytest.mark.parametrize("sample", [rb.sample, rb.sample_], ids=["sample", "sample_"])
+def test_a_sample_that_fails_copies_nothing(sample: Any) -> None:
+    state = full(frb.WithoutReplacement(drop_last=True), added=3)
+    place = memory_of(state).rows.data_ptr()
+    for _ in range(3):
+        with pytest.raises(ValueError, match="drop_last"):
+            sample(state, rb.key(0), 4)
+        assert memory_of(state).rows.data_ptr() == place
+    assert memory_of(state).retained == 0
+
+
 def test_an_old_state_that_was_dropped_is_forgotten() -> None:
     first = full()
     second = rb.add(first, batch(1, 2))
