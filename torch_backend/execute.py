@@ -313,7 +313,7 @@ def draw(
         primitives = ops if _is_batched(key) or _is_batched(beta) else _primitives(memory, saved)
         arrays, leaves, drawn = buffer.draw(primitives, _arrays(memory, counters), spec, numbers, level, batch)
         after = _written(memory, arrays)
-    if at_hand and memory.plain and not _is_batched(drawn.handles):
+    if at_hand and memory.plain and not _is_batched(drawn.weights):
         checks.check_nonempty(spec, float(drawn.weights.max()) > 0, int(counters[1]))
     return after, leaves, drawn
 
