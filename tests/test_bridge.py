@@ -240,6 +240,20 @@ def test_what_cannot_be_shared(side: str, what: str) -> None:
         np.testing.assert_array_equal(np.asarray(rb.from_dlpack(tree, copy=True)["deep"][0]["leaf"]), values)
 
 
+@pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Slices(2)], ids=["uniform", "slices"])
+def test_samples_cross_with_what_they_leave_out(sampler: Any) -> None:
+    spec = frb.BufferSpec({"x": frb.Unbounded((4,)), "done": frb.Binary()}, 4, sampler)
+    state = jrb.add(jrb.init(spec), {"x": np.ones((4, 4), np.float32), "done": np.zeros(4, bool)})
+    _, sample = jrb.sample(state, jrb.key(0), 16)
+    taken = trb.from_dlpack({"sample": sample})["sample"]
+    assert type(taken) is frb.Sample
+    assert (taken.mask is None) == (sample.mask is None)
+    assert taken.items["x"].tolist() == sample.items["x"].tolist()
+    assert taken.indices.tolist() == sample.indices.tolist()
+    with pytest.raises(TypeError, match="leaf 'indices': expected an array that has __dlpack__, got NoneType"):
+        trb.from_dlpack(sample._replace(indices=None))
+
+
 def test_tracers_are_refused_by_torch() -> None:
     def inside(x: jax.Array) -> jax.Array:
         with pytest.raises((TypeError, ValueError), match=r"leaf 'x'.*Tracer"):

@@ -77,6 +77,8 @@ class Trajectories(SamplerBase):
             given: Any = self.end_keys  # a single name is meant often enough
             if not isinstance(given, str | tuple | list):
                 raise ValueError(f"{kind}: expected end_keys as a tuple of leaves' names, got {given!r}")
+            if not given and self.trajectory_key is None:
+                raise ValueError(f"{kind}: expected an end key at least, got {given!r}; or give trajectory_key=...")
             object.__setattr__(self, "end_keys", (given,) if isinstance(given, str) else tuple(given))
 
     @property
