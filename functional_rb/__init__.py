@@ -18,12 +18,13 @@ from functional_rb.samplers import (
     WithoutReplacement,
 )
 from functional_rb.specs import ArraySpec, Binary, Bounded, Composite, Domain, Unbounded
-from functional_rb.state import Crop, Sample, State
+from functional_rb.state import AnySample, Crop, MaskedSample, Sample, SliceSample, State
 from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AnySample",
     "ArraySpec",
     "Binary",
     "Bounded",
@@ -34,6 +35,7 @@ __all__ = [
     "Fifo",
     "Immutable",
     "Lifo",
+    "MaskedSample",
     "MaxValue",
     "Prioritized",
     "PrioritizedSlices",
@@ -42,6 +44,7 @@ __all__ = [
     "Reservoir",
     "RoundRobin",
     "Sample",
+    "SliceSample",
     "Slices",
     "SlicesWithoutReplacement",
     "State",

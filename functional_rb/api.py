@@ -14,7 +14,7 @@ from functional_rb.ops import Array
 from functional_rb.samplers import Drawn
 from functional_rb.samplers.passes import PASSES
 from functional_rb.specs import ArraySpec
-from functional_rb.state import Crop, Sample, State
+from functional_rb.state import AnySample, Crop, MaskedSample, Sample, SliceSample, State
 from functional_rb.writers import REFUSED
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -201,7 +201,7 @@ def check_add(
 
 def sample(
     backend: Backend, state: State, key: Any, batch_size: int | None = None, beta: Any = None
-) -> tuple[State, Sample[Any]]:
+) -> tuple[State, AnySample[Any]]:
     """Draw items, as the sampler of the spec says.
 
     Args:
@@ -211,7 +211,8 @@ def sample(
         beta: overrides the sampler's; a number or a float32 scalar, traced if you like.
 
     Returns:
-        The state after drawing (the same one, for samplers that remember nothing), and the `Sample`.
+        The state after drawing (the same one, for samplers that remember nothing), and the `Sample`; of samplers
+            that tell more, a `MaskedSample` or a `SliceSample`.
 
     Raises:
         ValueError: if nothing can be drawn and that is known (not while tracing: then indices are -1, weights 0), if
@@ -242,11 +243,14 @@ def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any) -> 
     return size, getattr(spec.sampler, "beta", 0.0) if beta is None else beta
 
 
-def as_sample(backend: Backend, spec: BufferSpec, size: int, leaves: list[Array], drawn: Drawn) -> Sample[Any]:
+def as_sample(backend: Backend, spec: BufferSpec, size: int, leaves: list[Array], drawn: Drawn) -> AnySample[Any]:
     """Leaves put together, and what is told of them."""
     lead = (size,) if spec.plain else spec.sampler.leading_shape(size)
     items = nest.unflatten(spec.structure, leaves, backend.build_mapping, lead)
-    return Sample(items, *drawn)
+    mask, *of_slices = drawn[3:]
+    if mask is None:
+        return Sample(items, *drawn[:3])
+    return MaskedSample(items, *drawn[:4]) if of_slices[0] is None else SliceSample(items, *drawn)
 
 
 def update(backend: Backend, state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
@@ -425,7 +429,7 @@ def passes(backend: Backend, state: State) -> Array:
 
 def epochs(
     backend: Backend, state: State, key: Any, batch_size: int | None = None, n: int = 1
-) -> Generator[tuple[State, Sample[Any]], State | None, None]:
+) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
     """Go through the buffer n times, batch by batch, the last batch of a pass without its padding.
 
     Args:
@@ -457,7 +461,7 @@ def epochs(
         state = state if following is None else following
 
 
-def _unpadded(backend: Backend, spec: BufferSpec, sample: Sample[Any]) -> Sample[Any]:
+def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[Any]) -> AnySample[Any]:
     """A sample without the rows behind the last real one."""
     mask = sample.mask
     assert mask is not None
@@ -465,8 +469,8 @@ def _unpadded(backend: Backend, spec: BufferSpec, sample: Sample[Any]) -> Sample
     steps = mask.shape[0] // max(sample.weights.shape[0], 1) * rows  # of flat slices there are several in a row
     lead = (steps, *mask.shape[1:])
     leaves = [leaf[:steps] for leaf in nest.flatten_as(spec.structure, sample.items)]
-    told = [x if x is None else x[: rows if x.shape[0] != mask.shape[0] else steps] for x in sample[1:]]
-    return Sample(nest.unflatten(spec.structure, leaves, backend.build_mapping, lead), *told)
+    told = [x[: rows if x.shape[0] != mask.shape[0] else steps] for x in sample[1:]]
+    return type(sample)(nest.unflatten(spec.structure, leaves, backend.build_mapping, lead), *told)
 
 
 def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: Any = None) -> Crop[Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from functional_rb import nest
 from functional_rb.dtypes import shown
-from functional_rb.nest import BuildMapping, Path, Structure
+from functional_rb.nest import BuildMapping
 from functional_rb.ops import Array
-from functional_rb.state import Sample, State
+from functional_rb.state import State
 
 TakeLeaf = Callable[[str, Any], Array]
 """Takes one array over: (its path as shown, the array) -> array of this backend."""
@@ -33,13 +33,10 @@ def take_over(
         TypeError: for a leaf that is no array, naming its path.
     """
     leaves, structure = nest.flatten(tree, _is_leaf)
-    taken: list[Any] = []
-    left_out = set(_may_be_left_out(structure, ()))
+    taken = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
         name = nest.show(path) if path else "the array"
-        if leaf is None and path in left_out:
-            taken.append(None)
-        elif isinstance(leaf, State):
+        if isinstance(leaf, State):
             taken.append(take_state(leaf, take_leaf))
         elif hasattr(leaf, "__dlpack__"):
             taken.append(take_leaf(name, leaf))
@@ -49,14 +46,6 @@ def take_over(
                 f"leave such leaves out"
             )
     return nest.unflatten(structure, taken, build_mapping)
-
-
-def _may_be_left_out(structure: Structure, path: Path) -> Iterator[Path]:
-    """The paths of what a `Sample` lacks if its sampler has no use for it."""
-    for key, child in zip(structure.keys, structure.children, strict=True):
-        if structure.type is Sample and key in Sample._field_defaults:
-            yield (*path, key)
-        yield from _may_be_left_out(child, (*path, key))
 
 
 def _is_leaf(x: Any) -> bool:

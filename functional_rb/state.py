@@ -37,30 +37,96 @@ class State:
 
 
 class Sample(NamedTuple, Generic[Items]):
-    """A batch drawn from a buffer.
+    """A batch drawn from a buffer, by a sampler all of whose draws are always real.
 
-    Where nothing could be drawn (under jit), indices are -1, weights and probabilities 0, and the mask, if there is
-    one, False; the items there are meaningless.
+    Where nothing could be drawn (under jit), indices are -1, weights and probabilities 0; the items there are
+    meaningless.
 
     Attributes:
-        items: the structure that was added, leaves [B, *shape]; of slices [B, length, *shape].
-        indices: int32 [B], handles for `update` and `get`; of slices [B, length], of each step.
+        items: the structure that was added, leaves [B, *shape].
+        indices: int32 [B], handles for `update` and `get`.
         weights: float32 [B], importance weights in (0, 1].
         probabilities: float32 [B], the probability of each draw; each sampler says of what.
-        mask: bool in the shape of the indices, which of them are real; None for samplers of which all always are.
-        is_first: bool [B, length], of slices only: whether a step is the first of its trajectory.
-        is_last: likewise: whether it is known to be the last of its trajectory.
-        truncated: likewise: whether the slice ends there though the trajectory goes on.
     """
 
     items: Items
     indices: Array
     weights: Array
     probabilities: Array
-    mask: Array | None = None
-    is_first: Array | None = None
-    is_last: Array | None = None
-    truncated: Array | None = None
+
+    @property
+    def mask(self) -> None:
+        """None: all draws are real."""
+
+    @property
+    def is_first(self) -> None:
+        """None: of slices only."""
+
+    @property
+    def is_last(self) -> None:
+        """None: of slices only."""
+
+    @property
+    def truncated(self) -> None:
+        """None: of slices only."""
+
+
+class MaskedSample(NamedTuple, Generic[Items]):
+    """Likewise, by a sampler that may have less to give than was asked for.
+
+    Attributes:
+        items: as in `Sample`.
+        indices: likewise; -1 where the mask is False.
+        weights: likewise; 0 where the mask is False.
+        probabilities: likewise.
+        mask: bool [B], which draws are real.
+    """
+
+    items: Items
+    indices: Array
+    weights: Array
+    probabilities: Array
+    mask: Array
+
+    @property
+    def is_first(self) -> None:
+        """None: of slices only."""
+
+    @property
+    def is_last(self) -> None:
+        """None: of slices only."""
+
+    @property
+    def truncated(self) -> None:
+        """None: of slices only."""
+
+
+class SliceSample(NamedTuple, Generic[Items]):
+    """A batch of slices.
+
+    Attributes:
+        items: the structure that was added, leaves [B, length, *shape] (flat ones [B * length, *shape]).
+        indices: int32 [B, length], the handle of each step; -1 where the mask is False.
+        weights: float32 [B], importance weights of slices in (0, 1].
+        probabilities: float32 [B], the probability of each draw; each sampler says of what.
+        mask: bool [B, length], which steps are real.
+        is_first: bool [B, length], whether a step is the first of its trajectory.
+        is_last: bool [B, length], whether it is known to be the last of its trajectory.
+        truncated: bool [B, length], whether the slice ends there though the trajectory goes on.
+    """
+
+    items: Items
+    indices: Array
+    weights: Array
+    probabilities: Array
+    mask: Array
+    is_first: Array
+    is_last: Array
+    truncated: Array
+
+
+AnySample = Sample[Items] | MaskedSample[Items] | SliceSample[Items]
+"""What `sample` returns, as the sampler has it: a tuple of arrays alone, which can be mapped over and batched."""
 
 
 class Crop(NamedTuple, Generic[Items]):

@@ -9,7 +9,7 @@ import jax
 
 from functional_rb import api
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.state import Crop, Sample, State
+from functional_rb.state import AnySample, Crop, State
 from jax_backend import execute
 
 
@@ -34,7 +34,9 @@ def add(state: State, items: Any, mask: Any = None, priorities: Any = None, key:
 
 
 @api.documented_by(api.sample)
-def sample(state: State, key: jax.Array, batch_size: int | None = None, beta: Any = None) -> tuple[State, Sample[Any]]:
+def sample(
+    state: State, key: jax.Array, batch_size: int | None = None, beta: Any = None
+) -> tuple[State, AnySample[Any]]:
     return api.sample(execute, state, key, batch_size, beta)
 
 
@@ -98,7 +100,7 @@ def passes(state: State) -> jax.Array:
 @api.documented_by(api.epochs)
 def epochs(
     state: State, key: jax.Array, batch_size: int | None = None, n: int = 1
-) -> Generator[tuple[State, Sample[Any]], State | None, None]:
+) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
     return api.epochs(execute, state, key, batch_size, n)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from functional_rb import api
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.state import Crop, Sample, State
+from functional_rb.state import AnySample, Crop, State
 from torch_backend import execute
 
 
@@ -26,7 +26,7 @@ def add(state: State, items: Any, mask: Any = None, priorities: Any = None, key:
 @api.documented_by(api.sample)
 def sample(
     state: State, key: torch.Tensor, batch_size: int | None = None, beta: Any = None
-) -> tuple[State, Sample[Any]]:
+) -> tuple[State, AnySample[Any]]:
     return api.sample(execute, state, key, batch_size, beta)
 
 
@@ -90,7 +90,7 @@ def passes(state: State) -> torch.Tensor:
 @api.documented_by(api.epochs)
 def epochs(
     state: State, key: torch.Tensor, batch_size: int | None = None, n: int = 1
-) -> Generator[tuple[State, Sample[Any]], State | None, None]:
+) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
     return api.epochs(execute, state, key, batch_size, n)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from functional_rb import api
-from functional_rb.state import Sample
+from functional_rb.state import AnySample
 from torch_backend import execute, random
 from torch_backend.memory import Memory, Version, forget_dead
 from torch_backend.state import State, readable
@@ -69,7 +69,7 @@ def add_(state: State, items: Any, mask: Any = None, priorities: Any = None, key
 
 def sample_(
     state: State, key: torch.Tensor, batch_size: int | None = None, beta: Any = None
-) -> tuple[State, Sample[Any]]:
+) -> tuple[State, AnySample[Any]]:
     """`sample`, in place.
 
     Args:
