@@ -1243,3 +1243,17 @@ def test_an_empty_branch_that_the_item_lacks(library: Backend) -> None:
         library.rb.update(state, np.array([0], np.int32), items={"bogus": {}})
     unchanged = library.rb.update(state, np.array([0], np.int32), items={"x": {}})
     assert int(library.rb.stale(unchanged)) == 0
+
+
+@pytest.mark.parametrize("keys", [{"end_keys": ("done",)}, {"trajectory_key": "id"}], ids=["end", "trajectory"])
+def test_what_tells_where_trajectories_end_is_not_rewritten(library: Backend, keys: dict[str, Any]) -> None:
+    item = {"id": frb.Unbounded((), "int32"), "done": frb.Binary(()), "x": frb.Unbounded(())}
+    state = library.init(frb.BufferSpec(item, 8, frb.Slices(length=2, **keys)))
+    numbers = np.arange(4, dtype=np.int32)
+    state = library.add(state, library.tree({"id": numbers // 2, "done": numbers == 1, "x": np.zeros(4, np.float32)}))
+    name = "done" if "end_keys" in keys else "id"
+    leaf = np.zeros(1, bool if name == "done" else np.int32)
+    with pytest.raises(ValueError, match=f"update: leaf '{name}' tells Slices where trajectories end .* leave it out"):
+        library.update(state, library.array(numbers[:1]), None, {name: library.array(leaf)})
+    after = library.update(state, library.array(numbers[:1]), None, {"x": library.array(np.ones(1, np.float32))})
+    assert library.numpy(library.rb.items(after)["x"])[0] == 1
