@@ -18,13 +18,12 @@ from functional_rb.samplers import (
     WithoutReplacement,
 )
 from functional_rb.specs import ArraySpec, Binary, Bounded, Composite, Domain, Unbounded
-from functional_rb.state import AnySample, Crop, MaskedSample, Sample, SliceSample, State
+from functional_rb.state import Crop, MaskedSample, Sample, SliceSample, State
 from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AnySample",
     "ArraySpec",
     "Binary",
     "Bounded",

@@ -323,7 +323,8 @@ def rows_of(batch: Leaves) -> list[Leaves]:
 def told_of(backend: Backend, sample: Any) -> Told:
     """A sample in NumPy's arrays."""
     items = {name: backend.numpy(leaf) for name, leaf in sample.items.items()}
-    return Told(items, *(None if x is None else backend.numpy(x) for x in sample[1:]))
+    told = [getattr(sample, name) for name in Told._fields[1:]]
+    return Told(items, *(None if x is None else backend.numpy(x) for x in told))
 
 
 def words_of(backend: Backend, key: Any, batch: int) -> np.ndarray:
