@@ -16,7 +16,7 @@ from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State as CoreState
 from torch_backend import ops, random
-from torch_backend.memory import Memory, Saved, SavedSlots
+from torch_backend.memory import Memory, Saved, SavedSlots, Version
 from torch_backend.recorder import Log, Recorder
 from torch_backend.state import State, locked, readable
 
@@ -179,7 +179,7 @@ def add(
             saved = _room_for_add(spec, memory, batch)
         following = version.succeed(target, saved)
         after = write(spec, target, counters, leaves, batch, mask, priorities, key, saved)
-        version.settle()
+        _count(version, saved)
         return State(following, after, spec)
 
 
@@ -232,6 +232,12 @@ def write(
         return _written(memory, buffer.add(primitives, arrays, spec, leaves, batch, mask, priorities, draws))
 
 
+def _count(version: Version, saved: Saved | None) -> None:
+    """Count what was saved for an older version, where that was not known before."""
+    if isinstance(saved, Log):
+        version.settle()
+
+
 def _slots(saved: Saved | None) -> SavedSlots | None:
     assert not isinstance(saved, Log)
     return saved  # type: ignore[return-value]  # there are these two kinds; a union in isinstance is not traced
@@ -280,7 +286,7 @@ def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[
         except ValueError:  # nothing could be drawn, so nothing was changed either
             version.recall()
             raise
-        version.settle()
+        _count(version, saved)
         return State(following, counters, spec), leaves, drawn
 
 
@@ -343,7 +349,7 @@ def update(
             saved = _room_for_update(spec, memory, handles.shape[0], bool(replacements), priorities is not None)
         following = version.succeed(target, saved)
         after = rewrite(spec, target, counters, handles, priorities, replacements, saved)
-        version.settle()
+        _count(version, saved)
         return State(following, after, spec)
 
 
