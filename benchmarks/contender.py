@@ -80,7 +80,7 @@ class SliceContender(Contender):
 
     def update(self) -> None:
         """Not among its operations, unless it overrides this."""
-        raise NotImplementedError(f"{self.name} has no priorities")
+        raise TypeError(f"{self.name} has no priorities")
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def _slice_sampler(work: SliceWorkload, sampler: Sequencing) -> Any:
     if sampler == "prioritized slices":
         _require_compiled_trees()
         return samplers.PrioritizedSliceSampler(work.capacity, work.alpha, work.beta, **where)
-    raise NotImplementedError(f"torchrl has no counterpart of {sampler!r}")
+    raise ValueError(f"torchrl has no counterpart of {sampler!r}")
 
 
 def _one_lane(batch: Batch) -> TensorDict:
