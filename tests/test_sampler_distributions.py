@@ -561,8 +561,8 @@ def check_independent(outcomes: list[list[Any]], law: Law) -> None:
     """Outcomes [keys, rows]: alone, two rows of a key, and a row of two keys."""
     check_counts([x for row in outcomes for x in row], law)
     pairs = {(x, y): p * q for x, p in law.items() for y, q in law.items()}
-    check_counts([pair for row in outcomes for pair in zip(row[::2], row[1::2])], pairs)  # noqa: B905
-    following = zip(outcomes[::2], outcomes[1::2])  # noqa: B905
+    check_counts([pair for row in outcomes for pair in zip(row[::2], row[1::2], strict=True)], pairs)
+    following = zip(outcomes[::2], outcomes[1::2], strict=True)
     check_counts([pair for one, other in following for pair in zip(one, other, strict=True)], pairs)
 
 

@@ -262,7 +262,7 @@ def _written(memory: Memory, arrays: Arrays) -> torch.Tensor:
 
 
 def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any] | None:
-    """The state's counters and a mask as NumPy arrays, None while tracing or where looking would wait for a device."""
+    """The state's counters and a mask as NumPy arrays, None while tracing; of an accelerator this waits for them."""
     counters = _torch_state(state, "add").counters
     if torch.compiler.is_compiling() or _is_batched(counters) or _is_batched(mask):
         return None
