@@ -30,8 +30,8 @@ class Prioritized(Priorities):
         alpha: 0 draws all items of positive priority alike, 1 in proportion to their priorities.
         beta: 0 makes all weights 1, 1 corrects the bias fully; `sample(..., beta=...)` overrides it.
         new_priority: what an item gets that is added without a priority: the largest among those stored that may be
-            drawn ("live", after alpha; 1 where none is positive), so that one early outlier does not rule for ever, or the largest
-            ever stored ("ever", torchrl's and flashbax's rule).
+            drawn ("live", after alpha; 1 where none is positive), so that one early outlier does not rule for ever,
+            or the largest ever stored ("ever", torchrl's and flashbax's rule).
         max_times_sampled: how often an item may be drawn at all; then it stays stored, but is never drawn again.
             A draw of the same batch beyond that is masked. None for no limit.
         replacement: whether an item may come several times in a batch. Without, the batch is a successive sample: each
