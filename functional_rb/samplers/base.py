@@ -218,12 +218,12 @@ class SamplerBase:
         return draft.size(ops) >= n
 
 
-def need_order(spec: BufferSpec) -> None:
+def need_order(spec: BufferSpec, who: str | None = None) -> None:
     """Refuse a writer that does not keep items in the order of their adding."""
     if not spec.writer.in_order:
         raise ValueError(
-            f"{type(spec.sampler).__name__}: needs items in the order of their adding, and {spec.writer} chooses "
-            f"slots; leave the writer out"
+            f"{who or type(spec.sampler).__name__}: needs items in the order of their adding, and {spec.writer} "
+            f"chooses slots; leave the writer out"
         )
 
 
