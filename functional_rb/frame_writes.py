@@ -123,7 +123,7 @@ def _store(ops: Ops, draft: Draft, chain: Chain, takes: Takes, after: Array, lea
     n = min(chain.most * steps, chain.room)
     lane = ops.arange(lanes, like=after)[:, None]
     number = takes.end[:, -1:] - n + ops.arange(n, like=after)  # of a frame among the lane's new ones
-    live = number >= 0
+    live = (number >= 0).reshape(-1)
     # One ascending vector for all lanes, so that one search finds the step that each frame is of.
     offset = lane * (chain.most * steps + 1)
     number = ops.maximum(number, ops.full_like(number, 0))
@@ -135,11 +135,12 @@ def _store(ops: Ops, draft: Draft, chain: Chain, takes: Takes, after: Array, lea
     place = chain.depth - own + rank
     place = ops.where(rank < own, place, place + chain.depth - following)
     source = (step % steps * lanes + step // steps) * chain.most + place
+    source = ops.where(live, source, ops.full_like(source, 0))
     coordinate = ring.retreat(ops, after[:, None], n - ops.arange(n, like=after), chain.limit)
     slots = chain.slots(lane, coordinate).reshape(-1)
     frames = [_candidates(ops, chain, stack, leaves) for stack in chain.stacks]
     draft.kept[ROWS], wide = layout.store(
-        ops, chain.layout, draft.kept[ROWS], wides(draft, chain), slots, source, live.reshape(-1), frames
+        ops, chain.layout, draft.kept[ROWS], wides(draft, chain), slots, source, live, frames
     )
     draft.kept |= {WIDE.format(k): array for k, array in enumerate(wide)}
 
