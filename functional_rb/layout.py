@@ -54,6 +54,9 @@ class Layout:
 
     leaves: tuple[LeafLayout, ...]
     row_words: int
+    _parts: dict[tuple[int, ...], Layout] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def packed(self) -> tuple[int, ...]:
@@ -68,7 +71,11 @@ class Layout:
 
     def part(self, chosen: tuple[int, ...]) -> Layout:
         """Some of the leaves alone, by their position, lying where they lie; of the wide arrays only theirs."""
-        return self if len(chosen) == len(self.leaves) else _part(self, chosen)
+        if len(chosen) == len(self.leaves):
+            return self
+        if chosen not in self._parts:  # a dict, since torch.compile does not trace functools.cache
+            self._parts[chosen] = _part(self, chosen)
+        return self._parts[chosen]
 
     @property
     def item_bytes(self) -> int:
@@ -76,7 +83,6 @@ class Layout:
         return 4 * self.row_words + sum(leaf.nbytes for leaf in self.wide)
 
 
-@functools.lru_cache(maxsize=1024)
 def _part(layout: Layout, chosen: tuple[int, ...]) -> Layout:
     leaves = [layout.leaves[k] for k in chosen]
     numbers = {leaf.wide: n for n, leaf in enumerate(leaf for leaf in leaves if leaf.wide is not None)}
