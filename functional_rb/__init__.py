@@ -4,6 +4,7 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 `import jax_backend as rb` or `import torch_backend as rb`.
 """
 
+from functional_rb import ted
 from functional_rb.buffer_spec import BufferSpec, spec_of
 from functional_rb.samplers import (
     Fifo,
@@ -52,4 +53,5 @@ __all__ = [
     "Uniform",
     "WithoutReplacement",
     "spec_of",
+    "ted",
 ]
