@@ -1,6 +1,6 @@
 """Recording Gymnasium environments as steps in TED, whatever resets them.
 
-Gymnasium itself is not imported: what `env.reset` and `env.step` return, and `env.metadata["autoreset_mode"]`, is given.
+Gymnasium itself is not imported: what `env.reset` and `env.step` return is given, and the mode of the resets.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from functional_rb import checks, dtypes, nest
 from functional_rb.dtypes import shown
 from functional_rb.nest import Structure
-from functional_rb.specs import ArraySpec, Binary, Composite, Unbounded
+from functional_rb.specs import Binary, Composite, Unbounded
 from functional_rb.ted_check import FLAGS, NEXT, is_leaf, known, leaves_of
-from functional_rb.ted_steps import ACTION, REWARD, Transition, _by_name, as_array, assemble, to_transitions
+from functional_rb.ted_steps import ACTION, REWARD, Transition, by_name, as_array, assemble, to_transitions
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
@@ -46,26 +46,24 @@ def item_of(env: Any, *, narrow: bool = False, observation_key: str | None = Non
         observation_key: as for `from_transitions`.
 
     Returns:
-        A step in TED with specs as leaves. The reward is float64, as that of Gymnasium's vector environments is; float32
-        if narrow.
+        A step in TED with specs as leaves. The reward is float64, as Gymnasium's vector environments have it; float32 if
+        narrow.
 
     Raises:
         TypeError: for a space whose elements are no arrays of fixed shape, such as Text, naming it.
 
     Example:
         >>> from types import SimpleNamespace as Space
-        >>> env = Space(observation_space=Space(shape=(3,), dtype="float32"), action_space=Space(shape=(), dtype="int64"))
+        >>> box, discrete = Space(shape=(3,), dtype="float32"), Space(shape=(), dtype="int64")
+        >>> env = Space(observation_space=box, action_space=discrete)
         >>> item = item_of(env, narrow=True)
         >>> item["observation"].shape, item["action"].dtype, item["next", "reward"].dtype
         ((3,), 'int32', 'float32')
     """
-    who = "ted.item_of"
-    space = getattr(env, "single_observation_space", None)
-    vector = space is not None
-    observation = _by_name(
-        _specs(space if vector else env.observation_space, "observation", narrow), observation_key, who
-    )
-    action = _specs(env.single_action_space if vector else env.action_space, "action", narrow)
+    single = "single_" if hasattr(env, "single_observation_space") else ""
+    space, actions = (getattr(env, f"{single}{of}_space") for of in ("observation", "action"))
+    observation = by_name(_specs(space, "observation", narrow), observation_key, "ted.item_of")
+    action = _specs(actions, "action", narrow)
     flags = dict.fromkeys(FLAGS, Binary())
     reward = Unbounded((), _stored("float64", narrow))
     return Composite({**observation, ACTION: action, **flags, NEXT: {**observation, REWARD: reward, **flags}})
@@ -75,8 +73,8 @@ def begin(observation: Any) -> Carry:
     """Begin to record, with what `env.reset` returned.
 
     Args:
-        observation: a nest, leaves [E, *shape] (plain environments: [*shape]). NumPy arrays are copied, as an environment
-            may use the memory again.
+        observation: a nest, leaves [E, *shape] (plain environments: [*shape]). NumPy arrays are copied, because an
+            environment may use the memory again.
 
     Returns:
         What `from_gymnasium` takes. After a plain environment's episode, begin anew.
@@ -103,9 +101,11 @@ def from_gymnasium(
         carry: from `begin` or from the call before.
         action: what was given to `env.step`, leaves [E, *shape].
         step: what it returned: (observation, reward, terminated, truncated, infos).
-        autoreset_mode: `env.metadata["autoreset_mode"]`, or its value: "NextStep", where the step after the last one of an
-            episode resets and ignores its action; "SameStep", where the last step resets at once, and the true next
-            observation is in `infos["final_obs"]`; "Disabled", also for plain environments, where the caller resets.
+        autoreset_mode: the one that the environment was made with (a `gymnasium.vector.AutoresetMode` or its value):
+            "NextStep", where the step after the last one of an episode resets and ignores its action; "SameStep", where
+            the last step resets at once, and the true next observation is in `infos["final_obs"]`; "Disabled", where
+            the caller resets, also for plain environments. `env.metadata["autoreset_mode"]` has it, but environments of
+            one class may share that dict, so that the one made last tells for all.
         item: the item's spec, a `BufferSpec` say; NumPy leaves of another dtype are converted to the spec's: floats
             are rounded, integers must fit. Without it every dtype stays as it came (rewards float64).
         observation_key: as for `from_transitions`.
@@ -117,13 +117,13 @@ def from_gymnasium(
 
     Raises:
         TypeError: for flags that are not bool, or a dtype that is not converted, naming the leaf.
-        ValueError: for leaves without the axis E; for infos that speak against the mode; and, if Disabled, for a step of
-            an environment that has ended, where that is known.
+        ValueError: for leaves without the axis E; for infos that speak against the mode; and, if Disabled, for a step
+            of an environment that has ended, where that is known.
 
     Example:
         >>> ids, zero, no = np.array([[0.0], [5.0]]), np.zeros(2), np.zeros(2, bool)
-        >>> carry = begin(ids)
-        >>> carry, items, mask = from_gymnasium(carry, zero, (ids + 1, zero, np.array([True, False]), no, {}), "NextStep")
+        >>> carry, step = begin(ids), (ids + 1, zero, np.array([True, False]), no, {})
+        >>> carry, items, mask = from_gymnasium(carry, zero, step, "NextStep")
         >>> items["next"]["observation"].tolist(), items["next"]["done"].tolist(), mask.tolist()
         ([[1.0], [6.0]], [True, False], [True, True])
         >>> carry, items, mask = from_gymnasium(carry, zero, (ids + 2, zero, no, no, {}), "NextStep")
@@ -134,15 +134,10 @@ def from_gymnasium(
     mode = getattr(autoreset_mode, "value", autoreset_mode)
     if mode not in (NEXT_STEP, SAME_STEP, DISABLED):
         raise ValueError(
-            f"{who}: expected autoreset_mode as one of {NEXT_STEP!r}, {SAME_STEP!r}, {DISABLED!r}, got {autoreset_mode!r}; "
-            f'give env.metadata["autoreset_mode"], and "Disabled" for a plain environment'
+            f"{who}: expected autoreset_mode as one of {NEXT_STEP!r}, {SAME_STEP!r}, {DISABLED!r}, "
+            f'got {autoreset_mode!r}; give the mode of the environment, and "Disabled" for a plain one'
         )
-    if not isinstance(step, tuple | list) or len(step) != 5:
-        raise ValueError(
-            f"{who}: expected step as (observation, reward, terminated, truncated, infos), got {step!r:.80}; "
-            f"give env.step(action)"
-        )
-    observation, reward, terminated, truncated, infos = step
+    observation, reward, terminated, truncated, infos = _five(step, who)
     terminated, truncated = as_array(terminated), as_array(truncated)
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not is_leaf(flag) or shown(flag.dtype) != "bool" or tuple(flag.shape) != tuple(terminated.shape):
@@ -162,8 +157,8 @@ def from_gymnasium(
     idle = never | carry.ended
     if mode == DISABLED and np.any(ended := known(idle)) and ended is not None:
         raise ValueError(
-            f"{who}: environments {np.flatnonzero(ended).tolist()} have ended; reset them by "
-            f'env.reset(options={{"reset_mask": mask}}) and ted.reset(carry, observation, mask) (plain ones by ted.begin)'
+            f"{who}: environments {np.flatnonzero(ended).tolist()} have ended; reset them and tell it, by "
+            f'env.reset(options={{"reset_mask": mask}}) and ted.reset(carry, observation, mask), plain ones by ted.begin'
         )
     rows = Transition(carry.observation, _map(as_array, action), reward, after, terminated, truncated)
     items = assemble(rows, done, observation_key, who)
@@ -186,8 +181,8 @@ def reset(carry: Carry, observation: Any, mask: Any) -> Carry:
         The carry with their first observations.
 
     Raises:
-        ValueError: for an environment that had not ended, where that is known: what is stored would go on from an episode
-            to another. Mark its last step as truncated as you record it:
+        ValueError: for an environment that had not ended, where that is known: what is stored would go on from one
+            episode to another. Mark its last step as truncated as you record it:
             `step = (obs, reward, terminated, truncated | cut_off, infos)`.
 
     Example:
@@ -222,8 +217,8 @@ def to_gymnasium(steps: Any, *, observation_key: str | None = None) -> tuple[Car
         observation_key: as for `to_transitions`.
 
     Returns:
-        The carry, with the observation before the step; the action; and what `env.step` returned, with autoreset disabled:
-        (observation, reward, terminated, truncated, infos), infos an empty dict.
+        The carry, with the observation before the step; the action; and what `env.step` returned, with autoreset
+        disabled: (observation, reward, terminated, truncated, infos), infos an empty dict.
 
     Raises:
         TypeError: if the steps are not in TED, see `check`.
@@ -231,14 +226,25 @@ def to_gymnasium(steps: Any, *, observation_key: str | None = None) -> tuple[Car
 
     Example:
         >>> no = np.zeros(2, bool)
-        >>> _, items, _ = from_gymnasium(begin(np.zeros(2)), np.zeros(2), (np.ones(2), np.ones(2), no, no, {}), "Disabled")
+        >>> step = (np.ones(2), np.ones(2), no, no, {})
+        >>> _, items, _ = from_gymnasium(begin(np.zeros(2)), np.zeros(2), step, "Disabled")
         >>> carry, action, (observation, reward, *_) = to_gymnasium(items)
         >>> carry.observation.tolist(), observation.tolist()
         ([0.0, 0.0], [1.0, 1.0])
     """
     rows = to_transitions(steps, observation_key=observation_key)
-    step = (rows.next_observation, rows.reward, rows.terminated, rows.truncated, {})
+    infos: dict[str, Any] = {}
+    step = (rows.next_observation, rows.reward, rows.terminated, rows.truncated, infos)
     return Carry(rows.observation, False), rows.action, step
+
+
+def _five(step: Any, who: str) -> Any:
+    if not isinstance(step, tuple | list) or len(step) != 5:
+        raise ValueError(
+            f"{who}: expected step as (observation, reward, terminated, truncated, infos), got {step!r:.80}; "
+            f"give env.step(action)"
+        )
+    return step
 
 
 def _specs(space: Any, name: str, narrow: bool) -> Any:
@@ -296,8 +302,8 @@ def _final_leaf(last: Any, leaf: Any, shape: tuple[int, ...], who: str) -> Any:
     castable = not isinstance(leaf, np.ndarray) or np.can_cast(last.dtype, leaf.dtype, "same_kind")
     if tuple(last.shape) != tuple(shape) or not castable:
         raise ValueError(
-            f'{who}: infos["final_obs"]: expected shape {tuple(shape)} and dtype {shown(leaf.dtype)} as the observation, '
-            f"got {tuple(last.shape)} and {shown(last.dtype)}; a wrapper that changes observations must change these too"
+            f'{who}: infos["final_obs"]: expected shape {tuple(shape)} and dtype {shown(leaf.dtype)} as those of the '
+            f"observation, got {tuple(last.shape)} and {shown(last.dtype)}; a wrapper must change both alike"
         )
     return last
 
@@ -320,8 +326,8 @@ def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
         spec, name = specs.get(path), nest.show(path)
         if spec is None or shown(leaf.dtype) == shown(spec.dtype):
             made.append(leaf)  # what the item does not have, `add` refuses
-        elif isinstance(leaf, np.ndarray | np.generic):
-            made.append(_cast(leaf, shown(spec.dtype), name, who))
+        elif isinstance(leaf, np.ndarray | np.generic) and shown(spec.dtype) != "bfloat16":  # which NumPy lacks
+            made.append(_cast(np.asarray(leaf), shown(spec.dtype), name, who))
         else:
             checks.check_dtype(name, leaf, spec.dtype)
     return nest.unflatten(structure, made, _as_dict)
@@ -331,14 +337,16 @@ def _cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
     kinds = {"bool": 0, "int": 1, "float": 2, "complex": 3}
     if kinds[dtypes.kind_of(shown(leaf.dtype))] > kinds[dtypes.kind_of(dtype)]:
         raise TypeError(
-            f"{who}: leaf {name!r}: {shown(leaf.dtype)} is no {dtype}; change the item, or convert it yourself"
+            f"{who}: leaf {name!r}: expected dtype {dtype} or what it can hold, got {shown(leaf.dtype)}; "
+            f"change the item, or convert it yourself"
         )
     with np.errstate(over="ignore"):  # told below
         made = leaf.astype(dtype)
     lost = made != leaf if dtypes.kind_of(dtype) == "int" else np.isinf(made) & np.isfinite(leaf)
     if lost.any():
         raise ValueError(
-            f"{who}: leaf {name!r}: {leaf[lost].flat[0]} does not fit into {dtype}; change the item, or convert it yourself"
+            f"{who}: leaf {name!r}: {leaf[lost].flat[0]} does not fit into {dtype}; "
+            f"change the item, or convert it yourself"
         )
     return made
 

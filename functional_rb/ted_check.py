@@ -30,11 +30,11 @@ def check(
 ) -> None:
     """Check that a nest is in TED; return if it is.
 
-    What shapes and dtypes can tell is always checked: the three flags are at the root and in "next", all bool and of one
-    shape; the action is at the root only, the reward in "next" only; every other leaf of "next", the observation, is
-    at the root too, with the same shape and dtype. What only values can tell is checked where they are known (not under
-    jit, vmap or torch.compile): done is terminated | truncated; and along a time axis what is in "next" of a step that is
-    not done is at the root of the following one, bit for bit.
+    What shapes and dtypes can tell is always checked: the three flags are at the root and in "next", all bool and of
+    one shape; the action is at the root only, the reward in "next" only; every other leaf of "next", the observation,
+    is at the root too, with the same shape and dtype. What only values can tell is checked where they are known (not
+    under jit, vmap or torch.compile): done is terminated | truncated; and along a time axis what is in "next" of a step
+    that is not done is at the root of the following one, bit for bit.
 
     Leaves at the root only (the state of a policy, say) are as they like.
 
@@ -52,8 +52,9 @@ def check(
         ValueError: for a leaf that is missing or out of place, for shapes and for values that do not fit.
 
     Example:
-        >>> step = {"observation": np.zeros((4, 3)), "action": np.zeros(4), **{f: np.zeros(4, bool) for f in FLAGS}}
-        >>> step["next"] = {"observation": np.ones((4, 3)), "reward": np.ones(4), **{f: np.ones(4, bool) for f in FLAGS}}
+        >>> no, yes = dict.fromkeys(FLAGS, np.zeros(4, bool)), dict.fromkeys(FLAGS, np.ones(4, bool))
+        >>> step = {"observation": np.zeros((4, 3)), "action": np.zeros(4), **no}
+        >>> step["next"] = {"observation": np.ones((4, 3)), "reward": np.ones(4), **yes}
         >>> check(step)
         >>> check(step | {"done": np.zeros(4)})
         Traceback (most recent call last):
@@ -92,7 +93,9 @@ def named_parts(steps: Any, who: str, where: str = "the steps") -> dict[str, Any
             f"{who}: expected {where} as a nest with names (a dict, a TensorDict, ...), got {type(steps).__name__}; "
             f"ted.from_transitions makes one of rows"
         )
-    parts[0].check_names(who)
+    for name in parts[0].keys:
+        if not isinstance(name, str):
+            raise TypeError(f"{who}: expected names that are strings, got {name!r}; rename it to '{name}'")
     return dict(zip(map(str, parts[0].keys), parts[1], strict=True))
 
 

@@ -77,7 +77,8 @@ def from_transitions(
             and for an observation with a part that TED calls otherwise.
 
     Example:
-        >>> steps = from_transitions(np.zeros((2, 3)), np.zeros(2), np.ones(2), np.ones((2, 3)), np.array([False, True]))
+        >>> rows = [np.zeros((2, 3)), np.zeros(2), np.ones(2), np.ones((2, 3)), np.array([False, True])]
+        >>> steps = from_transitions(*rows)
         >>> list(steps), list(steps["next"])
         (['observation', 'action', 'done', 'terminated', 'truncated'], \
 ['observation', 'reward', 'done', 'terminated', 'truncated'])
@@ -95,10 +96,10 @@ def assemble(rows: Transition, done: Any, observation_key: str | None, who: str)
     never = done ^ done
     after = {"done": done, "terminated": rows.terminated, "truncated": rows.truncated}
     steps = {
-        **_by_name(rows.observation, observation_key, who),
+        **by_name(rows.observation, observation_key, who),
         ACTION: as_array(rows.action),
         **dict.fromkeys(FLAGS, never),
-        NEXT: {**_by_name(rows.next_observation, observation_key, who), REWARD: as_array(rows.reward), **after},
+        NEXT: {**by_name(rows.next_observation, observation_key, who), REWARD: as_array(rows.reward), **after},
     }
     check_static(leaves_of(steps, who), (ACTION,), (REWARD,), who)
     return steps
@@ -224,7 +225,7 @@ def _flags(terminated: Any, truncated: Any, done: Any, who: str) -> tuple[Any, A
     return (done, done ^ done, done) if truncated is None else (done & ~truncated, truncated, truncated | done)
 
 
-def _by_name(observation: Any, key: str | None, who: str) -> dict[str, Any]:
+def by_name(observation: Any, key: str | None, who: str) -> dict[str, Any]:
     """The parts of an observation, as a step names them."""
     parts = None if is_leaf(observation) else nest.parts_of(observation)
     if key is None and parts is not None and parts[0].kind == "mapping":
