@@ -15,7 +15,7 @@ from functional_rb.dtypes import shown
 from functional_rb.nest import Structure
 from functional_rb.specs import Binary, Composite, Unbounded
 from functional_rb.ted_check import FLAGS, NEXT, is_leaf, known, leaves_of
-from functional_rb.ted_steps import ACTION, REWARD, Transition, by_name, as_array, assemble, to_transitions
+from functional_rb.ted_steps import ACTION, REWARD, Transition, as_array, assemble, by_name, to_transitions
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
@@ -46,8 +46,8 @@ def item_of(env: Any, *, narrow: bool = False, observation_key: str | None = Non
         observation_key: as for `from_transitions`.
 
     Returns:
-        A step in TED with specs as leaves. The reward is float64, as Gymnasium's vector environments have it; float32 if
-        narrow.
+        A step in TED with specs as leaves. The reward is float64, as Gymnasium's vector environments have it; if narrow,
+        float32.
 
     Raises:
         TypeError: for a space whose elements are no arrays of fixed shape, such as Text, naming it.
@@ -157,8 +157,8 @@ def from_gymnasium(
     idle = never | carry.ended
     if mode == DISABLED and np.any(ended := known(idle)) and ended is not None:
         raise ValueError(
-            f"{who}: environments {np.flatnonzero(ended).tolist()} have ended; reset them and tell it, by "
-            f'env.reset(options={{"reset_mask": mask}}) and ted.reset(carry, observation, mask), plain ones by ted.begin'
+            f"{who}: environments {np.flatnonzero(ended).tolist()} have ended; after "
+            f'env.reset(options={{"reset_mask": mask}}) call ted.reset(carry, observation, mask), for plain ones ted.begin'
         )
     rows = Transition(carry.observation, _map(as_array, action), reward, after, terminated, truncated)
     items = assemble(rows, done, observation_key, who)

@@ -79,9 +79,8 @@ def from_transitions(
     Example:
         >>> rows = [np.zeros((2, 3)), np.zeros(2), np.ones(2), np.ones((2, 3)), np.array([False, True])]
         >>> steps = from_transitions(*rows)
-        >>> list(steps), list(steps["next"])
-        (['observation', 'action', 'done', 'terminated', 'truncated'], \
-['observation', 'reward', 'done', 'terminated', 'truncated'])
+        >>> list(steps["next"])
+        ['observation', 'reward', 'done', 'terminated', 'truncated']
         >>> steps["done"].tolist(), steps["next"]["done"].tolist()
         ([False, False], [False, True])
     """
