@@ -15,10 +15,12 @@ from functional_rb.dtypes import shown
 from functional_rb.nest import Structure
 from functional_rb.specs import Binary, Composite, Unbounded
 from functional_rb.ted_check import FLAGS, NEXT, is_leaf, known, leaves_of
-from functional_rb.ted_steps import ACTION, REWARD, Transition, as_array, assemble, by_name, to_transitions
+from functional_rb.ted_steps import ACTION, REWARD, Transition, as_array, assemble, by_name, check_rows, to_transitions
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+
+NUMPY = (np.ndarray, np.generic)  # no union: torch.compile does not trace those of NumPy's types
 
 GymnasiumStep = tuple[Any, Any, Any, Any, Mapping[str, Any]]
 """What `env.step` returns: observation, reward, terminated, truncated, infos."""
@@ -46,8 +48,7 @@ def item_of(env: Any, *, narrow: bool = False, observation_key: str | None = Non
         observation_key: as for `from_transitions`.
 
     Returns:
-        A step in TED with specs as leaves. The reward is float64, as Gymnasium's vector environments have it; if narrow,
-        float32.
+        A step in TED with specs as leaves. The reward is float64, as vector environments have it; if narrow, float32.
 
     Raises:
         TypeError: for a space whose elements are no arrays of fixed shape, such as Text, naming it.
@@ -158,13 +159,14 @@ def from_gymnasium(
     if mode == DISABLED and np.any(ended := known(idle)) and ended is not None:
         raise ValueError(
             f"{who}: environments {np.flatnonzero(ended).tolist()} have ended; after "
-            f'env.reset(options={{"reset_mask": mask}}) call ted.reset(carry, observation, mask), for plain ones ted.begin'
+            f'env.reset(options={{"reset_mask": mask}}) call ted.reset(carry, observation, mask); plain ones: ted.begin'
         )
     rows = Transition(carry.observation, _map(as_array, action), reward, after, terminated, truncated)
     items = assemble(rows, done, observation_key, who)
-    _check_lead(items, tuple(done.shape), who)
     if item is not None:
         items = _converted(items, item, who)
+    check_rows(items, who)
+    _check_lead(items, tuple(done.shape), who)
     ended = {NEXT_STEP: done, SAME_STEP: never, DISABLED: done | idle}[mode]
     return Carry(observation, ended), items, ~(never if mode == SAME_STEP else idle)
 
@@ -326,7 +328,7 @@ def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
         spec, name = specs.get(path), nest.show(path)
         if spec is None or shown(leaf.dtype) == shown(spec.dtype):
             made.append(leaf)  # what the item does not have, `add` refuses
-        elif isinstance(leaf, np.ndarray | np.generic) and shown(spec.dtype) != "bfloat16":  # which NumPy lacks
+        elif isinstance(leaf, NUMPY) and shown(spec.dtype) != "bfloat16":  # which NumPy lacks
             made.append(_cast(np.asarray(leaf), shown(spec.dtype), name, who))
         else:
             checks.check_dtype(name, leaf, spec.dtype)
@@ -354,12 +356,16 @@ def _cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
 def _leaves_as(structure: Structure, given: Any, what: str) -> list[Any]:
     """The leaves of a nest that must have another's structure."""
     try:
-        return nest.flatten_as(structure, given)
+        leaves = nest.flatten_as(structure, given)
+        fits = all(is_leaf(leaf) or nest.parts_of(leaf) is None for leaf in leaves)
     except ValueError:
+        fits = False
+    if not fits:
         raise ValueError(
             f"{what}: expected the structure of the observations before, leaves "
             f"{[nest.show(path) for path in structure.paths]}; a wrapper must change both alike"
-        ) from None
+        )
+    return leaves
 
 
 def _map(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -373,7 +379,7 @@ def _as_dict(container: type | None, parts: dict[str, Any], batch_shape: tuple[i
 
 def _own(leaf: Any) -> Any:
     """A leaf that nobody else writes to; Python numbers as arrays."""
-    return np.array(leaf) if isinstance(leaf, np.ndarray | np.generic) else as_array(leaf)
+    return np.array(leaf) if isinstance(leaf, NUMPY) else as_array(leaf)
 
 
 def _where(mask: Any, yes: Any, no: Any) -> Any:

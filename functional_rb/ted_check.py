@@ -198,7 +198,8 @@ def _check_values(leaves: Leaves, reward: Path, time_axis: int | None, mask: Any
         marks = known(mask)
         if marks is None:
             return
-        if marks.dtype != bool or marks.shape not in (following, following[:-1]):
+        less = following[:-1] if following[-1:] == (1,) else following
+        if marks.dtype != bool or marks.shape not in (following, less):
             raise ValueError(
                 f"ted.check: mask: expected bool {following} as the flags, got {marks.dtype} {marks.shape}; "
                 f"give one mark for each step"

@@ -87,21 +87,25 @@ def from_transitions(
     who = "ted.from_transitions"
     terminated, truncated, done = _flags(terminated, truncated, done, who)
     rows = Transition(observation, action, reward, next_observation, terminated, truncated)
-    return assemble(rows, done, observation_key, who)
+    steps = assemble(rows, done, observation_key, who)
+    check_rows(steps, who)
+    return steps
 
 
 def assemble(rows: Transition, done: Any, observation_key: str | None, who: str) -> dict[str, Any]:
-    """Rows as checked steps."""
-    never = done ^ done
+    """Rows as steps, not checked yet."""
     after = {"done": done, "terminated": rows.terminated, "truncated": rows.truncated}
-    steps = {
+    return {
         **by_name(rows.observation, observation_key, who),
         ACTION: as_array(rows.action),
-        **dict.fromkeys(FLAGS, never),
+        **dict.fromkeys(FLAGS, done ^ done),
         NEXT: {**by_name(rows.next_observation, observation_key, who), REWARD: as_array(rows.reward), **after},
     }
+
+
+def check_rows(steps: Any, who: str) -> None:
+    """What shapes and dtypes tell, under the names that rows get."""
     check_static(leaves_of(steps, who), (ACTION,), (REWARD,), who)
-    return steps
 
 
 def to_transitions(steps: Any, *, observation_key: str | None = None) -> Transition:
@@ -125,7 +129,7 @@ def to_transitions(steps: Any, *, observation_key: str | None = None) -> Transit
         [True, False]
     """
     who = "ted.to_transitions"
-    check_static(leaves_of(steps, who), (ACTION,), (REWARD,), who)
+    check_rows(steps, who)
     root = named_parts(steps, who)
     following = named_parts(root[NEXT], who)
     names = [name for name in following if name != REWARD and name not in FLAGS]
