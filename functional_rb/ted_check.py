@@ -131,8 +131,8 @@ def leaves_of(steps: Any, who: str) -> Leaves:
 def check_static(leaves: Leaves, action: Path, reward: Path, who: str) -> None:
     """Check what shapes and dtypes can tell; see `check`."""
     _check_flags(leaves, who)
-    _check_place(leaves, action, (NEXT, *action), "at the root only, the action of the step", who)
-    _check_place(leaves, (NEXT, *reward), reward, "in 'next' only, where the step leads to", who)
+    _check_place(leaves, action, (NEXT, *action), "at the root only", who)
+    _check_place(leaves, (NEXT, *reward), reward, "in 'next' only", who)
     paths = observation_paths(leaves, reward)
     if not paths:
         raise ValueError(f"{who}: 'next' has no observation; give it the same leaves as at the root")
