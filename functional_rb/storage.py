@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 def read(ops: Ops, draft: Draft, slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
     """The leaves at some positions, [n, *shape], of the items in slots int32 [n]."""
     spec = draft.spec
-    stored = [k for k, position in enumerate(spec.stored) if position in set(wanted)]
+    stored = tuple(k for k, position in enumerate(spec.stored) if position in set(wanted))
     if not stored:
         return {}
-    wide = [draft.wide[own] for k in stored if (own := spec.layout.leaves[k].wide) is not None]
-    leaves = layout.read(ops, spec.layout.part(tuple(stored)), draft.rows, wide, slots)
+    leaves = layout.read_part(ops, spec.layout, draft.rows, draft.wide, slots, stored)
     return {spec.stored[k]: leaf for k, leaf in zip(stored, leaves, strict=True)}
 
 
