@@ -141,7 +141,17 @@ def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tupl
         leaves: in the order of the layout.
         like: int32 [B], which gives batch size and device where no leaf does.
     """
+    apart = [(leaves[i], leaf.dtype) for i, leaf in enumerate(layout.leaves) if leaf.wide is not None]
+    wide = tuple(ops.bitcast(x, KEPT_AS[dtype]) if dtype in KEPT_AS else x for x, dtype in apart)
+    return _pack_rows(ops, layout, leaves, like), wide
+
+
+def _pack_rows(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> Array:
     batch = like.shape[0]
+    if ops.native is not None:
+        inside, blank = layout.packed, ops.zeros((batch, layout.row_words), "int32")
+        chosen = [leaves[i] for i in inside]
+        return ops.native.store(layout.part(inside), blank, (), ops.arange(batch, like), None, None, chosen)[0]
     words = []
     tail = []
     for i in layout.packed:
@@ -158,9 +168,7 @@ def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tupl
         tail.append(ops.concat([ops.bitcast(blank, "uint8")] * 2, 1)[:, :padding])
     if tail:
         words.append(ops.bitcast(ops.concat(tail, 1), "int32"))
-    rows = ops.concat(words, 1) if words else nothing
-    apart = [(leaves[i], leaf.dtype) for i, leaf in enumerate(layout.leaves) if leaf.wide is not None]
-    return rows, tuple(ops.bitcast(x, KEPT_AS[dtype]) if dtype in KEPT_AS else x for x, dtype in apart)
+    return ops.concat(words, 1) if words else nothing
 
 
 def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list[Array]:
@@ -188,6 +196,14 @@ def read(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], slots: Ar
     if ops.native is not None:
         return ops.native.read(layout, rows, wide, slots)
     return unpack(ops, layout, ops.take(rows, slots), [ops.take(array, slots) for array in wide])
+
+
+def read_part(
+    ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array, chosen: tuple[int, ...]
+) -> list[Array]:
+    """Some of the leaves alone, by their position."""
+    arrays = [wide[own] for k in chosen if (own := layout.leaves[k].wide) is not None]
+    return read(ops, layout.part(chosen), rows, arrays, slots)
 
 
 def store(
