@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from benchmarks import compare as comparing
-from benchmarks import floor, ours, report
+from benchmarks import floor, group_report, ours, report
 from benchmarks.__main__ import main
 from benchmarks.compare import Effort, compare
 from benchmarks.contender import Backend, Contender, Entry, Sampler, Sequencing, SliceContender, assemble
 from benchmarks.goals import Comparison
+from benchmarks.groups import Group
 from benchmarks.measure import Spread, alternate, interleave, ratios, spread
 from benchmarks.memory import Footprint, memory
 from benchmarks.scaling import growth, scaling
-from benchmarks.slices import GROUPS, Group, capacities_around, roster, slices
+from benchmarks.slices import GROUPS, capacities_around, roster, slices
 from benchmarks.workload import ITEM, ITEM_BYTES, ROW_WORDS, SliceWorkload, Workload
 
 TINY = Workload(capacity=100, add_size=8, sample_size=16, rotation=2, draws=4, scan_length=3)
@@ -352,7 +353,7 @@ def test_the_section_has_a_point_for_each_capacity_and_judges_at_the_workloads_o
         ("bare gather", "RuntimeError: no compiled tree (because ImportError: undefined symbol)"),
         ("torchrl", "with 960 steps, while measured: LookupError: no trajectory is long enough"),
     ]
-    text = report.slices_text(section)
+    text = group_report.slices_text(section)
     assert "| torch prioritized slices | torchrl | sample |" in text
     assert ">= 10 at 96" in text
     assert "- torchrl (torch prioritized slices) drew 10 steps where 32 were asked for, with 48 stored" in text
