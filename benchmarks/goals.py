@@ -136,8 +136,10 @@ def observation_comparisons(backend: Backend, sampler: AnySampler) -> list[Compa
     return table
 
 
-# Bytes held over those of the items as they are added: at most so much.
-HELD_AT_MOST: Mapping[AnySampler, float] = {"frames": 1 / 7, "observations": 1 / 2}
+def held_at_most(sampler: AnySampler, contender: str) -> float | None:
+    """Bound of the bytes held over those of the items; none is a figure for information."""
+    bounds: dict[AnySampler, float] = {"frames": 1 / 7, "observations": 1 / 2}
+    return bounds.get(sampler) if contender == ours.NAME else None
 
 
 def ratio_of(comparison: Comparison, timings: Timings) -> Spread | None:

@@ -58,38 +58,37 @@ def observations_text(sections: Sequence[GroupSection]) -> str:
     for section in sections:
         work = section.work
         assert isinstance(work, ObservationWorkload)
-        stacked = work.stack > 1
-        what = f"stacks of {work.stack} frames" if stacked else "observations"
-        shape = " x ".join(map(str, work.shape))
-        size = f"{work.item_bytes:,} bytes with its two {what} of {shape} {work.dtype}"
-        lines += [
-            f"## {what.capitalize()}",
-            "",
-            (
-                f"Samples of {work.sample_size}; one step is added before each. {work.capacity:,} steps are stored, each "
-                f"{size}; episodes have 1 to {work.longest} steps."
-            ),
-            "",
-            f"- {ours.NAME}: `compact=frb.Compact(stack={work.stack})`; {ours.PLAIN}: the same spec without it",
-            f"- {goals.TORCHRL_PLAIN}: a ReplayBuffer on a LazyTensorStorage, both observations stored, RandomSampler",
-        ]
-        if stacked:
-            lines += [
-                (
-                    f"- {goals.CAT_FRAMES}: single frames and the frame after each step, stacked by what "
-                    "`CatFrames.make_rb_transform_and_sampler` returns, over slices; what its documentation recommends"
-                ),
-                "- cpprb: a ReplayBuffer with `next_of` and `stack_compress`",
-                (
-                    f"- {floor.NAME}: the {2 * work.stack} frames of every item; {floor.DISTINCT}: the {work.stack + 1} "
-                    "that differ"
-                ),
-            ]
-        else:
-            lines += ["- cpprb: a ReplayBuffer with `next_of`", f"- {floor.NAME}: the two observations of every item"]
+        lines += _about_observations(work)
         lines += ["", "Bytes held:", "", *_markdown(_holdings(section)), "", *_times(section), ""]
         lines += _who_did_not_run(section)
     return "\n".join(lines)
+
+
+def _about_observations(work: ObservationWorkload) -> list[str]:
+    stacked = work.stack > 1
+    what = f"stacks of {work.stack} frames" if stacked else "observations"
+    sizes = (
+        f"A step has {work.item_bytes:,} bytes with its two {what} of {' x '.join(map(str, work.shape))} {work.dtype}, "
+        f"and {work.capacity:,} steps are stored; one is added before each sample of {work.sample_size}. "
+        f"Episodes have 1 to {work.longest} steps."
+    )
+    who = [
+        f"{ours.NAME}: `compact=frb.Compact(stack={work.stack})`; {ours.PLAIN}: the same spec without it",
+        f"{goals.TORCHRL_PLAIN}: a ReplayBuffer on a LazyTensorStorage, both observations stored, RandomSampler",
+    ]
+    if stacked:
+        cat_frames = (
+            f"{goals.CAT_FRAMES}: single frames and the frame after each step, stacked over slices by what "
+            "`CatFrames.make_rb_transform_and_sampler` returns, as its documentation recommends"
+        )
+        gathers = (
+            f"{floor.NAME}: the {2 * work.stack} frames of every item; "
+            f"{floor.DISTINCT}: the {work.stack + 1} of them that differ"
+        )
+        who += [cat_frames, "cpprb: a ReplayBuffer with `next_of` and `stack_compress`", gathers]
+    else:
+        who += ["cpprb: a ReplayBuffer with `next_of`", f"{floor.NAME}: the two observations of every item"]
+    return [f"## {what.capitalize()}", "", sizes, "", *(f"- {line}" for line in who)]
 
 
 def _holdings(section: GroupSection) -> list[Sequence[str]]:
@@ -97,12 +96,9 @@ def _holdings(section: GroupSection) -> list[Sequence[str]]:
     assert isinstance(work, ObservationWorkload)
     rows: list[Sequence[str]] = [("group", "contender", "bytes a step", "of the items", "goal", "")]
     for holding in section.holdings:
-        share = holding.held / (holding.capacity * work.item_bytes)
-        limit = goals.HELD_AT_MOST[holding.group.sampler] if holding.contender == ours.NAME else None
-        goal = "" if limit is None else f"<= {limit:.3f}"
-        verdict = "" if limit is None else "pass" if share <= limit else "MISSED"
+        goal = "" if holding.at_most is None else f"<= {holding.at_most:.4f}"
         each = f"{holding.held / holding.capacity:,.1f}"
-        rows.append((_titled(holding.group), holding.contender, each, f"{share:.4f}", goal, verdict))
+        rows.append((_titled(holding.group), holding.contender, each, f"{holding.share:.4f}", goal, holding.verdict))
     least = (work.frame_bytes + work.other_bytes) / work.item_bytes
     rows.append(("", "each frame once", f"{work.frame_bytes + work.other_bytes:,.1f}", f"{least:.4f}", "", ""))
     return rows

@@ -20,7 +20,7 @@ from benchmarks.contender import (
     assemble,
     describe,
 )
-from benchmarks.goals import Comparison, Verdict, ratio_of
+from benchmarks.goals import Comparison, Verdict, held_at_most, ratio_of
 from benchmarks.measure import Spread, Timings, TurnTimings, alternate, spread
 from benchmarks.workload import ObservationWorkload, SliceWorkload
 
@@ -91,6 +91,22 @@ class Holding:
     contender: str
     capacity: int
     held: int
+    items: int  # bytes of the items it was given, as they were added
+
+    @property
+    def share(self) -> float:
+        """Bytes held over those of the items."""
+        return self.held / self.items
+
+    @property
+    def at_most(self) -> float | None:
+        """The bound of `share`; none is a figure for information."""
+        return held_at_most(self.group.sampler, self.contender)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the share keeps within the bound."""
+        return "" if self.at_most is None else "pass" if self.share <= self.at_most else "MISSED"
 
 
 @dataclass(frozen=True)
@@ -126,6 +142,9 @@ class GroupSection:
                     "contender": holding.contender,
                     "capacity": holding.capacity,
                     "bytes": holding.held,
+                    "share": holding.share,
+                    "at_most": holding.at_most,
+                    "verdict": holding.verdict,
                 }
                 for holding in self.holdings
             ],
@@ -186,7 +205,7 @@ def _measure(
     for capacity, contender, _ in measured:
         held = contender.held_bytes() if isinstance(contender, TurnContender) else None
         if held is not None:
-            section.holdings.append(Holding(group, contender.name, capacity, held))
+            section.holdings.append(Holding(group, contender.name, capacity, held, capacity * work.item_bytes))
     for capacity in section.capacities:
         of_capacity: Timings = {
             (contender.name, operation): seconds

@@ -44,7 +44,7 @@ def observation_spec(work: ObservationWorkload, *, compact: bool) -> frb.BufferS
     """The spec of the workload's items, in the compact layout or in the plain one."""
     observation = frb.Unbounded(work.observation_shape, work.dtype)
     action = frb.Bounded(-1.0, 1.0, (work.action_size,)) if work.action_size else frb.Bounded(0, 17, (), "int32")
-    return frb.BufferSpec(
+    spec = frb.BufferSpec(
         item={
             "obs": observation,
             "action": action,
@@ -53,8 +53,8 @@ def observation_spec(work: ObservationWorkload, *, compact: bool) -> frb.BufferS
             "done": frb.Binary(()),
         },
         capacity=work.capacity,
-        compact=frb.Compact(stack=work.stack) if compact else None,
     )
+    return replace(spec, compact=frb.Compact(stack=work.stack)) if compact else spec
 
 
 def fill_priorities(work: SliceWorkload) -> np.ndarray:

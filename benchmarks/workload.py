@@ -100,6 +100,11 @@ class SliceWorkload(Workload):
             )
 
     @property
+    def item_bytes(self) -> int:
+        """Bytes of one step."""
+        return ITEM_BYTES
+
+    @property
     def lane_capacity(self) -> int:
         """Steps that one lane holds."""
         return self.capacity // self.lanes
