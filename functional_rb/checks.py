@@ -335,6 +335,15 @@ def check_writable(spec: BufferSpec) -> None:
         )
 
 
+def check_timely(spec: BufferSpec, priorities: Any) -> None:
+    """Refuse priorities for items that are not yet written."""
+    if priorities is not None and any(transform.delays for transform in spec.transforms):
+        raise ValueError(
+            "priorities: n_step(at='add') writes items later than their steps come; leave them out, and set them by "
+            "rb.update, or give n_step(at='sample')"
+        )
+
+
 def check_writer_key(spec: BufferSpec, key: Any) -> None:
     """A key is for writers that draw, and they need one."""
     if spec.writer.words and key is None:
