@@ -179,7 +179,8 @@ def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> d
     made: dict[int, Any] = {}
     for position, leaf in found.items():
         expected, name = spec.leaves[position], spec.names[position]
-        spec.sampler.check_rewritten(spec, name)
+        if spec.marks is not None:
+            spec.marks.check_rewritten(name)
         made[position] = convert(leaf, expected, name)
         if tuple(made[position].shape) != (size, *expected.shape):
             raise ValueError(

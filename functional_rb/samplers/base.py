@@ -91,10 +91,6 @@ class Sampler(Protocol):
         """Refuse a batch size that does not fit."""
         ...
 
-    def check_rewritten(self, spec: BufferSpec, name: str) -> None:
-        """Refuse to let `update` exchange a leaf that the sampler has read when it was added."""
-        ...
-
     def resolve(self, spec: BufferSpec) -> Sampler:
         """The sampler with what it finds in the spec filled in."""
         ...
@@ -179,9 +175,6 @@ class SamplerBase:
 
     def check_batch(self, spec: BufferSpec, batch: int) -> None:
         """Any will do."""
-
-    def check_rewritten(self, spec: BufferSpec, name: str) -> None:
-        """None is read."""
 
     def resolve(self, spec: BufferSpec) -> Sampler:
         """Nothing to fill in."""
