@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         n_step_work = NStepWorkload(capacity=options.capacity)
         capacities = capacities_around(n_step_work, quick=True)
         returns = n_step.n_step(n_step_work, turns, capacities, groups=n_step.GROUPS, say=_say)
-        group_report.draw_groups(returns, options.out / "n_step.png", ("add", "sample"))
+        group_report.draw_groups(returns, options.out / "n_step.png", ("add", "sample", "step"))
         text = group_report.n_step_text(returns)
         (options.out / "n_step.md").write_text(f"# Sampling n-step transitions\n\n{text}\n")
         print(f"\n{text}")

@@ -102,7 +102,8 @@ def n_step_comparisons(backend: Backend, *, lanes: int) -> list[Comparison]:
     """Every comparison of a group of the section `n_step`, in its order; they are for information."""
 
     def both(top: str, bottom: str = ours.NAME) -> list[Comparison]:
-        return [Comparison(backend, "n-step", operation, top, bottom) for operation in ("add", "sample")]
+        # Work that one of them does in an add, another does in a sample: the step tells.
+        return [Comparison(backend, "n-step", operation, top, bottom) for operation in ("add", "sample", "step")]
 
     table: list[Comparison] = []
     if backend == "torch":

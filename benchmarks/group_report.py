@@ -40,7 +40,8 @@ def n_step_text(section: GroupSection) -> str:
     assert isinstance(work, NStepWorkload)
     about = (
         f"{work.sample_size} transitions over {work.n} steps; one step of every environment is added before each "
-        f"sample. A step has {ITEM_BYTES} bytes; episodes have 1 to {work.longest} steps."
+        f"sample; `step` is both together. A stored step has {ITEM_BYTES} bytes; "
+        f"episodes have 1 to {work.longest} steps."
     )
     who = [
         f'- {ours.NAME}: `n_step(..., at="sample")`, which reads the {work.n} steps when sampling',

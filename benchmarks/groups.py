@@ -190,6 +190,10 @@ def _measure(
         missing += failed
     contenders = [contender for _, contender in seated]
     timings, errors = alternate(contenders, rounds=effort.rounds, turns=effort.burst)
+    if any(wanted.operation == "step" for wanted in comparisons):
+        for turns in timings:
+            if len(turns) > 1:
+                turns["step"] = [sum(seconds) for seconds in zip(*turns.values(), strict=True)]
     for place, error in errors.items():
         capacity, contender = seated[place]
         reason = f"with {capacity:,} steps, while measured: {describe(error)}"

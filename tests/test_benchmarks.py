@@ -7,12 +7,12 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
 
-from benchmarks import atari, floor, goals, group_report, ours, report
+from benchmarks import atari, floor, goals, group_report, n_step, ours, report
 from benchmarks import compare as comparing
 from benchmarks.__main__ import main
 from benchmarks.compare import Effort, compare
@@ -657,21 +657,73 @@ def test_who_does_not_fit_into_memory_is_not_built(monkeypatch: pytest.MonkeyPat
     assert any("available" in missing.reason for missing in failed)
 
 
-def test_main_writes_n_step_and_atari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("work", "group"),
+    [
+        *((RETURNS, group) for group in n_step.GROUPS),
+        *((PIXELS if group.sampler == "frames" else VECTORS, group) for _, groups in atari.GROUPS for group in groups),
+    ],
+    ids=str,
+)
+def test_the_floors_of_n_step_and_atari_run_and_ours_are_entered(
+    work: NStepWorkload | ObservationWorkload, group: Group
+) -> None:
+    if isinstance(work, NStepWorkload):
+        entries = n_step.roster(replace(work, lanes=group.lanes), group)
+        names = [ours.NAME, ours.AT_ADD, ours.ONE_STEP]
+    else:
+        entries = atari.roster(work, group)
+        names = [ours.NAME, ours.PLAIN]
+    assert [entry.name for entry in entries if entry.name.startswith("ours")] == names
+    ready, failed = assemble([entry for entry in entries if entry.name.startswith(floor.NAME)])
+    assert failed == []
+    assert ready[0].name == floor.NAME
+
+
+def test_in_n_step_a_step_is_an_add_and_a_sample() -> None:
+    def entries(work: NStepWorkload, group: Group) -> list[Entry]:
+        return [
+            Entry(name, group.backend, group.sampler, partial(Holds, name, "n-step", 0))
+            for name in (ours.NAME, "torchrl")
+        ]
+
+    section = n_step.n_step(RETURNS, BRIEF, (96,), groups=(Group("torch", "n-step"),), entries=entries, say=quiet)
+    seconds = {curve.operation: curve.points[96] for curve in section.curves if curve.contender == "torchrl"}
+    assert set(seconds) == {"add", "sample", "step"}
+    assert seconds["step"].median == pytest.approx(seconds["add"].median + seconds["sample"].median)
+    ran = {row.comparison.operation for row in section.results if row.ratio and row.comparison.top == "torchrl"}
+    assert ran == {"add", "sample", "step"}
+    assert "| torch n-step | torchrl | step |" in group_report.n_step_text(section)
+
+
+def main_of(part: str, folder: Path) -> dict[str, Any]:
+    """What a brief run of one part of its own writes."""
     pytest.importorskip("matplotlib", reason="the charts need matplotlib")
+    assert main([part, "--quick", "--rounds", "1", "--capacity", "1600", "--out", str(folder)]) == 0
+    assert not (folder / "results.json").exists()
+    found = json.loads((folder / f"{part}.json").read_text())
+    assert {"cpu", "cores", "os"} <= set(found["machine"])
+    assert found["effort"]["quick"] is True
+    assert (folder / f"{part}.md").read_text().startswith("# ")
+    assert (folder / f"{part}.png").stat().st_size > 10_000
+    return found
+
+
+def test_main_writes_n_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.n_step.GROUPS", (Group("torch", "n-step", 4),))
-    pixels = replace(PIXELS, draws=4)
-    monkeypatch.setattr("benchmarks.atari.GROUPS", ((pixels, (Group("torch", "frames"),)),))
-    brief = ["--quick", "--rounds", "1", "--capacity", "1600", "--out", str(tmp_path)]
-    assert main(["n_step", *brief]) == main(["atari", *brief]) == 0
-    assert not (tmp_path / "results.json").exists()
-    for part, bottom in (("n_step", ours.ONE_STEP), ("atari", ours.PLAIN)):
-        found = json.loads((tmp_path / f"{part}.json").read_text())
-        assert {"cpu", "cores", "os"} <= set(found["machine"])
-        assert found["effort"]["quick"] is True
-        (section,) = found.get("sections", [found])
-        assert section["workload"]["capacity"] == (1600 if part == "n_step" else 16)
-        ran = {(curve["contender"], curve["operation"]) for curve in section["curves"]}
-        assert {(ours.NAME, "add"), (ours.NAME, "sample"), (bottom, "sample"), (floor.NAME, "sample")} <= ran
-        assert (tmp_path / f"{part}.md").read_text().startswith("# ")
-        assert (tmp_path / f"{part}.png").stat().st_size > 10_000
+    found = main_of("n_step", tmp_path)
+    assert found["workload"]["n"] == 3
+    ran = {(curve["contender"], curve["operation"]) for curve in found["curves"]}
+    expected = {(name, "step") for name in (ours.NAME, ours.AT_ADD, ours.ONE_STEP)} | {(floor.NAME, "sample")}
+    assert expected <= ran
+    assert all([point["capacity"] for point in curve["points"]] == [160, 1600] for curve in found["curves"])
+
+
+def test_main_writes_atari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(PIXELS, draws=4), (Group("torch", "frames"),)
+    monkeypatch.setattr("benchmarks.atari.GROUPS", (small,))
+    (section,) = main_of("atari", tmp_path)["sections"]
+    assert section["workload"]["capacity"] == 16
+    ran = {(curve["contender"], curve["operation"]) for curve in section["curves"]}
+    assert {(ours.NAME, "add"), (ours.NAME, "sample"), (ours.PLAIN, "sample"), (floor.NAME, "sample")} <= ran
+    assert {ours.NAME, ours.PLAIN} <= {holding["contender"] for holding in section["holdings"]}
