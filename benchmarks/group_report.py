@@ -206,6 +206,7 @@ def draw_observations(sections: Sequence[GroupSection], path: Path) -> None:
             colour = "tab:gray" if name.startswith(floor.NAME) else "tab:blue"
             left.barh(name, seconds.median * 1e6, xerr=reach, color=colour)
         left.set(xlabel="sample, median (us)", title=_titled(group), xscale="log")
+        left.tick_params(axis="x", which="minor", labelbottom=False)  # within one decade they would overlap
         for holding in reversed(section.holdings):
             if holding.group == group:
                 right.barh(holding.contender, holding.held / holding.capacity, color="tab:green")
