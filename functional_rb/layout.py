@@ -70,7 +70,7 @@ class Layout:
         return tuple(leaf for leaf in self.leaves if leaf.wide is not None)
 
     def part(self, chosen: tuple[int, ...]) -> Layout:
-        """Some of the leaves, in the order of the positions given, lying where they lie; of the wide arrays only theirs."""
+        """Some of the leaves, in the order given, lying where they lie; of the wide arrays only theirs."""
         if chosen == tuple(range(len(self.leaves))):
             return self
         if chosen not in self._parts:  # a dict, since torch.compile does not trace functools.cache
