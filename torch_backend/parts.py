@@ -233,9 +233,7 @@ def expand(
     return slices
 
 
-def following(
-    lanes: Lanes, age: torch.Tensor, slots: torch.Tensor, n: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def following(lanes: Lanes, age: torch.Tensor, slots: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """`windows.following`: slots int32 [m]."""
     cursors, slots = _ready(lanes.ends.cursors, torch.int32), _ready(slots, torch.int32)
     shape = (slots.shape[0], n)
