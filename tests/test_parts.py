@@ -20,10 +20,10 @@ import torch_backend.kernel_ops as torch_kernel_ops
 import torch_backend.ops as torch_ops
 import torch_backend.parts as torch_parts
 import torch_backend.random as torch_random
+from functional_rb import integers, sum_tree, windows
 from functional_rb import layout as layouts
 from functional_rb import ops as protocols
 from functional_rb import ring as ring_of
-from functional_rb import sum_tree, windows
 from functional_rb.layout import Layout
 from functional_rb.native import kernels
 from functional_rb.ring import Ends, Ring
@@ -208,6 +208,24 @@ def compare_storage(on: Any, spec: frb.BufferSpec, capacity: int) -> None:
 @pytest.mark.parametrize("spec", POOL, ids=range(len(POOL)))
 def test_store_and_read(on: Any, spec: frb.BufferSpec) -> None:
     compare_storage(on, spec, 1 if spec.capacity == 1 else 17)
+
+
+def test_some_leaves_alone(on: Any) -> None:
+    """Of rows of which a small piece is read, the larger part, and all but one; also leaves that lie apart."""
+    rng = np.random.default_rng(0)
+    item = {name: frb.Unbounded((size,)) for name, size in {"a": 6, "b": 1, "c": 9, "d": 0}.items()}
+    spec = frb.BufferSpec(item | {"e": frb.Binary(), "f": frb.Unbounded((1100,), "uint8")}, 20)
+    names = [str(path[0]) for path in spec.structure.paths]
+    leaves = random_batch(on, spec, 20, rng)
+    rows, wide = layouts.pack(on.native, spec.layout, leaves, like=on.array(np.zeros(20, np.int32)))
+    same = layouts.pack(on.plain, spec.layout, leaves, like=on.array(np.zeros(20, np.int32)))
+    assert_same_parts(on, (rows, wide), same)
+    for slots in (rng.integers(0, 20, 30), np.arange(5, 15)):
+        for wanted in ("b", "c", "abc", "be", "f", "de", "ad", "d", "bf"):
+            chosen = tuple(names.index(name) for name in wanted)
+            found = layouts.read_part(on.native, spec.layout, rows, wide, on.array(slots.astype(np.int32)), chosen)
+            for leaf, k in zip(found, chosen, strict=True):
+                assert_same(on, leaf, on.array(on.numpy(leaves[k])[slots]))
 
 
 @pytest.mark.parametrize("spec", [*POOL, EIGHT], ids=range(len(POOL) + 1))
@@ -534,7 +552,12 @@ def around(ring: Ring, n: int) -> Callable[..., Any]:
 
     def look(ops: Any, written: Written, slots: Any) -> Any:
         lanes, age = Lanes(ring, written.ends), written.age
-        return windows.following(ops, lanes, age, slots, n), windows.extent(ops, lanes, age, slots)
+        lane, back = windows.step_at(ops, lanes, slots)
+        stored = back <= ops.take(lanes.size, lane)
+        before, after = windows.extent(ops, lanes, age, slots)
+        none = ops.full_like(before, -1)  # that of an empty slot has no meaning
+        extent = ops.where(stored, before, none), ops.where(stored, after, none)
+        return windows.following(ops, lanes, age, slots, n), extent
 
     return look
 
@@ -652,6 +675,19 @@ def test_torch_transforms_of_any_strides() -> None:
     ids = torch.from_numpy(rng.integers(0, 2, (2, 20)).astype(np.int32)).T
     args = torch.tensor([1, 0], dtype=torch.int32), marks[:, 0], ids, marks[:16, 1], 3
     assert_same_parts(Torch, *(lines.plan_line(ops, *args) for ops in (torch_kernel_ops, torch_ops)))
+
+
+def test_below(on: Any) -> None:
+    rng = np.random.default_rng(0)
+    compare = both(on, integers.below)
+    draws = rng.integers(0, 2**31, (300, 2)).astype(np.int32)
+    draws[::7] = rng.choice([0, 2**31 - 1], draws[::7].shape)
+    numbers = rng.choice([0, 1, 2, 1000, 2**31 - 1], 300).astype(np.int32)
+    compare(draws, numbers)
+    for n in (0, 3, 2**31 - 1):
+        compare(draws, np.int32(n))
+    compare(draws[:1], numbers[:1])
+    compare(draws[:0], numbers[:0])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
