@@ -57,6 +57,15 @@ class Layout:
     _parts: dict[tuple[int, ...], Layout] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _hash: int = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Compute the hash once: plans of kernels are looked up by it at every call."""
+        object.__setattr__(self, "_hash", hash((self.leaves, self.row_words)))
+
+    def __hash__(self) -> int:
+        """Computed once."""
+        return self._hash
 
     @property
     def packed(self) -> tuple[int, ...]:

@@ -64,6 +64,10 @@ class Native(Protocol):
         """`weights.importance_weights`."""
         ...
 
+    def below(self, draws: Array, n: Array) -> Array:
+        """`integers.below`."""
+        ...
+
     def plan_write(self, ring: Ring, ends: Ends, batch: int, mask: Array | None) -> Write:
         """`ring.plan_write`."""
         ...

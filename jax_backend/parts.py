@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb import integers, sum_tree, windows
 from functional_rb import layout as layouts
 from functional_rb import ring as core_ring
-from functional_rb import sum_tree, windows
 from functional_rb.layout import Layout
 from functional_rb.ring import Ends, Ring, Write
 from functional_rb.samplers import weights
@@ -159,6 +159,11 @@ def importance_weights(values: jax.Array, smallest: jax.Array, beta: jax.Array) 
     worth_it = values.shape[0]
     found: jax.Array = choose(kernel if worth_it else None, core, values, smallest, beta, module="xla_parts")
     return found
+
+
+def below(draws: jax.Array, n: jax.Array) -> jax.Array:
+    """`integers.below`: XLA makes one loop of it."""
+    return integers.below(ops, draws, n)
 
 
 def plan_write(ring: Ring, ends: Ends, batch: int, mask: jax.Array | None) -> Write:

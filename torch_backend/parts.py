@@ -94,6 +94,14 @@ def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
     return numbers
 
 
+def below(draws: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """`integers.below`: draws int32 [B, 2], n int32 [B] or scalar."""
+    draws, n = _ready(draws, torch.int32), _ready(n, torch.int32)
+    chosen = torch.empty(draws.shape[0], dtype=torch.int32)
+    calls.below(draws.data_ptr(), n.data_ptr(), n.numel(), chosen.data_ptr(), chosen.shape[0])
+    return chosen
+
+
 def stored_value(priorities: torch.Tensor, alpha: float) -> tuple[torch.Tensor, torch.Tensor]:
     """`weights.stored_value`: values float32 [B], and which are good, bool [B]."""
     priorities = _ready(priorities, torch.float32)

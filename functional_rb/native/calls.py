@@ -175,6 +175,12 @@ def fill_draws(key: Any, numbers: Any, count: Any) -> None:
 
 
 @compiled
+def below(numbers: Any, n: Any, counts: Any, chosen: Any, count: Any) -> None:
+    """`draws.below` by int32 [count, 2], for n int32 [counts]."""
+    draws.below(numba.carray(pointer_to(numbers, INT32), (count, 2)), ints(n, counts), ints(chosen, count))
+
+
+@compiled
 def stored_values(plan: Any, priorities: Any, count: Any, values: Any, good: Any) -> None:
     """`kernels.stored_values`."""
     kernels.stored_values(plan, ints(priorities, count), floats(values, count), marks(good, count))

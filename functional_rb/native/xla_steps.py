@@ -67,7 +67,7 @@ def extent(frame: Any) -> Any:
 
 @handler
 def fold(frame: Any) -> Any:
-    """Discounts float32 [n], rewards float32 [m, n, w], real -> total [m, w], steps [m]."""
+    """Factors float32 [n], rewards float32 [m, n, w], real -> total [m, w], steps [m]."""
     if answers_metadata(frame):
         return 0
     discounts = floats(buffer_at(frame, FRAME_ARGUMENTS, 0))
