@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import functional_rb as frb
+import jax_backend.kernel_ops as jax_kernels
+import jax_backend.ops as jax_ops
+import torch_backend.kernel_ops as torch_kernels
+import torch_backend.ops as torch_ops
 from functional_rb import counters, frames
-from tests.backends import Backend
+from tests.backends import Backend, _torch_array, _torch_numpy
 
 X, Y = frb.Unbounded((4, 3)), frb.Unbounded((3, 4))
 DONE = frb.Binary(())
+TORCH = torch_ops, _torch_array, _torch_numpy
 PAIR = {"obs": X, "next_obs": X, "done": DONE}
 STACK = {"obs": X, "reward": frb.Unbounded(())}
 
@@ -124,6 +131,24 @@ def test_settings_can_be_hashed_and_compared() -> None:
     assert hash(one) == hash(again)
     assert frb.BufferSpec(PAIR, 8, compact=frb.Compact()) != frb.BufferSpec(PAIR, 8)
     assert frb.BufferSpec(PAIR, 8, compact=frb.Compact()) == frb.BufferSpec(PAIR, 8, compact=frb.Compact())
+
+
+@pytest.mark.parametrize("kernels", [jax_kernels, torch_kernels], ids=["jax", "torch"])
+def test_kernels_find_the_same_places(kernels: Any) -> None:
+    plain, array, numpy = (jax_ops, jnp.asarray, np.asarray) if kernels is jax_kernels else TORCH
+    chain = chain_of(PAIR | {"y": X, "next_y": X}, frb.Compact(stack={"obs": 4, "y": 3}, axis={"y": 1}), 60, lanes=3)
+    rng = np.random.default_rng(0)
+    at = rng.integers(0, 2 * chain.limit, 60)
+    at[::7], at[1::7], at[2::7] = 0, 2 * chain.limit - 1, 2 * chain.limit - 2  # at both ends of the coordinates
+    slots = np.arange(60).astype(np.int32)
+    for depth, following in itertools.product((1, 3, 4), (False, True)):
+        expected = []
+        for slot, code in zip(slots.tolist(), at.tolist(), strict=True):
+            last = code // 2 + (0 if not following else 4 if code % 2 else 1)
+            expected += [slot // 20 * chain.room + (last - depth + 1 + k) % chain.room for k in range(depth)]
+        for ops in (plain, kernels):
+            found = frames.places(ops, chain, array(at.astype(np.int32)), array(slots), depth, following)
+            assert numpy(found).tolist() == expected
 
 
 def test_coordinates_begin_again(library: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
