@@ -178,8 +178,12 @@ class History:
             return
         after = call(state, arrays, *companions, key)
         model = model.clone()
+        self.told(after, backend, model)
         model.add(rows_of(batch), marks, None if new is None else new.tolist(), words)
         self.keep(after, backend, model)
+
+    def told(self, state: Any, backend: Backend, model: Model) -> None:
+        """What a model has to be told before steps are added to it, of the state afterwards: here nothing."""
 
     def sample(self, state: Any, backend: Backend, model: Model) -> None:
         """A batch."""

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import hypothesis
-import numpy as np
 import pytest
 
 import functional_rb as frb
 from tests import walks
-from tests.backends import Backend
 from tests.histories import Rng, Shapes, histories, pick, seeds
 from tests.test_sampler_models import VARIANTS
 from tests.walks import Kind, Leaves, Pending, Record, nested

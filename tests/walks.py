@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import nest
+from functional_rb import counters, nest
 from tests import backends
 from tests.backends import Backend
 from tests.histories import Rng, Shapes, beginning_at, pick
@@ -151,7 +151,7 @@ class Kind:
         """By its role; what is named like nothing else is an observation."""
         role = self.role(path)
         flags = {"terminated": moment.terminated, "truncated": moment.truncated, "noise": moment.noise}
-        flags |= {"done": moment.terminated or moment.truncated}
+        flags |= {"done": moment.terminated or moment.truncated, "false": False}
         if role in flags:
             return np.full(spec.shape, flags[role], np.bool_)
         if role == "reward":
@@ -279,12 +279,14 @@ class Record:
         length: how many steps a lane holds.
         lanes: the steps, the oldest first.
         first: the number of each lane's first step.
+        sizes: how many steps each lane holds, if it may be fewer than its length.
     """
 
     kind: Kind
     length: int
     lanes: tuple[Lane, ...]
     first: int = 0
+    sizes: tuple[int, ...] | None = None
 
     def written(self, leaves: Leaves, mask: Array | None) -> Record:
         """After a batch, leaves [T, lanes, *shape]."""
@@ -308,7 +310,9 @@ class Record:
 
     def live(self, lane: int) -> Lane:
         """The newest of a lane."""
-        return self.lanes[lane][-self.length :]
+        count = len(self.lanes[lane])
+        stored = min(count, self.length) if self.sizes is None else self.sizes[lane]
+        return self.lanes[lane][count - stored :]
 
     @property
     def size(self) -> int:
@@ -483,6 +487,14 @@ class Story:
         for k in some if len(self.kept) % 2 else reversed(some):
             self.check(*self.kept[k])
 
+    def shrunk(self, backend: Backend, state: Any, before: Record, after: Record) -> Record:
+        """Compact storage may hold fewer, but what has gone does not come back. How many, the buffer says."""
+        sizes = counters.read(self.spec, backend.numpy(state.counters)).ends.sizes.tolist()
+        for e, size in enumerate(sizes):
+            new = len(after.lanes[e]) - len(before.lanes[e])
+            assert min(new, 1) <= size <= min(after.length, len(before.live(e)) + new)
+        return dataclasses.replace(after, sizes=tuple(sizes))
+
     def each(self, function: Callable[[Any], Any], *states: Any) -> list[Any]:
         """Of both states."""
         return [state and function(state) for state in states]
@@ -498,12 +510,17 @@ class Story:
             priorities = self.rng.integers(0, 5, (steps, self.lanes)).astype(np.float32)
         lead = (steps,) if self.spec.lanes is None else (steps, self.lanes)
         lead = lead[1:] if steps == 1 and not fixed and self.rng.random() < 0.5 else lead
-        items = nested({path: leaf.reshape(*lead, *leaf.shape[2:]) for path, leaf in leaves.items()})
+        items = nested({path: leaf.reshape((*lead, *leaf.shape[2:])) for path, leaf in leaves.items()})
         given = items if self.rng.random() < 0.5 else backend.tree(items)
         rows = lead or (1,)
         companions = [None if x is None else backend.array(x.reshape(rows)) for x in (mask, priorities)]
-        added = self.each(lambda x: backend.add(x, given, *companions), state, plain)
-        self.keep(backend, *added, record.written(leaves, mask))
+        state, plain = self.each(lambda x: backend.add(x, given, *companions), state, plain)
+        before, record = record, record.written(leaves, mask)
+        if self.spec.compact is not None:
+            record = self.shrunk(backend, state, before, record)
+            if plain is not None and int(backend.rb.size(plain)) != record.size:
+                plain = None
+        self.keep(backend, state, plain, record)
 
     def sample(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
         """By one key from both buffers."""
@@ -512,16 +529,19 @@ class Story:
         count *= sampler.length if getattr(sampler, "batch", "slices") == "steps" else 1
         key = backend.rb.key(int(self.rng.integers(2**32)))
         beta = pick(self.rng, [None, 0.0, 1.0]) if sampler.has_priorities and not self.shapes.fixed else None
-        try:
-            after, sample = backend.sample(state, key, count, beta)
-        except ValueError as error:
-            assert re.search(r"empty|none of", str(error))
-            if plain is not None:
-                with pytest.raises(ValueError, match=r"empty|none of"):
-                    backend.sample(plain, key, count, beta)
-            return
         if plain is not None:
-            plain, alike = backend.sample(plain, key, count, beta)
+            try:
+                plain, alike = backend.sample(plain, key, count, beta)
+            except ValueError as error:  # there is nothing to draw
+                with pytest.raises(ValueError, match=re.escape(str(error))):
+                    backend.sample(state, key, count, beta)
+                return
+        elif not bool(backend.rb.can_sample(state)):
+            with pytest.raises(ValueError, match=r"empty|none of"):
+                backend.sample(state, key, count, beta)
+            return
+        after, sample = backend.sample(state, key, count, beta)
+        if plain is not None:
             assert alike.extras == {}
             for name in ("indices", "weights", "probabilities", "mask", "is_first", "is_last", "truncated"):
                 one, other = getattr(sample, name), getattr(alike, name)
@@ -596,8 +616,9 @@ def tell(
     shapes: Shapes,
     steps: int,
     bits: bool = False,
+    story: type[Story] = Story,
 ) -> None:
     """One history."""
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(backends.make(name)) for name in variants]
-        Story(rng, made, spec, plain, record, expect, shapes, bits).run(steps)
+        story(rng, made, spec, plain, record, expect, shapes, bits).run(steps)
