@@ -247,10 +247,12 @@ def as_sample(backend: Backend, spec: BufferSpec, size: int, leaves: list[Array]
     """Leaves put together, and what is told of them."""
     lead = (size,) if spec.plain else spec.sampler.leading_shape(size)
     items = nest.unflatten(spec.structure, leaves, backend.build_mapping, lead)
-    mask, *of_slices = drawn[3:]
-    if mask is None:
-        return Sample(items, *drawn[:3])
-    return MaskedSample(items, *drawn[:4]) if of_slices[0] is None else SliceSample(items, *drawn)
+    if drawn.mask is None:
+        return Sample(items, drawn.handles, drawn.weights, drawn.probabilities, drawn.extras)
+    if drawn.is_first is None:
+        return MaskedSample(items, drawn.handles, drawn.weights, drawn.probabilities, drawn.mask, drawn.extras)
+    slices: SliceSample[Any] = SliceSample(items, *drawn)
+    return slices
 
 
 def update(backend: Backend, state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
@@ -469,8 +471,13 @@ def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[Any]) -> Any
     steps = mask.shape[0] // max(sample.weights.shape[0], 1) * rows  # of flat slices there are several in a row
     lead = (steps, *mask.shape[1:])
     leaves = [leaf[:steps] for leaf in nest.flatten_as(spec.structure, sample.items)]
-    told = [x[: rows if x.shape[0] != mask.shape[0] else steps] for x in sample[1:]]
-    return type(sample)(nest.unflatten(spec.structure, leaves, backend.build_mapping, lead), *told)
+    items = nest.unflatten(spec.structure, leaves, backend.build_mapping, lead)
+    told = {
+        name: x[: rows if x.shape[0] != mask.shape[0] else steps]
+        for name, x in sample._asdict().items()
+        if name not in ("items", "extras")
+    }
+    return sample._replace(items=items, extras={name: x[:steps] for name, x in sample.extras.items()}, **told)
 
 
 def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: Any = None) -> Crop[Any]:

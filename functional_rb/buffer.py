@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from functional_rb import counters, layout, ring
+from functional_rb import counters, layout, ring, storage
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays, Draft
 from functional_rb.ops import Array, Ops, settled
 from functional_rb.samplers.base import Batch, Drawn, Duplicates
 from functional_rb.state import State
+from functional_rb.transforms.base import Reader
 
 NOTHING = -1
 """The handle of what could not be drawn."""
@@ -50,33 +51,61 @@ def add(
     """
     draft = Draft.of(state, spec)
     if batch:
+        for transform in spec.transforms:
+            leaves, mask = transform.incoming(ops, draft, leaves, batch, mask)
+        batch = spec.rows(batch)
         write = spec.writer.plan(ops, draft, leaves, batch, mask, draws)
+        if spec.marks is not None:
+            spec.marks.note(ops, draft, write, leaves)
         spec.sampler.added(ops, draft, write, leaves, priorities)
-        draft.rows, draft.wide = layout.store(
-            ops, spec.layout, draft.rows, draft.wide, write.slots, write.source, write.live, leaves
-        )
+        storage.store(ops, draft, write.slots, write.source, write.live, leaves)
         draft.counters = draft.counters.replace(ends=write.after)
     return draft.finish(ops)
 
 
 def draw(
-    ops: Ops, state: State | Arrays, spec: BufferSpec, draws: Array, beta: Array, batch: int
+    ops: Ops,
+    state: State | Arrays,
+    spec: BufferSpec,
+    draws: Array,
+    beta: Array,
+    batch: int,
+    more: Array | None = None,
 ) -> tuple[Arrays, list[Array], Drawn]:
     """Choose items by draws int32 [rows, words] in [0, 2^31), and read them.
+
+    More draws, int32 [items, words], are for transforms.
 
     Returns:
         The arrays afterwards, the leaves, and what is told of them.
     """
     draft = Draft.of(state, spec)
     slots, drawn = spec.sampler.draw(ops, draft, draws, beta, batch)
-    told = [x for x in drawn if x is not None]
-    slots, *told = settled(ops, slots, *told)
-    drawn = Drawn(*(None if x is None else told.pop(0) for x in drawn))
-    leaves = layout.read(ops, spec.layout, draft.rows, draft.wide, slots)
+    told = {name: x for name, x in drawn._asdict().items() if x is not None and name != "extras"}
+    slots, *now = settled(ops, slots, *told.values())
+    drawn = drawn._replace(**dict(zip(told, now, strict=True)))
+    leaves, extras = _read(ops, draft, slots, more)
     lead = spec.sampler.leading_shape(batch)
     if lead != (batch,):
         leaves = [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
-    return draft.finish(ops, leaves), leaves, drawn
+        extras = {name: x.reshape(*lead, *x.shape[1:]) for name, x in extras.items()}
+    return draft.finish(ops, [*leaves, *extras.values()]), leaves, drawn._replace(extras=extras)
+
+
+def _read(ops: Ops, draft: Draft, slots: Array, draws: Array | None) -> tuple[list[Array], dict[str, Array]]:
+    """The leaves of the items in slots int32 [m], as the transforms have them, and what these tell."""
+    extras: dict[str, Array] = {}
+
+    def stored(slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
+        return storage.read(ops, draft, slots.reshape(-1), wanted)
+
+    read: Reader = stored
+    for transform in draft.spec.transforms:
+        words, draws = (None, None) if draws is None else (draws[:, : transform.words], draws[:, transform.words :])
+        read, told = transform.reading(ops, draft, slots, words, read)
+        extras |= told
+    found = read(slots[:, None], range(len(draft.spec.leaves)))
+    return [found[k] for k in range(len(found))], extras
 
 
 def update(
@@ -106,18 +135,18 @@ def update(
 def _rewrite(ops: Ops, draft: Draft, batch: Batch, replacements: Mapping[int, Array]) -> None:
     spec = draft.spec
     winner, replaced = batch.order.winners(ops, batch.live)
-    old = layout.read(ops, spec.layout, draft.rows, draft.wide, batch.slots)
-    new = [ops.take(replacements[i], winner) if i in replacements else leaf for i, leaf in enumerate(old)]
+    old = storage.read(ops, draft, batch.slots, spec.stored)
+    new = [ops.take(replacements[k], winner) if k in replacements else leaf for k, leaf in sorted(old.items())]
     spec.writer.rewritten(ops, draft, batch, new, replaced)
-    draft.rows, draft.wide = layout.store(ops, spec.layout, draft.rows, draft.wide, batch.slots, None, replaced, new)
+    storage.store(ops, draft, batch.slots, None, replaced, new)
 
 
 def get(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> list[Array]:
     """The leaves of the items that handles name; zeros for those that are gone."""
     draft = Draft.of(state, spec)
     slots, live = draft.locate(ops, wanted)
-    rows = _blank(ops, ops.take(state.rows, slots), live)
-    return layout.unpack(ops, spec.layout, rows, [_blank(ops, ops.take(a, slots), live) for a in state.wide])
+    found = storage.read(ops, draft, slots, range(len(spec.leaves)))
+    return [_blank(ops, found[k], live) for k in range(len(spec.leaves))]
 
 
 def is_live(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from typing import Any
 
 from functional_rb import layout, nest, ring, sum_tree
+from functional_rb.kept import KeptArray
 from functional_rb.layout import Layout
 from functional_rb.nest import Structure
 from functional_rb.ring import Ring
 from functional_rb.samplers import Sampler, Uniform
-from functional_rb.samplers.base import KeptArray, SamplerBase
+from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import ArraySpec, freeze
+from functional_rb.trajectories import Marks
+from functional_rb.transforms.base import Transform, check_transforms
 from functional_rb.writers import Writer
 from functional_rb.writers.base import WriterBase
 
@@ -32,9 +36,13 @@ class BufferSpec:
         batch_size: the default for `sample`.
         lanes: E environments written in step: items come as [E, *shape] or [T, E, *shape], and each lane is a ring
             of `capacity // lanes` items. None for items without such an axis.
+        transforms: what happens between what is added and what is sampled: `n_step`, `her`; one may stand alone.
         structure, leaves, names, layout: derived: the item's outline, its specs in order, their paths as errors show
             them, and where they lie in storage.
-        ring, kept, counter_names: derived: the lanes' rings, and what sampler and writer keep.
+        ring, kept, counter_names: derived: the lanes' rings, and what sampler, writer and the rest keep.
+        columns, stored: derived: the specs of what is stored beside each item, and which of leaves and columns lie in
+            the layout, by position.
+        marks: derived: what tells where trajectories end, if somebody asks.
         plain: derived: whether the kernels that carry whole functions out know this buffer.
 
     Raises:
@@ -54,6 +62,7 @@ class BufferSpec:
     writer: Writer = _BY_SAMPLER
     batch_size: int | None = None
     lanes: int | None = None
+    transforms: tuple[Transform, ...] = ()
 
     structure: Structure = dataclasses.field(init=False, repr=False)
     leaves: tuple[ArraySpec, ...] = dataclasses.field(init=False, repr=False)
@@ -62,6 +71,9 @@ class BufferSpec:
     ring: Ring = dataclasses.field(init=False, repr=False)
     kept: dict[str, KeptArray] = dataclasses.field(init=False, repr=False)
     counter_names: tuple[tuple[str, int], ...] = dataclasses.field(init=False, repr=False)
+    columns: dict[str, ArraySpec] = dataclasses.field(init=False, repr=False)
+    stored: tuple[int, ...] = dataclasses.field(init=False, repr=False)
+    marks: Marks | None = dataclasses.field(init=False, repr=False)
     plain: bool = dataclasses.field(init=False, repr=False)
     _hash: int = dataclasses.field(init=False, repr=False)
 
@@ -74,14 +86,16 @@ class BufferSpec:
         if self.writer is _BY_SAMPLER:
             object.__setattr__(self, "writer", self.sampler.default_writer())
         _check_kind("writer", self.writer, WriterBase, "frb.RoundRobin()")
+        object.__setattr__(self, "transforms", check_transforms(self.transforms))
         self._plan_lanes()
         if self.sampler.tree_rows(self.capacity) * sum_tree.FANOUT > ring.INT32_MAX:
             raise ValueError(
                 f"BufferSpec.capacity: the sum tree of {self.capacity} items needs more than 2^31 nodes; "
                 f"use frb.Uniform() or several buffers"
             )
-        self._plan_storage()
+        self._plan_item()
         self._plan_members()
+        self._plan_storage()
         object.__setattr__(self, "_hash", hash(self._key))
 
     def _plan_lanes(self) -> None:
@@ -101,11 +115,36 @@ class BufferSpec:
         object.__setattr__(self, "sampler", self.sampler.resolve(self))
         self.sampler.check(self)
         self.writer.check(self)
-        object.__setattr__(self, "kept", self.sampler.kept(self) | self.writer.kept(self))
-        object.__setattr__(self, "counter_names", self.sampler.counters(self) + self.writer.counters(self))
-        object.__setattr__(self, "plain", self.ring.lanes == 1 and self.sampler.plain and self.writer.plain)
+        object.__setattr__(self, "transforms", tuple(transform.resolve(self) for transform in self.transforms))
+        object.__setattr__(self, "marks", self._common_marks())
+        keepers: list[Any] = [*([self.marks] if self.marks else []), self.sampler, self.writer, *self.transforms]
+        kept: dict[str, KeptArray] = {}
+        for keeper in keepers:
+            kept |= keeper.kept(self)
+        object.__setattr__(self, "kept", kept)
+        object.__setattr__(self, "counter_names", tuple(pair for keeper in keepers for pair in keeper.counters(self)))
+        plain = self.ring.lanes == 1 and self.sampler.plain and self.writer.plain and not self.transforms
+        object.__setattr__(self, "plain", plain)
+
+    def _common_marks(self) -> Marks | None:
+        """What tells where trajectories end: the same for all who ask, as steps have one age."""
+        askers: list[Sampler | Transform] = [self.sampler, *self.transforms]
+        asked = {who: who.marks for who in askers if who.marks is not None}
+        if len(set(asked.values())) > 1:
+            raise ValueError(f"BufferSpec: expected the same end_keys and trajectory_key everywhere, got {asked}")
+        return next(iter(asked.values()), None)
 
     def _plan_storage(self) -> None:
+        """Lay out the leaves, and what transforms store beside them."""
+        columns = {name: spec for transform in self.transforms for name, spec in transform.columns(self).items()}
+        paths = [*self.structure.paths, *(("transforms", name) for name in columns)]
+        specs = [*self.leaves, *columns.values()]
+        stored = tuple(range(len(specs)))
+        plan = layout.plan(tuple((paths[k], specs[k].shape, specs[k].dtype) for k in stored))
+        for name, value in {"columns": columns, "stored": stored, "layout": plan}.items():
+            object.__setattr__(self, name, value)
+
+    def _plan_item(self) -> None:
         item = freeze(self.item)
         leaves, structure = nest.flatten(item, lambda x: isinstance(x, ArraySpec))
         for path, leaf in zip(structure.paths, leaves, strict=True):
@@ -114,22 +153,19 @@ class BufferSpec:
                     f"BufferSpec.item: leaf {nest.show(path)!r}: expected a spec such as frb.Unbounded(shape), "
                     f"got {type(leaf).__name__}; frb.spec_of(example) derives specs from arrays"
                 )
-        plan = layout.plan(
-            tuple((path, leaf.shape, leaf.dtype) for path, leaf in zip(structure.paths, leaves, strict=True))
-        )
         derived = {
             "item": item,
             "structure": structure,
             "leaves": tuple(leaves),
             "names": tuple(nest.show(path) for path in structure.paths),
-            "layout": plan,
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        return self.structure, self.leaves, self.capacity, self.sampler, self.writer, self.batch_size, self.lanes
+        members = self.sampler, self.writer, self.batch_size, self.lanes, self.transforms
+        return self.structure, self.leaves, self.capacity, *members
 
     def __eq__(self, other: object) -> bool:
         """Whether two specs describe the same buffer. JAX asks this at every call: identity answers at once."""
@@ -143,7 +179,23 @@ class BufferSpec:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arguments: hashes of strings differ from process to process."""
-        return BufferSpec, (self.item, self.capacity, self.sampler, self.writer, self.batch_size, self.lanes)
+        members = self.sampler, self.writer, self.batch_size, self.lanes, self.transforms
+        return BufferSpec, (self.item, self.capacity, *members)
+
+    @property
+    def extra_words(self) -> int:
+        """Random 31-bit words that transforms take for each item of a sample."""
+        return sum(transform.words for transform in self.transforms)
+
+    def extra_shape(self, batch: int) -> tuple[int, int]:
+        """How many draws transforms take for a batch, as (items, words)."""
+        return math.prod(self.sampler.leading_shape(batch)), self.extra_words
+
+    def rows(self, batch: int) -> int:
+        """How many rows are written for a batch of added ones, some of them masked."""
+        for transform in self.transforms:
+            batch = transform.rows(self, batch)
+        return batch
 
     @property
     def item_bytes(self) -> int:

@@ -66,10 +66,22 @@ class Layout:
         """The leaves with an array of their own."""
         return tuple(leaf for leaf in self.leaves if leaf.wide is not None)
 
+    def part(self, chosen: tuple[int, ...]) -> Layout:
+        """Some of the leaves alone, by their position, lying where they lie; of the wide arrays only theirs."""
+        return self if len(chosen) == len(self.leaves) else _part(self, chosen)
+
     @property
     def item_bytes(self) -> int:
         """Bytes that one item takes in storage."""
         return 4 * self.row_words + sum(leaf.nbytes for leaf in self.wide)
+
+
+@functools.lru_cache(maxsize=1024)
+def _part(layout: Layout, chosen: tuple[int, ...]) -> Layout:
+    leaves = [layout.leaves[k] for k in chosen]
+    numbers = {leaf.wide: n for n, leaf in enumerate(leaf for leaf in leaves if leaf.wide is not None)}
+    renumbered = tuple(dataclasses.replace(leaf, wide=numbers.get(leaf.wide)) for leaf in leaves)
+    return Layout(renumbered, layout.row_words)
 
 
 @functools.cache

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.ops import Array
+from functional_rb.samplers.base import NOTHING_MORE
 
 Items = TypeVar("Items")
 
@@ -47,12 +49,14 @@ class Sample(NamedTuple, Generic[Items]):
         indices: int32 [B], handles for `update` and `get`.
         weights: float32 [B], importance weights in (0, 1].
         probabilities: float32 [B], the probability of each draw; each sampler says of what.
+        extras: what transforms tell of each item, arrays by name, in the shape of the indices.
     """
 
     items: Items
     indices: Array
     weights: Array
     probabilities: Array
+    extras: Mapping[str, Array] = NOTHING_MORE
 
     @property
     def mask(self) -> None:
@@ -80,6 +84,7 @@ class MaskedSample(NamedTuple, Generic[Items]):
         weights: likewise; 0 where the mask is False.
         probabilities: likewise.
         mask: bool [B], which draws are real.
+        extras: what transforms tell of each item, arrays by name, in the shape of the indices.
     """
 
     items: Items
@@ -87,6 +92,7 @@ class MaskedSample(NamedTuple, Generic[Items]):
     weights: Array
     probabilities: Array
     mask: Array
+    extras: Mapping[str, Array] = NOTHING_MORE
 
     @property
     def is_first(self) -> None:
@@ -113,6 +119,7 @@ class SliceSample(NamedTuple, Generic[Items]):
         is_first: bool [B, length], whether a step is the first of its trajectory.
         is_last: bool [B, length], whether it is known to be the last of its trajectory.
         truncated: bool [B, length], whether the slice ends there though the trajectory goes on.
+        extras: what transforms tell of each item, arrays by name, in the shape of the indices.
     """
 
     items: Items
@@ -123,6 +130,7 @@ class SliceSample(NamedTuple, Generic[Items]):
     is_first: Array
     is_last: Array
     truncated: Array
+    extras: Mapping[str, Array] = NOTHING_MORE
 
 
 AnySample = Sample[Items] | MaskedSample[Items] | SliceSample[Items]

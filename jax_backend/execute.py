@@ -129,7 +129,7 @@ def _add(
     kernels: bool,
 ) -> State:
     words = state.spec.writer.words
-    numbers = None if key is None or not words else twins.draws(key, batch, words, kernels)
+    numbers = None if key is None or not words else twins.draws(key, state.spec.rows(batch), words, kernels)
     return to_state(twins.add(state, leaves, batch, mask, priorities, numbers, kernels), state.spec)
 
 
@@ -151,8 +151,12 @@ def add(
 def _sample(
     state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool
 ) -> tuple[dict[str, Any], list[jax.Array], Drawn]:
-    numbers = twins.draws(key, *state.spec.sampler.draw_shape(state.spec, batch), kernels)
-    arrays, leaves, drawn = twins.draw(state, numbers, beta, batch, kernels)
+    spec, more = state.spec, None
+    if spec.extra_words:
+        key, other = jax.random.split(key)
+        more = twins.draws(other, *spec.extra_shape(batch), kernels)
+    numbers = twins.draws(key, *spec.sampler.draw_shape(spec, batch), kernels)
+    arrays, leaves, drawn = twins.draw(state, numbers, more, beta, batch, kernels)
     return _changes(state, arrays), leaves, drawn
 
 

@@ -77,12 +77,12 @@ def draws(key: jax.Array, batch: int, words: int, kernels: bool) -> jax.Array:
 
 
 def draw(
-    state: State, draws: jax.Array, beta: jax.Array, batch: int, kernels: bool
+    state: State, draws: jax.Array, more: jax.Array | None, beta: jax.Array, batch: int, kernels: bool
 ) -> tuple[Arrays, list[jax.Array], Drawn]:
-    """Choose items by draws int32 [rows, words], and read them."""
+    """Choose items by draws int32 [rows, words], and read them; more draws are for transforms."""
     spec = state.spec
     if not spec.plain:
-        return buffer.draw(parts(kernels), state, spec, draws, beta, batch)
+        return buffer.draw(parts(kernels), state, spec, draws, beta, batch, more)
 
     def core(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
         return buffer.draw(ops, arrays, spec, draws, beta, batch)[1:]
@@ -92,7 +92,8 @@ def draw(
         results += [jax.ShapeDtypeStruct((batch,), dtype) for dtype in ("int32", "float32", "float32")]
         call = jax.ffi.ffi_call("functional_rb_draw", results)
         found = list(call(*_operands(spec, arrays), draws, beta.reshape(1)))
-        return found[:-3], Drawn(*found[-3:])
+        handles, weights, probabilities = found[-3:]
+        return found[:-3], Drawn(handles, weights, probabilities)
 
     arrays = _arrays(state)
     leaves, drawn = choose(kernel if kernels and batch else None, core, arrays, draws, beta)

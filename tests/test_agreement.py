@@ -81,7 +81,7 @@ class OnJax:
 
 @functools.partial(jax.jit, static_argnums=3)
 def _jax_draw(state: Any, draws: jax.Array, beta: jax.Array, use_kernels: bool) -> Any:
-    return twins.draw(state, draws, beta, len(draws), use_kernels)[1:]
+    return twins.draw(state, draws, None, beta, len(draws), use_kernels)[1:]
 
 
 class OnTorchOperations:

@@ -227,7 +227,7 @@ def write(
     with torch.no_grad():
         draws = None
         if key is not None and spec.writer.words:
-            draws = random.draws(key.to(memory.rows.device), batch, spec.writer.words)
+            draws = random.draws(key.to(memory.rows.device), spec.rows(batch), spec.writer.words)
         primitives, arrays = _primitives(memory, saved), _arrays(memory, counters)
         return _written(memory, buffer.add(primitives, arrays, spec, leaves, batch, mask, priorities, draws))
 
@@ -310,18 +310,25 @@ def draw(
         checks.check_nonempty(spec, drawable, int(counters[1]) if not drawable else 1)
         return counters, leaves, drawn
     with torch.no_grad():
-        shape = spec.sampler.draw_shape(spec, batch)
-        if native(memory) and not _is_batched(key):
-            numbers = parts.draws(key, *shape)
-        else:
-            numbers = random.draws(key.to(memory.rows.device), *shape)
+        more = None
+        if spec.extra_words:
+            key, other = random.split(key)
+            more = _numbers(memory, other, spec.extra_shape(batch))
+        numbers = _numbers(memory, key, spec.sampler.draw_shape(spec, batch))
         level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
         primitives = ops if _is_batched(key) or _is_batched(beta) else _primitives(memory, saved)
-        arrays, leaves, drawn = buffer.draw(primitives, _arrays(memory, counters), spec, numbers, level, batch)
+        arrays, leaves, drawn = buffer.draw(primitives, _arrays(memory, counters), spec, numbers, level, batch, more)
         after = _written(memory, arrays)
     if at_hand and memory.plain and not _is_batched(drawn.weights):
         checks.check_nonempty(spec, float(drawn.weights.max()) > 0, int(counters[1]))
     return after, leaves, drawn
+
+
+def _numbers(memory: Memory, key: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+    """Uniform int32 by a key, where the memory is."""
+    if native(memory) and not _is_batched(key):
+        return parts.draws(key, *shape)
+    return random.draws(key.to(memory.rows.device), *shape)
 
 
 def _is_batched(value: Any) -> bool:

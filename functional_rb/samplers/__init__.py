@@ -1,6 +1,6 @@
 """How items are drawn: each sampler is a frozen dataclass in a module of its own."""
 
-from functional_rb.samplers.base import DRAW_LIMIT, LEAST_CHANCE, Batch, Drawn, Duplicates, KeptArray, Sampler
+from functional_rb.samplers.base import DRAW_LIMIT, LEAST_CHANCE, Batch, Drawn, Duplicates, Sampler
 from functional_rb.samplers.fifo import Fifo, Lifo
 from functional_rb.samplers.prioritized import Prioritized
 from functional_rb.samplers.prioritized_slices import PrioritizedSlices
@@ -19,7 +19,6 @@ __all__ = [
     "Drawn",
     "Duplicates",
     "Fifo",
-    "KeptArray",
     "Lifo",
     "Prioritized",
     "PrioritizedSlices",

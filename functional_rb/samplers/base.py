@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
     from functional_rb.ring import Write
+    from functional_rb.trajectories import Marks
     from functional_rb.writers import Writer
 
 DRAW_LIMIT = 2**31
 """Draws are uniform int32 in [0, 2^31)."""
 LEAST_CHANCE = 2.0**-126
 """Probabilities are told as normal floats: XLA makes zeros of smaller ones, and what was drawn had some chance."""
-
-
-class KeptArray(NamedTuple):
-    """An array that a sampler or a writer keeps.
-
-    Attributes:
-        shape: of it.
-        dtype: its name.
-        fill: what it holds at first; other numbers than 0 cost the time to write them.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str = "int32"
-    fill: int = 0
+NOTHING_MORE: dict[str, Array] = {}
+"""The extras without transforms."""
 
 
 class Drawn(NamedTuple):
@@ -44,6 +34,7 @@ class Drawn(NamedTuple):
         is_first: likewise, of slices only.
         is_last: likewise.
         truncated: likewise.
+        extras: what transforms tell, by name, in the shape of the handles.
     """
 
     handles: Array
@@ -53,6 +44,7 @@ class Drawn(NamedTuple):
     is_first: Array | None = None
     is_last: Array | None = None
     truncated: Array | None = None
+    extras: Mapping[str, Array] = NOTHING_MORE
 
 
 class Sampler(Protocol):
@@ -75,6 +67,11 @@ class Sampler(Protocol):
     @property
     def has_priorities(self) -> bool:
         """Whether items have priorities."""
+        ...
+
+    @property
+    def marks(self) -> Marks | None:
+        """The leaves that tell where trajectories end, if the ages of stored steps are needed."""
         ...
 
     @property
@@ -160,6 +157,11 @@ class SamplerBase:
     def has_priorities(self) -> bool:
         """No."""
         return False
+
+    @property
+    def marks(self) -> Marks | None:
+        """Trajectories do not matter."""
+        return None
 
     @property
     def why_nothing(self) -> str:

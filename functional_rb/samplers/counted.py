@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from functional_rb import sum_tree
+from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers import limits
-from functional_rb.samplers.base import KeptArray, SamplerBase
+from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.priorities import write_leaves
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from functional_rb import sum_tree
+from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops, settled
-from functional_rb.samplers.base import Drawn, Duplicates, KeptArray
+from functional_rb.samplers.base import Drawn, Duplicates
 from functional_rb.samplers.priorities import write_leaves
 
 if TYPE_CHECKING:

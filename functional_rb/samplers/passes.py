@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from functional_rb import deck as decks
 from functional_rb import ring
 from functional_rb.deck import Deck
+from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import KeptArray
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec

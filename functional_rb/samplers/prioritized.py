@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from functional_rb import arrivals, sum_tree
+from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers import limits
-from functional_rb.samplers.base import LEAST_CHANCE, Batch, Drawn, KeptArray, check_bools
+from functional_rb.samplers.base import LEAST_CHANCE, Batch, Drawn, check_bools
 from functional_rb.samplers.priorities import Priorities, raise_peak, write_leaves
 from functional_rb.samplers.weights import importance_weights
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from functional_rb import sum_tree, windows
+from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import Batch, Drawn, KeptArray
+from functional_rb.samplers.base import Batch, Drawn
 from functional_rb.samplers.priorities import Priorities, raise_peak
 from functional_rb.samplers.prioritized import weighed
-from functional_rb.samplers.trajectories import AGE, Trajectories
+from functional_rb.samplers.trajectories import Trajectories
+from functional_rb.trajectories import AGE
 from functional_rb.windows import Lanes
 
 if TYPE_CHECKING:
@@ -64,8 +66,8 @@ class PrioritizedSlices(Priorities, Trajectories):
         return sum_tree.total(draft.known_tree) > 0
 
     def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
-        """Ages and priorities of all steps."""
-        return super().kept(spec) | {VALUE: KeptArray((spec.capacity,), "float32")}
+        """Priorities of all steps."""
+        return {VALUE: KeptArray((spec.capacity,), "float32")}
 
     def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
         """Fresh bits at every level of the tree; a slot has but one window."""
@@ -77,7 +79,7 @@ class PrioritizedSlices(Priorities, Trajectories):
         if write.live is not None:
             values = ops.where(write.live, values, ops.take(draft.kept[VALUE], write.slots))
         draft.kept[VALUE] = ops.set_at(draft.kept[VALUE], write.slots, values)
-        entries = self.note_ages(ops, draft, write, leaves)
+        entries = self.changed(ops, draft, write)
         self._show(ops, draft, entries.slots, entries.numbers)
         # Read back, as in `Prioritized.added`.
         raise_peak(ops, draft, ops.take(draft.kept[VALUE], write.slots), write.live)

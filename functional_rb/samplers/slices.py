@@ -72,7 +72,7 @@ class Slices(Trajectories):
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Count the windows anew wherever the new steps may have changed them."""
-        entries = self.note_ages(ops, draft, write, leaves)
+        entries = self.changed(ops, draft, write)
         values = ops.cast(entries.numbers, "float32")
         draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, entries.slots, values)
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from functional_rb import deck as decks
+from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import Drawn, KeptArray, check_bools, single
+from functional_rb.samplers.base import Drawn, check_bools, single
 from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, kept_deck
-from functional_rb.samplers.trajectories import AGE, Trajectories
+from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.samplers.without_replacement import once
+from functional_rb.trajectories import AGE
 from functional_rb.windows import Entries
 
 if TYPE_CHECKING:
@@ -109,12 +111,12 @@ class SlicesWithoutReplacement(Trajectories):
         return super().why_nothing + extra
 
     def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
-        """Ages, and a deck of the slots in the index."""
-        return super().kept(spec) | kept_deck(spec)
+        """A deck of the slots in the index."""
+        return kept_deck(spec)
 
     def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
         """How many there are, and how many are left."""
-        return (*super().counters(spec), (PASSES, 1), (REMAINING, 1), (COUNT, 1))
+        return (PASSES, 1), (REMAINING, 1), (COUNT, 1)
 
     def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
         """Two words for the slot, and two to choose among the windows found there."""
@@ -123,7 +125,7 @@ class SlicesWithoutReplacement(Trajectories):
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Take out of the deck what is gone, and put in what has come, wherever the new steps changed that."""
         keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
-        entries = self.note_ages(ops, draft, write, leaves)
+        entries = self.changed(ops, draft, write)
         slots = entries.slots
         old = decks.contains(ops, keeper.deck, keeper.count, slots)
         new, fresh = entries.numbers > 0, entries.back <= ops.take(write.written, entries.lane)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from functional_rb import deck as decks
 from functional_rb import ring
+from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.ring import Ends
-from functional_rb.samplers.base import Drawn, KeptArray, SamplerBase, check_bools, need_order, single
+from functional_rb.samplers.base import Drawn, SamplerBase, check_bools, need_order, single
 from functional_rb.samplers.fifo import in_turn
 from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, add_passes, kept_deck
 

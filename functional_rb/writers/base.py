@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from functional_rb import handles
+from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import KeptArray
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec

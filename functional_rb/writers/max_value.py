@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from functional_rb import lowest, nest, ring
+from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops, settled
 from functional_rb.ring import Ends, Write
-from functional_rb.samplers.base import Batch, KeptArray
+from functional_rb.samplers.base import Batch
 from functional_rb.writers.base import ChoosingWriter
 from functional_rb.writers.stop_when_full import REFUSED
 

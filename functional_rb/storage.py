@@ -1,0 +1,32 @@
+"""Reading and writing items, whatever of them is stored and in which form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb import layout
+from functional_rb.ops import Array, Ops
+
+if TYPE_CHECKING:
+    from functional_rb.draft import Draft
+
+
+def read(ops: Ops, draft: Draft, slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
+    """The leaves at some positions, [n, *shape], of the items in slots int32 [n]."""
+    spec = draft.spec
+    stored = [k for k, position in enumerate(spec.stored) if position in set(wanted)]
+    if not stored:
+        return {}
+    wide = [draft.wide[own] for k in stored if (own := spec.layout.leaves[k].wide) is not None]
+    leaves = layout.read(ops, spec.layout.part(tuple(stored)), draft.rows, wide, slots)
+    return {spec.stored[k]: leaf for k, leaf in zip(stored, leaves, strict=True)}
+
+
+def store(
+    ops: Ops, draft: Draft, slots: Array, source: Array | None, live: Array | None, leaves: Sequence[Array]
+) -> None:
+    """Write rows of a batch, leaves [B, *shape] by position, to slots; see `layout.store`."""
+    spec = draft.spec
+    chosen = leaves if len(spec.stored) == len(leaves) else [leaves[position] for position in spec.stored]
+    draft.rows, draft.wide = layout.store(ops, spec.layout, draft.rows, draft.wide, slots, source, live, chosen)

@@ -1,0 +1,174 @@
+"""Where trajectories begin and end, and the age of every step in its own; see `windows` for what ages are."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from functional_rb import nest, ring, windows
+from functional_rb.dtypes import ITEMSIZE, shown
+from functional_rb.kept import KeptArray
+from functional_rb.nest import Key
+from functional_rb.ops import Array, Ops
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+    from functional_rb.ring import Write
+
+AGE = "age"
+"""int32 [capacity], how many steps of its trajectory came before the one in each slot."""
+NEXT_AGE = "next_age"
+"""Counter int32 [lanes]: the age of each lane's next step."""
+NEWEST_ID = "newest_id"
+"""Counter int32 [words * lanes]: the trajectory key of each lane's newest step, word by word."""
+USUAL_ENDS: tuple[tuple[Key, ...], ...] = (
+    (("next", "done"),),
+    ("done",),
+    (("next", "terminated"), ("next", "truncated")),
+    ("terminated", "truncated"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Marks:
+    """The leaves of an item that tell where trajectories begin and end.
+
+    Attributes:
+        end_keys: paths of bool leaves that mark a trajectory's last step; any of them does.
+        trajectory_key: path of an integer leaf that is another in every trajectory than in the one before.
+    """
+
+    end_keys: tuple[Key, ...] = ()
+    trajectory_key: Key | None = None
+
+    @classmethod
+    def find(
+        cls, end_keys: tuple[Key, ...] | None, trajectory_key: Key | None, names: Sequence[str], who: str
+    ) -> Marks:
+        """The keys given; where there are none, the usual ends among the leaves' names."""
+        if end_keys is not None or trajectory_key is not None:
+            return cls(end_keys or (), trajectory_key)
+        for keys in USUAL_ENDS:
+            if all(nest.show_key(key) in names for key in keys):
+                return cls(keys)
+        raise ValueError(
+            f"{who}: the item has no leaf 'done' (nor 'next/done', nor 'terminated' with 'truncated') "
+            f"that tells where trajectories end; give end_keys=(...) or trajectory_key=..., of the leaves {names}"
+        )
+
+    def check(self, spec: BufferSpec, who: str) -> None:
+        """Refuse leaves that do not exist or cannot tell."""
+        for key in self.end_keys:
+            leaf = spec.leaves[nest.position(spec.names, key, who)]
+            if leaf.dtype != "bool" or math.prod(leaf.shape) != 1:
+                raise ValueError(f"{who}: end key {key!r}: expected one bool an item, got {leaf}; name another leaf")
+        if self.trajectory_key is not None:
+            leaf = spec.leaves[nest.position(spec.names, self.trajectory_key, who)]
+            if "int" not in leaf.dtype or math.prod(leaf.shape) != 1:
+                raise ValueError(
+                    f"{who}: trajectory key {self.trajectory_key!r}: expected one integer an item, got {leaf}; "
+                    f"name another leaf"
+                )
+
+    def check_rewritten(self, who: str, name: str) -> None:
+        """Refuse to let `update` exchange one: where trajectories end has been noted when their steps were added."""
+        keys = [*self.end_keys, *([] if self.trajectory_key is None else [self.trajectory_key])]
+        if name in [nest.show_key(key) for key in keys]:
+            raise ValueError(
+                f"update: leaf {name!r} tells {who} where trajectories end, and cannot be rewritten; leave it out"
+            )
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """The steps' ages."""
+        return {AGE: KeptArray((spec.capacity,))}
+
+    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+        """The age of each lane's next step, and the trajectory of its newest one."""
+        ages = (NEXT_AGE, spec.ring.lanes)
+        if self.trajectory_key is None:
+            return (ages,)
+        leaf = spec.leaves[nest.position(spec.names, self.trajectory_key, "BufferSpec")]
+        return ages, (NEWEST_ID, spec.ring.lanes * max(ITEMSIZE[leaf.dtype] // 4, 1))
+
+    def note(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> None:
+        """Keep the ages of a batch about to be written."""
+        lanes, n = draft.spec.ring.lanes, write.slots.shape[0] // draft.spec.ring.lanes
+        ages, next_age = self._ages(ops, draft, write, leaves)
+        # Of a batch longer than a lane only the last steps are written.
+        if write.mask is None:
+            new = ages[:, ages.shape[1] - n :]
+        else:
+            skipped = ops.maximum(write.written - n, ops.full_like(write.written, 0))
+            column = skipped[:, None] + ops.arange(n, like=skipped)
+            place = ops.arange(lanes, like=skipped)[:, None] * ages.shape[1] + column
+            new = ops.take(ages.reshape(-1), place.reshape(-1)).reshape(lanes, n)
+        new = ring.by_time(new)
+        if write.live is not None:
+            new = ops.where(write.live, new, ops.take(draft.kept[AGE], write.slots))
+        draft.kept[AGE] = ops.set_at(draft.kept[AGE], write.slots, new)
+        draft.count(next_age=next_age)
+
+    def _ages(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> tuple[Array, Array]:
+        """The ages of all steps of a batch, int32 [lanes, T] in the order of writing, and the lanes' next."""
+        spec = draft.spec
+        rows = None if write.mask is None else ring.compact(ops, spec.ring.lanes, write.mask)[0]
+
+        def in_lanes(key: Key) -> Array:
+            values = leaves[nest.position(spec.names, key, "BufferSpec")].reshape(-1)
+            if rows is None:
+                return ring.by_lane(spec.ring.lanes, values)
+            return ops.take(values, rows.reshape(-1)).reshape(rows.shape)
+
+        marks: dict[str, Array] = {}
+        for key in self.end_keys:
+            ended = in_lanes(key)
+            marks["ends"] = marks["ends"] | ended if marks else ended
+        if self.trajectory_key is not None:
+            marks["begins"] = _id_changes(ops, draft, write, in_lanes(self.trajectory_key))
+        return windows.step_ages(ops, draft.counters.more[NEXT_AGE], write.written, **marks)
+
+
+def checked_end_keys(given: Any, trajectory_key: Key | None, who: str) -> tuple[Key, ...] | None:
+    """End keys as a tuple: a single name is meant often enough.
+
+    Raises:
+        ValueError: if they are of another kind, or none though no trajectory key is given.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str | tuple | list):
+        raise ValueError(f"{who}: expected end_keys as a tuple of leaves' names, got {given!r}")
+    if not given and trajectory_key is None:
+        raise ValueError(f"{who}: expected an end key at least, got {given!r}; or give trajectory_key=...")
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _id_changes(ops: Ops, draft: Draft, write: Write, ids: Array) -> Array:
+    """Where a step's trajectory is another than that of the step before, bool [lanes, T], for ids [lanes, T].
+
+    The newest ids are kept, as int32 words: reading them off the storage, XLA would copy it before the next write.
+    (Those of a lane without steps are 0, which tells nothing, but there the next age is 0 anyway.)
+    """
+    lanes = ids.shape[0]
+    newest = ops.maximum(write.written - 1, ops.full_like(write.written, 0))
+    newest = ops.arange(lanes, like=newest) * ids.shape[1] + newest
+    kept = draft.counters.more[NEWEST_ID].reshape(-1, lanes)
+    changes, after = [], []
+    for k, word in enumerate(_words(ops, ids)):
+        before = ops.concat([kept[k][:, None], word[:, :-1]], 1)
+        changes.append(word != before)
+        after.append(ops.where(write.written > 0, ops.take(word.reshape(-1), newest), kept[k]))
+    draft.count(newest_id=ops.concat(after, 0))
+    return changes[0] if len(changes) == 1 else changes[0] | changes[1]
+
+
+def _words(ops: Ops, ids: Array) -> list[Array]:
+    """Integers [lanes, T] as one int32 [lanes, T], or two."""
+    itemsize = ITEMSIZE[shown(ids.dtype)]
+    if itemsize < 4:
+        return [ops.cast(ids, "int32")]
+    words = ops.bitcast(ids[..., None], "int32")
+    return [words[..., k] for k in range(itemsize // 4)]

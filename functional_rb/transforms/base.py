@@ -1,0 +1,87 @@
+"""What the buffer asks of a transform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from functional_rb.kept import KeptArray
+from functional_rb.ops import Array, Ops
+from functional_rb.specs import ArraySpec
+from functional_rb.trajectories import Marks
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+
+Reader = Callable[[Array, Sequence[int]], dict[int, Array]]
+"""Reads the leaves at some positions: for slots int32 [m, c], of which row i is for draw i, leaves [m * c, *shape]."""
+
+
+class Transform:
+    """Something between what is added and what is sampled: a frozen dataclass whose methods are pure over `ops`.
+
+    Positions are those of the item's leaves, and after them the columns that transforms store beside.
+    """
+
+    order: ClassVar[int] = 0
+    """Transforms are carried out in this order, whatever the order given."""
+
+    @property
+    def words(self) -> int:
+        """Random 31-bit words that each item of a sample takes."""
+        return 0
+
+    @property
+    def marks(self) -> Marks | None:
+        """The leaves that tell where trajectories end, if the ages of stored steps are needed."""
+        return None
+
+    def resolve(self, spec: BufferSpec) -> Transform:
+        """The transform with what it finds in the spec filled in, checked."""
+        return self
+
+    def columns(self, spec: BufferSpec) -> dict[str, ArraySpec]:
+        """What is stored beside each item, by name."""
+        return {}
+
+    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+        """The arrays that it keeps, by name."""
+        return {}
+
+    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+        """The numbers that it keeps: names, and how many int32 each."""
+        return ()
+
+    def rows(self, spec: BufferSpec, batch: int) -> int:
+        """How many rows a batch has once it went through `incoming`."""
+        return batch
+
+    def incoming(
+        self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None
+    ) -> tuple[Sequence[Array], Array | None]:
+        """The rows that are written for a batch of added ones, and which are real."""
+        return leaves, mask
+
+    def reading(
+        self, ops: Ops, draft: Draft, slots: Array, draws: Array | None, read: Reader
+    ) -> tuple[Reader, dict[str, Array]]:
+        """How items in slots int32 [m] are read, by draws int32 [m, words], and what is told beside them, [m]."""
+        return read, {}
+
+
+def check_transforms(given: Any) -> tuple[Transform, ...]:
+    """Transforms as a tuple in their order.
+
+    Raises:
+        TypeError: if one is none.
+        ValueError: if there are two of a kind.
+    """
+    transforms = given if isinstance(given, tuple | list) else (given,)
+    for transform in transforms:
+        if not isinstance(transform, Transform):
+            raise TypeError(f"BufferSpec.transforms: expected some such as frb.n_step(3, 0.99), got {transform!r}")
+    ordered = tuple(sorted(transforms, key=lambda transform: transform.order))
+    if len({transform.order for transform in ordered}) < len(ordered):
+        raise ValueError(f"BufferSpec.transforms: expected at most one of a kind, got {given!r}; leave one out")
+    return ordered
