@@ -22,6 +22,7 @@ class Config:
     hidden: int = 64
     learning_rate: float = 1e-3  # falls linearly to 0
     gamma: float = 0.99
+    n_step: int = 1  # rewards summed up before the value of the observation reached takes over
     tau: float = 0.01  # fraction by which the target network follows at each gradient step
     final_epsilon: float = 0.05
     exploration: float = 0.25  # fraction of the run over which epsilon falls from 1 to final_epsilon
@@ -46,9 +47,11 @@ OBS_SCALE = (1 / 2.4, 1 / 2.0, 1 / 0.21, 1 / 2.0)
 def buffer_spec(config: Config) -> frb.BufferSpec:
     """The prioritized buffer of CartPole transitions.
 
-    `terminated` is stored rather than `done`: where the time limit cut an episode off, the task would have gone
-    on, so the value of `next_obs` counts as everywhere else.
+    `terminated` and `truncated` are stored rather than `done`: where the time limit cut an episode off, the task would
+    have gone on, so the value of `next_obs` counts as everywhere else. n-step returns look ahead in each environment's
+    own sequence, so then each has a lane of the buffer.
     """
+    several = config.n_step > 1
     return frb.BufferSpec(
         item={
             "obs": frb.Unbounded((4,)),
@@ -56,10 +59,13 @@ def buffer_spec(config: Config) -> frb.BufferSpec:
             "reward": frb.Unbounded(()),
             "next_obs": frb.Unbounded((4,)),
             "terminated": frb.Binary(()),
+            "truncated": frb.Binary(()),
         },
         capacity=config.capacity,
         sampler=frb.Prioritized(alpha=0.6, beta=0.4),
         batch_size=config.batch_size,
+        lanes=config.num_envs if several else None,
+        transforms=frb.n_step(config.n_step, config.gamma) if several else (),
     )
 
 

@@ -120,7 +120,8 @@ def arguments(description: str, out: str) -> tuple[Config, Path]:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seed", type=int, default=Config.seed)
+    parser.add_argument("--n-step", type=int, default=Config.n_step, help="steps of a return (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="a run of seconds that shows the parts, not the result")
     parser.add_argument("--out", type=Path, default=Path(out), help="the learning curve (default %(default)s)")
     args = parser.parse_args()
-    return replace(QUICK if args.quick else Config(), seed=args.seed), args.out
+    return replace(QUICK if args.quick else Config(), seed=args.seed, n_step=args.n_step), args.out

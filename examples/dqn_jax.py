@@ -1,8 +1,8 @@
 """DQN on CartPole-v1 with the environments, the network and the replay buffer inside one compiled `lax.scan`.
 
-Double Q-learning (van Hasselt et al., 2016), one-step targets, prioritized replay (Schaul et al., 2016).
+Double Q-learning (van Hasselt et al., 2016), one-step or n-step targets, prioritized replay (Schaul et al., 2016).
 
-    python examples/dqn_jax.py [--quick] [--seed 0] [--out dqn_jax.png]
+    python examples/dqn_jax.py [--quick] [--n-step 3] [--seed 0] [--out dqn_jax.png]
 """
 
 from collections.abc import Callable
@@ -109,6 +109,7 @@ def act(config: Config, run: Run, epsilon: jax.Array) -> Run:
         "reward": after.reward,
         "next_obs": after.state.obs,
         "terminated": after.terminated,
+        "truncated": after.truncated,
     }
     buffer = rb.add(run.buffer, item)
 
@@ -128,12 +129,16 @@ def learn(config: Config, optimizer: optax.GradientTransformation, run: Run, bet
     params, target, opt_state = run.learner
     buffer, sample = rb.sample(run.buffer, k_sample, beta=beta)
     item = sample.items
+    if config.n_step == 1:
+        discount = config.gamma * ~item["terminated"]
+    else:
+        discount = sample.extras["discount"] * sample.extras["nonterminal"]
 
     def loss(params: Params) -> tuple[jax.Array, jax.Array]:
         # Double Q: the online network chooses the next action, the target network values it.
         choice = q_values(params, item["next_obs"]).argmax(-1)
         value = jnp.take_along_axis(q_values(target, item["next_obs"]), choice[:, None], -1)[:, 0]
-        goal = item["reward"] + config.gamma * jnp.where(item["terminated"], 0.0, value)
+        goal = item["reward"] + discount * value
         q = jnp.take_along_axis(q_values(params, item["obs"]), item["action"][:, None], -1)[:, 0]
         error = q - lax.stop_gradient(goal)
         return (sample.weights * error**2).mean() / 2, error

@@ -2,7 +2,7 @@
 
 The algorithm, the settings and the buffer's spec are those of dqn_jax.py; here a Python loop calls each part.
 
-    python examples/dqn_torch.py [--quick] [--seed 0] [--out dqn_torch.png]
+    python examples/dqn_torch.py [--quick] [--n-step 3] [--seed 0] [--out dqn_torch.png]
 """
 
 from copy import deepcopy
@@ -70,6 +70,7 @@ class Actors:
             "reward": reward.astype(np.float32),
             "next_obs": next_obs,
             "terminated": terminated,
+            "truncated": truncated,
         }
         # The step after the end of an episode ignores the action and resets: it leads from the last observation of
         # one episode to the first of another, which is no transition of the task.
@@ -95,11 +96,15 @@ class Learner:
         """One gradient step on a prioritized batch; its TD errors are the items' new priorities."""
         buffer, sample = rb.sample(buffer, key, beta=beta)
         item = sample.items
+        if self.config.n_step == 1:
+            discount = self.config.gamma * ~item["terminated"]
+        else:
+            discount = sample.extras["discount"] * sample.extras["nonterminal"]
         with torch.no_grad():
             # Double Q: the online network chooses the next action, the target network values it.
             choice = self.network(item["next_obs"]).argmax(-1, keepdim=True)
             value = self.target(item["next_obs"]).gather(-1, choice)[:, 0]
-            goal = item["reward"] + self.config.gamma * value * ~item["terminated"]
+            goal = item["reward"] + discount * value
         error = self.network(item["obs"]).gather(-1, item["action"][:, None].long())[:, 0] - goal
         loss = (sample.weights * error**2).mean() / 2
         self.optimizer.zero_grad()

@@ -19,6 +19,7 @@ from functional_rb.samplers import (
 )
 from functional_rb.specs import ArraySpec, Binary, Bounded, Composite, Domain, Unbounded
 from functional_rb.state import Crop, MaskedSample, Sample, SliceSample, State
+from functional_rb.transforms import her, n_step
 from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
 
 __version__ = "0.1.0"
@@ -51,5 +52,7 @@ __all__ = [
     "Unbounded",
     "Uniform",
     "WithoutReplacement",
+    "her",
+    "n_step",
     "spec_of",
 ]

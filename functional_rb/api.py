@@ -193,6 +193,7 @@ def check_add(
     batch = checks.batch(spec, items, backend.convert, mask, priorities)
     if not spec.plain or not spec.writer.overwrites:
         checks.check_writable(spec)
+        checks.check_timely(spec, batch.priorities)
         checks.check_writer_key(spec, key)
         if not spec.writer.overwrites:
             checks.check_room(spec, batch.size, backend.known(state, mask))

@@ -10,7 +10,7 @@ from typing import Any
 from functional_rb import layout, nest, ring, sum_tree
 from functional_rb.kept import KeptArray
 from functional_rb.layout import Layout
-from functional_rb.nest import Structure
+from functional_rb.nest import Key, Structure
 from functional_rb.ring import Ring
 from functional_rb.samplers import Sampler, Uniform
 from functional_rb.samplers.base import SamplerBase
@@ -125,6 +125,12 @@ class BufferSpec:
         object.__setattr__(self, "counter_names", tuple(pair for keeper in keepers for pair in keeper.counters(self)))
         plain = self.ring.lanes == 1 and self.sampler.plain and self.writer.plain and not self.transforms
         object.__setattr__(self, "plain", plain)
+
+    def marks_for(self, end_keys: tuple[Key, ...] | None, trajectory_key: Key | None, who: str) -> Marks:
+        """Where trajectories end for one who names these keys, or none: then as for the sampler, or as usual."""
+        if end_keys is None and trajectory_key is None and self.sampler.marks is not None:
+            return self.sampler.marks
+        return Marks.find(end_keys, trajectory_key, self.names, who)
 
     def _common_marks(self) -> Marks | None:
         """What tells where trajectories end: the same for all who ask, as steps have one age."""

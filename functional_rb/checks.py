@@ -179,7 +179,8 @@ def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> d
     made: dict[int, Any] = {}
     for position, leaf in found.items():
         expected, name = spec.leaves[position], spec.names[position]
-        spec.sampler.check_rewritten(spec, name)
+        if spec.marks is not None:
+            spec.marks.check_rewritten(name)
         made[position] = convert(leaf, expected, name)
         if tuple(made[position].shape) != (size, *expected.shape):
             raise ValueError(
@@ -332,6 +333,15 @@ def check_writable(spec: BufferSpec) -> None:
         raise ValueError(
             "this buffer is Immutable: its items are given to rb.init(spec, items=...) and never change; "
             "use writer=frb.RoundRobin() for one that is added to"
+        )
+
+
+def check_timely(spec: BufferSpec, priorities: Any) -> None:
+    """Refuse priorities for items that are not yet written."""
+    if priorities is not None and any(transform.delays for transform in spec.transforms):
+        raise ValueError(
+            "priorities: n_step(at='add') writes items later than their steps come; leave them out, and set them by "
+            "rb.update, or give n_step(at='sample')"
         )
 
 

@@ -73,12 +73,12 @@ class Marks:
                     f"name another leaf"
                 )
 
-    def check_rewritten(self, who: str, name: str) -> None:
+    def check_rewritten(self, name: str) -> None:
         """Refuse to let `update` exchange one: where trajectories end has been noted when their steps were added."""
         keys = [*self.end_keys, *([] if self.trajectory_key is None else [self.trajectory_key])]
         if name in [nest.show_key(key) for key in keys]:
             raise ValueError(
-                f"update: leaf {name!r} tells {who} where trajectories end, and cannot be rewritten; leave it out"
+                f"update: leaf {name!r} tells where trajectories end, and cannot be rewritten; leave it out"
             )
 
     def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:

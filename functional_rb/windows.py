@@ -348,6 +348,39 @@ def expand(
     return _slices(ops, rule.length, lanes, age, next_age, lane, back + (own - start), start, steps)
 
 
+def following(ops: Ops, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple[Array, Array]:
+    """The steps that follow on given ones in their trajectories.
+
+    Args:
+        ops: the backend.
+        lanes: the rings.
+        age: int32 [capacity], of the step in each slot.
+        slots: int32 [m], of stored steps.
+        n: how many steps, the given one included, at most.
+
+    Returns:
+        Their slots int32 [m, n], in bounds, and which are stored and of the same trajectory, bool [m, n]: the first of
+        each row.
+    """
+    lane, back = step_at(ops, lanes, slots)
+    offset = ops.arange(n, like=back)[None, :]
+    behind = back[:, None] - offset
+    found = slot_of(ops, lanes, lane[:, None] + ops.full_like(behind, 0), behind)
+    return found, (behind >= 1) & (ops.take(age, found) - ops.take(age, slots)[:, None] == offset)
+
+
+def extent(ops: Ops, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
+    """How many stored steps of its trajectory lie before a step, and how many after it, int32 [m] for slots [m]."""
+    lane, back = step_at(ops, lanes, slots)
+    before = ops.minimum(ops.take(age, slots), ops.maximum(ops.take(lanes.size, lane) - back, ops.full_like(back, 0)))
+    after = ops.full_like(back, 0)
+    # If a step so far ahead is of the trajectory, so are all between: the distance is found bit by bit.
+    for bit in reversed(range((lanes.length - 1).bit_length())):
+        further = after + 2**bit
+        after = ops.where(_goes_on(ops, lanes, age, lane, back, further), further, after)
+    return before, after
+
+
 def _goes_on(ops: Ops, lanes: Lanes, age: Array, lane: Array, back: Array, distance: Array) -> Array:
     """Whether the trajectory of a live step has a live step so far (>= 0) after it."""
     own = ops.take(age, slot_of(ops, lanes, lane, back))

@@ -1253,9 +1253,7 @@ def test_what_tells_where_trajectories_end_is_not_rewritten(library: Backend, ke
     state = library.add(state, library.tree({"id": numbers // 2, "done": numbers == 1, "x": np.zeros(4, np.float32)}))
     name = "done" if "end_keys" in keys else "id"
     leaf = np.zeros(1, bool if name == "done" else np.int32)
-    with pytest.raises(
-        ValueError, match=f"update: leaf '{name}' tells Slices where trajectories end, .*; leave it out"
-    ):
+    with pytest.raises(ValueError, match=f"update: leaf '{name}' tells where trajectories end, .*; leave it out"):
         library.update(state, library.array(numbers[:1]), None, {name: library.array(leaf)})
     after = library.update(state, library.array(numbers[:1]), None, {"x": library.array(np.ones(1, np.float32))})
     assert library.numpy(library.rb.items(after)["x"])[0] == 1

@@ -130,11 +130,12 @@ def test_torch_stores_true_transitions(policy: Callable[[np.ndarray], np.ndarray
         assert actors.returns == [cartpole.MAX_STEPS] * config.num_envs
 
 
+@pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("main", [dqn_jax.main, dqn_torch.main], ids=["jax", "torch"])
 def test_quick_run(
-    main: Callable[[Config, Path], common.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    main: Callable[[Config, Path], common.Result], n_step: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config, out = replace(QUICK, capacity=100), tmp_path / "new" / "curve.png"
+    config, out = replace(QUICK, capacity=100, n_step=n_step), tmp_path / "new" / "curve.png"
     result = main(config, out)
     assert [row.iteration for row in result.rows] == [10, 20, 30, 40]
     assert np.isfinite([(row.loss, row.greedy_return) for row in result.rows]).all()
@@ -178,7 +179,7 @@ def test_schedules() -> None:
 
 
 def test_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["dqn", "--quick", "--seed", "3"])
-    assert common.arguments("", "curve.png") == (replace(QUICK, seed=3), Path("curve.png"))
+    monkeypatch.setattr(sys, "argv", ["dqn", "--quick", "--seed", "3", "--n-step", "5"])
+    assert common.arguments("", "curve.png") == (replace(QUICK, seed=3, n_step=5), Path("curve.png"))
     monkeypatch.setattr(sys, "argv", ["dqn", "--out", "other.png"])
     assert common.arguments("", "curve.png") == (Config(), Path("other.png"))

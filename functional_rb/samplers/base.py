@@ -91,10 +91,6 @@ class Sampler(Protocol):
         """Refuse a batch size that does not fit."""
         ...
 
-    def check_rewritten(self, spec: BufferSpec, name: str) -> None:
-        """Refuse to let `update` exchange a leaf that the sampler has read when it was added."""
-        ...
-
     def resolve(self, spec: BufferSpec) -> Sampler:
         """The sampler with what it finds in the spec filled in."""
         ...
@@ -180,9 +176,6 @@ class SamplerBase:
     def check_batch(self, spec: BufferSpec, batch: int) -> None:
         """Any will do."""
 
-    def check_rewritten(self, spec: BufferSpec, name: str) -> None:
-        """None is read."""
-
     def resolve(self, spec: BufferSpec) -> Sampler:
         """Nothing to fill in."""
         resolved: Sampler = self  # type: ignore[assignment]  # those that inherit have the rest of the protocol
@@ -218,12 +211,12 @@ class SamplerBase:
         return draft.size(ops) >= n
 
 
-def need_order(spec: BufferSpec) -> None:
+def need_order(spec: BufferSpec, who: str | None = None) -> None:
     """Refuse a writer that does not keep items in the order of their adding."""
     if not spec.writer.in_order:
         raise ValueError(
-            f"{type(spec.sampler).__name__}: needs items in the order of their adding, and {spec.writer} chooses "
-            f"slots; leave the writer out"
+            f"{who or type(spec.sampler).__name__}: needs items in the order of their adding, and {spec.writer} "
+            f"chooses slots; leave the writer out"
         )
 
 

@@ -98,10 +98,6 @@ class Trajectories(SamplerBase):
             )
         self.marks.check(spec, kind)
 
-    def check_rewritten(self, spec: BufferSpec, name: str) -> None:
-        """Where trajectories end has been noted when their steps were added."""
-        self.marks.check_rewritten(type(self).__name__, name)
-
     def check_batch(self, spec: BufferSpec, batch: int) -> None:
         """Slices are whole."""
         if self.batch == "steps" and batch % self.length:

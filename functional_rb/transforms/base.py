@@ -27,10 +27,10 @@ class Transform:
     order: ClassVar[int] = 0
     """Transforms are carried out in this order, whatever the order given."""
 
-    @property
-    def words(self) -> int:
-        """Random 31-bit words that each item of a sample takes."""
-        return 0
+    words: ClassVar[int] = 0
+    """Random 31-bit words that each item of a sample takes."""
+    delays: ClassVar[bool] = False
+    """Whether items are written later than they are added."""
 
     @property
     def marks(self) -> Marks | None:

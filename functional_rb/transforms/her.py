@@ -1,0 +1,233 @@
+"""Goals in hindsight: transitions are relabelled with goals that their trajectory did achieve.
+
+M. Andrychowicz et al., "Hindsight experience replay", 2017.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from functional_rb import layout, nest, ring, windows
+from functional_rb.dtypes import shown
+from functional_rb.integers import below
+from functional_rb.nest import Key
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers.base import need_order
+from functional_rb.trajectories import AGE, Marks, checked_end_keys
+from functional_rb.transforms.base import Reader, Transform
+from functional_rb.transforms.returns import USUAL_REWARDS
+from functional_rb.windows import Lanes
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+
+Strategy = Literal["future", "final", "episode"]
+Reward = Callable[[Any, Any], Any]
+LARGEST_K = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Hindsight(Transform):
+    """Hindsight relabelling; see `her`."""
+
+    strategy: Strategy
+    k: int
+    reward: Reward | None = None
+    achieved_key: Key | None = None
+    goal_keys: tuple[Key, ...] | None = None
+    reward_key: Key | None = None
+    end_keys: tuple[Key, ...] | None = None
+    trajectory_key: Key | None = None
+
+    order = 0
+    words = 4  # two whether to relabel, two by which step
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        if self.strategy not in get_args(Strategy):
+            raise ValueError(f"her: expected strategy 'future', 'final' or 'episode', got {self.strategy!r}")
+        try:
+            good = not isinstance(self.k, bool) and 0 <= operator.index(self.k) <= LARGEST_K
+        except TypeError:
+            good = False
+        if not good:
+            raise ValueError(f"her: expected k as an int from 0 to {LARGEST_K}, got {self.k!r}")
+        object.__setattr__(self, "k", operator.index(self.k))
+        if self.reward is not None and not callable(self.reward):
+            raise TypeError(f"her: expected reward as a function of (achieved, goal), got {self.reward!r}")
+        object.__setattr__(self, "end_keys", checked_end_keys(self.end_keys, self.trajectory_key, "her"))
+
+    @property
+    def marks(self) -> Marks:
+        """Where trajectories end."""
+        return Marks(self.end_keys or (), self.trajectory_key)
+
+    def resolve(self, spec: BufferSpec) -> Hindsight:
+        """Fill in the keys that were left out."""
+        marks = spec.marks_for(self.end_keys, self.trajectory_key, "her")
+        found = dataclasses.replace(
+            self,
+            achieved_key=_achieved(spec) if self.achieved_key is None else self.achieved_key,
+            goal_keys=_goals(spec) if self.goal_keys is None else self.goal_keys,
+            reward_key=self.reward_key or next((k for k in USUAL_REWARDS if nest.show_key(k) in spec.names), None),
+            end_keys=marks.end_keys or None,
+            trajectory_key=marks.trajectory_key,
+        )
+        marks.check(spec, "her")
+        found.check(spec)
+        return found
+
+    def check(self, spec: BufferSpec) -> None:
+        """Refuse leaves, and samplers, that do not fit."""
+        need_order(spec, "her")
+        if spec.sampler.marks is not None or len(spec.sampler.leading_shape(spec.ring.lanes)) > 1:
+            raise ValueError(
+                f"her: relabels single transitions, and {type(spec.sampler).__name__} gives slices; "
+                f"use frb.Uniform() or frb.Prioritized()"
+            )
+        achieved, goals = self._achieved(spec), self._goals(spec)
+        for position in goals:
+            mine, theirs = spec.leaves[position], spec.leaves[achieved]
+            if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
+                raise ValueError(
+                    f"her: leaf {spec.names[position]!r}: expected goals like the achieved ones in "
+                    f"{spec.names[achieved]!r}, {theirs}, got {mine}; name others by goal_keys or achieved_key"
+                )
+        if self.reward is not None and self.reward_key is None:
+            raise ValueError(
+                f"her: the item has no leaf 'reward' to compute anew; give reward_key=..., one of {spec.names}"
+            )
+
+    def reading(
+        self, ops: Ops, draft: Draft, slots: Array, draws: Array | None, read: Reader
+    ) -> tuple[Reader, dict[str, Array]]:
+        """Choose a goal for each step, and read every step with the goal of its draw."""
+        assert draws is not None
+        spec, achieved = draft.spec, self._achieved(draft.spec)
+        sources = self._sources(ops, draft, slots, draws[:, 2:])
+        chosen = below(ops, draws[:, :2], ops.full_like(slots, self.k + 1)) < self.k
+        goals = read(sources[:, None], [achieved])[achieved]
+        rewards = [] if self.reward is None else [nest.position(spec.names, self.reward_key or "", "her")]
+
+        def relabelled(steps: Array, wanted: Sequence[int]) -> dict[int, Array]:
+            needed = {*wanted, achieved} if set(rewards) & set(wanted) else set(wanted)
+            leaves = read(steps, sorted(needed))
+            draw = ops.arange(steps.shape[0] * steps.shape[1], like=slots) // steps.shape[1]
+            mask, goal = ops.take(chosen, draw), ops.take(goals, draw)
+            for position in {*self._goals(spec)} & needed:
+                leaves[position] = ops.where(layout.along(mask, goal), goal, leaves[position])
+            for position in {*rewards} & needed:
+                leaves[position] = self._rewarded(ops, leaves[achieved], goal, mask, leaves[position])
+            return {k: leaves[k] for k in wanted}
+
+        handles = ops.where(
+            chosen, ring.handle_of_slot(ops, spec.ring, draft.origin[0].ends, sources), ops.full_like(slots, -1)
+        )
+        return relabelled, {"relabelled": chosen, "goal_indices": handles}
+
+    def _sources(self, ops: Ops, draft: Draft, slots: Array, draws: Array) -> Array:
+        """The slot of the step whose achieved goal is taken, int32 [m]."""
+        lanes = Lanes(draft.spec.ring, draft.origin[0].ends)
+        before, after = windows.extent(ops, lanes, draft.kept[AGE], slots)
+        if self.strategy == "final":
+            ahead = after
+        elif self.strategy == "future":
+            ahead = below(ops, draws, after + 1)
+        else:
+            ahead = below(ops, draws, before + after + 1) - before
+        lane, back = windows.step_at(ops, lanes, slots)
+        return windows.slot_of(ops, lanes, lane, back - ahead)
+
+    def _rewarded(self, ops: Ops, achieved: Array, goal: Array, mask: Array, old: Array) -> Array:
+        """Rewards anew where relabelled, in the dtype and shape of the old."""
+        assert self.reward is not None
+        new = self.reward(achieved, goal)
+        if new.shape[0] != old.shape[0] or new.reshape(-1).shape != old.reshape(-1).shape:
+            raise ValueError(
+                f"her: expected reward(achieved, goal) of shape {tuple(old.shape)}, got {tuple(new.shape)}; "
+                f"reduce over the goal's axes"
+            )
+        return ops.where(layout.along(mask, old), ops.cast(new.reshape(old.shape), shown(old.dtype)), old)
+
+    def _achieved(self, spec: BufferSpec) -> int:
+        assert self.achieved_key is not None
+        return nest.position(spec.names, self.achieved_key, "her")
+
+    def _goals(self, spec: BufferSpec) -> list[int]:
+        return [nest.position(spec.names, key, "her") for key in self.goal_keys or ()]
+
+
+def her(
+    strategy: Strategy = "future",
+    k: int = 4,
+    *,
+    reward: Reward | None = None,
+    achieved_key: Key | None = None,
+    goal_keys: Sequence[Key] | None = None,
+    reward_key: Key | None = None,
+    end_keys: Sequence[Key] | None = None,
+    trajectory_key: Key | None = None,
+) -> Hindsight:
+    """Hindsight relabelling, for `BufferSpec(transforms=...)`: as if each transition were stored with k goals more.
+
+    A transition drawn is relabelled with probability k / (k + 1): its goal becomes one that was achieved by a step of
+    its own trajectory, among those still stored (M. Andrychowicz et al., "Hindsight experience replay", 2017). A
+    sample's `extras` hold, beside each item:
+
+    - `relabelled`: bool.
+    - `goal_indices`: int32, the handle of the step that achieved the goal; -1 where not relabelled.
+
+    Args:
+        strategy: which step: "future", one from the transition itself on, each with the same chance; "final", the
+            trajectory's last; "episode", any, each with the same chance.
+        k: goals in hindsight for each original one, at least 0.
+        reward: `reward(achieved [m, *goal], goal [m, *goal])`, which gives the rewards [m] of relabelled transitions: a
+            function on arrays of the backend that can be compiled; it stays part of the spec. None leaves rewards as
+            they were.
+        achieved_key: the leaf of the goal achieved after the step; by default the one named "achieved_goal" below
+            "next" or "next_...", or "next_achieved_goal".
+        goal_keys: all leaves of the desired goal; by default those named "desired_goal" and "next_desired_goal".
+        reward_key: the leaf of rewards; by default "next/reward" or "reward".
+        end_keys: where trajectories end, as for `Slices`; by default as the sampler has it, or as usual.
+        trajectory_key: likewise.
+
+    Raises:
+        TypeError: if `reward` is no function.
+        ValueError: for numbers out of range, leaves that the item lacks or that do not fit, or a sampler or writer that
+            does not.
+
+    Example:
+        >>> from functional_rb import Binary, BufferSpec, Unbounded
+        >>> goal = Unbounded((2,))
+        >>> item = {"obs": {"desired_goal": goal}, "next_obs": {"achieved_goal": goal}, "done": Binary(())}
+        >>> BufferSpec(item, 100, transforms=her("final", k=4)).transforms[0].goal_keys
+        (('obs', 'desired_goal'),)
+    """
+    goals = None if goal_keys is None else (goal_keys,) if isinstance(goal_keys, str) else tuple(goal_keys)
+    ends = None if end_keys is None else (end_keys,) if isinstance(end_keys, str) else tuple(end_keys)
+    return Hindsight(strategy, k, reward, achieved_key, goals, reward_key, ends, trajectory_key)
+
+
+def _achieved(spec: BufferSpec) -> Key:
+    """The leaf of the goal achieved after a step."""
+    paths = [path for path in spec.structure.paths if path]
+    found = [path for path in paths if path[-1] == "next_achieved_goal"]
+    found += [path for path in paths if path[-1] == "achieved_goal" and str(path[0]).startswith("next")]
+    if len(found) != 1:
+        raise ValueError(
+            f"her: expected one leaf 'achieved_goal' below 'next...', got {[nest.show_key(key) for key in found]}; "
+            f"give achieved_key=..., one of {spec.names}"
+        )
+    return found[0]
+
+
+def _goals(spec: BufferSpec) -> tuple[Key, ...]:
+    """The leaves of the desired goal."""
+    found = tuple(path for path in spec.structure.paths if path and path[-1] in ("desired_goal", "next_desired_goal"))
+    if not found:
+        raise ValueError(f"her: the item has no leaf 'desired_goal'; give goal_keys=(...), of the leaves {spec.names}")
+    return found

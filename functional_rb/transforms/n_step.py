@@ -1,0 +1,69 @@
+"""n-step returns, as users ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from functional_rb.nest import Key
+from functional_rb.transforms.n_step_added import NStepOfAdded
+from functional_rb.transforms.n_step_stored import NStepOfStored
+from functional_rb.transforms.returns import NStep
+
+
+def n_step(
+    n: int,
+    gamma: float,
+    *,
+    at: Literal["sample", "add"] = "sample",
+    reward_key: Key | None = None,
+    terminated_key: Key | None = None,
+    next_keys: Sequence[Key] | None = None,
+    end_keys: Sequence[Key] | None = None,
+    trajectory_key: Key | None = None,
+) -> NStep:
+    """n-step returns, for `BufferSpec(transforms=...)`.
+
+    Of a step t the reward becomes R_t = sum_{k < m} gamma^k r_{t+k}, and what follows on it (next observation, flags)
+    that of step t + m - 1. Here m is n, or less where the trajectory ends earlier: by a termination, after which there
+    is nothing to bootstrap from, or by a truncation, after which one bootstraps from the final observation. Where it is
+    still under way, m are the steps stored so far. A sample's `extras` hold, beside each item:
+
+    - `steps`: int32, m.
+    - `discount`: float32, gamma^m, with which to bootstrap.
+    - `original_reward`: r_t.
+    - `nonterminal`: bool, whether to bootstrap at all: step t + m - 1 did not terminate.
+
+    So the target is `reward + discount * nonterminal * V(next observation)` (R. S. Sutton, A. G. Barto, "Reinforcement
+    Learning", 2018, chapter 7).
+
+    Args:
+        n: how many steps, 1 to 1024.
+        gamma: the discount, 0 to 1.
+        at: "sample": single steps are stored, and a sample looks ahead. "add": the state carries each lane's last
+            n - 1 steps, and items are written, in their order, once they are complete: sampling costs no more than
+            without, but what is stored are transitions over n steps.
+        reward_key: the leaf of rewards, of a float dtype; by default "next/reward" or "reward".
+        terminated_key: a bool leaf; by default "next/terminated", "terminated", or "done" (where there is "truncated"
+            too, done and not truncated).
+        next_keys: the leaves that follow on a step; by default all below "next" and all "next_...", and of an item
+            without "next" also "done", "terminated" and "truncated".
+        end_keys: where trajectories end, as for `Slices`; by default as the sampler has it, or as usual.
+        trajectory_key: likewise.
+
+    Raises:
+        ValueError: for numbers out of range, leaves that the item lacks or that do not fit, or a sampler or writer that
+            does not.
+
+    Example:
+        >>> from functional_rb import Binary, BufferSpec, Unbounded
+        >>> item = {"obs": Unbounded((3,)), "reward": Unbounded(()), "next_obs": Unbounded((3,)), "done": Binary(())}
+        >>> BufferSpec(item, 100, transforms=n_step(3, gamma=0.99)).transforms[0].end_keys
+        ('done',)
+    """
+    if at not in ("sample", "add"):
+        raise ValueError(f"n_step: expected at='sample' or at='add', got {at!r}")
+    kind = NStepOfStored if at == "sample" else NStepOfAdded
+    keys = None if next_keys is None else (next_keys,) if isinstance(next_keys, str) else tuple(next_keys)
+    ends = None if end_keys is None else (end_keys,) if isinstance(end_keys, str) else tuple(end_keys)
+    return kind(n, gamma, reward_key, terminated_key, keys, ends, trajectory_key)

@@ -1,0 +1,56 @@
+"""n-step returns of stored single steps, computed as they are sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb import windows
+from functional_rb.ops import Array, Ops
+from functional_rb.samplers.base import need_order
+from functional_rb.trajectories import AGE, Marks
+from functional_rb.transforms.base import Reader
+from functional_rb.transforms.returns import NStep
+from functional_rb.windows import Lanes
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.draft import Draft
+
+
+@dataclasses.dataclass(frozen=True)
+class NStepOfStored(NStep):
+    """n-step returns of stored single steps, computed as they are sampled; see `n_step`."""
+
+    @property
+    def marks(self) -> Marks:
+        """Where trajectories end."""
+        return Marks(self.end_keys or (), self.trajectory_key)
+
+    def check(self, spec: BufferSpec, marks: Marks) -> None:
+        """Steps must lie in their order."""
+        super().check(spec, marks)
+        need_order(spec, "n_step(at='sample')")
+
+    def reading(
+        self, ops: Ops, draft: Draft, slots: Array, draws: Array | None, read: Reader
+    ) -> tuple[Reader, dict[str, Array]]:
+        """Look ahead from each step, add rewards up, and take what follows from the last step found."""
+        spec, positions = draft.spec, self.positions(draft.spec)
+        lanes = Lanes(spec.ring, draft.origin[0].ends)
+        window, real = windows.following(ops, lanes, draft.kept[AGE], slots, self.n)
+        rewards = read(window, [positions.reward])[positions.reward]
+        rewards = rewards.reshape(*window.shape, *rewards.shape[1:])
+        total, steps = self.fold(ops, rewards, real)
+        place = ops.arange(slots.shape[0], like=slots) * self.n + steps - 1
+        last = ops.take(window.reshape(-1), place)[:, None]
+        found = read(last, [*positions.following, positions.terminated, *positions.truncations])
+        nonterminal = self.nonterminal(positions, found)
+        own = [k for k in range(len(spec.leaves)) if k != positions.reward and k not in positions.following]
+        found |= read(slots[:, None], own) | {positions.reward: total}
+
+        def with_returns(_: Array, wanted: Sequence[int]) -> dict[int, Array]:
+            return {k: found[k] for k in wanted}
+
+        return with_returns, self.told(ops, steps, rewards[:, 0], nonterminal)

@@ -1,0 +1,178 @@
+"""What both ways of n-step returns share: which leaves are what, and how rewards are added up.
+
+    R_t = sum_{k < m} gamma^k r_{t+k},    target = R_t + gamma^m V(s_{t+m}) unless step t + m - 1 terminated
+
+where m is n, or less at the end of a trajectory (R. S. Sutton, A. G. Barto, "Reinforcement Learning", 2018, chapter 7).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from functional_rb import layout, nest
+from functional_rb.dtypes import ITEMSIZE, shown
+from functional_rb.nest import Key
+from functional_rb.ops import Array, Ops
+from functional_rb.trajectories import Marks, checked_end_keys
+from functional_rb.transforms.base import Transform
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+
+LARGEST_N = 1024
+USUAL_REWARDS: tuple[Key, ...] = (("next", "reward"), "reward")
+USUAL_TERMINATED: tuple[Key, ...] = (("next", "terminated"), "terminated", ("next", "done"), "done")
+FLAGS = ("done", "terminated", "truncated")
+
+
+class Positions(NamedTuple):
+    """Which leaves are what, by position.
+
+    Attributes:
+        reward: the reward.
+        terminated: marks a step after which there is nothing to bootstrap from.
+        truncations: where `terminated` marks truncations too, the leaf that tells them apart; else empty.
+        following: the leaves that come from the last of the n steps.
+    """
+
+    reward: int
+    terminated: int
+    truncations: tuple[int, ...]
+    following: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class NStep(Transform):
+    """What both ways of n-step returns share; see `n_step`."""
+
+    n: int
+    gamma: float
+    reward_key: Key | None = None
+    terminated_key: Key | None = None
+    next_keys: tuple[Key, ...] | None = None
+    end_keys: tuple[Key, ...] | None = None
+    trajectory_key: Key | None = None
+
+    order = 1
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        try:
+            good = not isinstance(self.n, bool) and 1 <= operator.index(self.n) <= LARGEST_N
+        except TypeError:
+            good = False
+        if not good:
+            raise ValueError(f"n_step: expected n as an int from 1 to {LARGEST_N}, got {self.n!r}")
+        object.__setattr__(self, "n", operator.index(self.n))
+        given: Any = self.gamma
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
+            raise ValueError(f"n_step: expected gamma as a number from 0 to 1, got {given!r}")
+        object.__setattr__(self, "gamma", float(given))
+        object.__setattr__(self, "end_keys", checked_end_keys(self.end_keys, self.trajectory_key, "n_step"))
+        names: Any = self.next_keys
+        if names is not None:
+            object.__setattr__(self, "next_keys", (names,) if isinstance(names, str) else tuple(names))
+
+    def resolve(self, spec: BufferSpec) -> NStep:
+        """Fill in the keys that were left out."""
+        marks = spec.marks_for(self.end_keys, self.trajectory_key, "n_step")
+        found = dataclasses.replace(
+            self,
+            reward_key=_first(self.reward_key, USUAL_REWARDS, spec, "reward_key"),
+            terminated_key=_first(self.terminated_key, USUAL_TERMINATED, spec, "terminated_key"),
+            end_keys=marks.end_keys or None,
+            trajectory_key=marks.trajectory_key,
+        )
+        found.check(spec, marks)
+        return found
+
+    def check(self, spec: BufferSpec, marks: Marks) -> None:
+        """Refuse leaves that do not fit."""
+        marks.check(spec, "n_step")
+        positions = self.positions(spec)
+        reward, terminated = spec.leaves[positions.reward], spec.leaves[positions.terminated]
+        if "float" not in reward.dtype:
+            raise ValueError(
+                f"n_step: leaf {spec.names[positions.reward]!r}: expected rewards of a float dtype, got {reward}; "
+                f"change BufferSpec.item, or name another leaf by reward_key=..."
+            )
+        if terminated.dtype != "bool" or math.prod(terminated.shape) != 1:
+            raise ValueError(
+                f"n_step: leaf {spec.names[positions.terminated]!r}: expected one bool an item, got {terminated}; "
+                f"name another leaf by terminated_key=..."
+            )
+
+    def positions(self, spec: BufferSpec) -> Positions:
+        """Where the leaves are."""
+        names = spec.names
+        assert self.reward_key is not None
+        assert self.terminated_key is not None
+        reward = nest.position(names, self.reward_key, "n_step")
+        terminated = nest.position(names, self.terminated_key, "n_step")
+        *parent, last = names[terminated].split("/")
+        beside = "/".join([*parent, "truncated"])
+        truncations = (names.index(beside),) if last == "done" and beside in names else ()
+        if self.next_keys is not None:
+            following = tuple(nest.position(names, key, "n_step") for key in self.next_keys)
+        else:
+            following = tuple(k for k, path in enumerate(spec.structure.paths) if _follows(path, spec))
+        return Positions(reward, terminated, truncations, tuple(k for k in following if k != reward))
+
+    def told(self, ops: Ops, steps: Array, original: Array, nonterminal: Array) -> dict[str, Array]:
+        """What a sample tells beside the items."""
+        discount = ops.full_like(ops.cast(steps, "float32"), self.gamma)
+        for k in range(2, self.n + 1):
+            discount = ops.where(steps >= k, ops.full_like(discount, self.gamma**k), discount)
+        return {"steps": steps, "discount": discount, "original_reward": original, "nonterminal": nonterminal}
+
+    def nonterminal(self, positions: Positions, leaves: Mapping[int, Array]) -> Array:
+        """Whether there is something to bootstrap from after the last of the n steps, bool [m]."""
+        terminated = leaves[positions.terminated].reshape(-1)
+        for truncated in positions.truncations:
+            terminated = terminated & ~leaves[truncated].reshape(-1)
+        return ~terminated
+
+    def fold(self, ops: Ops, rewards: Array, real: Array) -> tuple[Array, Array]:
+        """Add rewards up.
+
+        Args:
+            ops: the backend.
+            rewards: float [m, n, *shape].
+            real: bool [m, n], which steps there are: the first of each row.
+
+        Returns:
+            R [m, *shape], and the steps int32 [m].
+        """
+        dtype = shown(rewards.dtype)  # of a half-width one the sum is computed in float32
+        rewards = ops.cast(rewards, "float32") if ITEMSIZE[dtype] < 4 else rewards
+        total, steps = rewards[:, 0], ops.full_like(ops.cast(real[:, 0], "int32"), 1)
+        for k in range(1, self.n):
+            there = real[:, k]
+            # The selection keeps compilers from rounding a product and a sum as one.
+            term = rewards[:, k] * self.gamma**k
+            total = total + ops.where(layout.along(there, term), term, ops.full_like(term, 0))
+            steps = steps + ops.cast(there, "int32")
+        return ops.cast(total, dtype) if ITEMSIZE[dtype] < 4 else total, steps
+
+
+def _first(given: Key | None, usual: tuple[Key, ...], spec: BufferSpec, field: str) -> Key:
+    """The key given, or the first of the usual ones that the item has."""
+    if given is not None:
+        return given
+    for key in usual:
+        if nest.show_key(key) in spec.names:
+            return key
+    shown_keys = [nest.show_key(key) for key in usual]
+    raise ValueError(f"n_step: the item has none of the leaves {shown_keys}; give {field}=..., one of {spec.names}")
+
+
+def _follows(path: nest.Path, spec: BufferSpec) -> bool:
+    """Whether a leaf tells of what comes after its step."""
+    first = str(path[0]) if path else ""
+    if first == "next" or first.startswith("next_"):
+        return True
+    return path != () and path[-1] in FLAGS and not any(str(other[0]) == "next" for other in spec.structure.paths)
