@@ -149,7 +149,6 @@ class Relabelled(Story):
         assert relabelled.shape == goal_indices.shape == indices.shape
         np.testing.assert_array_equal(goal_indices >= 0, relabelled)
         np.testing.assert_array_equal(goal_indices[~relabelled], -1)
-        assert not relabelled[indices < 0].any()
         assert self.k or not relabelled.any()
         for row, handle in enumerate(indices.tolist()):
             if handle >= 0:
@@ -194,7 +193,8 @@ def tell(
     **settings: Any,
 ) -> None:
     """A history. Settings are those of `Relabelled`."""
-    story = type("Relabelled", (Relabelled,), {"task": task, **settings})
+    reward = settings["reward"] and staticmethod(settings["reward"])
+    story = type("Relabelled", (Relabelled,), {"task": task, **settings, "reward": reward})
     transforms = [frb.her(settings["strategy"], settings["k"], reward=settings["reward"], **task.settings)]
     if settings["n"]:
         transforms.append(frb.n_step(settings["n"], settings["gamma"], **task.kind.settings))
@@ -299,3 +299,83 @@ def test_the_same_key_draws_the_same_goals(library: Backend) -> None:
     told = [library.sample(state, library.rb.key(seed), 64)[1].extras["goal_indices"] for seed in (3, 3, 4)]
     one, same, other = (library.numpy(x).tolist() for x in told)
     assert one == same != other
+
+
+# What can be told before.
+
+
+ITEM = TASKS["flat rows"].kind.item
+SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"strategy": "nearest"}, ValueError, r"her: expected strategy 'future', 'final' or 'episode', got 'nearest'"),
+    ({"k": -1}, ValueError, r"her: expected k as an int from 0 to \d+, got -1"),
+    ({"k": 1.5}, ValueError, r"her: expected k .* got 1.5"),
+    ({"k": True}, ValueError, r"her: expected k .* got True"),
+    ({"reward": 3}, TypeError, r"her: expected reward as a function of \(achieved, goal\), got 3"),
+]
+
+
+@pytest.mark.parametrize(("settings", "kind", "words"), SETTINGS, ids=[str(case[0]) for case in SETTINGS])
+def test_settings_that_make_no_sense(settings: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        frb.her(**settings)
+
+
+def without(name: str, **others: Any) -> dict[str, Any]:
+    return {key: spec for key, spec in ITEM.items() if key != name} | others
+
+
+SPECS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
+    (
+        "no achieved goal",
+        without("next_achieved_goal"),
+        {},
+        {},
+        r"one leaf 'achieved_goal'.*got \[\]; give achieved_key",
+    ),
+    (
+        "two achieved goals",
+        ITEM | {"next": {"achieved_goal": GOAL}},
+        {},
+        {},
+        r"one leaf 'achieved_goal'.*got \['next_achieved_goal', 'next/achieved_goal'\]; give achieved_key=",
+    ),
+    (
+        "no goal",
+        {"next_achieved_goal": GOAL, "done": FLAG},
+        {},
+        {},
+        r"no leaf 'desired_goal'; give goal_keys=\(\.\.\.\), of the leaves",
+    ),
+    (
+        "goals of another shape",
+        ITEM | {"desired_goal": PAIR},
+        {},
+        {},
+        r"leaf 'desired_goal': expected goals like the achieved ones in 'next_achieved_goal'.*\(3,\).*got .*\(2,\)",
+    ),
+    ("no reward", without("reward"), {"reward": how_near}, {}, r"no leaf 'reward' to compute anew; give reward_key="),
+    ("another goal", ITEM, {"goal_keys": "aim"}, {}, r"her: the item has no leaf 'aim'"),
+    ("another end", ITEM, {"end_keys": "over"}, {}, r"her: the item has no leaf 'over'"),
+    ("slices", ITEM, {}, {"sampler": frb.Slices(2)}, r"her: relabels single transitions, and Slices gives slices"),
+    ("windows", ITEM, {}, {"sampler": frb.Queue(2)}, r"her: relabels single transitions, and Queue gives slices"),
+    ("no order", ITEM, {}, {"writer": frb.Reservoir()}, r"her: needs items in the order of .*Reservoir"),
+]
+
+
+@pytest.mark.parametrize(
+    ("item", "settings", "others", "words"), [case[1:] for case in SPECS], ids=[x[0] for x in SPECS]
+)
+def test_items_that_do_not_fit(item: Any, settings: dict[str, Any], others: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        frb.BufferSpec(item, 8, transforms=frb.her(**settings), **others)
+
+
+def test_rewards_that_were_added_up_before() -> None:
+    with pytest.raises(ValueError, match=r"rewards are added up before.*give n_step\(at='sample'\)"):
+        frb.BufferSpec(ITEM, 8, transforms=(frb.her(), frb.n_step(3, 0.9, at="add")))
+
+
+def test_rewards_of_another_shape(backend: Backend) -> None:
+    state, _ = filled(backend, EPISODES["a lane"], frb.her(reward=lambda achieved, goal: achieved - goal))
+    with pytest.raises(ValueError, match=r"her: expected reward\(achieved, goal\) of shape .*; reduce over"):
+        backend.sample(state, backend.rb.key(0), 4)

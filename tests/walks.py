@@ -476,9 +476,10 @@ class Story:
 
     def run(self, steps: int) -> None:
         """Do this and that, then look at everything."""
+        hypothesis.note(f"{self.backends[0].name}: {self.spec}")
         for step in range(steps):
             do = pick(self.rng, [self.add] * 4 + [self.sample] * 3 + [self.update, self.read])
-            hypothesis.note(f"{step}: {do.__name__}, {self.spec}")
+            hypothesis.note(f"{step}: {do.__name__}")
             back = 0
             if not self.backends[0].consumes and self.rng.random() < 0.15:
                 back = int(self.rng.integers(len(self.kept)))
