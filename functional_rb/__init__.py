@@ -5,6 +5,7 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 """
 
 from functional_rb.buffer_spec import BufferSpec, spec_of
+from functional_rb.compact import Compact
 from functional_rb.samplers import (
     Fifo,
     Lifo,
@@ -29,6 +30,7 @@ __all__ = [
     "Binary",
     "Bounded",
     "BufferSpec",
+    "Compact",
     "Composite",
     "Crop",
     "Domain",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from functional_rb import counters, layout, ring, storage
+from functional_rb import counters, frame_writes, layout, ring, storage
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays, Draft
 from functional_rb.ops import Array, Ops, settled
@@ -60,6 +60,7 @@ def add(
         spec.sampler.added(ops, draft, write, leaves, priorities)
         storage.store(ops, draft, write.slots, write.source, write.live, leaves)
         draft.counters = draft.counters.replace(ends=write.after)
+        frame_writes.added(ops, draft, write, leaves)
     return draft.finish(ops)
 
 
@@ -147,6 +148,13 @@ def get(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> lis
     slots, live = draft.locate(ops, wanted)
     found = storage.read(ops, draft, slots, range(len(spec.leaves)))
     return [_blank(ops, found[k], live) for k in range(len(spec.leaves))]
+
+
+def items(ops: Ops, state: State | Arrays, spec: BufferSpec) -> list[Array]:
+    """The leaves of all slots, zeros where no item is stored now."""
+    draft = Draft.of(state, spec)
+    slots = ops.arange(spec.capacity, like=draft.counters.ends.sizes)
+    return get(ops, state, spec, draft.handles_of(ops, slots))
 
 
 def is_live(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:

@@ -8,6 +8,8 @@ import operator
 from typing import Any
 
 from functional_rb import layout, nest, ring, sum_tree
+from functional_rb.compact import Compact
+from functional_rb.frames import Chain
 from functional_rb.kept import KeptArray
 from functional_rb.layout import Layout
 from functional_rb.nest import Key, Structure
@@ -36,9 +38,11 @@ class BufferSpec:
         batch_size: the default for `sample`.
         lanes: E environments written in step: items come as [E, *shape] or [T, E, *shape], and each lane is a ring
             of `capacity // lanes` items. None for items without such an axis.
+        compact: how successive steps share their observations in storage, `frb.Compact()`; None if they do not.
         transforms: what happens between what is added and what is sampled: `n_step`, `her`; one may stand alone.
         structure, leaves, names, layout: derived: the item's outline, its specs in order, their paths as errors show
             them, and where they lie in storage.
+        frames: derived: the leaves that are stored as shared frames, if any are.
         ring, kept, counter_names: derived: the lanes' rings, and what sampler, writer and the rest keep.
         columns, stored: derived: the specs of what is stored beside each item, and which of leaves and columns lie in
             the layout, by position.
@@ -63,6 +67,7 @@ class BufferSpec:
     batch_size: int | None = None
     lanes: int | None = None
     transforms: tuple[Transform, ...] = ()
+    compact: Compact | None = None
 
     structure: Structure = dataclasses.field(init=False, repr=False)
     leaves: tuple[ArraySpec, ...] = dataclasses.field(init=False, repr=False)
@@ -73,6 +78,7 @@ class BufferSpec:
     counter_names: tuple[tuple[str, int], ...] = dataclasses.field(init=False, repr=False)
     columns: dict[str, ArraySpec] = dataclasses.field(init=False, repr=False)
     stored: tuple[int, ...] = dataclasses.field(init=False, repr=False)
+    frames: Chain | None = dataclasses.field(init=False, repr=False)
     marks: Marks | None = dataclasses.field(init=False, repr=False)
     plain: bool = dataclasses.field(init=False, repr=False)
     _hash: int = dataclasses.field(init=False, repr=False)
@@ -94,6 +100,9 @@ class BufferSpec:
                 f"use frb.Uniform() or several buffers"
             )
         self._plan_item()
+        if self.compact is not None:
+            _check_kind("compact", self.compact, Compact, "frb.Compact()")
+        object.__setattr__(self, "frames", None if self.compact is None else self.compact.chain(self))
         self._plan_members()
         self._plan_storage()
         object.__setattr__(self, "_hash", hash(self._key))
@@ -118,12 +127,15 @@ class BufferSpec:
         object.__setattr__(self, "transforms", tuple(transform.resolve(self) for transform in self.transforms))
         object.__setattr__(self, "marks", self._common_marks())
         keepers: list[Any] = [*([self.marks] if self.marks else []), self.sampler, self.writer, *self.transforms]
-        kept: dict[str, KeptArray] = {}
+        kept: dict[str, KeptArray] = {} if self.frames is None else self.frames.kept()
         for keeper in keepers:
             kept |= keeper.kept(self)
         object.__setattr__(self, "kept", kept)
-        object.__setattr__(self, "counter_names", tuple(pair for keeper in keepers for pair in keeper.counters(self)))
-        plain = self.ring.lanes == 1 and self.sampler.plain and self.writer.plain and not self.transforms
+        numbers = () if self.frames is None else self.frames.counters()
+        numbers += tuple(pair for keeper in keepers for pair in keeper.counters(self))
+        object.__setattr__(self, "counter_names", numbers)
+        plain = self.ring.lanes == 1 and self.sampler.plain and self.writer.plain
+        plain = plain and not self.transforms and self.frames is None
         object.__setattr__(self, "plain", plain)
 
     def marks_for(self, end_keys: tuple[Key, ...] | None, trajectory_key: Key | None, who: str) -> Marks:
@@ -145,7 +157,8 @@ class BufferSpec:
         columns = {name: spec for transform in self.transforms for name, spec in transform.columns(self).items()}
         paths = [*self.structure.paths, *(("transforms", name) for name in columns)]
         specs = [*self.leaves, *columns.values()]
-        stored = tuple(range(len(specs)))
+        elsewhere = frozenset() if self.frames is None else self.frames.leaves
+        stored = tuple(k for k in range(len(specs)) if k not in elsewhere)
         plan = layout.plan(tuple((paths[k], specs[k].shape, specs[k].dtype) for k in stored))
         for name, value in {"columns": columns, "stored": stored, "layout": plan}.items():
             object.__setattr__(self, name, value)
@@ -170,7 +183,7 @@ class BufferSpec:
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        members = self.sampler, self.writer, self.batch_size, self.lanes, self.transforms
+        members = self.sampler, self.writer, self.batch_size, self.lanes, self.transforms, self.compact
         return self.structure, self.leaves, self.capacity, *members
 
     def __eq__(self, other: object) -> bool:
@@ -185,7 +198,7 @@ class BufferSpec:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arguments: hashes of strings differ from process to process."""
-        members = self.sampler, self.writer, self.batch_size, self.lanes, self.transforms
+        members = self.sampler, self.writer, self.batch_size, self.lanes, self.transforms, self.compact
         return BufferSpec, (self.item, self.capacity, *members)
 
     @property
@@ -205,8 +218,8 @@ class BufferSpec:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of storage that an item takes."""
-        return self.layout.item_bytes
+        """Bytes of storage that an item takes, a frame of its own included."""
+        return self.layout.item_bytes + (0 if self.frames is None else self.frames.layout.item_bytes)
 
     @property
     def tree_shape(self) -> tuple[int, int] | None:

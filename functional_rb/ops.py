@@ -178,6 +178,14 @@ class Ops(Protocol):
         """Scalars joined to a vector."""
         ...
 
+    def equal_rows(self, x: Array, y: Array) -> Array:
+        """Whether each row of integers [n, m] is the same in both, bool [n]."""
+        ...
+
+    def moveaxis(self, x: Array, source: int, destination: int) -> Array:
+        """`x` with one axis moved elsewhere, the others in their order."""
+        ...
+
     def mul_wide(self, a: Array, b: Array) -> tuple[Array, Array]:
         """The 62-bit product of int32 that are not negative, as `high * 2^31 + low`."""
         ...

@@ -76,6 +76,20 @@ class Write(NamedTuple):
     mask: Array | None = None
 
 
+class Removal(NamedTuple):
+    """Items that go before they are overwritten, the oldest of each lane.
+
+    Attributes:
+        slots: int32 [m], distinct.
+        gone: bool [m], whether the item there goes.
+        after: where the rings are afterwards.
+    """
+
+    slots: Array
+    gone: Array
+    after: Ends
+
+
 def modulus(capacity: int) -> int:
     """Handles lie below this number.
 
@@ -162,6 +176,18 @@ def by_time(of_lanes: Array) -> Array:
 def by_lane(lanes: int, of_rows: Array) -> Array:
     """And back: a vector [n * lanes] as [lanes, n]."""
     return of_rows.reshape(1, -1) if lanes == 1 else of_rows.reshape(-1, lanes).T
+
+
+def for_slots(ops: Ops, write: Write, of_steps: Array) -> Array:
+    """What belongs to the slots of a write, [n]: of [lanes, T] in the order of writing, the last that are written."""
+    lanes, steps = of_steps.shape
+    n = write.slots.shape[0] // lanes
+    if write.mask is None:
+        return by_time(of_steps[:, steps - n :])
+    skipped = ops.maximum(write.written - n, ops.full_like(write.written, 0))
+    column = skipped[:, None] + ops.arange(n, like=skipped)
+    place = ops.arange(lanes, like=skipped)[:, None] * steps + column
+    return by_time(ops.take(of_steps.reshape(-1), place.reshape(-1)).reshape(lanes, n))
 
 
 def compact(ops: Ops, lanes: int, mask: Array) -> tuple[Array, Array]:

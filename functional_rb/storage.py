@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import layout
+from functional_rb import frames, layout
 from functional_rb.ops import Array, Ops
 
 if TYPE_CHECKING:
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 def read(ops: Ops, draft: Draft, slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
     """The leaves at some positions, [n, *shape], of the items in slots int32 [n]."""
     spec = draft.spec
+    found = frames.read(ops, draft, slots, wanted)
     stored = [k for k, position in enumerate(spec.stored) if position in set(wanted)]
     if not stored:
-        return {}
+        return found
     wide = [draft.wide[own] for k in stored if (own := spec.layout.leaves[k].wide) is not None]
     leaves = layout.read(ops, spec.layout.part(tuple(stored)), draft.rows, wide, slots)
-    return {spec.stored[k]: leaf for k, leaf in zip(stored, leaves, strict=True)}
+    return found | {spec.stored[k]: leaf for k, leaf in zip(stored, leaves, strict=True)}
 
 
 def store(
     ops: Ops, draft: Draft, slots: Array, source: Array | None, live: Array | None, leaves: Sequence[Array]
 ) -> None:
-    """Write rows of a batch, leaves [B, *shape] by position, to slots; see `layout.store`."""
+    """Write rows of a batch, leaves [B, *shape] by position, to slots, those that are stored as they are."""
     spec = draft.spec
     chosen = leaves if len(spec.stored) == len(leaves) else [leaves[position] for position in spec.stored]
     draft.rows, draft.wide = layout.store(ops, spec.layout, draft.rows, draft.wide, slots, source, live, chosen)

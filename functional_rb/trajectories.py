@@ -95,17 +95,8 @@ class Marks:
 
     def note(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> None:
         """Keep the ages of a batch about to be written."""
-        lanes, n = draft.spec.ring.lanes, write.slots.shape[0] // draft.spec.ring.lanes
         ages, next_age = self._ages(ops, draft, write, leaves)
-        # Of a batch longer than a lane only the last steps are written.
-        if write.mask is None:
-            new = ages[:, ages.shape[1] - n :]
-        else:
-            skipped = ops.maximum(write.written - n, ops.full_like(write.written, 0))
-            column = skipped[:, None] + ops.arange(n, like=skipped)
-            place = ops.arange(lanes, like=skipped)[:, None] * ages.shape[1] + column
-            new = ops.take(ages.reshape(-1), place.reshape(-1)).reshape(lanes, n)
-        new = ring.by_time(new)
+        new = ring.for_slots(ops, write, ages)
         if write.live is not None:
             new = ops.where(write.live, new, ops.take(draft.kept[AGE], write.slots))
         draft.kept[AGE] = ops.set_at(draft.kept[AGE], write.slots, new)

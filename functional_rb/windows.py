@@ -293,6 +293,25 @@ def changed(ops: Ops, rule: Rule, lanes: Lanes, age: Array, n: int, by_trajector
     return Entries(lane, back, slot_of(ops, lanes, lane, back), numbers)
 
 
+def left(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array, by_trajectory: bool) -> Entries:
+    """The entries of the index at given slots, and at the oldest step of each lane: all that change when steps go.
+
+    Args:
+        ops: the backend.
+        rule: which windows there are.
+        lanes: the rings now that the steps are gone.
+        age: int32 [capacity], of the step in each slot.
+        slots: int32 [m], those of the steps; others do no harm.
+        by_trajectory: whether `marks` are asked for, or `weights`.
+    """
+    lane, back = step_at(ops, lanes, slots)
+    oldest = ops.maximum(lanes.size, ops.full_like(lanes.size, 1))
+    lane = ops.concat([lane, ops.arange(oldest.shape[0], like=oldest)], 0)
+    back = ops.concat([back, oldest], 0)
+    numbers = (marks if by_trajectory else weights)(ops, rule, lanes, age, lane, back)
+    return Entries(lane, back, slot_of(ops, lanes, lane, back), numbers)
+
+
 def weights_at(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> Array:
     """The `weights` of slots int32 [n], int32 [n]; 0 for empty ones."""
     if ops.native is not None:

@@ -219,6 +219,8 @@ def get(state: State, handles: jax.Array) -> list[jax.Array]:
 @functools.partial(jax.jit, inline=True)
 def items(state: State) -> list[jax.Array]:
     """All of the storage, unpacked."""
+    if state.spec.frames is not None:
+        return buffer.items(ops, state, state.spec)
     return layout.unpack(ops, state.spec.layout, state.rows, state.wide)
 
 

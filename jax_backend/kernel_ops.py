@@ -13,9 +13,11 @@ from jax_backend.ops import constant as constant
 from jax_backend.ops import count as count
 from jax_backend.ops import cummax as cummax
 from jax_backend.ops import cumsum as cumsum
+from jax_backend.ops import equal_rows as equal_rows
 from jax_backend.ops import full_like as full_like
 from jax_backend.ops import maximum as maximum
 from jax_backend.ops import minimum as minimum
+from jax_backend.ops import moveaxis as moveaxis
 from jax_backend.ops import mul_wide as mul_wide
 from jax_backend.ops import searchsorted as searchsorted
 from jax_backend.ops import set_at as set_at

@@ -125,6 +125,16 @@ def stack(scalars: Sequence[jax.Array]) -> jax.Array:
     return jnp.stack(scalars)
 
 
+def equal_rows(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Whether rows are the same."""
+    return jnp.all(x == y, 1)
+
+
+def moveaxis(x: jax.Array, source: int, destination: int) -> jax.Array:
+    """The same numbers in another order."""
+    return jnp.moveaxis(x, source, destination)
+
+
 def mul_wide(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The 62-bit product in 16-bit limbs: JAX has no 64-bit integers unless asked."""
     x, y = a.astype(jnp.uint32), b.astype(jnp.uint32)

@@ -410,8 +410,12 @@ def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
 
 
 def items(state: CoreState) -> list[torch.Tensor]:
-    """All of the storage, as views: given out, so never written again."""
+    """All of the storage, as views: given out, so never written again. Of compact storage a copy."""
     state = _torch_state(state, "items")
+    if state.spec.frames is not None:
+        version = readable(state)
+        with locked(version):
+            return buffer.items(ops, _arrays(version.own(), state._counters), state.spec)
     rows, wide = state.rows, state.wide
     views = []
     for leaf in state.spec.layout.leaves:

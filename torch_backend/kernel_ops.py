@@ -13,9 +13,11 @@ from torch_backend.ops import constant as constant
 from torch_backend.ops import count as count
 from torch_backend.ops import cummax as cummax
 from torch_backend.ops import cumsum as cumsum
+from torch_backend.ops import equal_rows as equal_rows
 from torch_backend.ops import full_like as full_like
 from torch_backend.ops import maximum as maximum
 from torch_backend.ops import minimum as minimum
+from torch_backend.ops import moveaxis as moveaxis
 from torch_backend.ops import mul_wide as mul_wide
 from torch_backend.ops import searchsorted as searchsorted
 from torch_backend.ops import set_at as set_at

@@ -134,6 +134,16 @@ def stack(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(scalars))
 
 
+def equal_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Whether rows are the same."""
+    return (x == y).all(1)
+
+
+def moveaxis(x: torch.Tensor, source: int, destination: int) -> torch.Tensor:
+    """The same numbers in another order, side by side as they are in any other result."""
+    return x.movedim(source, destination).contiguous()
+
+
 def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The 62-bit product."""
     product = a.to(torch.int64) * b

@@ -11,7 +11,7 @@ from functional_rb.ops import Array, Ops
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.ring import Removal, Write
     from functional_rb.trajectories import Marks
     from functional_rb.writers import Writer
 
@@ -123,6 +123,10 @@ class Sampler(Protocol):
         """Take note of a batch about to be written: the storage and `draft.counters.ends` are still the old."""
         ...
 
+    def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
+        """Forget items that go before they are overwritten: `draft.counters.ends` are still the old."""
+        ...
+
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
         """Set priorities float32 [B]."""
         ...
@@ -201,6 +205,9 @@ class SamplerBase:
         return (batch,)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
+        """Nothing is remembered."""
+
+    def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
         """Nothing is remembered."""
 
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:

@@ -11,12 +11,12 @@ from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers import limits
 from functional_rb.samplers.base import SamplerBase
-from functional_rb.samplers.priorities import write_leaves
+from functional_rb.samplers.priorities import clear_leaves, write_leaves
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.ring import Removal, Write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +53,11 @@ class Counted(SamplerBase):
             ones = ops.cast(ops.full_like(write.slots, 1), "float32")
             write_leaves(ops, draft, write.slots, ones, write.live)
             limits.renew(ops, draft, write, self.max_times_sampled)
+
+    def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
+        """What is gone may not be drawn."""
+        if self.max_times_sampled is not None:
+            clear_leaves(ops, draft, removal)
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether so many are stored, and some may be drawn."""

@@ -13,7 +13,7 @@ from functional_rb.samplers.weights import stored_value
 
 if TYPE_CHECKING:
     from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.ring import Removal, Write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +101,12 @@ def raise_peak(ops: Ops, draft: Draft, values: Array, live: Array | None) -> Non
     if live is not None:
         bits = ops.where(live, bits, ops.full_like(bits, 0))
     draft.counters = draft.counters.replace(peak=ops.maximum(draft.counters.peak, ops.cummax(bits)[-1]))
+
+
+def clear_leaves(ops: Ops, draft: Draft, removal: Removal) -> None:
+    """Let leaves of the tree be zero where items go."""
+    nothing = ops.cast(ops.full_like(removal.slots, 0), "float32")
+    write_leaves(ops, draft, removal.slots, nothing, removal.gone)
 
 
 def write_leaves(

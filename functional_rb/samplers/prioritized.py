@@ -11,13 +11,13 @@ from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers import limits
 from functional_rb.samplers.base import LEAST_CHANCE, Batch, Drawn, check_bools
-from functional_rb.samplers.priorities import Priorities, raise_peak, write_leaves
+from functional_rb.samplers.priorities import Priorities, clear_leaves, raise_peak, write_leaves
 from functional_rb.samplers.weights import importance_weights
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.ring import Removal, Write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +89,10 @@ class Prioritized(Priorities):
         # this, and to serve that it would copy the tree.
         raise_peak(ops, draft, sum_tree.get_leaves(ops, draft.known_tree, write.slots), write.live)
         limits.renew(ops, draft, write, self.max_times_sampled)
+
+    def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
+        """What is gone has no priority."""
+        clear_leaves(ops, draft, removal)
 
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
         """Set the tree's leaves."""

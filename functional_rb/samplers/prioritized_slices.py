@@ -19,7 +19,7 @@ from functional_rb.windows import Lanes
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.ring import Removal, Write
 
 VALUE = "value"
 """float32 [capacity], the priority of each step to the power alpha, also of those where no slice begins."""
@@ -83,6 +83,11 @@ class PrioritizedSlices(Priorities, Trajectories):
         self._show(ops, draft, entries.slots, entries.numbers)
         # Read back, as in `Prioritized.added`.
         raise_peak(ops, draft, ops.take(draft.kept[VALUE], write.slots), write.live)
+
+    def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
+        """Show the tree where slices can begin now."""
+        entries = self.left(ops, draft, removal)
+        self._show(ops, draft, entries.slots, entries.numbers)
 
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
         """Keep them, and show them where a slice begins."""

@@ -10,11 +10,12 @@ from functional_rb import sum_tree
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn
 from functional_rb.samplers.trajectories import Trajectories
+from functional_rb.windows import Entries
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.ring import Removal, Write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +73,13 @@ class Slices(Trajectories):
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Count the windows anew wherever the new steps may have changed them."""
-        entries = self.changed(ops, draft, write)
+        self._count(ops, draft, self.changed(ops, draft, write))
+
+    def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
+        """Count the windows anew where steps go."""
+        self._count(ops, draft, self.left(ops, draft, removal))
+
+    def _count(self, ops: Ops, draft: Draft, entries: Entries) -> None:
         values = ops.cast(entries.numbers, "float32")
         draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, entries.slots, values)
 

@@ -19,7 +19,7 @@ from functional_rb.windows import Entries
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.ring import Removal, Write
 
 COUNT = "count"
 """Counter int32 [1]: how many trajectories, or windows, there are."""
@@ -137,6 +137,17 @@ class SlicesWithoutReplacement(Trajectories):
         if moves is not None:  # now that what lay in the new slot has left it
             deck = decks.rename(ops, deck, moves.old, moves.new, moves.marked)
         deck, count = decks.insert(ops, deck, count, slots, changes.coming)
+        PassKeeper(deck, remaining, count).keep(ops, draft)
+        draft.count(count=count.reshape(1))
+
+    def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
+        """Take out of the deck what is gone; with its oldest step a trajectory may come that had no windows."""
+        keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
+        slots, numbers = self.left(ops, draft, removal)[2:]
+        old = decks.contains(ops, keeper.deck, keeper.count, slots)
+        new, first = numbers > 0, single(ops, slots)
+        deck, remaining, count = decks.remove(ops, *keeper, slots, first & old & ~new)
+        deck, count = decks.insert(ops, deck, count, slots, first & new & ~old)
         PassKeeper(deck, remaining, count).keep(ops, draft)
         draft.count(count=count.reshape(1))
 

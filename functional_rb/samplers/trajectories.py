@@ -16,7 +16,7 @@ from functional_rb.windows import Entries, Lanes, Rule
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.ring import Removal, Write
 
 LARGEST_SETTING = 2**28
 
@@ -120,6 +120,11 @@ class Trajectories(SamplerBase):
         ring = draft.spec.ring
         lanes, n = Lanes(ring, write.after), write.slots.shape[0] // ring.lanes
         return windows.changed(ops, self.rule, lanes, draft.kept[AGE], n, self.by_trajectory)
+
+    def left(self, ops: Ops, draft: Draft, removal: Removal) -> Entries:
+        """The entries of the index that change where steps go."""
+        lanes = Lanes(draft.spec.ring, removal.after)
+        return windows.left(ops, self.rule, lanes, draft.kept[AGE], removal.slots, self.by_trajectory)
 
     def cut(
         self,

@@ -18,7 +18,7 @@ from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, add_pas
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.ring import Removal, Write
 
 NEXT, END = "next", "end"
 """Counters int32 [lanes] without shuffling: where the pass goes on, and where it ends, as coordinates."""
@@ -95,11 +95,19 @@ class WithoutReplacement(SamplerBase):
         deck, count = decks.insert(ops, deck, count, write.slots, marked)
         PassKeeper(deck, remaining, count).keep(ops, draft)
 
-    def _note_emptied(self, ops: Ops, draft: Draft, write: Write) -> None:
-        """A pass of which all that was left is overwritten now is done."""
+    def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
+        """What is gone leaves the deck, drawn or not."""
+        if not self.shuffle:
+            self._note_emptied(ops, draft, removal)
+            return
+        keeper = PassKeeper.of(draft, draft.size(ops))
+        PassKeeper(*decks.remove(ops, *keeper, removal.slots, removal.gone)).keep(ops, draft)
+
+    def _note_emptied(self, ops: Ops, draft: Draft, change: Write | Removal) -> None:
+        """A pass of which all that was left goes now is done."""
         more, limit = draft.counters.more, draft.spec.ring.limit
         before = _left(ops, draft.counters.ends, more[NEXT], more[END], limit)[1]
-        after = _left(ops, write.after, more[NEXT], more[END], limit)[1]
+        after = _left(ops, change.after, more[NEXT], more[END], limit)[1]
         emptied = (ops.cumsum(before)[-1] > 0) & (ops.cumsum(after)[-1] == 0)
         draft.count(passes=add_passes(ops, more[PASSES], emptied))
 

@@ -1,0 +1,189 @@
+"""Frames: the observations of successive steps, stored once each in a ring beside the items.
+
+A *frame* is what there is of one observation: of each compacted leaf its value, or the newest part of a stack. Each
+lane has a ring of its own for them, longer than that of its items; a frame's coordinate is its number modulo
+`Chain.limit`. Of every item it is kept at which coordinate the newest frame of its observation lies (`AT`). The k
+frames of a stack end there; the newest frame of its next observation is the following one, or, where that shares
+nothing with the observation itself, lies `Chain.depth` further on. How frames come to be shared says `frame_writes`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb import layout, ring
+from functional_rb.kept import KeptArray
+from functional_rb.layout import KEPT_AS, Layout
+from functional_rb.nest import Path
+from functional_rb.ops import Array, Ops
+from functional_rb.ring import INT32_MAX, Ring
+
+if TYPE_CHECKING:
+    from functional_rb.draft import Draft
+    from functional_rb.specs import ArraySpec
+
+AT = "frame_at"
+"""int32 [capacity], twice the coordinate of the newest frame of each item's observation, and 1 more after a jump."""
+ROWS, WIDE = "frames", "frames_{}"
+"""The frames, laid out as items are: int32 [lanes * room, words], and an array for each wide leaf."""
+CURSOR = "frame_cursor"
+"""Counter int32 [lanes]: the coordinate of each lane's next frame."""
+COORDINATES = 2**30
+"""Twice a coordinate is an int32."""
+
+
+def most_frames(lanes: int) -> int:
+    """How many frames a lane may have room for: coordinates go around the ring several times."""
+    return min(COORDINATES // 4, INT32_MAX // lanes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """A leaf whose frames are stored instead of it.
+
+    Attributes:
+        path: in the item.
+        leaf: its position among the item's leaves.
+        following: the position of the leaf that has its next value; None if none has.
+        depth: how many frames it is a stack of; 1 if it is a frame itself.
+        axis: of the stack, not negative.
+        shape: of a frame.
+        dtype: its name.
+    """
+
+    path: Path
+    leaf: int
+    following: int | None
+    depth: int
+    axis: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, path: Path, spec: ArraySpec, leaf: int, following: int | None, depth: int, axis: int) -> Stack:
+        """For a leaf of a spec."""
+        axis = axis % len(spec.shape) if depth > 1 else 0
+        shape = spec.shape[:axis] + spec.shape[axis + 1 :] if depth > 1 else spec.shape
+        return cls(path, leaf, following, depth, axis, shape, spec.dtype)
+
+    def split(self, ops: Ops, leaf: Array) -> Array:
+        """Stacks [n, *leaf's shape] as frames [n, depth, *shape]."""
+        if self.depth == 1:
+            return leaf[:, None]
+        return ops.moveaxis(leaf, self.axis + 1, 1) if self.axis else leaf
+
+    def joined(self, ops: Ops, frames: Array) -> Array:
+        """And back, from frames [n * depth, *shape]."""
+        if self.depth == 1:
+            return frames
+        stacks = frames.reshape(-1, self.depth, *self.shape)
+        return ops.moveaxis(stacks, 1, self.axis + 1) if self.axis else stacks
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """Which leaves are stored as frames, and the lanes' rings of these.
+
+    Attributes:
+        stacks: the leaves; either all of them have next values or none has.
+        items: the rings of the items.
+        room: frames of a lane.
+    """
+
+    stacks: tuple[Stack, ...]
+    items: Ring
+    room: int
+    layout: Layout = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Lay out a frame."""
+        plan = layout.plan(tuple((stack.path, stack.shape, stack.dtype) for stack in self.stacks))
+        object.__setattr__(self, "layout", plan)
+
+    @property
+    def depth(self) -> int:
+        """Frames of the deepest stack: so many are written where nothing can be shared."""
+        return max(stack.depth for stack in self.stacks)
+
+    @property
+    def paired(self) -> bool:
+        """Whether leaves have next values."""
+        return self.stacks[0].following is not None
+
+    @property
+    def limit(self) -> int:
+        """Coordinates lie below this number, a multiple of the room."""
+        return COORDINATES // self.room * self.room
+
+    @property
+    def most(self) -> int:
+        """Most frames that a step takes."""
+        return 2 * self.depth if self.paired else self.depth
+
+    @property
+    def leaves(self) -> frozenset[int]:
+        """The positions of all leaves that are rebuilt."""
+        return frozenset(k for stack in self.stacks for k in (stack.leaf, stack.following) if k is not None)
+
+    def kept(self) -> dict[str, KeptArray]:
+        """The frames, and where those of each item are."""
+        total = self.items.lanes * self.room
+        kept = {AT: KeptArray((self.items.capacity,)), ROWS: KeptArray((total, self.layout.row_words))}
+        for k, leaf in enumerate(self.layout.wide):
+            kept[WIDE.format(k)] = KeptArray((total, *leaf.shape), KEPT_AS.get(leaf.dtype, leaf.dtype))
+        return kept
+
+    def counters(self) -> tuple[tuple[str, int], ...]:
+        """Where the lanes' next frames go."""
+        return ((CURSOR, self.items.lanes),)
+
+    def slots(self, lane: Array, coordinate: Array) -> Array:
+        """Where frames lie."""
+        place = coordinate % self.room
+        return place if self.items.lanes == 1 else lane * self.room + place
+
+
+def read(ops: Ops, draft: Draft, slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
+    """The rebuilt leaves at some positions, [n, *shape], of the items in slots int32 [n]."""
+    chain = draft.spec.frames
+    if chain is None or chain.leaves.isdisjoint(wanted):
+        return {}
+    lane, at = slots // chain.items.length, ops.take(draft.kept[AT], slots)
+    newest = at >> 1
+    found = {}
+    own = [k for k, stack in enumerate(chain.stacks) if stack.leaf in wanted]
+    for k, leaf in rebuilt(ops, draft, chain, own, lane, newest):
+        found[chain.stacks[k].leaf] = leaf
+    following = [k for k, stack in enumerate(chain.stacks) if stack.following in wanted]
+    if following:
+        ahead = 1 if chain.depth == 1 else 1 + (at & 1) * (chain.depth - 1)
+        newest = ring.advance(ops, newest, ahead, chain.limit)
+        for k, leaf in rebuilt(ops, draft, chain, following, lane, newest):
+            position = chain.stacks[k].following
+            assert position is not None
+            found[position] = leaf
+    return found
+
+
+def rebuilt(
+    ops: Ops, draft: Draft, chain: Chain, chosen: Sequence[int], lane: Array, newest: Array
+) -> Iterable[tuple[int, Array]]:
+    """Some stacks [n, *leaf's shape], with their place in the chain; newest frames are at int32 [n] of lanes [n]."""
+    for depth in sorted({chain.stacks[k].depth for k in chosen}):
+        some = tuple(k for k in chosen if chain.stacks[k].depth == depth)
+        coordinate = newest
+        if depth > 1:
+            back = depth - 1 - ops.arange(depth, like=newest)
+            coordinate = ring.retreat(ops, newest[:, None], back, chain.limit)
+        slots = chain.slots(lane if depth == 1 else lane[:, None], coordinate).reshape(-1)
+        wide = [wides(draft, chain)[own] for k in some if (own := chain.layout.leaves[k].wide) is not None]
+        frames = layout.read(ops, chain.layout.part(some), draft.kept[ROWS], wide, slots)
+        for k, leaf in zip(some, frames, strict=True):
+            yield k, chain.stacks[k].joined(ops, leaf)
+
+
+def wides(draft: Draft, chain: Chain) -> list[Array]:
+    """The arrays of wide frames."""
+    return [draft.kept[WIDE.format(k)] for k in range(len(chain.layout.wide))]
