@@ -102,16 +102,21 @@ def test_as_the_plain_layout(name: str, roomy: bool, rng: Rng) -> None:
     (kind, compact), lanes, length = LAYOUTS[name], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
     capacity = length * (lanes or 1)
     if roomy:  # each step may be an episode of its own
-        compact = dataclasses.replace(compact, spare=(kind.depth + 1) * capacity)
+        compact = dataclasses.replace(compact, spare=2 * kind.depth * capacity)
     elif rng.random() < 0.5:
         compact = dataclasses.replace(compact, spare=pick(rng, [0, 3, capacity]))
     sampler = random_sampler(rng, kind, lanes, length)
     plain = frb.BufferSpec(nested(kind.item), capacity, sampler, lanes=lanes)
     spec = dataclasses.replace(plain, compact=compact)
-    record = Record(kind, length, ((),) * (lanes or 1), first_step(rng, plain))
+    record = Record(kind, length, ((),) * (lanes or 1), first_step(rng, plain), room_of(name, spec))
     story = Roomy if roomy else walks.Story
     bits = bool(rng.random() < 0.5)
     walks.tell(rng, [pick(rng, VARIANTS)], spec, plain, record, stored_leaves, ON_TORCH, 25, bits=bits, story=story)
+
+
+def room_of(name: str, spec: frb.BufferSpec) -> walks.Room:
+    """For the frames of a layout."""
+    return walks.room_for(LAYOUTS[name][0], spec, {"s": "after/s"} if name == "next by name" else None)
 
 
 class Roomy(walks.Story):
@@ -137,7 +142,7 @@ def test_from_one_backend_to_the_other(name: str, rng: Rng) -> None:
     (kind, compact), (sampler, lanes) = LAYOUTS[name], ON_BOTH[name]
     plain = frb.BufferSpec(nested(kind.item), 14, sampler, lanes=lanes)
     spec = dataclasses.replace(plain, compact=compact)
-    record = Record(kind, plain.ring.length, ((),) * (lanes or 1))
+    record = Record(kind, plain.ring.length, ((),) * (lanes or 1), room=room_of(name, spec))
     walks.tell(rng, ["jax", "torch"], spec, plain, record, stored_leaves, ON_JAX, 20)
 
 
@@ -150,11 +155,10 @@ class Shrinking(Ring):
     sizes: Sequence[int] = ()
 
     def put(self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], words: Any) -> dict[int, Stored]:
-        """What went as others came was never there."""
+        """What goes as others come was there for a moment: its priority was judged."""
         made = super().put(law, rows, mask, words)
         self.lanes = [lane[len(lane) - size :] for lane, size in zip(self.lanes, self.sizes, strict=True)]
-        stored = {step.id for step in self.steps()}
-        return {row: step for row, step in made.items() if step.id in stored}
+        return made
 
 
 class CompactHistory(History):
@@ -262,10 +266,11 @@ def test_n_steps_of_compact_items(rng: Rng) -> None:
     spec = dataclasses.replace(plain, compact=compact, transforms=frb.n_step(n, gamma, **kind.settings))
 
     def expected(record: Record, handle: int) -> tuple[walks.Leaves, walks.Leaves]:
-        lane, place = record.places()[handle]
+        lane, place = record.places[handle]
         return walks.n_step(kind, walks.window(record.live(lane), place, n), gamma)
 
-    record = Record(kind, length, ((),) * (lanes or 1), first_step(rng, plain))
+    room = walks.room_for(kind, spec, nexts and {"s": "after/s"})
+    record = Record(kind, length, ((),) * (lanes or 1), first_step(rng, plain), room)
     walks.tell(rng, [pick(rng, VARIANTS)], spec, plain, record, expected, ON_TORCH, 25)
 
 

@@ -163,7 +163,7 @@ class Relabelled(Story):
 
     def expected(self, record: Record, handle: int, goal_index: int | None) -> tuple[walks.Leaves, walks.Leaves]:
         """The item and the extras of n steps, if a step's goal is used instead."""
-        kind, task, places = self.kind, self.task, record.places()
+        kind, task, places = self.kind, self.task, record.places
         lane, place = places[handle]
         live = record.live(lane)
         steps = walks.window(live, place, self.n or 1)
@@ -199,7 +199,8 @@ def tell(
     if settings["n"]:
         transforms.append(frb.n_step(settings["n"], settings["gamma"], **task.kind.settings))
     spec = dataclasses.replace(plain, transforms=tuple(transforms))
-    record = Record(task.kind, plain.ring.length, ((),) * (plain.lanes or 1), first_step(rng, plain))
+    room = None if plain.compact is None else walks.room_for(task.kind, plain)
+    record = Record(task.kind, plain.ring.length, ((),) * (plain.lanes or 1), first_step(rng, plain), room)
     walks.tell(rng, variants, spec, None, record, lambda record, handle: ({}, {}), shapes, steps, story=story)
 
 
@@ -254,7 +255,7 @@ def filled(backend: Backend, lanes: list[str], transforms: Any) -> tuple[Any, li
     leaves = {path: leaf.astype(task.kind.item[path].dtype) for path, leaf in leaves.items()} | {"done": marks}
     state, record = backend.add(state, leaves), record.written(leaves, None)
     episodes: dict[tuple[int, int], list[int]] = {}
-    for handle, (lane, place) in record.places().items():
+    for handle, (lane, place) in record.places.items():
         episodes.setdefault((lane, record.live(lane)[place].episode), []).append(handle)
     return state, list(episodes.values())
 

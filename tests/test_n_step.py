@@ -51,7 +51,7 @@ KINDS = {
     "rows": Kind(ROW | {"done": FLAG}, nexts=("next_obs", "done")),
     "rows of two rewards": Kind(ROW | {"reward": PAIR, "done": FLAG}, nexts=("next_obs", "done")),
     "rows of doubles": Kind(
-        ROW | {"reward": frb.Unbounded((2,), "float64"), "next_obs": frb.Unbounded((2,), "float64"), "done": FLAG},
+        ROW | {"done": FLAG} | dict.fromkeys(["reward", "obs", "next_obs"], frb.Unbounded((2,), "float64")),
         nexts=("next_obs", "done"),
     ),
     "rows of halves": Kind(ROW | {"reward": frb.Unbounded((), "float16"), "done": FLAG}, nexts=("next_obs", "done")),
@@ -143,7 +143,7 @@ def tell(
     record = Record(kind, plain.ring.length, ((),) * lanes, first_step(rng, plain))
 
     def expected(record: Record, handle: int) -> tuple[Leaves, Leaves]:
-        lane, place = record.places()[handle]
+        lane, place = record.places[handle]
         return walks.n_step(kind, walks.window(record.live(lane), place, n), gamma)
 
     walks.tell(rng, variants, spec, plain, record, expected, shapes, steps)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import counters, nest
+from functional_rb import nest
 from tests import backends
 from tests.backends import Backend
 from tests.histories import Rng, Shapes, beginning_at, pick
@@ -279,14 +279,14 @@ class Record:
         length: how many steps a lane holds.
         lanes: the steps, the oldest first.
         first: the number of each lane's first step.
-        sizes: how many steps each lane holds, if it may be fewer than its length.
+        room: for the frames of a lane, if they are stored apart.
     """
 
     kind: Kind
     length: int
     lanes: tuple[Lane, ...]
     first: int = 0
-    sizes: tuple[int, ...] | None = None
+    room: Room | None = None
 
     def written(self, leaves: Leaves, mask: Array | None) -> Record:
         """After a batch, leaves [T, lanes, *shape]."""
@@ -310,9 +310,14 @@ class Record:
 
     def live(self, lane: int) -> Lane:
         """The newest of a lane."""
-        count = len(self.lanes[lane])
-        stored = min(count, self.length) if self.sizes is None else self.sizes[lane]
-        return self.lanes[lane][count - stored :]
+        return self.live_lanes[lane]
+
+    @functools.cached_property
+    def live_lanes(self) -> tuple[Lane, ...]:
+        """Of all lanes."""
+        if self.room is None:
+            return tuple(lane[-self.length :] for lane in self.lanes)
+        return tuple(lane[max(0, len(lane) - self.length, lost_frames(self, lane)) :] for lane in self.lanes)
 
     @property
     def size(self) -> int:
@@ -325,6 +330,7 @@ class Record:
         turn, place = divmod((self.first + k) % limit, self.length)
         return (turn * len(self.lanes) + lane) * self.length + place
 
+    @functools.cached_property
     def places(self) -> dict[int, tuple[int, int]]:
         """Of all that is stored, by handle: the lane, and the place in `live(lane)`."""
         found = {}
@@ -336,8 +342,63 @@ class Record:
 
     def stored(self, handle: int) -> Step:
         """What lies under a handle."""
-        lane, place = self.places()[handle]
+        lane, place = self.places[handle]
         return self.live(lane)[place]
+
+
+# Frames.
+
+
+class Room(NamedTuple):
+    """For the frames of a lane, with which steps share what they can.
+
+    Attributes:
+        frames: how many there is room for.
+        pairs: the leaves that are stored as frames, and of each the leaf of its next value, or None for all.
+    """
+
+    frames: int
+    pairs: tuple[tuple[str, str | None], ...]
+
+
+def room_for(kind: Kind, spec: frb.BufferSpec, pairs: Mapping[str, str | None] | None = None) -> Room:
+    """As the documentation of `Compact` has it; pairs are found by their names, if not given."""
+    if pairs is None:
+        item = kind.item
+        after = {path[5:]: path for path in item if path.startswith(("next/", "next_"))}
+        pairs = {own: path for own, path in after.items() if own in item and item[own] == item[path]}
+        pairs = pairs or dict.fromkeys(kind.stacks)
+    length, depth = spec.ring.length, kind.depth
+    spare = spec.compact.spare
+    share = math.ceil(length / 32) + 2 * depth if spare is None else max(math.ceil(spare / spec.ring.lanes), 2 * depth)
+    return Room(length + share, tuple(pairs.items()))
+
+
+def lost_frames(record: Record, lane: Lane) -> int:
+    """How many of a lane's steps, the oldest, have lost some of their frames."""
+    kind, room = record.kind, record.room
+    assert room is not None
+    paired = room.pairs[0][1] is not None
+
+    def frames(step: Step | None, path: str) -> list[bytes]:
+        """The oldest first; an empty lane has nothing but zeros."""
+        count, axis = kind.stacks.get(path, (1, 0))
+        leaf = np.zeros(kind.item[path].shape, kind.item[path].dtype) if step is None else step.leaves[path]
+        return [part.tobytes() for part in (np.moveaxis(leaf, axis, 0) if count > 1 else leaf[None])]
+
+    end, oldest, before = 0, [], None
+    for step in lane:
+        shared = all(
+            frames(before, after or own)[not after :] == frames(step, own)[: None if after else -1]
+            for own, after in room.pairs
+        )
+        end += (0 if paired else 1) if shared else kind.depth
+        oldest.append(end - kind.depth)
+        if paired:
+            moved = all(frames(step, own)[1:] == frames(step, after or own)[:-1] for own, after in room.pairs)
+            end += 1 if moved else kind.depth
+        before = step
+    return sum(number < end - room.frames for number in oldest)
 
 
 # Walks.
@@ -488,14 +549,6 @@ class Story:
         for k in some if len(self.kept) % 2 else reversed(some):
             self.check(*self.kept[k])
 
-    def shrunk(self, backend: Backend, state: Any, before: Record, after: Record) -> Record:
-        """Compact storage may hold fewer, but what has gone does not come back. How many, the buffer says."""
-        sizes = counters.read(self.spec, backend.numpy(state.counters)).ends.sizes.tolist()
-        for e, size in enumerate(sizes):
-            new = len(after.lanes[e]) - len(before.lanes[e])
-            assert min(new, 1) <= size <= min(after.length, len(before.live(e)) + new)
-        return dataclasses.replace(after, sizes=tuple(sizes))
-
     def each(self, function: Callable[[Any], Any], *states: Any) -> list[Any]:
         """Of both states."""
         return [state and function(state) for state in states]
@@ -516,11 +569,9 @@ class Story:
         rows = lead or (1,)
         companions = [None if x is None else backend.array(x.reshape(rows)) for x in (mask, priorities)]
         state, plain = self.each(lambda x: backend.add(x, given, *companions), state, plain)
-        before, record = record, record.written(leaves, mask)
-        if self.spec.compact is not None:
-            record = self.shrunk(backend, state, before, record)
-            if plain is not None and int(backend.rb.size(plain)) != record.size:
-                plain = None
+        record = record.written(leaves, mask)
+        if plain is not None and int(backend.rb.size(plain)) != record.size:
+            plain = None  # what is compact may hold less
         self.keep(backend, state, plain, record)
 
     def sample(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
@@ -590,7 +641,7 @@ class Story:
     def check(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
         """All that is stored, by handle and as arrays."""
         rb, stored = backend.rb, record.items if isinstance(record, Pending) else record
-        handles = np.array(list(stored.places()), np.int32)
+        handles = np.array(list(stored.places), np.int32)
         assert int(rb.size(state)) == handles.size
         assert int(rb.rejected(state)) == 0
         if plain is not None:
