@@ -1,4 +1,4 @@
-"""Run the measurements: `python -m benchmarks [all|compare|memory|scaling|slices|gpu] [--quick] [--out DIR]`."""
+"""Run the measurements, all or one part of them: `python -m benchmarks [PART] [--quick] [--out DIR]`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import atari, group_report, n_step, report
 from benchmarks.compare import Effort, accelerated_backends, compare
 from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
 from benchmarks.scaling import CAPACITIES, as_json, scaling
 from benchmarks.slices import GROUPS, capacities_around, slices
-from benchmarks.workload import SliceWorkload, Workload
+from benchmarks.workload import NStepWorkload, SliceWorkload, Workload
 
-PARTS = ("compare", "memory", "scaling", "slices", "gpu")
+PARTS = ("compare", "memory", "scaling", "slices", "n_step", "atari", "gpu")
+# Written to files of their own, so that measuring them anew leaves the other figures as they are.
+APART = ("n_step", "atari")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,13 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     effort = Effort(rounds=options.rounds or (20 if options.quick else 300), burst=25)
     options.out.mkdir(parents=True, exist_ok=True)
     started, others = time.perf_counter(), OtherWork()
-    found: dict[str, Any] = {
-        "machine": machine(),
-        "versions": versions(),
-        "workload": asdict(work),
-        "effort": {**asdict(effort), "quick": options.quick, "torch_threads": options.torch_threads},
-    }
-    print(", ".join(f"{name} {value}" for name, value in (found["machine"] | found["versions"]).items()))
+    here: dict[str, Any] = {"machine": machine(), "versions": versions()}
+    asked = {"quick": options.quick, "torch_threads": options.torch_threads}
+    found: dict[str, Any] = {**here, "workload": asdict(work), "effort": {**asdict(effort), **asked}}
+    print(", ".join(f"{name} {value}" for name, value in (here["machine"] | here["versions"]).items()))
     print(f"{effort.rounds} rounds of bursts of {effort.burst}, {work.capacity:,} items")
 
     if "compare" in parts:
@@ -64,10 +63,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         capacities = capacities_around(slice_work, quick=options.quick)
         sequences = slices(slice_work, turns, capacities, groups=GROUPS, say=_say)
         found["slices"] = {"effort": asdict(turns), **sequences.as_json()}
-        report.draw_slices(sequences, options.out / "slices.png")
-        text = report.slices_text(sequences)
+        group_report.draw_groups(sequences, options.out / "slices.png")
+        text = group_report.slices_text(sequences)
         (options.out / "slices.md").write_text(f"# Sampling slices of episodes\n\n{text}\n")
         print(f"\n{text}")
+    if "n_step" in parts:
+        turns = Effort(max(5, effort.rounds // 4), burst=10)
+        n_step_work = NStepWorkload(capacity=options.capacity)
+        capacities = capacities_around(n_step_work, quick=True)
+        returns = n_step.n_step(n_step_work, turns, capacities, groups=n_step.GROUPS, say=_say)
+        group_report.draw_groups(returns, options.out / "n_step.png", ("add", "sample", "step"))
+        text = group_report.n_step_text(returns)
+        (options.out / "n_step.md").write_text(f"# Sampling n-step transitions\n\n{text}\n")
+        print(f"\n{text}")
+        path = options.out / "n_step.json"
+        _write(path, {**here, "effort": {**asdict(turns), **asked}, **returns.as_json(), "other_work": others.share()})
+    if "atari" in parts:
+        turns = Effort(max(5, effort.rounds // 4), burst=10)
+        sections = [
+            atari.atari(observations, turns, groups=groups, say=_say)
+            for observations, groups in atari.sized(options.capacity // (100 if options.quick else 10))
+        ]
+        group_report.draw_observations(sections, options.out / "atari.png")
+        text = group_report.observations_text(sections)
+        (options.out / "atari.md").write_text(f"# Storing no observation twice\n\n{text}\n")
+        print(f"\n{text}")
+        told = [section.as_json() for section in sections]
+        path = options.out / "atari.json"
+        _write(path, {**here, "effort": {**asdict(turns), **asked}, "sections": told, "other_work": others.share()})
     if "gpu" in parts:
         backends = accelerated_backends()
         if backends:
@@ -82,10 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found["other_work"] = others.share()
     if (found["other_work"] or 0.0) > 0.1:
         print(f"\nCAUTION: other processes took {found['other_work']:.0%} of a core; measure again when it is quiet")
-    path = options.out / "results.json"
-    path.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"\n{time.perf_counter() - started:.0f} s; results in {path}")
+    if set(parts) - set(APART):
+        _write(options.out / "results.json", found)
+    print(f"\n{time.perf_counter() - started:.0f} s; results in {options.out}")
     return 0
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

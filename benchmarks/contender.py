@@ -15,7 +15,9 @@ Sampler = Literal["uniform", "prioritized"]
 Sequencing = Literal[
     "slices", "window slices", "prioritized slices", "slices without replacement", "without replacement", "queue"
 ]
-AnySampler = Sampler | Sequencing
+# The groups of the sections `n_step` and `atari`: what a sample is made of.
+Reading = Literal["n-step", "frames", "observations"]
+AnySampler = Sampler | Sequencing | Reading
 Operation = Literal["add", "sample", "update", "step"]
 
 OPERATIONS: tuple[Operation, ...] = ("add", "sample", "update", "step")
@@ -68,12 +70,10 @@ class Contender(abc.ABC):
         return indices
 
 
-class SliceContender(Contender):
-    """A contender of the section `slices`, where an add, a sample and an update follow one another."""
+class TurnContender(Contender):
+    """A contender of the sections where an add, a sample and an update follow one another."""
 
-    steps: int  # how many steps the last sample held: some peers draw fewer than they were asked for
-
-    def __init__(self, name: str, backend: Backend, sampler: Sequencing) -> None:
+    def __init__(self, name: str, backend: Backend, sampler: AnySampler) -> None:
         super().__init__(name, backend, sampler)
         self.operations = ("add", "sample", "update") if sampler == "prioritized slices" else ("add", "sample")
         self.drawn = deque(maxlen=1)
@@ -81,6 +81,16 @@ class SliceContender(Contender):
     def update(self) -> None:
         """Not among its operations, unless it overrides this."""
         raise TypeError(f"{self.name} has no priorities")
+
+    def held_bytes(self) -> int | None:
+        """Bytes of what it stores; none where that is not asked."""
+        return None
+
+
+class SliceContender(TurnContender):
+    """A contender that draws windows of steps."""
+
+    steps: int  # how many steps the last sample held: some peers draw fewer than they were asked for
 
 
 @dataclass(frozen=True)

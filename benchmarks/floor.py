@@ -8,16 +8,18 @@ from itertools import cycle
 import numpy as np
 
 from benchmarks.contender import Backend, Contender
-from benchmarks.workload import ROW_WORDS, Workload
+from benchmarks.workload import ROW_WORDS, ObservationWorkload, Workload
 
 NAME = "bare gather"
+DISTINCT = "bare gather, each frame once"
+NUMPY = "bare gather, NumPy"
 
 
 class Gather(Contender):
     """Gathers random rows of an int32 [capacity, ROW_WORDS] table."""
 
-    def __init__(self, backend: Backend, gather: Callable[[], None]) -> None:
-        super().__init__(NAME, backend, "uniform")
+    def __init__(self, backend: Backend, gather: Callable[[], None], name: str = NAME) -> None:
+        super().__init__(name, backend, "uniform")
         self.operations = ("sample",)
         self._gather = gather
 
@@ -61,6 +63,45 @@ def torch_floor(work: Workload, device: str = "cpu", length: int = 1) -> Gather:
         synchronize()
 
     return Gather("torch", gather)
+
+
+def observation_floor(
+    work: ObservationWorkload, backend: Backend, table: np.ndarray, *, distinct: bool = False
+) -> Gather:
+    """A take of the frames of a batch from `table`, jitted on JAX."""
+    name = DISTINCT if distinct else NAME
+    if backend == "jax":
+        import jax
+        import jax.numpy as jnp
+
+        take = jax.jit(lambda frames, rows: frames.at[rows].get(mode="clip"))
+        stored = jnp.asarray(table)
+        drawn = cycle([jnp.asarray(rows) for rows in work.rows(distinct=distinct)])
+
+        def take_frames() -> None:
+            jax.block_until_ready(take(stored, next(drawn)))
+
+        return Gather("jax", take_frames, name)
+
+    import torch
+
+    frames = torch.as_tensor(table)
+    indices = cycle([torch.as_tensor(rows) for rows in work.rows(distinct=distinct)])
+
+    def gather() -> None:
+        frames.index_select(0, next(indices))
+
+    return Gather("torch", gather, name)
+
+
+def numpy_floor(work: ObservationWorkload, table: np.ndarray) -> Gather:
+    """The same take in NumPy, for peers that know nothing else."""
+    indices = cycle(work.rows())
+
+    def gather() -> None:
+        table.take(next(indices), axis=0)
+
+    return Gather("torch", gather, NUMPY)
 
 
 def _table(work: Workload) -> np.ndarray:

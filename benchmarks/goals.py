@@ -12,6 +12,9 @@ from benchmarks.measure import Spread, Timings, ratios
 
 Verdict = Literal["pass", "MISSED", "not run", ""]
 
+CAT_FRAMES = "torchrl CatFrames"
+TORCHRL_PLAIN = "torchrl plain"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -93,6 +96,51 @@ def slice_comparisons() -> list[Comparison]:
         if sampler != "queue"  # there is no choice in it, so no gather either
     )
     return table
+
+
+def n_step_comparisons(backend: Backend, *, lanes: int) -> list[Comparison]:
+    """Every comparison of a group of the section `n_step`, in its order; they are for information."""
+
+    def both(top: str, bottom: str = ours.NAME) -> list[Comparison]:
+        # Work that one of them does in an add, another does in a sample: the step tells.
+        return [Comparison(backend, "n-step", operation, top, bottom) for operation in ("add", "sample", "step")]
+
+    table: list[Comparison] = []
+    if backend == "torch":
+        table += both("torchrl")
+        table += both("torchrl", ours.AT_ADD)
+        if lanes == 1:
+            table += both("cpprb")
+            table += both("cpprb", ours.AT_ADD)
+    table += both(ours.NAME, ours.ONE_STEP)  # the price of the transform
+    table += both(ours.AT_ADD, ours.ONE_STEP)
+    table.append(Comparison(backend, "n-step", "sample", ours.NAME, floor.NAME))
+    return table
+
+
+def observation_comparisons(backend: Backend, sampler: AnySampler) -> list[Comparison]:
+    """Every comparison of a group of the section `atari`, in its order."""
+
+    def both(top: str) -> list[Comparison]:
+        return [Comparison(backend, sampler, operation, top) for operation in ("add", "sample")]
+
+    bound = 2.0 if sampler == "frames" else None
+    table = [Comparison(backend, sampler, "sample", ours.NAME, floor.NAME, at_most=bound)]
+    if sampler == "frames":
+        table.append(Comparison(backend, sampler, "sample", ours.NAME, floor.DISTINCT))
+    table += both(ours.PLAIN)
+    if backend == "torch":
+        peers = (TORCHRL_PLAIN, "cpprb") if sampler == "observations" else (CAT_FRAMES, TORCHRL_PLAIN, "cpprb")
+        for peer in peers:
+            table += both(peer)
+        table.append(Comparison(backend, sampler, "sample", "cpprb", floor.NUMPY))
+    return table
+
+
+def held_at_most(sampler: AnySampler, contender: str) -> float | None:
+    """Bound of the bytes held over those of the items; none is a figure for information."""
+    bounds: dict[AnySampler, float] = {"frames": 1 / 7, "observations": 1 / 2}
+    return bounds.get(sampler) if contender == ours.NAME else None
 
 
 def ratio_of(comparison: Comparison, timings: Timings) -> Spread | None:

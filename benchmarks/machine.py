@@ -42,6 +42,23 @@ class OtherWork:
         return max(0.0, others / (time.perf_counter() - self._wall))
 
 
+def available_bytes() -> int | None:
+    """Memory that can still be taken without swapping; none where the system does not tell."""
+    info = Path("/proc/meminfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def require_memory(needed: int, spare: int = 2**30) -> None:
+    """Raise MemoryError unless `needed` bytes can be taken and `spare` are left: better a missing row than a kill."""
+    available = available_bytes()
+    if available is not None and available < needed + spare:
+        raise MemoryError(f"it needs {needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB are available")
+
+
 def versions() -> dict[str, str | None]:
     """Versions of Python and of every library involved; none where it is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}

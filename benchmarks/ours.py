@@ -11,6 +11,9 @@ from benchmarks.workload import Workload
 
 NAME = "ours"
 IN_PLACE = "ours in place"
+AT_ADD = "ours at add"
+ONE_STEP = "ours 1-step"
+PLAIN = "ours plain"
 
 
 def buffer_spec(work: Workload, sampler: Sampler) -> frb.BufferSpec:

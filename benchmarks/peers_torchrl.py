@@ -1,4 +1,4 @@
-"""torchrl on a LazyTensorStorage: its plain and prioritized buffers, and its samplers of slices."""
+"""torchrl on a LazyTensorStorage: its plain and prioritized buffers, samplers of slices, n-step and stacked frames."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
-from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
+from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from torchrl.data.replay_buffers import samplers
+from torchrl.envs.transforms import CatFrames, MultiStepTransform
 
-from benchmarks.contender import Contender, Sampler, Sequencing, SliceContender
+from benchmarks.contender import AnySampler, Contender, Sampler, Sequencing, SliceContender, TurnContender
 from benchmarks.torch_loop import synchronizer, to_tensors
-from benchmarks.workload import Batch, SliceWorkload, Workload
+from benchmarks.workload import Batch, NStepWorkload, ObservationWorkload, SliceWorkload, Workload
 
 
 class Torchrl(Contender):
@@ -90,6 +91,91 @@ class TorchrlSlices(SliceContender):
         # It keeps a priority for every step and draws slices by that of their first.
         starts = self.drawn[0].view(-1, self._length)[:, 0]
         self._buffer.update_priority(starts, next(self._priorities))
+
+
+class TorchrlNStep(TurnContender):
+    """A buffer whose MultiStepTransform makes n-step returns when steps are added, [environments, time] at a time.
+
+    It holds each step back until n further ones have come, and stores steps, discount and the first reward beside it.
+    """
+
+    def __init__(self, work: NStepWorkload) -> None:
+        super().__init__("torchrl", "torch", "n-step")
+        logging.getLogger("torchrl").setLevel(logging.WARNING)  # it announces every storage
+        self._buffer = ReplayBuffer(
+            storage=LazyTensorStorage(work.capacity, ndim=2),
+            transform=MultiStepTransform(n_steps=work.n, gamma=work.gamma),
+            batch_size=work.sample_size,
+        )
+        for chunk in work.fills():
+            self._buffer.extend(_transitions(chunk))
+        self._batches = cycle([_transitions(batch) for batch in work.adds()])
+
+    def add(self) -> None:
+        self._buffer.extend(next(self._batches))
+
+    def sample(self) -> None:
+        self._buffer.sample()
+
+
+class TorchrlObservations(TurnContender):
+    """A buffer that stores both observations of every transition, whole stacks where there are any."""
+
+    def __init__(self, work: ObservationWorkload, sampler: AnySampler, name: str) -> None:
+        super().__init__(name, "torch", sampler)
+        logging.getLogger("torchrl").setLevel(logging.WARNING)  # it announces every storage
+        self._storage = LazyTensorStorage(work.capacity)
+        self._buffer = self._make_buffer(work)
+        for chunk in work.fills():
+            self._buffer.extend(self._stored(chunk))
+        self._batches = cycle([self._stored(batch) for batch in work.adds()])
+
+    def _make_buffer(self, work: ObservationWorkload) -> ReplayBuffer:
+        return ReplayBuffer(storage=self._storage, sampler=samplers.RandomSampler(), batch_size=work.sample_size)
+
+    def _stored(self, batch: Batch) -> TensorDict:
+        return _transitions(batch)
+
+    def add(self) -> None:
+        self._buffer.extend(next(self._batches))
+
+    def sample(self) -> None:
+        self._buffer.sample()
+
+    def held_bytes(self) -> int:
+        return sum(leaf.nbytes for leaf in self._storage[:].values(include_nested=True, leaves_only=True))
+
+
+class TorchrlCatFrames(TorchrlObservations):
+    """A buffer of single frames, which CatFrames stacks over slices: what its documentation recommends.
+
+    The frame after a step is stored too. Episodes shorter than a stack, and steps with fewer steps before them in
+    their episode than a stack has, are never drawn.
+    """
+
+    def _make_buffer(self, work: ObservationWorkload) -> ReplayBuffer:
+        # Outside an environment it has to be told a reset key, which it does not use here.
+        frames = CatFrames(N=work.stack, dim=-3, in_keys=["frame"], out_keys=["obs"], reset_key="_reset")
+        transform, sampler = frames.make_rb_transform_and_sampler(work.sample_size, end_key=("next", "done"))
+        return ReplayBuffer(storage=self._storage, sampler=sampler, transform=transform, batch_size=work.sample_size)
+
+    def _stored(self, batch: Batch) -> TensorDict:
+        stored = _transitions(batch)
+        frame, after = stored.pop("obs"), stored.pop(("next", "obs"))
+        stored["frame"] = frame[:, -1:].clone()
+        stored["next", "frame"] = after[:, -1:].clone()
+        return stored
+
+
+def _transitions(batch: Batch) -> TensorDict:
+    """A batch in the format that its transforms read; a reward and a flag have an axis of their own there."""
+    steps = to_tensors(batch, "cpu")
+    after = {
+        "obs": steps["next_obs"],
+        "reward": steps["reward"].unsqueeze(-1),
+        "done": steps["done"].unsqueeze(-1),
+    }
+    return TensorDict({"obs": steps["obs"], "action": steps["action"], "next": after}, batch_size=steps["done"].shape)
 
 
 def _slice_sampler(work: SliceWorkload, sampler: Sequencing) -> Any:

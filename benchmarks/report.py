@@ -1,4 +1,4 @@
-"""The printed tables, the JSON file and the charts."""
+"""The printed tables and the charts of the parts `compare`, `memory`, `scaling` and `gpu`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import floor
 from benchmarks.compare import Section
 from benchmarks.measure import Spread
 from benchmarks.memory import Footprint
 from benchmarks.scaling import Point, growth
-from benchmarks.slices import Curve, Group, SliceResult, SliceSection
-from benchmarks.workload import ITEM_BYTES, ROW_WORDS, Workload
+from benchmarks.workload import Workload
 
 
 def table(section: Section) -> str:
@@ -25,9 +23,9 @@ def table(section: Section) -> str:
             (
                 *key,
                 wanted.top,
-                _microseconds(_seconds(section, *key, wanted.top)),
+                microseconds(_seconds(section, *key, wanted.top)),
                 wanted.bottom,
-                _microseconds(_seconds(section, *key, wanted.bottom)),
+                microseconds(_seconds(section, *key, wanted.bottom)),
                 f"{result.ratio.median:.2f}" if result.ratio else "-",
                 f"{result.ratio.q1:.2f} - {result.ratio.q3:.2f}" if result.ratio else "-",
                 wanted.goal,
@@ -57,74 +55,14 @@ def scaling_table(points: Sequence[Point]) -> str:
     for row in growth(points):
         key = (row["backend"], row["sampler"], row["operation"])
         curve = {p.capacity: p.seconds for p in points if (p.backend, p.sampler, p.operation) == key}
-        figures = (_microseconds(curve.get(capacity)) for capacity in capacities)
+        figures = (microseconds(curve.get(capacity)) for capacity in capacities)
         rows.append((key[0], key[1] or "bare gather", key[2], *figures, f"{row['growth']:.2f}"))
     return "\n".join(_aligned(rows))
 
 
-def slices_text(section: SliceSection) -> str:
-    """The section `slices` in Markdown: ratios and medians by the number of stored steps, and who did not run."""
-    work = section.work
-    about = (
-        f"{work.sample_size} slices of {work.length} steps, or {work.sample_size} items where items are drawn; "
-        f"{work.add_size} steps are added before each sample. A step has {ITEM_BYTES} bytes, {ROW_WORDS * 4} as a row "
-        f"of 32-bit words; episodes have 1 to {work.longest} steps."
-    )
-    lines = [about, "", "Time of `compared` over time of `against`, median and quartiles of the rounds' ratios:", ""]
-    lines += _markdown(_slice_ratios(section))
-    lines += ["", "Medians in microseconds:", ""]
-    lines += _markdown(_slice_medians(section))
-    lines += [""]
-    for curve in section.curves:
-        whose = f"{curve.contender} ({_titled(curve.group)})"
-        asked = work.sample_size * (1 if curve.group.sampler == "without replacement" else work.length)
-        lines += [
-            f"- {whose} drew {steps:,} steps where {asked:,} were asked for, with {capacity:,} stored"
-            for capacity, steps in curve.steps.items()
-            if steps != asked and curve.group.sampler != "queue"
-        ]
-    lines += [
-        f"- {missing.name} ({missing.backend}, {missing.sampler}) did not run: {missing.reason}"
-        for missing in section.unavailable
-    ]
-    return "\n".join(lines)
-
-
-def _slice_ratios(section: SliceSection) -> list[Sequence[str]]:
-    sizes = [f"{capacity:,}" for capacity in section.capacities]
-    rows: list[Sequence[str]] = [("group", "operation", "compared", "against", *sizes, "goal", "")]
-    together: dict[tuple[str, str, str, str], list[SliceResult]] = {}
-    for result in section.results:
-        wanted = result.comparison
-        key = (_titled(result.group), wanted.operation, wanted.top, wanted.bottom)
-        together.setdefault(key, []).append(result)
-    for compared, results in together.items():
-        ratios = [result.ratio for result in results]
-        cells = [f"{r.median:.2f} ({r.q1:.2f} - {r.q3:.2f})" if r else "-" for r in ratios]
-        judged = next((result for result in results if result.comparison.goal), None)
-        goal = f"{judged.comparison.goal} at {judged.capacity:,}" if judged else ""
-        verdict = judged.verdict if judged else "" if any(ratios) else "not run"
-        rows.append((*compared, *cells, goal, verdict))
-    return rows
-
-
-def _slice_medians(section: SliceSection) -> list[Sequence[str]]:
-    sizes = [f"{capacity:,}" for capacity in section.capacities]
-    rows: list[Sequence[str]] = [("group", "contender", "operation", *sizes, "growth")]
-    for curve in section.curves:
-        medians = (_microseconds(curve.points.get(capacity)) for capacity in section.capacities)
-        growth = f"{curve.growth:.2f}" if len(curve.points) == len(sizes) else "-"
-        rows.append((_titled(curve.group), curve.contender, curve.operation, *medians, growth))
-    return rows
-
-
-def _titled(group: Group) -> str:
-    return f"{group.backend} {group.sampler}" + ("" if group.lanes == 1 else f", {group.lanes} lanes")
-
-
 def draw_ratios(section: Section, work: Workload, path: Path) -> None:
     """A bar for each comparison with a peer, its quartiles, and a mark where the goal lies."""
-    plt = _pyplot()
+    plt = pyplot()
     shown = [result for result in section.results if result.ratio is not None]
     shown.reverse()  # matplotlib stacks bars from the bottom
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.28 * len(shown)), layout="constrained")
@@ -156,7 +94,7 @@ def draw_ratios(section: Section, work: Workload, path: Path) -> None:
 
 def draw_scaling(points: Sequence[Point], path: Path) -> None:
     """Time over capacity: a panel for each backend and sampler, the bare gather dashed in each."""
-    plt = _pyplot()
+    plt = pyplot()
     backends = sorted({point.backend for point in points})
     samplers = sorted({point.sampler for point in points if point.sampler is not None}, reverse=True)
     figure, grid = plt.subplots(
@@ -181,41 +119,6 @@ def draw_scaling(points: Sequence[Point], path: Path) -> None:
     plt.close(figure)
 
 
-def draw_slices(section: SliceSection, path: Path) -> None:
-    """Time of a sample over the number of stored steps: a panel for each group, a line for each contender."""
-    plt = _pyplot()
-    groups: dict[Group, list[Curve]] = {}
-    for curve in section.curves:
-        if curve.operation == "sample":
-            groups.setdefault(curve.group, []).append(curve)
-    columns = 3
-    rows = max(1, -(-len(groups) // columns))
-    figure, grid = plt.subplots(
-        rows,
-        columns,
-        figsize=(4 * columns, 3.2 * rows),
-        squeeze=False,
-        sharex=True,
-        sharey=True,
-        layout="constrained",
-    )
-    panels = list(grid.flat)
-    for axes, (group, curves) in zip(panels, groups.items(), strict=False):
-        for curve in curves:
-            medians = [(capacity, seconds.median * 1e6) for capacity, seconds in sorted(curve.points.items())]
-            axes.plot(
-                *zip(*medians, strict=True), "--k" if curve.contender == floor.NAME else "-o", label=curve.contender
-            )
-        axes.set(xscale="log", yscale="log", title=_titled(group))
-        axes.set(xlabel="stored steps", ylabel="sample, median (us)")
-        axes.grid(visible=True, alpha=0.3)
-        axes.legend(fontsize=8)
-    for axes in panels[len(groups) :]:
-        axes.set_axis_off()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-
-
 def _curve(axes: Any, points: Sequence[Point], key: tuple[str, str | None, str], label: str, style: str) -> None:
     curve = sorted(
         (point.capacity, point.seconds.median * 1e6)
@@ -234,7 +137,8 @@ def _seconds(section: Section, backend: str, sampler: str, operation: str, name:
     return None
 
 
-def _microseconds(seconds: Spread | None) -> str:
+def microseconds(seconds: Spread | None) -> str:
+    """A median as the tables print it."""
     return "-" if seconds is None else f"{seconds.median * 1e6:.1f}"
 
 
@@ -244,13 +148,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cells).rstrip() for cells in padded]
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(cells)} |" for cells in rows]
-    return [lines[0], f"|{'---|' * len(rows[0])}", *lines[1:]]
-
-
-def _pyplot() -> Any:
-    # Imported when a chart is drawn, without a display.
+def pyplot() -> Any:
+    """Matplotlib without a display, imported when a chart is drawn."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -4,6 +4,7 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 `import jax_backend as rb` or `import torch_backend as rb`.
 """
 
+from functional_rb import ted
 from functional_rb.buffer_spec import BufferSpec, spec_of
 from functional_rb.compact import Compact
 from functional_rb.samplers import (
@@ -57,4 +58,5 @@ __all__ = [
     "her",
     "n_step",
     "spec_of",
+    "ted",
 ]

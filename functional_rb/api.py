@@ -123,7 +123,8 @@ def init(backend: Backend, spec: BufferSpec, device: Any = None, items: Any = No
 
     Raises:
         TypeError: if `spec` is no `BufferSpec`, or the backend lacks a dtype of it, naming the leaf.
-        ValueError: if an `Immutable` buffer gets no items, or more than fit; if a `Reservoir` gets some, as there is no
+        ValueError: if an `Immutable` buffer gets no items, or more than fit, or compact storage (`frb.Compact`) has no
+            room for the observations of all of them; if a `Reservoir` gets some, as there is no
             key to draw by.
 
     Example:
@@ -143,7 +144,9 @@ def init(backend: Backend, spec: BufferSpec, device: Any = None, items: Any = No
     checks.may_start_filled(spec)
     batch = checks.batch(spec, items, backend.convert, None, None)
     checks.fits_at_first(spec, batch.size)
-    return backend.add(state, batch.leaves, batch.size, None, None, None)
+    state = backend.add(state, batch.leaves, batch.size, None, None, None)
+    checks.holds_all(spec, batch.size, backend.known(state, None))
+    return state
 
 
 def add(backend: Backend, state: State, items: Any, mask: Any = None, priorities: Any = None, key: Any = None) -> State:
@@ -273,8 +276,8 @@ def update(backend: Backend, state: State, indices: Any, priorities: Any = None,
 
     Raises:
         TypeError: for a dtype that does not fit.
-        ValueError: for a shape that does not fit, an unknown leaf, priorities for a sampler that has none, or a leaf
-            that tells a sampler of slices where trajectories end.
+        ValueError: for a shape that does not fit, an unknown leaf, priorities for a sampler that has none, a leaf that
+            tells a sampler of slices where trajectories end, or one that compact storage shares between items.
 
     Example:
         >>> spec = frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4, sampler=frb.Prioritized(alpha=1.0))
@@ -331,7 +334,8 @@ def items(backend: Backend, state: State) -> Any:
 
     Returns:
         The item's structure, leaves [capacity, *shape]. The item of handle h lies in row `h % capacity`; rows never
-        written are zero. On torch these are views without a copy, and they never change afterwards.
+        written are zero. On torch these are views without a copy, and they never change afterwards. From compact
+        storage (`frb.Compact`) all items are rebuilt, and rows of which the item is gone are zero.
 
     Example:
         >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from functional_rb import dtypes, nest
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.counters import BASE
+from functional_rb.counters import BASE, read
+from functional_rb.frames import CURSOR
 from functional_rb.samplers.passes import PASSES
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State
@@ -181,6 +182,11 @@ def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> d
         expected, name = spec.leaves[position], spec.names[position]
         if spec.marks is not None:
             spec.marks.check_rewritten(name)
+        if position not in spec.stored:
+            raise ValueError(
+                f"update: leaf {name!r} is stored as frames that other items share (BufferSpec.compact), and cannot be "
+                f"rewritten; leave it out, or leave it out of compact"
+            )
         made[position] = convert(leaf, expected, name)
         if tuple(made[position].shape) != (size, *expected.shape):
             raise ValueError(
@@ -324,6 +330,23 @@ def fits_at_first(spec: BufferSpec, rows: int) -> None:
     if not spec.writer.overwrites and rows > spec.capacity:
         raise ValueError(
             f"init: {rows} items do not fit into a capacity of {spec.capacity}; give BufferSpec(capacity={rows})"
+        )
+
+
+def holds_all(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> None:
+    """Refuse a dataset that has lost items for want of room for their observations, where that is known."""
+    chain = spec.frames
+    if chain is None or spec.writer.overwrites or known is None:
+        return
+    numbers = read(spec, known[0])
+    held = int(numbers.ends.sizes.sum())
+    if held < rows:
+        taken = int(numbers.more[CURSOR].max())
+        spare = (taken - chain.items.length) * chain.items.lanes
+        where = " in a lane" if spec.lanes else ""
+        raise ValueError(
+            f"init: the {rows} items have {taken} different observations{where}, and there is room for {chain.room}, "
+            f"which {held} items fit into; give frb.Compact(spare={spare})"
         )
 
 

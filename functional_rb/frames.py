@@ -178,8 +178,7 @@ def rebuilt(
             back = depth - 1 - ops.arange(depth, like=newest)
             coordinate = ring.retreat(ops, newest[:, None], back, chain.limit)
         slots = chain.slots(lane if depth == 1 else lane[:, None], coordinate).reshape(-1)
-        wide = [wides(draft, chain)[own] for k in some if (own := chain.layout.leaves[k].wide) is not None]
-        frames = layout.read(ops, chain.layout.part(some), draft.kept[ROWS], wide, slots)
+        frames = layout.read_part(ops, chain.layout, draft.kept[ROWS], wides(draft, chain), slots, some)
         for k, leaf in zip(some, frames, strict=True):
             yield k, chain.stacks[k].joined(ops, leaf)
 

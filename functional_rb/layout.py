@@ -54,6 +54,9 @@ class Layout:
 
     leaves: tuple[LeafLayout, ...]
     row_words: int
+    _parts: dict[tuple[int, ...], Layout] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def packed(self) -> tuple[int, ...]:
@@ -68,7 +71,11 @@ class Layout:
 
     def part(self, chosen: tuple[int, ...]) -> Layout:
         """Some of the leaves alone, by their position, lying where they lie; of the wide arrays only theirs."""
-        return self if len(chosen) == len(self.leaves) else _part(self, chosen)
+        if len(chosen) == len(self.leaves):
+            return self
+        if chosen not in self._parts:  # a dict, since torch.compile does not trace functools.cache
+            self._parts[chosen] = _part(self, chosen)
+        return self._parts[chosen]
 
     @property
     def item_bytes(self) -> int:
@@ -76,7 +83,6 @@ class Layout:
         return 4 * self.row_words + sum(leaf.nbytes for leaf in self.wide)
 
 
-@functools.lru_cache(maxsize=1024)
 def _part(layout: Layout, chosen: tuple[int, ...]) -> Layout:
     leaves = [layout.leaves[k] for k in chosen]
     numbers = {leaf.wide: n for n, leaf in enumerate(leaf for leaf in leaves if leaf.wide is not None)}
@@ -135,7 +141,17 @@ def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tupl
         leaves: in the order of the layout.
         like: int32 [B], which gives batch size and device where no leaf does.
     """
+    apart = [(leaves[i], leaf.dtype) for i, leaf in enumerate(layout.leaves) if leaf.wide is not None]
+    wide = tuple(ops.bitcast(x, KEPT_AS[dtype]) if dtype in KEPT_AS else x for x, dtype in apart)
+    return _pack_rows(ops, layout, leaves, like), wide
+
+
+def _pack_rows(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> Array:
     batch = like.shape[0]
+    if ops.native is not None:
+        inside, blank = layout.packed, ops.zeros((batch, layout.row_words), "int32")
+        chosen = [leaves[i] for i in inside]
+        return ops.native.store(layout.part(inside), blank, (), ops.arange(batch, like), None, None, chosen)[0]
     words = []
     tail = []
     for i in layout.packed:
@@ -152,9 +168,7 @@ def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tupl
         tail.append(ops.concat([ops.bitcast(blank, "uint8")] * 2, 1)[:, :padding])
     if tail:
         words.append(ops.bitcast(ops.concat(tail, 1), "int32"))
-    rows = ops.concat(words, 1) if words else nothing
-    apart = [(leaves[i], leaf.dtype) for i, leaf in enumerate(layout.leaves) if leaf.wide is not None]
-    return rows, tuple(ops.bitcast(x, KEPT_AS[dtype]) if dtype in KEPT_AS else x for x, dtype in apart)
+    return ops.concat(words, 1) if words else nothing
 
 
 def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list[Array]:
@@ -182,6 +196,14 @@ def read(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], slots: Ar
     if ops.native is not None:
         return ops.native.read(layout, rows, wide, slots)
     return unpack(ops, layout, ops.take(rows, slots), [ops.take(array, slots) for array in wide])
+
+
+def read_part(
+    ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array, chosen: tuple[int, ...]
+) -> list[Array]:
+    """Some of the leaves alone, by their position."""
+    arrays = [wide[own] for k in chosen if (own := layout.leaves[k].wide) is not None]
+    return read(ops, layout.part(chosen), rows, arrays, slots)
 
 
 def store(

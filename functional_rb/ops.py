@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from functional_rb.layout import Layout
     from functional_rb.ring import Ends, Ring, Write
+    from functional_rb.transforms.line import Line
     from functional_rb.windows import Entries, Lanes, Rule, Slices
 
 Array = Any
@@ -95,6 +96,22 @@ class Native(Protocol):
         """`windows.expand`."""
         ...
 
+    def following(self, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple[Array, Array]:
+        """`windows.following`."""
+        ...
+
+    def extent(self, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
+        """`windows.extent`."""
+        ...
+
+    def fold(self, rewards: Array, real: Array, gamma: float) -> tuple[Array, Array]:
+        """`returns.fold` of float32 or float64 rewards."""
+        ...
+
+    def plan_line(self, pending: Array, ended: Array, ids: Array | None, mask: Array | None, n: int) -> Line:
+        """`line.plan_line`."""
+        ...
+
 
 class Ops(Protocol):
     """The primitives of one backend."""
@@ -116,6 +133,10 @@ class Ops(Protocol):
 
     def constant(self, name: str, like: Array) -> Array:
         """The table `power.TABLES[name]` as an array on the device of `like`."""
+        ...
+
+    def floats(self, values: Sequence[float], like: Array) -> Array:
+        """float32 numbers known beforehand, on the device of `like`."""
         ...
 
     def cast(self, x: Array, dtype: str) -> Array:

@@ -16,11 +16,10 @@ def read(ops: Ops, draft: Draft, slots: Array, wanted: Sequence[int]) -> dict[in
     """The leaves at some positions, [n, *shape], of the items in slots int32 [n]."""
     spec = draft.spec
     found = frames.read(ops, draft, slots, wanted)
-    stored = [k for k, position in enumerate(spec.stored) if position in set(wanted)]
+    stored = tuple(k for k, position in enumerate(spec.stored) if position in set(wanted))
     if not stored:
         return found
-    wide = [draft.wide[own] for k in stored if (own := spec.layout.leaves[k].wide) is not None]
-    leaves = layout.read(ops, spec.layout.part(tuple(stored)), draft.rows, wide, slots)
+    leaves = layout.read_part(ops, spec.layout, draft.rows, draft.wide, slots, stored)
     return found | {spec.stored[k]: leaf for k, leaf in zip(stored, leaves, strict=True)}
 
 

@@ -148,7 +148,9 @@ def _id_changes(ops: Ops, draft: Draft, write: Write, ids: Array) -> Array:
     newest = ops.arange(lanes, like=newest) * ids.shape[1] + newest
     kept = draft.counters.more[NEWEST_ID].reshape(-1, lanes)
     changes, after = [], []
-    for k, word in enumerate(_words(ops, ids)):
+    words = id_words(ops, ids)
+    for k in range(words.shape[-1]):
+        word = words[..., k]
         before = ops.concat([kept[k][:, None], word[:, :-1]], 1)
         changes.append(word != before)
         after.append(ops.where(write.written > 0, ops.take(word.reshape(-1), newest), kept[k]))
@@ -156,10 +158,7 @@ def _id_changes(ops: Ops, draft: Draft, write: Write, ids: Array) -> Array:
     return changes[0] if len(changes) == 1 else changes[0] | changes[1]
 
 
-def _words(ops: Ops, ids: Array) -> list[Array]:
-    """Integers [lanes, T] as one int32 [lanes, T], or two."""
+def id_words(ops: Ops, ids: Array) -> Array:
+    """Integers as one int32 each, or two, along one axis more."""
     itemsize = ITEMSIZE[shown(ids.dtype)]
-    if itemsize < 4:
-        return [ops.cast(ids, "int32")]
-    words = ops.bitcast(ids[..., None], "int32")
-    return [words[..., k] for k in range(itemsize // 4)]
+    return ops.cast(ids, "int32")[..., None] if itemsize < 4 else ops.bitcast(ids[..., None], "int32")

@@ -381,6 +381,8 @@ def following(ops: Ops, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple
         Their slots int32 [m, n], in bounds, and which are stored and of the same trajectory, bool [m, n]: the first of
         each row.
     """
+    if ops.native is not None:
+        return ops.native.following(lanes, age, slots, n)
     lane, back = step_at(ops, lanes, slots)
     offset = ops.arange(n, like=back)[None, :]
     behind = back[:, None] - offset
@@ -390,6 +392,8 @@ def following(ops: Ops, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple
 
 def extent(ops: Ops, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
     """How many stored steps of its trajectory lie before a step, and how many after it, int32 [m] for slots [m]."""
+    if ops.native is not None:
+        return ops.native.extent(lanes, age, slots)
     lane, back = step_at(ops, lanes, slots)
     before = ops.minimum(ops.take(age, slots), ops.maximum(ops.take(lanes.size, lane) - back, ops.full_like(back, 0)))
     after = ops.full_like(back, 0)
@@ -398,6 +402,13 @@ def extent(ops: Ops, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Arr
         further = after + 2**bit
         after = ops.where(_goes_on(ops, lanes, age, lane, back, further), further, after)
     return before, after
+
+
+def shifted(ops: Ops, lanes: Lanes, slots: Array, by: Array) -> Array:
+    """The slots so far after given ones in the turn of their lanes, int32 [m], for -length < by < length."""
+    place = slots % lanes.length
+    forward = ops.where(by < 0, by + lanes.length, by)
+    return slots - place + ring.advance(ops, place, forward, lanes.length)
 
 
 def _goes_on(ops: Ops, lanes: Lanes, age: Array, lane: Array, back: Array, distance: Array) -> Array:

@@ -15,6 +15,7 @@ HANDLERS = {
     "xla_order": ("settle",),
     "xla_parts": ("descend", "importance_weights", "read", "set_leaves", "store", "stored_values"),
     "xla_rings": ("changed", "expand", "plan_write", "step_ages", "weights_at"),
+    "xla_steps": ("extent", "fold", "following", "plan_line"),
 }
 """The modules of `functional_rb.native` with kernels for XLA, and which these are."""
 

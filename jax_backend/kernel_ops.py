@@ -14,6 +14,7 @@ from jax_backend.ops import count as count
 from jax_backend.ops import cummax as cummax
 from jax_backend.ops import cumsum as cumsum
 from jax_backend.ops import equal_rows as equal_rows
+from jax_backend.ops import floats as floats
 from jax_backend.ops import full_like as full_like
 from jax_backend.ops import maximum as maximum
 from jax_backend.ops import minimum as minimum

@@ -36,6 +36,11 @@ def constant(name: str, like: jax.Array) -> jax.Array:
     return jnp.asarray(TABLES[name])
 
 
+def floats(values: Sequence[float], like: jax.Array) -> jax.Array:
+    """float32 numbers."""
+    return jnp.asarray(values, jnp.float32)
+
+
 def cast(x: jax.Array, dtype: str) -> jax.Array:
     """Convert values."""
     return x.astype(dtype)

@@ -19,6 +19,9 @@ from functional_rb import sum_tree, windows
 from functional_rb.layout import Layout
 from functional_rb.ring import Ends, Ring, Write
 from functional_rb.samplers import weights
+from functional_rb.transforms import line as lines
+from functional_rb.transforms import returns
+from functional_rb.transforms.line import Line
 from functional_rb.windows import Entries, Lanes, Rule, Slices
 from jax_backend import ops
 from jax_backend.choose import choose
@@ -266,6 +269,82 @@ def expand(
     args = (lanes.ends, age, next_age, slots, draws, live)
     slices: Slices = choose(kernel if slots.shape[0] else None, core, *args, module="xla_rings")
     return slices
+
+
+def following(lanes: Lanes, age: jax.Array, slots: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    """`windows.following`: slots int32 [m]."""
+
+    def core(ends: Ends, age: jax.Array, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return windows.following(ops, Lanes(lanes.ring, ends), age, slots, n)
+
+    def kernel(ends: Ends, age: jax.Array, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
+        from functional_rb.native import plan
+
+        shape = (slots.shape[0], n)
+        call = jax.ffi.ffi_call("functional_rb_following", [_ints(*shape), _marks(*shape)])
+        steps, real = call(plan.encode_ring(lanes.ring), ends.cursors, age, slots)
+        return steps, real
+
+    found: tuple[jax.Array, jax.Array]
+    found = choose(kernel if slots.shape[0] else None, core, lanes.ends, age, slots, module="xla_steps")
+    return found
+
+
+def extent(lanes: Lanes, age: jax.Array, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`windows.extent`: slots int32 [m]."""
+
+    def core(ends: Ends, age: jax.Array, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return windows.extent(ops, Lanes(lanes.ring, ends), age, slots)
+
+    def kernel(ends: Ends, age: jax.Array, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
+        from functional_rb.native import plan
+
+        call = jax.ffi.ffi_call("functional_rb_extent", [_ints(*slots.shape)] * 2)
+        before, after = call(plan.encode_ring(lanes.ring), *ends, age, slots)
+        return before, after
+
+    found: tuple[jax.Array, jax.Array]
+    found = choose(kernel if slots.shape[0] else None, core, lanes.ends, age, slots, module="xla_steps")
+    return found
+
+
+def fold(rewards: jax.Array, real: jax.Array, gamma: float) -> tuple[jax.Array, jax.Array]:
+    """`returns.fold`: rewards float32 or float64 [m, n, *shape], real bool [m, n]; the core adds up float64."""
+    m, n, *shape = rewards.shape
+
+    def core(rewards: jax.Array, real: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return returns.fold(ops, rewards, real, gamma)
+
+    def kernel(rewards: jax.Array, real: jax.Array) -> tuple[jax.Array, jax.Array]:
+        from functional_rb.native import plan
+
+        call = jax.ffi.ffi_call("functional_rb_fold", [jax.ShapeDtypeStruct((m, *shape), jnp.float32), _ints(m)])
+        total, steps = call(plan.encode_discounts(gamma, n, "float32"), rewards, real)
+        return total, steps
+
+    worth_it = m and rewards.dtype == jnp.float32
+    folded: tuple[jax.Array, jax.Array]
+    folded = choose(kernel if worth_it else None, core, rewards, real, module="xla_steps")
+    return folded
+
+
+def plan_line(pending: jax.Array, ended: jax.Array, ids: jax.Array | None, mask: jax.Array | None, n: int) -> Line:
+    """`line.plan_line`: ended bool [rows], ids int32 [rows, words], mask bool [batch]."""
+    lanes, rows = pending.shape[0], ended.shape[0]
+
+    def core(pending: jax.Array, ended: jax.Array, ids: Any, mask: Any) -> Line:
+        return lines.plan_line(ops, pending, ended, ids, mask, n)
+
+    def kernel(pending: jax.Array, ended: jax.Array, ids: Any, mask: Any) -> Line:
+        given = [
+            jnp.zeros((rows, 0), jnp.int32) if ids is None else ids,
+            jnp.zeros(0, jnp.bool_) if mask is None else mask,
+        ]
+        results = [_ints(rows, n), _marks(rows, n), _marks(rows), _ints(lanes * (n - 1)), _ints(lanes)]
+        return Line(*jax.ffi.ffi_call("functional_rb_plan_line", results)(pending, ended, *given))
+
+    line: Line = choose(kernel, core, pending, ended, ids, mask, module="xla_steps")
+    return line
 
 
 def _ints(*shape: int) -> jax.ShapeDtypeStruct:

@@ -4,22 +4,46 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
 
+from benchmarks import atari, floor, goals, group_report, n_step, ours, report
 from benchmarks import compare as comparing
-from benchmarks import floor, ours, report
 from benchmarks.__main__ import main
 from benchmarks.compare import Effort, compare
-from benchmarks.contender import Backend, Contender, Entry, Sampler, Sequencing, SliceContender, assemble
+from benchmarks.contender import (
+    Backend,
+    Contender,
+    Entry,
+    Reading,
+    Sampler,
+    Sequencing,
+    SliceContender,
+    TurnContender,
+    assemble,
+)
 from benchmarks.goals import Comparison
+from benchmarks.groups import Group
 from benchmarks.measure import Spread, alternate, interleave, ratios, spread
 from benchmarks.memory import Footprint, memory
 from benchmarks.scaling import growth, scaling
-from benchmarks.slices import GROUPS, Group, capacities_around, roster, slices
-from benchmarks.workload import ITEM, ITEM_BYTES, ROW_WORDS, SliceWorkload, Workload
+from benchmarks.slices import GROUPS, capacities_around, roster, slices
+from benchmarks.workload import (
+    ATARI,
+    HUMANOID,
+    ITEM,
+    ITEM_BYTES,
+    ROW_WORDS,
+    NStepWorkload,
+    ObservationWorkload,
+    SliceWorkload,
+    Workload,
+)
 
 TINY = Workload(capacity=100, add_size=8, sample_size=16, rotation=2, draws=4, scan_length=3)
 BRIEF = Effort(rounds=2, burst=3)
@@ -352,7 +376,7 @@ def test_the_section_has_a_point_for_each_capacity_and_judges_at_the_workloads_o
         ("bare gather", "RuntimeError: no compiled tree (because ImportError: undefined symbol)"),
         ("torchrl", "with 960 steps, while measured: LookupError: no trajectory is long enough"),
     ]
-    text = report.slices_text(section)
+    text = group_report.slices_text(section)
     assert "| torch prioritized slices | torchrl | sample |" in text
     assert ">= 10 at 96" in text
     assert "- torchrl (torch prioritized slices) drew 10 steps where 32 were asked for, with 48 stored" in text
@@ -463,3 +487,243 @@ def test_main_writes_the_slices(
     assert text.startswith("# ")
     assert text.split("\n", 2)[2].strip() in capsys.readouterr().out
     assert (tmp_path / "slices.png").stat().st_size > 10_000
+
+
+PIXELS = ObservationWorkload(
+    capacity=90, sample_size=4, shape=(3, 2), stack=3, longest=9, frames=101, additions=12, draws=8
+)
+VECTORS = ObservationWorkload(
+    capacity=90, sample_size=4, shape=(5,), dtype="float32", stack=1, action_size=2, longest=9, frames=101, draws=8
+)
+RETURNS = NStepWorkload(capacity=96, sample_size=8, n=3, longest=12, rotation=2, draws=4, additions=6)
+
+
+@pytest.mark.parametrize("work", [PIXELS, VECTORS], ids=["stacks", "vectors"])
+def test_observations_follow_one_another_within_an_episode(work: ObservationWorkload) -> None:
+    fills, adds = list(work.fills()), work.adds()
+    stored = {name: np.concatenate([batch[name] for batch in fills]) for name in fills[0]}
+    added = {name: np.concatenate([batch[name] for batch in adds]) for name in adds[0]}
+    assert len(stored["done"]) == work.capacity
+    assert len(added["done"]) == len(adds) == work.additions
+    assert sum(leaf.nbytes for leaf in added.values()) == work.additions * work.item_bytes
+    for steps in (stored, added):
+        obs, after, done = steps["obs"], steps["next_obs"], steps["done"]
+        assert obs.shape[1:] == work.observation_shape
+        assert obs.dtype == after.dtype == work.dtype
+        assert done[-1]
+        begins = np.append(True, done[:-1])
+        np.testing.assert_array_equal(obs[1:][~begins[1:]], after[:-1][~begins[1:]])
+        assert (obs[1:][begins[1:]] != after[:-1][begins[1:]]).any(axis=tuple(range(1, obs.ndim))).all()
+        if work.stack > 1:
+            np.testing.assert_array_equal(after[:, :-1], obs[:, 1:])
+            np.testing.assert_array_equal(obs[begins], np.repeat(obs[begins][:, :1], work.stack, axis=1))
+        lengths = np.diff(np.flatnonzero(done), prepend=-1)
+        assert 1 <= lengths.min() < lengths.max() <= 9
+
+
+def test_the_workloads_of_atari_and_n_step_are_those_of_the_goals() -> None:
+    assert (ATARI.capacity, ATARI.sample_size, ATARI.observation_shape) == (100_000, 32, (4, 84, 84))
+    assert (ATARI.frame_bytes, ATARI.item_bytes) == (7056, 8 * 7056 + 9)
+    assert (HUMANOID.capacity, HUMANOID.observation_shape, HUMANOID.item_bytes) == (100_000, (376,), 4 * 770 + 1)
+    assert (NStepWorkload().n, NStepWorkload().sample_size) == (3, 256)
+    assert goals.held_at_most("frames", ours.NAME) == pytest.approx(1 / 7)
+    assert goals.held_at_most("observations", ours.NAME) == 0.5
+    assert goals.held_at_most("frames", "cpprb") is None
+    for backend in get_args(Backend):
+        bound = {row.at_most for row in goals.observation_comparisons(backend, "frames") if row.bottom == floor.NAME}
+        assert bound == {2.0}
+
+
+@pytest.mark.parametrize(("distinct", "frames"), [(False, 6), (True, 4)])
+def test_the_floor_gathers_the_frames_of_transitions(distinct: bool, frames: int) -> None:
+    work = replace(PIXELS, draws=200)
+    rows = np.stack(work.rows(distinct=distinct)).reshape(-1, frames)
+    assert len(rows) == 200 * work.sample_size
+    expected = [0, 1, 2, 3] if distinct else [0, 1, 2, 1, 2, 3]
+    np.testing.assert_array_equal(rows - rows[:, :1], np.tile(expected, (len(rows), 1)))
+    assert (rows.min(), rows.max()) == (0, len(work.table()) - 1)
+    ready, failed = assemble([e for e in atari.roster(work, Group("torch", "frames")) if e.name.startswith(floor.NAME)])
+    assert [gather.name for gather in ready] == [floor.NAME, floor.DISTINCT, floor.NUMPY]
+    assert failed == []
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_torchrl_makes_n_step_returns(lanes: int) -> None:
+    pytest.importorskip("torchrl", reason="the peer torchrl is not installed")
+    from benchmarks.peers_torchrl import TorchrlNStep
+
+    peer = TorchrlNStep(replace(RETURNS, lanes=lanes, add_size=lanes))
+    peer.add()
+    drawn = peer._buffer.sample()
+    assert drawn["obs"].shape == (8, 17)
+    assert set(drawn["steps_to_next_obs"].tolist()) <= {1, 2, 3}
+    one = drawn["steps_to_next_obs"] == 1
+    np.testing.assert_array_equal(drawn["next", "reward"][one].numpy(), drawn["next", "original_reward"][one].numpy())
+
+
+def test_cpprb_makes_n_step_returns() -> None:
+    pytest.importorskip("cpprb", reason="the peer cpprb is not installed")
+    from benchmarks.peers_cpprb import CpprbNStep
+
+    work = replace(RETURNS, add_size=1)
+    steps = work.in_time(next(iter(work.fills())))
+    stored = CpprbNStep(work)._buffer.get_all_transitions()
+    last = np.flatnonzero(steps["done"])
+    whole = np.arange(last[-1] + 1)  # of the last episode some steps are held back
+    reach = np.minimum(whole + work.n - 1, last[np.searchsorted(last, whole)])
+    returns = [sum(work.gamma**k * steps["reward"][t + k] for k in range(end - t + 1)) for t, end in enumerate(reach)]
+    np.testing.assert_allclose(stored["reward"][: len(whole), 0], returns, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "name"),
+    [
+        ("frames", "cpprb"),
+        ("frames", goals.CAT_FRAMES),
+        ("frames", goals.TORCHRL_PLAIN),
+        ("observations", "cpprb"),
+        ("observations", goals.TORCHRL_PLAIN),
+    ],
+)
+def test_peers_return_the_observations_that_were_added(sampler: Reading, name: str) -> None:
+    work = PIXELS if sampler == "frames" else VECTORS
+    pytest.importorskip(name.split()[0], reason=f"the peer {name} is not installed")
+    entries = atari.roster(work, Group("torch", sampler))
+    ready, failed = assemble([entry for entry in entries if entry.name == name])
+    assert failed == []
+    (peer,) = ready
+    known = {
+        (obs.tobytes(), after.tobytes())
+        for batch in (*work.fills(), work.adds()[0])
+        for obs, after in zip(batch["obs"], batch["next_obs"], strict=True)
+    }
+    after_key = "next_obs" if name == "cpprb" else ("next", "obs")
+    for _ in range(8):
+        drawn = peer._buffer.sample(work.sample_size)  # type: ignore[attr-defined]  # of every peer here
+        pair = [np.asarray(drawn[key]) for key in ("obs", after_key)]
+        if name == "cpprb" and work.stack > 1:
+            pair = [np.moveaxis(leaf, -1, 1) for leaf in pair]
+        assert {(obs.tobytes(), after.tobytes()) for obs, after in zip(*pair, strict=True)} <= known
+    assert isinstance(peer, TurnContender)
+    held = peer.held_bytes()
+    assert held is not None
+    assert held >= work.capacity * (work.frame_bytes + work.other_bytes)
+    assert name != goals.TORCHRL_PLAIN or held == work.capacity * work.item_bytes
+
+
+class Holds(Turning):
+    """Holds a given share of the items."""
+
+    def __init__(self, name: str, sampler: Reading, held: int) -> None:
+        super().__init__(name, [])
+        self.sampler, self.operations, self._held = sampler, ("add", "sample"), held
+
+    def held_bytes(self) -> int:
+        return self._held
+
+
+def test_the_section_of_observations_judges_bytes_and_the_floor() -> None:
+    def entries(work: ObservationWorkload, group: Group) -> list[Entry]:
+        held = {ours.NAME: work.capacity * work.item_bytes // 7, ours.PLAIN: work.capacity * work.item_bytes}
+        builders = {
+            name: Entry(name, group.backend, group.sampler, partial(Holds, name, cast(Reading, group.sampler), size))
+            for name, size in held.items()
+        }
+        builders["cpprb"] = Entry("cpprb", group.backend, group.sampler, broken)
+        builders[floor.NAME] = Entry(floor.NAME, group.backend, group.sampler, lambda: Turning(floor.NAME, []))
+        return list(builders.values())
+
+    section = atari.atari(PIXELS, BRIEF, groups=(Group("torch", "frames"),), entries=entries, say=quiet)
+    assert [(held.contender, held.verdict) for held in section.holdings] == [(ours.NAME, "pass"), (ours.PLAIN, "")]
+    assert replace(section.holdings[0], held=section.holdings[0].held + PIXELS.capacity).verdict == "MISSED"
+    judged = [row for row in section.results if row.comparison.goal]
+    assert [(row.comparison.top, row.comparison.bottom, row.comparison.goal) for row in judged] == [
+        (ours.NAME, floor.NAME, "<= 2")
+    ]
+    assert judged[0].verdict in ("pass", "MISSED")
+    told = section.as_json()
+    assert told["holdings"][0]["at_most"] == pytest.approx(1 / 7)
+    text = group_report.observations_text([section])
+    assert "| torch frames | ours |" in text
+    assert "| <= 0.1429 | pass |" in text
+    assert "- cpprb (torch, frames) did not run: RuntimeError: no compiled tree" in text
+
+
+def test_who_does_not_fit_into_memory_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.machine.available_bytes", lambda: 2**30 + PIXELS.capacity * PIXELS.item_bytes - 1)
+    ready, failed = assemble(atari.roster(PIXELS, Group("torch", "frames")))
+    assert {missing.name for missing in failed} >= {ours.PLAIN, goals.TORCHRL_PLAIN}
+    assert floor.NAME in {contender.name for contender in ready}
+    assert any("available" in missing.reason for missing in failed)
+
+
+@pytest.mark.parametrize(
+    ("work", "group"),
+    [
+        *((RETURNS, group) for group in n_step.GROUPS),
+        *((PIXELS if group.sampler == "frames" else VECTORS, group) for _, groups in atari.GROUPS for group in groups),
+    ],
+    ids=str,
+)
+def test_the_floors_of_n_step_and_atari_run_and_ours_are_entered(
+    work: NStepWorkload | ObservationWorkload, group: Group
+) -> None:
+    if isinstance(work, NStepWorkload):
+        entries = n_step.roster(replace(work, lanes=group.lanes), group)
+        names = [ours.NAME, ours.AT_ADD, ours.ONE_STEP]
+    else:
+        entries = atari.roster(work, group)
+        names = [ours.NAME, ours.PLAIN]
+    assert [entry.name for entry in entries if entry.name.startswith("ours")] == names
+    ready, failed = assemble([entry for entry in entries if entry.name.startswith(floor.NAME)])
+    assert failed == []
+    assert ready[0].name == floor.NAME
+
+
+def test_in_n_step_a_step_is_an_add_and_a_sample() -> None:
+    def entries(work: NStepWorkload, group: Group) -> list[Entry]:
+        return [
+            Entry(name, group.backend, group.sampler, partial(Holds, name, "n-step", 0))
+            for name in (ours.NAME, "torchrl")
+        ]
+
+    section = n_step.n_step(RETURNS, BRIEF, (96,), groups=(Group("torch", "n-step"),), entries=entries, say=quiet)
+    seconds = {curve.operation: curve.points[96] for curve in section.curves if curve.contender == "torchrl"}
+    assert set(seconds) == {"add", "sample", "step"}
+    assert seconds["step"].median == pytest.approx(seconds["add"].median + seconds["sample"].median)
+    ran = {row.comparison.operation for row in section.results if row.ratio and row.comparison.top == "torchrl"}
+    assert ran == {"add", "sample", "step"}
+    assert "| torch n-step | torchrl | step |" in group_report.n_step_text(section)
+
+
+def main_of(part: str, folder: Path) -> dict[str, Any]:
+    """What a brief run of one part of its own writes."""
+    pytest.importorskip("matplotlib", reason="the charts need matplotlib")
+    assert main([part, "--quick", "--rounds", "1", "--capacity", "1600", "--out", str(folder)]) == 0
+    assert not (folder / "results.json").exists()
+    found = json.loads((folder / f"{part}.json").read_text())
+    assert {"cpu", "cores", "os"} <= set(found["machine"])
+    assert found["effort"]["quick"] is True
+    assert (folder / f"{part}.md").read_text().startswith("# ")
+    assert (folder / f"{part}.png").stat().st_size > 10_000
+    return found
+
+
+def test_main_writes_n_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.n_step.GROUPS", (Group("torch", "n-step", 4),))
+    found = main_of("n_step", tmp_path)
+    assert found["workload"]["n"] == 3
+    ran = {(curve["contender"], curve["operation"]) for curve in found["curves"]}
+    expected = {(name, "step") for name in (ours.NAME, ours.AT_ADD, ours.ONE_STEP)} | {(floor.NAME, "sample")}
+    assert expected <= ran
+    assert all([point["capacity"] for point in curve["points"]] == [160, 1600] for curve in found["curves"])
+
+
+def test_main_writes_atari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(PIXELS, draws=4), (Group("torch", "frames"),)
+    monkeypatch.setattr("benchmarks.atari.GROUPS", (small,))
+    (section,) = main_of("atari", tmp_path)["sections"]
+    assert section["workload"]["capacity"] == 16
+    ran = {(curve["contender"], curve["operation"]) for curve in section["curves"]}
+    assert {(ours.NAME, "add"), (ours.NAME, "sample"), (ours.PLAIN, "sample"), (floor.NAME, "sample")} <= ran
+    assert {ours.NAME, ours.PLAIN} <= {holding["contender"] for holding in section["holdings"]}

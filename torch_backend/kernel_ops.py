@@ -14,6 +14,7 @@ from torch_backend.ops import count as count
 from torch_backend.ops import cummax as cummax
 from torch_backend.ops import cumsum as cumsum
 from torch_backend.ops import equal_rows as equal_rows
+from torch_backend.ops import floats as floats
 from torch_backend.ops import full_like as full_like
 from torch_backend.ops import maximum as maximum
 from torch_backend.ops import minimum as minimum

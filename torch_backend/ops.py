@@ -44,6 +44,11 @@ def constant(name: str, like: torch.Tensor) -> torch.Tensor:
     return CONSTANTS[like.device][name]
 
 
+def floats(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    """float32 numbers."""
+    return torch.tensor(values, dtype=torch.float32, device=like.device)
+
+
 def cast(x: torch.Tensor, dtype: str) -> torch.Tensor:
     """Convert values."""
     return x.to(DTYPES[dtype])

@@ -6,14 +6,17 @@ Like `ops.set_at`, what writes does so in place.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from functional_rb.dtypes import shown
 from functional_rb.layout import Layout
 from functional_rb.native import calls, plan
 from functional_rb.ring import Ends, Ring, Write
+from functional_rb.transforms.line import Line
 from functional_rb.windows import Entries, Lanes, Rule, Slices
 from torch_backend import ops
 
@@ -228,6 +231,88 @@ def expand(
         *(array.data_ptr() for array in slices),
     )
     return slices
+
+
+def following(lanes: Lanes, age: torch.Tensor, slots: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`windows.following`: slots int32 [m]."""
+    cursors, slots = _ready(lanes.ends.cursors, torch.int32), _ready(slots, torch.int32)
+    shape = (slots.shape[0], n)
+    found, real = torch.empty(shape, dtype=torch.int32), torch.empty(shape, dtype=torch.bool)
+    calls.following(
+        plan.encode_ring(lanes.ring),
+        cursors.data_ptr(),
+        age.data_ptr(),
+        slots.data_ptr(),
+        *shape,
+        found.data_ptr(),
+        real.data_ptr(),
+    )
+    return found, real
+
+
+def extent(lanes: Lanes, age: torch.Tensor, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`windows.extent`: slots int32 [m]."""
+    cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
+    slots = _ready(slots, torch.int32)
+    before, after = torch.empty_like(slots), torch.empty_like(slots)
+    calls.extent(
+        plan.encode_ring(lanes.ring),
+        cursors.data_ptr(),
+        sizes.data_ptr(),
+        age.data_ptr(),
+        slots.data_ptr(),
+        slots.shape[0],
+        before.data_ptr(),
+        after.data_ptr(),
+    )
+    return before, after
+
+
+def fold(rewards: torch.Tensor, real: torch.Tensor, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """`returns.fold`: rewards float32 or float64 [m, n, *shape], real bool [m, n]."""
+    dtype = torch.float64 if rewards.dtype == torch.float64 else torch.float32
+    rewards, real = _ready(rewards, dtype), _ready(real, torch.bool)
+    m, n, *shape = rewards.shape
+    total, steps = torch.empty((m, *shape), dtype=dtype), torch.empty(m, dtype=torch.int32)
+    calls.fold(
+        plan.encode_discounts(gamma, n, shown(dtype)),
+        rewards.data_ptr(),
+        real.data_ptr(),
+        m,
+        math.prod(shape),
+        total.data_ptr(),
+        steps.data_ptr(),
+    )
+    return total, steps
+
+
+def plan_line(
+    pending: torch.Tensor, ended: torch.Tensor, ids: torch.Tensor | None, mask: torch.Tensor | None, n: int
+) -> Line:
+    """`line.plan_line`: ended bool [rows], ids int32 [rows, words], mask bool [batch]."""
+    pending, ended = _ready(pending, torch.int32), _ready(ended, torch.bool)
+    ids = None if ids is None else _ready(ids, torch.int32)
+    mask = None if mask is None else _ready(mask, torch.bool)
+    lanes, rows = pending.shape[0], ended.shape[0]
+    line = Line(
+        torch.empty((rows, n), dtype=torch.int32),
+        torch.empty((rows, n), dtype=torch.bool),
+        torch.empty(rows, dtype=torch.bool),
+        torch.empty(lanes * (n - 1), dtype=torch.int32),
+        torch.empty_like(pending),
+    )
+    calls.plan_line(
+        pending.data_ptr(),
+        lanes,
+        ended.data_ptr(),
+        rows,
+        _address(ids),
+        0 if ids is None else ids.shape[1],
+        _address(mask),
+        n,
+        *(array.data_ptr() for array in line),
+    )
+    return line
 
 
 def _address(tensor: torch.Tensor | None) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from functional_rb.native import draws, kernels, rings
+from functional_rb.native import draws, kernels, rings, steps
 from functional_rb.native.cache import compiled
 from functional_rb.native.memory import pointer_to
 from functional_rb.native.plan import RING_CAPACITY, RING_LANES, WINDOW_LENGTH
@@ -310,4 +310,74 @@ def expand(
         numba.carray(pointer_to(is_first, UINT8), shape),
         numba.carray(pointer_to(is_last, UINT8), shape),
         numba.carray(pointer_to(truncated, UINT8), shape),
+    )
+
+
+@compiled
+def following(plan: Any, cursors: Any, age: Any, slots: Any, count: Any, n: Any, found: Any, real: Any) -> None:
+    """`rings.following` of int32 [count] slots, n for each."""
+    rings.following(
+        plan,
+        ints(cursors, np.int64(plan[RING_LANES])),
+        ints(age, np.int64(plan[RING_CAPACITY])),
+        ints(slots, count),
+        numba.carray(pointer_to(found, INT32), (count, n)),
+        numba.carray(pointer_to(real, UINT8), (count, n)),
+    )
+
+
+@compiled
+def extent(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, count: Any, before: Any, after: Any) -> None:
+    """`rings.extent` of int32 [count] slots."""
+    rings.extent(
+        plan,
+        ints(cursors, np.int64(plan[RING_LANES])),
+        ints(sizes, np.int64(plan[RING_LANES])),
+        ints(age, np.int64(plan[RING_CAPACITY])),
+        ints(slots, count),
+        ints(before, count),
+        ints(after, count),
+    )
+
+
+@compiled
+def fold(discounts: Any, rewards: Any, real: Any, count: Any, width: Any, total: Any, number: Any) -> None:
+    """`steps.fold` of rewards [count, n, width] of the dtype of discounts [n]."""
+    n = discounts.size
+    steps.fold(
+        discounts,
+        numba.carray(pointer_to(rewards, discounts[0]), (count, n, width)),
+        numba.carray(pointer_to(real, UINT8), (count, n)),
+        numba.carray(pointer_to(total, discounts[0]), (count, width)),
+        ints(number, count),
+    )
+
+
+@compiled
+def plan_line(
+    held: Any,
+    lanes: Any,
+    ended: Any,
+    rows: Any,
+    ids: Any,
+    words: Any,
+    mask: Any,
+    n: Any,
+    window: Any,
+    real: Any,
+    complete: Any,
+    waiting: Any,
+    pending: Any,
+) -> None:
+    """`steps.plan_line` of int32 [lanes] held and [rows, words] ids; ids (then words too) and mask are 0 for none."""
+    steps.plan_line(
+        ints(held, lanes),
+        marks(ended, rows),
+        numba.carray(pointer_to(ids, INT32), (rows, words)),
+        marks(mask, rows - lanes * (n - 1)),
+        numba.carray(pointer_to(window, INT32), (rows, n)),
+        numba.carray(pointer_to(real, UINT8), (rows, n)),
+        marks(complete, rows),
+        ints(waiting, lanes * (n - 1)),
+        ints(pending, lanes),
     )

@@ -124,6 +124,14 @@ def encode_alpha(alpha: float) -> Vector:
     return _vector([0, 0, *constants, 0], (), NO_LEAVES)
 
 
+@functools.lru_cache(maxsize=1024)
+def encode_discounts(gamma: float, n: int, dtype: str) -> np.ndarray[Any, Any]:
+    """gamma^k for k < n as floats of a dtype, read-only; not a vector like the others."""
+    discounts = np.asarray([gamma**k for k in range(n)], dtype)
+    discounts.flags.writeable = False
+    return discounts
+
+
 def _vector(buffer: list[int], levels: tuple[sum_tree.Level, ...], layout: Layout) -> Vector:
     """The numbers from CAPACITY to FIRST_STORAGE, levels and leaves put together."""
     values = [len(layout.leaves), len(layout.wide), len(levels), *buffer]

@@ -293,3 +293,40 @@ def name_steps(plan: Any, cursor: Any, lane: Any, place: Any, back: Any, count: 
     last = slots[count - 1] if count else slot
     for k in range(count, slots.size):
         slots[k], handles[k] = last, -1
+
+
+@compiled
+def following(plan: Any, cursors: Any, age: Any, slots: Any, found: Any, real: Any) -> None:
+    """`windows.following`: slots int32 [m]; found [m, n], real uint8 [m, n]."""
+    length = np.int64(plan[RING_LENGTH])
+    for i in range(slots.size):
+        lane = lane_of(plan, slots[i])
+        own = age[lane * length : (lane + 1) * length]
+        place = slots[i] - lane * length
+        back = back_of(plan, modulo(cursors[lane], length), place)
+        start = np.int64(own[place])
+        for k in range(found.shape[1]):
+            found[i, k] = lane * length + place
+            real[i, k] = k < back and np.int64(own[place]) - start == k
+            if k + 1 < back:  # else this is the newest
+                place = place + 1 if place + 1 < length else np.int64(0)
+
+
+@compiled
+def extent(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: Any) -> None:
+    """`windows.extent`, all int32 [m]."""
+    length = np.int64(plan[RING_LENGTH])
+    for i in range(slots.size):
+        lane = lane_of(plan, slots[i])
+        own = age[lane * length : (lane + 1) * length]
+        head, place = modulo(cursors[lane], length), slots[i] - lane * length
+        back, start = back_of(plan, head, place), np.int64(own[place])
+        before[i] = min(start, max(np.int64(sizes[lane]) - back, np.int64(0)))
+        further, distance = np.int64(1), np.int64(0)
+        while 2 * further < back:
+            further *= 2
+        while further:
+            if goes_on(plan, own, head, back, start, distance + further):
+                distance += further
+            further //= 2
+        after[i] = distance

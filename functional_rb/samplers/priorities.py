@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from functional_rb import layout, ring, sum_tree
-from functional_rb.ops import Array, Ops
+from functional_rb.ops import Array, Ops, settled
 from functional_rb.samplers.base import Batch, SamplerBase, single
 from functional_rb.samplers.weights import stored_value
 
@@ -105,8 +105,10 @@ def raise_peak(ops: Ops, draft: Draft, values: Array, live: Array | None) -> Non
 
 def clear_leaves(ops: Ops, draft: Draft, removal: Removal) -> None:
     """Let leaves of the tree be zero where items go."""
-    nothing = ops.cast(ops.full_like(removal.slots, 0), "float32")
-    write_leaves(ops, draft, removal.slots, nothing, removal.gone)
+    # After the peak: that is read back from the tree as it was before, see `Prioritized.added`.
+    slots, peak = settled(ops, removal.slots, draft.counters.peak)
+    draft.counters = draft.counters.replace(peak=peak)
+    write_leaves(ops, draft, slots, ops.cast(ops.full_like(slots, 0), "float32"), removal.gone)
 
 
 def write_leaves(

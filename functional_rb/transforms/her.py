@@ -139,8 +139,7 @@ class Hindsight(Transform):
             ahead = below(ops, draws, after + 1)
         else:
             ahead = below(ops, draws, before + after + 1) - before
-        lane, back = windows.step_at(ops, lanes, slots)
-        return windows.slot_of(ops, lanes, lane, back - ahead)
+        return windows.shifted(ops, lanes, slots, ahead)
 
     def _rewarded(self, ops: Ops, achieved: Array, goal: Array, mask: Array, old: Array) -> Array:
         """Rewards anew where relabelled, in the dtype and shape of the old."""

@@ -37,20 +37,11 @@ class NStepOfStored(NStep):
         self, ops: Ops, draft: Draft, slots: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """Look ahead from each step, add rewards up, and take what follows from the last step found."""
-        spec, positions = draft.spec, self.positions(draft.spec)
-        lanes = Lanes(spec.ring, draft.origin[0].ends)
+        lanes = Lanes(draft.spec.ring, draft.origin[0].ends)
         window, real = windows.following(ops, lanes, draft.kept[AGE], slots, self.n)
-        rewards = read(window, [positions.reward])[positions.reward]
-        rewards = rewards.reshape(*window.shape, *rewards.shape[1:])
-        total, steps = self.fold(ops, rewards, real)
-        place = ops.arange(slots.shape[0], like=slots) * self.n + steps - 1
-        last = ops.take(window.reshape(-1), place)[:, None]
-        found = read(last, [*positions.following, positions.terminated, *positions.truncations])
-        nonterminal = self.nonterminal(positions, found)
-        own = [k for k in range(len(spec.leaves)) if k != positions.reward and k not in positions.following]
-        found |= read(slots[:, None], own) | {positions.reward: total}
+        found, told = self.over(ops, draft.spec, window, real, read)
 
         def with_returns(_: Array, wanted: Sequence[int]) -> dict[int, Array]:
             return {k: found[k] for k in wanted}
 
-        return with_returns, self.told(ops, steps, rewards[:, 0], nonterminal)
+        return with_returns, self.told(ops, *told)

@@ -18,7 +18,7 @@ from functional_rb.dtypes import ITEMSIZE, shown
 from functional_rb.nest import Key
 from functional_rb.ops import Array, Ops
 from functional_rb.trajectories import Marks, checked_end_keys
-from functional_rb.transforms.base import Transform
+from functional_rb.transforms.base import Reader, Transform
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -43,6 +43,20 @@ class Positions(NamedTuple):
     terminated: int
     truncations: tuple[int, ...]
     following: tuple[int, ...]
+
+
+class Told(NamedTuple):
+    """What is told of items over n steps.
+
+    Attributes:
+        steps: int32 [m], how many they are.
+        original: the rewards [m, *shape] of the first of them.
+        nonterminal: bool [m], whether there is something to bootstrap from after the last.
+    """
+
+    steps: Array
+    original: Array
+    nonterminal: Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,10 +138,34 @@ class NStep(Transform):
 
     def told(self, ops: Ops, steps: Array, original: Array, nonterminal: Array) -> dict[str, Array]:
         """What a sample tells beside the items."""
-        discount = ops.full_like(ops.cast(steps, "float32"), self.gamma)
-        for k in range(2, self.n + 1):
-            discount = ops.where(steps >= k, ops.full_like(discount, self.gamma**k), discount)
+        discount = ops.take(ops.floats([self.gamma**k for k in range(self.n + 1)], like=steps), steps)
         return {"steps": steps, "discount": discount, "original_reward": original, "nonterminal": nonterminal}
+
+    def over(
+        self, ops: Ops, spec: BufferSpec, window: Array, real: Array, read: Reader
+    ) -> tuple[dict[int, Array], Told]:
+        """Items over n steps.
+
+        Args:
+            ops: the backend.
+            spec: of the buffer.
+            window: int32 [m, n], where each step and those after it lie.
+            real: bool [m, n], which of them there are, in the same trajectory: the first of each row.
+            read: reads leaves from there.
+
+        Returns:
+            The leaves [m, *shape], by position, and what is told beside them.
+        """
+        positions = self.positions(spec)
+        rewards = read(window, [positions.reward])[positions.reward]
+        rewards = rewards.reshape(*window.shape, *rewards.shape[1:])
+        total, steps = fold(ops, rewards, real, self.gamma)
+        last = ops.take(window.reshape(-1), ops.arange(window.shape[0], like=window) * self.n + steps - 1)
+        found = read(last[:, None], [*positions.following, positions.terminated, *positions.truncations])
+        nonterminal = self.nonterminal(positions, found)
+        own = [k for k in range(len(spec.leaves)) if k != positions.reward and k not in positions.following]
+        found |= read(window[:, :1], own) | {positions.reward: total}
+        return found, Told(steps, rewards[:, 0], nonterminal)
 
     def nonterminal(self, positions: Positions, leaves: Mapping[int, Array]) -> Array:
         """Whether there is something to bootstrap from after the last of the n steps, bool [m]."""
@@ -136,27 +174,33 @@ class NStep(Transform):
             terminated = terminated & ~leaves[truncated].reshape(-1)
         return ~terminated
 
-    def fold(self, ops: Ops, rewards: Array, real: Array) -> tuple[Array, Array]:
-        """Add rewards up.
 
-        Args:
-            ops: the backend.
-            rewards: float [m, n, *shape].
-            real: bool [m, n], which steps there are: the first of each row.
+def fold(ops: Ops, rewards: Array, real: Array, gamma: float) -> tuple[Array, Array]:
+    """Add rewards up.
 
-        Returns:
-            R [m, *shape], and the steps int32 [m].
-        """
-        dtype = shown(rewards.dtype)  # of a half-width one the sum is computed in float32
-        rewards = ops.cast(rewards, "float32") if ITEMSIZE[dtype] < 4 else rewards
-        total, steps = rewards[:, 0], ops.full_like(ops.cast(real[:, 0], "int32"), 1)
-        for k in range(1, self.n):
-            there = real[:, k]
-            # The selection keeps compilers from rounding a product and a sum as one.
-            term = rewards[:, k] * self.gamma**k
-            total = total + ops.where(layout.along(there, term), term, ops.full_like(term, 0))
-            steps = steps + ops.cast(there, "int32")
-        return ops.cast(total, dtype) if ITEMSIZE[dtype] < 4 else total, steps
+    Args:
+        ops: the backend.
+        rewards: float [m, n, *shape].
+        real: bool [m, n], which steps there are: the first of each row.
+        gamma: the discount.
+
+    Returns:
+        R [m, *shape], and the steps int32 [m], at least 1.
+    """
+    dtype = shown(rewards.dtype)
+    if ITEMSIZE[dtype] < 4:  # then the sum is computed in float32
+        total, steps = fold(ops, ops.cast(rewards, "float32"), real, gamma)
+        return ops.cast(total, dtype), steps
+    if ops.native is not None:
+        return ops.native.fold(rewards, real, gamma)
+    total, steps = rewards[:, 0], ops.full_like(ops.cast(real[:, 0], "int32"), 1)
+    for k in range(1, real.shape[1]):
+        there = real[:, k]
+        # The selection keeps compilers from rounding a product and a sum as one.
+        term = rewards[:, k] * gamma**k
+        total = total + ops.where(layout.along(there, term), term, ops.full_like(term, 0))
+        steps = steps + ops.cast(there, "int32")
+    return total, steps
 
 
 def _first(given: Key | None, usual: tuple[Key, ...], spec: BufferSpec, field: str) -> Key:

@@ -1,0 +1,390 @@
+"""Recording Gymnasium environments as steps in TED, whatever resets them.
+
+Gymnasium itself is not imported: what `env.reset` and `env.step` return is given, and the mode of the resets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functional_rb import checks, dtypes, nest
+from functional_rb.dtypes import shown
+from functional_rb.nest import Structure
+from functional_rb.specs import Binary, Composite, Unbounded
+from functional_rb.ted_check import FLAGS, NEXT, is_leaf, known, leaves_of
+from functional_rb.ted_steps import ACTION, REWARD, Transition, as_array, assemble, by_name, check_rows, to_transitions
+
+NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
+NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+
+NUMPY = (np.ndarray, np.generic)  # no union: torch.compile does not trace those of NumPy's types
+
+GymnasiumStep = tuple[Any, Any, Any, Any, Mapping[str, Any]]
+"""What `env.step` returns: observation, reward, terminated, truncated, infos."""
+
+
+class Carry(NamedTuple):
+    """What has to be remembered from one step to the next.
+
+    Attributes:
+        observation: a nest, leaves [E, *shape] (plain environments: [*shape]), what the next step starts from.
+        ended: bool [E], which environments have ended and were not reset yet. False at first.
+    """
+
+    observation: Any
+    ended: Any
+
+
+def item_of(env: Any, *, narrow: bool = False, observation_key: str | None = None) -> Composite:
+    """The item of a buffer that records an environment, by its spaces.
+
+    Args:
+        env: a Gymnasium environment, or a vector environment: an item is a step of one of them.
+        narrow: whether 64-bit numbers (rewards, discrete actions) are stored in 32 bits; what JAX needs without x64.
+            `from_gymnasium(item=...)` converts them.
+        observation_key: as for `from_transitions`.
+
+    Returns:
+        A step in TED with specs as leaves. The reward is float64, as vector environments have it; if narrow, float32.
+
+    Raises:
+        TypeError: for a space whose elements are no arrays of fixed shape, such as Text, naming it.
+
+    Example:
+        >>> from types import SimpleNamespace as Space
+        >>> box, discrete = Space(shape=(3,), dtype="float32"), Space(shape=(), dtype="int64")
+        >>> env = Space(observation_space=box, action_space=discrete)
+        >>> item = item_of(env, narrow=True)
+        >>> item["observation"].shape, item["action"].dtype, item["next", "reward"].dtype
+        ((3,), 'int32', 'float32')
+    """
+    single = "single_" if hasattr(env, "single_observation_space") else ""
+    space, actions = (getattr(env, f"{single}{of}_space") for of in ("observation", "action"))
+    observation = by_name(_specs(space, "observation", narrow), observation_key, "ted.item_of")
+    action = _specs(actions, "action", narrow)
+    flags = dict.fromkeys(FLAGS, Binary())
+    reward = Unbounded((), _stored("float64", narrow))
+    return Composite({**observation, ACTION: action, **flags, NEXT: {**observation, REWARD: reward, **flags}})
+
+
+def begin(observation: Any) -> Carry:
+    """Begin to record, with what `env.reset` returned.
+
+    Args:
+        observation: a nest, leaves [E, *shape] (plain environments: [*shape]). NumPy arrays are copied, because an
+            environment may use the memory again.
+
+    Returns:
+        What `from_gymnasium` takes. After a plain environment's episode, begin anew.
+
+    Example:
+        >>> begin(np.zeros((2, 3))).ended
+        False
+    """
+    return Carry(_map(_own, observation), False)
+
+
+def from_gymnasium(
+    carry: Carry,
+    action: Any,
+    step: GymnasiumStep,
+    autoreset_mode: Any,
+    *,
+    item: Any = None,
+    observation_key: str | None = None,
+) -> tuple[Carry, dict[str, Any], Any]:
+    """What one call of `env.step` recorded, as steps in TED.
+
+    Args:
+        carry: from `begin` or from the call before.
+        action: what was given to `env.step`, leaves [E, *shape].
+        step: what it returned: (observation, reward, terminated, truncated, infos).
+        autoreset_mode: the one that the environment was made with (a `gymnasium.vector.AutoresetMode` or its value):
+            "NextStep", where the step after the last one of an episode resets and ignores its action; "SameStep", where
+            the last step resets at once, and the true next observation is in `infos["final_obs"]`; "Disabled", where
+            the caller resets, also for plain environments. `env.metadata["autoreset_mode"]` has it, but environments of
+            one class may share that dict, so that the one made last tells for all.
+        item: the item's spec, a `BufferSpec` say; NumPy leaves of another dtype are converted to the spec's: floats
+            are rounded, integers must fit. Without it every dtype stays as it came (rewards float64).
+        observation_key: as for `from_transitions`.
+
+    Returns:
+        The next carry; the steps, leaves [E, *shape]; and a mask bool [E], which environments really took a step, for
+        `rb.add(state, steps, mask=mask)` with a buffer of E lanes. Rows that are not marked are no steps. A plain
+        environment's have no axis E.
+
+    Raises:
+        TypeError: for flags that are not bool, or a dtype that is not converted, naming the leaf.
+        ValueError: for leaves without the axis E; for infos that speak against the mode; and, if Disabled, for a step
+            of an environment that has ended, where that is known.
+
+    Example:
+        >>> ids, zero, no = np.array([[0.0], [5.0]]), np.zeros(2), np.zeros(2, bool)
+        >>> carry, step = begin(ids), (ids + 1, zero, np.array([True, False]), no, {})
+        >>> carry, items, mask = from_gymnasium(carry, zero, step, "NextStep")
+        >>> items["next"]["observation"].tolist(), items["next"]["done"].tolist(), mask.tolist()
+        ([[1.0], [6.0]], [True, False], [True, True])
+        >>> carry, items, mask = from_gymnasium(carry, zero, (ids + 2, zero, no, no, {}), "NextStep")
+        >>> mask.tolist()
+        [False, True]
+    """
+    who = "ted.from_gymnasium"
+    mode = getattr(autoreset_mode, "value", autoreset_mode)
+    if mode not in (NEXT_STEP, SAME_STEP, DISABLED):
+        raise ValueError(
+            f"{who}: expected autoreset_mode as one of {NEXT_STEP!r}, {SAME_STEP!r}, {DISABLED!r}, "
+            f'got {autoreset_mode!r}; give the mode of the environment, and "Disabled" for a plain one'
+        )
+    observation, reward, terminated, truncated, infos = _five(step, who)
+    terminated, truncated = as_array(terminated), as_array(truncated)
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not is_leaf(flag) or shown(flag.dtype) != "bool" or tuple(flag.shape) != tuple(terminated.shape):
+            raise TypeError(
+                f"{who}: {name}: expected an array bool of one shape for all flags, got {flag!r:.80}; convert it"
+            )
+    observation = _map(_own, observation)  # Gymnasium with copy=False writes to the same memory again
+    done = terminated | truncated
+    after = observation
+    if mode == SAME_STEP:
+        after = _with_final(observation, done, infos, who)
+    elif "final_obs" in infos:
+        raise ValueError(
+            f'{who}: infos has "final_obs", so the environment resets within the step: give autoreset_mode="SameStep"'
+        )
+    never = done ^ done
+    idle = never | carry.ended
+    if mode == DISABLED and np.any(ended := known(idle)) and ended is not None:
+        raise ValueError(
+            f"{who}: environments {np.flatnonzero(ended).tolist()} have ended; after "
+            f'env.reset(options={{"reset_mask": mask}}) call ted.reset(carry, observation, mask); plain ones: ted.begin'
+        )
+    rows = Transition(carry.observation, _map(as_array, action), reward, after, terminated, truncated)
+    items = assemble(rows, done, observation_key, who)
+    if item is not None:
+        items = _converted(items, item, who)
+    check_rows(items, who)
+    _check_lead(items, tuple(done.shape), who)
+    ended = {NEXT_STEP: done, SAME_STEP: never, DISABLED: done | idle}[mode]
+    return Carry(observation, ended), items, ~(never if mode == SAME_STEP else idle)
+
+
+def reset(carry: Carry, observation: Any, mask: Any) -> Carry:
+    """Go on after some environments were reset by hand, with autoreset disabled.
+
+    Args:
+        carry: from `begin` or `from_gymnasium`.
+        observation: what `env.reset(options={"reset_mask": mask})` returned.
+        mask: bool [E], which environments were reset.
+
+    Returns:
+        The carry with their first observations.
+
+    Raises:
+        ValueError: for an environment that had not ended, where that is known: what is stored would go on from one
+            episode to another. Mark its last step as truncated as you record it:
+            `step = (obs, reward, terminated, truncated | cut_off, infos)`.
+
+    Example:
+        >>> no, yes = np.zeros(2, bool), np.array([True, False])
+        >>> carry = begin(np.zeros((2, 1)))
+        >>> carry, *_ = from_gymnasium(carry, np.zeros(2), (np.ones((2, 1)), np.zeros(2), yes, no, {}), "Disabled")
+        >>> reset(carry, np.array([[7.0], [8.0]]), yes).observation.tolist()
+        [[7.0], [1.0]]
+    """
+    who = "ted.reset"
+    if not is_leaf(mask) or shown(mask.dtype) != "bool":
+        raise TypeError(
+            f"{who}: mask: expected an array of dtype bool, got {getattr(mask, 'dtype', type(mask).__name__)}"
+        )
+    early = known(mask & ~((mask ^ mask) | carry.ended))
+    if early is not None and early.any():
+        raise ValueError(
+            f"{who}: environments {np.flatnonzero(early).tolist()} had not ended; record their last step as truncated, "
+            f"from_gymnasium(carry, action, (obs, reward, terminated, truncated | mask, infos), ...), then reset them"
+        )
+    leaves, structure = nest.flatten(carry.observation, is_leaf)
+    news = _leaves_as(structure, _map(_own, observation), f"{who}: the observation")
+    merged = [_where(mask, new, old) for new, old in zip(news, leaves, strict=True)]
+    return Carry(nest.unflatten(structure, merged, _as_dict), carry.ended & ~mask)
+
+
+def to_gymnasium(steps: Any, *, observation_key: str | None = None) -> tuple[Carry, Any, GymnasiumStep]:
+    """What `from_gymnasium` takes to give these steps: the way back.
+
+    Args:
+        steps: a nest in TED, leaves [E, *shape], or [*shape].
+        observation_key: as for `to_transitions`.
+
+    Returns:
+        The carry, with the observation before the step; the action; and what `env.step` returned, with autoreset
+        disabled: (observation, reward, terminated, truncated, infos), infos an empty dict.
+
+    Raises:
+        TypeError: if the steps are not in TED, see `check`.
+        ValueError: likewise.
+
+    Example:
+        >>> no = np.zeros(2, bool)
+        >>> step = (np.ones(2), np.ones(2), no, no, {})
+        >>> _, items, _ = from_gymnasium(begin(np.zeros(2)), np.zeros(2), step, "Disabled")
+        >>> carry, action, (observation, reward, *_) = to_gymnasium(items)
+        >>> carry.observation.tolist(), observation.tolist()
+        ([0.0, 0.0], [1.0, 1.0])
+    """
+    rows = to_transitions(steps, observation_key=observation_key)
+    infos: dict[str, Any] = {}
+    step = (rows.next_observation, rows.reward, rows.terminated, rows.truncated, infos)
+    return Carry(rows.observation, False), rows.action, step
+
+
+def _five(step: Any, who: str) -> Any:
+    if not isinstance(step, tuple | list) or len(step) != 5:
+        raise ValueError(
+            f"{who}: expected step as (observation, reward, terminated, truncated, infos), got {step!r:.80}; "
+            f"give env.step(action)"
+        )
+    return step
+
+
+def _specs(space: Any, name: str, narrow: bool) -> Any:
+    """The specs of a space's elements."""
+    if isinstance(space, Mapping):
+        return {key: _specs(part, f"{name}/{key}", narrow) for key, part in space.items()}
+    if isinstance(space, Sequence):
+        return tuple(_specs(part, f"{name}/{i}", narrow) for i, part in enumerate(space))
+    shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
+    if shape is None or dtype is None:
+        raise TypeError(
+            f"ted.item_of: leaf {name!r}: elements of {space!r} are no arrays of fixed shape; "
+            f"wrap the environment (gymnasium.wrappers.FlattenObservation, say)"
+        )
+    stored = _stored(np.dtype(dtype).name, narrow)
+    return Binary(tuple(shape)) if stored == "bool" else Unbounded(tuple(shape), stored)
+
+
+def _stored(dtype: str, narrow: bool) -> str:
+    return NARROWED.get(dtype, dtype) if narrow else dtype
+
+
+def _with_final(observation: Any, done: Any, infos: Mapping[str, Any], who: str) -> Any:
+    """The observations after the step: the final ones of environments that were reset within it."""
+    leaves, structure = nest.flatten(observation, is_leaf)
+    final = infos.get("final_obs")
+    which = known(done)
+    if final is None:
+        if which is not None and which.any():
+            raise ValueError(
+                f'{who}: environments {np.flatnonzero(which).tolist()} are done, but infos has no "final_obs"; '
+                f'give the autoreset_mode of the environment, env.metadata["autoreset_mode"]'
+            )
+        return observation
+    if not (isinstance(final, np.ndarray) and final.dtype == object):
+        finals = _leaves_as(structure, final, f'{who}: infos["final_obs"]')
+        merged = [
+            _where(done, _final_leaf(last, leaf, leaf.shape, who), leaf)
+            for last, leaf in zip(finals, leaves, strict=True)
+        ]
+        return nest.unflatten(structure, merged, _as_dict)
+    merged = [np.array(leaf) for leaf in leaves]
+    for i in np.flatnonzero(which):
+        if final[i] is None:
+            raise ValueError(f'{who}: environment {i} is done, but infos["final_obs"][{i}] is None')
+        lasts = _leaves_as(structure, final[i], f'{who}: infos["final_obs"][{i}]')
+        for leaf, last in zip(merged, lasts, strict=True):
+            leaf[i] = _final_leaf(last, leaf, leaf.shape[1:], who)
+    return nest.unflatten(structure, merged, _as_dict)
+
+
+def _final_leaf(last: Any, leaf: Any, shape: tuple[int, ...], who: str) -> Any:
+    """A leaf of the final observation, if it could be one of the observation."""
+    last = last if hasattr(last, "dtype") else np.asarray(last)
+    castable = not isinstance(leaf, np.ndarray) or np.can_cast(last.dtype, leaf.dtype, "same_kind")
+    if tuple(last.shape) != tuple(shape) or not castable:
+        raise ValueError(
+            f'{who}: infos["final_obs"]: expected shape {tuple(shape)} and dtype {shown(leaf.dtype)} as those of the '
+            f"observation, got {tuple(last.shape)} and {shown(last.dtype)}; a wrapper must change both alike"
+        )
+    return last
+
+
+def _check_lead(items: dict[str, Any], lead: tuple[int, ...], who: str) -> None:
+    for path, leaf in leaves_of(items, who).items():
+        if tuple(leaf.shape)[: len(lead)] != lead:
+            raise ValueError(
+                f"{who}: leaf {nest.show(path)!r}: expected shape {(*lead, '...')}, one for each environment, "
+                f"got {tuple(leaf.shape)}"
+            )
+
+
+def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
+    """NumPy leaves in the dtypes of an item's spec."""
+    specs = leaves_of(item, who)
+    leaves, structure = nest.flatten(items, is_leaf)
+    made = []
+    for path, leaf in zip(structure.paths, leaves, strict=True):
+        spec, name = specs.get(path), nest.show(path)
+        if spec is None or shown(leaf.dtype) == shown(spec.dtype):
+            made.append(leaf)  # what the item does not have, `add` refuses
+        elif isinstance(leaf, NUMPY) and shown(spec.dtype) != "bfloat16":  # which NumPy lacks
+            made.append(_cast(np.asarray(leaf), shown(spec.dtype), name, who))
+        else:
+            checks.check_dtype(name, leaf, spec.dtype)
+    return nest.unflatten(structure, made, _as_dict)
+
+
+def _cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
+    kinds = {"bool": 0, "int": 1, "float": 2, "complex": 3}
+    if kinds[dtypes.kind_of(shown(leaf.dtype))] > kinds[dtypes.kind_of(dtype)]:
+        raise TypeError(
+            f"{who}: leaf {name!r}: expected dtype {dtype} or what it can hold, got {shown(leaf.dtype)}; "
+            f"change the item, or convert it yourself"
+        )
+    with np.errstate(over="ignore"):  # told below
+        made = leaf.astype(dtype)
+    lost = made != leaf if dtypes.kind_of(dtype) == "int" else np.isinf(made) & np.isfinite(leaf)
+    if lost.any():
+        raise ValueError(
+            f"{who}: leaf {name!r}: {leaf[lost].flat[0]} does not fit into {dtype}; "
+            f"change the item, or convert it yourself"
+        )
+    return made
+
+
+def _leaves_as(structure: Structure, given: Any, what: str) -> list[Any]:
+    """The leaves of a nest that must have another's structure."""
+    try:
+        leaves = nest.flatten_as(structure, given)
+        fits = all(is_leaf(leaf) or nest.parts_of(leaf) is None for leaf in leaves)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{what}: expected the structure of the observations before, leaves "
+            f"{[nest.show(path) for path in structure.paths]}; a wrapper must change both alike"
+        )
+    return leaves
+
+
+def _map(function: Callable[[Any], Any], tree: Any) -> Any:
+    leaves, structure = nest.flatten(tree, is_leaf)
+    return nest.unflatten(structure, [function(leaf) for leaf in leaves], _as_dict)
+
+
+def _as_dict(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+    return parts
+
+
+def _own(leaf: Any) -> Any:
+    """A leaf that nobody else writes to; Python numbers as arrays."""
+    return np.array(leaf) if isinstance(leaf, NUMPY) else as_array(leaf)
+
+
+def _where(mask: Any, yes: Any, no: Any) -> Any:
+    """Rows by a mask bool [E] (or one value, by a scalar), in the arrays' own library."""
+    along = mask.reshape(tuple(mask.shape) + (1,) * (len(no.shape) - len(mask.shape)))
+    if hasattr(no, "where"):
+        return yes.where(along, no)  # torch
+    return no.__array_namespace__().where(along, yes, no)

@@ -1,0 +1,26 @@
+"""TED, TorchRL's episode data format: steps whose root is at time t and whose "next" is at t + 1.
+
+    {<observation leaves>, "action", "done", "terminated", "truncated",
+     "next": {<the same observation leaves>, "reward", "done", "terminated", "truncated"}}
+
+done is terminated | truncated. A buffer stores such items as any others, and finds ends of episodes, rewards and next
+observations under these names.
+"""
+
+from functional_rb.gymnasium_steps import Carry, begin, from_gymnasium, item_of, reset, to_gymnasium
+from functional_rb.ted_check import check
+from functional_rb.ted_steps import Transition, from_transitions, step_mdp, to_transitions
+
+__all__ = [
+    "Carry",
+    "Transition",
+    "begin",
+    "check",
+    "from_gymnasium",
+    "from_transitions",
+    "item_of",
+    "reset",
+    "step_mdp",
+    "to_gymnasium",
+    "to_transitions",
+]
