@@ -21,6 +21,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
+from functional_rb import frames
 from functional_rb.counters import BASE
 from jax_backend import twins
 from tests import backends
@@ -349,6 +350,8 @@ def beginning_at(backend: Backend, state: Any, first: int) -> Any:
     for name, count in spec.counter_names:
         if name in ("next", "end"):  # a pass that is done
             vector[place : place + count] = first
+        if name == frames.CURSOR:  # frames have numbers of their own
+            vector[place : place + count] = spec.frames.limit - 3
         place += count
     counters = backend.array(vector)
     if backend.library == "jax":

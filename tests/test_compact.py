@@ -96,7 +96,7 @@ def stored_leaves(record: Record, handle: int) -> tuple[walks.Leaves, walks.Leav
 
 @pytest.mark.parametrize("roomy", [True, False], ids=["roomy", "scarce"])
 @pytest.mark.parametrize("name", LAYOUTS)
-@histories(8)
+@histories(4)
 @hypothesis.given(rng=seeds)
 def test_as_the_plain_layout(name: str, roomy: bool, rng: Rng) -> None:
     (kind, compact), lanes, length = LAYOUTS[name], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
@@ -136,7 +136,7 @@ ON_BOTH = {
 
 
 @pytest.mark.parametrize("name", ON_BOTH)
-@histories(4)
+@histories(2)
 @hypothesis.given(rng=seeds)
 def test_from_one_backend_to_the_other(name: str, rng: Rng) -> None:
     (kind, compact), (sampler, lanes) = LAYOUTS[name], ON_BOTH[name]
@@ -224,7 +224,7 @@ def told(
 
 
 @pytest.mark.parametrize("kind", [*IN_ORDER, *SLICES])
-@histories(10)
+@histories(6)
 @hypothesis.given(rng=seeds)
 def test_what_is_gone_is_never_drawn(kind: str, rng: Rng) -> None:
     if kind in SLICES:
@@ -244,7 +244,7 @@ GONE_ON_BOTH = {
 
 
 @pytest.mark.parametrize("name", GONE_ON_BOTH)
-@histories(4)
+@histories(2)
 @hypothesis.given(rng=seeds)
 def test_what_is_gone_is_never_drawn_on_either_backend(name: str, rng: Rng) -> None:
     told(rng, ["jax", "torch"], GONE_ON_BOTH[name], "next", 0, Shapes((8,), (4,), True), 20)
@@ -253,7 +253,7 @@ def test_what_is_gone_is_never_drawn_on_either_backend(name: str, rng: Rng) -> N
 # With transforms.
 
 
-@histories(25)
+@histories(15)
 @hypothesis.given(rng=seeds)
 def test_n_steps_of_compact_items(rng: Rng) -> None:
     kind, lanes, length = KINDS[pick(rng, list(KINDS))], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8])
@@ -274,7 +274,7 @@ def test_n_steps_of_compact_items(rng: Rng) -> None:
     walks.tell(rng, [pick(rng, VARIANTS)], spec, plain, record, expected, ON_TORCH, 25)
 
 
-@histories(20)
+@histories(12)
 @hypothesis.given(rng=seeds)
 def test_goals_of_compact_items(rng: Rng) -> None:
     task, lanes, length = TASKS[pick(rng, list(TASKS))], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8])

@@ -209,7 +209,7 @@ ON_JAX = Shapes((3,), (9,), True)
 
 
 @pytest.mark.parametrize("name", TASKS)
-@histories(10)
+@histories(8)
 @hypothesis.given(rng=seeds)
 def test_goals_come_from_the_episode(name: str, rng: Rng) -> None:
     task, lanes, length = TASKS[name], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
@@ -221,7 +221,7 @@ def test_goals_come_from_the_episode(name: str, rng: Rng) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "n"), [("future", None), ("episode", 2)])
-@histories(4)
+@histories(2)
 @hypothesis.given(rng=seeds)
 def test_from_one_backend_to_the_other(strategy: str, n: int | None, rng: Rng) -> None:
     task = TASKS["ted"]

@@ -150,7 +150,7 @@ def tell(
 
 
 @pytest.mark.parametrize("name", KINDS)
-@histories(12)
+@histories(6)
 @hypothesis.given(rng=seeds)
 def test_as_they_are_sampled(name: str, rng: Rng) -> None:
     kind, lanes, length = KINDS[name], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
@@ -168,7 +168,7 @@ SAMPLED_ON_BOTH = {
 
 
 @pytest.mark.parametrize("name", SAMPLED_ON_BOTH)
-@histories(4)
+@histories(2)
 @hypothesis.given(rng=seeds)
 def test_as_they_are_sampled_from_one_backend_to_the_other(name: str, rng: Rng) -> None:
     kind_name, sampler, lanes, n = SAMPLED_ON_BOTH[name]
@@ -199,7 +199,7 @@ def tell_added(
 
 
 @pytest.mark.parametrize("name", KINDS)
-@histories(12)
+@histories(6)
 @hypothesis.given(rng=seeds)
 def test_as_they_are_added(name: str, rng: Rng) -> None:
     kind, lanes, length = KINDS[name], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
@@ -210,7 +210,7 @@ def test_as_they_are_added(name: str, rng: Rng) -> None:
 
 
 @pytest.mark.parametrize(("name", "n"), [("ted", 3), ("episodes by number", 2)])
-@histories(4)
+@histories(2)
 @hypothesis.given(rng=seeds)
 def test_as_they_are_added_from_one_backend_to_the_other(name: str, n: int, rng: Rng) -> None:
     kind = with_small_episodes(KINDS[name]) if name != "ted" else KINDS[name]

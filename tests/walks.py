@@ -39,19 +39,23 @@ BASES = {"bool": 2, "uint8": 251, "int8": 127, "int16": 30011, "float16": 2003}
 def numbered(spec: frb.Unbounded, number: int, bits: bool = False) -> Array:
     """An array of a number: 0 gives zeros, any other its own. Of all bit patterns if asked: NaNs, negative zeros."""
     size = math.prod(spec.shape)
-    if bits and number and spec.dtype != "bool":
+    if not number:
+        return np.zeros(spec.shape, spec.dtype)
+    if bits and spec.dtype != "bool":
         rng = np.random.default_rng(number)
         array = np.frombuffer(rng.bytes(size * np.dtype(spec.dtype).itemsize), spec.dtype).copy()
         if "float" in spec.dtype:
             array[rng.random(size) < 0.2] = -0.0
             array[rng.random(size) < 0.1] = np.nan
         return array.reshape(spec.shape)
+    elements = np.arange(size)
     base = BASES.get(spec.dtype)
     if base is None:
-        elements = [number * 4 + (number and j % 4) for j in range(size)]
-    else:
-        elements = [number // base**j % base if base**j <= 2**31 else number * (j + 1) % base for j in range(size)]
-    return np.array(elements, spec.dtype).reshape(spec.shape)
+        return (number * 4 + elements % 4).astype(spec.dtype).reshape(spec.shape)
+    digits = math.ceil(31 / math.log2(base))  # then some more, of which only the look counts
+    powers = base ** np.minimum(elements, digits)
+    elements = np.where(elements < digits, number // powers, number * (elements + 1)) % base
+    return elements.astype(spec.dtype).reshape(spec.shape)
 
 
 def nested(leaves: Mapping[str, Any]) -> Any:
