@@ -17,6 +17,8 @@ def below(ops: Ops, draws: Array, n: Array) -> Array:
     Returns:
         int32 [B], each in [0, n), and 0 where n is 0.
     """
+    if ops.native is not None:
+        return ops.native.below(draws, n)
     high, low = ops.mul_wide(draws[:, 0], n)
     carry = low > MASK - mul_high(ops, draws[:, 1], n)
     return high + ops.cast(carry, "int32")

@@ -57,6 +57,15 @@ class Layout:
     _parts: dict[tuple[int, ...], Layout] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _hash: int = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Compute the hash once: plans of kernels are looked up by it at every call."""
+        object.__setattr__(self, "_hash", hash((self.leaves, self.row_words)))
+
+    def __hash__(self) -> int:
+        """Computed once."""
+        return self._hash
 
     @property
     def packed(self) -> tuple[int, ...]:
@@ -70,8 +79,8 @@ class Layout:
         return tuple(leaf for leaf in self.leaves if leaf.wide is not None)
 
     def part(self, chosen: tuple[int, ...]) -> Layout:
-        """Some of the leaves alone, by their position, lying where they lie; of the wide arrays only theirs."""
-        if len(chosen) == len(self.leaves):
+        """Some of the leaves, in the order given, lying where they lie; of the wide arrays only theirs."""
+        if chosen == tuple(range(len(self.leaves))):
             return self
         if chosen not in self._parts:  # a dict, since torch.compile does not trace functools.cache
             self._parts[chosen] = _part(self, chosen)

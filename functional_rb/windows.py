@@ -391,7 +391,7 @@ def following(ops: Ops, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple
 
 
 def extent(ops: Ops, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
-    """How many stored steps of its trajectory lie before a step, and how many after it, int32 [m] for slots [m]."""
+    """How many stored steps of its trajectory lie before a stored step, and how many after it, int32 [m] for slots."""
     if ops.native is not None:
         return ops.native.extent(lanes, age, slots)
     lane, back = step_at(ops, lanes, slots)

@@ -20,15 +20,17 @@ import torch_backend.kernel_ops as torch_kernel_ops
 import torch_backend.ops as torch_ops
 import torch_backend.parts as torch_parts
 import torch_backend.random as torch_random
+from functional_rb import integers, sum_tree, windows
 from functional_rb import layout as layouts
 from functional_rb import ops as protocols
 from functional_rb import ring as ring_of
-from functional_rb import sum_tree, windows
 from functional_rb.layout import Layout
 from functional_rb.native import kernels
 from functional_rb.ring import Ends, Ring
 from functional_rb.samplers import weights as powers
 from functional_rb.sum_tree import FANOUT
+from functional_rb.transforms import line as lines
+from functional_rb.transforms import returns
 from functional_rb.windows import Lanes, Rule
 from tests.backends import _torch_array, _torch_numpy
 from tests.test_jax import big_copies
@@ -206,6 +208,24 @@ def compare_storage(on: Any, spec: frb.BufferSpec, capacity: int) -> None:
 @pytest.mark.parametrize("spec", POOL, ids=range(len(POOL)))
 def test_store_and_read(on: Any, spec: frb.BufferSpec) -> None:
     compare_storage(on, spec, 1 if spec.capacity == 1 else 17)
+
+
+def test_some_leaves_alone(on: Any) -> None:
+    """Of rows of which a small piece is read, the larger part, and all but one; also leaves that lie apart."""
+    rng = np.random.default_rng(0)
+    item = {name: frb.Unbounded((size,)) for name, size in {"a": 6, "b": 1, "c": 9, "d": 0}.items()}
+    spec = frb.BufferSpec(item | {"e": frb.Binary(), "f": frb.Unbounded((1100,), "uint8")}, 20)
+    names = [str(path[0]) for path in spec.structure.paths]
+    leaves = random_batch(on, spec, 20, rng)
+    rows, wide = layouts.pack(on.native, spec.layout, leaves, like=on.array(np.zeros(20, np.int32)))
+    same = layouts.pack(on.plain, spec.layout, leaves, like=on.array(np.zeros(20, np.int32)))
+    assert_same_parts(on, (rows, wide), same)
+    for slots in (rng.integers(0, 20, 30), np.arange(5, 15)):
+        for wanted in ("b", "c", "abc", "be", "f", "de", "ad", "d", "bf"):
+            chosen = tuple(names.index(name) for name in wanted)
+            found = layouts.read_part(on.native, spec.layout, rows, wide, on.array(slots.astype(np.int32)), chosen)
+            for leaf, k in zip(found, chosen, strict=True):
+                assert_same(on, leaf, on.array(on.numpy(leaves[k])[slots]))
 
 
 @pytest.mark.parametrize("spec", [*POOL, EIGHT], ids=range(len(POOL) + 1))
@@ -525,6 +545,149 @@ def test_some_of_these_windows_are_drawn() -> None:
             counts.append(windows.weights_at(torch_ops, rule, Lanes(ring, written.ends), written.age, slots))
         found = torch.cat(counts)
         assert 0 < (found > 0).sum() < found.numel()
+
+
+def around(ring: Ring, n: int) -> Callable[..., Any]:
+    """What follows on slots, and how far their trajectories go, as a function of `ops` and arrays."""
+
+    def look(ops: Any, written: Written, slots: Any) -> Any:
+        lanes, age = Lanes(ring, written.ends), written.age
+        lane, back = windows.step_at(ops, lanes, slots)
+        stored = back <= ops.take(lanes.size, lane)
+        before, after = windows.extent(ops, lanes, age, slots)
+        none = ops.full_like(before, -1)  # that of an empty slot has no meaning
+        extent = ops.where(stored, before, none), ops.where(stored, after, none)
+        return windows.following(ops, lanes, age, slots, n), extent
+
+    return look
+
+
+AROUND = [(Ring(1), 2), (Ring(12), 5), (Ring(300), 1), (Ring(15, 5), 7), (Ring(60, 3), 3)]
+
+
+@pytest.mark.parametrize(("ring", "n"), AROUND)
+def test_following_and_extent(on: Any, ring: Ring, n: int) -> None:
+    rng = np.random.default_rng(n)
+    compare = both(on, around(ring, n))
+    for _ in range(15):
+        compare(written_at_random(rng, ring), rng.permutation(ring.capacity).astype(np.int32))
+    compare(written_at_random(rng, ring), np.zeros(0, np.int32))
+
+
+def test_some_of_these_trajectories_go_on() -> None:
+    """So that the test above has compared more than single steps."""
+    rng = np.random.default_rng(0)
+    ring, n = AROUND[4]
+    seen = set()
+    for _ in range(20):
+        written = jax.tree.map(torch.from_numpy, written_at_random(rng, ring))
+        slots = torch.arange(ring.capacity, dtype=torch.int32)
+        (_, real), (before, after) = around(ring, n)(torch_ops, written, slots)
+        seen |= set(real.sum(1).tolist()) | set((before + after).tolist())
+    assert {0, 1, 2, 3, 19} <= seen | {0}
+    assert len(seen) > 10
+
+
+def rewards_of_steps(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> tuple[Numbers, Numbers]:
+    """Rewards [m, n, ...] of many sizes, zeros of both signs and infinities, and which of them there are."""
+    m, n = shape[:2]
+    rewards = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 4, shape)
+    rewards = np.where(rng.random(shape) < 0.2, rng.choice([0.0, -0.0, np.inf], shape), rewards)
+    return rewards.astype(dtype), np.arange(n) < rng.integers(1, n + 1, m)[:, None]
+
+
+@pytest.mark.parametrize("shape", [(400, 5), (200, 3, 2), (60, 2, 1, 3), (50, 1), (0, 4), (7, 3, 0)])
+def test_fold(on: Any, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(len(shape))
+    for gamma in (0.99, 1.0, 0.0):
+        compare = both(on, lambda ops, rewards, real, gamma=gamma: returns.fold(ops, rewards, real, gamma))
+        compare(*rewards_of_steps(rng, shape, "float32"))
+
+
+def test_fold_of_other_dtypes() -> None:
+    rng = np.random.default_rng(0)
+    for on, dtype in [(Torch, "float64"), (Torch, "float16"), (Jax, "float16")]:
+        compare = both(on, lambda ops, rewards, real: returns.fold(ops, rewards, real, 0.9))
+        compare(*rewards_of_steps(rng, (300, 4, 2), dtype))
+
+
+def test_rewards_rounded_once_would_differ() -> None:
+    """So that the tests above tell a product rounded before the sum from one that is not."""
+    rewards, real = rewards_of_steps(np.random.default_rng(0), (400, 2), "float32")
+    rewards = np.where(np.isfinite(rewards), rewards, 0)
+    total, _ = returns.fold(torch_kernel_ops, torch.from_numpy(rewards), torch.from_numpy(real), 0.99)
+    term = np.where(real[:, 1], rewards[:, 1].astype(np.float64) * np.float32(0.99), 0)
+    once = (rewards[:, 0].astype(np.float64) + term).astype(np.float32)
+    assert 0 < (once != total.numpy()).sum() < 200
+
+
+@pytest.mark.parametrize(("lanes", "steps", "n"), [(1, 1, 1), (1, 6, 3), (3, 1, 3), (2, 5, 4), (3, 2, 6)])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("words", [0, 1, 2])
+def test_plan_line(on: Any, lanes: int, steps: int, n: int, masked: bool, words: int) -> None:
+    rng = np.random.default_rng(n)
+    rows = lanes * (steps + n - 1)
+    compare = both(on, lambda ops, *args: lines.plan_line(ops, *args, n))
+    for likely in [0.0, 0.2, 0.5, 1.0] * 4:
+        pending = rng.integers(0, n, lanes).astype(np.int32)
+        ended = rng.random(rows) < (likely if words == 0 else 0.2)
+        ids = (rng.random((rows, words)) < likely).astype(np.int32) if words else None
+        mask = rng.random(lanes * steps) < rng.choice([0.0, 0.5, 1.0]) if masked else None
+        compare(pending, ended, ids, mask)
+
+
+def test_transforms_under_vmap() -> None:
+    ring, n = AROUND[4]
+    rng = np.random.default_rng(1)
+
+    def all_of_them(ops: Any, written: Written, slots: Any, rewards: Any, real: Any, ended: Any) -> Any:
+        line = lines.plan_line(ops, written.ends.sizes % n, ended, None, None, n)
+        return around(ring, n)(ops, written, slots), returns.fold(ops, rewards, real, 0.9), line
+
+    several = []
+    for _ in range(3):
+        slots = rng.permutation(ring.capacity).astype(np.int32)
+        rewards = rewards_of_steps(rng, (20, n), "float32")
+        several.append((written_at_random(rng, ring), slots, *rewards, rng.random(ring.lanes * (n + 3)) < 0.3))
+    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *several)
+    program = jax.jit(jax.vmap(functools.partial(all_of_them, jax_kernel_ops))).lower(*stacked).compile()
+    assert custom_calls(program.as_text()) == set()
+    found, alone = program(*stacked), jax.jit(functools.partial(all_of_them, jax_ops))
+    for k, args in enumerate(several):
+        assert_same_all(jax.tree.map(lambda x, k=k: x[k], found), alone(*jax.tree.map(jnp.asarray, args)))
+
+
+def test_torch_transforms_of_any_strides() -> None:
+    ring, n = AROUND[4]
+    rng = np.random.default_rng(2)
+    written = jax.tree.map(torch.from_numpy, written_at_random(rng, ring))
+    slots = torch.arange(ring.capacity, dtype=torch.int32)
+    look = around(ring, n)
+    assert_same_parts(Torch, look(torch_kernel_ops, written, slots.flip(0)), look(torch_ops, written, slots.flip(0)))
+    strided = slots.repeat_interleave(2)[::2]
+    assert_same_parts(Torch, look(torch_kernel_ops, written, strided), look(torch_ops, written, slots))
+
+    rewards, real = map(torch.from_numpy, rewards_of_steps(rng, (n, 20, 2), "float32"))
+    turned = rewards.transpose(0, 1), real.T | (torch.arange(n) == 0)
+    assert_same_parts(Torch, *(returns.fold(ops, *turned, 0.9) for ops in (torch_kernel_ops, torch_ops)))
+
+    marks = torch.from_numpy(rng.random((20, 2)) < 0.4)
+    ids = torch.from_numpy(rng.integers(0, 2, (2, 20)).astype(np.int32)).T
+    args = torch.tensor([1, 0], dtype=torch.int32), marks[:, 0], ids, marks[:16, 1], 3
+    assert_same_parts(Torch, *(lines.plan_line(ops, *args) for ops in (torch_kernel_ops, torch_ops)))
+
+
+def test_below(on: Any) -> None:
+    rng = np.random.default_rng(0)
+    compare = both(on, integers.below)
+    draws = rng.integers(0, 2**31, (300, 2)).astype(np.int32)
+    draws[::7] = rng.choice([0, 2**31 - 1], draws[::7].shape)
+    numbers = rng.choice([0, 1, 2, 1000, 2**31 - 1], 300).astype(np.int32)
+    compare(draws, numbers)
+    for n in (0, 3, 2**31 - 1):
+        compare(draws, np.int32(n))
+    compare(draws[:1], numbers[:1])
+    compare(draws[:0], numbers[:0])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])

@@ -36,7 +36,8 @@ def trajectory(done: np.ndarray, one: bool = False) -> dict[str, Any]:
     for t in range(1, len(done)):
         before[t] = np.where(done[t - 1], before[t], after[t - 1])
     axis = (lambda x: x[..., None]) if one else (lambda x: x)
-    ends = {"done": axis(done), "terminated": axis(done), "truncated": axis(done & False)}
+    kind = number % 3  # truncated, terminated, or both
+    ends = {"done": axis(done), "terminated": axis(done & (kind != 0)), "truncated": axis(done & (kind != 1))}
     reward = axis(number)
     return {
         "observation": np.stack([before, -before], -1),

@@ -7,7 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from functional_rb.native import draws, kernels, rings, steps
+from functional_rb.native import chain, draws, kernels, rings, steps
 from functional_rb.native.cache import compiled
 from functional_rb.native.memory import pointer_to
 from functional_rb.native.plan import RING_CAPACITY, RING_LANES, WINDOW_LENGTH
@@ -175,6 +175,12 @@ def fill_draws(key: Any, numbers: Any, count: Any) -> None:
 
 
 @compiled
+def below(numbers: Any, n: Any, counts: Any, chosen: Any, count: Any) -> None:
+    """`draws.below` by int32 [count, 2], for n int32 [counts]."""
+    draws.below(numba.carray(pointer_to(numbers, INT32), (count, 2)), ints(n, counts), ints(chosen, count))
+
+
+@compiled
 def stored_values(plan: Any, priorities: Any, count: Any, values: Any, good: Any) -> None:
     """`kernels.stored_values`."""
     kernels.stored_values(plan, ints(priorities, count), floats(values, count), marks(good, count))
@@ -273,6 +279,13 @@ def weights_at(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, count:
         ints(slots, count),
         ints(numbers, count),
     )
+
+
+@compiled
+def places(plan: Any, at: Any, capacity: Any, slots: Any, count: Any, found: Any) -> None:
+    """`chain.places`."""
+    depth = np.int64(plan[chain.DEPTH])
+    chain.places(plan, ints(at, capacity), ints(slots, count), ints(found, count * depth))
 
 
 @compiled

@@ -35,6 +35,14 @@ def fill(key: Any, words: Any) -> None:
 
 
 @compiled
+def below(words: Any, n: Any, chosen: Any) -> None:
+    """`integers.below` by words int32 [B, 2]; n int32 [B], or [1] for all."""
+    for i in range(chosen.size):
+        count = np.int64(n[i if n.size > 1 else 0])
+        chosen[i] = (np.int64(words[i, 0]) * count + ((np.int64(words[i, 1]) * count) >> 31)) >> 31
+
+
+@compiled
 def rounds(x0: Any, x1: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """Four rounds of Threefry-2x32 with the given rotations."""
     for turn in (np.uint32(a), np.uint32(b), np.uint32(c), np.uint32(d)):

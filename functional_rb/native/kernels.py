@@ -173,19 +173,21 @@ def load_items(plan: Any, storage: Any, slots: Any, leaves: Any) -> None:
 
     Rows are copied whole first, to a place that stays in the cache: the copies of different rows wait for memory
     together, as those of their leaves would not. Measured, 16 us against 60 us for 256 rows that are out of the cache.
+    Of a part of the leaves only the bytes among which these lie.
     """
     stride = np.int64(plan[FIRST_STORAGE])
-    together = max(np.int64(1), SCRATCH_BYTES // max(stride, np.int64(1)))
-    scratch = np.empty(min(together, slots.size) * stride, np.uint8)
+    first, width = piece_of_rows(plan, stride)
+    together = max(np.int64(1), SCRATCH_BYTES // max(width, np.int64(1)))
+    scratch = np.empty(min(together, slots.size) * width, np.uint8)
     base = np.int64(scratch.ctypes.data)
     for start in range(0, slots.size, together):
         stop = min(start + together, slots.size)
-        load_rows(storage[0], stride, slots[start:stop], base)
+        load_rows(storage[0] + first, stride, width, slots[start:stop], base)
         for leaf in range(plan[LEAVES]):
             size = leaf_field(plan, leaf, LEAF_BYTES)
             if size != 0 and leaf_field(plan, leaf, LEAF_STORAGE) == 0:
-                source = base + leaf_field(plan, leaf, LEAF_OFFSET)
-                copy_column(leaves[leaf] + start * size, source, stop - start, stride, size)
+                source = base + leaf_field(plan, leaf, LEAF_OFFSET) - first
+                copy_column(leaves[leaf] + start * size, source, stop - start, width, size)
     for leaf in range(plan[LEAVES]):
         array, size = leaf_field(plan, leaf, LEAF_STORAGE), leaf_field(plan, leaf, LEAF_BYTES)
         if array != 0:
@@ -194,8 +196,24 @@ def load_items(plan: Any, storage: Any, slots: Any, leaves: Any) -> None:
 
 
 @compiled
-def load_rows(rows: Any, stride: Any, slots: Any, target: Any) -> None:
-    """Copy rows, those of consecutive slots together."""
+def piece_of_rows(plan: Any, stride: Any) -> Any:
+    """Where in a row the leaves begin, and how many bytes on they end; all of it, where that is half of it or more."""
+    first, last = stride, np.int64(0)
+    for leaf in range(plan[LEAVES]):
+        size, offset = leaf_field(plan, leaf, LEAF_BYTES), leaf_field(plan, leaf, LEAF_OFFSET)
+        if size != 0 and leaf_field(plan, leaf, LEAF_STORAGE) == 0:
+            first, last = min(first, offset), max(last, offset + size)
+    width = max(last - first, np.int64(0))
+    return (first, width) if 2 * width < stride else (np.int64(0), stride)
+
+
+@compiled
+def load_rows(rows: Any, stride: Any, width: Any, slots: Any, target: Any) -> None:
+    """Copy so many bytes of rows; of whole ones those of consecutive slots together."""
+    if width < stride:
+        for i in range(slots.size):
+            copy_bytes(target + i * width, rows + np.int64(slots[i]) * stride, width)
+        return
     start = 0
     for stop in range(1, slots.size + 1):
         if stop == slots.size or slots[stop] != slots[stop - 1] + 1:

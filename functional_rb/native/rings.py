@@ -314,7 +314,10 @@ def following(plan: Any, cursors: Any, age: Any, slots: Any, found: Any, real: A
 
 @compiled
 def extent(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: Any) -> None:
-    """`windows.extent`, all int32 [m]."""
+    """`windows.extent`, all int32 [m].
+
+    The steps double and then halve: most trajectories are far shorter than their lane, so little is read, and near by.
+    """
     length = np.int64(plan[RING_LENGTH])
     for i in range(slots.size):
         lane = lane_of(plan, slots[i])
@@ -322,9 +325,11 @@ def extent(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, before: An
         head, place = modulo(cursors[lane], length), slots[i] - lane * length
         back, start = back_of(plan, head, place), np.int64(own[place])
         before[i] = min(start, max(np.int64(sizes[lane]) - back, np.int64(0)))
-        further, distance = np.int64(1), np.int64(0)
-        while 2 * further < back:
-            further *= 2
+        beyond = np.int64(1)
+        while goes_on(plan, own, head, back, start, beyond):
+            beyond *= 2
+        distance = beyond // 2
+        further = distance // 2
         while further:
             if goes_on(plan, own, head, back, start, distance + further):
                 distance += further

@@ -20,7 +20,8 @@ def fold(discounts: Any, rewards: Any, real: Any, total: Any, steps: Any) -> Non
             there = real[i, k] != 0
             count += there
             for j in range(total.shape[1]):
-                total[i, j] += rewards[i, k, j] * discounts[k] if there else nothing  # which makes of -0 a 0
+                term = rewards[i, k, j] * discounts[k]
+                total[i, j] += term if there and term != 0 else nothing  # which makes of -0 a 0
         steps[i] = count
 
 
@@ -98,7 +99,7 @@ def look_ahead(
 @compiled
 def differ(ids: Any, line: Any, column: Any) -> Any:
     """Whether the next column is of another trajectory."""
+    other = False
     for word in range(ids.shape[1]):
-        if ids[line[column], word] != ids[line[column + 1], word]:
-            return True
-    return False
+        other |= ids[line[column], word] != ids[line[column + 1], word]
+    return other

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numba
-import numpy as np
 
 from functional_rb.native import rings, steps
 from functional_rb.native.frame import (
@@ -68,7 +67,7 @@ def extent(frame: Any) -> Any:
 
 @handler
 def fold(frame: Any) -> Any:
-    """discounts float32 [n], rewards float32 [m, n, w], real -> total [m, w], steps [m]."""
+    """Factors float32 [n], rewards float32 [m, n, w], real -> total [m, w], steps [m]."""
     if answers_metadata(frame):
         return 0
     discounts = floats(buffer_at(frame, FRAME_ARGUMENTS, 0))

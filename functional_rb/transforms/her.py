@@ -116,8 +116,10 @@ class Hindsight(Transform):
         def relabelled(steps: Array, wanted: Sequence[int]) -> dict[int, Array]:
             needed = {*wanted, achieved} if set(rewards) & set(wanted) else set(wanted)
             leaves = read(steps, sorted(needed))
-            draw = ops.arange(steps.shape[0] * steps.shape[1], like=slots) // steps.shape[1]
-            mask, goal = ops.take(chosen, draw), ops.take(goals, draw)
+            mask, goal = chosen, goals
+            if steps.shape[1] > 1:
+                draw = ops.arange(steps.shape[0] * steps.shape[1], like=slots) // steps.shape[1]
+                mask, goal = ops.take(chosen, draw), ops.take(goals, draw)
             for position in {*self._goals(spec)} & needed:
                 leaves[position] = ops.where(layout.along(mask, goal), goal, leaves[position])
             for position in {*rewards} & needed:

@@ -33,7 +33,19 @@ STEPS, ORIGINAL, NONTERMINAL = "steps", "original_reward", "nonterminal"
 class NStepOfAdded(NStep):
     """n-step returns computed as steps are added; see `n_step`."""
 
+    packed: Layout = dataclasses.field(init=False, repr=False, compare=False)
+    """How waiting steps lie, once the transform is resolved."""
+
     delays = True
+
+    def resolve(self, spec: BufferSpec) -> NStepOfAdded:
+        """Fill in the keys that were left out."""
+        found = super().resolve(spec)
+        assert isinstance(found, NStepOfAdded)
+        leaves = zip(spec.structure.paths, spec.leaves, strict=True)
+        packed = layout.plan(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves))
+        object.__setattr__(found, "packed", packed)
+        return found
 
     def check(self, spec: BufferSpec, marks: Marks) -> None:
         """Items come later than they are added, and no longer follow on each other."""
@@ -56,7 +68,7 @@ class NStepOfAdded(NStep):
 
     def columns(self, spec: BufferSpec) -> dict[str, ArraySpec]:
         """What cannot be told from the transformed leaves."""
-        reward = spec.leaves[self.positions(spec).reward]
+        reward = spec.leaves[self.positions.reward]
         return {
             STEPS: Unbounded((), "int32"),
             ORIGINAL: Unbounded(reward.shape, reward.dtype),
@@ -68,11 +80,10 @@ class NStepOfAdded(NStep):
         waiting = (spec.lanes or 1) * (self.n - 1)
         if waiting == 0:
             return {}
-        packed = self._packed(spec)
-        arrays = [KeptArray((waiting, packed.row_words))]
-        for leaf in packed.wide:
-            arrays.append(KeptArray((waiting, *leaf.shape), layout.KEPT_AS.get(leaf.dtype, leaf.dtype)))
-        return dict(zip(_names(packed), arrays, strict=True))
+        kept = {WAITING: KeptArray((waiting, self.packed.row_words))}
+        for name, leaf in zip(self._names[1:], self.packed.wide, strict=True):
+            kept[name] = KeptArray((waiting, *leaf.shape), layout.KEPT_AS.get(leaf.dtype, leaf.dtype))
+        return kept
 
     def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
         """How many wait."""
@@ -86,12 +97,12 @@ class NStepOfAdded(NStep):
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None
     ) -> tuple[Sequence[Array], Array | None]:
         """Put new steps behind the waiting ones, and write those whose n steps, or whose trajectory, are complete."""
-        spec, packed = draft.spec, self._packed(draft.spec)
+        spec, packed = draft.spec, self.packed
         every = ops.arange(self.rows(spec, batch), like=draft.origin[1])
         steps = layout.pack(ops, packed, leaves, like=every[:batch])
         arrays = [steps[0], *steps[1]]
         if self.n > 1:
-            waiting = [draft.kept[name] for name in _names(packed)]
+            waiting = [draft.kept[name] for name in self._names]
             arrays = [ops.concat(pair, 0) for pair in zip(waiting, arrays, strict=True)]
 
         def read(rows: Array, wanted: Sequence[int]) -> dict[int, Array]:
@@ -104,7 +115,7 @@ class NStepOfAdded(NStep):
         draft.count(**{PENDING: line.pending})
         if self.n > 1:
             places = every[: line.waiting.shape[0]]
-            for name, array in zip(_names(packed), arrays, strict=True):
+            for name, array in zip(self._names, arrays, strict=True):
                 draft.kept[name] = ops.set_at(draft.kept[name], places, ops.take(array, line.waiting))
         return [*(found[k] for k in range(len(spec.leaves))), *told], line.complete
 
@@ -116,24 +127,18 @@ class NStepOfAdded(NStep):
         found = read(slots[:, None], range(first, first + 3))
         return read, self.told(ops, *(found[k] for k in range(first, first + 3)))
 
-    def _packed(self, spec: BufferSpec) -> Layout:
-        """How steps lie that wait."""
-        leaves = zip(spec.structure.paths, spec.leaves, strict=True)
-        return layout.plan(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves))
+    @property
+    def _names(self) -> list[str]:
+        """The kept arrays: the packed rows, and the leaves that lie apart."""
+        return [WAITING, *(f"{WAITING}/{nest.show(leaf.path)}" for leaf in self.packed.wide)]
 
     def _marked(self, ops: Ops, spec: BufferSpec, rows: Array, read: Reader) -> tuple[Array, Array | None]:
-        """Which steps are marked as their trajectory's last, bool [rows], and the ids of theirs, int32 [rows, words]."""
-        positions = [nest.position(spec.names, key, "n_step") for key in self.end_keys or ()]
-        if self.trajectory_key is None:
-            id_of = None
-        else:
-            id_of = nest.position(spec.names, self.trajectory_key, "n_step")
-        found = read(rows, [*positions, *([] if id_of is None else [id_of])])
-        marks = [found[k].reshape(-1) for k in positions] or [rows < 0]
-        ids = None if id_of is None else id_words(ops, found[id_of].reshape(-1))
-        return functools.reduce(operator.or_, marks), ids
+        """Which steps are marked as their trajectory's last, bool [rows], and ids of trajectories, int32 [rows, words].
 
-
-def _names(packed: Layout) -> list[str]:
-    """Of the kept arrays."""
-    return [WAITING, *(f"{WAITING}/{nest.show(leaf.path)}" for leaf in packed.wide)]
+        As `plan_line` takes them.
+        """
+        ends = [nest.position(spec.names, key, "n_step") for key in self.end_keys or ()]
+        ids = [nest.position(spec.names, key, "n_step") for key in (self.trajectory_key,) if key is not None]
+        found = read(rows, [*ends, *ids])
+        marks = [found[k].reshape(-1) for k in ends] or [rows < 0]
+        return functools.reduce(operator.or_, marks), id_words(ops, found[ids[0]].reshape(-1)) if ids else None

@@ -71,6 +71,8 @@ class NStep(Transform):
     end_keys: tuple[Key, ...] | None = None
     trajectory_key: Key | None = None
 
+    positions: Positions = dataclasses.field(init=False, repr=False, compare=False)  # once it is resolved
+
     order = 1
 
     def __post_init__(self) -> None:
@@ -101,13 +103,14 @@ class NStep(Transform):
             end_keys=marks.end_keys or None,
             trajectory_key=marks.trajectory_key,
         )
+        object.__setattr__(found, "positions", found._positions(spec))
         found.check(spec, marks)
         return found
 
     def check(self, spec: BufferSpec, marks: Marks) -> None:
         """Refuse leaves that do not fit."""
         marks.check(spec, "n_step")
-        positions = self.positions(spec)
+        positions = self.positions
         reward, terminated = spec.leaves[positions.reward], spec.leaves[positions.terminated]
         if "float" not in reward.dtype:
             raise ValueError(
@@ -120,7 +123,7 @@ class NStep(Transform):
                 f"name another leaf by terminated_key=..."
             )
 
-    def positions(self, spec: BufferSpec) -> Positions:
+    def _positions(self, spec: BufferSpec) -> Positions:
         """Where the leaves are."""
         names = spec.names
         assert self.reward_key is not None
@@ -156,21 +159,21 @@ class NStep(Transform):
         Returns:
             The leaves [m, *shape], by position, and what is told beside them.
         """
-        positions = self.positions(spec)
+        positions = self.positions
         rewards = read(window, [positions.reward])[positions.reward]
         rewards = rewards.reshape(*window.shape, *rewards.shape[1:])
         total, steps = fold(ops, rewards, real, self.gamma)
         last = ops.take(window.reshape(-1), ops.arange(window.shape[0], like=window) * self.n + steps - 1)
         found = read(last[:, None], [*positions.following, positions.terminated, *positions.truncations])
-        nonterminal = self.nonterminal(positions, found)
+        nonterminal = self._nonterminal(found)
         own = [k for k in range(len(spec.leaves)) if k != positions.reward and k not in positions.following]
         found |= read(window[:, :1], own) | {positions.reward: total}
         return found, Told(steps, rewards[:, 0], nonterminal)
 
-    def nonterminal(self, positions: Positions, leaves: Mapping[int, Array]) -> Array:
+    def _nonterminal(self, leaves: Mapping[int, Array]) -> Array:
         """Whether there is something to bootstrap from after the last of the n steps, bool [m]."""
-        terminated = leaves[positions.terminated].reshape(-1)
-        for truncated in positions.truncations:
+        terminated = leaves[self.positions.terminated].reshape(-1)
+        for truncated in self.positions.truncations:
             terminated = terminated & ~leaves[truncated].reshape(-1)
         return ~terminated
 
@@ -196,9 +199,10 @@ def fold(ops: Ops, rewards: Array, real: Array, gamma: float) -> tuple[Array, Ar
     total, steps = rewards[:, 0], ops.full_like(ops.cast(real[:, 0], "int32"), 1)
     for k in range(1, real.shape[1]):
         there = real[:, k]
-        # The selection keeps compilers from rounding a product and a sum as one.
+        # Compilers would round the product and the sum as one. A selection keeps them from it, but only by what each
+        # product is: XLA has moved one by `there` alone out of its loop over an item's rewards.
         term = rewards[:, k] * gamma**k
-        total = total + ops.where(layout.along(there, term), term, ops.full_like(term, 0))
+        total = total + ops.where(layout.along(there, term) & (term != 0), term, ops.full_like(term, 0))
         steps = steps + ops.cast(there, "int32")
     return total, steps
 

@@ -14,8 +14,8 @@ from functional_rb import checks, dtypes, nest
 from functional_rb.dtypes import shown
 from functional_rb.nest import Structure
 from functional_rb.specs import Binary, Composite, Unbounded
-from functional_rb.ted_check import FLAGS, NEXT, is_leaf, known, leaves_of
-from functional_rb.ted_steps import ACTION, REWARD, Transition, as_array, assemble, by_name, check_rows, to_transitions
+from functional_rb.ted.check import FLAGS, NEXT, is_leaf, known, leaves_of
+from functional_rb.ted.steps import ACTION, REWARD, Transition, as_array, assemble, by_name, check_rows, to_transitions
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}

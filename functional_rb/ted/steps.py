@@ -9,7 +9,7 @@ import numpy as np
 from functional_rb import nest
 from functional_rb.nest import Key, Path
 from functional_rb.specs import Composite
-from functional_rb.ted_check import FLAGS, NEXT, below, check_static, is_leaf, leaves_of, named_parts, path_of
+from functional_rb.ted.check import FLAGS, NEXT, below, check_static, is_leaf, leaves_of, named_parts, path_of
 
 OBSERVATION = "observation"
 ACTION, REWARD = "action", "reward"

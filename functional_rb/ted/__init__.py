@@ -7,9 +7,9 @@ done is terminated | truncated. A buffer stores such items as any others, and fi
 observations under these names.
 """
 
-from functional_rb.gymnasium_steps import Carry, begin, from_gymnasium, item_of, reset, to_gymnasium
-from functional_rb.ted_check import check
-from functional_rb.ted_steps import Transition, from_transitions, step_mdp, to_transitions
+from functional_rb.ted.check import check
+from functional_rb.ted.recording import Carry, begin, from_gymnasium, item_of, reset, to_gymnasium
+from functional_rb.ted.steps import Transition, from_transitions, step_mdp, to_transitions
 
 __all__ = [
     "Carry",
