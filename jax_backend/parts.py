@@ -352,8 +352,9 @@ def fold(rewards: jax.Array, real: jax.Array, gamma: float) -> tuple[jax.Array, 
 
 
 def plan_line(pending: jax.Array, ended: jax.Array, ids: jax.Array | None, mask: jax.Array | None, n: int) -> Line:
-    """`line.plan_line`: ended bool [rows], ids int32 [rows, words], mask bool [batch]."""
-    lanes, rows = pending.shape[0], ended.shape[0]
+    """`line.plan_line`: ended and mask bool [batch], ids int32 [rows, words]."""
+    lanes = pending.shape[0]
+    rows = ended.shape[0] + lanes * (n - 1)
 
     def core(pending: jax.Array, ended: jax.Array, ids: Any, mask: Any) -> Line:
         return lines.plan_line(ops, pending, ended, ids, mask, n)

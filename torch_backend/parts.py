@@ -309,11 +309,12 @@ def fold(rewards: torch.Tensor, real: torch.Tensor, gamma: float) -> tuple[torch
 def plan_line(
     pending: torch.Tensor, ended: torch.Tensor, ids: torch.Tensor | None, mask: torch.Tensor | None, n: int
 ) -> Line:
-    """`line.plan_line`: ended bool [rows], ids int32 [rows, words], mask bool [batch]."""
+    """`line.plan_line`: ended and mask bool [batch], ids int32 [rows, words]."""
     pending, ended = _ready(pending, torch.int32), _ready(ended, torch.bool)
     ids = None if ids is None else _ready(ids, torch.int32)
     mask = None if mask is None else _ready(mask, torch.bool)
-    lanes, rows = pending.shape[0], ended.shape[0]
+    lanes, batch = pending.shape[0], ended.shape[0]
+    rows = batch + lanes * (n - 1)
     line = Line(
         torch.empty((rows, n), dtype=torch.int32),
         torch.empty((rows, n), dtype=torch.bool),
@@ -325,7 +326,7 @@ def plan_line(
         pending.data_ptr(),
         lanes,
         ended.data_ptr(),
-        rows,
+        batch,
         _address(ids),
         0 if ids is None else ids.shape[1],
         _address(mask),

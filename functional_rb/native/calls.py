@@ -371,7 +371,7 @@ def plan_line(
     held: Any,
     lanes: Any,
     ended: Any,
-    rows: Any,
+    batch: Any,
     ids: Any,
     words: Any,
     mask: Any,
@@ -383,11 +383,12 @@ def plan_line(
     pending: Any,
 ) -> None:
     """`steps.plan_line` of int32 [lanes] held and [rows, words] ids; ids (then words too) and mask are 0 for none."""
+    rows = batch + lanes * (n - 1)
     steps.plan_line(
         ints(held, lanes),
-        marks(ended, rows),
+        marks(ended, batch),
         numba.carray(pointer_to(ids, INT32), (rows, words)),
-        marks(mask, rows - lanes * (n - 1)),
+        marks(mask, batch),
         numba.carray(pointer_to(window, INT32), (rows, n)),
         numba.carray(pointer_to(real, UINT8), (rows, n)),
         marks(complete, rows),

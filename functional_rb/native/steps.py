@@ -41,7 +41,7 @@ def plan_line(
 
     Args:
         held: int32 [lanes], how many wait before.
-        ended: uint8 [rows].
+        ended: uint8 [batch].
         ids: int32 [rows, words], no words for none.
         mask: uint8 [batch], or empty.
         window: int32 [S * lanes, n].
@@ -85,7 +85,9 @@ def look_ahead(
     stop, known, done = count, False, np.int64(0)
     for column in range(line.size - 1, -1, -1):
         entry = column * lanes + lane
-        if column < count and (ended[line[column]] != 0 or (column + 1 < count and differ(ids, line, column))):
+        fresh = line[column] - lanes * (n - 1)
+        is_last = fresh >= 0 and ended[fresh] != 0
+        if column < count and (is_last or (column + 1 < count and differ(ids, line, column))):
             stop, known = column + 1, True
         for k in range(n):
             window[entry, k] = line[min(column + k, line.size - 1)]

@@ -37,7 +37,7 @@ def plan_line(ops: Ops, pending: Array, ended: Array, ids: Array | None, mask: A
     Args:
         ops: the backend.
         pending: int32 [lanes], how many wait.
-        ended: bool [rows], whether a step is marked as its trajectory's last.
+        ended: bool [batch], whether a step is marked as its trajectory's last. No step that waits is.
         ids: int32 [rows, words], others where the trajectory is another; None if nothing tells so.
         mask: bool [batch], which of the batch's rows are added; None if all are.
         n: how many steps are wanted from each one on.
@@ -45,11 +45,12 @@ def plan_line(ops: Ops, pending: Array, ended: Array, ids: Array | None, mask: A
     if ops.native is not None:
         return ops.native.plan_line(pending, ended, ids, mask, n)
     lanes, waiting = pending.shape[0], n - 1
-    rows, count = _rows_in_line(ops, pending, ended.shape[0] - lanes * waiting, mask, waiting)
+    rows, count = _rows_in_line(ops, pending, ended.shape[0], mask, waiting)
     columns = rows.shape[1]
     column = ops.arange(columns, like=rows)
     there = column < count[:, None]
-    last = ops.take(ended, rows) & there
+    not_ended = ops.arange(lanes * waiting, like=rows) < 0
+    last = ops.take(ops.concat([not_ended, ended], 0), rows) & there
     if ids is not None:
         last = last | _changes(ops, ops.take(ids, rows), there)
     ends = ops.cumsum(ops.cast(last, "int32"))

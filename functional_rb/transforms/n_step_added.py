@@ -110,7 +110,8 @@ class NStepOfAdded(NStep):
             found = layout.read_part(ops, packed, arrays[0], arrays[1:], rows.reshape(-1), chosen)
             return dict(zip(chosen, found, strict=True))
 
-        line = plan_line(ops, draft.counters.more[PENDING], *self._marked(ops, spec, every, read), mask, self.n)
+        ended, ids = self._marked(ops, spec, leaves, every, read)
+        line = plan_line(ops, draft.counters.more[PENDING], ended, ids, mask, self.n)
         found, told = self.over(ops, spec, line.window, line.real, read)
         draft.count(**{PENDING: line.pending})
         if self.n > 1:
@@ -132,13 +133,13 @@ class NStepOfAdded(NStep):
         """The kept arrays: the packed rows, and the leaves that lie apart."""
         return [WAITING, *(f"{WAITING}/{nest.show(leaf.path)}" for leaf in self.packed.wide)]
 
-    def _marked(self, ops: Ops, spec: BufferSpec, rows: Array, read: Reader) -> tuple[Array, Array | None]:
-        """Which steps are marked as their trajectory's last, bool [rows], and ids of trajectories, int32 [rows, words].
-
-        As `plan_line` takes them.
-        """
-        ends = [nest.position(spec.names, key, "n_step") for key in self.end_keys or ()]
-        ids = [nest.position(spec.names, key, "n_step") for key in (self.trajectory_key,) if key is not None]
-        found = read(rows, [*ends, *ids])
-        marks = [found[k].reshape(-1) for k in ends] or [rows < 0]
-        return functools.reduce(operator.or_, marks), id_words(ops, found[ids[0]].reshape(-1)) if ids else None
+    def _marked(
+        self, ops: Ops, spec: BufferSpec, leaves: Sequence[Array], rows: Array, read: Reader
+    ) -> tuple[Array, Array | None]:
+        """Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any."""
+        marks = [leaves[nest.position(spec.names, key, "n_step")].reshape(-1) for key in self.end_keys or ()]
+        if self.trajectory_key is None:
+            return functools.reduce(operator.or_, marks), None
+        position = nest.position(spec.names, self.trajectory_key, "n_step")
+        ids = id_words(ops, read(rows, [position])[position].reshape(-1))
+        return functools.reduce(operator.or_, marks, rows[: leaves[position].shape[0]] < 0), ids
