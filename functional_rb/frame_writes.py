@@ -16,7 +16,9 @@ been overwritten go, always the oldest first.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,18 +33,23 @@ if TYPE_CHECKING:
     from functional_rb.ring import Write
 
 
-class Takes(NamedTuple):
-    """How many frames the steps of a batch take, each int32 [lanes, T] in the order of writing.
+class FramePlan(NamedTuple):
+    """Where the frames of a batch of T steps go: for each lane n places, as many as it may take, or has room for.
 
     Attributes:
-        own: for S, 0, 1 or `depth`.
-        following: for M, 1 or `depth`; 0 without next values.
-        end: for this step and all before it in its lane, those that are not real taking none.
+        slots: int32 [lanes * n], distinct.
+        source: int32 [lanes * n], which frame goes there, of those that may have to be written of each step: row
+            `t * lanes + e`, times how many these are, and then `depth` of S before `depth` of M.
+        live: bool [lanes * n], whether one goes there.
+        after: int32 [lanes], where the lanes' next frames go.
+        at: int32 [lanes, T], the steps' `AT`, meaningless for those that are not real.
     """
 
-    own: Array
-    following: Array
-    end: Array
+    slots: Array
+    source: Array
+    live: Array
+    after: Array
+    at: Array
 
 
 def added(ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> None:
@@ -53,33 +60,28 @@ def added(ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> None
     if write.mask is not None:  # each lane's real steps first
         order = ring.by_time(ring.compact(ops, chain.items.lanes, write.mask)[0])
         leaves = [ops.take(leaf, order) if k in chain.leaves else leaf for k, leaf in enumerate(leaves)]
-    cursor = draft.counters.more[CURSOR]
-    takes = _takes(ops, draft, chain, write, leaves)
-    after = ring.advance(ops, cursor, takes.end[:, -1], chain.limit)
-    _store(ops, draft, chain, takes, after, leaves)
-    _point(ops, draft, chain, write, takes, cursor)
-    draft.count(frame_cursor=after)
-    removal = _overwritten(ops, draft, chain, after, takes.end.shape[1])
+    compared = _compared(ops, draft, chain, leaves)
+    plan = plan_frames(ops, chain, draft.counters.more[CURSOR], write.written, *compared)
+    _store(ops, draft, chain, plan, leaves)
+    _point(ops, draft, write, plan)
+    draft.count(frame_cursor=plan.after)
+    removal = overwritten(ops, chain, draft.kept[AT], draft.counters.ends, plan.after, plan.at.shape[1])
     draft.spec.sampler.removed(ops, draft, removal)
     draft.counters = draft.counters.replace(ends=removal.after)
 
 
-def _takes(ops: Ops, draft: Draft, chain: Chain, write: Write, leaves: Sequence[Array]) -> Takes:
-    """Compare each step with the one before it, and its next observation with its own."""
-    lanes, depth = chain.items.lanes, chain.depth
+def _compared(ops: Ops, draft: Draft, chain: Chain, leaves: Sequence[Array]) -> tuple[Array, Array | None]:
+    """Which steps share what is there of the one before, and which next observations are their own moved on.
+
+    Both bool [T * lanes]; None if there are no next observations, or they are no stacks.
+    """
     shares, moves = [], []
     for k, tail in newest(ops, draft, chain).items():
         stack = chain.stacks[k]
         shares.append(_shares(ops, stack, tail, leaves))
         if stack.following is not None and stack.depth > 1:
             moves.append(_moved_on(ops, stack, leaves[stack.leaf], leaves[stack.following]))
-    least = 0 if chain.paired else 1
-    own = depth - _all(ops, lanes, shares) * (depth - least)
-    following = ops.full_like(own, 1 if chain.paired else 0)
-    if moves:
-        following = depth - _all(ops, lanes, moves) * (depth - 1)
-    real = ops.arange(own.shape[1], like=own) < write.written[:, None]
-    return Takes(own, following, ops.cumsum(ops.where(real, own + following, ops.full_like(own, 0))))
+    return functools.reduce(operator.and_, shares), functools.reduce(operator.and_, moves) if moves else None
 
 
 def _shares(ops: Ops, stack: Stack, tail: Array, leaves: Sequence[Array]) -> Array:
@@ -107,38 +109,63 @@ def _equal(ops: Ops, stack: Stack, x: Array, y: Array) -> Array:
     return ops.equal_rows(*(ops.bitcast(array.reshape(array.shape[0], size), kind) for array in (x, y)))
 
 
-def _all(ops: Ops, lanes: int, marks: Sequence[Array]) -> Array:
-    """1 where all of several marks bool [T * lanes] are set, else 0: int32 [lanes, T]."""
-    together = marks[0]
-    for more in marks[1:]:
-        together = together & more
-    return ops.cast(ring.by_lane(lanes, together), "int32")
+def plan_frames(ops: Ops, chain: Chain, cursor: Array, written: Array, shares: Array, moves: Array | None) -> FramePlan:
+    """Choose the places for the frames of a batch.
+
+    Args:
+        ops: the backend.
+        chain: of the buffer.
+        cursor: int32 [lanes], where the lanes' next frames go.
+        written: int32 [lanes], how many steps of each lane are real, its first ones.
+        shares: bool [T * lanes], whether S takes none of its own (one, without next observations).
+        moves: bool [T * lanes], whether M takes one; None if it always does.
+    """
+    if ops.native is not None:
+        return ops.native.plan_frames(chain, cursor, written, shares, moves)
+    lanes, depth = chain.items.lanes, chain.depth
+    own = depth - ops.cast(ring.by_lane(lanes, shares), "int32") * (depth if chain.paired else depth - 1)
+    following = ops.full_like(own, 1 if chain.paired else 0)
+    if moves is not None:
+        following = depth - ops.cast(ring.by_lane(lanes, moves), "int32") * (depth - 1)
+    real = ops.arange(own.shape[1], like=own) < written[:, None]
+    takes = ops.where(real, own + following, ops.full_like(own, 0))
+    end = ops.cumsum(takes)
+    last = ring.retreat(ops, cursor, 1, chain.limit)
+    at = ring.advance(ops, last[:, None], end - takes + own, chain.limit)
+    after = ring.advance(ops, cursor, end[:, -1], chain.limit)
+    slots, source, live = _last_frames(ops, chain, own, following, end, after)
+    return FramePlan(slots, source, live, after, 2 * at + ops.cast(following > 1, "int32"))
 
 
-def _store(ops: Ops, draft: Draft, chain: Chain, takes: Takes, after: Array, leaves: Sequence[Array]) -> None:
-    """Write the last frames that a batch takes, as many as there is room for."""
-    lanes, steps = takes.end.shape
+def _last_frames(
+    ops: Ops, chain: Chain, own: Array, following: Array, end: Array, after: Array
+) -> tuple[Array, Array, Array]:
+    """Slots, source and live of a `FramePlan`, from how many frames S and M take, and all steps so far, [lanes, T]."""
+    lanes, steps = end.shape
     n = min(chain.most * steps, chain.room)
-    lane = ops.arange(lanes, like=after)[:, None]
-    number = takes.end[:, -1:] - n + ops.arange(n, like=after)  # of a frame among the lane's new ones
+    lane, place = ops.arange(lanes, like=after)[:, None], ops.arange(n, like=after)
+    slots = chain.slots(lane, ring.retreat(ops, after[:, None], n - place, chain.limit)).reshape(-1)
+    number = end[:, -1:] - n + place  # of a frame among the lane's new ones
     live = (number >= 0).reshape(-1)
+    number = ops.maximum(number, ops.full_like(number, 0))
     # One ascending vector for all lanes, so that one search finds the step that each frame is of.
     offset = lane * (chain.most * steps + 1)
-    number = ops.maximum(number, ops.full_like(number, 0))
-    step = ops.searchsorted((takes.end + offset).reshape(-1), (number + offset).reshape(-1), "right")
+    step = ops.searchsorted((end + offset).reshape(-1), (number + offset).reshape(-1), "right")
     step = ops.minimum(step, ops.full_like(step, lanes * steps - 1))
-    own, following, end = (ops.take(x.reshape(-1), step) for x in takes)
+    own, following, end = (ops.take(x.reshape(-1), step) for x in (own, following, end))
     rank = number.reshape(-1) - (end - own - following)
     # Of S, or M, that takes one frame this is the newest.
-    place = chain.depth - own + rank
-    place = ops.where(rank < own, place, place + chain.depth - following)
-    source = (step % steps * lanes + step // steps) * chain.most + place
-    source = ops.where(live, source, ops.full_like(source, 0))
-    coordinate = ring.retreat(ops, after[:, None], n - ops.arange(n, like=after), chain.limit)
-    slots = chain.slots(lane, coordinate).reshape(-1)
+    which = chain.depth - own + rank
+    which = ops.where(rank < own, which, which + chain.depth - following)
+    source = (step % steps * lanes + step // steps) * chain.most + which
+    return slots, ops.where(live, source, ops.full_like(source, 0)), live
+
+
+def _store(ops: Ops, draft: Draft, chain: Chain, plan: FramePlan, leaves: Sequence[Array]) -> None:
+    """Write the frames."""
     frames = [_candidates(ops, chain, stack, leaves) for stack in chain.stacks]
     draft.kept[ROWS], wide = layout.store(
-        ops, chain.layout, draft.kept[ROWS], wides(draft, chain), slots, source, live, frames
+        ops, chain.layout, draft.kept[ROWS], wides(draft, chain), plan.slots, plan.source, plan.live, frames
     )
     draft.kept |= {WIDE.format(k): array for k, array in enumerate(wide)}
 
@@ -155,29 +182,37 @@ def _candidates(ops: Ops, chain: Chain, stack: Stack, leaves: Sequence[Array]) -
     return frames.reshape(-1, *stack.shape) if stack.shape else frames.reshape(-1)
 
 
-def _point(ops: Ops, draft: Draft, chain: Chain, write: Write, takes: Takes, cursor: Array) -> None:
+def _point(ops: Ops, draft: Draft, write: Write, plan: FramePlan) -> None:
     """Keep where the frames of the new items are."""
-    last = ring.retreat(ops, cursor, 1, chain.limit)
-    at = ring.advance(ops, last[:, None], takes.end - takes.following, chain.limit)
-    new = ring.for_slots(ops, write, 2 * at + ops.cast(takes.following > 1, "int32"))
+    new = ring.for_slots(ops, write, plan.at)
     if write.live is not None:
         new = ops.where(write.live, new, ops.take(draft.kept[AT], write.slots))
     draft.kept[AT] = ops.set_at(draft.kept[AT], write.slots, new)
 
 
-def _overwritten(ops: Ops, draft: Draft, chain: Chain, after: Array, steps: int) -> Removal:
+def overwritten(ops: Ops, chain: Chain, at: Array, ends: Ends, after: Array, steps: int) -> Removal:
     """The items that have lost frames to a batch of so many steps.
 
     Each item has its newest frame for itself, so of those stored before no more go than there are new frames; and new
     items go only if all older ones do.
+
+    Args:
+        ops: the backend.
+        chain: of the buffer.
+        at: int32 [capacity], the array `AT`.
+        ends: where the rings of the items are.
+        after: int32 [lanes], where the lanes' next frames go.
+        steps: of the batch, in each lane.
     """
-    items, ends = chain.items, draft.counters.ends
+    if ops.native is not None:
+        return ops.native.overwritten(chain, at, ends, after, steps)
+    items = chain.items
     n = min(chain.most * steps, items.length)
     lane, position = ops.arange(items.lanes, like=after)[:, None], ops.arange(n, like=after)
     oldest = ring.retreat(ops, ends.cursors, ends.sizes, items.limit)
     slots = ring.slot_of(items, lane, ring.advance(ops, oldest[:, None], position, items.limit))
-    at = ops.take(draft.kept[AT], slots.reshape(-1)).reshape(slots.shape) >> 1
-    behind = ring.retreat(ops, after[:, None], at, chain.limit) + (chain.depth - 1)
+    newest = ops.take(at, slots.reshape(-1)).reshape(slots.shape) >> 1
+    behind = ring.retreat(ops, after[:, None], newest, chain.limit) + (chain.depth - 1)
     gone = (position < ends.sizes[:, None]) & (behind > chain.room)
     sizes = ends.sizes - ops.cumsum(ops.cast(gone, "int32"))[:, -1]
     return Removal(slots.reshape(-1), gone.reshape(-1), Ends(ends.cursors, sizes))

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from functional_rb.frame_writes import FramePlan
     from functional_rb.frames import Chain
     from functional_rb.layout import Layout
-    from functional_rb.ring import Ends, Ring, Write
+    from functional_rb.ring import Ends, Removal, Ring, Write
     from functional_rb.transforms.line import Line
     from functional_rb.windows import Entries, Lanes, Rule, Slices
 
@@ -85,6 +86,14 @@ class Native(Protocol):
 
     def weights_at(self, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> Array:
         """`windows.weights_at`."""
+        ...
+
+    def plan_frames(self, chain: Chain, cursor: Array, written: Array, shares: Array, moves: Array | None) -> FramePlan:
+        """`frame_writes.plan_frames`."""
+        ...
+
+    def overwritten(self, chain: Chain, at: Array, ends: Ends, after: Array, steps: int) -> Removal:
+        """`frame_writes.overwritten`."""
         ...
 
     def places(self, chain: Chain, at: Array, slots: Array, depth: int, following: bool) -> Array:

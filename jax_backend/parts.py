@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import frames, integers, sum_tree, windows
+from functional_rb import frame_writes, frames, integers, sum_tree, windows
 from functional_rb import layout as layouts
 from functional_rb import ring as core_ring
+from functional_rb.frame_writes import FramePlan
 from functional_rb.frames import Chain
 from functional_rb.layout import Layout
-from functional_rb.ring import Ends, Ring, Write
+from functional_rb.ring import Ends, Removal, Ring, Write
 from functional_rb.samplers import weights
 from functional_rb.transforms import line as lines
 from functional_rb.transforms import returns
@@ -246,6 +247,18 @@ def weights_at(rule: Rule, lanes: Lanes, age: jax.Array, slots: jax.Array) -> ja
 
     numbers: jax.Array = choose(kernel if slots.shape[0] else None, core, lanes.ends, age, slots, module="xla_rings")
     return numbers
+
+
+def plan_frames(
+    chain: Chain, cursor: jax.Array, written: jax.Array, shares: jax.Array, moves: jax.Array | None
+) -> FramePlan:
+    """`frame_writes.plan_frames`, as XLA's operations: it fuses them."""
+    return frame_writes.plan_frames(ops, chain, cursor, written, shares, moves)
+
+
+def overwritten(chain: Chain, at: jax.Array, ends: Ends, after: jax.Array, steps: int) -> Removal:
+    """`frame_writes.overwritten`, likewise."""
+    return frame_writes.overwritten(ops, chain, at, ends, after, steps)
 
 
 def places(chain: Chain, at: jax.Array, slots: jax.Array, depth: int, following: bool) -> jax.Array:

@@ -8,13 +8,15 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 import functional_rb as frb
 import jax_backend.kernel_ops as jax_kernels
 import jax_backend.ops as jax_ops
 import torch_backend.kernel_ops as torch_kernels
 import torch_backend.ops as torch_ops
-from functional_rb import counters, frames
+from functional_rb import counters, frame_writes, frames
+from functional_rb.ring import Ends
 from tests.backends import Backend, _torch_array, _torch_numpy
 
 X, Y = frb.Unbounded((4, 3)), frb.Unbounded((3, 4))
@@ -149,6 +151,41 @@ def test_kernels_find_the_same_places(kernels: Any) -> None:
         for ops in (plain, kernels):
             found = frames.places(ops, chain, array(at.astype(np.int32)), array(slots), depth, following)
             assert numpy(found).tolist() == expected
+
+
+WRITES: dict[str, tuple[Any, frb.Compact, int, int, int]] = {
+    "states": (PAIR, frb.Compact(), 30, 3, 4),
+    "stacks": (PAIR, frb.Compact(stack=4), 24, 2, 3),
+    "stacks alone": (STACK, frb.Compact(stack=4), 8, 1, 5),
+    "more than there is room for": (PAIR, frb.Compact(stack=4, spare=0), 4, 2, 9),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_kernels_plan_the_same_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    item, compact, capacity, lanes, steps = WRITES[name]
+    monkeypatch.setattr(frames, "COORDINATES", 200)
+    chain = chain_of(item, compact, capacity, lanes=lanes)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        cursor, after = (rng.integers(0, chain.limit, lanes).astype(np.int32) for _ in range(2))
+        written = rng.integers(0, steps + 1, lanes).astype(np.int32)
+        shares, moves = (rng.random(lanes * steps) < rng.random() for _ in range(2))
+        marks = torch.from_numpy(shares), torch.from_numpy(moves) if chain.paired and chain.depth > 1 else None
+        at = torch.from_numpy(rng.integers(0, 2 * chain.limit, capacity).astype(np.int32))
+        sizes = rng.integers(0, capacity // lanes + 1, lanes).astype(np.int32)
+        cursors = rng.integers(0, chain.items.limit, lanes).astype(np.int32)
+        ends = Ends(torch.from_numpy(cursors), torch.from_numpy(sizes))
+        plans, removals = [], []
+        for ops in (torch_ops, torch_kernels):
+            where = torch.from_numpy(cursor), torch.from_numpy(written)
+            plans.append(frame_writes.plan_frames(ops, chain, *where, *marks))
+            removals.append(frame_writes.overwritten(ops, chain, at, ends, torch.from_numpy(after), steps))
+        for by_core, by_kernel in zip(*plans, strict=True):
+            assert by_core.dtype == by_kernel.dtype
+            assert by_core.tolist() == by_kernel.tolist()
+        assert [x.tolist() for x in removals[0][:2]] == [x.tolist() for x in removals[1][:2]]
+        assert [x.tolist() for x in removals[0].after] == [x.tolist() for x in removals[1].after]
 
 
 def test_coordinates_begin_again(library: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from functional_rb.dtypes import shown
+from functional_rb.frame_writes import FramePlan
 from functional_rb.frames import Chain
 from functional_rb.layout import Layout
 from functional_rb.native import calls, plan
-from functional_rb.native.chain import encode as encode_chain
-from functional_rb.ring import Ends, Ring, Write
+from functional_rb.native import chain as chains
+from functional_rb.ring import Ends, Removal, Ring, Write
 from functional_rb.transforms.line import Line
 from functional_rb.windows import Entries, Lanes, Rule, Slices
 from torch_backend import ops
@@ -211,12 +212,58 @@ def weights_at(rule: Rule, lanes: Lanes, age: torch.Tensor, slots: torch.Tensor)
     return numbers
 
 
+def plan_frames(
+    chain: Chain, cursor: torch.Tensor, written: torch.Tensor, shares: torch.Tensor, moves: torch.Tensor | None
+) -> FramePlan:
+    """`frame_writes.plan_frames`: shares and moves bool [T * lanes]."""
+    cursor, written, shares = _ready(cursor, torch.int32), _ready(written, torch.int32), _ready(shares, torch.bool)
+    moves = None if moves is None else _ready(moves, torch.bool)
+    lanes, rows = cursor.shape[0], shares.shape[0]
+    n = lanes * min(chain.most * (rows // lanes), chain.room)
+    slots, source = torch.empty(n, dtype=torch.int32), torch.empty(n, dtype=torch.int32)
+    live, after = torch.empty(n, dtype=torch.bool), torch.empty_like(cursor)
+    at = torch.empty((lanes, rows // lanes), dtype=torch.int32)
+    calls.plan_frames(
+        chains.encode_chain(chain),
+        lanes,
+        cursor.data_ptr(),
+        written.data_ptr(),
+        rows,
+        shares.data_ptr(),
+        _address(moves),
+        n,
+        *(array.data_ptr() for array in (slots, source, live, after, at)),
+    )
+    return FramePlan(slots, source, live, after, at)
+
+
+def overwritten(chain: Chain, at: torch.Tensor, ends: Ends, after: torch.Tensor, steps: int) -> Removal:
+    """`frame_writes.overwritten`."""
+    cursors, sizes, after = (_ready(x, torch.int32) for x in (*ends, after))
+    lanes = cursors.shape[0]
+    n = lanes * min(chain.most * steps, chain.items.length)
+    slots, gone = torch.empty(n, dtype=torch.int32), torch.empty(n, dtype=torch.bool)
+    left = torch.empty_like(sizes)
+    calls.overwritten(
+        chains.encode_chain(chain),
+        at.data_ptr(),
+        at.shape[0],
+        lanes,
+        cursors.data_ptr(),
+        sizes.data_ptr(),
+        after.data_ptr(),
+        n,
+        *(array.data_ptr() for array in (slots, gone, left)),
+    )
+    return Removal(slots, gone, Ends(ends.cursors, left))
+
+
 def places(chain: Chain, at: torch.Tensor, slots: torch.Tensor, depth: int, following: bool) -> torch.Tensor:
     """`frames.places`: slots int32 [n]."""
     slots = _ready(slots, torch.int32)
     count = slots.shape[0]
     found = torch.empty(count * depth, dtype=torch.int32)
-    encoded = encode_chain(chain, depth, following)
+    encoded = chains.encode(chain, depth, following)
     calls.places(encoded, at.data_ptr(), at.shape[0], slots.data_ptr(), count, found.data_ptr())
     return found
 

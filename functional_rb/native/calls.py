@@ -282,6 +282,64 @@ def weights_at(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, count:
 
 
 @compiled
+def plan_frames(
+    plan: Any,
+    lanes: Any,
+    cursor: Any,
+    written: Any,
+    rows: Any,
+    shares: Any,
+    moves: Any,
+    n: Any,
+    slots: Any,
+    source: Any,
+    live: Any,
+    after: Any,
+    at: Any,
+) -> None:
+    """`chain.plan_frames`; moves are 0 for none."""
+    chain.plan_frames(
+        plan,
+        ints(cursor, lanes),
+        ints(written, lanes),
+        marks(shares, rows),
+        marks(moves, rows),
+        ints(slots, n),
+        ints(source, n),
+        marks(live, n),
+        ints(after, lanes),
+        ints(at, rows),
+    )
+
+
+@compiled
+def overwritten(
+    plan: Any,
+    at: Any,
+    capacity: Any,
+    lanes: Any,
+    cursors: Any,
+    sizes: Any,
+    after: Any,
+    n: Any,
+    slots: Any,
+    gone: Any,
+    new_sizes: Any,
+) -> None:
+    """`chain.overwritten`."""
+    chain.overwritten(
+        plan,
+        ints(at, capacity),
+        ints(cursors, lanes),
+        ints(sizes, lanes),
+        ints(after, lanes),
+        ints(slots, n),
+        marks(gone, n),
+        ints(new_sizes, lanes),
+    )
+
+
+@compiled
 def places(plan: Any, at: Any, capacity: Any, slots: Any, count: Any, found: Any) -> None:
     """`chain.places`."""
     depth = np.int64(plan[chain.DEPTH])
