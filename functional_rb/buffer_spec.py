@@ -47,7 +47,8 @@ class BufferSpec:
         columns, stored: derived: the specs of what is stored beside each item, and which of leaves and columns lie in
             the layout, by position.
         marks: derived: what tells where trajectories end, if somebody asks.
-        plain: derived: whether the kernels that carry whole functions out know this buffer.
+        plain, plain_draws: derived: whether the kernels that carry whole functions out know this buffer; whether they
+            know how it is drawn from, frames apart.
 
     Raises:
         TypeError: if a leaf of `item` is no spec, or another field is of a wrong type.
@@ -81,6 +82,7 @@ class BufferSpec:
     frames: Chain | None = dataclasses.field(init=False, repr=False)
     marks: Marks | None = dataclasses.field(init=False, repr=False)
     plain: bool = dataclasses.field(init=False, repr=False)
+    plain_draws: bool = dataclasses.field(init=False, repr=False)
     _hash: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -134,9 +136,9 @@ class BufferSpec:
         numbers = () if self.frames is None else self.frames.counters()
         numbers += tuple(pair for keeper in keepers for pair in keeper.counters(self))
         object.__setattr__(self, "counter_names", numbers)
-        plain = self.ring.lanes == 1 and self.sampler.plain and self.writer.plain
-        plain = plain and not self.transforms and self.frames is None
-        object.__setattr__(self, "plain", plain)
+        plain = self.ring.lanes == 1 and self.sampler.plain and self.writer.plain and not self.transforms
+        object.__setattr__(self, "plain_draws", plain)
+        object.__setattr__(self, "plain", plain and self.frames is None)
 
     def marks_for(self, end_keys: tuple[Key, ...] | None, trajectory_key: Key | None, who: str) -> Marks:
         """Where trajectories end for one who names these keys, or none: then as for the sampler, or as usual."""

@@ -37,7 +37,8 @@ class Compact:
             ({}, or none found) stacks alone are rebuilt.
         stack: how many frames the paired leaves (without pairs, all leaves) are stacks of, along `axis`, the newest
             last; leaves without an axis of that size there are no stacks. Or {key: k}, for the leaves that are.
-        axis: of the stacks; or {key: axis}, 0 for the others.
+        axis: of the stacks; or {key: axis}, 0 for the others. Stacks along axis 0 are read as they lie; others are put
+            together after that, on torch without a copy, as strided views.
         spare: how many observations beyond the capacity there is room for, in all lanes together: by default a 32nd of
             it. Each lane has room for two stacks at least.
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from functional_rb import layout, ring
 from functional_rb.dtypes import ITEMSIZE
-from functional_rb.frames import AT, CURSOR, ROWS, WIDE, Chain, Stack, rebuilt, wides
+from functional_rb.frames import AT, CURSOR, ROWS, WIDE, Chain, Stack, newest, wides
 from functional_rb.ops import Array, Ops
 from functional_rb.ring import Ends, Removal
 
@@ -67,10 +67,8 @@ def added(ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> None
 def _takes(ops: Ops, draft: Draft, chain: Chain, write: Write, leaves: Sequence[Array]) -> Takes:
     """Compare each step with the one before it, and its next observation with its own."""
     lanes, depth = chain.items.lanes, chain.depth
-    lane = ops.arange(lanes, like=write.written)
-    last = ring.retreat(ops, draft.counters.more[CURSOR], 1, chain.limit)
     shares, moves = [], []
-    for k, tail in rebuilt(ops, draft, chain, range(len(chain.stacks)), lane, last):
+    for k, tail in newest(ops, draft, chain).items():
         stack = chain.stacks[k]
         shares.append(_shares(ops, stack, tail, leaves))
         if stack.following is not None and stack.depth > 1:

@@ -90,22 +90,24 @@ class Chain:
         stacks: the leaves; either all of them have next values or none has.
         items: the rings of the items.
         room: frames of a lane.
+        depths: derived: of the stacks, in ascending order.
+        depth: derived: frames of the deepest stack; so many are written where nothing can be shared.
+        layout: derived: how a frame is stored.
     """
 
     stacks: tuple[Stack, ...]
     items: Ring
     room: int
+    depths: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False)
+    depth: int = dataclasses.field(init=False, repr=False, compare=False)
     layout: Layout = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Lay out a frame."""
+        """Look at the stacks once, and lay out a frame."""
+        object.__setattr__(self, "depths", tuple(sorted({stack.depth for stack in self.stacks})))
+        object.__setattr__(self, "depth", self.depths[-1])
         plan = layout.plan(tuple((stack.path, stack.shape, stack.dtype) for stack in self.stacks))
         object.__setattr__(self, "layout", plan)
-
-    @property
-    def depth(self) -> int:
-        """Frames of the deepest stack: so many are written where nothing can be shared."""
-        return max(stack.depth for stack in self.stacks)
 
     @property
     def paired(self) -> bool:
@@ -150,37 +152,66 @@ def read(ops: Ops, draft: Draft, slots: Array, wanted: Sequence[int]) -> dict[in
     chain = draft.spec.frames
     if chain is None or chain.leaves.isdisjoint(wanted):
         return {}
-    lane, at = slots // chain.items.length, ops.take(draft.kept[AT], slots)
-    newest = at >> 1
-    found = {}
-    own = [k for k, stack in enumerate(chain.stacks) if stack.leaf in wanted]
-    for k, leaf in rebuilt(ops, draft, chain, own, lane, newest):
-        found[chain.stacks[k].leaf] = leaf
-    following = [k for k, stack in enumerate(chain.stacks) if stack.following in wanted]
-    if following:
-        ahead = 1 if chain.depth == 1 else 1 + (at & 1) * (chain.depth - 1)
-        newest = ring.advance(ops, newest, ahead, chain.limit)
-        for k, leaf in rebuilt(ops, draft, chain, following, lane, newest):
-            position = chain.stacks[k].following
-            assert position is not None
-            found[position] = leaf
+    found: dict[int, Array] = {}
+    for following in (False, True):
+        positions = [stack.following if following else stack.leaf for stack in chain.stacks]
+        for depth in chain.depths:
+            chosen = [k for k, p in enumerate(positions) if p in wanted and chain.stacks[k].depth == depth]
+            if chosen:
+                at = places(ops, chain, draft.kept[AT], slots, depth, following)
+                for k, leaf in _gathered(ops, draft, chain, chosen, at):
+                    position = positions[k]
+                    assert position is not None
+                    found[position] = leaf
     return found
 
 
-def rebuilt(
-    ops: Ops, draft: Draft, chain: Chain, chosen: Sequence[int], lane: Array, newest: Array
-) -> Iterable[tuple[int, Array]]:
-    """Some stacks [n, *leaf's shape], with their place in the chain; newest frames are at int32 [n] of lanes [n]."""
-    for depth in sorted({chain.stacks[k].depth for k in chosen}):
-        some = tuple(k for k in chosen if chain.stacks[k].depth == depth)
-        coordinate = newest
-        if depth > 1:
-            back = depth - 1 - ops.arange(depth, like=newest)
-            coordinate = ring.retreat(ops, newest[:, None], back, chain.limit)
-        slots = chain.slots(lane if depth == 1 else lane[:, None], coordinate).reshape(-1)
-        frames = layout.read_part(ops, chain.layout, draft.kept[ROWS], wides(draft, chain), slots, some)
-        for k, leaf in zip(some, frames, strict=True):
-            yield k, chain.stacks[k].joined(ops, leaf)
+def places(ops: Ops, chain: Chain, at: Array, slots: Array, depth: int, following: bool) -> Array:
+    """Where the frames of stacks lie.
+
+    Args:
+        ops: the backend.
+        chain: of the buffer.
+        at: int32 [capacity], the array `AT`.
+        slots: int32 [n], of items.
+        depth: of the stacks.
+        following: whether of next values.
+
+    Returns:
+        int32 [n * depth], among the frames, each stack's oldest one first.
+    """
+    if ops.native is not None:
+        return ops.native.places(chain, at, slots, depth, following)
+    lane, code = slots // chain.items.length, ops.take(at, slots)
+    newest = code >> 1
+    if following:
+        newest = ring.advance(ops, newest, 1 + (code & 1) * (chain.depth - 1), chain.limit)
+    return _before(ops, chain, lane, newest, depth)
+
+
+def newest(ops: Ops, draft: Draft, chain: Chain) -> dict[int, Array]:
+    """The stacks [lanes, *leaf's shape], by their place in the chain, that the last frames of each lane are."""
+    last = ring.retreat(ops, draft.counters.more[CURSOR], 1, chain.limit)
+    lane = ops.arange(chain.items.lanes, like=last)
+    found: dict[int, Array] = {}
+    for depth in chain.depths:
+        chosen = [k for k, stack in enumerate(chain.stacks) if stack.depth == depth]
+        found |= _gathered(ops, draft, chain, chosen, _before(ops, chain, lane, last, depth))
+    return found
+
+
+def _before(ops: Ops, chain: Chain, lane: Array, newest: Array, depth: int) -> Array:
+    """The places [n * depth] of frames up to the newest ones, at coordinates int32 [n] of lanes int32 [n]."""
+    if depth == 1:
+        return chain.slots(lane, newest)
+    coordinate = ring.retreat(ops, newest[:, None], depth - 1 - ops.arange(depth, like=newest), chain.limit)
+    return chain.slots(lane[:, None], coordinate).reshape(-1)
+
+
+def _gathered(ops: Ops, draft: Draft, chain: Chain, chosen: Sequence[int], at: Array) -> Iterable[tuple[int, Array]]:
+    """Some stacks [n, *leaf's shape] of one depth, with their place in the chain; `at` says where their frames are."""
+    leaves = layout.read_part(ops, chain.layout, draft.kept[ROWS], wides(draft, chain), at, tuple(chosen))
+    return [(k, chain.stacks[k].joined(ops, leaf)) for k, leaf in zip(chosen, leaves, strict=True)]
 
 
 def wides(draft: Draft, chain: Chain) -> list[Array]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from functional_rb.frames import Chain
     from functional_rb.layout import Layout
     from functional_rb.ring import Ends, Ring, Write
     from functional_rb.transforms.line import Line
@@ -84,6 +85,10 @@ class Native(Protocol):
 
     def weights_at(self, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> Array:
         """`windows.weights_at`."""
+        ...
+
+    def places(self, chain: Chain, at: Array, slots: Array, depth: int, following: bool) -> Array:
+        """`frames.places`."""
         ...
 
     def expand(

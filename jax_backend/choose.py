@@ -12,6 +12,7 @@ from jax import lax
 
 HANDLERS = {
     "xla": ("add", "draw", "threefry", "update"),
+    "xla_chain": ("places",),
     "xla_order": ("settle",),
     "xla_parts": ("descend", "importance_weights", "read", "set_leaves", "store", "stored_values"),
     "xla_rings": ("changed", "expand", "plan_write", "step_ages", "weights_at"),

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import integers, sum_tree, windows
+from functional_rb import frames, integers, sum_tree, windows
 from functional_rb import layout as layouts
 from functional_rb import ring as core_ring
+from functional_rb.frames import Chain
 from functional_rb.layout import Layout
 from functional_rb.ring import Ends, Ring, Write
 from functional_rb.samplers import weights
@@ -245,6 +246,23 @@ def weights_at(rule: Rule, lanes: Lanes, age: jax.Array, slots: jax.Array) -> ja
 
     numbers: jax.Array = choose(kernel if slots.shape[0] else None, core, lanes.ends, age, slots, module="xla_rings")
     return numbers
+
+
+def places(chain: Chain, at: jax.Array, slots: jax.Array, depth: int, following: bool) -> jax.Array:
+    """`frames.places`: slots int32 [n]."""
+
+    def core(at: jax.Array, slots: jax.Array) -> jax.Array:
+        return frames.places(ops, chain, at, slots, depth, following)
+
+    def kernel(at: jax.Array, slots: jax.Array) -> jax.Array:
+        from functional_rb.native.chain import encode
+
+        call = jax.ffi.ffi_call("functional_rb_places", _ints(slots.shape[0] * depth))
+        found: jax.Array = call(encode(chain, depth, following), at, slots)
+        return found
+
+    found: jax.Array = choose(kernel if slots.shape[0] else None, core, at, slots, module="xla_chain")
+    return found
 
 
 def expand(

@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from functional_rb import buffer
+from functional_rb import buffer, frames
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays
+from functional_rb.draft import Arrays, Draft
 from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.state import State
@@ -81,14 +81,15 @@ def draw(
 ) -> tuple[Arrays, list[jax.Array], Drawn]:
     """Choose items by draws int32 [rows, words], and read them; more draws are for transforms."""
     spec = state.spec
-    if not spec.plain:
+    if not spec.plain_draws:
         return buffer.draw(parts(kernels), state, spec, draws, beta, batch, more)
 
     def core(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
-        return buffer.draw(ops, arrays, spec, draws, beta, batch)[1:]
+        leaves, drawn = buffer.draw(ops, arrays, spec, draws, beta, batch)[1:]
+        return [leaves[k] for k in spec.stored], drawn
 
     def kernel(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
-        results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
+        results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.layout.leaves]
         results += [jax.ShapeDtypeStruct((batch,), dtype) for dtype in ("int32", "float32", "float32")]
         call = jax.ffi.ffi_call("functional_rb_draw", results)
         found = list(call(*_operands(spec, arrays), draws, beta.reshape(1)))
@@ -97,6 +98,11 @@ def draw(
 
     arrays = _arrays(state)
     leaves, drawn = choose(kernel if kernels and batch else None, core, arrays, draws, beta)
+    if spec.frames is not None:
+        slots = drawn.handles % spec.capacity
+        found = frames.read(parts(kernels), Draft.of(arrays, spec), slots, range(len(spec.leaves)))
+        found |= zip(spec.stored, leaves, strict=True)
+        leaves = [found[k] for k in range(len(spec.leaves))]
     if kernels:
         # What is written to the state that is returned comes after this read: else XLA might copy the storage.
         (counters,) = settle([arrays.counters], [*leaves, *drawn[:3]])

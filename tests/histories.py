@@ -21,6 +21,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
+from functional_rb import frames
 from functional_rb.counters import BASE
 from jax_backend import twins
 from tests import backends
@@ -178,8 +179,12 @@ class History:
             return
         after = call(state, arrays, *companions, key)
         model = model.clone()
+        self.told(after, backend, model)
         model.add(rows_of(batch), marks, None if new is None else new.tolist(), words)
         self.keep(after, backend, model)
+
+    def told(self, state: Any, backend: Backend, model: Model) -> None:
+        """What a model has to be told before steps are added to it, of the state afterwards: here nothing."""
 
     def sample(self, state: Any, backend: Backend, model: Model) -> None:
         """A batch."""
@@ -345,6 +350,8 @@ def beginning_at(backend: Backend, state: Any, first: int) -> Any:
     for name, count in spec.counter_names:
         if name in ("next", "end"):  # a pass that is done
             vector[place : place + count] = first
+        if name == frames.CURSOR:  # frames have numbers of their own
+            vector[place : place + count] = spec.frames.limit - 3
         place += count
     counters = backend.array(vector)
     if backend.library == "jax":

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from functional_rb import buffer, checks, crop
+from functional_rb import buffer, checks, crop, frames
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays
+from functional_rb.draft import Arrays, Draft
 from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
@@ -305,9 +305,11 @@ def draw(
     at_hand = batch > 0 and not torch.compiler.is_compiling()
     if at_hand and not memory.written:
         checks.check_nonempty(spec, False, 0)
-    if batch and spec.plain and native(memory) and not _is_batched(key) and not _is_batched(beta):
+    if batch and spec.plain_draws and native(memory) and not _is_batched(key) and not _is_batched(beta):
         leaves, drawn, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
         checks.check_nonempty(spec, drawable, int(counters[1]) if not drawable else 1)
+        if spec.frames is not None:
+            leaves = _with_frames(spec, memory, counters, drawn.handles, leaves)
         return counters, leaves, drawn
     with torch.no_grad():
         more = None
@@ -322,6 +324,16 @@ def draw(
     if at_hand and memory.plain and not _is_batched(drawn.weights):
         checks.check_nonempty(spec, float(drawn.weights.max()) > 0, int(counters[1]))
     return after, leaves, drawn
+
+
+def _with_frames(
+    spec: BufferSpec, memory: Memory, counters: torch.Tensor, handles: torch.Tensor, stored: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """All leaves of items that were drawn, from those that are stored as they are."""
+    draft = Draft.of(_arrays(memory, counters), spec)
+    found = frames.read(kernel_ops, draft, handles % spec.capacity, range(len(spec.leaves)))
+    found |= zip(spec.stored, stored, strict=True)
+    return [found[k] for k in range(len(spec.leaves))]
 
 
 def _numbers(memory: Memory, key: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:

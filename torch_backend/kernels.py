@@ -144,16 +144,16 @@ def update(
 @functools.lru_cache(maxsize=1024)
 def _results(spec: BufferSpec, batch: int) -> list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]:
     """Shape, strides and dtype of each leaf of a sample: allocated by strides, torch is twice as fast."""
-    shapes = [(batch, *leaf.shape) for leaf in spec.leaves]
+    shapes = [(batch, *leaf.shape) for leaf in spec.layout.leaves]
     strides = [torch.empty(shape, device="meta").stride() for shape in shapes]
-    dtypes = [ops.DTYPES[leaf.dtype] for leaf in spec.leaves]
+    dtypes = [ops.DTYPES[leaf.dtype] for leaf in spec.layout.leaves]
     return list(zip(shapes, strides, dtypes, strict=True))
 
 
 def sample(
     spec: BufferSpec, memory: Memory, counters: torch.Tensor, key: int, batch: int, beta: float
 ) -> tuple[list[torch.Tensor], Drawn, bool]:
-    """Draw items: the leaves, what is told of them, and whether anything could be drawn."""
+    """Draw items: the leaves in the layout, what is told of them, and whether anything could be drawn."""
     at = addresses(spec, memory)
     leaves = [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in _results(spec, batch)]
     handles = torch.empty(batch, dtype=torch.int32)

@@ -145,8 +145,8 @@ def equal_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def moveaxis(x: torch.Tensor, source: int, destination: int) -> torch.Tensor:
-    """The same numbers in another order, side by side as they are in any other result."""
-    return x.movedim(source, destination).contiguous()
+    """The same memory by other strides."""
+    return x.movedim(source, destination)
 
 
 def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

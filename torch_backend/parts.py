@@ -13,8 +13,10 @@ import numpy as np
 import torch
 
 from functional_rb.dtypes import shown
+from functional_rb.frames import Chain
 from functional_rb.layout import Layout
 from functional_rb.native import calls, plan
+from functional_rb.native.chain import encode as encode_chain
 from functional_rb.ring import Ends, Ring, Write
 from functional_rb.transforms.line import Line
 from functional_rb.windows import Entries, Lanes, Rule, Slices
@@ -207,6 +209,16 @@ def weights_at(rule: Rule, lanes: Lanes, age: torch.Tensor, slots: torch.Tensor)
         numbers.data_ptr(),
     )
     return numbers
+
+
+def places(chain: Chain, at: torch.Tensor, slots: torch.Tensor, depth: int, following: bool) -> torch.Tensor:
+    """`frames.places`: slots int32 [n]."""
+    slots = _ready(slots, torch.int32)
+    count = slots.shape[0]
+    found = torch.empty(count * depth, dtype=torch.int32)
+    encoded = encode_chain(chain, depth, following)
+    calls.places(encoded, at.data_ptr(), at.shape[0], slots.data_ptr(), count, found.data_ptr())
+    return found
 
 
 def expand(

@@ -7,7 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from functional_rb.native import draws, kernels, rings, steps
+from functional_rb.native import chain, draws, kernels, rings, steps
 from functional_rb.native.cache import compiled
 from functional_rb.native.memory import pointer_to
 from functional_rb.native.plan import RING_CAPACITY, RING_LANES, WINDOW_LENGTH
@@ -279,6 +279,13 @@ def weights_at(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, count:
         ints(slots, count),
         ints(numbers, count),
     )
+
+
+@compiled
+def places(plan: Any, at: Any, capacity: Any, slots: Any, count: Any, found: Any) -> None:
+    """`chain.places`."""
+    depth = np.int64(plan[chain.DEPTH])
+    chain.places(plan, ints(at, capacity), ints(slots, count), ints(found, count * depth))
 
 
 @compiled

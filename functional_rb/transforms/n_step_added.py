@@ -60,6 +60,11 @@ class NStepOfAdded(NStep):
                 f"{who}: a trajectory's end writes up to {self.n} items at once, which {spec.writer} may have no "
                 f"room for; give n_step(at='sample'), or writer=frb.RoundRobin()"
             )
+        if spec.compact is not None:
+            raise ValueError(
+                f"{who}: an item's next observation is not the following item's own, so that BufferSpec.compact would "
+                f"save nothing; give n_step(at='sample') with it"
+            )
         if spec.sampler.marks is not None:
             raise ValueError(
                 f"{who}: the items stored are transitions over {self.n} steps and make no slices; "
