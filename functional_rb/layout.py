@@ -50,28 +50,26 @@ class Layout:
     Attributes:
         leaves: one for each leaf.
         row_words: 32-bit words in a row, 0 if nothing is packed.
+        packed: positions of the leaves that have bytes in the row, in the order in which they lie there.
     """
 
     leaves: tuple[LeafLayout, ...]
     row_words: int
+    packed: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False)
     _parts: dict[tuple[int, ...], Layout] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     _hash: int = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the hash once: plans of kernels are looked up by it at every call."""
+        """Sort and hash once: plans of kernels are looked up by it at every call."""
+        inside = [i for i, leaf in enumerate(self.leaves) if leaf.offset is not None and leaf.nbytes]
+        object.__setattr__(self, "packed", tuple(sorted(inside, key=lambda i: self.leaves[i].offset or 0)))
         object.__setattr__(self, "_hash", hash((self.leaves, self.row_words)))
 
     def __hash__(self) -> int:
         """Computed once."""
         return self._hash
-
-    @property
-    def packed(self) -> tuple[int, ...]:
-        """Positions of the leaves that have bytes in the row, in the order in which they lie there."""
-        inside = [i for i, leaf in enumerate(self.leaves) if leaf.offset is not None and leaf.nbytes]
-        return tuple(sorted(inside, key=lambda i: self.leaves[i].offset or 0))
 
     @property
     def wide(self) -> tuple[LeafLayout, ...]:
