@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from functional_rb.nest import Key
 from functional_rb.transforms.n_step_added import NStepOfAdded
