@@ -209,7 +209,7 @@ def her(
         (('obs', 'desired_goal'),)
     """
     goals = None if goal_keys is None else (goal_keys,) if isinstance(goal_keys, str) else tuple(goal_keys)
-    ends = None if end_keys is None else (end_keys,) if isinstance(end_keys, str) else tuple(end_keys)
+    ends: Any = end_keys  # checked, and made a tuple, by what it is given to
     return Hindsight(strategy, k, reward, achieved_key, goals, reward_key, ends, trajectory_key)
 
 

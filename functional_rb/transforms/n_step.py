@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from functional_rb.nest import Key
 from functional_rb.transforms.n_step_added import NStepOfAdded
@@ -65,5 +65,5 @@ def n_step(
         raise ValueError(f"n_step: expected at='sample' or at='add', got {at!r}")
     kind = NStepOfStored if at == "sample" else NStepOfAdded
     keys = None if next_keys is None else (next_keys,) if isinstance(next_keys, str) else tuple(next_keys)
-    ends = None if end_keys is None else (end_keys,) if isinstance(end_keys, str) else tuple(end_keys)
+    ends: Any = end_keys  # checked, and made a tuple, by what it is given to
     return kind(n, gamma, reward_key, terminated_key, keys, ends, trajectory_key)
