@@ -85,7 +85,7 @@ def draw(
     told = {name: x for name, x in drawn._asdict().items() if x is not None and name != "extras"}
     slots, *now = settled(ops, slots, *told.values())
     drawn = drawn._replace(**dict(zip(told, now, strict=True)))
-    leaves, extras = _read(ops, draft, slots, more)
+    leaves, extras = _read(ops, draft, slots, drawn.handles, more)
     lead = spec.sampler.leading_shape(batch)
     if lead != (batch,):
         leaves = [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
@@ -93,7 +93,9 @@ def draw(
     return draft.finish(ops, [*leaves, *extras.values()]), leaves, drawn._replace(extras=extras)
 
 
-def _read(ops: Ops, draft: Draft, slots: Array, draws: Array | None) -> tuple[list[Array], dict[str, Array]]:
+def _read(
+    ops: Ops, draft: Draft, slots: Array, handles: Array, draws: Array | None
+) -> tuple[list[Array], dict[str, Array]]:
     """The leaves of the items in slots int32 [m], as the transforms have them, and what these tell."""
     extras: dict[str, Array] = {}
 
@@ -103,7 +105,7 @@ def _read(ops: Ops, draft: Draft, slots: Array, draws: Array | None) -> tuple[li
     read: Reader = stored
     for transform in draft.spec.transforms:
         words, draws = (None, None) if draws is None else (draws[:, : transform.words], draws[:, transform.words :])
-        read, told = transform.reading(ops, draft, slots, words, read)
+        read, told = transform.reading(ops, draft, slots, handles.reshape(-1) != NOTHING, words, read)
         extras |= told
     found = read(slots[:, None], range(len(draft.spec.leaves)))
     return [found[k] for k in range(len(found))], extras

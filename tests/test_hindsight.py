@@ -150,6 +150,7 @@ class Relabelled(Story):
         np.testing.assert_array_equal(goal_indices >= 0, relabelled)
         np.testing.assert_array_equal(goal_indices[~relabelled], -1)
         assert self.k or not relabelled.any()
+        assert not relabelled[indices < 0].any()
         for row, handle in enumerate(indices.tolist()):
             if handle >= 0:
                 goal = int(goal_indices[row]) if relabelled[row] else None

@@ -103,13 +103,13 @@ class Hindsight(Transform):
             )
 
     def reading(
-        self, ops: Ops, draft: Draft, slots: Array, draws: Array | None, read: Reader
+        self, ops: Ops, draft: Draft, slots: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """Choose a goal for each step, and read every step with the goal of its draw."""
         assert draws is not None
         spec, achieved = draft.spec, self._achieved(draft.spec)
         sources = self._sources(ops, draft, slots, draws[:, 2:])
-        chosen = below(ops, draws[:, :2], ops.full_like(slots, self.k + 1)) < self.k
+        chosen = real & (below(ops, draws[:, :2], ops.full_like(slots, self.k + 1)) < self.k)
         goals = read(sources[:, None], [achieved])[achieved]
         rewards = [] if self.reward is None else [nest.position(spec.names, self.reward_key or "", "her")]
 

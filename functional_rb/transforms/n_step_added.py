@@ -126,7 +126,7 @@ class NStepOfAdded(NStep):
         return [*(found[k] for k in range(len(spec.leaves))), *told], line.complete
 
     def reading(
-        self, ops: Ops, draft: Draft, slots: Array, draws: Array | None, read: Reader
+        self, ops: Ops, draft: Draft, slots: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """What was stored beside the items."""
         first = len(draft.spec.leaves) + list(draft.spec.columns).index(STEPS)

@@ -34,7 +34,7 @@ class NStepOfStored(NStep):
         need_order(spec, "n_step(at='sample')")
 
     def reading(
-        self, ops: Ops, draft: Draft, slots: Array, draws: Array | None, read: Reader
+        self, ops: Ops, draft: Draft, slots: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """Look ahead from each step, add rewards up, and take what follows from the last step found."""
         lanes = Lanes(draft.spec.ring, draft.origin[0].ends)
