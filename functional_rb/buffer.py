@@ -139,7 +139,7 @@ def _rewrite(ops: Ops, draft: Draft, batch: Batch, replacements: Mapping[int, Ar
     spec = draft.spec
     winner, replaced = batch.order.winners(ops, batch.live)
     old = storage.read(ops, draft, batch.slots, spec.stored)
-    new = [ops.take(replacements[k], winner) if k in replacements else leaf for k, leaf in sorted(old.items())]
+    new = [ops.take(replacements[k], winner) if k in replacements else old[k] for k in spec.stored]
     spec.writer.rewritten(ops, draft, batch, new, replaced)
     storage.store(ops, draft, batch.slots, None, replaced, new)
 

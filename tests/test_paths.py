@@ -49,7 +49,7 @@ def equal_to(found: Sequence[Step], expected: Sequence[Step]) -> None:
 
 
 @pytest.mark.parametrize("compact", [None, frb.Compact()], ids=["plain", "compact"])
-@pytest.mark.parametrize(("mode", "kind"), zip(MODES, ["box", "goal", "frame"], strict=True))
+@pytest.mark.parametrize(("mode", "kind"), list(zip(MODES, ["box", "goal", "frame"], strict=True)))
 def test_single_steps(library: Backend, mode: AutoresetMode, kind: str, compact: frb.Compact | None) -> None:
     spare = compact and frb.Compact(spare=3 * LENGTH)  # room for as many ends
     recording = record(library, mode, CALLS, kind=kind, length=LENGTH, sampler=IN_ORDER, compact=spare)
@@ -91,7 +91,7 @@ def over(steps: Sequence[Step], k: int, n: int) -> tuple[Step, dict[str, Any], b
 
 
 @pytest.mark.parametrize("path", ["sample", "compact", "add"])
-@pytest.mark.parametrize(("mode", "n"), zip(MODES, [3, 2, 1], strict=True))
+@pytest.mark.parametrize(("mode", "n"), list(zip(MODES, [3, 2, 1], strict=True)))
 def test_n_steps(library: Backend, mode: AutoresetMode, path: str, n: int) -> None:
     compact = frb.Compact(spare=3 * LENGTH) if path == "compact" else None
     transforms = frb.n_step(n, GAMMA, at="add" if path == "add" else "sample")
