@@ -85,7 +85,7 @@ def draw(
     told = {name: x for name, x in drawn._asdict().items() if x is not None and name != "extras"}
     slots, *now = settled(ops, slots, *told.values())
     drawn = drawn._replace(**dict(zip(told, now, strict=True)))
-    leaves, extras = _read(ops, draft, slots, drawn.handles, more)
+    leaves, extras = read_drawn(ops, draft, slots, drawn.handles, more)
     lead = spec.sampler.leading_shape(batch)
     if lead != (batch,):
         leaves = [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
@@ -93,21 +93,40 @@ def draw(
     return draft.finish(ops, [*leaves, *extras.values()]), leaves, drawn._replace(extras=extras)
 
 
-def _read(
-    ops: Ops, draft: Draft, slots: Array, handles: Array, draws: Array | None
+def read_drawn(
+    ops: Ops,
+    draft: Draft,
+    slots: Array,
+    handles: Array,
+    draws: Array | None,
+    known: Mapping[int, Array] | None = None,
 ) -> tuple[list[Array], dict[str, Array]]:
-    """The leaves of the items in slots int32 [m], as the transforms have them, and what these tell."""
+    """Read what was drawn.
+
+    Args:
+        ops: the backend.
+        draft: of the state.
+        slots: int32 [m].
+        handles: int32 [...], m of them.
+        draws: int32 [m, words] in [0, 2^31), for transforms; None if none takes any.
+        known: what has been read of these slots already, by position.
+
+    Returns:
+        The leaves [m, *shape], as the transforms have them, and what these tell.
+    """
+    own = slots[:, None]
     extras: dict[str, Array] = {}
 
     def stored(slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
-        return storage.read(ops, draft, slots.reshape(-1), wanted)
+        found = {k: known[k] for k in wanted if k in known} if known is not None and slots is own else {}
+        return found | storage.read(ops, draft, slots.reshape(-1), [k for k in wanted if k not in found])
 
     read: Reader = stored
     for transform in draft.spec.transforms:
         words, draws = (None, None) if draws is None else (draws[:, : transform.words], draws[:, transform.words :])
-        read, told = transform.reading(ops, draft, slots, handles.reshape(-1) != NOTHING, words, read)
+        read, told = transform.reading(ops, draft, own, handles.reshape(-1) != NOTHING, words, read)
         extras |= told
-    found = read(slots[:, None], range(len(draft.spec.leaves)))
+    found = read(own, range(len(draft.spec.leaves)))
     return [found[k] for k in range(len(found))], extras
 
 

@@ -136,9 +136,9 @@ class BufferSpec:
         numbers = () if self.frames is None else self.frames.counters()
         numbers += tuple(pair for keeper in keepers for pair in keeper.counters(self))
         object.__setattr__(self, "counter_names", numbers)
-        plain = self.ring.lanes == 1 and self.sampler.plain and self.writer.plain and not self.transforms
+        plain = self.ring.lanes == 1 and self.sampler.plain and self.writer.plain
         object.__setattr__(self, "plain_draws", plain)
-        object.__setattr__(self, "plain", plain and self.frames is None)
+        object.__setattr__(self, "plain", plain and self.frames is None and not self.transforms)
 
     def marks_for(self, end_keys: tuple[Key, ...] | None, trajectory_key: Key | None, who: str) -> Marks:
         """Where trajectories end for one who names these keys, or none: then as for the sampler, or as usual."""

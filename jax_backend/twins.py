@@ -81,7 +81,7 @@ def draw(
 ) -> tuple[Arrays, list[jax.Array], Drawn]:
     """Choose items by draws int32 [rows, words], and read them; more draws are for transforms."""
     spec = state.spec
-    if not spec.plain_draws:
+    if not spec.plain_draws or spec.transforms:
         return buffer.draw(parts(kernels), state, spec, draws, beta, batch, more)
 
     def core(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:

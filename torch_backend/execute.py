@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from functional_rb import buffer, checks, crop, frames
+from functional_rb import buffer, checks, crop
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays, Draft
 from functional_rb.ops import Ops
@@ -305,17 +305,17 @@ def draw(
     at_hand = batch > 0 and not torch.compiler.is_compiling()
     if at_hand and not memory.written:
         checks.check_nonempty(spec, False, 0)
+    more = None
+    if spec.extra_words:
+        key, other = random.split(key)
+        more = _numbers(memory, other, spec.extra_shape(batch))
     if batch and spec.plain_draws and native(memory) and not _is_batched(key) and not _is_batched(beta):
         leaves, drawn, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
         checks.check_nonempty(spec, drawable, int(counters[1]) if not drawable else 1)
-        if spec.frames is not None:
-            leaves = _with_frames(spec, memory, counters, drawn.handles, leaves)
+        if not spec.plain:
+            leaves, drawn = _completed(spec, memory, counters, leaves, drawn, more)
         return counters, leaves, drawn
     with torch.no_grad():
-        more = None
-        if spec.extra_words:
-            key, other = random.split(key)
-            more = _numbers(memory, other, spec.extra_shape(batch))
         numbers = _numbers(memory, key, spec.sampler.draw_shape(spec, batch))
         level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
         primitives = ops if _is_batched(key) or _is_batched(beta) else _primitives(memory, saved)
@@ -326,14 +326,21 @@ def draw(
     return after, leaves, drawn
 
 
-def _with_frames(
-    spec: BufferSpec, memory: Memory, counters: torch.Tensor, handles: torch.Tensor, stored: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    """All leaves of items that were drawn, from those that are stored as they are."""
+def _completed(
+    spec: BufferSpec,
+    memory: Memory,
+    counters: torch.Tensor,
+    stored: list[torch.Tensor],
+    drawn: Drawn,
+    more: torch.Tensor | None,
+) -> tuple[list[torch.Tensor], Drawn]:
+    """What a kernel has drawn, with leaves that are frames, and as transforms have it."""
     draft = Draft.of(_arrays(memory, counters), spec)
-    found = frames.read(kernel_ops, draft, handles % spec.capacity, range(len(spec.leaves)))
-    found |= zip(spec.stored, stored, strict=True)
-    return [found[k] for k in range(len(spec.leaves))]
+    known = dict(zip(spec.stored, stored, strict=True))
+    # Where nothing could be drawn, handles are -1, and any slot will do.
+    slots = drawn.handles % spec.capacity
+    leaves, extras = buffer.read_drawn(kernel_ops, draft, slots, drawn.handles, more, known)
+    return leaves, drawn._replace(extras=extras)
 
 
 def _numbers(memory: Memory, key: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:

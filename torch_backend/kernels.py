@@ -39,7 +39,7 @@ class Addresses:
         self.storage = np.array([memory.rows.data_ptr(), *(x.data_ptr() for x in memory.wide)], np.int64)
         self.tree = 0 if memory.tree is None else memory.tree.data_ptr()
         self.tree_size = 0 if memory.tree is None else memory.tree.numel()
-        self.leaves = np.empty(len(spec.leaves), np.int64)
+        self.leaves = np.empty(len(spec.layout.leaves), np.int64)
 
     def of_leaves(self, tensors: Sequence[torch.Tensor]) -> Any:
         """The addresses of a batch's leaves."""

@@ -23,6 +23,9 @@ from functional_rb.transforms.line import Line
 from functional_rb.windows import Entries, Lanes, Rule, Slices
 from torch_backend import ops
 
+LARGE = 2**18
+"""Bytes of a leaf in a batch from which on torch's threads copy faster than one kernel."""
+
 
 def descend(tree: torch.Tensor, capacity: int, draws: torch.Tensor) -> torch.Tensor:
     """`sum_tree.descend`: leaves int32 [B] by draws int32 [B, levels]."""
@@ -58,9 +61,27 @@ def read(layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots
     """`layout.read`: the leaves [B, *shape] in slots int32 [B]."""
     slots = _ready(slots, torch.int32)
     batch = slots.shape[0]
+    large = [leaf.wide is not None and leaf.nbytes * batch >= LARGE for leaf in layout.leaves]
+    if any(large):
+        return _read_apart(layout, rows, wide, slots, large)
     leaves = [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in _results(layout, batch)]
     calls.read(plan.encode_layout(layout), _addresses([rows, *wide]), slots.data_ptr(), batch, _addresses(leaves))
     return leaves
+
+
+def _read_apart(
+    layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots: torch.Tensor, large: Sequence[bool]
+) -> list[torch.Tensor]:
+    """Large leaves by torch, whose copies are shared by its threads, and the rest as one."""
+    others = tuple(k for k, is_large in enumerate(large) if not is_large)
+    arrays = [wide[own] for k in others if (own := layout.leaves[k].wide) is not None]
+    rest = iter(read(layout.part(others), rows, arrays, slots) if others else [])
+    return [
+        next(rest)
+        if leaf.wide is None or not is_large
+        else ops.take(wide[leaf.wide], slots).view(ops.DTYPES[leaf.dtype])
+        for leaf, is_large in zip(layout.leaves, large, strict=True)
+    ]
 
 
 def store(

@@ -64,11 +64,11 @@ class Transform:
         return leaves, mask
 
     def reading(
-        self, ops: Ops, draft: Draft, slots: Array, real: Array, draws: Array | None, read: Reader
+        self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
-        """How items in slots int32 [m] are read, by draws int32 [m, words], and what is told beside them, [m].
+        """How items in their own slots int32 [m, 1] are read, and what is told beside them, [m].
 
-        Real, bool [m], are those that were drawn: the others are there for the shape.
+        Real, bool [m], are those that were drawn, the others are there for the shape; draws are int32 [m, words].
         """
         return read, {}
 

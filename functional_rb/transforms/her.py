@@ -103,11 +103,11 @@ class Hindsight(Transform):
             )
 
     def reading(
-        self, ops: Ops, draft: Draft, slots: Array, real: Array, draws: Array | None, read: Reader
+        self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """Choose a goal for each step, and read every step with the goal of its draw."""
         assert draws is not None
-        spec, achieved = draft.spec, self._achieved(draft.spec)
+        spec, achieved, slots = draft.spec, self._achieved(draft.spec), own[:, 0]
         sources = self._sources(ops, draft, slots, draws[:, 2:])
         chosen = real & (below(ops, draws[:, :2], ops.full_like(slots, self.k + 1)) < self.k)
         goals = read(sources[:, None], [achieved])[achieved]

@@ -117,7 +117,7 @@ class NStepOfAdded(NStep):
 
         ended, ids = self._marked(ops, spec, leaves, every, read)
         line = plan_line(ops, draft.counters.more[PENDING], ended, ids, mask, self.n)
-        found, told = self.over(ops, spec, line.window, line.real, read)
+        found, told = self.over(ops, spec, line.window[:, :1], line.window, line.real, read)
         draft.count(**{PENDING: line.pending})
         if self.n > 1:
             places = every[: line.waiting.shape[0]]
@@ -126,11 +126,11 @@ class NStepOfAdded(NStep):
         return [*(found[k] for k in range(len(spec.leaves))), *told], line.complete
 
     def reading(
-        self, ops: Ops, draft: Draft, slots: Array, real: Array, draws: Array | None, read: Reader
+        self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """What was stored beside the items."""
         first = len(draft.spec.leaves) + list(draft.spec.columns).index(STEPS)
-        found = read(slots[:, None], range(first, first + 3))
+        found = read(own, range(first, first + 3))
         return read, self.told(ops, *(found[k] for k in range(first, first + 3)))
 
     @property

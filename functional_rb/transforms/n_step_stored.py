@@ -34,12 +34,12 @@ class NStepOfStored(NStep):
         need_order(spec, "n_step(at='sample')")
 
     def reading(
-        self, ops: Ops, draft: Draft, slots: Array, real: Array, draws: Array | None, read: Reader
+        self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """Look ahead from each step, add rewards up, and take what follows from the last step found."""
         lanes = Lanes(draft.spec.ring, draft.origin[0].ends)
-        window, real = windows.following(ops, lanes, draft.kept[AGE], slots, self.n)
-        found, told = self.over(ops, draft.spec, window, real, read)
+        window, there = windows.following(ops, lanes, draft.kept[AGE], own[:, 0], self.n)
+        found, told = self.over(ops, draft.spec, own, window, there, read)
 
         def with_returns(_: Array, wanted: Sequence[int]) -> dict[int, Array]:
             return {k: found[k] for k in wanted}

@@ -145,13 +145,14 @@ class NStep(Transform):
         return {"steps": steps, "discount": discount, "original_reward": original, "nonterminal": nonterminal}
 
     def over(
-        self, ops: Ops, spec: BufferSpec, window: Array, real: Array, read: Reader
+        self, ops: Ops, spec: BufferSpec, own: Array, window: Array, real: Array, read: Reader
     ) -> tuple[dict[int, Array], Told]:
         """Items over n steps.
 
         Args:
             ops: the backend.
             spec: of the buffer.
+            own: int32 [m, 1], where each step lies: the first column of the window.
             window: int32 [m, n], where each step and those after it lie.
             real: bool [m, n], which of them there are, in the same trajectory: the first of each row.
             read: reads leaves from there.
@@ -166,8 +167,8 @@ class NStep(Transform):
         last = ops.take(window.reshape(-1), ops.arange(window.shape[0], like=window) * self.n + steps - 1)
         found = read(last[:, None], [*positions.following, positions.terminated, *positions.truncations])
         nonterminal = self._nonterminal(found)
-        own = [k for k in range(len(spec.leaves)) if k != positions.reward and k not in positions.following]
-        found |= read(window[:, :1], own) | {positions.reward: total}
+        rest = [k for k in range(len(spec.leaves)) if k != positions.reward and k not in positions.following]
+        found |= read(own, rest) | {positions.reward: total}
         return found, Told(steps, rewards[:, 0], nonterminal)
 
     def _nonterminal(self, leaves: Mapping[int, Array]) -> Array:
