@@ -165,7 +165,7 @@ def _store(ops: Ops, draft: Draft, chain: Chain, plan: FramePlan, leaves: Sequen
     """Write the frames."""
     frames = [_candidates(ops, chain, stack, leaves) for stack in chain.stacks]
     draft.kept[ROWS], wide = layout.store(
-        ops, chain.layout, draft.kept[ROWS], wides(draft, chain), plan.slots, plan.source, plan.live, frames
+        ops, chain.layout, draft.kept[ROWS], wides(draft.kept, chain), plan.slots, plan.source, plan.live, frames
     )
     draft.kept |= {WIDE.format(k): array for k, array in enumerate(wide)}
 

@@ -10,7 +10,7 @@ nothing with the observation itself, lies `Chain.depth` further on. How frames c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from functional_rb import layout, ring
@@ -147,22 +147,20 @@ class Chain:
         return place if self.items.lanes == 1 else lane * self.room + place
 
 
-def read(ops: Ops, draft: Draft, slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
-    """The rebuilt leaves at some positions, [n, *shape], of the items in slots int32 [n]."""
-    chain = draft.spec.frames
-    if chain is None or chain.leaves.isdisjoint(wanted):
-        return {}
+def read(ops: Ops, chain: Chain, kept: Mapping[str, Array], slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
+    """The rebuilt leaves at some positions, [n, *shape], of the items in slots int32 [n], from the kept arrays."""
     found: dict[int, Array] = {}
-    for following in (False, True):
-        positions = [stack.following if following else stack.leaf for stack in chain.stacks]
-        for depth in chain.depths:
-            chosen = [k for k, p in enumerate(positions) if p in wanted and chain.stacks[k].depth == depth]
-            if chosen:
-                at = places(ops, chain, draft.kept[AT], slots, depth, following)
-                for k, leaf in _gathered(ops, draft, chain, chosen, at):
-                    position = positions[k]
-                    assert position is not None
-                    found[position] = leaf
+    for depth in chain.depths:
+        stacks = [(k, stack) for k, stack in enumerate(chain.stacks) if stack.depth == depth]
+        own = {k: stack.leaf for k, stack in stacks if stack.leaf in wanted}
+        following = {k: p for k, stack in stacks if (p := stack.following) is not None and p in wanted}
+        asked = [(which, positions) for which, positions in ((False, own), (True, following)) if positions]
+        # Mostly both of the same stacks.
+        for group in [asked] if len(asked) == 2 and own.keys() == following.keys() else [[one] for one in asked]:
+            at = [places(ops, chain, kept[AT], slots, depth, which) for which, _ in group]
+            batches = _gathered(ops, chain, kept, tuple(group[0][1]), at)
+            for (_, positions), leaves in zip(group, batches, strict=True):
+                found |= {positions[k]: leaf for k, leaf in leaves.items()}
     return found
 
 
@@ -195,8 +193,8 @@ def newest(ops: Ops, draft: Draft, chain: Chain) -> dict[int, Array]:
     lane = ops.arange(chain.items.lanes, like=last)
     found: dict[int, Array] = {}
     for depth in chain.depths:
-        chosen = [k for k, stack in enumerate(chain.stacks) if stack.depth == depth]
-        found |= _gathered(ops, draft, chain, chosen, _before(ops, chain, lane, last, depth))
+        chosen = tuple(k for k, stack in enumerate(chain.stacks) if stack.depth == depth)
+        found |= _gathered(ops, chain, draft.kept, chosen, [_before(ops, chain, lane, last, depth)])[0]
     return found
 
 
@@ -208,12 +206,14 @@ def _before(ops: Ops, chain: Chain, lane: Array, newest: Array, depth: int) -> A
     return chain.slots(lane[:, None], coordinate).reshape(-1)
 
 
-def _gathered(ops: Ops, draft: Draft, chain: Chain, chosen: Sequence[int], at: Array) -> Iterable[tuple[int, Array]]:
-    """Some stacks [n, *leaf's shape] of one depth, with their place in the chain; `at` says where their frames are."""
-    leaves = layout.read_part(ops, chain.layout, draft.kept[ROWS], wides(draft, chain), at, tuple(chosen))
-    return [(k, chain.stacks[k].joined(ops, leaf)) for k, leaf in zip(chosen, leaves, strict=True)]
+def _gathered(
+    ops: Ops, chain: Chain, kept: Mapping[str, Array], chosen: tuple[int, ...], batches: Sequence[Array]
+) -> list[dict[int, Array]]:
+    """Some stacks [n, *leaf's shape] of one depth, by their place in the chain, for batches of their frames' places."""
+    read = layout.read_batches(ops, chain.layout, kept[ROWS], wides(kept, chain), batches, chosen)
+    return [{k: chain.stacks[k].joined(ops, leaf) for k, leaf in zip(chosen, x, strict=True)} for x in read]
 
 
-def wides(draft: Draft, chain: Chain) -> list[Array]:
+def wides(kept: Mapping[str, Array], chain: Chain) -> list[Array]:
     """The arrays of wide frames."""
-    return [draft.kept[WIDE.format(k)] for k in range(len(chain.layout.wide))]
+    return [kept[WIDE.format(k)] for k in range(len(chain.layout.wide))]

@@ -213,6 +213,21 @@ def read_part(
     return read(ops, layout.part(chosen), rows, arrays, slots)
 
 
+def read_batches(
+    ops: Ops,
+    layout: Layout,
+    rows: Array,
+    wide: Sequence[Array],
+    batches: Sequence[Array],
+    chosen: tuple[int, ...],
+) -> list[list[Array]]:
+    """Likewise for several batches of slots."""
+    if ops.native is None or len(batches) == 1:
+        return [read_part(ops, layout, rows, wide, slots, chosen) for slots in batches]
+    arrays = [wide[own] for k in chosen if (own := layout.leaves[k].wide) is not None]
+    return ops.native.read_batches(layout.part(chosen), rows, arrays, batches)
+
+
 def store(
     ops: Ops,
     layout: Layout,

@@ -45,6 +45,12 @@ class Native(Protocol):
         """`layout.read`: the leaves [B, *shape] that lie in slots int32 [B]."""
         ...
 
+    def read_batches(
+        self, layout: Layout, rows: Array, wide: Sequence[Array], batches: Sequence[Array]
+    ) -> list[list[Array]]:
+        """`layout.read_batches`, of all leaves."""
+        ...
+
     def store(
         self,
         layout: Layout,

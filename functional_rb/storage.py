@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def read(ops: Ops, draft: Draft, slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
     """The leaves at some positions, [n, *shape], of the items in slots int32 [n]."""
     spec = draft.spec
-    found = frames.read(ops, draft, slots, wanted)
+    found = {}
+    if spec.frames is not None and not spec.frames.leaves.isdisjoint(wanted):
+        found = frames.read(ops, spec.frames, draft.kept, slots, wanted)
     stored = tuple(k for k, position in enumerate(spec.stored) if position in set(wanted))
     if not stored:
         return found

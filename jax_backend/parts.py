@@ -92,6 +92,13 @@ def read(layout: Layout, rows: jax.Array, wide: Sequence[jax.Array], slots: jax.
     return leaves
 
 
+def read_batches(
+    layout: Layout, rows: jax.Array, wide: Sequence[jax.Array], batches: Sequence[jax.Array]
+) -> list[list[jax.Array]]:
+    """`layout.read_batches`: one by one, as XLA would copy the parts out of a whole."""
+    return [read(layout, rows, wide, slots) for slots in batches]
+
+
 def store(
     layout: Layout,
     rows: jax.Array,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from functional_rb import buffer, frames
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays, Draft
+from functional_rb.draft import Arrays
 from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.state import State
@@ -100,7 +100,7 @@ def draw(
     leaves, drawn = choose(kernel if kernels and batch else None, core, arrays, draws, beta)
     if spec.frames is not None:
         slots = drawn.handles % spec.capacity
-        found = frames.read(parts(kernels), Draft.of(arrays, spec), slots, range(len(spec.leaves)))
+        found = frames.read(parts(kernels), spec.frames, arrays.kept, slots, range(len(spec.leaves)))
         found |= zip(spec.stored, leaves, strict=True)
         leaves = [found[k] for k in range(len(spec.leaves))]
     if kernels:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from functional_rb import buffer, checks, crop
+from functional_rb import buffer, checks, crop, frames
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays, Draft
 from functional_rb.ops import Ops
@@ -335,10 +335,13 @@ def _completed(
     more: torch.Tensor | None,
 ) -> tuple[list[torch.Tensor], Drawn]:
     """What a kernel has drawn, with leaves that are frames, and as transforms have it."""
-    draft = Draft.of(_arrays(memory, counters), spec)
     known = dict(zip(spec.stored, stored, strict=True))
     # Where nothing could be drawn, handles are -1, and any slot will do.
     slots = drawn.handles % spec.capacity
+    if spec.frames is not None and not spec.transforms:
+        known |= frames.read(kernel_ops, spec.frames, memory.kept, slots, range(len(spec.leaves)))
+        return [known[k] for k in range(len(spec.leaves))], drawn
+    draft = Draft.of(_arrays(memory, counters), spec)
     leaves, extras = buffer.read_drawn(kernel_ops, draft, slots, drawn.handles, more, known)
     return leaves, drawn._replace(extras=extras)
 

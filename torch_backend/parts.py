@@ -69,6 +69,15 @@ def read(layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots
     return leaves
 
 
+def read_batches(
+    layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], batches: Sequence[torch.Tensor]
+) -> list[list[torch.Tensor]]:
+    """`layout.read_batches`: as one, and then cut."""
+    sizes = [slots.shape[0] for slots in batches]
+    together = read(layout, rows, wide, torch.cat(list(batches)))
+    return [list(leaves) for leaves in zip(*(leaf.split(sizes) for leaf in together), strict=True)]
+
+
 def _read_apart(
     layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots: torch.Tensor, large: Sequence[bool]
 ) -> list[torch.Tensor]:
