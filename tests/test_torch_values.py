@@ -680,3 +680,35 @@ def test_values_on_cuda() -> None:
         assert_equal((rb.items(old), old.tree), (rb.items(frozen), frozen.tree))
     assert_whole(stored(states[0]))
     assert rb.rejected(states[-1]) == 0
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"image": frb.Unbounded((32, 33), "uint8"), "reward": frb.Unbounded(())},
+        {"half": frb.Unbounded((600,), "bfloat16"), "image": frb.Unbounded((1024,), "int8")},
+        {"alone": frb.Unbounded((5, 3), "float64")},
+        {"alone": frb.Unbounded((), "complex64")},
+        {"alone": frb.Unbounded((2, 2), "uint8")},
+        {"alone": frb.Binary(), "nothing": frb.Unbounded((0,))},
+    ],
+    ids=lambda item: ",".join(f"{spec.dtype}{spec.shape}" for spec in item.values()),
+)
+def test_large_leaves_are_copied_alike(item: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = frb.BufferSpec(item, 16, frb.Recency())  # which draws by parts of the core
+    generator = torch.Generator().manual_seed(0)
+    batch = {}
+    for name, leaf in item.items():
+        shape, dtype = (16, *leaf.shape), getattr(torch, leaf.dtype)
+        wide = torch.randint(0, 2 if leaf.dtype == "bool" else 100, shape, generator=generator)
+        batch[name] = wide.to(dtype)
+    state = rb.add(rb.init(spec), batch)
+    samples = []
+    for large in (1, 2**60):
+        monkeypatch.setattr("torch_backend.parts.LARGE", large)
+        samples.append(rb.sample(state, rb.key(1), 9)[1])
+    for name, leaf in samples[0].items.items():
+        assert leaf.dtype == samples[1].items[name].dtype
+        assert leaf.is_contiguous()
+        assert torch.equal(leaf, samples[1].items[name])
+        assert torch.equal(leaf, batch[name][samples[0].indices.long()])

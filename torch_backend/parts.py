@@ -15,7 +15,7 @@ import torch
 from functional_rb.dtypes import shown
 from functional_rb.frame_writes import FramePlan
 from functional_rb.frames import Chain
-from functional_rb.layout import Layout
+from functional_rb.layout import Layout, LeafLayout
 from functional_rb.native import calls, plan
 from functional_rb.native import chain as chains
 from functional_rb.ring import Ends, Removal, Ring, Write
@@ -61,7 +61,10 @@ def read(layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots
     """`layout.read`: the leaves [B, *shape] in slots int32 [B]."""
     slots = _ready(slots, torch.int32)
     batch = slots.shape[0]
-    large = [leaf.wide is not None and leaf.nbytes * batch >= LARGE for leaf in layout.leaves]
+    large = [
+        leaf.nbytes * batch >= LARGE and (leaf.wide is not None or leaf.nbytes == 4 * layout.row_words)
+        for leaf in layout.leaves
+    ]
     if any(large):
         return _read_apart(layout, rows, wide, slots, large)
     leaves = [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in _results(layout, batch)]
@@ -81,16 +84,18 @@ def read_batches(
 def _read_apart(
     layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots: torch.Tensor, large: Sequence[bool]
 ) -> list[torch.Tensor]:
-    """Large leaves by torch, whose copies are shared by its threads, and the rest as one."""
+    """Large leaves that have an array, or the rows, for themselves by torch, whose threads share the copy; the rest."""
     others = tuple(k for k, is_large in enumerate(large) if not is_large)
     arrays = [wide[own] for k in others if (own := layout.leaves[k].wide) is not None]
     rest = iter(read(layout.part(others), rows, arrays, slots) if others else [])
     return [
-        next(rest)
-        if leaf.wide is None or not is_large
-        else ops.take(wide[leaf.wide], slots).view(ops.DTYPES[leaf.dtype])
+        _taken(leaf, rows if leaf.wide is None else wide[leaf.wide], slots) if is_large else next(rest)
         for leaf, is_large in zip(layout.leaves, large, strict=True)
     ]
+
+
+def _taken(leaf: LeafLayout, array: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    return ops.take(array, slots).view(ops.DTYPES[leaf.dtype]).view(slots.shape[0], *leaf.shape)
 
 
 def store(
