@@ -121,6 +121,7 @@ class RecordingNative:
         leaves: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """`layout.store`."""
+        written = slots if live is None else slots[live]
         for array in (rows, *wide):
-            self._recorder.save(array, slots)
+            self._recorder.save(array, written)
         return self._native.store(layout, rows, wide, slots, source, live, leaves)
