@@ -346,7 +346,8 @@ def holds_all(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> Non
     held = int(numbers.ends.sizes.sum())
     if held < rows:
         taken = int(numbers.more[CURSOR].max())
-        spare = (taken - chain.items.length) * chain.items.lanes
+        # The first observation may be shared with the frames before it, which then take room as well.
+        spare = (taken + chain.depth - chain.items.length) * chain.items.lanes
         where = " in a lane" if spec.lanes else ""
         raise ValueError(
             f"init: the {rows} items have {taken} different observations{where}, and there is room for {chain.room}, "
