@@ -303,6 +303,14 @@ def test_the_same_key_draws_the_same_goals(library: Backend) -> None:
     assert one == same != other
 
 
+def test_extras_are_the_caller_s_own(library: Backend) -> None:
+    state = library.rb.add(library.rb.init(frb.BufferSpec({"x": SCALAR}, 4)), {"x": np.zeros(4, np.float32)})
+    extras = library.sample(state, library.rb.key(0), 2)[1].extras
+    assert isinstance(extras, dict)
+    extras["mine"] = 1
+    assert not library.sample(state, library.rb.key(0), 2)[1].extras
+
+
 # What can be told before.
 
 
