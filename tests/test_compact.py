@@ -325,3 +325,12 @@ def test_the_room_that_a_dataset_is_told_to_need(library: Backend, depth: int) -
     spare = int(str(error.value).split("spare=")[1].rstrip(")"))
     spec = dataclasses.replace(spec, compact=frb.Compact(stack=depth, spare=spare))
     assert int(library.rb.size(library.rb.init(spec, items=rows))) == 24
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_observations_without_elements(library: Backend, depth: int) -> None:
+    empty = frb.Unbounded((depth, 0))
+    spec = frb.BufferSpec({"obs": empty, "next_obs": empty, "x": SCALAR}, 8, compact=frb.Compact(stack=depth))
+    rows = {name: np.zeros((3, *leaf.shape), np.float32) for name, leaf in spec.item.items()}
+    _, sample = library.sample(library.rb.add(library.rb.init(spec), rows), library.rb.key(0), 2)
+    assert sample.items["next_obs"].shape == (2, depth, 0)
