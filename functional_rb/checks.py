@@ -299,16 +299,20 @@ def crop_lengths(lengths: Any, batch: int) -> None:
         raise ValueError(f"lengths: expected shape ({batch},), one for each trajectory, got {tuple(lengths.shape)}")
 
 
+class NothingDrawn(ValueError):
+    """There is nothing to draw: what has been tried has changed nothing."""
+
+
 def check_nonempty(spec: BufferSpec, drawable: bool, size: int) -> None:
     """Refuse to draw from nothing, where that can be known.
 
     Raises:
-        ValueError: if no item is stored, or none that can be drawn.
+        NothingDrawn: if no item is stored, or none that can be drawn.
     """
     if not drawable and size == 0:
-        raise ValueError("sample: the buffer is empty; add items first (rb.can_sample(state, n) tells)")
+        raise NothingDrawn("sample: the buffer is empty; add items first (rb.can_sample(state, n) tells)")
     if not drawable:
-        raise ValueError(f"sample: none of the {size} stored items {spec.sampler.why_nothing}")
+        raise NothingDrawn(f"sample: none of the {size} stored items {spec.sampler.why_nothing}")
 
 
 def may_start_empty(spec: BufferSpec) -> None:
@@ -342,7 +346,8 @@ def holds_all(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> Non
     held = int(numbers.ends.sizes.sum())
     if held < rows:
         taken = int(numbers.more[CURSOR].max())
-        spare = (taken - chain.items.length) * chain.items.lanes
+        # The first observation may be shared with the frames before it, which then take room as well.
+        spare = (taken + chain.depth - chain.items.length) * chain.items.lanes
         where = " in a lane" if spec.lanes else ""
         raise ValueError(
             f"init: the {rows} items have {taken} different observations{where}, and there is room for {chain.room}, "

@@ -179,7 +179,7 @@ def _candidates(ops: Ops, chain: Chain, stack: Stack, leaves: Sequence[Array]) -
             # A stack that is less deep than others repeats its oldest frame, which nobody asks for.
             parts += [frames[:, :1]] * (chain.depth - stack.depth) + [frames]
     frames = parts[0] if len(parts) == 1 else ops.concat(parts, 1)
-    return frames.reshape(-1, *stack.shape) if stack.shape else frames.reshape(-1)
+    return frames.reshape(frames.shape[0] * frames.shape[1], *stack.shape)
 
 
 def _point(ops: Ops, draft: Draft, write: Write, plan: FramePlan) -> None:

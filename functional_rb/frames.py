@@ -78,7 +78,7 @@ class Stack:
         """And back, from frames [n * depth, *shape]."""
         if self.depth == 1:
             return frames
-        stacks = frames.reshape(-1, self.depth, *self.shape)
+        stacks = frames.reshape(frames.shape[0] // self.depth, self.depth, *self.shape)
         return ops.moveaxis(stacks, 1, self.axis + 1) if self.axis else stacks
 
 

@@ -310,3 +310,27 @@ def test_bytes_of_pictures(library: Backend) -> None:
         plain = frb.BufferSpec(nested(kind.item), 512)
         packed = dataclasses.replace(plain, compact=compact)
         assert bytes_of(library.rb.init(plain)) > least * bytes_of(library.rb.init(packed))
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_the_room_that_a_dataset_is_told_to_need(library: Backend, depth: int) -> None:
+    """Also where it begins with zeros, which are shared with the empty room before it."""
+    stack = frb.Unbounded((depth,))
+    item = {"obs": stack, "next_obs": stack, "done": FLAG}
+    obs = np.repeat(np.arange(24, dtype=np.float32) * 2, depth).reshape(24, depth)
+    rows = {"obs": obs, "next_obs": obs + 1, "done": np.ones(24, bool)}
+    spec = frb.BufferSpec(item, 24, writer=frb.Immutable(), compact=frb.Compact(stack=depth, spare=0))
+    with pytest.raises(ValueError, match=r"give frb.Compact\(spare=\d+\)") as error:
+        library.rb.init(spec, items=rows)
+    spare = int(str(error.value).split("spare=")[1].rstrip(")"))
+    spec = dataclasses.replace(spec, compact=frb.Compact(stack=depth, spare=spare))
+    assert int(library.rb.size(library.rb.init(spec, items=rows))) == 24
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_observations_without_elements(library: Backend, depth: int) -> None:
+    empty = frb.Unbounded((depth, 0))
+    spec = frb.BufferSpec({"obs": empty, "next_obs": empty, "x": SCALAR}, 8, compact=frb.Compact(stack=depth))
+    rows = {name: np.zeros((3, *leaf.shape), np.float32) for name, leaf in spec.item.items()}
+    _, sample = library.sample(library.rb.add(library.rb.init(spec), rows), library.rb.key(0), 2)
+    assert sample.items["next_obs"].shape == (2, depth, 0)

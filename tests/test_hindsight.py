@@ -303,6 +303,14 @@ def test_the_same_key_draws_the_same_goals(library: Backend) -> None:
     assert one == same != other
 
 
+def test_extras_are_the_caller_s_own(library: Backend) -> None:
+    state = library.rb.add(library.rb.init(frb.BufferSpec({"x": SCALAR}, 4)), {"x": np.zeros(4, np.float32)})
+    extras = library.sample(state, library.rb.key(0), 2)[1].extras
+    assert isinstance(extras, dict)
+    extras["mine"] = 1
+    assert not library.sample(state, library.rb.key(0), 2)[1].extras
+
+
 # What can be told before.
 
 
@@ -377,7 +385,40 @@ def test_rewards_that_were_added_up_before() -> None:
         frb.BufferSpec(ITEM, 8, transforms=(frb.her(), frb.n_step(3, 0.9, at="add")))
 
 
-def test_rewards_of_another_shape(backend: Backend) -> None:
-    state, _ = filled(backend, EPISODES["a lane"], frb.her(reward=lambda achieved, goal: achieved - goal))
-    with pytest.raises(ValueError, match=r"her: expected reward\(achieved, goal\) of shape .*; reduce over"):
-        backend.sample(state, backend.rb.key(0), 4)
+REWARDS: list[tuple[Any, Any, type[Exception], str]] = [
+    (lambda achieved, goal: achieved - goal, SCALAR, ValueError, r"of shape \(4,\), got \(4, 3\); reduce over"),
+    (lambda achieved, goal: (achieved - goal).sum(), SCALAR, ValueError, r"of shape \(4,\), got \(\); reduce over"),
+    (lambda achieved, goal: -1.0, SCALAR, TypeError, r"as an array, got float"),
+    (lambda achieved, goal: (achieved - goal).sum(-1) / 2, ID, TypeError, r"of dtype int32, got float32; round"),
+]
+
+
+@pytest.mark.parametrize(("reward", "spec", "kind", "words"), REWARDS, ids=["per axis", "one", "number", "rounded"])
+def test_rewards_that_do_not_fit(
+    library: Backend, reward: Any, spec: frb.ArraySpec, kind: type[Exception], words: str
+) -> None:
+    item = ITEM | {"reward": spec}
+    state = library.rb.init(frb.BufferSpec(item, 8, transforms=frb.her(reward=reward)))
+    state = library.rb.add(state, {name: np.zeros((6, *leaf.shape), leaf.dtype) for name, leaf in item.items()})
+    with pytest.raises(kind, match=r"her: expected reward\(achieved, goal\) " + words):
+        library.sample(state, library.rb.key(0), 4)
+
+
+@pytest.mark.parametrize("sampler", [frb.WithoutReplacement(), frb.Uniform(max_times_sampled=1)], ids=["pass", "once"])
+def test_a_reward_that_fails_leaves_the_state_as_it_was(library: Backend, sampler: Any) -> None:
+    def failing(achieved: Any, goal: Any) -> Any:
+        if fails:
+            raise ValueError("no reward")
+        return how_near(achieved, goal)
+
+    fails = False
+    spec = frb.BufferSpec(ITEM, 8, sampler, transforms=frb.her(reward=failing))
+    rows = {name: np.zeros((6, *leaf.shape), leaf.dtype) for name, leaf in ITEM.items()}
+    state = library.rb.add(library.rb.init(spec), rows)
+    _, sample = library.sample(state, library.rb.key(0), 4)
+    fails = True
+    with pytest.raises(ValueError, match="no reward"):
+        library.sample(state, library.rb.key(0), 3)  # of another shape, so that it is traced anew
+    fails = False
+    _, again = library.sample(state, library.rb.key(0), 4)
+    assert library.numpy(again.indices).tolist() == library.numpy(sample.indices).tolist()

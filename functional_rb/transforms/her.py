@@ -6,11 +6,12 @@ M. Andrychowicz et al., "Hindsight experience replay", 2017.
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from functional_rb import layout, nest, ring, windows
+from functional_rb import dtypes, layout, nest, ring, windows
 from functional_rb.dtypes import shown
 from functional_rb.integers import below
 from functional_rb.nest import Key
@@ -144,13 +145,20 @@ class Hindsight(Transform):
         return windows.shifted(ops, lanes, slots, ahead)
 
     def _rewarded(self, ops: Ops, achieved: Array, goal: Array, mask: Array, old: Array) -> Array:
-        """Rewards anew where relabelled, in the dtype and shape of the old."""
+        """Rewards anew where relabelled, [m, *shape] in the dtype and shape of the old."""
         assert self.reward is not None
         new = self.reward(achieved, goal)
-        if new.shape[0] != old.shape[0] or new.reshape(-1).shape != old.reshape(-1).shape:
+        if not (hasattr(new, "shape") and hasattr(new, "dtype")):
+            raise TypeError(f"her: expected reward(achieved, goal) as an array, got {type(new).__name__}")
+        if tuple(new.shape[:1]) != tuple(old.shape[:1]) or math.prod(new.shape) != math.prod(old.shape):
             raise ValueError(
                 f"her: expected reward(achieved, goal) of shape {tuple(old.shape)}, got {tuple(new.shape)}; "
-                f"reduce over the goal's axes"
+                f"reduce over the goal's last axes alone, as in (...).sum(-1)"
+            )
+        if dtypes.kind_of(shown(old.dtype)) in ("bool", "int") and dtypes.kind_of(shown(new.dtype)) == "float":
+            raise TypeError(
+                f"her: expected reward(achieved, goal) of dtype {shown(old.dtype)}, got {shown(new.dtype)}; "
+                f"round it there, or change BufferSpec.item"
             )
         return ops.where(layout.along(mask, old), ops.cast(new.reshape(old.shape), shown(old.dtype)), old)
 
@@ -197,7 +205,7 @@ def her(
         trajectory_key: likewise.
 
     Raises:
-        TypeError: if `reward` is no function.
+        TypeError: if `reward` is no function; from `sample`, if it gives no array, or floats for integer rewards.
         ValueError: for numbers out of range, leaves that the item lacks or that do not fit, or a sampler or writer that
             does not.
 
