@@ -312,7 +312,8 @@ def get(backend: Backend, state: State, indices: Any) -> Any:
         indices: int32 [B], handles.
 
     Returns:
-        The items, leaves [B, *shape]; zeros where a handle's item is no longer stored (`is_live` tells).
+        The items as they are stored, leaves [B, *shape]; zeros where a handle's item is no longer stored (`is_live`
+        tells). Transforms that work as one samples have no part in this.
 
     Example:
         >>> state = rb.init(frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4))
@@ -336,7 +337,8 @@ def items(backend: Backend, state: State) -> Any:
     Returns:
         The item's structure, leaves [capacity, *shape]. The item of handle h lies in row `h % capacity`; rows never
         written are zero. On torch these are views without a copy, and they never change afterwards. From compact
-        storage (`frb.Compact`) all items are rebuilt, and rows of which the item is gone are zero.
+        storage (`frb.Compact`) all items are rebuilt, and rows of which the item is gone are zero. Transforms that work
+        as one samples have no part in this: what is read is what is stored.
 
     Example:
         >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))

@@ -67,7 +67,7 @@ class BufferSpec:
     writer: Writer = _BY_SAMPLER
     batch_size: int | None = None
     lanes: int | None = None
-    transforms: tuple[Transform, ...] = ()
+    transforms: tuple[Transform, ...] | Transform = ()
     compact: Compact | None = None
 
     structure: Structure = dataclasses.field(init=False, repr=False)
@@ -150,8 +150,11 @@ class BufferSpec:
         """What tells where trajectories end: the same for all who ask, as steps have one age."""
         askers: list[Sampler | Transform] = [self.sampler, *self.transforms]
         asked = {who: who.marks for who in askers if who.marks is not None}
-        if len(set(asked.values())) > 1:
-            raise ValueError(f"BufferSpec: expected the same end_keys and trajectory_key everywhere, got {asked}")
+        if len({marks.names for marks in asked.values()}) > 1:
+            raise ValueError(
+                f"BufferSpec: expected the same end_keys and trajectory_key everywhere, as a step has one trajectory, "
+                f"got {list(asked.values())}; leave them out of the transforms, which take over the sampler's"
+            )
         return next(iter(asked.values()), None)
 
     def _plan_storage(self) -> None:

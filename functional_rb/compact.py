@@ -40,7 +40,7 @@ class Compact:
         axis: of the stacks; or {key: axis}, 0 for the others. Stacks along axis 0 are read as they lie; others are put
             together after that, on torch without a copy, as strided views.
         spare: how many observations beyond the capacity there is room for, in all lanes together: by default a 32nd of
-            it. Each lane has room for two stacks at least.
+            it and two stacks for each lane, which have at least so much.
 
     Raises:
         TypeError: if a field is of a wrong kind.

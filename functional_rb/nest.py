@@ -81,6 +81,19 @@ def show_key(key: Key) -> str:
     return show(tuple(parts))
 
 
+def checked_keys(given: Any, field: str, who: str) -> tuple[Key, ...] | None:
+    """Keys as a tuple, None as it is: a single name is meant often enough.
+
+    Raises:
+        ValueError: if they are of another kind.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str | tuple | list):
+        raise ValueError(f"{who}: expected {field} as a tuple of leaves' names, got {given!r}")
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
 def position(names: tuple[str, ...], key: Key, who: str) -> int:
     """The position of the leaf that a key names, among all leaves' names.
 

@@ -59,6 +59,11 @@ class Marks:
             f"that tells where trajectories end; give end_keys=(...) or trajectory_key=..., of the leaves {names}"
         )
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The leaves' names."""
+        return frozenset(nest.show_key(key) for key in (*self.end_keys, self.trajectory_key) if key is not None)
+
     def check(self, spec: BufferSpec, who: str) -> None:
         """Refuse leaves that do not exist or cannot tell."""
         for key in self.end_keys:
@@ -75,8 +80,7 @@ class Marks:
 
     def check_rewritten(self, name: str) -> None:
         """Refuse to let `update` exchange one: where trajectories end has been noted when their steps were added."""
-        keys = [*self.end_keys, *([] if self.trajectory_key is None else [self.trajectory_key])]
-        if name in [nest.show_key(key) for key in keys]:
+        if name in self.names:
             raise ValueError(
                 f"update: leaf {name!r} tells where trajectories end, and cannot be rewritten; leave it out"
             )
@@ -128,13 +132,10 @@ def checked_end_keys(given: Any, trajectory_key: Key | None, who: str) -> tuple[
     Raises:
         ValueError: if they are of another kind, or none though no trajectory key is given.
     """
-    if given is None:
-        return None
-    if not isinstance(given, str | tuple | list):
-        raise ValueError(f"{who}: expected end_keys as a tuple of leaves' names, got {given!r}")
-    if not given and trajectory_key is None:
+    keys = nest.checked_keys(given, "end_keys", who)
+    if keys == () and trajectory_key is None:
         raise ValueError(f"{who}: expected an end key at least, got {given!r}; or give trajectory_key=...")
-    return (given,) if isinstance(given, str) else tuple(given)
+    return keys
 
 
 def _id_changes(ops: Ops, draft: Draft, write: Write, ids: Array) -> Array:

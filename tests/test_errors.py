@@ -1028,7 +1028,7 @@ def test_calls_that_samplers_and_writers_refuse(backend: Backend) -> None:
         for _ in range(2):
             with pytest.raises(Exception) as caught:  # noqa: PT011 - of what kind is asked below
                 list(function(state, *given, **more))
-            assert type(caught.value) is kind, f"{message}: {caught.value!r}"
+            assert isinstance(caught.value, kind), f"{message}: {caught.value!r}"
             assert re.search(message, str(caught.value)), str(caught.value)
         assert arrays_of(backend, state) == before
 

@@ -407,3 +407,12 @@ def test_the_best_of_what_is_added(library: Backend) -> None:
     best = sorted(zip(RETURNS[:8], range(1, 9), strict=True), reverse=True)[:3]
     drawn = zip(*(library.numpy(x).tolist() for x in (sample.items["reward"], sample.extras["steps"])), strict=True)
     assert {(total, steps) for total, steps in drawn} == {pair for pair, _ in best}
+
+
+def test_trajectories_end_alike_for_all() -> None:
+    item = {"reward": frb.Unbounded(()), "done": frb.Binary(), "other": frb.Binary(), "next": {"done": frb.Binary()}}
+    named = frb.Slices(2, end_keys=(("next", "done"),))
+    spec = frb.BufferSpec(item, 8, named, transforms=frb.n_step(2, np.float32(0.5), end_keys="next/done"))
+    assert spec.marks == named.marks
+    with pytest.raises(ValueError, match=r"expected the same end_keys .* leave them out of the transforms"):
+        frb.BufferSpec(item, 8, named, transforms=frb.n_step(2, 0.5, end_keys="other"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from functional_rb.kept import KeptArray
@@ -36,6 +36,10 @@ class Transform:
     def marks(self) -> Marks | None:
         """The leaves that tell where trajectories end, if the ages of stored steps are needed."""
         return None
+
+    def __iter__(self) -> Iterator[Transform]:
+        """One that stands alone goes where several go."""
+        yield self
 
     def resolve(self, spec: BufferSpec) -> Transform:
         """The transform with what it finds in the spec filled in, checked."""

@@ -216,7 +216,7 @@ def her(
         >>> BufferSpec(item, 100, transforms=her("final", k=4)).transforms[0].goal_keys
         (('obs', 'desired_goal'),)
     """
-    goals = None if goal_keys is None else (goal_keys,) if isinstance(goal_keys, str) else tuple(goal_keys)
+    goals = nest.checked_keys(goal_keys, "goal_keys", "her")
     ends: Any = end_keys  # checked, and made a tuple, by what it is given to
     return Hindsight(strategy, k, reward, achieved_key, goals, reward_key, ends, trajectory_key)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from functional_rb import nest
 from functional_rb.nest import Key
 from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.transforms.n_step_stored import NStepOfStored
@@ -64,6 +65,6 @@ def n_step(
     if at not in ("sample", "add"):
         raise ValueError(f"n_step: expected at='sample' or at='add', got {at!r}")
     kind = NStepOfStored if at == "sample" else NStepOfAdded
-    keys = None if next_keys is None else (next_keys,) if isinstance(next_keys, str) else tuple(next_keys)
+    keys = nest.checked_keys(next_keys, "next_keys", "n_step")
     ends: Any = end_keys  # checked, and made a tuple, by what it is given to
     return kind(n, gamma, reward_key, terminated_key, keys, ends, trajectory_key)

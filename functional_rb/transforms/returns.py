@@ -13,6 +13,8 @@ import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from functional_rb import layout, nest
 from functional_rb.dtypes import ITEMSIZE, shown
 from functional_rb.nest import Key
@@ -85,13 +87,10 @@ class NStep(Transform):
             raise ValueError(f"n_step: expected n as an int from 1 to {LARGEST_N}, got {self.n!r}")
         object.__setattr__(self, "n", operator.index(self.n))
         given: Any = self.gamma
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
+        if isinstance(given, bool) or not isinstance(given, (int, float, np.floating)) or not 0 <= given <= 1:
             raise ValueError(f"n_step: expected gamma as a number from 0 to 1, got {given!r}")
         object.__setattr__(self, "gamma", float(given))
         object.__setattr__(self, "end_keys", checked_end_keys(self.end_keys, self.trajectory_key, "n_step"))
-        names: Any = self.next_keys
-        if names is not None:
-            object.__setattr__(self, "next_keys", (names,) if isinstance(names, str) else tuple(names))
 
     def resolve(self, spec: BufferSpec) -> NStep:
         """Fill in the keys that were left out."""
