@@ -181,7 +181,8 @@ def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> d
     for position, leaf in found.items():
         expected, name = spec.leaves[position], spec.names[position]
         if spec.marks is not None:
-            spec.marks.check_rewritten(name)
+            who = "a transform" if spec.sampler.marks is None else type(spec.sampler).__name__
+            spec.marks.check_rewritten(who, name)
         if position not in spec.stored:
             raise ValueError(
                 f"update: leaf {name!r} is stored as frames that other items share (BufferSpec.compact), and cannot be "
@@ -299,20 +300,16 @@ def crop_lengths(lengths: Any, batch: int) -> None:
         raise ValueError(f"lengths: expected shape ({batch},), one for each trajectory, got {tuple(lengths.shape)}")
 
 
-class NothingDrawn(ValueError):
-    """There is nothing to draw: what has been tried has changed nothing."""
-
-
 def check_nonempty(spec: BufferSpec, drawable: bool, size: int) -> None:
     """Refuse to draw from nothing, where that can be known.
 
     Raises:
-        NothingDrawn: if no item is stored, or none that can be drawn.
+        ValueError: if no item is stored, or none that can be drawn.
     """
     if not drawable and size == 0:
-        raise NothingDrawn("sample: the buffer is empty; add items first (rb.can_sample(state, n) tells)")
+        raise ValueError("sample: the buffer is empty; add items first (rb.can_sample(state, n) tells)")
     if not drawable:
-        raise NothingDrawn(f"sample: none of the {size} stored items {spec.sampler.why_nothing}")
+        raise ValueError(f"sample: none of the {size} stored items {spec.sampler.why_nothing}")
 
 
 def may_start_empty(spec: BufferSpec) -> None:

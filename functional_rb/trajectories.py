@@ -78,11 +78,11 @@ class Marks:
                     f"name another leaf"
                 )
 
-    def check_rewritten(self, name: str) -> None:
+    def check_rewritten(self, who: str, name: str) -> None:
         """Refuse to let `update` exchange one: where trajectories end has been noted when their steps were added."""
         if name in self.names:
             raise ValueError(
-                f"update: leaf {name!r} tells where trajectories end, and cannot be rewritten; leave it out"
+                f"update: leaf {name!r} tells {who} where trajectories end, and cannot be rewritten; leave it out"
             )
 
     def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:

@@ -419,6 +419,9 @@ def test_a_reward_that_fails_leaves_the_state_as_it_was(library: Backend, sample
     fails = True
     with pytest.raises(ValueError, match="no reward"):
         library.sample(state, library.rb.key(0), 3)  # of another shape, so that it is traced anew
+    if library.library == "torch":
+        with pytest.raises(ValueError, match="no reward"):
+            library.rb.sample_(state, library.rb.key(0), 3)
     fails = False
     _, again = library.sample(state, library.rb.key(0), 4)
     assert library.numpy(again.indices).tolist() == library.numpy(sample.indices).tolist()

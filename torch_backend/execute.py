@@ -283,7 +283,7 @@ def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[
         following = version.succeed(target, saved)
         try:
             counters, leaves, drawn = draw(spec, target, state._counters, key, batch, beta, saved)
-        except checks.NothingDrawn:  # so nothing was changed either; an error of `her`'s reward comes after changes
+        except Exception:  # there is nothing to draw, or a transform calls a function that fails
             version.recall()
             raise
         _count(version, saved)

@@ -12,7 +12,8 @@ import torch
 from functional_rb import api
 from functional_rb.state import AnySample
 from torch_backend import execute, random
-from torch_backend.memory import Memory, Version, forget_dead
+from torch_backend.memory import Memory, Version, forget_dead, take_back
+from torch_backend.recorder import Log
 from torch_backend.state import State, readable
 
 
@@ -92,7 +93,14 @@ def sample_(
     spec, version, counters = state.spec, readable(state), state._counters
     if spec.sampler.remembers and size:
         version, memory = _take_over(state, "sample_")
-        counters, leaves, drawn = execute.draw(spec, memory, counters, key, size, beta)
+        # Transforms call functions of the user's, which may fail.
+        saved = Log() if spec.transforms and not torch.compiler.is_compiling() else None
+        try:
+            counters, leaves, drawn = execute.draw(spec, memory, counters, key, size, beta, saved)
+        except Exception:
+            if saved is not None:
+                take_back(memory, [saved], spec.capacity)
+            raise
     else:
         _, leaves, drawn = execute.sample(state, key, size, beta)
     # Consumed only now: where nothing can be drawn, that is an error, and nothing has changed.

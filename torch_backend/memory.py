@@ -188,11 +188,7 @@ class Version:
             later.append(version.saved)
             version = version.next
         memory = version.memory.copy()
-        for saved in reversed(later):
-            saved.restore(memory)
-        changed = [leaves for saved in later for leaves in saved.leaves]
-        if changed and memory.tree is not None:
-            sum_tree.refresh(ops, memory.tree, self.capacity, torch.cat(changed).unique())
+        take_back(memory, later, self.capacity)
         _divide_history(version.memory, memory, self)
         self.memory, self.saved, self.next = memory, None, None
 
@@ -210,9 +206,11 @@ class Version:
         return following
 
     def recall(self) -> None:
-        """Take the memory back from a next version that nobody has seen, and that has changed nothing."""
+        """Take the memory back from a next version that nobody has seen, with all that was written for it."""
         if self.next is not None:
+            assert self.saved is not None
             memory = self.next.own()
+            take_back(memory, [self.saved], self.capacity)
             if memory.history and memory.history[-1][0]() is self:
                 memory.retained -= memory.history.pop()[1]
             self.memory, self.saved, self.next = memory, None, None
@@ -225,6 +223,15 @@ class Version:
         if memory.history and memory.history[-1][0]() is self:
             memory.retained -= memory.history.pop()[1]
             _remember(memory, self, self.saved.nbytes)
+
+
+def take_back(memory: Memory, saved: Sequence[Saved], capacity: int) -> None:
+    """Undo writes, those of several functions in the order in which they were made."""
+    for writes in reversed(saved):
+        writes.restore(memory)
+    changed = [leaves for writes in saved for leaves in writes.leaves]
+    if changed and memory.tree is not None:
+        sum_tree.refresh(ops, memory.tree, capacity, torch.cat(changed).unique())
 
 
 def _remember(memory: Memory, version: Version, nbytes: int) -> None:
