@@ -268,7 +268,7 @@ def spec_of(example: Any) -> Any:
     Example:
         >>> import numpy as np
         >>> spec_of({"obs": np.zeros((3,), np.float32), "done": np.bool_(False)})
-        Composite({'obs': Unbounded(shape=(3,), dtype='float32'), 'done': Binary(shape=(), dtype='bool')})
+        Composite({'obs': Unbounded((3,)), 'done': Binary()})
     """
     from functional_rb.specs import Binary, Composite, Unbounded
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import math
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -77,3 +78,40 @@ def integer_limits(name: str) -> tuple[int, int]:
     """The smallest and the largest value of an integer dtype."""
     info = np.iinfo(name)
     return int(info.min), int(info.max)
+
+
+def canonical(name: str, value: Any, who: str) -> Any:
+    """A number, or nested tuples of them, as a real or integer dtype has it: the shortest decimal that means the same.
+
+    Raises:
+        ValueError: for what lies outside of an integer dtype, or between its values, naming who asks.
+
+    Example:
+        >>> canonical("float32", float(np.float32(0.1)), "low"), canonical("int8", (1.0, 2), "low")
+        (0.1, (1, 2))
+    """
+    if isinstance(value, tuple):
+        return tuple(canonical(name, part, who) for part in value)
+    if kind_of(name) == "float":
+        return _shortest(name, float(value))
+    low, high = integer_limits(name)
+    if not low <= value <= high or value != int(value):
+        raise ValueError(f"{who}: expected whole numbers from {low} to {high}, as {name} has them, got {value!r}")
+    return int(value)
+
+
+def _shortest(name: str, value: float) -> float:
+    if name == "float64" or not math.isfinite(value):
+        return value
+    exact = rounded(name, value)
+    return next(short for digits in range(1, 18) if rounded(name, short := float(f"{exact:.{digits}g}")) == exact)
+
+
+def rounded(name: str, value: float) -> float:
+    """The number of a real dtype that is nearest, of two the even one."""
+    if name != "bfloat16":
+        with np.errstate(over="ignore"):
+            return float(np.dtype(name).type(value))
+    bits = int(np.float32(value).view(np.uint32))
+    bits += 0x7FFF + (bits >> 16 & 1)
+    return float(np.uint32(bits & 0xFFFF0000).view(np.float32))

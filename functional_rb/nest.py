@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from functional_rb.specs import Composite
+from functional_rb.specs import Composite, Stacked, Varying
 
 Path = tuple[str | int, ...]
 BuildMapping = Callable[[type | None, dict[str, Any], tuple[int, ...]], Any]
@@ -118,8 +118,12 @@ def show(path: Path) -> str:
 
 def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
     """The outline of one container (its children still unknown) and what it holds; None for a leaf."""
+    if isinstance(nest, Varying):
+        nest = nest.parts
     if isinstance(nest, Composite):
         return Structure("mapping", nest._container, tuple(nest)), list(nest.values())
+    if isinstance(nest, Stacked):
+        return Structure("sequence", tuple, tuple(range(len(nest.members)))), list(nest.members)
     # Asked before mappings: chex's dataclasses are those too.
     if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
         names = tuple(field.name for field in dataclasses.fields(nest))

@@ -1,0 +1,231 @@
+"""What all specs have in common: how they change shape, and how they are shown."""
+
+from __future__ import annotations
+
+import abc
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+Number = bool | int | float
+Table = Number | tuple[Any, ...]
+"""A number for every element, or nested tuples that broadcast to a shape: arrays cannot be hashed."""
+Change = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+"""What a change of shape does to an array, by its leading axes; the axes behind those stay."""
+
+
+class Domain(NamedTuple):
+    """The values that a leaf may take: those between two bounds, both included.
+
+    Attributes:
+        low: a number, or nested tuples that broadcast to the leaf's shape.
+        high: likewise.
+        discrete: whether only whole numbers (or truth values) occur.
+    """
+
+    low: Table
+    high: Table
+    discrete: bool
+
+
+class Spec(abc.ABC):
+    """A description of values: of one array, or of a nest of them.
+
+    The axes that `expand`, `squeeze`, `unsqueeze`, `reshape` and indexing act upon are `axes`: all of an array's but
+    those that one value takes (the n of a `OneHot`), and the batch axes of what has several parts.
+    """
+
+    __slots__ = ()
+    arguments: ClassVar[tuple[str, ...]] = ()
+    """The constructor's, in their order; the attributes of these names make an equal spec."""
+
+    @property
+    @abc.abstractmethod
+    def axes(self) -> tuple[int, ...]:
+        """The sizes of the axes that changes of shape act upon."""
+
+    @abc.abstractmethod
+    def changed(self, k: int, change: Change) -> Any:
+        """The spec of what a change of the first k axes makes of a value."""
+
+    def expand(self, *shape: Any) -> Self:
+        """Repeat along new leading axes, and along axes of size 1.
+
+        Args:
+            *shape: the new sizes; -1 keeps one.
+
+        Raises:
+            ValueError: if the present axes do not broadcast to them.
+
+        Example:
+            >>> from functional_rb import Bounded, Composite
+            >>> Bounded([0, -1], 1, (2,)).expand(3, 2)
+            Bounded((0.0, -1.0), 1.0, (3, 2))
+            >>> Composite(obs=Bounded(-1, 1, (2,))).expand(3).obs.shape
+            (3, 2)
+        """
+        given, axes = sizes_of(shape), self.axes
+        new = len(given) - len(axes)
+        wanted = tuple(axes[i - new] if n == -1 and i >= new else n for i, n in enumerate(given))
+        fits = new >= 0 and all(have in (1, want) for have, want in zip(axes, wanted[max(new, 0) :], strict=new >= 0))
+        if not fits or any(n < 0 for n in wanted):
+            raise ValueError(f"expand: {axes} does not broadcast to {given}; only axes of size 1, and new ones, grow")
+        return self.changed(len(axes), lambda x: np.broadcast_to(x, (*wanted, *x.shape[len(axes) :])))
+
+    def squeeze(self, axis: int | None = None) -> Any:
+        """Without an axis of size 1, or without all of them.
+
+        Raises:
+            ValueError: if the axis has another size.
+
+        Example:
+            >>> from functional_rb import Unbounded
+            >>> Unbounded((1, 3, 1)).squeeze(), Unbounded((1, 3, 1)).squeeze(-1)
+            (Unbounded((3,)), Unbounded((1, 3)))
+        """
+        axes = self.axes
+        gone = {i for i, n in enumerate(axes) if n == 1} if axis is None else {_axis(axis, len(axes), "squeeze")}
+        if any(axes[i] != 1 for i in gone):
+            raise ValueError(f"squeeze: axis {axis} of {axes} has another size than 1")
+        kept = tuple(n for i, n in enumerate(axes) if i not in gone)
+        return self.changed(len(axes), lambda x: x.reshape(*kept, *x.shape[len(axes) :]))
+
+    def unsqueeze(self, axis: int) -> Any:
+        """With a new axis of size 1.
+
+        Example:
+            >>> from functional_rb import Unbounded
+            >>> Unbounded((3,)).unsqueeze(-1)
+            Unbounded((3, 1))
+        """
+        axes = self.axes
+        place = _axis(axis, len(axes) + 1, "unsqueeze")
+        return self.changed(len(axes), lambda x: np.expand_dims(x, place))
+
+    def reshape(self, *shape: Any) -> Any:
+        """The same elements in other axes.
+
+        Args:
+            *shape: the new sizes; one may be -1 and follows from the others.
+
+        Raises:
+            ValueError: if these are not as many elements.
+
+        Example:
+            >>> from functional_rb import OneHot
+            >>> OneHot(5, shape=(2, 3, 5)).reshape(-1).shape
+            (6, 5)
+        """
+        wanted, axes = sizes_of(shape), self.axes
+        count, known = math.prod(axes), math.prod(n for n in wanted if n != -1)
+        if wanted.count(-1) == 1 and known and count % known == 0:
+            wanted = tuple(count // known if n == -1 else n for n in wanted)
+        if -1 in wanted or math.prod(wanted) != count:
+            raise ValueError(f"reshape: {axes} has {count} elements, which do not fill {sizes_of(shape)}")
+        return self.changed(len(axes), lambda x: x.reshape(*wanted, *x.shape[len(axes) :]))
+
+    def __getitem__(self, index: Any) -> Any:
+        """The spec of `value[index]`; the index is one of NumPy's, for the first of the axes.
+
+        Raises:
+            IndexError: if it is out of bounds, or has too many parts.
+        """
+        parts = index if isinstance(index, tuple) else (index,)
+        k = len(self.axes)
+        taken = sum(_axes_taken(part) for part in parts)
+        if taken > k:
+            raise IndexError(f"{type(self).__name__} has {k} axes to index, {self.axes}, got {index!r}")
+        if any(part is Ellipsis for part in parts):
+            at = next(i for i, part in enumerate(parts) if part is Ellipsis)
+            parts = (*parts[:at], *[slice(None)] * (k - taken), *parts[at + 1 :])
+        return self.changed(k, lambda x: x[parts])
+
+    def __contains__(self, value: object) -> bool:
+        """Refuse: what holds arrays of a backend is asked of the backend."""
+        raise TypeError("a spec does not look at values: write rb.contains(spec, value)")
+
+    def defaults(self) -> dict[str, Any]:
+        """The arguments that need not be told."""
+        return {}
+
+    def __repr__(self) -> str:
+        """The call that makes it, without what is so by default."""
+        return shown_call(self)
+
+
+def shown_call(spec: Any) -> str:
+    """A spec as the call that makes it: positional arguments as long as none is left out."""
+    told = []
+    named = False
+    for name in spec.arguments:
+        value, default = getattr(spec, name), spec.defaults()
+        if name in default and default[name] == value:
+            named = True
+        else:
+            told.append(f"{name}={value!r}" if named else repr(value))
+    return f"{type(spec).__name__}({', '.join(told)})"
+
+
+def sizes_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    """Sizes given one by one, or as one tuple."""
+    given = shape[0] if len(shape) == 1 and not hasattr(shape[0], "__index__") else shape
+    return tuple(operator.index(n) for n in given)
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """A shape as a tuple of Python ints.
+
+    Raises:
+        TypeError: if it is none.
+        ValueError: for a negative size.
+    """
+    if isinstance(shape, int | np.integer):
+        raise TypeError(f"expected a shape as a tuple, got {shape!r}; write ({shape},)")
+    try:
+        sizes = tuple(operator.index(n) for n in shape)
+    except TypeError:
+        raise TypeError(f"expected a shape as a tuple of ints, got {shape!r}; write (3, 4), say") from None
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"expected a shape of sizes >= 0, got {sizes}")
+    return sizes
+
+
+def as_table(array: Any) -> Any:
+    """An array in its one hashable form: without leading axes along which nothing changes; one number if none is left.
+
+    So equal constraints are equal whatever array they came in, and an image's bounds are one number.
+
+    Example:
+        >>> as_table(np.zeros((84, 84, 3))), as_table(np.array([[0, 1], [0, 1]])), as_table(np.array([[0, 0], [1, 1]]))
+        (0.0, (0, 1), ((0, 0), (1, 1)))
+    """
+    array = np.asarray(array)
+    if not array.size:
+        return 0
+    if (array == array.flat[0]).all():
+        first = array.flat[0]
+        return first.item() if isinstance(first, np.generic) else first
+    while array.ndim > 1 and array.shape[0] and (array == array[:1]).all():
+        array = array[0]
+    return _nested_tuple(array.tolist())
+
+
+def _nested_tuple(value: Any) -> Any:
+    return tuple(_nested_tuple(v) for v in value) if isinstance(value, list) else value
+
+
+def _axis(axis: int, count: int, function: str) -> int:
+    if not -count <= axis < count:
+        raise ValueError(f"{function}: there is no axis {axis} among {count}")
+    return axis % count
+
+
+def _axes_taken(part: Any) -> int:
+    """How many axes a part of an index is for."""
+    if part is None or part is Ellipsis:
+        return 0
+    kind = getattr(part, "dtype", None)
+    return part.ndim if kind is not None and str(kind).removeprefix("torch.") == "bool" else 1

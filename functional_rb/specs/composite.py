@@ -1,0 +1,254 @@
+"""Named parts, and nests of specs in general."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from functional_rb.specs.base import Change, Spec, checked_shape
+
+WIDTH = 100
+"""Characters in a line beyond which a nest is shown in several."""
+
+
+class Composite(Mapping[str, Any], Spec):
+    """Named parts, each a spec or again a nest of them; immutable and hashable.
+
+    A plain dict in `BufferSpec(item=...)` becomes one of these. Parts are reached by name, by attribute, or by a
+    path of names. Anything else in brackets is an index of the batch axes.
+
+    Args:
+        parts: a mapping from names to specs or nests of specs.
+        batch_shape: leading axes that all parts share; they are part of each part's shape.
+        **named: further parts.
+
+    Raises:
+        TypeError: if a name is not a string, or a part is no spec.
+        ValueError: if a part's shape does not begin with the batch axes, naming it.
+
+    Example:
+        >>> from functional_rb import Binary, Unbounded
+        >>> spec = Composite(obs=Composite(pos=Unbounded((3,)), vel=Unbounded((3,))), done=Binary())
+        >>> spec["obs", "vel"].shape, spec.done.dtype
+        ((3,), 'bool')
+        >>> spec.shape["obs"]["pos"]
+        (3,)
+        >>> Composite(obs=Unbounded((4, 3)), batch_shape=(4,))[0].obs
+        Unbounded((3,))
+    """
+
+    __slots__ = ("_batch_shape", "_container", "_parts")
+    arguments: ClassVar[tuple[str, ...]] = ("parts", "batch_shape")
+
+    def __init__(
+        self, parts: Mapping[str, Any] | None = None, /, batch_shape: tuple[int, ...] = (), **named: Any
+    ) -> None:
+        """Copy the parts, so that a later change of the given mapping changes nothing here."""
+        object.__setattr__(self, "_container", None)
+        object.__setattr__(self, "_batch_shape", checked_shape(batch_shape))
+        merged = {**(parts or {}), **named}
+        for name in merged:
+            if not isinstance(name, str):
+                raise TypeError(f"Composite: expected names that are strings, got {name!r}")
+        object.__setattr__(self, "_parts", {k: freeze(v, self._batch_shape) for k, v in merged.items()})
+        for path, leaf in members(self._parts):
+            axes, k = axes_of(leaf), len(self._batch_shape)
+            if axes[:k] != self._batch_shape:
+                raise ValueError(
+                    f"Composite: part {'/'.join(map(str, path))!r}: expected axes that begin with the batch_shape "
+                    f"{self._batch_shape}, got {axes}; write spec.expand({', '.join(map(str, self._batch_shape))}, ...)"
+                )
+
+    _container: type | None
+    _batch_shape: tuple[int, ...]
+    _parts: dict[str, Any]
+
+    @classmethod
+    def like(cls, container: type, parts: Mapping[str, Any], batch_shape: tuple[int, ...] = ()) -> Composite:
+        """Parts whose arrays come back in a container of this type (a TensorDict, a tensorclass) on torch."""
+        composite = cls(parts, batch_shape=batch_shape)
+        object.__setattr__(composite, "_container", container)
+        return composite
+
+    def with_parts(self, parts: Mapping[str, Any], batch_shape: tuple[int, ...] | None = None) -> Composite:
+        """Other parts in the same kind of container."""
+        shape = self._batch_shape if batch_shape is None else batch_shape
+        if self._container is None:
+            return Composite(parts, batch_shape=shape)
+        return Composite.like(self._container, parts, shape)
+
+    def __getitem__(self, key: Any) -> Any:
+        """The part of that name, or at that path of names; else of an index, all parts of that piece of the batch."""
+        if isinstance(key, str):
+            return self._parts[key]
+        if not (isinstance(key, tuple) and key and isinstance(key[0], str)):
+            return Spec.__getitem__(self, key)
+        part: Any = self
+        for name in key:
+            part = part[name]
+        return part
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is a part of that name, or at that path of names."""
+        try:
+            self[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, in the order in which they were given."""
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        """The number of parts."""
+        return len(self._parts)
+
+    def __getattr__(self, name: str) -> Any:
+        """The part of that name."""
+        try:
+            return object.__getattribute__(self, "_parts")[name]
+        except KeyError:
+            raise AttributeError(f"Composite has no part {name!r}; it has {list(self._parts)}") from None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: specs are values."""
+        raise dataclasses.FrozenInstanceError(f"cannot assign to {name!r}: a Composite is immutable")
+
+    def __hash__(self) -> int:
+        """Equal parts hash equally, in whatever order they were given."""
+        return hash((frozenset(self._parts.items()), self._batch_shape))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other has the same parts under the same names."""
+        if not isinstance(other, Composite):
+            return NotImplemented
+        same = self._container is other._container and self._batch_shape == other._batch_shape
+        return same and self._parts == other._parts
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """Pickle by the parts: the slots cannot be set from outside."""
+        return _composite, (self._container, dict(self._parts), self._batch_shape)
+
+    def __repr__(self) -> str:
+        """The call that makes it; in several lines if one would be long."""
+        parts = [f"{k!r}: {v!r}" for k, v in self._parts.items()]
+        batch = f"batch_shape={self._batch_shape}" if self._batch_shape else ""
+        head = "Composite(" if self._container is None else f"Composite.like({self._container.__name__}, "
+        short = f"{head}{{{', '.join(parts)}}}{', ' if batch else ''}{batch})"
+        if len(short) <= WIDTH and "\n" not in short:
+            return short
+        lines = "".join("\n    " + part.replace("\n", "\n    ") + "," for part in parts)
+        return f"{head}{{{lines}\n}}{', ' if batch else ''}{batch})"
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """The parts by name."""
+        return dict(self._parts)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes that all parts share."""
+        return self._batch_shape
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The batch axes."""
+        return self._batch_shape
+
+    def changed(self, k: int, change: Change) -> Composite:
+        """The same change to every part."""
+        shape = change(np.broadcast_to(np.int8(0), self._batch_shape)).shape
+        return self.with_parts({name: changed(part, k, change) for name, part in self._parts.items()}, shape)
+
+    def squeeze(self, axis: int | None = None) -> Self:
+        """Without a batch axis of size 1, or without all of them."""
+        made: Self = Spec.squeeze(self, axis)
+        return made
+
+    def _nest_of(self, field: str) -> dict[str, Any]:
+        return {name: map_members(part, lambda leaf: getattr(leaf, field)) for name, part in self._parts.items()}
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The shapes of the parts, by name."""
+        return self._nest_of("shape")
+
+    @property
+    def dtype(self) -> dict[str, Any]:
+        """The dtypes of the parts, by name."""
+        return self._nest_of("dtype")
+
+    @property
+    def domain(self) -> dict[str, Any]:
+        """The domains of the parts, by name."""
+        return self._nest_of("domain")
+
+
+def _composite(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Composite:
+    return (
+        Composite(parts, batch_shape=batch_shape)
+        if container is None
+        else Composite.like(container, parts, batch_shape)
+    )
+
+
+def freeze(nest: Any, batch_shape: tuple[int, ...] = ()) -> Any:
+    """The same nest of specs with every dict replaced by a `Composite`, and lists by tuples of their kind."""
+    if isinstance(nest, Spec) or dataclasses.is_dataclass(nest):
+        return nest
+    if isinstance(nest, Mapping):
+        return Composite(nest, batch_shape=batch_shape)
+    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
+        return type(nest)(*(freeze(part, batch_shape) for part in nest))
+    if isinstance(nest, tuple | list):
+        return type(nest)(freeze(part, batch_shape) for part in nest)
+    return nest
+
+
+def map_members(nest: Any, function: Callable[[Any], Any]) -> Any:
+    """A nest in which every spec is replaced; what is in tuples, lists and dataclasses too."""
+    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
+        return type(nest)(*(map_members(part, function) for part in nest))
+    if isinstance(nest, tuple | list):
+        return type(nest)(map_members(part, function) for part in nest)
+    if dataclasses.is_dataclass(nest) and not isinstance(nest, Spec | type):
+        fields = dataclasses.fields(nest)
+        return dataclasses.replace(nest, **{f.name: map_members(getattr(nest, f.name), function) for f in fields})
+    return function(nest)
+
+
+def members(nest: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """The specs of a nest with their paths, down to the first spec on each way."""
+    if isinstance(nest, Spec):
+        yield path, nest
+    elif isinstance(nest, Mapping):
+        for name, part in nest.items():
+            yield from members(part, (*path, name))
+    elif isinstance(nest, tuple | list):
+        for key, part in zip(getattr(nest, "_fields", range(len(nest))), nest, strict=True):
+            yield from members(part, (*path, key))
+    elif dataclasses.is_dataclass(nest):
+        for field in dataclasses.fields(nest):
+            yield from members(getattr(nest, field.name), (*path, field.name))
+    else:
+        yield path, nest
+
+
+def changed(nest: Any, k: int, change: Change) -> Any:
+    """A change of the first k axes of every spec in a nest."""
+    return map_members(nest, lambda leaf: leaf.changed(k, change))
+
+
+def axes_of(leaf: Any) -> tuple[int, ...]:
+    """The axes of a spec.
+
+    Raises:
+        TypeError: if it is none.
+    """
+    if not isinstance(leaf, Spec):
+        raise TypeError(f"expected a spec such as frb.Unbounded(shape), got {leaf!r:.80}")
+    return leaf.axes

@@ -1,0 +1,362 @@
+"""One choice of several, or several such choices: as numbers, or as vectors with a one."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from functional_rb import dtypes
+from functional_rb.specs.array import ArraySpec
+from functional_rb.specs.base import Change, Domain, Table, as_table
+
+Mask = None | tuple[Any, ...]
+"""Which choices are allowed: nested tuples of truth values that broadcast to `[*axes, n]`; None if all are."""
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class Choices(ArraySpec):
+    """What the four have in common: see them.
+
+    Attributes:
+        mask: which choices are allowed, `[*choice_axes, choices]`; of several in a row one after the other.
+    """
+
+    mask: Mask = None
+
+    @property
+    def choices(self) -> int:
+        """How many choices a mask has: of one, or of all that a vector has in a row."""
+        return sum(self.counts)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many choices each of those has that lie in a row."""
+        raise TypeError(f"{type(self).__name__} has no choices")
+
+    @property
+    def choice_axes(self) -> tuple[int, ...]:
+        """The axes along which such rows are repeated."""
+        return self.axes
+
+    def _begin(self, shape: Any, dtype: object) -> None:
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype", dtype)
+        super().__post_init__()
+
+    def _set_mask(self, mask: Any) -> None:
+        """Keep a mask in its one form, None if it forbids nothing."""
+        who, axes = type(self).__name__, self.choice_axes
+        if mask is None:
+            object.__setattr__(self, "mask", None)
+            return
+        array = np.asarray(mask)
+        if array.dtype != bool:
+            raise TypeError(f"{who}: expected mask as truth values, got {array.dtype}; write mask > 0, say")
+        try:
+            array = np.broadcast_to(array, (*axes, self.choices))
+        except ValueError:
+            raise ValueError(
+                f"{who}: expected a mask that broadcasts to {(*axes, self.choices)}, got shape {array.shape}"
+            ) from None
+        start = 0
+        for count in self.counts:
+            if not array[..., start : start + count].any(-1).all():
+                raise ValueError(f"{who}: the mask forbids all {count} choices; leave one of them allowed")
+            start += count
+        object.__setattr__(self, "mask", None if array.all() or not array.size else as_table(array))
+
+    def mask_table(self) -> np.ndarray[Any, Any]:
+        """The mask as bool `[*choice_axes, choices]`."""
+        mask = True if self.mask is None else np.asarray(self.mask)
+        return np.broadcast_to(mask, (*self.choice_axes, self.choices))
+
+    def changed(self, k: int, change: Change) -> Any:
+        """Masks go with what they are for."""
+        made = super().changed(k, change)
+        return made if self.mask is None else dataclasses.replace(made, mask=change(self.mask_table()))
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class Categorical(Choices):
+    """One of n choices, as a number.
+
+    Attributes:
+        n: how many there are, at least 1.
+        mask: bool that broadcasts to `[*shape, n]`, which of them are allowed; None if all are.
+        start: the number of the first one.
+
+    Raises:
+        TypeError: for a dtype that is not of integers.
+        ValueError: for n < 1, numbers that do not fit into the dtype, or a mask that allows none.
+
+    Example:
+        >>> Categorical(5).domain
+        Domain(low=0, high=4, discrete=True)
+        >>> Categorical(3, mask=[True, False, True], shape=(2,))
+        Categorical(3, (True, False, True), (2,))
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("n", "mask", "shape", "dtype", "start")
+
+    n: int = 1
+    start: int = 0
+
+    def __init__(
+        self, n: int, mask: Any = None, shape: tuple[int, ...] = (), dtype: object = "int32", start: int = 0
+    ) -> None:
+        """The number of choices comes first: `Categorical(5)`."""
+        self._begin(shape, dtype)
+        for name, value in (("n", n), ("start", start)):
+            object.__setattr__(self, name, operator.index(value))
+        check_range(type(self).__name__, self.dtype, [self.n], [self.start])
+        self._set_mask(mask)
+
+    @property
+    def domain(self) -> Domain:
+        """From the first to the last, those that the mask forbids included."""
+        return Domain(self.start, self.start + self.n - 1, True)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """One choice."""
+        return (self.n,)
+
+    def defaults(self) -> dict[str, Any]:
+        """All choices, a scalar int32, from zero on."""
+        return {"mask": None, "shape": (), "dtype": "int32", "start": 0}
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class OneHot(Choices):
+    """One of n choices, as a vector with a one in its place and zeros elsewhere.
+
+    Attributes:
+        n: how many there are, at least 1: the last axis of the shape.
+        mask: bool that broadcasts to the shape, which of them are allowed; None if all are.
+
+    Raises:
+        ValueError: for n < 1, a shape whose last axis is not n, or a mask that allows none.
+
+    Example:
+        >>> OneHot(5).shape, OneHot(5, shape=(2, 5)).dtype
+        ((5,), 'bool')
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("n", "mask", "shape", "dtype")
+
+    n: int = 1
+
+    def __init__(self, n: int, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "bool") -> None:
+        """The number of choices comes first: `OneHot(5)`."""
+        object.__setattr__(self, "n", operator.index(n))
+        check_range("OneHot", "int32", [self.n], [0])
+        self._begin((self.n,) if shape is None else shape, dtype)
+        check_last_axis(self, self.n)
+        self._set_mask(mask)
+
+    @property
+    def domain(self) -> Domain:
+        """Zero and one."""
+        return Domain(0, 1, True)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape without the last axis, which is one value."""
+        return self.shape[:-1]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """One choice."""
+        return (self.n,)
+
+    def defaults(self) -> dict[str, Any]:
+        """All choices, one vector of bools."""
+        return {"mask": None, "shape": (self.n,), "dtype": "bool"}
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class MultiCategorical(Choices):
+    """Several choices, each of its own number, as numbers.
+
+    Attributes:
+        nvec: how many choices each element has: an array or nested sequence that broadcasts to the shape; its own
+            shape by default.
+        mask: bool that broadcasts to `[*shape[:-1], sum(nvec)]`: for each element of the last axis which of its
+            choices are allowed, one after the other; None if all are. Only where nvec is one vector.
+        start: the number of the first choice, likewise of each.
+
+    Raises:
+        TypeError: for a dtype that is not of integers.
+        ValueError: for a number of choices < 1, numbers that do not fit, or a mask that allows none.
+
+    Example:
+        >>> spec = MultiCategorical([3, 5])
+        >>> spec.shape, spec.domain
+        ((2,), Domain(low=0, high=(2, 4), discrete=True))
+        >>> spec[1]
+        Categorical(5)
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("nvec", "mask", "shape", "dtype", "start")
+    tables: ClassVar[tuple[str, ...]] = ("nvec", "start")
+
+    nvec: Table = 1
+    start: Table = 0
+
+    def __init__(
+        self,
+        nvec: Any,
+        mask: Any = None,
+        shape: tuple[int, ...] | None = None,
+        dtype: object = "int32",
+        start: Any = 0,
+    ) -> None:
+        """The numbers of choices come first: `MultiCategorical([3, 5])`."""
+        counts, starts = np.asarray(nvec), np.asarray(start)
+        if counts.dtype.kind not in "iu" or starts.dtype.kind not in "iu":
+            raise TypeError(f"MultiCategorical: expected nvec and start as whole numbers, got {nvec!r} and {start!r}")
+        self._begin(counts.shape if shape is None else shape, dtype)
+        if not self.shape:
+            raise ValueError(f"MultiCategorical: expected at least one axis, got shape (); write Categorical({nvec!r})")
+        for name, array in (("nvec", counts), ("start", starts)):
+            try:
+                whole = np.broadcast_to(array, self.shape)
+            except ValueError:
+                raise ValueError(
+                    f"MultiCategorical: {name} of shape {array.shape} does not broadcast to {self.shape}"
+                ) from None
+            object.__setattr__(self, name, as_table(whole))
+        check_range("MultiCategorical", self.dtype, self.table("nvec"), self.table("start"))
+        if mask is not None and np.ndim(self.nvec) > 1:
+            raise ValueError(
+                f"MultiCategorical: a mask needs one vector of numbers of choices, got nvec of shape {np.shape(nvec)}; "
+                f"use a part of an item for each row"
+            )
+        self._set_mask(mask)
+
+    @property
+    def domain(self) -> Domain:
+        """From the first to the last of each, those that the mask forbids included."""
+        return Domain(self.start, as_table(self.table("start") + self.table("nvec") - 1), True)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Along the last axis, where that is the same in all rows."""
+        return tuple(int(n) for n in np.broadcast_to(np.asarray(self.nvec), self.shape[-1:]))
+
+    @property
+    def choice_axes(self) -> tuple[int, ...]:
+        """The shape without the last axis."""
+        return self.shape[:-1]
+
+    def changed(self, k: int, change: Change) -> Any:
+        """Each element takes its number of choices with it; one alone is `Categorical`."""
+        probe = change(np.broadcast_to(np.int8(0), self.shape))
+        nvec, start = (change(self.table(name)) for name in self.tables)
+        mask = None if self.mask is None else self._changed_mask(k, change)
+        if not probe.shape:
+            return Categorical(int(nvec), mask, (), self.dtype, int(start))
+        return MultiCategorical(nvec, mask, probe.shape, self.dtype, start)
+
+    def _changed_mask(self, k: int, change: Change) -> np.ndarray[Any, Any]:
+        """Where each choice of the last axis is allowed, padded to a table, so that it goes where the choice goes."""
+        widest = max(self.counts)
+        pieces = np.split(self.mask_table(), np.cumsum(self.counts)[:-1], -1)
+        blank = np.zeros((*self.shape[:-1], 1, widest), bool)
+        padded = [np.concatenate([piece[..., None, :], blank[..., : widest - piece.shape[-1]]], -1) for piece in pieces]
+        table, counts = change(np.concatenate(padded, -2)), change(self.table("nvec"))
+        if not counts.ndim:
+            return table[: int(counts)]
+        row = counts.reshape(-1, counts.shape[-1])
+        if row.size and (row != row[0]).any():
+            raise ValueError(
+                f"MultiCategorical: with a mask, the last axis of {self.shape} has to stay as it is, as each element "
+                f"has its own choices; leave the mask out"
+            )
+        return np.concatenate([table[..., i, :n] for i, n in enumerate(row[0] if row.size else ())], -1)
+
+    def defaults(self) -> dict[str, Any]:
+        """All choices, as many elements as numbers, from zero on."""
+        return {"mask": None, "shape": np.shape(self.nvec) or None, "dtype": "int32", "start": 0}
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class MultiOneHot(Choices):
+    """Several choices, each as a vector with a one, one behind the other.
+
+    Attributes:
+        nvec: how many choices each has, a sequence of numbers >= 1; their sum is the last axis of the shape.
+        mask: bool that broadcasts to the shape, which choices are allowed; None if all are.
+
+    Raises:
+        ValueError: for a number < 1, a shape whose last axis is not their sum, or a mask that allows none of a choice.
+
+    Example:
+        >>> MultiOneHot([3, 5]).shape
+        (8,)
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("nvec", "mask", "shape", "dtype")
+
+    nvec: tuple[int, ...] = ()
+
+    def __init__(
+        self, nvec: Any, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "bool"
+    ) -> None:
+        """The numbers of choices come first: `MultiOneHot([3, 5])`."""
+        counts = tuple(operator.index(n) for n in nvec)
+        object.__setattr__(self, "nvec", counts)
+        if not counts:
+            raise ValueError("MultiOneHot: expected at least one number of choices, got none")
+        check_range("MultiOneHot", "int32", counts, [0])
+        self._begin((sum(counts),) if shape is None else shape, dtype)
+        check_last_axis(self, sum(counts))
+        self._set_mask(mask)
+
+    @property
+    def domain(self) -> Domain:
+        """Zero and one."""
+        return Domain(0, 1, True)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape without the last axis, which is one value."""
+        return self.shape[:-1]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """All of them lie in a row."""
+        return self.nvec
+
+    def defaults(self) -> dict[str, Any]:
+        """All choices, one vector of bools."""
+        return {"mask": None, "shape": (sum(self.nvec),), "dtype": "bool"}
+
+
+def check_range(who: str, dtype: str, counts: Any, starts: Any) -> None:
+    """Refuse numbers of choices below 1, and choices whose numbers do not fit into the dtype."""
+    if dtypes.kind_of(dtype) != "int":
+        raise TypeError(f"{who}: expected a dtype of integers, as choices are numbered, got {dtype}")
+    counts, starts = np.asarray(counts, object), np.asarray(starts, object)
+    if counts.size and not (counts >= 1).all():
+        raise ValueError(f"{who}: expected at least 1 choice, got {counts.min()}")
+    if counts.size and counts.max() > 2**31 - 1:
+        raise ValueError(f"{who}: expected fewer than 2^31 choices, got {counts.max()}")
+    low, high = dtypes.integer_limits(dtype)
+    if counts.size and not ((starts >= low).all() and (starts + counts - 1 <= high).all()):
+        raise ValueError(
+            f"{who}: choices from {starts.min()} to {(starts + counts - 1).max()} do not fit into {dtype} "
+            f"({low} to {high}); give a wider dtype"
+        )
+
+
+def check_last_axis(spec: ArraySpec, size: int) -> None:
+    """Refuse a shape whose last axis is not one value."""
+    if not spec.shape or spec.shape[-1] != size:
+        raise ValueError(
+            f"{type(spec).__name__}: expected a shape whose last axis is {size}, got {spec.shape}; "
+            f"write shape=(*axes, {size})"
+        )

@@ -1,0 +1,53 @@
+"""Leaves that are Python objects."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+from functional_rb.specs.base import Change, Spec, checked_shape
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class NonTensor(Spec):
+    """Any Python object: stored on torch and NumPy hosts, refused by what is compiled.
+
+    Attributes:
+        shape: of one item's objects; () for one object.
+
+    Example:
+        >>> NonTensor().dtype, NonTensor((2,)).shape
+        ('object', (2,))
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("shape",)
+
+    shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        object.__setattr__(self, "shape", checked_shape(self.shape))
+
+    @property
+    def dtype(self) -> str:
+        """NumPy's name for what is no number."""
+        return "object"
+
+    @property
+    def domain(self) -> None:
+        """None: objects have no order."""
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape."""
+        return self.shape
+
+    def changed(self, k: int, change: Change) -> NonTensor:
+        """Another shape."""
+        return NonTensor(change(np.broadcast_to(np.int8(0), self.shape)).shape)
+
+    def defaults(self) -> dict[str, Any]:
+        """One object."""
+        return {"shape": ()}
