@@ -4,6 +4,9 @@ from jax_backend.dlpack import from_dlpack
 from jax_backend.functions import (
     add,
     can_sample,
+    contains,
+    decode,
+    encode,
     epochs,
     get,
     init,
@@ -11,6 +14,8 @@ from jax_backend.functions import (
     items,
     key,
     passes,
+    project,
+    rand,
     random_crop,
     refused,
     rejected,
@@ -19,11 +24,15 @@ from jax_backend.functions import (
     split,
     stale,
     update,
+    zeros,
 )
 
 __all__ = [
     "add",
     "can_sample",
+    "contains",
+    "decode",
+    "encode",
     "epochs",
     "from_dlpack",
     "get",
@@ -32,6 +41,8 @@ __all__ = [
     "items",
     "key",
     "passes",
+    "project",
+    "rand",
     "random_crop",
     "refused",
     "rejected",
@@ -40,4 +51,5 @@ __all__ = [
     "split",
     "stale",
     "update",
+    "zeros",
 ]

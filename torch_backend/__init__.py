@@ -4,12 +4,17 @@ from torch_backend.dlpack import from_dlpack
 from torch_backend.functions import (
     add,
     can_sample,
+    contains,
+    decode,
+    encode,
     epochs,
     get,
     init,
     is_live,
     items,
     passes,
+    project,
+    rand,
     random_crop,
     refused,
     rejected,
@@ -17,6 +22,7 @@ from torch_backend.functions import (
     size,
     stale,
     update,
+    zeros,
 )
 from torch_backend.inplace import add_, own_, sample_, update_
 from torch_backend.random import key, split
@@ -25,6 +31,9 @@ __all__ = [
     "add",
     "add_",
     "can_sample",
+    "contains",
+    "decode",
+    "encode",
     "epochs",
     "from_dlpack",
     "get",
@@ -34,6 +43,8 @@ __all__ = [
     "key",
     "own_",
     "passes",
+    "project",
+    "rand",
     "random_crop",
     "refused",
     "rejected",
@@ -44,4 +55,5 @@ __all__ = [
     "stale",
     "update",
     "update_",
+    "zeros",
 ]
