@@ -11,7 +11,7 @@ import numpy as np
 from functional_rb import dtypes
 from functional_rb.ops import Array
 from functional_rb.specs import draws, host, numpy_ops, order
-from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, checked_shape
+from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, broadcast, checked_shape
 from functional_rb.specs.ops import SpecOps
 
 
@@ -55,11 +55,11 @@ class ArraySpec(Spec):
     def changed(self, k: int, change: Change) -> Any:
         """The same of other elements: what is said of each goes where it goes."""
         shape = change(np.broadcast_to(np.int8(0), self.shape)).shape
-        changes: dict[str, Any] = {"shape": shape}
+        told: dict[str, Any] = {name: getattr(self, name) for name in self.arguments} | {"shape": shape}
         for name in self.tables:
-            if isinstance(getattr(self, name), tuple):
-                changes[name] = change(self.table(name))
-        return dataclasses.replace(self, **changes)
+            if isinstance(told[name], tuple):
+                told[name] = change(self.table(name))
+        return type(self)(**told)
 
     def table(self, name: str) -> np.ndarray[Any, Any]:
         """What is said of each element, as a NumPy array of the shape."""
@@ -211,7 +211,10 @@ class Bounded(ArraySpec):
         for name, bound in (("low", low), ("high", high)):
             object.__setattr__(self, name, self._bound(bound, name))
         if not np.all(self.table("low") <= self.table("high")):
-            raise ValueError(f"Bounded: expected low <= high everywhere, got low={low!r}, high={high!r}")
+            raise ValueError(
+                f"Bounded: expected low <= high everywhere, got low={low!r:.80}, high={high!r:.80}; "
+                f"where there is no bound, write -inf or inf"
+            )
 
     @property
     def domain(self) -> Domain:
@@ -224,15 +227,7 @@ class Bounded(ArraySpec):
         return np.broadcast_to(np.asarray(getattr(self, name), dtype), self.shape)
 
     def _bound(self, bound: Any, name: str) -> Table:
-        array = np.asarray(bound)
-        if array.dtype.kind not in "biuf" and str(array.dtype) != "bfloat16":
-            raise TypeError(f"Bounded: expected {name} as a number or an array of them, got {bound!r}")
-        try:
-            np.broadcast_to(array, self.shape)
-        except ValueError:
-            raise ValueError(f"Bounded: {name} of shape {array.shape} does not broadcast to {self.shape}") from None
-        if array.ndim:  # a vector of bounds may be one of rows, as 1 broadcasts to 3
-            array = np.broadcast_to(array, self.shape)
+        array = broadcast(bound, self.shape, f"Bounded: {name}")
         return dtypes.canonical(self.dtype, as_table(array), f"Bounded: {name}")
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 import string
 from typing import Any, ClassVar
 
 from functional_rb.specs.array import ArraySpec
-from functional_rb.specs.base import Domain
+from functional_rb.specs.base import Domain, whole_number
 
 ALPHANUMERIC = "".join(sorted(string.ascii_letters + string.digits))
 PADDING = 0
@@ -35,6 +34,7 @@ class Text(ArraySpec):
 
     arguments: ClassVar[tuple[str, ...]] = ("max_length", "min_length", "charset", "shape")
 
+    dtype: str = dataclasses.field(default="int32", init=False)
     max_length: int = 1
     min_length: int = 1
     charset: str = ALPHANUMERIC
@@ -48,7 +48,7 @@ class Text(ArraySpec):
     ) -> None:
         """The greatest length comes first: `Text(20)`."""
         for name, value in (("max_length", max_length), ("min_length", min_length)):
-            object.__setattr__(self, name, operator.index(value))
+            object.__setattr__(self, name, whole_number(value, f"Text: {name}"))
         if not 0 <= self.min_length <= self.max_length or self.max_length < 1:
             raise ValueError(
                 f"Text: expected 0 <= min_length <= max_length and max_length >= 1, "
@@ -59,7 +59,6 @@ class Text(ArraySpec):
             raise ValueError(f"Text: expected a charset of some characters but NUL, which is the end, got {charset!r}")
         object.__setattr__(self, "charset", characters)
         object.__setattr__(self, "shape", (self.max_length,) if shape is None else shape)
-        object.__setattr__(self, "dtype", "int32")
         super().__post_init__()
         if not self.shape or self.shape[-1] != self.max_length:
             raise ValueError(f"Text: expected a shape whose last axis is {self.max_length}, got {self.shape}")

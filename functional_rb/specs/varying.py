@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import operator
 from typing import Any, ClassVar
 
 import numpy as np
 
 from functional_rb.specs.array import Bounded
-from functional_rb.specs.base import Change, Spec, checked_shape
-from functional_rb.specs.composite import Composite, changed, freeze
+from functional_rb.specs.base import Change, Spec, checked_shape, whole_number
+from functional_rb.specs.composite import Composite, changed, checked
 from functional_rb.specs.discrete import Categorical
 
 
@@ -29,6 +28,27 @@ class Varying(Spec):
     @abc.abstractmethod
     def parts(self) -> Composite:
         """The arrays that a value is stored as."""
+
+    @property
+    @abc.abstractmethod
+    def nests(self) -> tuple[str, ...]:
+        """The attributes that are nests of specs."""
+
+    def __hash__(self) -> int:
+        """By the specs inside, as what they are held in (a list) may have none."""
+        return hash((type(self), self.parts))
+
+    def _check(self, **counts: Any) -> None:
+        """Bring nests, shape and numbers into their hashable form."""
+        who = type(self).__name__
+        for name in self.nests:
+            object.__setattr__(self, name, checked(getattr(self, name), f"{who}.{name}"))
+        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        for name, value in counts.items():
+            count = whole_number(value, f"{who}: {name}")
+            if count < 1:
+                raise ValueError(f"{who}: expected {name} >= 1, got {count}")
+            object.__setattr__(self, name, count)
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -76,6 +96,7 @@ class Sequence(Varying):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("element", "max_length", "stack", "batch_shape")
+    __hash__ = Varying.__hash__
 
     element: Any
     max_length: int
@@ -84,9 +105,12 @@ class Sequence(Varying):
 
     def __post_init__(self) -> None:
         """Freeze the element and check the numbers."""
-        object.__setattr__(self, "element", freeze(self.element))
-        object.__setattr__(self, "max_length", _count("Sequence", "max_length", self.max_length))
-        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        self._check(max_length=self.max_length)
+
+    @property
+    def nests(self) -> tuple[str, ...]:
+        """The element."""
+        return ("element",)
 
     @property
     def parts(self) -> Composite:
@@ -122,6 +146,7 @@ class Graph(Varying):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("node", "edge", "max_nodes", "max_edges", "batch_shape")
+    __hash__ = Varying.__hash__
 
     node: Any
     edge: Any
@@ -131,11 +156,12 @@ class Graph(Varying):
 
     def __post_init__(self) -> None:
         """Freeze the specs and check the numbers."""
-        object.__setattr__(self, "node", freeze(self.node))
-        object.__setattr__(self, "edge", freeze(self.edge))
-        for name in ("max_nodes", "max_edges"):
-            object.__setattr__(self, name, _count("Graph", name, getattr(self, name)))
-        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        self._check(max_nodes=self.max_nodes, max_edges=self.max_edges)
+
+    @property
+    def nests(self) -> tuple[str, ...]:
+        """The node, and the edge if there is one."""
+        return ("node",) if self.edge is None else ("node", "edge")
 
     @property
     def parts(self) -> Composite:
@@ -176,16 +202,24 @@ class OneOf(Varying):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("options", "batch_shape")
+    __hash__ = Varying.__hash__
 
     options: tuple[Any, ...]
     batch_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Freeze the options."""
-        object.__setattr__(self, "options", tuple(freeze(option) for option in self.options))
-        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        if not isinstance(self.options, tuple | list):
+            raise TypeError(f"OneOf: expected options as a sequence of specs, got {self.options!r:.80}")
+        object.__setattr__(self, "options", tuple(self.options))
         if not self.options:
             raise ValueError("OneOf: expected at least one option, got none")
+        self._check()
+
+    @property
+    def nests(self) -> tuple[str, ...]:
+        """The options."""
+        return ("options",)
 
     @property
     def parts(self) -> Composite:
@@ -202,10 +236,3 @@ class OneOf(Varying):
 def in_front(nest: Any, lead: tuple[int, ...]) -> Any:
     """Every spec of a nest with further leading axes."""
     return changed(nest, 0, lambda x: np.broadcast_to(x, (*lead, *x.shape)))
-
-
-def _count(who: str, name: str, value: Any) -> int:
-    count = operator.index(value)
-    if count < 1:
-        raise ValueError(f"{who}: expected {name} >= 1, got {count}")
-    return count
