@@ -210,7 +210,7 @@ class Bounded(ArraySpec):
             raise TypeError(f"Bounded: expected a dtype of integers or real numbers, got {self.dtype}; {remedy}")
         for name, bound in (("low", low), ("high", high)):
             object.__setattr__(self, name, self._bound(bound, name))
-        if not np.all(self.table("low") <= self.table("high")):
+        if not np.all(self._array("low") <= self._array("high")):
             raise ValueError(
                 f"Bounded: expected low <= high everywhere, got low={low!r:.80}, high={high!r:.80}; "
                 f"where there is no bound, write -inf or inf"
@@ -223,11 +223,13 @@ class Bounded(ArraySpec):
 
     def table(self, name: str) -> np.ndarray[Any, Any]:
         """Bounds in the dtype, but for bfloat16, which NumPy lacks: those are float32."""
-        dtype = "float32" if self.dtype == "bfloat16" else self.dtype
-        return np.broadcast_to(np.asarray(getattr(self, name), dtype), self.shape)
+        return np.broadcast_to(self._array(name), self.shape)
+
+    def _array(self, name: str) -> np.ndarray[Any, Any]:
+        return np.asarray(getattr(self, name), "float32" if self.dtype == "bfloat16" else self.dtype)
 
     def _bound(self, bound: Any, name: str) -> Table:
-        array = broadcast(bound, self.shape, f"Bounded: {name}")
+        array = broadcast(bound, self.shape, "Bounded", name)
         return dtypes.canonical(self.dtype, as_table(array), f"Bounded: {name}")
 
 

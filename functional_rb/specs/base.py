@@ -98,7 +98,7 @@ class Spec(abc.ABC):
         if any(axes[i] != 1 for i in gone):
             raise ValueError(f"squeeze: axis {axis} of {axes} has another size than 1")
         kept = tuple(n for i, n in enumerate(axes) if i not in gone)
-        return self.changed(len(axes), lambda x: x.reshape(*kept, *x.shape[len(axes) :]))
+        return self.changed(len(axes), lambda x: x.reshape((*kept, *x.shape[len(axes) :])))
 
     def unsqueeze(self, axis: int) -> Any:
         """With a new axis of size 1.
@@ -130,7 +130,7 @@ class Spec(abc.ABC):
         wanted = filled(sizes_of(shape), math.prod(axes))
         if wanted is None:
             raise ValueError(f"reshape: {axes} has {math.prod(axes)} elements, which do not fill {sizes_of(shape)}")
-        return self.changed(len(axes), lambda x: x.reshape(*wanted, *x.shape[len(axes) :]))
+        return self.changed(len(axes), lambda x: x.reshape((*wanted, *x.shape[len(axes) :])))
 
     def __getitem__(self, index: Any) -> Any:
         """The spec of `value[index]`; the index is one of NumPy's, for the first of the axes.
@@ -143,7 +143,7 @@ class Spec(abc.ABC):
         if not left and any(part is Ellipsis for part in parts):
             # One for no axes still tells where arrays are apart: let NumPy look for the elements.
             found = np.arange(math.prod(axes)).reshape(axes)[parts]
-            return self.changed(len(axes), lambda x: x.reshape(-1, *x.shape[len(axes) :])[found])
+            return self.changed(len(axes), lambda x: x.reshape((-1, *x.shape[len(axes) :]))[found])
         parts = without_ellipsis(parts, left)
         return self.changed(len(axes), lambda x: x[parts])
 
@@ -234,29 +234,29 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def broadcast(value: Any, shape: tuple[int, ...], who: str) -> np.ndarray[Any, Any]:
+def broadcast(value: Any, shape: tuple[int, ...], who: str, name: str) -> np.ndarray[Any, Any]:
     """Such `numbers`, as an array of a shape; one number for all elements as a scalar.
 
     Raises:
         TypeError: if they are something else, naming who asks.
         ValueError: if they do not broadcast to the shape.
     """
-    array = numbers(value, who)
+    array = numbers(value, who, name)
     try:
         whole = np.broadcast_to(array, shape)
     except ValueError:
-        raise ValueError(f"{who} of shape {array.shape} does not broadcast to {shape}") from None
+        raise ValueError(f"{who}: {name} of shape {array.shape} does not broadcast to {shape}") from None
     return whole if array.ndim or not whole.size else array
 
 
-def numbers(value: Any, who: str) -> np.ndarray[Any, Any]:
+def numbers(value: Any, who: str, name: str) -> np.ndarray[Any, Any]:
     """Real numbers or truth values of NumPy, JAX or torch, or nested sequences of them, as a NumPy array.
 
     Raises:
         TypeError: if they are something else, naming who asks.
         ValueError: for rows of different lengths.
     """
-    refusal = f"{who}: expected a number or an array of them"
+    refusal = f"{who}: expected {name} as a number or an array of them"
     try:
         array = np.asarray(value)
     except ValueError as error:  # rows of different lengths
@@ -267,7 +267,7 @@ def numbers(value: Any, who: str) -> np.ndarray[Any, Any]:
     ) as error:  # torch's that are bfloat16, or have a gradient, or lie on another device
         if not hasattr(value, "tolist"):
             raise TypeError(f"{refusal}, got {value!r:.80}; {error}") from None
-        return numbers(value.tolist(), who)
+        return numbers(value.tolist(), who, name)
     if array.dtype.kind in "fO" and not hasattr(value, "dtype"):
         exact = np.asarray(value, object)  # NumPy makes floats of whole numbers beyond int64
         if exact.size and all(isinstance(n, int) for n in exact.flat):
@@ -289,11 +289,12 @@ def as_table(array: Any) -> Any:
     array = np.asarray(array)
     if not array.size:
         return 0
-    if (array == array.flat[0]).all():
-        first = array.flat[0]
+    # Axes that were broadcast are told by their strides: those of a huge batch take no time.
+    while array.ndim and (not array.strides[0] or (array.ndim > 1 and (array == array[:1]).all())):
+        array = array[0, ...]
+    first = array.flat[0]
+    if (array == first).all():
         return first.item() if isinstance(first, np.generic) else first
-    while array.ndim > 1 and array.shape[0] and (array == array[:1]).all():
-        array = array[0]
     return _nested_tuple(array.tolist())
 
 

@@ -190,13 +190,15 @@ def checked(nest: Any, who: str, path: tuple[str | int, ...] = (), batch_shape: 
     Raises:
         TypeError: if a leaf is no spec, naming who asks and the leaf.
     """
-    frozen = freeze(nest, batch_shape)
-    for place, leaf in members(frozen, path):
+    for place, leaf in members(nest, path):
         if not isinstance(leaf, Spec):
-            part = f"part {_shown(place)}: " if place else ""
-            call = f"; write {leaf.__name__}(...)" if isinstance(leaf, type) and issubclass(leaf, Spec) else ""
-            raise TypeError(f"{who}: {part}expected a spec such as frb.Unbounded(shape), got {leaf!r:.80}{call}")
-    return frozen
+            name = f"leaf {_shown(place)}" if place else "the item"
+            is_class = isinstance(leaf, type) and issubclass(leaf, Spec)
+            remedy = f"write {leaf.__name__}(...)" if is_class else "frb.spec_of(example) derives specs from arrays"
+            raise TypeError(
+                f"{who}: {name}: expected a spec such as frb.Unbounded(shape), got {type(leaf).__name__}; {remedy}"
+            )
+    return freeze(nest, batch_shape)
 
 
 def _shown(path: tuple[str | int, ...]) -> str:

@@ -53,7 +53,7 @@ class Choices(ArraySpec):
             object.__setattr__(self, "mask", None)
             return
         who = type(self).__name__
-        array = broadcast(mask, (*self.choice_axes, self.choices), f"{who}: mask")
+        array = broadcast(mask, (*self.choice_axes, self.choices), who, "mask")
         if array.dtype != bool:
             raise TypeError(f"{who}: expected mask as truth values, got {array.dtype}; write mask > 0, say")
         array = np.broadcast_to(array, (*self.choice_axes, self.choices))
@@ -210,11 +210,11 @@ class MultiCategorical(Choices):
         start: Any = 0,
     ) -> None:
         """The numbers of choices come first: `MultiCategorical([3, 5])`."""
-        self._begin(numbers(nvec, "MultiCategorical: nvec").shape if shape is None else shape, dtype)
+        self._begin(numbers(nvec, "MultiCategorical", "nvec").shape if shape is None else shape, dtype)
         if not self.shape:
             raise ValueError(f"MultiCategorical: expected at least one axis, got shape (); write Categorical({nvec!r})")
         for name, value in (("nvec", nvec), ("start", start)):
-            array = broadcast(value, self.shape, f"MultiCategorical: {name}")
+            array = broadcast(value, self.shape, "MultiCategorical", name)
             if array.dtype.kind not in "iuO":
                 raise TypeError(f"MultiCategorical: expected {name} as whole numbers, got {value!r:.80}")
             object.__setattr__(self, name, as_table(array))

@@ -303,7 +303,8 @@ def _alike(side_by_side: list[Any]) -> list[Any]:
         return side_by_side
     examples: dict[str, tuple[Any, int]] = {}
     for one in side_by_side:
-        examples = {name: (part, len(one.batch_shape)) for name, part in one.items()} | examples
+        for name, part in one.items():
+            examples.setdefault(name, (part, len(one.batch_shape)))
     columns = {
         name: _alike([one[name] if name in one else _empty(*example, one.batch_shape) for one in side_by_side])
         for name, example in examples.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from functional_rb.specs.array import ArraySpec
@@ -25,6 +26,7 @@ class Text(ArraySpec):
         shape: its last axis is max_length.
 
     Raises:
+        TypeError: for a charset that is not of characters.
         ValueError: for lengths out of order, an empty charset, or one with the character NUL.
 
     Example:
@@ -54,6 +56,8 @@ class Text(ArraySpec):
                 f"Text: expected 0 <= min_length <= max_length and max_length >= 1, "
                 f"got {self.min_length} and {self.max_length}"
             )
+        if not isinstance(charset, Iterable) or not all(isinstance(c, str) and len(c) == 1 for c in charset):
+            raise TypeError(f"Text: expected charset as characters, got {charset!r:.80}; write 'abc', say")
         characters = "".join(sorted(set(charset)))
         if not characters or chr(PADDING) in characters:
             raise ValueError(f"Text: expected a charset of some characters but NUL, which is the end, got {charset!r}")
