@@ -24,13 +24,20 @@ def split(key: jax.Array, n: int = 2) -> jax.Array:
 
 
 @api.documented_by(api.init)
-def init(spec: BufferSpec, device: Any = None, items: Any = None) -> State:
-    return api.init(execute, spec, device, items)
+def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
+    return api.init(execute, spec, device, items, validate)
 
 
 @api.documented_by(api.add)
-def add(state: State, items: Any, mask: Any = None, priorities: Any = None, key: jax.Array | None = None) -> State:
-    return api.add(execute, state, items, mask, priorities, key)
+def add(
+    state: State,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: jax.Array | None = None,
+    validate: bool = False,
+) -> State:
+    return api.add(execute, state, items, mask, priorities, key, validate)
 
 
 @api.documented_by(api.sample)
@@ -82,6 +89,12 @@ def rejected(state: State) -> jax.Array:
 @api.documented_by(api.stale)
 def stale(state: State) -> jax.Array:
     count: jax.Array = api.stale(execute, state)
+    return count
+
+
+@api.documented_by(api.invalid)
+def invalid(state: State) -> jax.Array:
+    count: jax.Array = api.invalid(execute, state)
     return count
 
 

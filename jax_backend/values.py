@@ -16,6 +16,7 @@ from jax_backend import twins
 from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.execute import check_key
 from jax_backend.execute import convert as convert
+from jax_backend.execute import inside as inside
 from jax_backend.execute import unsupported as unsupported
 
 
@@ -30,12 +31,6 @@ def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array 
     check_key(key)
     drawn = _draw(outline, key, n, mask, twins.HAVE_KERNELS)
     return drawn if device is None else jax.device_put(drawn, device)
-
-
-@functools.partial(jax.jit, static_argnames="outline", inline=True)
-def inside(outline: Outline, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-    """Whether values lie in the domain of each unit."""
-    return values.inside(ops, outline, leaves)
 
 
 @functools.partial(jax.jit, static_argnames="outline", inline=True)

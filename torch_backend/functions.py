@@ -14,13 +14,20 @@ from torch_backend import execute, values
 
 
 @api.documented_by(api.init)
-def init(spec: BufferSpec, device: Any = None, items: Any = None) -> State:
-    return api.init(execute, spec, device, items)
+def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
+    return api.init(execute, spec, device, items, validate)
 
 
 @api.documented_by(api.add)
-def add(state: State, items: Any, mask: Any = None, priorities: Any = None, key: torch.Tensor | None = None) -> State:
-    return api.add(execute, state, items, mask, priorities, key)
+def add(
+    state: State,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: torch.Tensor | None = None,
+    validate: bool = False,
+) -> State:
+    return api.add(execute, state, items, mask, priorities, key, validate)
 
 
 @api.documented_by(api.sample)
@@ -72,6 +79,12 @@ def rejected(state: State) -> torch.Tensor:
 @api.documented_by(api.stale)
 def stale(state: State) -> torch.Tensor:
     count: torch.Tensor = api.stale(execute, state)
+    return count
+
+
+@api.documented_by(api.invalid)
+def invalid(state: State) -> torch.Tensor:
+    count: torch.Tensor = api.invalid(execute, state)
     return count
 
 

@@ -14,6 +14,7 @@ from torch_backend import ops as ops
 from torch_backend import random
 from torch_backend.execute import build_mapping as build_mapping
 from torch_backend.execute import convert as convert
+from torch_backend.execute import inside as inside
 from torch_backend.execute import unsupported as unsupported
 
 
@@ -25,12 +26,6 @@ def draw(
     key = key if device is None else key.to(device)
     mask = mask if mask is None else mask.to(key.device)
     return values.draw(ops, outline, random.draws(key, n, values.words(outline, mask is not None)), mask)
-
-
-def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Whether values lie in the domain of each unit."""
-    with torch.no_grad():
-        return values.inside(ops, outline, leaves)
 
 
 def nearest(outline: Outline, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
