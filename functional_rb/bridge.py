@@ -61,7 +61,7 @@ def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, Any]:
     for k in state.spec.objects:
         raise TypeError(
             f"from_dlpack: leaf {state.spec.names[k]!r} of the state holds Python objects, which stay in their "
-            f"process's memory and backend; leave the leaf out of BufferSpec.item, or bring rb.items(state) over by leaf"
+            f"process's memory and backend; leave the leaf out of BufferSpec.item, or bring single leaves over"
         )
     return {
         "rows": take_leaf("state.rows", state.rows),

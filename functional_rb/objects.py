@@ -28,6 +28,11 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == object
 
 
+def is_non_tensor(value: Any) -> bool:
+    """Whether a value is what a TensorDict has its objects in: tensordict's NonTensorData, or a stack of them."""
+    return bool(getattr(type(value), "_is_non_tensor", False))
+
+
 def gather(value: Any, lead: tuple[int, ...], shape: tuple[int, ...], name: str) -> Objects:
     """What a caller gives for a leaf of objects, as an array [*lead, *shape].
 
@@ -42,7 +47,7 @@ def gather(value: Any, lead: tuple[int, ...], shape: tuple[int, ...], name: str)
         ValueError: for another shape.
     """
     wanted = (*lead, *shape)
-    if hasattr(type(value), "_is_non_tensor"):  # a TensorDict's
+    if is_non_tensor(value):
         value = value.tolist()
     if is_array(value) and value.shape == wanted:
         return value

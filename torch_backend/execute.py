@@ -11,7 +11,7 @@ import torch
 from functional_rb import buffer, checks, crop, frames
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays, Draft
-from functional_rb.objects import is_array
+from functional_rb.objects import gather, is_array, is_non_tensor
 from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
@@ -95,6 +95,8 @@ def as_vector(array: Any, name: str) -> Any:
         return plain(array)
     if isinstance(array, NUMPY) and array.dtype.kind in "biuf":
         return from_numpy(array)
+    if is_non_tensor(array):
+        return gather(array, tuple(array.batch_size), (), name)
     _refuse_jax(array, name)
     return array
 
@@ -131,9 +133,9 @@ def _non_tensor(objects: Any) -> Any:
         return NonTensorData(None, batch_size=objects.shape)
     if not objects.ndim:
         return NonTensorData(objects.item())
-    # An array's part is an array again, down to the object, which may be one itself.
-    parts = objects.tolist() if objects.ndim == 1 else objects
-    return NonTensorStack(*(NonTensorData(part) if objects.ndim == 1 else _non_tensor(part) for part in parts))
+    if objects.ndim == 1:
+        return NonTensorStack(*(NonTensorData(part) for part in objects.tolist()))
+    return NonTensorStack(*map(_non_tensor, objects))
 
 
 def _torch_state(state: CoreState, function: str) -> State:

@@ -59,7 +59,8 @@ class Table:
 
     def watch(self, memory: Memory) -> None:
         """Keep the objects whose tokens are in a memory, for as long as it lives. Hold the lock."""
-        if isinstance(memory.rows, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(memory.rows):
+        rows: Any = memory.rows  # a mapped state may have anything there
+        if isinstance(rows, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(rows):
             raise _batched(self.spec)
         memory.table = self
         self._memories.add(memory)
