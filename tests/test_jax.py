@@ -97,17 +97,20 @@ def test_vmapped_buffers_equal_single_ones(kernels: bool, sampler: Any) -> None:
     assert not np.array_equal(together[0].rows[0], together[0].rows[1])
 
 
-def test_vmap_over_arguments_of_one_buffer(kernels: bool) -> None:
+def test_vmap_over_arguments_of_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is vmapped is the core, and both it and the kernels do the same one by one."""
     state = filled(DEEP)
     keys = rb.split(rb.key(3), 4)
-    many = jax.vmap(lambda key: rb.sample(state, key, 5)[1])(keys)
-    for i in range(4):
-        assert_same_bits(jax.tree.map(lambda x, i=i: x[i], many), rb.sample(state, keys[i], 5)[1])
     masks = jnp.asarray([[True, False, True], [False, False, False], [True, True, True]])
+    many = jax.vmap(lambda key: rb.sample(state, key, 5)[1])(keys)
     forks = jax.vmap(lambda mask: rb.add(state, batch(50, 3), mask=mask))(masks)
-    for i in range(3):
-        alone = rb.add(state, batch(50, 3), mask=masks[i])
-        assert_same_bits(jax.tree.map(lambda x, i=i: x[i], forks), alone)
+    for kernels in (True, False):
+        monkeypatch.setattr(twins, "HAVE_KERNELS", kernels)
+        for i in range(4):
+            assert_same_bits(jax.tree.map(lambda x, i=i: x[i], many), rb.sample(state, keys[i], 5)[1])
+        for i in range(3):
+            alone = rb.add(state, batch(50, 3), mask=masks[i])
+            assert_same_bits(jax.tree.map(lambda x, i=i: x[i], forks), alone)
 
 
 @each_sampler
