@@ -37,13 +37,9 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return bool(request.param == "kernels")
 
 
-each_sampler = pytest.mark.parametrize(
-    ("kernels", "sampler"),
-    [*(("kernels", sampler) for sampler in SAMPLERS), ("core", SAMPLERS[1])],
-    ids=str,
-    indirect=["kernels"],
-)
-"""One is enough on the core, which takes XLA seconds: the samplers differ in what test_conformance goes through."""
+def in_turn(*cases: tuple[str, Any]) -> Any:
+    """Kernels or the core with a sampler: few of the core, which takes XLA seconds; test_conformance has the rest."""
+    return pytest.mark.parametrize(("kernels", "sampler"), cases, ids=str, indirect=["kernels"])
 
 
 def batch(start: int, n: int) -> dict[str, jax.Array]:
@@ -76,7 +72,7 @@ def step(state: frb.State, key: jax.Array, number: Any, rewrite: bool = True) ->
 # --- transformations ------------------------------------------------------------------------------------------------
 
 
-@each_sampler
+@in_turn(("kernels", SAMPLERS[0]), ("core", SAMPLERS[1]), ("kernels", SAMPLERS[2]))
 def test_vmapped_buffers_equal_single_ones(kernels: bool, sampler: Any) -> None:
     """With kernels too, what is vmapped is the core."""
     spec = frb.BufferSpec(ITEM, 7, sampler)
@@ -113,7 +109,7 @@ def test_vmap_over_arguments_of_one_buffer(monkeypatch: pytest.MonkeyPatch) -> N
             assert_same_bits(jax.tree.map(lambda x, i=i: x[i], forks), alone)
 
 
-@each_sampler
+@in_turn(*(("kernels", sampler) for sampler in SAMPLERS), ("core", SAMPLERS[1]))
 def test_scan_equals_the_eager_loop(kernels: bool, sampler: Any) -> None:
     keys = rb.split(rb.key(1), 6)
     state = rb.init(frb.BufferSpec(ITEM, 13, sampler))
