@@ -7,7 +7,7 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 from functional_rb import ted
 from functional_rb.buffer_spec import BufferSpec, spec_of
 from functional_rb.compact import Compact
-from functional_rb.convert import from_gymnasium, from_json, to_gymnasium, to_json
+from functional_rb.convert import from_dm_env, from_gymnasium, from_json, to_dm_env, to_gymnasium, to_json
 from functional_rb.samplers import (
     Fifo,
     Lifo,
@@ -88,6 +88,7 @@ __all__ = [
     "Uniform",
     "WithoutReplacement",
     "consolidate",
+    "from_dm_env",
     "from_gymnasium",
     "from_json",
     "has_exclusive_keys",
@@ -97,6 +98,7 @@ __all__ = [
     "spec_of",
     "stack",
     "ted",
+    "to_dm_env",
     "to_gymnasium",
     "to_json",
 ]
