@@ -19,6 +19,7 @@ from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import ArraySpec, freeze
 from functional_rb.trajectories import Marks
 from functional_rb.transforms.base import Transform, check_transforms
+from functional_rb.values import Outline
 from functional_rb.writers import Writer
 from functional_rb.writers.base import WriterBase
 
@@ -40,8 +41,8 @@ class BufferSpec:
             of `capacity // lanes` items. None for items without such an axis.
         compact: how successive steps share their observations in storage, `frb.Compact()`; None if they do not.
         transforms: what happens between what is added and what is sampled: `n_step`, `her`; one may stand alone.
-        structure, leaves, names, layout: derived: the item's outline, its specs in order, their paths as errors show
-            them, and where they lie in storage.
+        outline, structure, leaves, names, layout: derived: the item taken apart, its containers, its specs in order,
+            their paths as errors show them, and where they lie in storage.
         frames: derived: the leaves that are stored as shared frames, if any are.
         ring, kept, counter_names: derived: the lanes' rings, and what sampler, writer and the rest keep.
         columns, stored: derived: the specs of what is stored beside each item, and which of leaves and columns lie in
@@ -70,6 +71,7 @@ class BufferSpec:
     transforms: tuple[Transform, ...] | Transform = ()
     compact: Compact | None = None
 
+    outline: Outline = dataclasses.field(init=False, repr=False)
     structure: Structure = dataclasses.field(init=False, repr=False)
     leaves: tuple[ArraySpec, ...] = dataclasses.field(init=False, repr=False)
     names: tuple[str, ...] = dataclasses.field(init=False, repr=False)
@@ -169,19 +171,13 @@ class BufferSpec:
             object.__setattr__(self, name, value)
 
     def _plan_item(self) -> None:
-        item = freeze(self.item)
-        leaves, structure = nest.flatten(item, lambda x: isinstance(x, ArraySpec))
-        for path, leaf in zip(structure.paths, leaves, strict=True):
-            if not isinstance(leaf, ArraySpec):
-                raise TypeError(
-                    f"BufferSpec.item: leaf {nest.show(path)!r}: expected a spec such as frb.Unbounded(shape), "
-                    f"got {type(leaf).__name__}; frb.spec_of(example) derives specs from arrays"
-                )
+        outline = Outline.of(self.item, "BufferSpec.item")
         derived = {
-            "item": item,
-            "structure": structure,
-            "leaves": tuple(leaves),
-            "names": tuple(nest.show(path) for path in structure.paths),
+            "item": freeze(self.item),
+            "outline": outline,
+            "structure": outline.structure,
+            "leaves": outline.leaves,
+            "names": outline.names,
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)

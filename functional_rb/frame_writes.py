@@ -106,7 +106,8 @@ def _equal(ops: Ops, stack: Stack, x: Array, y: Array) -> Array:
     """Whether the bytes of x and y [n, ...] are the same, bool [n]."""
     kind = {1: "uint8", 2: "int16"}.get(ITEMSIZE[stack.dtype], "int32")
     size = math.prod(x.shape[1:])
-    return ops.equal_rows(*(ops.bitcast(array.reshape(array.shape[0], size), kind) for array in (x, y)))
+    first, second = (ops.bitcast(array.reshape(array.shape[0], size), kind) for array in (x, y))
+    return ops.all_rows(first == second)
 
 
 def plan_frames(ops: Ops, chain: Chain, cursor: Array, written: Array, shares: Array, moves: Array | None) -> FramePlan:

@@ -223,8 +223,8 @@ class Ops(Protocol):
         """Scalars joined to a vector."""
         ...
 
-    def equal_rows(self, x: Array, y: Array) -> Array:
-        """Whether each row of integers [n, m] is the same in both, bool [n]."""
+    def all_rows(self, x: Array) -> Array:
+        """Whether all of each row bool [n, m] are true, bool [n]."""
         ...
 
     def moveaxis(self, x: Array, source: int, destination: int) -> Array:

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from functional_rb import api
+from functional_rb import api, spec_api
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.state import AnySample, Crop, State
-from jax_backend import execute
+from jax_backend import execute, values
 
 
 def key(seed: int) -> jax.Array:
@@ -24,13 +24,20 @@ def split(key: jax.Array, n: int = 2) -> jax.Array:
 
 
 @api.documented_by(api.init)
-def init(spec: BufferSpec, device: Any = None, items: Any = None) -> State:
-    return api.init(execute, spec, device, items)
+def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
+    return api.init(execute, spec, device, items, validate)
 
 
 @api.documented_by(api.add)
-def add(state: State, items: Any, mask: Any = None, priorities: Any = None, key: jax.Array | None = None) -> State:
-    return api.add(execute, state, items, mask, priorities, key)
+def add(
+    state: State,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: jax.Array | None = None,
+    validate: bool = False,
+) -> State:
+    return api.add(execute, state, items, mask, priorities, key, validate)
 
 
 @api.documented_by(api.sample)
@@ -85,6 +92,12 @@ def stale(state: State) -> jax.Array:
     return count
 
 
+@api.documented_by(api.invalid)
+def invalid(state: State) -> jax.Array:
+    count: jax.Array = api.invalid(execute, state)
+    return count
+
+
 @api.documented_by(api.refused)
 def refused(state: State) -> jax.Array:
     count: jax.Array = api.refused(execute, state)
@@ -107,3 +120,34 @@ def epochs(
 @api.documented_by(api.random_crop)
 def random_crop(items: Any, key: jax.Array, length: int, lengths: Any = None) -> Crop[Any]:
     return api.random_crop(execute, items, key, length, lengths)
+
+
+@api.documented_by(spec_api.rand)
+def rand(spec: Any, key: jax.Array, batch: Any = (), device: Any = None) -> Any:
+    return spec_api.rand(values, spec, key, batch, device)
+
+
+@api.documented_by(spec_api.zeros)
+def zeros(spec: Any, batch: Any = (), device: Any = None) -> Any:
+    return spec_api.zeros(values, spec, batch, device)
+
+
+@api.documented_by(spec_api.contains)
+def contains(spec: Any, x: Any) -> jax.Array:
+    found: jax.Array = spec_api.contains(values, spec, x)
+    return found
+
+
+@api.documented_by(spec_api.project)
+def project(spec: Any, x: Any) -> Any:
+    return spec_api.project(values, spec, x)
+
+
+@api.documented_by(spec_api.encode)
+def encode(spec: Any, value: Any, batch: Any = ()) -> Any:
+    return spec_api.encode(values, spec, value, batch)
+
+
+@api.documented_by(spec_api.decode)
+def decode(spec: Any, x: Any) -> Any:
+    return spec_api.decode(values, spec, x)

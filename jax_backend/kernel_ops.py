@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functional_rb.ops import Native
 from jax_backend import parts
+from jax_backend.ops import all_rows as all_rows
 from jax_backend.ops import arange as arange
 from jax_backend.ops import argsort as argsort
 from jax_backend.ops import bitcast as bitcast
@@ -13,7 +14,6 @@ from jax_backend.ops import constant as constant
 from jax_backend.ops import count as count
 from jax_backend.ops import cummax as cummax
 from jax_backend.ops import cumsum as cumsum
-from jax_backend.ops import equal_rows as equal_rows
 from jax_backend.ops import floats as floats
 from jax_backend.ops import full_like as full_like
 from jax_backend.ops import maximum as maximum

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from functional_rb.dtypes import ITEMSIZE
@@ -130,9 +131,9 @@ def stack(scalars: Sequence[jax.Array]) -> jax.Array:
     return jnp.stack(scalars)
 
 
-def equal_rows(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Whether rows are the same."""
-    return jnp.all(x == y, 1)
+def all_rows(x: jax.Array) -> jax.Array:
+    """Whether all of each row are true."""
+    return jnp.all(x, 1)
 
 
 def moveaxis(x: jax.Array, source: int, destination: int) -> jax.Array:
@@ -150,3 +151,23 @@ def mul_wide(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     high = x1 * y1 + (middle >> 16) + (cross >> 16)
     low = (cross << 16) | (low & 0xFFFF)
     return ((high << 1) | (low >> 31)).astype(jnp.int32), (low & 0x7FFFFFFF).astype(jnp.int32)
+
+
+def table(values: np.ndarray[Any, Any], dtype: str, like: jax.Array) -> jax.Array:
+    """A constant of the compiled program."""
+    return jnp.asarray(values, dtype)
+
+
+def argmax(x: jax.Array) -> jax.Array:
+    """Position of the first largest along the last axis."""
+    return lax.argmax(x, x.ndim - 1, jnp.int32)
+
+
+def log(x: jax.Array) -> jax.Array:
+    """Natural logarithm."""
+    return jnp.log(x)
+
+
+def cos(x: jax.Array) -> jax.Array:
+    """Cosine."""
+    return jnp.cos(x)

@@ -7,20 +7,27 @@ from typing import Any
 
 import torch
 
-from functional_rb import api
+from functional_rb import api, spec_api
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.state import AnySample, Crop, State
-from torch_backend import execute
+from torch_backend import execute, values
 
 
 @api.documented_by(api.init)
-def init(spec: BufferSpec, device: Any = None, items: Any = None) -> State:
-    return api.init(execute, spec, device, items)
+def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
+    return api.init(execute, spec, device, items, validate)
 
 
 @api.documented_by(api.add)
-def add(state: State, items: Any, mask: Any = None, priorities: Any = None, key: torch.Tensor | None = None) -> State:
-    return api.add(execute, state, items, mask, priorities, key)
+def add(
+    state: State,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: torch.Tensor | None = None,
+    validate: bool = False,
+) -> State:
+    return api.add(execute, state, items, mask, priorities, key, validate)
 
 
 @api.documented_by(api.sample)
@@ -75,6 +82,12 @@ def stale(state: State) -> torch.Tensor:
     return count
 
 
+@api.documented_by(api.invalid)
+def invalid(state: State) -> torch.Tensor:
+    count: torch.Tensor = api.invalid(execute, state)
+    return count
+
+
 @api.documented_by(api.refused)
 def refused(state: State) -> torch.Tensor:
     count: torch.Tensor = api.refused(execute, state)
@@ -97,3 +110,34 @@ def epochs(
 @api.documented_by(api.random_crop)
 def random_crop(items: Any, key: torch.Tensor, length: int, lengths: Any = None) -> Crop[Any]:
     return api.random_crop(execute, items, key, length, lengths)
+
+
+@api.documented_by(spec_api.rand)
+def rand(spec: Any, key: torch.Tensor, batch: Any = (), device: Any = None) -> Any:
+    return spec_api.rand(values, spec, key, batch, device)
+
+
+@api.documented_by(spec_api.zeros)
+def zeros(spec: Any, batch: Any = (), device: Any = None) -> Any:
+    return spec_api.zeros(values, spec, batch, device)
+
+
+@api.documented_by(spec_api.contains)
+def contains(spec: Any, x: Any) -> torch.Tensor:
+    found: torch.Tensor = spec_api.contains(values, spec, x)
+    return found
+
+
+@api.documented_by(spec_api.project)
+def project(spec: Any, x: Any) -> Any:
+    return spec_api.project(values, spec, x)
+
+
+@api.documented_by(spec_api.encode)
+def encode(spec: Any, value: Any, batch: Any = ()) -> Any:
+    return spec_api.encode(values, spec, value, batch)
+
+
+@api.documented_by(spec_api.decode)
+def decode(spec: Any, x: Any) -> Any:
+    return spec_api.decode(values, spec, x)

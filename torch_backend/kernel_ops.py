@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functional_rb.ops import Native
 from torch_backend import parts
+from torch_backend.ops import all_rows as all_rows
 from torch_backend.ops import arange as arange
 from torch_backend.ops import argsort as argsort
 from torch_backend.ops import bitcast as bitcast
@@ -13,7 +14,6 @@ from torch_backend.ops import constant as constant
 from torch_backend.ops import count as count
 from torch_backend.ops import cummax as cummax
 from torch_backend.ops import cumsum as cumsum
-from torch_backend.ops import equal_rows as equal_rows
 from torch_backend.ops import floats as floats
 from torch_backend.ops import full_like as full_like
 from torch_backend.ops import maximum as maximum

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from functional_rb.dtypes import ITEMSIZE
@@ -139,9 +140,9 @@ def stack(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(scalars))
 
 
-def equal_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Whether rows are the same."""
-    return (x == y).all(1)
+def all_rows(x: torch.Tensor) -> torch.Tensor:
+    """Whether all of each row are true."""
+    return x.all(1)
 
 
 def moveaxis(x: torch.Tensor, source: int, destination: int) -> torch.Tensor:
@@ -153,3 +154,23 @@ def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     """The 62-bit product."""
     product = a.to(torch.int64) * b
     return (product >> 31).to(torch.int32), (product & MASK).to(torch.int32)
+
+
+def table(values: np.ndarray[Any, Any], dtype: str, like: torch.Tensor) -> torch.Tensor:
+    """A constant; copied, as torch does not want what may not be written."""
+    return torch.from_numpy(np.array(values)).to(like.device, DTYPES[dtype])
+
+
+def argmax(x: torch.Tensor) -> torch.Tensor:
+    """Position of the first largest along the last axis, which torch's own argmax does not promise."""
+    return (x == x.amax(-1, keepdim=True)).to(torch.int32).cumsum(-1).eq(0).sum(-1, dtype=torch.int32)
+
+
+def log(x: torch.Tensor) -> torch.Tensor:
+    """Natural logarithm."""
+    return torch.log(x)
+
+
+def cos(x: torch.Tensor) -> torch.Tensor:
+    """Cosine."""
+    return torch.cos(x)

@@ -9,7 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from functional_rb import dtypes
+from functional_rb.ops import Array
+from functional_rb.specs import draws, host, numpy_ops, order
 from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, checked_shape
+from functional_rb.specs.ops import SpecOps
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -28,6 +31,8 @@ class ArraySpec(Spec):
     arguments: ClassVar[tuple[str, ...]] = ("shape", "dtype")
     tables: ClassVar[tuple[str, ...]] = ()
     """The attributes that say something of each element: numbers, or nested tuples that broadcast to `axes`."""
+    host_only: ClassVar[bool] = False
+    """Whether environments have something else than numbers: then values are encoded and decoded on the host."""
 
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
@@ -63,6 +68,99 @@ class ArraySpec(Spec):
     def defaults(self) -> dict[str, Any]:
         """A scalar float32."""
         return {"shape": (), "dtype": "float32"}
+
+    @property
+    def size(self) -> int:
+        """How many elements a value has."""
+        return math.prod(self.shape)
+
+    @property
+    def words(self) -> int:
+        """Random words of 31 bits that `draw` takes for a value."""
+        if dtypes.kind_of(self.dtype) in ("float", "complex"):
+            parts = 2 if self.dtype == "complex64" else 1
+            return parts * self.size * draws.real_words(*self._bounds(), self.dtype)
+        return self.size * draws.whole_words(self._counts())
+
+    def draw(self, ops: SpecOps, words: Array) -> Array:
+        """A value for each row of int32 [N, words], uniform in [0, 2^31): an array [N, *shape].
+
+        Whole numbers, and reals between two bounds, are uniform; reals with one bound are exponential away from it, and
+        those with none normal.
+        """
+        count = words.shape[0]
+        if self.dtype == "complex64":
+            return ops.bitcast(Unbounded((*self.shape, 2)).draw(ops, words), "complex64").reshape(count, *self.shape)
+        each = self.words // self.size if self.size else 0
+        if not each:
+            return ops.zeros((count, *self.shape), self.dtype, getattr(words, "device", None))
+        words = words.reshape(count, *self.shape, each)
+        if dtypes.kind_of(self.dtype) == "float":
+            return draws.real(ops, words, *self._bounds(), self.dtype)
+        low = np.broadcast_to(np.asarray(self.domain.low, object), self.shape)
+        if self.dtype == "bool":
+            return draws.whole(ops, words, low, self._counts(), "int32") != 0
+        return draws.whole(ops, words, low, self._counts(), self.dtype)
+
+    def inside(self, ops: SpecOps, x: Array) -> Array:
+        """Whether values [N, *shape] of the dtype lie in the domain, bool [N]. NaN lies in none."""
+        if dtypes.kind_of(self.dtype) in ("bool", "complex"):
+            return _rows(ops, x == x, self.size)
+        low, high = (order.limit(ops, bound, self.dtype, x) for bound in self._bounds())
+        x = order.comparable(ops, x, self.dtype)
+        return _rows(ops, (x >= low) & (x <= high), self.size)
+
+    def nearest(self, ops: SpecOps, x: Array) -> Array:
+        """The values of the domain that are nearest to some [N, *shape]; for NaN, those nearest to 0."""
+        kind = dtypes.kind_of(self.dtype)
+        if kind == "bool":
+            return x
+        if kind == "complex":
+            return ops.where(x == x, x, ops.cast(x == x, self.dtype))
+        low, high = (order.limit(ops, bound, self.dtype, x) for bound in self._bounds())
+        y = order.comparable(ops, x, self.dtype)
+        if kind == "float":
+            y = ops.where(y == y, y, ops.cast(y == y, order.WORK.get(self.dtype, self.dtype)))
+        return order.back(ops, draws.clamped(ops, y, low, high), self.dtype)
+
+    def encoded(self, ops: SpecOps, value: Array) -> Array:
+        """What is stored [*batch, *shape] for the numbers that an environment has: for most specs, just those."""
+        shape, dtype = tuple(value.shape), dtypes.shown(value.dtype)
+        if dtype != self.dtype:
+            raise TypeError(f"expected dtype {self.dtype}, got {dtype}; convert it yourself, or change the spec")
+        if shape[max(len(shape) - len(self.shape), 0) :] != self.shape:
+            raise ValueError(f"expected shape {('...', *self.shape)}, got {shape}; reshape it")
+        return value
+
+    def decoded(self, ops: SpecOps, x: Array) -> Array:
+        """The way back from `encoded`."""
+        return x
+
+    def from_host(self, value: Any, batch: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """What is stored for what an environment has on the host, in NumPy; `batch` are the leading axes, if told."""
+        array = self.encoded(numpy_ops, self._read(value))
+        if batch and array.shape[: array.ndim - len(self.shape)] != batch:
+            raise ValueError(f"expected shape {(*batch, *self.shape)}, got {array.shape}; reshape it")
+        return array
+
+    def to_host(self, x: np.ndarray[Any, Any]) -> Any:
+        """What an environment has, for values [*batch, *shape] in NumPy."""
+        return self.decoded(numpy_ops, x)
+
+    def _read(self, value: Any) -> np.ndarray[Any, Any]:
+        """Numbers from the host, in the dtype that `encoded` takes."""
+        return host.as_dtype(value, self.dtype)
+
+    def _bounds(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The domain as arrays [*shape] in the dtype; bfloat16, which NumPy lacks, as float32."""
+        dtype = {"bfloat16": "float32", "complex64": "float32"}.get(self.dtype, self.dtype)
+        low, high = (np.broadcast_to(np.asarray(bound, dtype), self.shape) for bound in self.domain[:2])
+        return low, high
+
+    def _counts(self) -> np.ndarray[Any, Any]:
+        """How many whole numbers the domain has, as Python's numbers, which do not overflow."""
+        low, high = (np.asarray(bound, object) for bound in self.domain[:2])
+        return np.broadcast_to(np.asarray(high - low + 1, object), self.shape)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -154,9 +252,39 @@ class Binary(ArraySpec):
         """Zero and one."""
         return Domain(0, 1, True)
 
+    @property
+    def words(self) -> int:
+        """One for each element."""
+        return self.size
+
+    def draw(self, ops: SpecOps, words: Array) -> Array:
+        """Each of both values with chance one half."""
+        ones = words.reshape(words.shape[0], *self.shape) >> 30
+        return ones != 0 if self.dtype == "bool" else ops.cast(ones, self.dtype)
+
+    def inside(self, ops: SpecOps, x: Array) -> Array:
+        """Whether all are zeros and ones."""
+        if self.dtype == "bool":
+            return super().inside(ops, x)
+        y = order.comparable(ops, x, self.dtype)
+        zero, one = (order.limit(ops, np.asarray(n), self.dtype, x) for n in (0, 1))
+        return _rows(ops, (y == zero) | (y == one), self.size)
+
+    def nearest(self, ops: SpecOps, x: Array) -> Array:
+        """One for what is more than one half."""
+        if self.dtype == "bool":
+            return x
+        half = 0 if dtypes.kind_of(self.dtype) == "int" else 0.5
+        y = order.comparable(ops, x, self.dtype)
+        return ops.cast(y > order.limit(ops, np.asarray(half), self.dtype, x), self.dtype)
+
     def defaults(self) -> dict[str, Any]:
         """A scalar bool."""
         return {"shape": (), "dtype": "bool"}
+
+
+def _rows(ops: SpecOps, found: Array, size: int) -> Array:
+    return ops.all_rows(found.reshape(found.shape[0], size))
 
 
 def whole_domain(dtype: str) -> Domain:

@@ -1,0 +1,147 @@
+"""Numbers by chance, from words of 31 random bits: whole ones exactly, real ones as finely as their dtype needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.dtypes import ITEMSIZE
+from functional_rb.ops import Array
+from functional_rb.power import MASK
+from functional_rb.specs.ops import SpecOps
+
+BITS = 31
+
+
+def whole_words(counts: np.ndarray[Any, Any]) -> int:
+    """How many words a whole number below each of these counts takes.
+
+    One, if all are powers of two: then its upper bits are the number. Else one more than the count has, so that no
+    number is preferred by more than a part in 2^31.
+    """
+    largest = int(counts.max(initial=1))
+    if largest <= 2**BITS and all(int(n) & (int(n) - 1) == 0 for n in np.unique(counts)):
+        return 1
+    return -(-largest.bit_length() // BITS) + 1
+
+
+def whole(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], dtype: str) -> Array:
+    """Whole numbers, each of `low ... low + counts - 1` equally likely.
+
+    Args:
+        ops: the arrays' library.
+        draws: int32 [N, *shape, words], uniform in [0, 2^31); `whole_words` says how many.
+        low: object [*shape], Python's numbers, so that none overflows.
+        counts: object [*shape], likewise, from 1 to 2^64.
+        dtype: an integer one.
+
+    Returns:
+        [N, *shape] of the dtype.
+    """
+    words = whole_words(counts)
+    u = [draws[..., i] for i in range(words)]
+    limbs = [ops.table(_limb(counts, j), "int32", draws) for j in range(max(words - 1, 1))]
+    if words == 1:
+        # n * u / 2^31 of a power of two; 2^31 itself has no int32, and takes the word as it is.
+        shifts = np.frompyfunc(lambda n: BITS + 1 - int(n).bit_length(), 1, 1)(counts)
+        digits = [u[0] >> ops.table(np.asarray(shifts, np.int32), "int32", draws)]
+    else:
+        digits = _scaled(ops, u, limbs)
+    if ITEMSIZE[dtype] < 8:
+        value = _sum(digits, [0, BITS]) + ops.table(_wrapped(low, 32, np.int32), "int32", draws)
+        return ops.bitcast(value[..., None], dtype)[..., 0] if dtype == "uint32" else ops.cast(value, dtype)
+    wide = [ops.cast(digit, "int64") for digit in digits]
+    value = _sum(wide, [0, BITS, 2 * BITS]) + ops.table(_wrapped(low, 64, np.int64), "int64", draws)
+    return ops.bitcast(value[..., None], dtype)[..., 0] if dtype == "uint64" else value
+
+
+def _sum(digits: Sequence[Array], shifts: Sequence[int]) -> Array:
+    """Digits in base 2^31, the lowest first, as one number modulo what their dtype holds."""
+    value = digits[0]
+    for digit, shift in zip(digits[1:], shifts[1:], strict=False):
+        value = value + (digit << shift)
+    return value
+
+
+def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]:
+    """`floor(n * 0.u)` in base 2^31: words u from the highest on, digits of n and of the result from the lowest on."""
+    columns: list[list[Array]] = [[] for _ in range(len(u) + len(n))]
+    for i, word in enumerate(reversed(u)):
+        for j, digit in enumerate(n):
+            high, low = ops.mul_wide(word, digit)
+            columns[i + j].append(low)
+            columns[i + j + 1].append(high)
+    digits = []
+    carried: Array = None
+    for column in columns:
+        total, *rest = column if carried is None else [carried, *column]
+        carried = total * 0
+        for number in rest:
+            carried = carried + ops.cast(total > MASK - number, "int32")
+            total = (total + number) & MASK
+        digits.append(total)
+    return digits[len(u) :]
+
+
+def _limb(counts: np.ndarray[Any, Any], j: int) -> np.ndarray[Any, Any]:
+    digit = np.frompyfunc(lambda n: (int(n) >> BITS * j) & MASK, 1, 1)(counts)
+    return np.asarray(digit, np.int32)
+
+
+def _wrapped(low: np.ndarray[Any, Any], bits: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """Numbers modulo 2^bits, as a signed dtype has them."""
+    half = 2 ** (bits - 1)
+    return np.asarray(np.frompyfunc(lambda n: (int(n) + half) % (2 * half) - half, 1, 1)(low), dtype)
+
+
+def real_words(low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], dtype: str) -> int:
+    """How many words a real number between these bounds takes."""
+    return 1 if dtype != "float64" and np.isfinite(low).all() and np.isfinite(high).all() else 2
+
+
+def real(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], dtype: str) -> Array:
+    """Real numbers: uniform between two bounds, exponential (of mean 1) away from a single one, else normal.
+
+    The normal ones are Box's and Muller's (A note on the generation of random normal deviates, 1958).
+
+    Args:
+        ops: the arrays' library.
+        draws: int32 [N, *shape, words]; `real_words` says how many.
+        low: float [*shape].
+        high: likewise.
+        dtype: a real one. float16 and bfloat16 are rounded from float32.
+
+    Returns:
+        [N, *shape] of the dtype, never outside of the bounds.
+    """
+    work = "float64" if dtype == "float64" else "float32"
+    u = [_fraction(ops, draws[..., i], work) for i in range(real_words(low, high, dtype))]
+    part = u[0] if dtype != "float64" else u[0] + ops.cast(draws[..., 1] >> 10, work) * 2.0**-52
+    bottom, top = np.isfinite(low), np.isfinite(high)
+    bounds = [ops.table(np.where(np.isfinite(x), x, 0.0), work, draws) for x in (low, high)]
+    # Weighed rather than scaled by the width, which may be more than the dtype has.
+    value = bounds[0] * (1 - part) + bounds[1] * part
+    if not (bottom & top).all():
+        away = -ops.log(1 - u[0])
+        normal = (2 * away) ** 0.5 * ops.cos(u[1] * (2 * math.pi))
+        flags = [ops.table(np.asarray(flag), "bool", draws) for flag in (bottom, top)]
+        one = ops.where(flags[0], bounds[0] + away, ops.where(flags[1], bounds[1] - away, normal))
+        value = ops.where(flags[0] & flags[1], value, one)
+    value = clamped(ops, value, ops.table(low, work, draws), ops.table(high, work, draws))
+    return value if work == dtype else ops.cast(value, dtype)
+
+
+def clamped(ops: SpecOps, x: Array, low: Array, high: Array) -> Array:
+    """Numbers brought between bounds."""
+    x = ops.where(x >= low, x, low)
+    return ops.where(x <= high, x, high)
+
+
+def _fraction(ops: SpecOps, word: Array, dtype: str) -> Array:
+    """A word as a multiple of 2^-24 or 2^-31 in [0, 1)."""
+    if dtype == "float64":
+        return ops.cast(word, dtype) * 2.0**-BITS
+    return ops.cast(word >> 7, dtype) * 2.0**-24

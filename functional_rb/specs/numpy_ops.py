@@ -1,0 +1,71 @@
+"""`SpecOps` on NumPy, for values on the host: what environments give and take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Vector = np.ndarray[Any, Any]
+
+
+def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> Vector:
+    """Zeros."""
+    return np.zeros(tuple(shape), dtype)
+
+
+def table(values: Vector, dtype: str, like: Vector) -> Vector:
+    """Numbers known beforehand."""
+    return np.asarray(values, dtype)
+
+
+def cast(x: Vector, dtype: str) -> Vector:
+    """Convert values."""
+    return x.astype(dtype)
+
+
+def bitcast(x: Vector, dtype: str) -> Vector:
+    """Read the same bytes as another dtype."""
+    return np.ascontiguousarray(x).view(dtype)
+
+
+def take(x: Vector, index: Vector) -> Vector:
+    """`x[index]`."""
+    return x[index]
+
+
+def where(condition: Vector, x: Vector, y: Vector) -> Vector:
+    """Choose element by element."""
+    return np.where(condition, x, y)
+
+
+def concat(arrays: Sequence[Vector], axis: int) -> Vector:
+    """Join along an axis."""
+    return np.concatenate(arrays, axis)
+
+
+def mul_wide(a: Vector, b: Vector) -> tuple[Vector, Vector]:
+    """The 62-bit product."""
+    product = a.astype(np.int64) * b
+    return (product >> 31).astype(np.int32), (product & 0x7FFFFFFF).astype(np.int32)
+
+
+def all_rows(x: Vector) -> Vector:
+    """Whether all of each row are true."""
+    return np.asarray(x.all(1))
+
+
+def argmax(x: Vector) -> Vector:
+    """Position of the first largest along the last axis."""
+    return np.argmax(x, -1).astype(np.int32)
+
+
+def log(x: Vector) -> Vector:
+    """Natural logarithm."""
+    return np.log(x)
+
+
+def cos(x: Vector) -> Vector:
+    """Cosine."""
+    return np.cos(x)

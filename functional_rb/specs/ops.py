@@ -1,0 +1,62 @@
+"""The array operations that specs draw, test and project values with: few enough that NumPy has them too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from functional_rb.ops import Array
+
+
+class SpecOps(Protocol):
+    """A part of `functional_rb.ops.Ops`, and what only specs need. Arrays also understand Python's operators."""
+
+    def zeros(self, shape: Sequence[int], dtype: str, device: Any = None) -> Array:
+        """Zeros."""
+        ...
+
+    def table(self, values: np.ndarray[Any, Any], dtype: str, like: Array) -> Array:
+        """Numbers known beforehand, as an array on the device of `like`; bfloat16 comes as float32."""
+        ...
+
+    def cast(self, x: Array, dtype: str) -> Array:
+        """Convert values; floats go to integers by dropping the fraction."""
+        ...
+
+    def bitcast(self, x: Array, dtype: str) -> Array:
+        """Read the same bytes as another dtype; the last axis grows or shrinks with the item size."""
+        ...
+
+    def take(self, x: Array, index: Array) -> Array:
+        """`x[index]` along the first axis; every index is in bounds."""
+        ...
+
+    def where(self, condition: Array, x: Array, y: Array) -> Array:
+        """`x` where the condition holds, `y` elsewhere."""
+        ...
+
+    def concat(self, arrays: Sequence[Array], axis: int) -> Array:
+        """Arrays joined along an axis."""
+        ...
+
+    def mul_wide(self, a: Array, b: Array) -> tuple[Array, Array]:
+        """The 62-bit product of int32 that are not negative, as `high * 2^31 + low`."""
+        ...
+
+    def all_rows(self, x: Array) -> Array:
+        """Whether all of each row bool [n, m] are true, bool [n]."""
+        ...
+
+    def argmax(self, x: Array) -> Array:
+        """The position int32 of the first largest number along the last axis."""
+        ...
+
+    def log(self, x: Array) -> Array:
+        """Natural logarithms of floats."""
+        ...
+
+    def cos(self, x: Array) -> Array:
+        """Cosines of floats."""
+        ...

@@ -1,0 +1,147 @@
+"""Values of specs, over a backend's operations: the leaves of a nest flat, the batch axes as one.
+
+What a single kind of spec does is in its class; here they are taken together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from functional_rb import nest
+from functional_rb.nest import Structure
+from functional_rb.ops import Array
+from functional_rb.specs import ArraySpec, NonTensor, Varying, freeze
+from functional_rb.specs.ops import SpecOps
+from functional_rb.specs.walk import is_unit
+
+Unit = ArraySpec | NonTensor | Varying
+"""What is dealt with as a whole: an array, an object, or parts that belong together."""
+
+
+def is_leaf(spec: Any) -> bool:
+    """Whether a spec is of one array or object."""
+    return isinstance(spec, (ArraySpec, NonTensor))
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A unit in a nest of specs.
+
+    Attributes:
+        spec: of the unit.
+        name: its path, as errors show it.
+        structure: the outline of its leaves.
+        first: the position of the first of them among those of the nest.
+        count: how many they are.
+    """
+
+    spec: Any
+    name: str
+    structure: Structure
+    first: int
+    count: int
+
+    def gather(self, leaves: Sequence[Array]) -> Any:
+        """Its value, from the leaves of the nest."""
+        own = leaves[self.first : self.first + self.count]
+        return nest.unflatten(self.structure, own, _as_dict)
+
+    def scatter(self, value: Any) -> list[Array]:
+        """The leaves of its value."""
+        return nest.flatten_as(self.structure, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outline:
+    """A nest of specs taken apart: hashable, so that what is compiled for it is compiled once.
+
+    Attributes:
+        structure: of the leaves: what is stored.
+        leaves: `ArraySpec`s and `NonTensor`s, in its order.
+        names: their paths, as errors show them.
+        members: the units.
+        shape_of_units: the outline down to the units, as environments have them.
+    """
+
+    structure: Structure
+    leaves: tuple[Any, ...]
+    names: tuple[str, ...]
+    members: tuple[Member, ...]
+    shape_of_units: Structure
+
+    @classmethod
+    def of(cls, spec: Any, who: str) -> Outline:
+        """Of a spec, or a nest of specs.
+
+        Raises:
+            TypeError: if a leaf is no spec, naming it.
+        """
+        frozen = freeze(spec)
+        leaves, structure = nest.flatten(frozen, is_leaf)
+        for path, leaf in zip(structure.paths, leaves, strict=True):
+            if not is_leaf(leaf):
+                raise TypeError(
+                    f"{who}: leaf {nest.show(path)!r}: expected a spec such as frb.Unbounded(shape), "
+                    f"got {type(leaf).__name__}; frb.spec_of(example) derives specs from arrays"
+                )
+        units, outer = nest.flatten(frozen, is_unit)
+        members = []
+        first = 0
+        for unit, path in zip(units, outer.paths, strict=True):
+            own, inner = nest.flatten(unit, is_leaf)
+            members.append(Member(unit, nest.show(path), inner, first, len(own)))
+            first += len(own)
+        names = tuple(nest.show(path) for path in structure.paths)
+        return cls(structure, tuple(leaves), names, tuple(members), outer)
+
+    @property
+    def arrays(self) -> tuple[int, ...]:
+        """The positions of the leaves that are arrays."""
+        return tuple(k for k, leaf in enumerate(self.leaves) if isinstance(leaf, ArraySpec))
+
+    @property
+    def words(self) -> int:
+        """Random words of 31 bits that one value takes."""
+        return sum(member.spec.words for member in self.in_arrays())
+
+    def in_arrays(self) -> Iterator[Member]:
+        """The units that are of arrays alone."""
+        return (member for member in self.members if not isinstance(member.spec, NonTensor))
+
+
+def draw(ops: SpecOps, outline: Outline, words: Array) -> dict[int, Array]:
+    """A value for each row of int32 [N, words]: arrays [N, *shape] by position among the leaves."""
+    drawn: dict[int, Array] = {}
+    start = 0
+    for member in outline.in_arrays():
+        end = start + member.spec.words
+        _put(drawn, member, member.spec.draw(ops, words[:, start:end]))
+        start = end
+    return drawn
+
+
+def inside(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> list[Array]:
+    """Whether values lie in the domain of each unit that is of arrays, bool [N] each."""
+    return [member.spec.inside(ops, member.gather(leaves)) for member in outline.in_arrays()]
+
+
+def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int, Array]:
+    """The nearest values of the domain, by position among the leaves."""
+    return _mapped(outline, leaves, lambda unit, value: unit.nearest(ops, value))
+
+
+def _mapped(outline: Outline, leaves: Sequence[Array], function: Callable[[Any, Any], Any]) -> dict[int, Array]:
+    made: dict[int, Array] = {}
+    for member in outline.in_arrays():
+        _put(made, member, function(member.spec, member.gather(leaves)))
+    return made
+
+
+def _put(made: dict[int, Array], member: Member, value: Any) -> None:
+    made.update(enumerate(member.scatter(value), member.first))
+
+
+def _as_dict(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+    return parts

@@ -1,0 +1,53 @@
+"""`functional_rb.spec_api.SpecBackend` on JAX: compiled once for a spec and the batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from functional_rb import values
+from functional_rb.values import Outline
+from jax_backend import ops as ops
+from jax_backend import twins
+from jax_backend.execute import build_mapping as build_mapping
+from jax_backend.execute import check_key
+from jax_backend.execute import convert as convert
+from jax_backend.execute import inside as inside
+from jax_backend.execute import unsupported as unsupported
+
+
+@functools.partial(jax.jit, static_argnames=("outline", "n", "kernels"), inline=True)
+def _draw(outline: Outline, key: jax.Array, n: int, kernels: bool) -> dict[int, jax.Array]:
+    return values.draw(ops, outline, twins.draws(key, n, outline.words, kernels))
+
+
+def draw(outline: Outline, key: jax.Array, n: int, device: Any) -> dict[int, jax.Array]:
+    """Values [n, *shape] by position."""
+    check_key(key)
+    drawn = _draw(outline, key, n, twins.HAVE_KERNELS)
+    return drawn if device is None else jax.device_put(drawn, device)
+
+
+@functools.partial(jax.jit, static_argnames="outline", inline=True)
+def nearest(outline: Outline, leaves: Sequence[jax.Array]) -> dict[int, jax.Array]:
+    """The nearest values."""
+    return values.nearest(ops, outline, leaves)
+
+
+def is_traced(leaf: Any) -> bool:
+    """Whether it is a tracer."""
+    return isinstance(leaf, jax.core.Tracer)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether it is JAX's."""
+    return isinstance(leaf, jax.Array)
+
+
+def to_numpy(array: jax.Array) -> np.ndarray[Any, Any]:
+    """A copy on the host."""
+    return np.asarray(array)

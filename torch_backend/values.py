@@ -1,0 +1,46 @@
+"""`functional_rb.spec_api.SpecBackend` on torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from functional_rb import values
+from functional_rb.values import Outline
+from torch_backend import ops as ops
+from torch_backend import random
+from torch_backend.execute import build_mapping as build_mapping
+from torch_backend.execute import convert as convert
+from torch_backend.execute import inside as inside
+from torch_backend.execute import unsupported as unsupported
+
+
+def draw(outline: Outline, key: torch.Tensor, n: int, device: Any) -> dict[int, torch.Tensor]:
+    """Values [n, *shape] by position."""
+    random.check_key(key)
+    key = key if device is None else key.to(device)
+    return values.draw(ops, outline, random.draws(key, n, outline.words))
+
+
+def nearest(outline: Outline, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """The nearest values."""
+    return values.nearest(ops, outline, leaves)
+
+
+def is_traced(leaf: Any) -> bool:
+    """Whether torch.compile is at work, or `torch.func.vmap`."""
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(leaf)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether it is torch's."""
+    return isinstance(leaf, torch.Tensor)
+
+
+def to_numpy(array: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The same memory where it is the host's; bfloat16, which NumPy lacks, as float32."""
+    array = array.detach().cpu()
+    return array.float().numpy() if array.dtype == torch.bfloat16 else array.numpy()
