@@ -7,7 +7,16 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 from functional_rb import ted
 from functional_rb.buffer_spec import BufferSpec, spec_of
 from functional_rb.compact import Compact
-from functional_rb.convert import from_dm_env, from_gymnasium, from_json, to_dm_env, to_gymnasium, to_json
+from functional_rb.convert import (
+    from_dm_env,
+    from_gymnasium,
+    from_json,
+    from_torchrl,
+    to_dm_env,
+    to_gymnasium,
+    to_json,
+    to_torchrl,
+)
 from functional_rb.samplers import (
     Fifo,
     Lifo,
@@ -91,6 +100,7 @@ __all__ = [
     "from_dm_env",
     "from_gymnasium",
     "from_json",
+    "from_torchrl",
     "has_exclusive_keys",
     "has_stacked",
     "her",
@@ -101,4 +111,5 @@ __all__ = [
     "to_dm_env",
     "to_gymnasium",
     "to_json",
+    "to_torchrl",
 ]
