@@ -7,13 +7,11 @@ from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, tensorclass
 
 import functional_rb as frb
-import torch_backend as rb
 from tests import grammar
 from tests.grammar import FLOATS, INTEGERS, Data
 
