@@ -82,9 +82,10 @@ class Outline:
         leaves, structure = nest.flatten(frozen, is_leaf)
         for path, leaf in zip(structure.paths, leaves, strict=True):
             if not is_leaf(leaf):
+                got = f"the class {leaf.__name__}" if isinstance(leaf, type) else type(leaf).__name__
                 raise TypeError(
-                    f"{who}: leaf {nest.show(path)!r}: expected a spec such as frb.Unbounded(shape), "
-                    f"got {type(leaf).__name__}; frb.spec_of(example) derives specs from arrays"
+                    f"{who}: leaf {nest.show(path)!r}: expected a spec such as frb.Unbounded(shape), got {got}; "
+                    f"frb.spec_of(example) derives specs from arrays"
                 )
         units, outer = nest.flatten(frozen, is_unit)
         members = []

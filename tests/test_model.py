@@ -278,7 +278,7 @@ class Histories(RuleBasedStateMachine):
 
     def beginning_at(self, backend: Backend, state: Any, serial: int) -> Any:
         """As after so many items, because numbers start again from 0 below 2^31."""
-        counters = backend.array(np.array([serial, 0, 0, 0, 0], np.int32))
+        counters = backend.array(np.array([serial, 0, 0, 0, 0, 0], np.int32))
         if backend.library == "jax":
             return dataclasses.replace(state, counters=counters)
         # A clone, as NumPy's memory is not aligned as JAX wants it to be.

@@ -118,8 +118,8 @@ class NStep(Transform):
             )
         if terminated.dtype != "bool" or math.prod(terminated.shape) != 1:
             raise ValueError(
-                f"n_step: leaf {spec.names[positions.terminated]!r}: expected one bool an item, got {terminated}; "
-                f"name another leaf by terminated_key=..."
+                f"n_step: leaf {spec.names[positions.terminated]!r}: expected one bool an item, got {terminated.dtype} "
+                f"of shape {terminated.shape}; name another leaf by terminated_key=..."
             )
 
     def _positions(self, spec: BufferSpec) -> Positions:
