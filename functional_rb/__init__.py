@@ -52,6 +52,7 @@ from functional_rb.specs import (
     stack,
 )
 from functional_rb.state import Crop, MaskedSample, Sample, SliceSample, State
+from functional_rb.ted.items import item_from_env
 from functional_rb.transforms import her, n_step
 from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
 
@@ -104,6 +105,7 @@ __all__ = [
     "has_exclusive_keys",
     "has_stacked",
     "her",
+    "item_from_env",
     "n_step",
     "spec_of",
     "stack",

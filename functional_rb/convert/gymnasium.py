@@ -65,7 +65,13 @@ def from_gymnasium(
         >>> from_gymnasium(space, narrow=True)
         Composite({'grip': Categorical(3), 'pose': Bounded(-1.0, 1.0, (2,))})
     """
-    return _FromSpaces(imported("gymnasium", FROM, "gymnasium").spaces, narrow, max_length, max_edges).spec(space, ())
+    return spec_of_space(space, narrow, max_length, max_edges, FROM, ())
+
+
+def spec_of_space(space: Any, narrow: bool, max_length: int | None, max_edges: int | None, who: str, path: Path) -> Any:
+    """`from_gymnasium` for one who has the space at some path."""
+    spaces = imported("gymnasium", who, "gymnasium").spaces
+    return _FromSpaces(spaces, narrow, max_length, max_edges, who).spec(space, path)
 
 
 def to_gymnasium(spec: Any) -> Any:
@@ -96,8 +102,8 @@ def to_gymnasium(spec: Any) -> Any:
 class _FromSpaces:
     """Reads spaces; `spaces` is Gymnasium's module."""
 
-    def __init__(self, spaces: Any, narrow: bool, max_length: int | None, max_edges: int | None) -> None:
-        self.narrow, self.max_length, self.max_edges = narrow, max_length, max_edges
+    def __init__(self, spaces: Any, narrow: bool, max_length: int | None, max_edges: int | None, who: str) -> None:
+        self.narrow, self.max_length, self.max_edges, self.who = narrow, max_length, max_edges, who
         self.readers = (
             (spaces.Box, self._box),
             (spaces.Discrete, self._discrete),
@@ -114,12 +120,12 @@ class _FromSpaces:
     def spec(self, space: Any, path: Path) -> Any:
         for kind, read in self.readers:
             if isinstance(space, kind):
-                with at(FROM, path):
+                with at(self.who, path):
                     return read(space, path)
         known = ", ".join(kind.__name__ for kind, _ in self.readers)
         raise TypeError(
-            f"{FROM}: {shown(path)}: expected a space of Gymnasium ({known}), got {space!r:.80}; wrap the environment "
-            f"so that it has one"
+            f"{self.who}: {shown(path)}: expected a space of Gymnasium ({known}), got {space!r:.80}; "
+            f"wrap the environment so that it has one"
         )
 
     def _box(self, space: Any, path: Path) -> Any:
