@@ -16,7 +16,7 @@ from functional_rb.nest import Key, Structure
 from functional_rb.ring import Ring
 from functional_rb.samplers import Sampler, Uniform
 from functional_rb.samplers.base import SamplerBase
-from functional_rb.specs import ArraySpec, Binary, Composite, Unbounded, freeze
+from functional_rb.specs import ArraySpec, Binary, Composite, NonTensor, Unbounded, freeze
 from functional_rb.trajectories import Marks
 from functional_rb.transforms.base import Transform, check_transforms
 from functional_rb.values import Outline
@@ -32,7 +32,8 @@ class BufferSpec:
     """What a buffer holds and how it is written and sampled: frozen and hashable, without any array.
 
     Attributes:
-        item: a nest (dicts, tuples, NamedTuples, dataclasses) of `ArraySpec`s; dicts become `Composite`s.
+        item: a nest (dicts, tuples, NamedTuples, dataclasses) of `ArraySpec`s, and on torch of `NonTensor`s; dicts
+            become `Composite`s.
         capacity: how many items fit, 1 to 2^31 - 1.
         sampler: how items are drawn.
         writer: where new ones go; by default what the sampler needs, `RoundRobin()` for most.
@@ -43,6 +44,7 @@ class BufferSpec:
         transforms: what happens between what is added and what is sampled: `n_step`, `her`; one may stand alone.
         outline, structure, leaves, names, layout: derived: the item taken apart, its containers, its specs in order,
             their paths as errors show them, and where they lie in storage.
+        objects: derived: the positions of the leaves that are Python objects.
         frames: derived: the leaves that are stored as shared frames, if any are.
         ring, kept, counter_names: derived: the lanes' rings, and what sampler, writer and the rest keep.
         columns, stored: derived: the specs of what is stored beside each item, and which of leaves and columns lie in
@@ -73,7 +75,7 @@ class BufferSpec:
 
     outline: Outline = dataclasses.field(init=False, repr=False)
     structure: Structure = dataclasses.field(init=False, repr=False)
-    leaves: tuple[ArraySpec, ...] = dataclasses.field(init=False, repr=False)
+    leaves: tuple[ArraySpec | NonTensor, ...] = dataclasses.field(init=False, repr=False)
     names: tuple[str, ...] = dataclasses.field(init=False, repr=False)
     layout: Layout = dataclasses.field(init=False, repr=False)
     ring: Ring = dataclasses.field(init=False, repr=False)
@@ -81,6 +83,7 @@ class BufferSpec:
     counter_names: tuple[tuple[str, int], ...] = dataclasses.field(init=False, repr=False)
     columns: dict[str, ArraySpec] = dataclasses.field(init=False, repr=False)
     stored: tuple[int, ...] = dataclasses.field(init=False, repr=False)
+    objects: tuple[int, ...] = dataclasses.field(init=False, repr=False)
     frames: Chain | None = dataclasses.field(init=False, repr=False)
     marks: Marks | None = dataclasses.field(init=False, repr=False)
     plain: bool = dataclasses.field(init=False, repr=False)
@@ -163,7 +166,7 @@ class BufferSpec:
         """Lay out the leaves, and what transforms store beside them."""
         columns = {name: spec for transform in self.transforms for name, spec in transform.columns(self).items()}
         paths = [*self.structure.paths, *(("transforms", name) for name in columns)]
-        specs = [*self.leaves, *columns.values()]
+        specs: list[ArraySpec | NonTensor] = [*self.leaves, *columns.values()]
         elsewhere = frozenset() if self.frames is None else self.frames.leaves
         stored = tuple(k for k in range(len(specs)) if k not in elsewhere)
         plan = layout.plan(tuple((paths[k], specs[k].shape, specs[k].dtype) for k in stored))
@@ -178,6 +181,7 @@ class BufferSpec:
             "structure": outline.structure,
             "leaves": outline.leaves,
             "names": outline.names,
+            "objects": tuple(k for k, leaf in enumerate(outline.leaves) if isinstance(leaf, NonTensor)),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)

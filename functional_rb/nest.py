@@ -134,8 +134,8 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
         return Structure(kind, type(nest), names), [getattr(nest, name) for name in names]
     if isinstance(nest, Mapping):
         foreign = None if type(nest) is dict or not hasattr(nest, "batch_size") else type(nest)
-        # Iterating over a TensorDict goes along its batch, not its keys.
-        return Structure("mapping", foreign, tuple(nest.keys())), [nest[key] for key in nest.keys()]  # noqa: SIM118
+        # Iterating over a TensorDict goes along its batch, not its keys, and its brackets take NonTensorData apart.
+        return Structure("mapping", foreign, tuple(nest.keys())), [nest.get(key) for key in nest.keys()]  # noqa: SIM118
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
         return Structure("namedtuple", type(nest), nest._fields), list(nest)
     if isinstance(nest, (tuple, list)):

@@ -18,11 +18,14 @@ from torch_backend.execute import inside as inside
 from torch_backend.execute import unsupported as unsupported
 
 
-def draw(outline: Outline, key: torch.Tensor, n: int, device: Any) -> dict[int, torch.Tensor]:
+def draw(
+    outline: Outline, key: torch.Tensor, n: int, device: Any, mask: torch.Tensor | None
+) -> dict[int, torch.Tensor]:
     """Values [n, *shape] by position."""
     random.check_key(key)
     key = key if device is None else key.to(device)
-    return values.draw(ops, outline, random.draws(key, n, outline.words))
+    mask = mask if mask is None else mask.to(key.device)
+    return values.draw(ops, outline, random.draws(key, n, values.words(outline, mask is not None)), mask)
 
 
 def nearest(outline: Outline, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:

@@ -240,12 +240,21 @@ class Bounded(ArraySpec):
 class Binary(ArraySpec):
     """Truth values: `bool` unless another dtype holds them as 0 and 1.
 
+    Raises:
+        TypeError: for a complex dtype.
+
     Example:
         >>> Binary(()).dtype
         'bool'
     """
 
     dtype: str = "bool"
+
+    def __post_init__(self) -> None:
+        """Check the dtype too."""
+        super().__post_init__()
+        if dtypes.kind_of(self.dtype) == "complex":
+            raise TypeError(f"Binary: expected bool, or a dtype of integers or real numbers, got {self.dtype}")
 
     @property
     def domain(self) -> Domain:
