@@ -55,11 +55,11 @@ class ArraySpec(Spec):
     def changed(self, k: int, change: Change) -> Any:
         """The same of other elements: what is said of each goes where it goes."""
         shape = change(np.broadcast_to(np.int8(0), self.shape)).shape
-        changes: dict[str, Any] = {"shape": shape}
+        told: dict[str, Any] = {name: getattr(self, name) for name in self.arguments} | {"shape": shape}
         for name in self.tables:
-            if isinstance(getattr(self, name), tuple):
-                changes[name] = change(self.table(name))
-        return dataclasses.replace(self, **changes)
+            if isinstance(told[name], tuple):
+                told[name] = change(self.table(name))
+        return type(self)(**told)
 
     def table(self, name: str) -> np.ndarray[Any, Any]:
         """What is said of each element, as a NumPy array of the shape."""

@@ -236,7 +236,7 @@ def members(nest: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
     elif isinstance(nest, tuple | list):
         for key, part in zip(getattr(nest, "_fields", range(len(nest))), nest, strict=True):
             yield from members(part, (*path, key))
-    elif dataclasses.is_dataclass(nest):
+    elif dataclasses.is_dataclass(nest) and not isinstance(nest, type):
         for field in dataclasses.fields(nest):
             yield from members(getattr(nest, field.name), (*path, field.name))
     else:

@@ -287,6 +287,15 @@ class Categorical(_Numbers):
         """From the first to the last, those that the mask forbids included."""
         return Domain(self.start, self.start + self.n - 1, True)
 
+    def to_one_hot(self, dtype: object = "bool") -> OneHot:
+        """The spec of the same choices as vectors with a one; their numbers count from `start` on.
+
+        Example:
+            >>> Categorical(3, mask=[True, False, True], shape=(2,)).to_one_hot()
+            OneHot(3, (True, False, True), (2, 3))
+        """
+        return OneHot(self.n, self.mask, (*self.shape, self.n), dtype)
+
     @property
     def counts(self) -> tuple[int, ...]:
         """One choice."""
@@ -340,6 +349,15 @@ class OneHot(_Vectors):
     def counts(self) -> tuple[int, ...]:
         """One choice."""
         return (self.n,)
+
+    def to_categorical(self, dtype: object = "int32", start: int = 0) -> Categorical:
+        """The spec of the same choices as numbers.
+
+        Example:
+            >>> OneHot(3, shape=(2, 3)).to_categorical()
+            Categorical(3, shape=(2,))
+        """
+        return Categorical(self.n, self.mask, self.axes, dtype, start)
 
     def defaults(self) -> dict[str, Any]:
         """All choices, one vector of bools."""
@@ -422,6 +440,23 @@ class MultiCategorical(_Numbers):
         """The shape without the last axis."""
         return self.shape[:-1]
 
+    def to_one_hot(self, dtype: object = "bool") -> MultiOneHot:
+        """The spec of the same choices as vectors with a one; their numbers count from `start` on.
+
+        Raises:
+            ValueError: if the numbers of choices are not the same in all rows.
+
+        Example:
+            >>> MultiCategorical([3, 5]).to_one_hot()
+            MultiOneHot((3, 5))
+        """
+        if np.ndim(self.nvec) > 1:
+            raise ValueError(
+                f"MultiCategorical.to_one_hot: expected the same numbers of choices in all rows, got nvec "
+                f"{self.nvec!r}; use a part of an item for each row"
+            )
+        return MultiOneHot(self.counts, self.mask, (*self.shape[:-1], sum(self.counts)), dtype)
+
     def changed(self, k: int, change: Change) -> Any:
         """Each element takes its number of choices with it; one alone is `Categorical`."""
         probe = change(np.broadcast_to(np.int8(0), self.shape))
@@ -502,6 +537,15 @@ class MultiOneHot(_Vectors):
     def counts(self) -> tuple[int, ...]:
         """All of them lie in a row."""
         return self.nvec
+
+    def to_categorical(self, dtype: object = "int32", start: Any = 0) -> MultiCategorical:
+        """The spec of the same choices as numbers.
+
+        Example:
+            >>> MultiOneHot([3, 5]).to_categorical()
+            MultiCategorical((3, 5))
+        """
+        return MultiCategorical(self.nvec, self.mask, (*self.axes, len(self.nvec)), dtype, start)
 
     def defaults(self) -> dict[str, Any]:
         """All choices, one vector of bools."""
