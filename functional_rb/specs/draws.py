@@ -48,6 +48,8 @@ def whole(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], counts: np.ndar
         # n * u / 2^31 of a power of two; 2^31 itself has no int32, and takes the word as it is.
         shifts = np.frompyfunc(lambda n: BITS + 1 - int(n).bit_length(), 1, 1)(counts)
         digits = [u[0] >> ops.table(np.asarray(shifts, np.int32), "int32", draws)]
+    elif words == 2:
+        digits = [ops.scale(u[0], u[1], limbs[0])]
     else:
         digits = _scaled(ops, u, limbs)
     return numbered(ops, digits, low, dtype)
@@ -71,7 +73,7 @@ def below(ops: SpecOps, draws: Array, counts: Array) -> Array:
         draws: int32 [..., 2], uniform in [0, 2^31).
         counts: int32 [...], from 1 on.
     """
-    return _scaled(ops, [draws[..., 0], draws[..., 1]], [counts])[0]
+    return ops.scale(draws[..., 0], draws[..., 1], counts)
 
 
 def _sum(digits: Sequence[Array], shifts: Sequence[int]) -> Array:
@@ -138,22 +140,20 @@ def real(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], high: np.ndarray
     part = u[0] if dtype != "float64" else u[0] + ops.cast(draws[..., 1] >> 10, work) * 2.0**-52
     bottom, top = np.isfinite(low), np.isfinite(high)
     bounds = [ops.table(np.where(np.isfinite(x), x, 0.0), work, draws) for x in (low, high)]
-    # Weighed rather than scaled by the width, which may be more than the dtype has.
-    value = bounds[0] * (1 - part) + bounds[1] * part
+    with np.errstate(over="ignore"):
+        width = np.where(bottom & top, np.subtract(high, low, dtype=work), 0)
+    if np.isfinite(width).all():
+        value = part * ops.table(np.asarray(width, work), work, draws) + bounds[0]
+    else:  # the width is more than the dtype has
+        value = bounds[0] * (1 - part) + bounds[1] * part
     if not (bottom & top).all():
         away = -ops.log(1 - u[0])
         normal = (2 * away) ** 0.5 * ops.cos(u[1] * (2 * math.pi))
         flags = [ops.table(np.asarray(flag), "bool", draws) for flag in (bottom, top)]
         one = ops.where(flags[0], bounds[0] + away, ops.where(flags[1], bounds[1] - away, normal))
         value = ops.where(flags[0] & flags[1], value, one)
-    value = clamped(ops, value, ops.table(low, work, draws), ops.table(high, work, draws))
+    value = ops.clamp(value, ops.table(low, work, draws), ops.table(high, work, draws))
     return value if work == dtype else ops.cast(value, dtype)
-
-
-def clamped(ops: SpecOps, x: Array, low: Array, high: Array) -> Array:
-    """Numbers brought between bounds."""
-    x = ops.where(x >= low, x, low)
-    return ops.where(x <= high, x, high)
 
 
 def _fraction(ops: SpecOps, word: Array, dtype: str) -> Array:

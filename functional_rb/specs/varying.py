@@ -166,7 +166,7 @@ class Sequence(Varying):
 
     def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
         """The length clamped and each element projected; zeros behind the length."""
-        length = _clamped(ops, x["length"], 0, self.max_length)
+        length = ops.clamp(x["length"], 0, self.max_length)
         return {
             "elements": _nearest_padded(ops, self.element, x["elements"], length, self.max_length),
             "length": length,
@@ -299,11 +299,11 @@ class Graph(Varying):
 
     def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
         """The numbers and the edges' ends clamped, nodes and edges projected; zeros behind the numbers."""
-        n_nodes = _clamped(ops, x["n_nodes"], 1, self.max_nodes)
+        n_nodes = ops.clamp(x["n_nodes"], 1, self.max_nodes)
         made = {"nodes": _nearest_padded(ops, self.node, x["nodes"], n_nodes, self.max_nodes), "n_nodes": n_nodes}
         if self.edge is not None:
-            n_edges, links = _clamped(ops, x["n_edges"], 0, self.max_edges), x["edge_links"]
-            links = draws.clamped(ops, links, links * 0, n_nodes[..., None, None] - 1 + links * 0)
+            n_edges, links = ops.clamp(x["n_edges"], 0, self.max_edges), x["edge_links"]
+            links = ops.clamp(links, 0, n_nodes[..., None, None] - 1)
             real = _real(ops, n_edges, self.max_edges)
             made |= {
                 "edges": _nearest_padded(ops, self.edge, x["edges"], n_edges, self.max_edges),
@@ -427,7 +427,7 @@ class OneOf(Varying):
 
     def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
         """The choice clamped and its value projected; zeros for the other options."""
-        choice = _clamped(ops, x["choice"], 0, len(self.options) - 1)
+        choice = ops.clamp(x["choice"], 0, len(self.options) - 1)
         options = []
         for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
             near = _in_rows(lambda flat, option=option: rows.nearest(ops, option, flat), option, value, choice.shape)
@@ -552,10 +552,6 @@ def _all_last(ops: SpecOps, found: Array, size: int) -> Array:
 
 def _all(ops: SpecOps, found: Array, many: int) -> Array:
     return ops.all_rows(found.reshape(found.shape[0], many))
-
-
-def _clamped(ops: SpecOps, x: Array, low: int, high: int) -> Array:
-    return draws.clamped(ops, x, x * 0 + low, x * 0 + high)
 
 
 def _lengths(
