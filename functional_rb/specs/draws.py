@@ -137,22 +137,57 @@ def real(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], high: np.ndarray
     """
     work = "float64" if dtype == "float64" else "float32"
     u = [_fraction(ops, draws[..., i], work) for i in range(real_words(low, high, dtype))]
-    part = u[0] if dtype != "float64" else u[0] + ops.cast(draws[..., 1] >> 10, work) * 2.0**-52
-    bottom, top = np.isfinite(low), np.isfinite(high)
-    bounds = [ops.table(np.where(np.isfinite(x), x, 0.0), work, draws) for x in (low, high)]
+    below, above = np.isfinite(low), np.isfinite(high)
+    low, high = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (low, high))
+    if (below & above).all():
+        fine = u[0] if dtype != "float64" else u[0] + ops.cast(draws[..., 1] >> 10, work) * 2.0**-52
+        value = _between(ops, fine, low, high, work)
+    elif not (below | above).any():
+        return _as(ops, _normal(ops, u), work, dtype)
+    else:
+        value = _mixed(ops, u, low, high, below, above, work)
+    return _as(ops, value, work, dtype)
+
+
+def _between(ops: SpecOps, u: Array, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], work: str) -> Array:
+    """Uniform between finite bounds."""
+    bottom, top = (ops.table(bound.astype(work), work, u) for bound in (low, high))
     with np.errstate(over="ignore"):
-        width = np.where(bottom & top, np.subtract(high, low, dtype=work), 0)
+        width = np.subtract(high, low, dtype=work)
     if np.isfinite(width).all():
-        value = part * ops.table(np.asarray(width, work), work, draws) + bounds[0]
-    else:  # the width is more than the dtype has
-        value = bounds[0] * (1 - part) + bounds[1] * part
-    if not (bottom & top).all():
-        away = -ops.log(1 - u[0])
-        normal = (2 * away) ** 0.5 * ops.cos(u[1] * (2 * math.pi))
-        flags = [ops.table(np.asarray(flag), "bool", draws) for flag in (bottom, top)]
-        one = ops.where(flags[0], bounds[0] + away, ops.where(flags[1], bounds[1] - away, normal))
-        value = ops.where(flags[0] & flags[1], value, one)
-    value = ops.clamp(value, ops.table(low, work, draws), ops.table(high, work, draws))
+        return ops.clamp(u * ops.table(np.asarray(width), work, u) + bottom, bottom, top)
+    # Weighed, as the width is more than the dtype has.
+    return ops.clamp(bottom * (1 - u) + top * u, bottom, top)
+
+
+def _mixed(
+    ops: SpecOps,
+    u: Sequence[Array],
+    low: np.ndarray[Any, Any],
+    high: np.ndarray[Any, Any],
+    below: np.ndarray[Any, Any],
+    above: np.ndarray[Any, Any],
+    work: str,
+) -> Array:
+    """Elements some of which lack a bound (0 stands there): `below` and `above` tell which have which."""
+    bottom, top = (ops.table(np.asarray(bound, work), work, u[0]) for bound in (low, high))
+    away = -ops.log(1 - u[0])
+    value = _normal(ops, u)
+    for chosen, drawn in (
+        (below & ~above, bottom + away),
+        (above & ~below, top - away),
+        (below & above, _between(ops, u[0], low, high, work)),
+    ):
+        if chosen.any():
+            value = ops.where(ops.table(np.asarray(chosen), "bool", u[0]), drawn, value)
+    return value
+
+
+def _normal(ops: SpecOps, u: Sequence[Array]) -> Array:
+    return (-2 * ops.log(1 - u[0])) ** 0.5 * ops.cos(u[1] * (2 * math.pi))
+
+
+def _as(ops: SpecOps, value: Array, work: str, dtype: str) -> Array:
     return value if work == dtype else ops.cast(value, dtype)
 
 
