@@ -16,6 +16,7 @@ from functional_rb.samplers import Drawn
 from functional_rb.samplers.passes import PASSES
 from functional_rb.specs import ArraySpec
 from functional_rb.state import AnySample, Crop, MaskedSample, Sample, SliceSample, State
+from functional_rb.values import Outline
 from functional_rb.writers import REFUSED
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,6 +63,14 @@ class Backend(Protocol):
 
     def known(self, state: State, mask: Array | None) -> tuple[Any, Any] | None:
         """The state's counters and a mask as NumPy arrays, None while tracing."""
+        ...
+
+    def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
+        """Whether leaves [B, *shape] lie in the domain of each unit, bool [B]."""
+        ...
+
+    def count_invalid(self, state: State, outside: Array) -> State:
+        """The same state, in which the items that bool [B] marks are counted as invalid."""
         ...
 
     def sample(self, state: State, key: Array, batch: int, beta: Any) -> tuple[State, list[Array], Drawn]:
@@ -111,13 +120,14 @@ def documented_by(core: Callable[..., Any]) -> Callable[[F], F]:
     return attach
 
 
-def init(backend: Backend, spec: BufferSpec, device: Any = None, items: Any = None) -> State:
+def init(backend: Backend, spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
     """Make a buffer.
 
     Args:
         spec: what it holds.
         device: where its arrays live; the backend's default if None.
         items: what it holds at first, a batch as for `add`; how an `Immutable` buffer is filled.
+        validate: whether these are checked to lie in the domains of their specs, as by `add`.
 
     Returns:
         A state of size 0, or one that holds the items.
@@ -126,7 +136,7 @@ def init(backend: Backend, spec: BufferSpec, device: Any = None, items: Any = No
         TypeError: if `spec` is no `BufferSpec`, or the backend lacks a dtype of it, naming the leaf.
         ValueError: if an `Immutable` buffer gets no items, or more than fit, or compact storage (`frb.Compact`) has no
             room for the observations of all of them; if a `Reservoir` gets some, as there is no
-            key to draw by.
+            key to draw by; with `validate`, for an item outside of its spec.
 
     Example:
         >>> state = rb.init(frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4))
@@ -145,12 +155,22 @@ def init(backend: Backend, spec: BufferSpec, device: Any = None, items: Any = No
     checks.may_start_filled(spec)
     batch = checks.batch(spec, items, backend.convert, None, None)
     checks.fits_at_first(spec, batch.size)
-    state = backend.add(state, batch.leaves, batch.size, None, None, None)
+    mask, outside = _validated(backend, state, batch.leaves, None) if validate else (None, None)
+    state = backend.add(state, batch.leaves, batch.size, mask, None, None)
+    state = state if outside is None else backend.count_invalid(state, outside)
     checks.holds_all(spec, batch.size, backend.known(state, None))
     return state
 
 
-def add(backend: Backend, state: State, items: Any, mask: Any = None, priorities: Any = None, key: Any = None) -> State:
+def add(
+    backend: Backend,
+    state: State,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: Any = None,
+    validate: bool = False,
+) -> State:
     """Write items; where they go, and what they replace, is the writer's to say: by default the oldest are replaced.
 
     Args:
@@ -164,6 +184,9 @@ def add(backend: Backend, state: State, items: Any, mask: Any = None, priorities
             `Prioritized.new_priority` says. A bad one (NaN, infinite, negative) is counted in `rejected(state)`, and
             its item gets the default.
         key: randomness, from `key(seed)` or `split`, for a writer that draws (`Reservoir`).
+        validate: whether items are checked to lie in the domains of their specs, beyond shape and dtype: between
+            bounds, allowed choices, no NaN. One that does not is an error, before anything is written; while tracing
+            it is left out as if it were not marked, and counted in `invalid(state)`.
 
     Returns:
         The new state. The given one still reads as it did.
@@ -172,7 +195,8 @@ def add(backend: Backend, state: State, items: Any, mask: Any = None, priorities
         TypeError: for a leaf of another dtype or kind, naming it.
         ValueError: for a missing leaf, another structure, or a shape that does not fit, naming the leaf; for items
             that a full `StopWhenFull` buffer has no room for, where that is known (while tracing they are
-            refused and counted in `refused(state)`); for any write to an `Immutable` one; for a missing key.
+            refused and counted in `refused(state)`); for any write to an `Immutable` one; for a missing key; with
+            `validate`, for an item outside of its spec, naming leaf and row.
 
     Example:
         >>> state = rb.init(frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4))
@@ -181,13 +205,22 @@ def add(backend: Backend, state: State, items: Any, mask: Any = None, priorities
         >>> int(rb.size(state)), rb.items(state)["reward"].tolist()
         (4, [0.0, 1.0, 2.0, 7.0])
     """
-    return backend.add(state, *check_add(backend, state, items, mask, priorities, key))
+    *given, outside = check_add(backend, state, items, mask, priorities, key, validate)
+    state = backend.add(state, *given)
+    return state if outside is None else backend.count_invalid(state, outside)
 
 
 def check_add(
-    backend: Backend, state: State, items: Any, mask: Any, priorities: Any, key: Any, function: str = "add"
-) -> tuple[list[Array], int, Array | None, Array | None, Any]:
-    """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], and the key."""
+    backend: Backend,
+    state: State,
+    items: Any,
+    mask: Any,
+    priorities: Any,
+    key: Any,
+    validate: bool,
+    function: str = "add",
+) -> tuple[list[Array], int, Array | None, Array | None, Any, Array | None]:
+    """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], the key, and who is invalid."""
     backend.check_state(state, function)
     spec = state.spec
     if mask is not None:
@@ -195,13 +228,40 @@ def check_add(
     if priorities is not None:
         priorities = backend.as_vector(priorities, "priorities")
     batch = checks.batch(spec, items, backend.convert, mask, priorities)
+    outside = None
+    if validate:
+        mask, outside = _validated(backend, state, batch.leaves, batch.mask)
+        batch = batch._replace(mask=mask)
     if not spec.plain or not spec.writer.overwrites:
         checks.check_writable(spec)
         checks.check_timely(spec, batch.priorities)
         checks.check_writer_key(spec, key)
         if not spec.writer.overwrites:
-            checks.check_room(spec, batch.size, backend.known(state, mask))
-    return batch.leaves, batch.size, batch.mask, batch.priorities, key
+            checks.check_room(spec, batch.size, backend.known(state, batch.mask))
+    return batch.leaves, batch.size, batch.mask, batch.priorities, key, outside
+
+
+def _validated(
+    backend: Backend, state: State, leaves: Sequence[Array], mask: Array | None
+) -> tuple[Array | None, Array | None]:
+    """Which rows are written, and which of those marked lie outside of their specs, bool [B]; None if none can.
+
+    Raises:
+        ValueError: for a marked row outside of its spec, where that is known, naming leaf and row.
+    """
+    outline = state.spec.outline
+    found = backend.inside(outline, leaves)
+    if not found:
+        return mask, None
+    valid = found[0]
+    for one in found[1:]:
+        valid = valid & one
+    outside = ~valid if mask is None else ~valid & mask
+    known = backend.known(state, outside)
+    if known is not None:
+        checks.check_valid(outline, leaves, [~one for one in found], known[1])
+        return mask, None
+    return valid if mask is None else valid & mask, outside
 
 
 def sample(
@@ -415,6 +475,12 @@ def stale(backend: Backend, state: State) -> Array:
     """How many handles of overwritten items `update` has dropped, an int32 scalar."""
     backend.check_state(state, "stale")
     return state.counters[..., counters.STALE]
+
+
+def invalid(backend: Backend, state: State) -> Array:
+    """How many items outside of their specs `add(validate=True)` has left out while tracing, an int32 scalar."""
+    backend.check_state(state, "invalid")
+    return state.counters[..., counters.INVALID]
 
 
 def refused(backend: Backend, state: State) -> Array:

@@ -17,6 +17,7 @@ from functional_rb.frames import CURSOR
 from functional_rb.samplers.passes import PASSES
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State
+from functional_rb.values import Outline
 from functional_rb.writers import Immutable
 
 Convert = Callable[[Any, Any, str], Any]
@@ -422,6 +423,30 @@ def check_room(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> No
             f"add: the buffer is full: {int((wanted + 0 * room)[lane])} items do not fit into the room for "
             f"{int(room[lane])}{where}; sample from the queue first, or add fewer (nothing was written)"
         )
+
+
+def check_valid(outline: Outline, leaves: Sequence[Any], outside: Sequence[Any], rows: Any) -> None:
+    """Refuse items outside of their specs.
+
+    Args:
+        outline: of the item.
+        leaves: arrays [B, *shape].
+        outside: of each unit that is of arrays, bool [B].
+        rows: which rows count, bool [B] in NumPy.
+
+    Raises:
+        ValueError: for the first of them, naming its leaf.
+    """
+    if not rows.any():
+        return
+    row = int(rows.argmax())
+    for member, bad in zip(outline.in_arrays(), outside, strict=True):
+        if bool(bad[row]):
+            value = member.gather([leaf[row] for leaf in leaves])
+            raise ValueError(
+                f"leaf {member.name!r}: row {row} lies outside of {member.spec!r:.200}, got {value!s:.200}; "
+                f"correct it (rb.project(spec, items) would), or leave it out by a mask (nothing was written)"
+            )
 
 
 def scalar_leaf(leaf: Any, expected: ArraySpec, name: str) -> None:

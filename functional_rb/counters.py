@@ -6,13 +6,13 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from functional_rb.ops import Array, Ops
-from functional_rb.ring import Ends
+from functional_rb.ring import Ends, saturating_add
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
 
-CURSOR, SIZE, REJECTED, STALE, PEAK = range(5)
-BASE = 5
+CURSOR, SIZE, REJECTED, STALE, PEAK, INVALID = range(6)
+BASE = 6
 """How many numbers every state has; those of lanes, samplers and writers follow."""
 
 
@@ -25,6 +25,7 @@ class Counters:
         rejected: bad priorities refused so far, int32 scalar (stays at 2^31 - 1, as the others do).
         stale: handles of overwritten items given to `update` so far.
         peak: the bits of the largest float32 priority ever stored, after alpha.
+        invalid: items outside of their specs that `add(validate=True)` masked out so far.
         more: what the sampler and the writer count, by name, int32 [n] each.
     """
 
@@ -32,6 +33,7 @@ class Counters:
     rejected: Array
     stale: Array
     peak: Array
+    invalid: Array
     more: dict[str, Array]
 
     def replace(self, **fields: Any) -> Counters:
@@ -61,7 +63,7 @@ def read(spec: BufferSpec, vector: Array) -> Counters:
     for name, length in spec.counter_names:
         more[name] = vector[start : start + length]
         start += length
-    return Counters(ends, vector[REJECTED], vector[STALE], vector[PEAK], more)
+    return Counters(ends, vector[REJECTED], vector[STALE], vector[PEAK], vector[INVALID], more)
 
 
 def write(ops: Ops, spec: BufferSpec, counters: Counters) -> Array:
@@ -69,11 +71,17 @@ def write(ops: Ops, spec: BufferSpec, counters: Counters) -> Array:
     ends = counters.ends
     size = total(ops, ends.sizes)
     cursor = ends.cursors[0] if spec.ring.lanes == 1 else ops.full_like(size, 0)
-    pieces = [ops.stack([cursor, size, counters.rejected, counters.stale, counters.peak])]
+    pieces = [ops.stack([cursor, size, counters.rejected, counters.stale, counters.peak, counters.invalid])]
     if spec.ring.lanes > 1:
         pieces += [ends.cursors, ends.sizes]
     pieces += [counters.more[name] for name, _ in spec.counter_names]
     return pieces[0] if len(pieces) == 1 else ops.concat(pieces, 0)
+
+
+def with_invalid(ops: Ops, vector: Array, outside: Array) -> Array:
+    """A vector with the items counted that bool [B] marks."""
+    counted = saturating_add(ops, vector[INVALID : INVALID + 1], ops.count(outside))
+    return ops.concat([vector[:INVALID], counted, vector[INVALID + 1 :]], 0)
 
 
 def length(spec: BufferSpec) -> int:

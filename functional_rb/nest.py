@@ -27,12 +27,14 @@ class Structure:
         type: the class to build where the kind alone does not say; None for a dict, tuple, list or leaf.
         keys: names, field names or positions, in the order given.
         children: the outlines under those keys.
+        batch_shape: of a `Composite`, the leading axes that its leaves share, behind those that come with a batch.
     """
 
     kind: Literal["leaf", "mapping", "sequence", "namedtuple", "dataclass"]
     type: type | None = None
     keys: tuple[str | int, ...] = ()
     children: tuple[Structure, ...] = ()
+    batch_shape: tuple[int, ...] = ()
     flat: bool = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -122,7 +124,7 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
     if isinstance(nest, Varying):
         nest = nest.parts
     if isinstance(nest, Composite):
-        return Structure("mapping", nest._container, tuple(nest)), list(nest.values())
+        return Structure("mapping", nest._container, tuple(nest), (), nest.batch_shape), list(nest.values())
     if isinstance(nest, Stacked):
         return Structure("sequence", tuple, tuple(range(len(nest.members)))), list(nest.members)
     # Asked before mappings: chex's dataclasses are those too.
@@ -254,7 +256,8 @@ def _build(
         return next(remaining)
     parts = [_build(child, remaining, build_mapping, batch_shape) for child in outline.children]
     if outline.kind == "mapping":
-        return build_mapping(outline.type, dict(zip(map(str, outline.keys), parts, strict=True)), batch_shape)
+        named = dict(zip(map(str, outline.keys), parts, strict=True))
+        return build_mapping(outline.type, named, (*batch_shape, *outline.batch_shape))
     assert outline.type is not None
     if outline.kind == "sequence":
         return outline.type(parts)

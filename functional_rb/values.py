@@ -82,9 +82,10 @@ class Outline:
         leaves, structure = nest.flatten(frozen, is_leaf)
         for path, leaf in zip(structure.paths, leaves, strict=True):
             if not is_leaf(leaf):
+                got = f"the class {leaf.__name__}" if isinstance(leaf, type) else type(leaf).__name__
                 raise TypeError(
-                    f"{who}: leaf {nest.show(path)!r}: expected a spec such as frb.Unbounded(shape), "
-                    f"got {type(leaf).__name__}; frb.spec_of(example) derives specs from arrays"
+                    f"{who}: leaf {nest.show(path)!r}: expected a spec such as frb.Unbounded(shape), got {got}; "
+                    f"frb.spec_of(example) derives specs from arrays"
                 )
         units, outer = nest.flatten(frozen, is_unit)
         members = []
@@ -111,8 +112,18 @@ class Outline:
         return (member for member in self.members if not isinstance(member.spec, NonTensor))
 
 
-def draw(ops: SpecOps, outline: Outline, words: Array) -> dict[int, Array]:
-    """A value for each row of int32 [N, words]: arrays [N, *shape] by position among the leaves."""
+def words(outline: Outline, masked: bool) -> int:
+    """Random words that `draw` takes for a value, without and with a mask."""
+    return outline.members[0].spec.words_among if masked else outline.words
+
+
+def draw(ops: SpecOps, outline: Outline, words: Array, mask: Array | None = None) -> dict[int, Array]:
+    """A value for each row of int32 [N, words]: arrays [N, *shape] by position among the leaves.
+
+    A mask bool [N, *axes, n] says of a single `Categorical` or `OneHot` what it may be.
+    """
+    if mask is not None:
+        return {0: outline.members[0].spec.draw_among(ops, words, mask)}
     drawn: dict[int, Array] = {}
     start = 0
     for member in outline.in_arrays():

@@ -10,6 +10,7 @@ from jax_backend.functions import (
     epochs,
     get,
     init,
+    invalid,
     is_live,
     items,
     key,
@@ -26,6 +27,7 @@ from jax_backend.functions import (
     update,
     zeros,
 )
+from jax_backend.shapes import shape_dtype_struct
 
 __all__ = [
     "add",
@@ -37,6 +39,7 @@ __all__ = [
     "from_dlpack",
     "get",
     "init",
+    "invalid",
     "is_live",
     "items",
     "key",
@@ -47,6 +50,7 @@ __all__ = [
     "refused",
     "rejected",
     "sample",
+    "shape_dtype_struct",
     "size",
     "split",
     "stale",

@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import buffer, checks, counters, crop, layout
+from functional_rb import buffer, checks, counters, crop, layout, values
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.dtypes import ITEMSIZE
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State
+from functional_rb.values import Outline
 from jax_backend import ops, twins
 
 jax.tree_util.register_dataclass(State, data_fields=("rows", "wide", "tree", "counters", "kept"), meta_fields=("spec",))
@@ -195,6 +196,17 @@ def known(state: State, mask: jax.Array | None) -> tuple[Any, Any] | None:
     if any(isinstance(x, jax.core.Tracer) for x in (state.counters, mask)):
         return None
     return np.asarray(state.counters), None if mask is None else np.asarray(mask)
+
+
+@functools.partial(jax.jit, static_argnames="outline", inline=True)
+def inside(outline: Outline, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+    """Whether values lie in the domain of each unit."""
+    return values.inside(ops, outline, leaves)
+
+
+def count_invalid(state: State, outside: jax.Array) -> State:
+    """The same state, with what was left out counted."""
+    return dataclasses.replace(state, counters=counters.with_invalid(ops, state.counters, outside))
 
 
 @functools.partial(jax.jit, static_argnames="kernels", inline=True)

@@ -24,13 +24,20 @@ def split(key: jax.Array, n: int = 2) -> jax.Array:
 
 
 @api.documented_by(api.init)
-def init(spec: BufferSpec, device: Any = None, items: Any = None) -> State:
-    return api.init(execute, spec, device, items)
+def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
+    return api.init(execute, spec, device, items, validate)
 
 
 @api.documented_by(api.add)
-def add(state: State, items: Any, mask: Any = None, priorities: Any = None, key: jax.Array | None = None) -> State:
-    return api.add(execute, state, items, mask, priorities, key)
+def add(
+    state: State,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: jax.Array | None = None,
+    validate: bool = False,
+) -> State:
+    return api.add(execute, state, items, mask, priorities, key, validate)
 
 
 @api.documented_by(api.sample)
@@ -85,6 +92,12 @@ def stale(state: State) -> jax.Array:
     return count
 
 
+@api.documented_by(api.invalid)
+def invalid(state: State) -> jax.Array:
+    count: jax.Array = api.invalid(execute, state)
+    return count
+
+
 @api.documented_by(api.refused)
 def refused(state: State) -> jax.Array:
     count: jax.Array = api.refused(execute, state)
@@ -110,8 +123,8 @@ def random_crop(items: Any, key: jax.Array, length: int, lengths: Any = None) ->
 
 
 @api.documented_by(spec_api.rand)
-def rand(spec: Any, key: jax.Array, batch: Any = (), device: Any = None) -> Any:
-    return spec_api.rand(values, spec, key, batch, device)
+def rand(spec: Any, key: jax.Array, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
+    return spec_api.rand(values, spec, key, batch, device, mask)
 
 
 @api.documented_by(spec_api.zeros)

@@ -16,25 +16,21 @@ from jax_backend import twins
 from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.execute import check_key
 from jax_backend.execute import convert as convert
+from jax_backend.execute import inside as inside
 from jax_backend.execute import unsupported as unsupported
 
 
 @functools.partial(jax.jit, static_argnames=("outline", "n", "kernels"), inline=True)
-def _draw(outline: Outline, key: jax.Array, n: int, kernels: bool) -> dict[int, jax.Array]:
-    return values.draw(ops, outline, twins.draws(key, n, outline.words, kernels))
+def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None, kernels: bool) -> dict[int, jax.Array]:
+    words = twins.draws(key, n, values.words(outline, mask is not None), kernels)
+    return values.draw(ops, outline, words, mask)
 
 
-def draw(outline: Outline, key: jax.Array, n: int, device: Any) -> dict[int, jax.Array]:
+def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array | None) -> dict[int, jax.Array]:
     """Values [n, *shape] by position."""
     check_key(key)
-    drawn = _draw(outline, key, n, twins.HAVE_KERNELS)
+    drawn = _draw(outline, key, n, mask, twins.HAVE_KERNELS)
     return drawn if device is None else jax.device_put(drawn, device)
-
-
-@functools.partial(jax.jit, static_argnames="outline", inline=True)
-def inside(outline: Outline, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-    """Whether values lie in the domain of each unit."""
-    return values.inside(ops, outline, leaves)
 
 
 @functools.partial(jax.jit, static_argnames="outline", inline=True)

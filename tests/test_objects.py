@@ -51,17 +51,15 @@ def variant(request: pytest.FixtureRequest) -> Any:
         yield made
 
 
+def sweep_always(patch: pytest.MonkeyPatch) -> None:
+    """Whatever is in a table, its limit is below."""
+    patch.setattr(objects, "SLACK", -(10**9))
+
+
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every write sweeps."""
-    monkeypatch.setattr(objects, "SLACK", -(10**9))
-    made = objects.Table.__init__
-
-    def impatient(table: objects.Table, spec: frb.BufferSpec) -> None:
-        made(table, spec)
-        table._limit = 0
-
-    monkeypatch.setattr(objects.Table, "__init__", impatient)
+    sweep_always(monkeypatch)
 
 
 def spec_of(capacity: int = 4, **more: Any) -> frb.BufferSpec:
@@ -175,26 +173,15 @@ def test_objects_go_where_their_items_go(variant: Backend, name: str) -> None:
         assert got.shape == ids.shape
         assert all(note is notes[k] for k, note in zip(ids.reshape(-1), got.reshape(-1), strict=True))
 
-    if isinstance(spec.writer, frb.Immutable):
-        state = rb.init(spec, items=rows(1, 12))
-    else:
-        state = variant.init(spec)
-    first = 50
-    for number in range(6):
-        if not isinstance(spec.writer, (frb.Immutable, frb.StopWhenFull)) or number < 5:
-            if not isinstance(spec.writer, frb.Immutable) and "queue" not in name or number < 2:
-                key = rb.key(number) if isinstance(spec.writer, frb.Reservoir) else None
-                if not isinstance(spec.writer, frb.Immutable):
-                    steps = members.BATCH // lanes
-                    mask = (
-                        None
-                        if number % 2
-                        else np.arange(steps * lanes).reshape(-1, lanes)[:, :: 1 if spec.lanes else 1] % 4 != 1
-                    )
-                    if mask is not None and not spec.lanes:
-                        mask = mask[:, 0]
-                    state = variant.add(state, rows(first, steps), mask, None, key)
-                    first += steps * lanes
+    fixed = isinstance(spec.writer, frb.Immutable)
+    state = rb.init(spec, items=rows(1, 12)) if fixed else variant.init(spec)
+    per_add = members.BATCH // lanes
+    for number in range(5):
+        first = 50 + number * members.BATCH
+        if not fixed and (number < 2 or "queue" not in name):
+            mask = np.arange(members.BATCH).reshape((per_add, lanes) if spec.lanes else -1) % 4 != number
+            key = rb.key(number) if isinstance(spec.writer, frb.Reservoir) else None
+            state = variant.add(state, rows(first, per_add), mask, None, key)
         stored = rb.items(state)
         check(stored["id"], stored["note"])
         if bool(rb.can_sample(state, members.BATCH)):
@@ -235,7 +222,6 @@ def test_n_step_takes_what_follows_from_the_last_step(variant: Backend, swept: N
     far = 0
     for k in range(12):
         state = variant.add(state, steps(1 + 5 * k, 5, notes))
-        gc.collect()
         state, sample = variant.sample(state, rb.key(k), 16)
         items = sample.items
         far += int((items["next_obs"] - items["obs"] > 1).sum())
@@ -356,7 +342,7 @@ class Slots:
 def test_every_state_reads_its_own_objects(name: str, actions: list[tuple[str, int]]) -> None:
     """Against lists, with every table swept at every write, and with states of all ages alive."""
     with pytest.MonkeyPatch.context() as patch, backends.make(name):
-        swept.__wrapped__(patch)  # type: ignore[attr-defined]
+        sweep_always(patch)
         fresh = iter(range(10**6))
         alive = [(rb.init(spec_of()), Slots([None] * 4, 0))]
         for action, number in actions:

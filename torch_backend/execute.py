@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from functional_rb import buffer, checks, crop, frames
+from functional_rb import buffer, checks, crop, frames, values
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.counters import with_invalid
 from functional_rb.draft import Arrays, Draft
 from functional_rb.objects import gather, is_array, is_non_tensor
 from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State as CoreState
+from functional_rb.values import Outline
 from torch_backend import ops, random
 from torch_backend.memory import Memory, Saved, SavedSlots, Version
 from torch_backend.objects import Table
@@ -263,6 +265,18 @@ def write(
             draws = random.draws(key.to(memory.rows.device), spec.rows(batch), spec.writer.words)
         primitives, arrays = _primitives(memory, saved), _arrays(memory, counters)
         return _written(memory, buffer.add(primitives, arrays, spec, leaves, batch, mask, priorities, draws))
+
+
+def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Whether values lie in the domain of each unit."""
+    with torch.no_grad():
+        return values.inside(ops, outline, leaves)
+
+
+def count_invalid(state: CoreState, outside: torch.Tensor) -> State:
+    """The same state, with what was left out counted."""
+    state = _torch_state(state, "add")
+    return State(state._version, with_invalid(ops, state._counters, outside), state.spec)
 
 
 def tidy(version: Version) -> None:

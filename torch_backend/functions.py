@@ -14,13 +14,20 @@ from torch_backend import execute, values
 
 
 @api.documented_by(api.init)
-def init(spec: BufferSpec, device: Any = None, items: Any = None) -> State:
-    return api.init(execute, spec, device, items)
+def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
+    return api.init(execute, spec, device, items, validate)
 
 
 @api.documented_by(api.add)
-def add(state: State, items: Any, mask: Any = None, priorities: Any = None, key: torch.Tensor | None = None) -> State:
-    return api.add(execute, state, items, mask, priorities, key)
+def add(
+    state: State,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: torch.Tensor | None = None,
+    validate: bool = False,
+) -> State:
+    return api.add(execute, state, items, mask, priorities, key, validate)
 
 
 @api.documented_by(api.sample)
@@ -75,6 +82,12 @@ def stale(state: State) -> torch.Tensor:
     return count
 
 
+@api.documented_by(api.invalid)
+def invalid(state: State) -> torch.Tensor:
+    count: torch.Tensor = api.invalid(execute, state)
+    return count
+
+
 @api.documented_by(api.refused)
 def refused(state: State) -> torch.Tensor:
     count: torch.Tensor = api.refused(execute, state)
@@ -100,8 +113,8 @@ def random_crop(items: Any, key: torch.Tensor, length: int, lengths: Any = None)
 
 
 @api.documented_by(spec_api.rand)
-def rand(spec: Any, key: torch.Tensor, batch: Any = (), device: Any = None) -> Any:
-    return spec_api.rand(values, spec, key, batch, device)
+def rand(spec: Any, key: torch.Tensor, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
+    return spec_api.rand(values, spec, key, batch, device, mask)
 
 
 @api.documented_by(spec_api.zeros)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from functional_rb import api
+from functional_rb.counters import with_invalid
 from functional_rb.state import AnySample
-from torch_backend import execute, random
+from torch_backend import execute, ops, random
 from torch_backend.memory import Memory, Version, forget_dead, take_back
 from torch_backend.recorder import Log
 from torch_backend.state import State, readable
@@ -40,7 +41,14 @@ def own_(state: State) -> State:
     return _followed_by(state, _owner(state), state._counters)
 
 
-def add_(state: State, items: Any, mask: Any = None, priorities: Any = None, key: torch.Tensor | None = None) -> State:
+def add_(
+    state: State,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: torch.Tensor | None = None,
+    validate: bool = False,
+) -> State:
     """`add`, in place.
 
     Args:
@@ -49,6 +57,7 @@ def add_(state: State, items: Any, mask: Any = None, priorities: Any = None, key
         mask: likewise.
         priorities: likewise.
         key: likewise.
+        validate: likewise.
 
     Returns:
         The new state.
@@ -59,13 +68,16 @@ def add_(state: State, items: Any, mask: Any = None, priorities: Any = None, key
         >>> int(rb.size(state))
         1
     """
-    leaves, size, mask, priorities, key = api.check_add(execute, state, items, mask, priorities, key, "add_")
+    given = api.check_add(execute, state, items, mask, priorities, key, validate, "add_")
+    leaves, size, mask, priorities, key, outside = given
     counters = state._counters
     leaves, mask, priorities = execute.place_add(state.spec, counters.device, leaves, size, mask, priorities, key)
     version, memory = _take_over(state, "add_")
     if size:
         write = execute.write_objects if state.spec.objects else execute.write
         counters = write(state.spec, memory, counters, leaves, size, mask, priorities, key)
+    if outside is not None:
+        counters = with_invalid(ops, counters, outside)
     return _followed_by(state, version, counters)
 
 

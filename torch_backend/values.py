@@ -14,20 +14,18 @@ from torch_backend import ops as ops
 from torch_backend import random
 from torch_backend.execute import build_mapping as build_mapping
 from torch_backend.execute import convert as convert
+from torch_backend.execute import inside as inside
 from torch_backend.execute import unsupported as unsupported
 
 
-def draw(outline: Outline, key: torch.Tensor, n: int, device: Any) -> dict[int, torch.Tensor]:
+def draw(
+    outline: Outline, key: torch.Tensor, n: int, device: Any, mask: torch.Tensor | None
+) -> dict[int, torch.Tensor]:
     """Values [n, *shape] by position."""
     random.check_key(key)
     key = key if device is None else key.to(device)
-    return values.draw(ops, outline, random.draws(key, n, outline.words))
-
-
-def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Whether values lie in the domain of each unit."""
-    with torch.no_grad():
-        return values.inside(ops, outline, leaves)
+    mask = mask if mask is None else mask.to(key.device)
+    return values.draw(ops, outline, random.draws(key, n, values.words(outline, mask is not None)), mask)
 
 
 def nearest(outline: Outline, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:

@@ -4,7 +4,7 @@ Arguments that recur:
     plan: see `plan.encode`.
     storage: int64 [1 + wide], addresses of the rows and of the wide arrays.
     tree: float32 [rows * FANOUT], empty for a sampler without one.
-    counters: int32 [5], see `ring.Counters`; always read from one vector and written to another.
+    counters: int32 [6], see `ring.Counters`; always read from one vector and written to another.
     leaves: int64 [leaves], addresses of contiguous arrays [B, *shape]; 0 for one that is not given.
 """
 
@@ -48,7 +48,7 @@ from functional_rb.sum_tree import FANOUT
 
 INT32_MAX = np.int64(2**31 - 1)
 LEAST_CHANCE = np.float32(samplers.LEAST_CHANCE)
-CURSOR, SIZE, REJECTED, STALE, PEAK = 0, 1, 2, 3, 4
+CURSOR, SIZE, REJECTED, STALE, PEAK, INVALID = 0, 1, 2, 3, 4, 5
 SPARSE = 2
 """A level is swept by marking its nodes if it has at most so many for each that changed below, else node by node."""
 SCRATCH_BYTES = 65536
@@ -314,6 +314,7 @@ def add(
     new_counters[REJECTED] = min(np.int64(counters[REJECTED]) + rejected, INT32_MAX)
     new_counters[STALE] = counters[STALE]
     new_counters[PEAK] = peak
+    new_counters[INVALID] = counters[INVALID]
     return written
 
 
@@ -416,6 +417,7 @@ def update(
     new_counters[REJECTED] = min(np.int64(counters[REJECTED]) + rejected, INT32_MAX)
     new_counters[STALE] = min(np.int64(counters[STALE]) + stale, INT32_MAX)
     new_counters[PEAK] = peak
+    new_counters[INVALID] = counters[INVALID]
     return live
 
 

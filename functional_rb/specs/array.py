@@ -55,11 +55,11 @@ class ArraySpec(Spec):
     def changed(self, k: int, change: Change) -> Any:
         """The same of other elements: what is said of each goes where it goes."""
         shape = change(np.broadcast_to(np.int8(0), self.shape)).shape
-        changes: dict[str, Any] = {"shape": shape}
+        told: dict[str, Any] = {name: getattr(self, name) for name in self.arguments} | {"shape": shape}
         for name in self.tables:
-            if isinstance(getattr(self, name), tuple):
-                changes[name] = change(self.table(name))
-        return dataclasses.replace(self, **changes)
+            if isinstance(told[name], tuple):
+                told[name] = change(self.table(name))
+        return type(self)(**told)
 
     def table(self, name: str) -> np.ndarray[Any, Any]:
         """What is said of each element, as a NumPy array of the shape."""
@@ -240,12 +240,21 @@ class Bounded(ArraySpec):
 class Binary(ArraySpec):
     """Truth values: `bool` unless another dtype holds them as 0 and 1.
 
+    Raises:
+        TypeError: for a complex dtype.
+
     Example:
         >>> Binary(()).dtype
         'bool'
     """
 
     dtype: str = "bool"
+
+    def __post_init__(self) -> None:
+        """Check the dtype too."""
+        super().__post_init__()
+        if dtypes.kind_of(self.dtype) == "complex":
+            raise TypeError(f"Binary: expected bool, or a dtype of integers or real numbers, got {self.dtype}")
 
     @property
     def domain(self) -> Domain:

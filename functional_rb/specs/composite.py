@@ -26,7 +26,7 @@ class Composite(Mapping[str, Any], Spec):
         **named: further parts.
 
     Raises:
-        TypeError: if a name is not a string, or a part is no spec.
+        TypeError: if a name is not a string.
         ValueError: if a part's shape does not begin with the batch axes, naming it.
 
     Example:
@@ -54,13 +54,8 @@ class Composite(Mapping[str, Any], Spec):
             if not isinstance(name, str):
                 raise TypeError(f"Composite: expected names that are strings, got {name!r}")
         object.__setattr__(self, "_parts", {k: freeze(v, self._batch_shape) for k, v in merged.items()})
-        for path, leaf in members(self._parts):
-            axes, k = axes_of(leaf), len(self._batch_shape)
-            if axes[:k] != self._batch_shape:
-                raise ValueError(
-                    f"Composite: part {'/'.join(map(str, path))!r}: expected axes that begin with the batch_shape "
-                    f"{self._batch_shape}, got {axes}; write spec.expand({', '.join(map(str, self._batch_shape))}, ...)"
-                )
+        if self._batch_shape:
+            self._check_batch()
 
     _container: type | None
     _batch_shape: tuple[int, ...]
@@ -143,6 +138,16 @@ class Composite(Mapping[str, Any], Spec):
             return short
         lines = "".join("\n    " + part.replace("\n", "\n    ") + "," for part in parts)
         return f"{head}{{{lines}\n}}{', ' if batch else ''}{batch})"
+
+    def _check_batch(self) -> None:
+        shape = self._batch_shape
+        for path, leaf in members(self._parts):
+            # What is no spec is told by who uses it, with the whole path.
+            if isinstance(leaf, Spec) and leaf.axes[: len(shape)] != shape:
+                raise ValueError(
+                    f"Composite: part {'/'.join(map(str, path))!r}: expected axes that begin with the batch_shape "
+                    f"{shape}, got {leaf.axes}; write spec.expand({', '.join(map(str, shape))}, ...)"
+                )
 
     @property
     def parts(self) -> Mapping[str, Any]:
@@ -231,7 +236,7 @@ def members(nest: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
     elif isinstance(nest, tuple | list):
         for key, part in zip(getattr(nest, "_fields", range(len(nest))), nest, strict=True):
             yield from members(part, (*path, key))
-    elif dataclasses.is_dataclass(nest):
+    elif dataclasses.is_dataclass(nest) and not isinstance(nest, type):
         for field in dataclasses.fields(nest):
             yield from members(getattr(nest, field.name), (*path, field.name))
     else:
@@ -241,14 +246,3 @@ def members(nest: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
 def changed(nest: Any, k: int, change: Change) -> Any:
     """A change of the first k axes of every spec in a nest."""
     return map_members(nest, lambda leaf: leaf.changed(k, change))
-
-
-def axes_of(leaf: Any) -> tuple[int, ...]:
-    """The axes of a spec.
-
-    Raises:
-        TypeError: if it is none.
-    """
-    if not isinstance(leaf, Spec):
-        raise TypeError(f"expected a spec such as frb.Unbounded(shape), got {leaf!r:.80}")
-    return leaf.axes

@@ -50,12 +50,28 @@ def whole(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], counts: np.ndar
         digits = [u[0] >> ops.table(np.asarray(shifts, np.int32), "int32", draws)]
     else:
         digits = _scaled(ops, u, limbs)
+    return numbered(ops, digits, low, dtype)
+
+
+def numbered(ops: SpecOps, digits: Sequence[Array], low: np.ndarray[Any, Any], dtype: str) -> Array:
+    """Numbers by how far they lie behind low, object [*shape], told in base 2^31: int32 digits, the lowest first."""
     if ITEMSIZE[dtype] < 8:
-        value = _sum(digits, [0, BITS]) + ops.table(_wrapped(low, 32, np.int32), "int32", draws)
+        value = _sum(digits, [0, BITS]) + ops.table(_wrapped(low, 32, np.int32), "int32", digits[0])
         return ops.bitcast(value[..., None], dtype)[..., 0] if dtype == "uint32" else ops.cast(value, dtype)
     wide = [ops.cast(digit, "int64") for digit in digits]
-    value = _sum(wide, [0, BITS, 2 * BITS]) + ops.table(_wrapped(low, 64, np.int64), "int64", draws)
+    value = _sum(wide, [0, BITS, 2 * BITS]) + ops.table(_wrapped(low, 64, np.int64), "int64", digits[0])
     return ops.bitcast(value[..., None], dtype)[..., 0] if dtype == "uint64" else value
+
+
+def below(ops: SpecOps, draws: Array, counts: Array) -> Array:
+    """Whole numbers int32 [...], each of `0 ... counts - 1` equally likely, where the counts are arrays themselves.
+
+    Args:
+        ops: the arrays' library.
+        draws: int32 [..., 2], uniform in [0, 2^31).
+        counts: int32 [...], from 1 on.
+    """
+    return _scaled(ops, [draws[..., 0], draws[..., 1]], [counts])[0]
 
 
 def _sum(digits: Sequence[Array], shifts: Sequence[int]) -> Array:

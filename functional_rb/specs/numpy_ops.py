@@ -56,6 +56,11 @@ def all_rows(x: Vector) -> Vector:
     return np.asarray(x.all(1))
 
 
+def cumsum(x: Vector) -> Vector:
+    """Running sums along the last axis."""
+    return np.cumsum(x, -1, dtype=np.int32)
+
+
 def argmax(x: Vector) -> Vector:
     """Position of the first largest along the last axis."""
     return np.argmax(x, -1).astype(np.int32)

@@ -49,6 +49,10 @@ class SpecOps(Protocol):
         """Whether all of each row bool [n, m] are true, bool [n]."""
         ...
 
+    def cumsum(self, x: Array) -> Array:
+        """int32 running sums along the last axis."""
+        ...
+
     def argmax(self, x: Array) -> Array:
         """The position int32 of the first largest number along the last axis."""
         ...

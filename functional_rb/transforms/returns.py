@@ -120,8 +120,8 @@ class NStep(Transform):
             flag = spec.leaves[position]
             if flag.dtype != "bool" or math.prod(flag.shape) != 1:
                 raise ValueError(
-                    f"n_step: leaf {spec.names[position]!r}: expected one bool an item, got {flag}; "
-                    f"name another leaf by terminated_key=..."
+                    f"n_step: leaf {spec.names[position]!r}: expected one bool an item, got {flag.dtype} "
+                    f"of shape {flag.shape}; name another leaf by terminated_key=..."
                 )
 
     def _positions(self, spec: BufferSpec) -> Positions:

@@ -61,7 +61,7 @@ class MaxValue(ChoosingWriter):
         if leaf.dtype in ("bool", "complex64", "object") or leaf.dtype.endswith("64") or 0 in leaf.shape:
             raise ValueError(
                 f"MaxValue: leaf {self.rank_key!r}: expected real numbers of at most 32 bits to rank items by, "
-                f"got {leaf}; name another leaf"
+                f"got {leaf.dtype} of shape {leaf.shape}; name another leaf"
             )
 
     def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
