@@ -304,8 +304,7 @@ def crop(names: Sequence[str], arrays: Sequence[Any], length: Any, unsupported: 
         if dtype not in dtypes.ITEMSIZE and dtype != "object":
             got = dtype or type(array).__name__
             raise TypeError(
-                f"random_crop: leaf {name!r}: expected an array of numbers or of objects, got {got}; "
-                f"convert it, or leave it out"
+                f"random_crop: leaf {name!r}: expected an array of numbers, got {got}; convert it, or leave it out"
             )
         why = unsupported(dtype)
         if why is not None:

@@ -7,6 +7,7 @@ JAX sorts the keys of a dict and torch does not.
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -215,20 +216,18 @@ def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
     position = {path: i for i, path in enumerate(structure.paths)}
     inner = {(), *(path[:k] for path in position for k in range(len(path)))}
     found: dict[int, Any] = {}
-
-    def visit(value: Any, path: Path) -> None:
+    waiting: deque[tuple[Path, Any]] = deque([((), nest)])
+    while waiting:
+        path, value = waiting.popleft()
         if path in position:
             found[position[path]] = value
-            return
+            continue
         parts = parts_of(value)
         if parts is None or path not in inner:
             raise ValueError(
                 f"leaf {show(path)!r}: no such leaf in BufferSpec.item; expected some of {[show(p) for p in position]}"
             )
-        for key, part in zip(parts[0].keys, parts[1], strict=True):
-            visit(part, (*path, key))
-
-    visit(nest, ())
+        waiting.extend(((*path, key), part) for key, part in zip(parts[0].keys, parts[1], strict=True))
     return found
 
 
@@ -246,18 +245,20 @@ def unflatten(
         build_mapping: how the backend makes its mappings.
         batch_shape: leading axes that all the leaves share, which some mappings record.
     """
-    remaining = iter(leaves)
+    return _build(structure, iter(leaves), build_mapping, batch_shape)
 
-    def build(outline: Structure) -> Any:
-        if outline.kind == "leaf":
-            return next(remaining)
-        parts = [build(child) for child in outline.children]
-        if outline.kind == "mapping":
-            named = dict(zip(map(str, outline.keys), parts, strict=True))
-            return build_mapping(outline.type, named, (*batch_shape, *outline.batch_shape))
-        assert outline.type is not None
-        if outline.kind == "sequence":
-            return outline.type(parts)
-        return outline.type(**dict(zip(map(str, outline.keys), parts, strict=True)))
 
-    return build(structure)
+def _build(
+    outline: Structure, remaining: Iterator[Any], build_mapping: BuildMapping, batch_shape: tuple[int, ...]
+) -> Any:
+    """No closure: one that calls itself would keep the leaves until the next search for cycles."""
+    if outline.kind == "leaf":
+        return next(remaining)
+    parts = [_build(child, remaining, build_mapping, batch_shape) for child in outline.children]
+    if outline.kind == "mapping":
+        named = dict(zip(map(str, outline.keys), parts, strict=True))
+        return build_mapping(outline.type, named, (*batch_shape, *outline.batch_shape))
+    assert outline.type is not None
+    if outline.kind == "sequence":
+        return outline.type(parts)
+    return outline.type(**dict(zip(map(str, outline.keys), parts, strict=True)))
