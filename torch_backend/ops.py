@@ -157,8 +157,8 @@ def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 
 def table(values: np.ndarray[Any, Any], dtype: str, like: torch.Tensor) -> torch.Tensor:
-    """A constant; copied, as torch does not want what may not be written."""
-    return torch.from_numpy(np.array(values)).to(like.device, DTYPES[dtype])
+    """A constant; copied, as torch does not want what may not be written, and as what is traced takes no other."""
+    return torch.tensor(np.array(values), dtype=DTYPES[dtype], device=like.device)
 
 
 def argmax(x: torch.Tensor) -> torch.Tensor:
