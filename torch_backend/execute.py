@@ -21,6 +21,7 @@ from functional_rb.values import Outline
 from torch_backend import ops, random
 from torch_backend.memory import Memory, Saved, SavedSlots, Version
 from torch_backend.objects import Table
+from torch_backend.opaque import traceable
 from torch_backend.recorder import Log, Recorder
 from torch_backend.state import State, locked, readable
 
@@ -270,7 +271,7 @@ def write(
 def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Whether values lie in the domain of each unit."""
     with torch.no_grad():
-        return values.inside(ops, outline, leaves)
+        return values.inside(ops, traceable(outline), leaves)
 
 
 def count_invalid(state: CoreState, outside: torch.Tensor) -> State:

@@ -160,7 +160,7 @@ def table(values: np.ndarray[Any, Any], dtype: str, like: torch.Tensor) -> Any:
     """A constant; copied, as torch does not want what may not be written. A single one costs nothing as a number."""
     if values.ndim == 0 and dtype != "bool":
         return values.item()
-    return torch.from_numpy(np.array(values)).to(like.device, DTYPES[dtype])
+    return torch.tensor(np.array(values), dtype=DTYPES[dtype], device=like.device)
 
 
 def argmax(x: torch.Tensor) -> torch.Tensor:

@@ -26,15 +26,16 @@ class Varying(Spec):
 
     Attributes:
         batch_shape: leading axes, of each part.
+        parts: the arrays that a value is stored as.
     """
 
     __slots__ = ()
     batch_shape: tuple[int, ...]
+    parts: Composite
 
-    @property
     @abc.abstractmethod
-    def parts(self) -> Composite:
-        """The arrays that a value is stored as."""
+    def _parts(self) -> Composite:
+        """What `parts` is, made once: it is asked for at every look at a value."""
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -133,9 +134,9 @@ class Sequence(Varying):
         object.__setattr__(self, "element", self._checked(self.element))
         object.__setattr__(self, "max_length", _count("Sequence", "max_length", self.max_length))
         object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        object.__setattr__(self, "parts", self._parts())
 
-    @property
-    def parts(self) -> Composite:
+    def _parts(self) -> Composite:
         """`elements` and `length`."""
         lead = (*self.batch_shape, self.max_length)
         length = Bounded(0, self.max_length, self.batch_shape, "int32")
@@ -232,9 +233,9 @@ class Graph(Varying):
         for name in ("max_nodes", "max_edges"):
             object.__setattr__(self, name, _count("Graph", name, getattr(self, name)))
         object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        object.__setattr__(self, "parts", self._parts())
 
-    @property
-    def parts(self) -> Composite:
+    def _parts(self) -> Composite:
         """`nodes` and `n_nodes`, and what belongs to edges."""
         lead = self.batch_shape
         parts = {
@@ -386,9 +387,9 @@ class OneOf(Varying):
         object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
         if not self.options:
             raise ValueError("OneOf: expected at least one option, got none")
+        object.__setattr__(self, "parts", self._parts())
 
-    @property
-    def parts(self) -> Composite:
+    def _parts(self) -> Composite:
         """`choice` and `options`."""
         lead = self.batch_shape
         options = tuple(in_front(option, lead) for option in self.options)
