@@ -11,7 +11,7 @@ import numpy as np
 from functional_rb import nest
 from functional_rb.dtypes import shown
 from functional_rb.ops import Array
-from functional_rb.specs import ArraySpec, NonTensor, Varying
+from functional_rb.specs import ArraySpec, Binary, Categorical, NonTensor, OneHot, Varying
 from functional_rb.specs.base import sizes_of
 from functional_rb.specs.ops import SpecOps
 from functional_rb.values import Outline, is_leaf
@@ -37,8 +37,8 @@ class SpecBackend(Protocol):
         """As in `api.Backend`."""
         ...
 
-    def draw(self, outline: Outline, key: Any, n: int, device: Any) -> Mapping[int, Array]:
-        """Values [n, *shape] by position."""
+    def draw(self, outline: Outline, key: Any, n: int, device: Any, mask: Array | None) -> Mapping[int, Array]:
+        """Values [n, *shape] by position; of a single choice among those that a mask [n, *axes, choices] allows."""
         ...
 
     def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
@@ -47,6 +47,14 @@ class SpecBackend(Protocol):
 
     def nearest(self, outline: Outline, leaves: Sequence[Array]) -> Mapping[int, Array]:
         """The nearest values, by position."""
+        ...
+
+    def encoded(self, unit: ArraySpec, value: Array) -> Array:
+        """`ArraySpec.encoded` of an array of this backend."""
+        ...
+
+    def decoded(self, unit: ArraySpec, x: Array) -> Array:
+        """`ArraySpec.decoded`, likewise."""
         ...
 
     def is_traced(self, leaf: Any) -> bool:
@@ -62,7 +70,7 @@ class SpecBackend(Protocol):
         ...
 
 
-def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any = None) -> Any:
+def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
     """Random values of a spec.
 
     Whole numbers, choices and reals between two bounds are uniform over what the spec allows, masks included; reals
@@ -74,12 +82,15 @@ def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any
         key: randomness, from `key(seed)` or `split`; the same key draws the same values.
         batch: how many: a number, or the sizes of leading axes; by default one value without such axes.
         device: where the values live; the backend's default if None.
+        mask: bool [*batch, *axes, n], for a single `Categorical` or `OneHot` of n choices: which are allowed now,
+            besides what the spec's own mask allows. May be traced. Where it leaves none of them, it is left out.
 
     Returns:
         A nest like the spec, leaves [*batch, *shape]. A `NonTensor` leaf is None, or an object array of None.
 
     Raises:
-        TypeError: if a leaf is no spec, or of a dtype that the backend lacks, naming it.
+        TypeError: if a leaf is no spec, or of a dtype that the backend lacks, naming it; for a mask of another spec.
+        ValueError: for a mask of another shape.
 
     Example:
         >>> spec = {"action": frb.Categorical(4, mask=[True, False, False, True]), "obs": frb.Bounded(-1, 1, (3,))}
@@ -88,10 +99,25 @@ def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any
         (3, True)
         >>> rb.contains(spec, value).tolist()
         [True, True, True, True, True]
+        >>> int(rb.rand(frb.Categorical(3), rb.key(0), mask=np.array([False, False, True])))
+        2
     """
     outline, lead = _outline(backend, spec, "rand"), _lead(batch)
-    drawn = backend.draw(outline, key, math.prod(lead), device)
-    return _built(backend, outline, {k: leaf.reshape(*lead, *leaf.shape[1:]) for k, leaf in drawn.items()}, lead)
+    masks = None if mask is None else _masks(backend, outline, mask, lead)
+    drawn = backend.draw(outline, key, math.prod(lead), device, masks)
+    return _built(backend, outline, {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in drawn.items()}, lead)
+
+
+def _masks(backend: SpecBackend, outline: Outline, mask: Any, lead: tuple[int, ...]) -> Array:
+    """A mask for each value: bool [N, *axes, n]."""
+    spec = outline.leaves[0]
+    if outline.shape_of_units != nest.LEAF or not isinstance(spec, Categorical | OneHot):
+        raise TypeError("rand: expected a single Categorical or OneHot for a mask; draw the other parts on their own")
+    each = Binary((*spec.axes, spec.n))
+    made = backend.convert(mask, each, "mask")
+    if tuple(made.shape) != (*lead, *each.shape):
+        raise ValueError(f"rand: expected a mask of shape {(*lead, *each.shape)}, got {tuple(made.shape)}")
+    return made.reshape(math.prod(lead), *each.shape)
 
 
 def zeros(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) -> Any:
@@ -178,7 +204,7 @@ def project(backend: SpecBackend, spec: Any, x: Any) -> Any:
     outline = _outline(backend, spec, "project")
     leaves = nest.flatten_as(outline.structure, x)
     arrays, lead = _arrays(backend, outline, leaves)
-    made = {k: leaf.reshape(*lead, *leaf.shape[1:]) for k, leaf in backend.nearest(outline, arrays).items()}
+    made = {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in backend.nearest(outline, arrays).items()}
     kept = {k: leaf for k, leaf in enumerate(leaves) if k not in made}
     return _built(backend, outline, made | kept, lead)
 
@@ -253,7 +279,7 @@ def decode(backend: SpecBackend, spec: Any, x: Any) -> Any:
         elif traced:
             values.append(_decoded_traced(backend, member, arrays, lead))
         else:
-            host = [backend.to_numpy(a).reshape(*lead, *a.shape[1:]) for a in arrays[member.first :][: member.count]]
+            host = [backend.to_numpy(a).reshape((*lead, *a.shape[1:])) for a in arrays[member.first :][: member.count]]
             at_member = nest.unflatten(member.structure, host, lambda container, parts, batch: parts)
             values.append(member.spec.to_host(at_member))
     return nest.unflatten(outline.shape_of_units, values, lambda container, parts, batch: parts)
@@ -265,8 +291,8 @@ def _decoded_traced(backend: SpecBackend, member: Any, arrays: Sequence[Any], le
             f"decode: leaf {member.name!r}: {type(member.spec).__name__} becomes Python objects, which cannot be "
             f"traced; call it outside of what is compiled"
         )
-    made = member.spec.decoded(backend.ops, arrays[member.first])
-    return made.reshape(*lead, *made.shape[1:])
+    made = backend.decoded(member.spec, arrays[member.first])
+    return made.reshape((*lead, *made.shape[1:]))
 
 
 def _encoded(backend: SpecBackend, member: Any, value: Any, lead: tuple[int, ...]) -> list[Any]:
@@ -276,7 +302,7 @@ def _encoded(backend: SpecBackend, member: Any, value: Any, lead: tuple[int, ...
     if isinstance(unit, ArraySpec) and backend.is_array(value) and not unit.host_only:
         if lead and tuple(value.shape[: len(lead)]) != lead:
             raise ValueError(f"expected the batch axes {lead}, got shape {tuple(value.shape)}")
-        return [unit.encoded(backend.ops, value)]
+        return [backend.encoded(unit, value)]
     leaves = member.scatter(unit.from_host(value, lead))
     specs = nest.flatten(unit, is_leaf)[0]
     return [backend.convert(leaf, spec, member.name) for leaf, spec in zip(leaves, specs, strict=True)]

@@ -69,12 +69,16 @@ class Marks:
         for key in self.end_keys:
             leaf = spec.leaves[nest.position(spec.names, key, who)]
             if leaf.dtype != "bool" or math.prod(leaf.shape) != 1:
-                raise ValueError(f"{who}: end key {key!r}: expected one bool an item, got {leaf}; name another leaf")
+                raise ValueError(
+                    f"{who}: end key {key!r}: expected one bool an item, got {leaf.dtype} of shape {leaf.shape}; "
+                    f"name another leaf"
+                )
         if self.trajectory_key is not None:
             leaf = spec.leaves[nest.position(spec.names, self.trajectory_key, who)]
             if "int" not in leaf.dtype or math.prod(leaf.shape) != 1:
                 raise ValueError(
-                    f"{who}: trajectory key {self.trajectory_key!r}: expected one integer an item, got {leaf}; "
+                    f"{who}: trajectory key {self.trajectory_key!r}: expected one integer an item, "
+                    f"got {leaf.dtype} of shape {leaf.shape}; "
                     f"name another leaf"
                 )
 

@@ -106,8 +106,18 @@ class Outline:
         return (member for member in self.members if not isinstance(member.spec, NonTensor))
 
 
-def draw(ops: SpecOps, outline: Outline, words: Array) -> dict[int, Array]:
-    """A value for each row of int32 [N, words]: arrays [N, *shape] by position among the leaves."""
+def words(outline: Outline, masked: bool) -> int:
+    """Random words that `draw` takes for a value, without and with a mask."""
+    return outline.members[0].spec.words_among if masked else outline.words
+
+
+def draw(ops: SpecOps, outline: Outline, words: Array, mask: Array | None = None) -> dict[int, Array]:
+    """A value for each row of int32 [N, words]: arrays [N, *shape] by position among the leaves.
+
+    A mask bool [N, *axes, n] says of a single `Categorical` or `OneHot` what it may be.
+    """
+    if mask is not None:
+        return {0: outline.members[0].spec.draw_among(ops, words, mask)}
     drawn: dict[int, Array] = {}
     start = 0
     for member in outline.in_arrays():

@@ -123,8 +123,8 @@ def random_crop(items: Any, key: jax.Array, length: int, lengths: Any = None) ->
 
 
 @api.documented_by(spec_api.rand)
-def rand(spec: Any, key: jax.Array, batch: Any = (), device: Any = None) -> Any:
-    return spec_api.rand(values, spec, key, batch, device)
+def rand(spec: Any, key: jax.Array, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
+    return spec_api.rand(values, spec, key, batch, device, mask)
 
 
 @api.documented_by(spec_api.zeros)

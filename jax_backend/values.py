@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from functional_rb import values
+from functional_rb.specs import ArraySpec
 from functional_rb.values import Outline
 from jax_backend import ops as ops
 from jax_backend import twins
@@ -21,14 +22,15 @@ from jax_backend.execute import unsupported as unsupported
 
 
 @functools.partial(jax.jit, static_argnames=("outline", "n", "kernels"), inline=True)
-def _draw(outline: Outline, key: jax.Array, n: int, kernels: bool) -> dict[int, jax.Array]:
-    return values.draw(ops, outline, twins.draws(key, n, outline.words, kernels))
+def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None, kernels: bool) -> dict[int, jax.Array]:
+    words = twins.draws(key, n, values.words(outline, mask is not None), kernels)
+    return values.draw(ops, outline, words, mask)
 
 
-def draw(outline: Outline, key: jax.Array, n: int, device: Any) -> dict[int, jax.Array]:
+def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array | None) -> dict[int, jax.Array]:
     """Values [n, *shape] by position."""
     check_key(key)
-    drawn = _draw(outline, key, n, twins.HAVE_KERNELS)
+    drawn = _draw(outline, key, n, mask, twins.HAVE_KERNELS)
     return drawn if device is None else jax.device_put(drawn, device)
 
 
@@ -36,6 +38,20 @@ def draw(outline: Outline, key: jax.Array, n: int, device: Any) -> dict[int, jax
 def nearest(outline: Outline, leaves: Sequence[jax.Array]) -> dict[int, jax.Array]:
     """The nearest values."""
     return values.nearest(ops, outline, leaves)
+
+
+@functools.partial(jax.jit, static_argnames="unit", inline=True)
+def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
+    """What is stored for numbers that an environment has."""
+    made: jax.Array = unit.encoded(ops, value)
+    return made
+
+
+@functools.partial(jax.jit, static_argnames="unit", inline=True)
+def decoded(unit: ArraySpec, x: jax.Array) -> jax.Array:
+    """The way back."""
+    made: jax.Array = unit.decoded(ops, x)
+    return made
 
 
 def is_traced(leaf: Any) -> bool:

@@ -56,7 +56,7 @@ class OnJax:
     """Compiled by XLA, from its operations or from the kernels."""
 
     def __init__(self, spec: frb.BufferSpec, cursor: int, use_kernels: bool) -> None:
-        counters = jnp.asarray(np.array([cursor, 0, 0, 0, 0], np.int32))
+        counters = jnp.asarray(np.array([cursor, 0, 0, 0, 0, 0], np.int32))
         empty = jax_backend.init(spec)
         self.state = dataclasses.replace(empty, counters=counters)
         self.kernels = use_kernels
@@ -89,7 +89,7 @@ class OnTorchOperations:
 
     def __init__(self, spec: frb.BufferSpec, cursor: int) -> None:
         self.spec = spec
-        counters = torch.tensor([cursor, 0, 0, 0, 0], dtype=torch.int32)
+        counters = torch.tensor([cursor, 0, 0, 0, 0, 0], dtype=torch.int32)
         self.state = buffer.init(torch_ops, spec)._replace(counters=counters)
 
     def add(self, leaves: Leaves, mask: np.ndarray | None, priorities: np.ndarray | None) -> None:
@@ -119,7 +119,7 @@ class OnTorchKernels:
     def __init__(self, spec: frb.BufferSpec, cursor: int) -> None:
         self.spec = spec
         empty = torch_backend.init(spec)
-        counters = torch.tensor([cursor, 0, 0, 0, 0], dtype=torch.int32)
+        counters = torch.tensor([cursor, 0, 0, 0, 0, 0], dtype=torch.int32)
         self.state = type(empty)(empty._version, counters, spec)
 
     def add(self, leaves: Leaves, mask: np.ndarray | None, priorities: np.ndarray | None) -> None:

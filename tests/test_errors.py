@@ -1132,7 +1132,7 @@ WRONG_SPECS: list[tuple[Callable[[], Any], type[Exception], str]] = [
         r"leaf 'a/b': expected a spec such as frb\.Unbounded\(shape\), got ndarray; frb\.spec_of",
     ),
     (lambda: frb.BufferSpec({"a": (frb.Unbounded(()), 3)}, 4), TYPE, "leaf 'a/1': expected a spec .* got int"),
-    (lambda: frb.BufferSpec({"a": frb.Unbounded}, 4), TYPE, "leaf 'a': expected a spec .* got type"),
+    (lambda: frb.BufferSpec({"a": frb.Unbounded}, 4), TYPE, "leaf 'a': expected a spec .* got the class"),
     (lambda: frb.BufferSpec(None, 4), TYPE, "expected a spec .* got NoneType"),
     (lambda: frb.BufferSpec({"a": {0: frb.Unbounded(())}}, 4), TYPE, "names that are strings, got 0"),
     (lambda: frb.Composite({1: frb.Unbounded(())}), TYPE, "names that are strings, got 1"),

@@ -113,8 +113,8 @@ def random_crop(items: Any, key: torch.Tensor, length: int, lengths: Any = None)
 
 
 @api.documented_by(spec_api.rand)
-def rand(spec: Any, key: torch.Tensor, batch: Any = (), device: Any = None) -> Any:
-    return spec_api.rand(values, spec, key, batch, device)
+def rand(spec: Any, key: torch.Tensor, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
+    return spec_api.rand(values, spec, key, batch, device, mask)
 
 
 @api.documented_by(spec_api.zeros)

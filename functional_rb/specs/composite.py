@@ -25,7 +25,7 @@ class Composite(Mapping[str, Any], Spec):
         **named: further parts.
 
     Raises:
-        TypeError: if a name is not a string, or a part is no spec.
+        TypeError: if a name is not a string.
         ValueError: if a part's shape does not begin with the batch axes, naming it.
 
     Example:
@@ -193,10 +193,10 @@ def checked(nest: Any, who: str, path: tuple[str | int, ...] = (), batch_shape: 
     for place, leaf in members(nest, path):
         if not isinstance(leaf, Spec):
             name = f"leaf {_shown(place)}" if place else "the item"
-            is_class = isinstance(leaf, type) and issubclass(leaf, Spec)
-            remedy = f"write {leaf.__name__}(...)" if is_class else "frb.spec_of(example) derives specs from arrays"
+            got = f"the class {leaf.__name__}" if isinstance(leaf, type) else type(leaf).__name__
             raise TypeError(
-                f"{who}: {name}: expected a spec such as frb.Unbounded(shape), got {type(leaf).__name__}; {remedy}"
+                f"{who}: {name}: expected a spec such as frb.Unbounded(shape), got {got}; "
+                f"frb.spec_of(example) derives specs from arrays"
             )
     return freeze(nest, batch_shape)
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from functional_rb import dtypes
+from functional_rb.ops import Array
+from functional_rb.specs import allowed, draws, host, numpy_ops, order
+from functional_rb.specs.allowed import Allowed
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Change, Domain, Table, as_table, broadcast, numbers, whole_number
+from functional_rb.specs.ops import SpecOps
 
 Mask = None | tuple[Any, ...]
 """Which choices are allowed: nested tuples of truth values that broadcast to `[*axes, n]`; None if all are."""
@@ -24,6 +30,8 @@ class Choices(ArraySpec):
     """
 
     tables: ClassVar[tuple[str, ...]] = ("mask",)
+    several: ClassVar[bool] = False
+    """Whether there are several choices along the last axis."""
 
     mask: Mask = None
 
@@ -73,9 +81,168 @@ class Choices(ArraySpec):
         """What is said of each element; the mask has an axis behind."""
         return self.mask_table() if name == "mask" else super().table(name)
 
+    @property
+    def allowed(self) -> list[Allowed]:
+        """What is allowed of each choice that lies in a row."""
+        axes = self.choice_axes
+        if self.mask is None or np.ndim(self.mask) == 1:
+            rows = np.broadcast_to(True if self.mask is None else np.asarray(self.mask), (1, self.choices))
+            of = np.zeros(axes, np.int32)
+        else:
+            of = np.arange(np.prod(axes, dtype=int)).reshape(axes)
+            rows = self.mask_table().reshape(-1, self.choices)
+        ends = np.cumsum(self.counts)[:-1]
+        return [Allowed(part, of) for part in np.split(rows, ends, -1)]
+
+    def _drawn(self, ops: SpecOps, words: Array) -> Array:
+        """Allowed choices int32 [N, *choice_axes] (of several [..., number of them]) by chance."""
+        parts, start = [], 0
+        for one in self.allowed:
+            parts.append(one.draw(ops, words[:, start : start + one.words]))
+            start += one.words
+        return self._together(ops, parts)
+
+    def _allowed_nearest(self, ops: SpecOps, index: Array) -> Array:
+        """The allowed choices that are nearest to some, all likewise."""
+        return self._together(
+            ops, [one.nearest(ops, i) for one, i in zip(self.allowed, self._apart(index), strict=True)]
+        )
+
+    def _together(self, ops: SpecOps, parts: Sequence[Array]) -> Array:
+        return ops.concat([part[..., None] for part in parts], -1) if self.several else parts[0]
+
+    @property
+    def words_among(self) -> int:
+        """Random words that `draw_among` takes."""
+        return self.allowed[0].words_among
+
+    def draw_among(self, ops: SpecOps, words: Array, mask: Array) -> Array:
+        """As `draw` of one choice for each element, of those that a mask bool [N, *axes, n] allows too.
+
+        Where that leaves none, it is left out.
+        """
+        return self._made(ops, self.allowed[0].draw_among(ops, words, mask))
+
+    def _made(self, ops: SpecOps, index: Array) -> Array:
+        """Values [N, *shape] of choices int32."""
+        raise TypeError(f"{type(self).__name__} has no choices")
+
+    def _apart(self, index: Array) -> list[Array]:
+        return [index[..., i] for i in range(len(self.counts))] if self.several else [index]
+
+    def _same(self, ops: SpecOps, x: Array, near: Array) -> Array:
+        """Whether values are those nearest to them, which lie inside, bool [N]."""
+        equal = order.comparable(ops, x, self.dtype) == order.comparable(ops, near, self.dtype)
+        return ops.all_rows(equal.reshape(equal.shape[0], self.size))
+
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class Categorical(Choices):
+class _Numbers(Choices):
+    """Choices as numbers. Without a mask they are whole numbers between bounds, like others."""
+
+    @property
+    def words(self) -> int:
+        """Random words of 31 bits that `draw` takes for a value."""
+        return super().words if self.mask is None else sum(one.words for one in self.allowed)
+
+    def draw(self, ops: SpecOps, words: Array) -> Array:
+        """A value for each row of int32 [N, words]: an array [N, *shape], uniform over what is allowed."""
+        return super().draw(ops, words) if self.mask is None else self._made(ops, self._drawn(ops, words))
+
+    def inside(self, ops: SpecOps, x: Array) -> Array:
+        """Whether values [N, *shape] are allowed, bool [N]."""
+        return super().inside(ops, x) if self.mask is None else self._same(ops, x, self.nearest(ops, x))
+
+    def nearest(self, ops: SpecOps, x: Array) -> Array:
+        """The allowed numbers that are nearest to some [N, *shape], of two the lower."""
+        x = super().nearest(ops, x)
+        if self.mask is None:
+            return x
+        index = allowed.number_of(ops, x, self._starts().astype(self.dtype), self.dtype)
+        return self._made(ops, self._allowed_nearest(ops, index))
+
+    def _made(self, ops: SpecOps, index: Array) -> Array:
+        return draws.numbered(ops, [index], self._starts(), self.dtype)
+
+    def _starts(self) -> np.ndarray[Any, Any]:
+        """The first number of each element, as Python's numbers [*shape]."""
+        return np.broadcast_to(np.asarray(self.domain.low, object), self.shape)
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class _Vectors(Choices):
+    """Choices as vectors with a one."""
+
+    @property
+    def words(self) -> int:
+        """Random words of 31 bits that `draw` takes for a value."""
+        return sum(one.words for one in self.allowed)
+
+    def draw(self, ops: SpecOps, words: Array) -> Array:
+        """A value for each row of int32 [N, words]: an array [N, *shape], uniform over what is allowed."""
+        return self._made(ops, self._drawn(ops, words))
+
+    def inside(self, ops: SpecOps, x: Array) -> Array:
+        """Whether values [N, *shape] have a single one, where it is allowed, and zeros else, bool [N]."""
+        return self._same(ops, x, self.nearest(ops, x))
+
+    def nearest(self, ops: SpecOps, x: Array) -> Array:
+        """The vectors with the one where the largest allowed element of some [N, *shape] is, of equal ones the first.
+
+        These are the nearest ones: they differ in the length that is left. NaN counts as -inf.
+        """
+        return self._made(ops, self.decoded(ops, x))
+
+    def encoded(self, ops: SpecOps, value: Array) -> Array:
+        """Vectors [*batch, *shape] for choices of any dtype of integers, clamped to allowed ones."""
+        shape, dtype = tuple(value.shape), dtypes.shown(value.dtype)
+        expected = (*self.axes, len(self.counts)) if self.several else self.axes
+        if dtypes.kind_of(dtype) != "int":
+            raise TypeError(f"expected choices as whole numbers, got dtype {dtype}; convert them")
+        if shape[max(len(shape) - len(expected), 0) :] != expected:
+            raise ValueError(f"expected choices of shape {('...', *expected)}, got {shape}; reshape them")
+        counts = np.asarray(self.counts if self.several else self.counts[0], np.int64)
+        index = allowed.clamped_index(ops, value, dtype, counts)
+        return self._made(ops, self._allowed_nearest(ops, index))
+
+    def decoded(self, ops: SpecOps, x: Array) -> Array:
+        """The choices int32 of vectors [*batch, *shape]: where the largest allowed element is."""
+        ends = np.cumsum((0, *self.counts)).tolist()
+        parts = [x[..., start:end] for start, end in itertools.pairwise(ends)]
+        found = [one.largest(ops, part, self.dtype) for one, part in zip(self.allowed, parts, strict=True)]
+        return self._together(ops, found)
+
+    def from_host(self, value: Any, batch: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """Vectors for choices on the host, which are not clamped but refused."""
+        choices = self._read(value)
+        made = super().from_host(choices, batch)
+        wrong = np.asarray(self.decoded(numpy_ops, made) != choices)
+        if wrong.any():
+            raise ValueError(
+                f"expected choices below {self.counts if self.several else self.counts[0]}"
+                f"{'' if self.mask is None else ' that the mask allows'}, got {choices[wrong].flat[0]}"
+            )
+        return made
+
+    def _read(self, value: Any) -> np.ndarray[Any, Any]:
+        return host.as_dtype(value, "int64")
+
+    def _made(self, ops: SpecOps, index: Array) -> Array:
+        """Vectors [..., *shape] with ones at int32 [..., *choice_axes]."""
+        ones = [
+            i[..., None] == ops.table(np.arange(n, dtype=np.int32), "int32", index)
+            for i, n in zip(self._apart(index), self.counts, strict=True)
+        ]
+        together = ops.concat(ones, -1) if self.several else ones[0]
+        return together if self.dtype == "bool" else ops.cast(together, self.dtype)
+
+    def _refuse_complex(self) -> None:
+        if dtypes.kind_of(self.dtype) == "complex":
+            raise TypeError(f"{type(self).__name__}: expected a real dtype, got {self.dtype}; write dtype='float32'")
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class Categorical(_Numbers):
     """One of n choices, as a number.
 
     Attributes:
@@ -114,6 +281,15 @@ class Categorical(Choices):
         """From the first to the last, those that the mask forbids included."""
         return Domain(self.start, self.start + self.n - 1, True)
 
+    def to_one_hot(self, dtype: object = "bool") -> OneHot:
+        """The spec of the same choices as vectors with a one; their numbers count from `start` on.
+
+        Example:
+            >>> Categorical(3, mask=[True, False, True], shape=(2,)).to_one_hot()
+            OneHot(3, (True, False, True), (2, 3))
+        """
+        return OneHot(self.n, self.mask, (*self.shape, self.n), dtype)
+
     @property
     def counts(self) -> tuple[int, ...]:
         """One choice."""
@@ -125,7 +301,7 @@ class Categorical(Choices):
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class OneHot(Choices):
+class OneHot(_Vectors):
     """One of n choices, as a vector with a one in its place and zeros elsewhere.
 
     Attributes:
@@ -150,6 +326,7 @@ class OneHot(Choices):
         check_range("OneHot", "int32", [self.n], [0])
         self._begin((self.n,) if shape is None else shape, dtype)
         check_last_axis(self, self.n)
+        self._refuse_complex()
         self._set_mask(mask)
 
     @property
@@ -167,13 +344,22 @@ class OneHot(Choices):
         """One choice."""
         return (self.n,)
 
+    def to_categorical(self, dtype: object = "int32", start: int = 0) -> Categorical:
+        """The spec of the same choices as numbers.
+
+        Example:
+            >>> OneHot(3, shape=(2, 3)).to_categorical()
+            Categorical(3, shape=(2,))
+        """
+        return Categorical(self.n, self.mask, self.axes, dtype, start)
+
     def defaults(self) -> dict[str, Any]:
         """All choices, one vector of bools."""
         return {"mask": None, "shape": (self.n,), "dtype": "bool"}
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class MultiCategorical(Choices):
+class MultiCategorical(_Numbers):
     """Several choices, each of its own number, as numbers.
 
     Attributes:
@@ -196,6 +382,7 @@ class MultiCategorical(Choices):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("nvec", "mask", "shape", "dtype", "start")
+    several: ClassVar[bool] = True
     tables: ClassVar[tuple[str, ...]] = ("nvec", "start")
 
     nvec: Table = 1
@@ -242,6 +429,23 @@ class MultiCategorical(Choices):
         """The shape without the last axis."""
         return self.shape[:-1]
 
+    def to_one_hot(self, dtype: object = "bool") -> MultiOneHot:
+        """The spec of the same choices as vectors with a one; their numbers count from `start` on.
+
+        Raises:
+            ValueError: if the numbers of choices are not the same in all rows.
+
+        Example:
+            >>> MultiCategorical([3, 5]).to_one_hot()
+            MultiOneHot((3, 5))
+        """
+        if np.ndim(self.nvec) > 1:
+            raise ValueError(
+                f"MultiCategorical.to_one_hot: expected the same numbers of choices in all rows, got nvec "
+                f"{self.nvec!r}; use a part of an item for each row"
+            )
+        return MultiOneHot(self.counts, self.mask, (*self.shape[:-1], sum(self.counts)), dtype)
+
     def changed(self, k: int, change: Change) -> Any:
         """Each element takes its number of choices with it; one alone is `Categorical`."""
         probe = change(np.broadcast_to(np.int8(0), self.shape))
@@ -274,7 +478,7 @@ class MultiCategorical(Choices):
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class MultiOneHot(Choices):
+class MultiOneHot(_Vectors):
     """Several choices, each as a vector with a one, one behind the other.
 
     Attributes:
@@ -290,6 +494,7 @@ class MultiOneHot(Choices):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("nvec", "mask", "shape", "dtype")
+    several: ClassVar[bool] = True
 
     nvec: tuple[int, ...] = ()
 
@@ -304,6 +509,7 @@ class MultiOneHot(Choices):
         check_range("MultiOneHot", "int32", counts, [0])
         self._begin((sum(counts),) if shape is None else shape, dtype)
         check_last_axis(self, sum(counts))
+        self._refuse_complex()
         self._set_mask(mask)
 
     @property
@@ -320,6 +526,15 @@ class MultiOneHot(Choices):
     def counts(self) -> tuple[int, ...]:
         """All of them lie in a row."""
         return self.nvec
+
+    def to_categorical(self, dtype: object = "int32", start: Any = 0) -> MultiCategorical:
+        """The spec of the same choices as numbers.
+
+        Example:
+            >>> MultiOneHot([3, 5]).to_categorical()
+            MultiCategorical((3, 5))
+        """
+        return MultiCategorical(self.nvec, self.mask, (*self.axes, len(self.nvec)), dtype, start)
 
     def defaults(self) -> dict[str, Any]:
         """All choices, one vector of bools."""

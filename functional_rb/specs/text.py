@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import string
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import numpy as np
+
+from functional_rb.ops import Array
+from functional_rb.specs import allowed, draws
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Domain, whole_number
+from functional_rb.specs.ops import SpecOps
 
 ALPHANUMERIC = "".join(sorted(string.ascii_letters + string.digits))
 PADDING = 0
@@ -34,6 +40,7 @@ class Text(ArraySpec):
         ((8,), True)
     """
 
+    host_only: ClassVar[bool] = True
     arguments: ClassVar[tuple[str, ...]] = ("max_length", "min_length", "charset", "shape")
 
     dtype: str = dataclasses.field(default="int32", init=False)
@@ -80,3 +87,89 @@ class Text(ArraySpec):
     def defaults(self) -> dict[str, Any]:
         """One text of letters and digits."""
         return {"min_length": 1, "charset": ALPHANUMERIC, "shape": (self.max_length,)}
+
+    @property
+    def words(self) -> int:
+        """Those of the lengths, and those of the characters."""
+        lengths, characters = (np.asarray(n, object) for n in self._numbers)
+        return self._texts * draws.whole_words(lengths) + self.size * draws.whole_words(characters)
+
+    def draw(self, ops: SpecOps, words: Array) -> Array:
+        """Texts int32 [N, *shape] of lengths and characters that are each equally likely."""
+        lengths, characters = (np.asarray(n, object) for n in self._numbers)
+        count, none = words.shape[0], np.zeros((), object)
+        split = self._texts * draws.whole_words(lengths)
+        of_length = words[:, :split].reshape(count, *self.axes, draws.whole_words(lengths))
+        length = draws.whole(ops, of_length, none + self.min_length, lengths, "int32")
+        of_characters = words[:, split:].reshape(count, *self.shape, draws.whole_words(characters))
+        which = draws.whole(ops, of_characters, none, characters, "int32")
+        points = ops.take(ops.table(self._points, "int32", words), which.reshape(-1)).reshape(which.shape)
+        return ops.where(self._positions(ops, words) < length[..., None], points, which * PADDING)
+
+    def inside(self, ops: SpecOps, x: Array) -> Array:
+        """Whether values [N, *shape] are texts of the charset, long enough, with nothing but zeros behind the end."""
+        return ops.all_rows((x == self.nearest(ops, x)).reshape(x.shape[0], self.size))
+
+    def nearest(self, ops: SpecOps, x: Array) -> Array:
+        """Texts [N, *shape] of the nearest characters up to the first zero; too short ones get the charset's first."""
+        known = np.zeros(self._points[-1] + 1, bool)
+        known[self._points] = True
+        characters = ops.where(x < 1, x * 0 + 1, x)
+        last = ops.table(self._points[-1:], "int32", x)
+        characters = ops.where(characters > last, last, characters)
+        nearest = ops.table(allowed.nearest_true(known).astype(np.int32), "int32", x)
+        characters = ops.take(nearest, characters.reshape(-1)).reshape(x.shape)
+        ended = ops.cumsum(ops.cast(x == PADDING, "int32")) > 0
+        filled = ops.where(self._positions(ops, x) < self.min_length, x * 0 + int(self._points[0]), x * 0 + PADDING)
+        return ops.where(ended, filled, characters)
+
+    def from_host(self, value: Any, batch: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """Code points int32 [*batch, *shape] of texts: one `str`, or nested sequences or arrays of them."""
+        texts = np.asarray(value, object)
+        lead = texts.shape[: texts.ndim - len(self.axes)]
+        if texts.shape != ((*batch, *self.axes) if batch else (*lead, *self.axes)):
+            raise ValueError(f"expected texts in axes {(*batch, *self.axes)}, got {texts.shape}; tell the batch")
+        points = [self._encoded_text(text) for text in texts.reshape(-1)]
+        return np.asarray(points, np.int32).reshape(*texts.shape, self.max_length)
+
+    def to_host(self, x: np.ndarray[Any, Any]) -> Any:
+        """A `str`, or nested lists of them, for code points [*batch, *shape]; of each text up to its first zero."""
+        points = x.astype(np.uint32).astype("<u4").reshape(-1, self.max_length)
+        texts = np.empty(len(points), object)
+        for i, row in enumerate(points):
+            text = row[: np.argmax(row == PADDING)] if (row == PADDING).any() else row
+            try:
+                texts[i] = text.tobytes().decode("utf-32-le", "surrogatepass")
+            except UnicodeDecodeError:
+                raise ValueError(f"expected code points of characters, got {row}; rb.project makes some") from None
+        return texts.reshape(x.shape[:-1]).tolist()
+
+    def _encoded_text(self, text: Any) -> np.ndarray[Any, Any]:
+        if not isinstance(text, str):
+            raise TypeError(f"expected a str, got {type(text).__name__}")
+        if not self.min_length <= len(text) <= self.max_length:
+            raise ValueError(f"expected {self.min_length} to {self.max_length} characters, got {len(text)}: {text!r}")
+        foreign = set(text) - set(self.charset)
+        if foreign:
+            raise ValueError(f"expected characters of the charset, got {''.join(sorted(foreign))!r} in {text!r}")
+        points = np.zeros(self.max_length, np.int32)
+        points[: len(text)] = [ord(character) for character in text]
+        return points
+
+    @property
+    def _texts(self) -> int:
+        """How many a value has."""
+        return math.prod(self.axes)
+
+    @property
+    def _numbers(self) -> tuple[int, int]:
+        """How many lengths there are, and how many characters."""
+        return self.max_length - self.min_length + 1, len(self.charset)
+
+    @property
+    def _points(self) -> np.ndarray[Any, Any]:
+        """The code points of the charset, ascending."""
+        return np.asarray([ord(character) for character in self.charset], np.int32)
+
+    def _positions(self, ops: SpecOps, like: Array) -> Array:
+        return ops.table(np.arange(self.max_length, dtype=np.int32), "int32", like)

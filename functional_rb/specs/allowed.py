@@ -1,0 +1,120 @@
+"""Which choices a mask allows, and choosing among them: by chance, the nearest one, or the largest element."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from functional_rb.dtypes import ITEMSIZE
+from functional_rb.ops import Array
+from functional_rb.specs import draws, order
+from functional_rb.specs.ops import SpecOps
+
+
+@dataclasses.dataclass(frozen=True)
+class Allowed:
+    """Which of its choices each element may take. Elements that are alike share a row, as images of choices are large.
+
+    Attributes:
+        rows: bool [R, n], at least one true in each; n is the largest number of choices.
+        of: int32 [*elements], the row of each element.
+    """
+
+    rows: np.ndarray[Any, Any]
+    of: np.ndarray[Any, Any]
+
+    @property
+    def counts(self) -> np.ndarray[Any, Any]:
+        """How many each element may take, as Python's numbers [*elements]."""
+        return np.asarray(self.rows.sum(-1).astype(object)[self.of], object)
+
+    @property
+    def words(self) -> int:
+        """Random words of 31 bits that all elements take together."""
+        return self.of.size * draws.whole_words(self.counts)
+
+    def draw(self, ops: SpecOps, words: Array) -> Array:
+        """Choices int32 [N, *elements], each that is allowed equally likely, from int32 [N, words]."""
+        each = draws.whole_words(self.counts)
+        none = np.zeros(self.of.shape, object)
+        words = words.reshape(words.shape[0], *self.of.shape, each)
+        order = np.argsort(~self.rows, -1, kind="stable")  # the allowed ones in front
+        return self._look_up(ops, order, draws.whole(ops, words, none, self.counts, "int32"))
+
+    def nearest(self, ops: SpecOps, choice: Array) -> Array:
+        """The allowed choices that are nearest to some int32 [..., *elements] in [0, n), of two the lower."""
+        return self._look_up(ops, nearest_true(self.rows), choice)
+
+    @property
+    def words_among(self) -> int:
+        """Random words that `draw_among` takes."""
+        return 2 * self.of.size
+
+    def draw_among(self, ops: SpecOps, words: Array, mask: Array) -> Array:
+        """As `draw`, of those that a mask bool [N, *elements, n] allows too; where that leaves none, without it."""
+        own = self._table(ops, words)
+        both = mask & own
+        both = ops.where(ops.cumsum(ops.cast(both, "int32"))[..., -1:] > 0, both, own)
+        rank = ops.cumsum(ops.cast(both, "int32"))
+        drawn = draws.below(ops, words.reshape(words.shape[0], *self.of.shape, 2), rank[..., -1])
+        return ops.argmax(ops.cast(rank > drawn[..., None], "int32"))
+
+    def _table(self, ops: SpecOps, like: Array) -> Array:
+        """The rows, such that they broadcast to [*elements, n]."""
+        return ops.table(self.rows[0] if len(self.rows) == 1 else self.rows[self.of], "bool", like)
+
+    def _look_up(self, ops: SpecOps, table: np.ndarray[Any, Any], index: Array) -> Array:
+        if (table == np.arange(table.shape[-1])).all():
+            return index
+        flat = ops.table(table.reshape(-1).astype(np.int32), "int32", index)
+        if len(table) > 1:
+            index = index + ops.table((self.of * table.shape[-1]).astype(np.int32), "int32", index)
+        return ops.take(flat, index.reshape(-1)).reshape(index.shape)
+
+    def largest(self, ops: SpecOps, x: Array, dtype: str) -> Array:
+        """The first allowed position int32 [..., *elements] of the largest number along the last axis.
+
+        NaN counts as -inf.
+        """
+        y = order.comparable(ops, x, dtype)
+        work = order.WORK.get(dtype, dtype)
+        least = -np.inf if "float" in work else np.iinfo(work).min
+        bottom = ops.table(np.asarray(least, work), work, x)
+        if "float" in work:
+            y = ops.where(y == y, y, bottom)
+        if not self.rows.all():
+            y = ops.where(self._table(ops, x), y, bottom)
+        # A forbidden position wins only as the first, where all are alike: then the first allowed one is the nearest.
+        return self.nearest(ops, ops.argmax(y))
+
+
+def nearest_true(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """For each position along the last axis the nearest that is true, of two the lower; one of them has to be.
+
+    Example:
+        >>> nearest_true(np.array([False, True, False, False, True])).tolist()
+        [1, 1, 1, 4, 4]
+    """
+    n = rows.shape[-1]
+    here = np.arange(n)
+    before = np.maximum.accumulate(np.where(rows, here, -n - 1), -1)
+    after = np.minimum.accumulate(np.where(rows, here, 3 * n + 1)[..., ::-1], -1)[..., ::-1]
+    return np.where(here - before <= after - here, before, after)
+
+
+def number_of(ops: SpecOps, x: Array, start: np.ndarray[Any, Any], dtype: str) -> Array:
+    """How far numbers of a dtype lie behind the first one, int32: for numbers between that and 2^31 - 1 behind it."""
+    x, first = order.comparable(ops, x, dtype), order.limit(ops, start, dtype, x)
+    if ITEMSIZE[dtype] < 4:  # in which the difference need not fit
+        x, first = ops.cast(x, "int32"), ops.cast(first, "int32")
+    return ops.cast(x - first, "int32")
+
+
+def clamped_index(ops: SpecOps, index: Array, dtype: str, counts: np.ndarray[Any, Any]) -> Array:
+    """Indices of any integer dtype as int32, brought into [0, counts)."""
+    last = np.minimum(counts - 1, int(np.iinfo(dtype).max))
+    bounds = [order.limit(ops, np.asarray(bound, dtype), dtype, index) for bound in (0, last)]
+    clamped = ops.clamp(order.comparable(ops, index, dtype), bounds[0], bounds[1])
+    return number_of(ops, order.back(ops, clamped, dtype), np.asarray(0, dtype), dtype)

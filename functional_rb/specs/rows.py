@@ -1,0 +1,160 @@
+"""Values of a nest of specs in rows [R, ...]: what values that vary in length or kind are made of.
+
+A value of `Sequence(element, 5)` for N items is drawn, tested and projected as 5 N rows of the element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Rows
+from typing import Any
+
+import numpy as np
+
+from functional_rb.ops import Array
+from functional_rb.specs.array import ArraySpec
+from functional_rb.specs.ops import SpecOps
+from functional_rb.specs.walk import each
+
+
+def units(nest: Any) -> list[Any]:
+    """The units of a nest."""
+    found: list[Any] = []
+    each(found.append, nest)
+    return found
+
+
+def words(nest: Any) -> int:
+    """Random words of 31 bits that one row takes."""
+    return sum(unit.words for unit in units(nest))
+
+
+def draw(ops: SpecOps, nest: Any, words: Array) -> Any:
+    """A row for each of int32 [R, words]."""
+    start = 0
+
+    def drawn(unit: Any) -> Any:
+        nonlocal start
+        start += unit.words
+        return unit.draw(ops, words[:, start - unit.words : start])
+
+    return each(drawn, nest)
+
+
+def inside(ops: SpecOps, nest: Any, value: Any, all_true: Array) -> Array:
+    """Whether rows lie in the domain, bool [R]; what is true for a nest without parts comes as an argument."""
+    found = all_true
+
+    def look(unit: Any, part: Any) -> None:
+        nonlocal found
+        found = found & unit.inside(ops, part)
+
+    each(look, nest, value)
+    return found
+
+
+def nearest(ops: SpecOps, nest: Any, value: Any) -> Any:
+    """The nearest rows of the domain."""
+    return each(lambda unit, part: unit.nearest(ops, part), nest, value)
+
+
+def each_array(function: Callable[..., Any], nest: Any, *values: Any) -> Any:
+    """As `walk.each`, down to the arrays that a value is stored as."""
+
+    def below(unit: Any, *parts: Any) -> Any:
+        return function(unit, *parts) if isinstance(unit, ArraySpec) else each_array(function, unit.parts, *parts)
+
+    return each(below, nest, *values)
+
+
+def regrouped(nest: Any, value: Any, axes: int, lead: tuple[int, ...]) -> Any:
+    """A value whose first axes are other ones of as many elements."""
+    return each_array(lambda leaf, x: x.reshape((*lead, *x.shape[axes:])), nest, value)
+
+
+def cleared(ops: SpecOps, nest: Any, value: Any, real: Array) -> Any:
+    """Zeros in all rows [*lead, ...] that are not marked in bool [*lead]."""
+
+    def clear(leaf: ArraySpec, x: Array) -> Array:
+        marked = real.reshape(*real.shape, *(1 for _ in x.shape[len(real.shape) :]))
+        return ops.where(marked, x, ops.table(np.zeros(()), leaf.dtype, x))
+
+    return each_array(clear, nest, value)
+
+
+def from_host(nest: Any, values: Rows[Any], stacked: bool = False) -> Any:
+    """Rows in NumPy for values that an environment has: one for each, or, if those are stacked, all of theirs."""
+
+    def read(unit: Any, *parts: Any) -> Any:
+        rows = [row for part in parts for row in part] if stacked else list(parts)
+        if not rows and isinstance(unit, ArraySpec):
+            return np.zeros((0, *unit.shape), unit.dtype)
+        return unit.from_host(rows, (len(rows),))
+
+    try:
+        return each(read, nest, *values)
+    except (LookupError, AttributeError) as error:
+        raise ValueError(f"expected values with the keys of {nest!r:.80}, got one without {error}") from None
+
+
+def count(nest: Any, stacked: Any) -> int:
+    """How many rows a stacked value has."""
+    try:
+        counts = {len(part) for part in each_part(nest, stacked)}
+    except (LookupError, AttributeError, TypeError) as error:
+        raise ValueError(f"expected stacked values of {nest!r:.80}, got {type(stacked).__name__}: {error}") from None
+    if len(counts) != 1:
+        raise ValueError(f"expected parts of one length, got {sorted(counts)}")
+    return counts.pop()
+
+
+def each_part(nest: Any, value: Any) -> list[Any]:
+    """What a value has for each unit."""
+    found: list[Any] = []
+    each(lambda unit, part: found.append(part), nest, value)
+    return found
+
+
+def to_host(nest: Any, rows: Any) -> Any:
+    """Rows as an environment has them, stacked."""
+    return each(lambda unit, part: unit.to_host(part), nest, rows)
+
+
+def to_values(nest: Any, rows: Any, count: int) -> list[Any]:
+    """Rows as an environment has them, one by one."""
+    stacked = to_host(nest, rows)
+
+    def at(i: int) -> Any:
+        return each(lambda unit, part: part[i, ...] if isinstance(part, np.ndarray) else part[i], nest, stacked)
+
+    return [at(i) for i in range(count)]
+
+
+def scattered(nest: Any, rows: Any, real: np.ndarray[Any, Any]) -> Any:
+    """Rows in the marked places of bool [*lead], one after the other, and zeros elsewhere."""
+    return each_array(lambda leaf, x: placed(x, real), nest, rows)
+
+
+def placed(x: np.ndarray[Any, Any], real: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Likewise of one array."""
+    made = np.zeros((*real.shape, *x.shape[1:]), x.dtype)
+    made[real] = x
+    return made
+
+
+def listed(value: Any, lead: tuple[int, ...]) -> list[Any]:
+    """What nested sequences hold, lead being their lengths."""
+    if not lead:
+        return [value]
+    if not isinstance(value, list | tuple | np.ndarray) or len(value) != lead[0]:
+        got = f"{len(value)}" if isinstance(value, list | tuple | np.ndarray) else f"a {type(value).__name__}"
+        raise ValueError(f"expected a sequence of {lead[0]} values, got {got}; tell the batch")
+    return [one for part in value for one in listed(part, lead[1:])]
+
+
+def nested(values: Rows[Any], lead: tuple[int, ...]) -> Any:
+    """The way back: one value, or nested lists of them."""
+    made = np.empty(len(values), object)
+    for i, value in enumerate(values):
+        made[i] = value
+    return made.reshape(lead).tolist() if lead else made[0]
