@@ -16,7 +16,6 @@ from functional_rb.specs.composite import members
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 DTYPES = ("bool", "complex64", *INTEGERS, *FLOATS)
-NAMES = st.sampled_from(["a", "b", "shape", "parts", "items", "x/y", "é"])
 
 
 class Pair(NamedTuple):
@@ -89,40 +88,54 @@ def piece(spec: Any, place: tuple[int, ...]) -> Any:
 
 
 # --- specs ----------------------------------------------------------------------------------------------------------
+# Functions of `draw` rather than strategies of strategies: hypothesis takes longer to build those than to draw.
+
+COUNTS = st.integers(0, 3)
+BOOLS = st.booleans()
+NUMBERS = {
+    **{kind: st.sampled_from([int(np.iinfo(kind).min), 0, 1, 2, 7, int(np.iinfo(kind).max)]) for kind in INTEGERS},
+    **{kind: st.sampled_from([-math.inf, -1.5, 0.0, -0.0, 0.1, 1 / 3, 1e-3, 255.0, math.inf]) for kind in FLOATS},
+}
+SHAPES = {
+    (least, most, smallest): hnp.array_shapes(min_dims=least, max_dims=most, min_side=smallest, max_side=3)
+    for least in (0, 1)
+    for most in (0, 1, 2, 3)
+    for smallest in (0, 1)
+    if least <= most
+}
+PICK: dict[tuple[Any, ...], Any] = {}
+LEAVES = ("any", "unbounded", "binary", "object", "text", *["bounded"] * 3, "categorical", "one_hot", "multi_one_hot")
+NESTS = ("spec", "spec", "stacked", "tuple", "list", "pair", "data")
+NAMES = ("a", "b", "shape", "parts", "items", "x/y", "é")
 
 
 def shapes(least: int = 0, most: int = 3, smallest: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
-    return hnp.array_shapes(min_dims=least, max_dims=most, min_side=smallest, max_side=3)
+    return SHAPES[least, most, smallest]
 
 
-def numbers(dtype: str) -> st.SearchStrategy[Any]:
-    """A few numbers of a real dtype, its limits among them."""
-    if dtype in INTEGERS:
-        info = np.iinfo(dtype)
-        return st.sampled_from([int(info.min), 0, 1, 2, 7, int(info.max)])
-    return st.sampled_from([-math.inf, -1.5, 0.0, -0.0, 0.1, 1 / 3, 1e-3, 255.0, math.inf])
+def pick(draw: Any, *options: Any) -> Any:
+    """One of some, by a strategy that is made once."""
+    return draw(PICK.setdefault(options, st.sampled_from(options)))
 
 
 def table_of(draw: Any, values: Any, shape: tuple[int, ...], kind: Any = object) -> np.ndarray:
     """An array that broadcasts to a shape."""
-    given = draw(st.sampled_from([shape, shape[1:], (), tuple(1 for _ in shape)]))
-    flat = [draw(values) for _ in range(math.prod(given))]
-    return np.array(flat, kind).reshape(given)
+    given = pick(draw, shape, shape[1:], (), tuple(1 for _ in shape))
+    return np.array([draw(values) for _ in range(math.prod(given))], kind).reshape(given)
 
 
-@st.composite
-def bounded(draw: Any, axes: tuple[int, ...], dtypes: tuple[str, ...] = (*INTEGERS, *FLOATS)) -> Any:
-    dtype = draw(st.sampled_from(dtypes))
-    tables = [np.broadcast_to(table_of(draw, numbers(dtype), axes), axes) for _ in range(2)]
+def bounded(draw: Any, axes: tuple[int, ...]) -> Any:
+    dtype = pick(draw, *INTEGERS, *FLOATS)
+    tables = [np.broadcast_to(table_of(draw, NUMBERS[dtype], axes), axes) for _ in range(2)]
     low, high = (np.asarray(f(*tables)).tolist() for f in (np.minimum, np.maximum))
     return frb.Bounded(low, high, axes, dtype) if math.prod(axes) else frb.Bounded(0, 1, axes, dtype)
 
 
 def mask_of(draw: Any, axes: tuple[int, ...], counts: tuple[int, ...]) -> Any:
     """None, or a mask that allows the last of each choices."""
-    if draw(st.booleans()):
+    if draw(BOOLS):
         return None
-    mask = table_of(draw, st.booleans(), (*axes, sum(counts)), bool)
+    mask = table_of(draw, BOOLS, (*axes, sum(counts)), bool)
     if mask.ndim and mask.shape[-1] == sum(counts):
         mask[..., np.cumsum(counts) - 1] = True
     else:
@@ -130,92 +143,103 @@ def mask_of(draw: Any, axes: tuple[int, ...], counts: tuple[int, ...]) -> Any:
     return mask
 
 
-@st.composite
-def choices(draw: Any, axes: tuple[int, ...]) -> Any:
-    n, start = draw(st.integers(1, 4)), draw(st.integers(0, 3))
-    kind = draw(st.sampled_from(["categorical", "one_hot", "multi_one_hot"]))
-    if kind == "categorical":
-        return frb.Categorical(n, mask_of(draw, axes, (n,)), axes, draw(st.sampled_from(INTEGERS)), start)
-    dtype = draw(st.sampled_from(["bool", "uint8", "float32"]))
-    if kind == "one_hot":
-        return frb.OneHot(n, mask_of(draw, axes, (n,)), (*axes, n), dtype)
-    nvec = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
-    return frb.MultiOneHot(nvec, mask_of(draw, axes, nvec), (*axes, sum(nvec)), dtype)
-
-
-@st.composite
 def multi_categorical(draw: Any, axes: tuple[int, ...]) -> Any:
-    nvec = table_of(draw, st.integers(1, 4), axes, int)
-    start = table_of(draw, st.integers(0, 3), axes, int)
+    nvec = table_of(draw, COUNTS, axes, int) + 1
+    start = table_of(draw, COUNTS, axes, int)
     mask = None
     if nvec.ndim < 2 and math.prod(axes):
         mask = mask_of(draw, axes[:-1], tuple(np.broadcast_to(nvec, axes[-1:]).tolist()))
-    return frb.MultiCategorical(nvec, mask, axes, draw(st.sampled_from(INTEGERS)), start)
+    return frb.MultiCategorical(nvec, mask, axes, pick(draw, *INTEGERS), start)
 
 
-def leaves(axes: tuple[int, ...]) -> st.SearchStrategy[Any]:
+def leaf(draw: Any, axes: tuple[int, ...], objects: bool) -> Any:
     """Every kind of spec that is no nest, of given axes."""
-    kinds = [
-        st.builds(frb.ArraySpec, st.just(axes), st.sampled_from(DTYPES)),
-        st.builds(frb.Unbounded, st.just(axes), st.sampled_from(DTYPES)),
-        st.builds(frb.Binary, st.just(axes), st.sampled_from(["bool", "int8", "float32"])),
-        st.builds(frb.NonTensor, st.just(axes)),
-        st.builds(frb.Text, st.just(3), st.integers(0, 3), st.sampled_from(["ab", "\n'\"", "éß"]), st.just((*axes, 3))),
-        bounded(axes),
-        bounded(axes),
-        choices(axes),
-        choices(axes),
-    ]
-    return st.one_of(*kinds, *([multi_categorical(axes)] if axes else []))
+    kind = pick(draw, *LEAVES, *(("multi", "multi") if axes else ()))
+    n = draw(COUNTS) + 1
+    if kind == "object":
+        return frb.NonTensor(axes) if objects else frb.Binary(axes)
+    if kind == "bounded":
+        return bounded(draw, axes)
+    if kind == "multi":
+        return multi_categorical(draw, axes)
+    if kind == "categorical":
+        return frb.Categorical(n, mask_of(draw, axes, (n,)), axes, pick(draw, *INTEGERS), draw(COUNTS))
+    if kind == "one_hot":
+        return frb.OneHot(n, mask_of(draw, axes, (n,)), (*axes, n), pick(draw, "bool", "uint8", "float32"))
+    if kind == "multi_one_hot":
+        nvec = tuple(draw(COUNTS) + 1 for _ in range(n))
+        return frb.MultiOneHot(nvec, mask_of(draw, axes, nvec), (*axes, sum(nvec)), pick(draw, "bool", "float32"))
+    if kind == "text":
+        return frb.Text(3, draw(COUNTS), pick(draw, "ab", "\n'\"", "éß"), (*axes, 3))
+    if kind == "binary":
+        return frb.Binary(axes, pick(draw, "bool", "int8", "float32"))
+    return (frb.ArraySpec if kind == "any" else frb.Unbounded)(axes, pick(draw, *DTYPES))
 
 
-def varying(axes: tuple[int, ...], inner: Any) -> st.SearchStrategy[Any]:
-    """What varies in length or kind."""
-    counts = st.integers(1, 3)
-    inner = inner.filter(lambda nest: "NonTensor" not in repr(nest))  # these are of arrays alone
-    return st.one_of(
-        st.builds(frb.Sequence, inner, counts, st.booleans(), st.just(axes)),
-        st.builds(frb.Graph, inner, st.none() | inner, counts, counts, st.just(axes)),
-        st.builds(frb.OneOf, st.lists(inner, min_size=1, max_size=2), st.just(axes)),
-    )
+def varying(draw: Any, axes: tuple[int, ...], depth: int) -> Any:
+    """What varies in length or kind: of arrays alone."""
+    kind = pick(draw, "sequence", "graph", "one of")
+    count, inner = draw(COUNTS) + 1, nest(draw, (), depth, False)
+    if kind == "sequence":
+        return frb.Sequence(inner, count, draw(BOOLS), axes)
+    if kind == "graph":
+        return frb.Graph(inner, nest(draw, (), 0, False) if draw(BOOLS) else None, count, draw(COUNTS) + 1, axes)
+    return frb.OneOf([inner, inner][: draw(COUNTS)] or [nest(draw, (), 0, False)], axes)
 
 
-def specs(axes: tuple[int, ...], depth: int = 2) -> st.SearchStrategy[Any]:
+def spec(draw: Any, axes: tuple[int, ...], depth: int, objects: bool = True) -> Any:
     """A spec of given axes: a leaf, or what has parts."""
-    if not depth:
-        return leaves(axes)
-    return st.one_of(leaves(axes), varying(axes, nests((), depth - 1)), composites(axes, depth))
+    kind = pick(draw, "leaf", "varying", "composite") if depth else "leaf"
+    if kind == "leaf":
+        return leaf(draw, axes, objects)
+    if kind == "varying":
+        return varying(draw, axes, depth - 1)
+    parts = {pick(draw, *NAMES): nest(draw, axes, depth - 1, objects) for _ in range(draw(COUNTS))}
+    return frb.Composite(parts, batch_shape=axes)
 
 
-@st.composite
-def composites(draw: Any, batch: tuple[int, ...], depth: int = 2) -> Any:
-    """Parts that lead with batch axes."""
-    return frb.Composite(draw(st.dictionaries(NAMES, nests(batch, depth - 1), max_size=3)), batch_shape=batch)
-
-
-@st.composite
-def nests(draw: Any, batch: tuple[int, ...], depth: int) -> Any:
+def nest(draw: Any, batch: tuple[int, ...], depth: int, objects: bool = True) -> Any:
     """A spec whose axes begin with batch axes, or a container of such."""
-    axes = (*batch, *draw(shapes(0, 1, 1)))
-    kind = draw(st.sampled_from(["spec", "spec", "stacked", "tuple", "list", "pair", "data"]))
-    if not depth or kind == "spec":
-        return draw(specs(axes, depth))
-    two = [draw(nests(batch, depth - 1)) for _ in range(2)]
+    kind = pick(draw, *NESTS) if depth else "spec"
+    if kind == "spec":
+        return spec(draw, (*batch, *draw(shapes(0, 1, 1))), depth, objects)
     if kind == "stacked":
-        return draw(stacked(batch, depth - 1))
-    made = {"tuple": tuple, "list": list, "pair": lambda p: Pair(*p), "data": lambda p: Data(*p)}[kind]
+        return side_by_side(draw, batch, depth - 1, None, objects)
+    two = [nest(draw, batch, depth - 1, objects) for _ in range(2)]
+    made: Any = {"tuple": tuple, "list": list, "pair": lambda p: Pair(*p), "data": lambda p: Data(*p)}[kind]
     return made(two)
 
 
-@st.composite
-def stacked(draw: Any, batch: tuple[int, ...], depth: int = 1, inner: tuple[int, ...] | None = None) -> Any:
-    """Members side by side, behind batch axes; of the same axes, if those are given."""
-    count = draw(st.integers(0, 1))
+def side_by_side(draw: Any, batch: tuple[int, ...], depth: int, inner: Any, objects: bool = True) -> Any:
+    """Members behind batch axes; of the same axes, if those are given."""
+    count = draw(BOOLS)
     parts = []
-    for _ in range(draw(st.integers(1, 3))):
-        axes = draw(shapes(count, count, 1)) if inner is None else inner
-        parts.append(draw(specs((*batch, *axes), depth)))
-    return frb.Stacked(parts, len(batch) + draw(st.integers(0, len(parts[0].axes) - len(batch))))
+    for _ in range(draw(COUNTS) or 1):
+        axes = draw(shapes(int(count), int(count), 1)) if inner is None else inner
+        parts.append(spec(draw, (*batch, *axes), depth, objects))
+    return frb.Stacked(parts, len(batch) + draw(COUNTS) % (len(parts[0].axes) - len(batch) + 1))
+
+
+@st.composite
+def specs(draw: Any, axes: tuple[int, ...]) -> Any:
+    return spec(draw, axes, 2)
+
+
+@st.composite
+def nests(draw: Any) -> Any:
+    return nest(draw, (), 2)
+
+
+@st.composite
+def stacked(draw: Any) -> Any:
+    """Members of the same axes, so that a table shows them."""
+    return side_by_side(draw, draw(shapes(0, 1, 1)), 1, draw(shapes(0, 2, 1)))
+
+
+@st.composite
+def with_axes(draw: Any, least: int = 0) -> Any:
+    """Specs of any kind, but for members side by side."""
+    return spec(draw, draw(shapes(least, 3)), 2)
 
 
 # --- changes of shape -----------------------------------------------------------------------------------------------
@@ -224,9 +248,9 @@ def stacked(draw: Any, batch: tuple[int, ...], depth: int = 1, inner: tuple[int,
 @st.composite
 def expansions(draw: Any, axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Sizes to expand to, as given (with -1) and in full."""
-    full = (*draw(shapes(0, 2)), *(draw(st.integers(0, 3)) if n == 1 else n for n in axes))
+    full = (*draw(shapes(0, 2)), *(draw(COUNTS) if n == 1 else n for n in axes))
     new = len(full) - len(axes)
-    given = tuple(-1 if i >= new and n == axes[i - new] and draw(st.booleans()) else n for i, n in enumerate(full))
+    given = tuple(-1 if i >= new and n == axes[i - new] and draw(BOOLS) else n for i, n in enumerate(full))
     return given, full
 
 
@@ -238,7 +262,7 @@ def reshapes(draw: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     sizes = []
     rest = math.prod(axes)
     for _ in range(draw(st.integers(0, 2))):
-        sizes.append(draw(st.sampled_from([n for n in range(1, rest + 1) if rest % n == 0] or [0, 1, 2])))
+        sizes.append(pick(draw, *[n for n in range(1, rest + 1) if rest % n == 0] or [0, 1, 2]))
         rest //= max(sizes[-1], 1)
     sizes.append(rest)
     at = draw(st.integers(-1, len(sizes) - 1))
@@ -252,21 +276,21 @@ def indices(draw: Any, axes: tuple[int, ...]) -> Any:
     at = 0
     while at < len(axes) and draw(st.integers(0, 5)):
         n = axes[at]
-        kind = draw(st.sampled_from(["int", "slice", "slice", "array", "list", "bool", "bools"]))
+        kind = pick(draw, "int", "slice", "slice", "array", "list", "bool", "bools")
         ints = st.integers(-n, n - 1) if n and draw(st.integers(0, 9)) else st.integers(-4, 3)
         if kind == "int":
             parts.append(draw(ints))
         elif kind == "slice":
-            step = draw(st.sampled_from([None, 1, 2, -1, -2]))
-            parts.append(slice(*(draw(st.none() | st.integers(-4, 4)) for _ in range(2)), step))
+            ends = (pick(draw, None, *range(-4, 5)) for _ in range(2))
+            parts.append(slice(*ends, pick(draw, None, 1, 2, -1, -2)))
         elif kind in ("array", "list"):
-            found = np.array([draw(ints), draw(ints)]).reshape(draw(st.sampled_from([(2,), (2, 1), (1, 2)])))
+            found = np.array([draw(ints), draw(ints)]).reshape(pick(draw, (2,), (2, 1), (1, 2)))
             parts.append(found if kind == "array" else found.tolist())
         else:
             over = axes[at : at + (1 if kind == "bool" else 2)]
-            parts.append(draw(hnp.arrays(bool, over)))
+            parts.append(np.array([draw(BOOLS) for _ in range(math.prod(over))], bool).reshape(over))
             at += len(over) - 1
         at += 1
-    for extra in draw(st.lists(st.sampled_from([None, Ellipsis, np.newaxis, True]), max_size=2)):
-        parts.insert(draw(st.integers(0, len(parts))), extra)
+    for _ in range(max(draw(COUNTS) - 1, 0)):
+        parts.insert(draw(COUNTS), pick(draw, None, Ellipsis, True))
     return parts[0] if len(parts) == 1 and draw(st.booleans()) else tuple(parts)

@@ -81,15 +81,10 @@ def leaves_of(spec: Any) -> list[Any]:
     return nest.flatten(spec, lambda x: isinstance(x, frb.ArraySpec | frb.NonTensor))[0]
 
 
-def with_axes(smallest: int = 0) -> st.SearchStrategy[Any]:
-    """Specs of any kind, but for members side by side."""
-    return some.shapes(0, 3, smallest).flatmap(some.specs)
-
-
 @many
 @given(st.data())
 def test_expand_is_broadcasting(data: st.DataObject) -> None:
-    spec = data.draw(with_axes())
+    spec = data.draw(some.with_axes())
     sizes, full = data.draw(some.expansions(spec.axes))
     same(spec, lambda x: x.expand(sizes), lambda x: np.broadcast_to(x, full), ValueError)
     same(spec, lambda x: x.expand(*full), lambda x: np.broadcast_to(x, full), ValueError)
@@ -98,14 +93,14 @@ def test_expand_is_broadcasting(data: st.DataObject) -> None:
 @many
 @given(st.data())
 def test_expand_refuses_what_does_not_broadcast(data: st.DataObject) -> None:
-    spec, sizes = data.draw(with_axes()), data.draw(st.lists(st.integers(0, 3), max_size=4))
+    spec, sizes = data.draw(some.with_axes()), data.draw(st.lists(st.integers(0, 3), max_size=4))
     same(spec, lambda x: x.expand(*sizes), lambda x: np.broadcast_to(x, tuple(sizes)), ValueError)
 
 
 @many
 @given(st.data())
 def test_squeeze_and_unsqueeze(data: st.DataObject) -> None:
-    spec, axis = data.draw(with_axes()), data.draw(st.integers(-5, 4))
+    spec, axis = data.draw(some.with_axes()), data.draw(st.integers(-5, 4))
     if spec.axes:  # of none, NumPy lets 0 be squeezed
         same(spec, lambda x: x.squeeze(axis), lambda x: np.squeeze(x, axis), ValueError)
     same(spec, lambda x: x.squeeze(), np.squeeze, ValueError)
@@ -115,7 +110,7 @@ def test_squeeze_and_unsqueeze(data: st.DataObject) -> None:
 @many
 @given(st.data())
 def test_reshape(data: st.DataObject) -> None:
-    spec = data.draw(with_axes())
+    spec = data.draw(some.with_axes())
     sizes = data.draw(some.reshapes(spec.axes))
     # NumPy takes any negative number for -1.
     fits = sizes if all(n >= -1 for n in sizes) else (7, 7)
@@ -125,7 +120,7 @@ def test_reshape(data: st.DataObject) -> None:
 @settings(max_examples=300)
 @given(st.data())
 def test_indices_are_numpys(data: st.DataObject) -> None:
-    spec = data.draw(with_axes())
+    spec = data.draw(some.with_axes())
     index = data.draw(some.indices(spec.axes))
     same(spec, lambda x: x[index], lambda x: x[index], IndexError)
 
@@ -147,7 +142,7 @@ def test_arrays_of_either_library_are_indices(library: str) -> None:
 
 
 @many
-@given(with_axes())
+@given(some.with_axes())
 def test_iterating_goes_along_the_first_axis(spec: Any) -> None:
     if isinstance(spec, frb.Composite):
         assert list(spec) == list(spec.parts)
@@ -170,17 +165,10 @@ def test_huge_batches_take_no_memory() -> None:
 # --- members side by side -------------------------------------------------------------------------------------------
 
 
-@st.composite
-def side_by_side(draw: Any) -> Any:
-    """Members of the same axes, so that a table shows them."""
-    batch = draw(some.shapes(0, 1, 1))
-    return draw(some.stacked(batch, 1, draw(some.shapes(0, 2, 1))))
-
-
 @many
 @given(st.data())
 def test_stacked_is_a_table_too(data: st.DataObject) -> None:
-    spec = data.draw(side_by_side())
+    spec = data.draw(some.stacked())
     axis = data.draw(st.integers(-5, 4))
     same(spec, lambda x: x.unsqueeze(axis), lambda x: np.expand_dims(x, axis), ValueError)
     if axis % len(spec.axes) != spec.axis:  # the only member is no array
@@ -197,7 +185,7 @@ def test_stacked_is_a_table_too(data: st.DataObject) -> None:
 @many
 @given(st.data())
 def test_stacked_is_indexed_by_numbers_and_slices(data: st.DataObject) -> None:
-    spec = data.draw(side_by_side())
+    spec = data.draw(some.stacked())
     index = data.draw(some.indices(spec.axes))
     parts = index if isinstance(index, tuple) else (index,)
     if any(not (part is Ellipsis or isinstance(part, int | slice)) or part is True for part in parts):
@@ -215,7 +203,7 @@ def test_stacked_is_indexed_by_numbers_and_slices(data: st.DataObject) -> None:
 @many
 @given(st.data())
 def test_stacked_keeps_its_members_apart(data: st.DataObject) -> None:
-    spec = data.draw(side_by_side())
+    spec = data.draw(some.stacked())
     sizes = data.draw(some.reshapes(spec.axes))
     table = elements(spec)
     full = outcome(lambda: table.reshape(sizes), (ValueError,))
@@ -286,7 +274,7 @@ def test_members_are_behind_the_batch_of_composites() -> None:
 @many
 @given(st.data())
 def test_stack_is_one_spec_where_all_are_the_same(data: st.DataObject) -> None:
-    one = data.draw(with_axes(1) | side_by_side())
+    one = data.draw(some.with_axes(1) | some.stacked())
     other = data.draw(st.just(one) | some.specs(one.axes))
     axis = data.draw(st.integers(-1, len(one.axes)))
     made = frb.stack([one, other, one], axis)
@@ -300,7 +288,7 @@ def test_stack_is_one_spec_where_all_are_the_same(data: st.DataObject) -> None:
 
 
 @many
-@given(with_axes() | some.nests((), 2) | side_by_side())
+@given(some.with_axes() | some.nests() | some.stacked())
 def test_specs_are_values(spec: Any) -> None:
     copies = [copy.copy(spec), copy.deepcopy(spec), pickle.loads(pickle.dumps(spec))]
     if isinstance(spec, list | tuple | Data):
@@ -315,14 +303,12 @@ def test_specs_are_values(spec: Any) -> None:
     assert len(str(spec)) <= len(repr(spec))
 
 
-@many
-@given(with_axes(1), with_axes(1))
-def test_specs_are_equal_where_all_elements_are(a: Any, b: Any) -> None:
-    """But for two choices of as many that are written in two ways."""
-    if type(a) is type(b) and a.axes == b.axes:
-        assert (a == b) == (elements(a).tolist() == elements(b).tolist())
-    else:
-        assert a != b
+@settings(max_examples=200)
+@given(st.data())
+def test_specs_are_equal_where_all_elements_are(data: st.DataObject) -> None:
+    axes = data.draw(some.shapes(1, 2, 1))
+    a, b = (data.draw(some.specs(axes)) for _ in range(2))
+    assert (a == b) == (type(a) is type(b) and elements(a).tolist() == elements(b).tolist())
     if a == b:
         assert hash(a) == hash(b)
 
