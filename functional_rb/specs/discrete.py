@@ -58,7 +58,7 @@ class Choices(ArraySpec):
     def _set_mask(self, mask: Any) -> None:
         """Keep a mask in its one form, None if it forbids nothing."""
         who, axes = type(self).__name__, self.choice_axes
-        if mask is None:
+        if mask is None or 0 in axes:
             object.__setattr__(self, "mask", None)
             return
         array = np.asarray(mask)
