@@ -153,8 +153,8 @@ class ArraySpec(Spec):
 
     def _bounds(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The domain as arrays [*shape] in the dtype; bfloat16, which NumPy lacks, as float32."""
-        dtype = {"bfloat16": "float32", "complex64": "float32"}.get(self.dtype, self.dtype)
-        low, high = (np.broadcast_to(np.asarray(bound, dtype), self.shape) for bound in self.domain[:2])
+        dtype = "float32" if self.dtype == "complex64" else self.dtype
+        low, high = (np.broadcast_to(dtypes.as_numpy(dtype, bound), self.shape) for bound in self.domain[:2])
         return low, high
 
     def _counts(self) -> np.ndarray[Any, Any]:
@@ -220,8 +220,7 @@ class Bounded(ArraySpec):
 
     def table(self, name: str) -> np.ndarray[Any, Any]:
         """Bounds in the dtype, but for bfloat16, which NumPy lacks: those are float32."""
-        dtype = "float32" if self.dtype == "bfloat16" else self.dtype
-        return np.broadcast_to(np.asarray(getattr(self, name), dtype), self.shape)
+        return np.broadcast_to(dtypes.as_numpy(self.dtype, getattr(self, name)), self.shape)
 
     def _bound(self, bound: Any, name: str) -> Table:
         array = np.asarray(bound)
