@@ -6,6 +6,7 @@ what a spec describes, `nearest` what projection has to make of it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -219,7 +220,7 @@ def pieces(spec: Any, x: np.ndarray) -> dict[tuple[int, ...], list[Any]]:
     found = {}
     ends = places(spec)
     for at in np.ndindex(x.shape[:-1]):
-        for i, (start, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+        for i, (start, end) in enumerate(itertools.pairwise(ends)):
             key = at if isinstance(spec, frb.OneHot) else (*at, i)
             found[key] = [number(v) for v in x[at][start:end]]
     return found
@@ -240,7 +241,8 @@ def parts(function: Any, spec: Any, *values: Any) -> list[Any]:
 def _unit_allows(spec: Any, x: Any) -> bool:
     if isinstance(spec, frb.Sequence):
         return all(
-            0 <= n <= spec.max_length and all(allows(spec.element, row(spec.element, x["elements"], (*at, i))) for i in range(n))
+            0 <= n <= spec.max_length
+            and all(allows(spec.element, row(spec.element, x["elements"], (*at, i))) for i in range(n))
             for at, n in numbered(x["length"])
         )
     if isinstance(spec, frb.Graph):
@@ -264,8 +266,10 @@ def _unit_allows(spec: Any, x: Any) -> bool:
         return not any(math.isnan(v.real) or math.isnan(v.imag) for v in x.reshape(-1).tolist())
     if isinstance(spec, frb.Binary):
         return all(v in (0, 1) for v in x.reshape(-1).tolist())
-    low, high = (table(spec.table(name), x.shape) for name in ("low", "high")) if isinstance(spec, frb.Bounded) else (
-        table(b, x.shape) for b in spec.domain[:2]
+    low, high = (
+        (table(spec.table(name), x.shape) for name in ("low", "high"))
+        if isinstance(spec, frb.Bounded)
+        else (table(b, x.shape) for b in spec.domain[:2])
     )
     return all(low[at] <= number(x[at]) <= high[at] for at in np.ndindex(x.shape))
 
@@ -287,7 +291,9 @@ def row(spec: Any, x: Any, at: tuple[int, ...]) -> Any:
 
 def _graph_allows(spec: Any, x: Any, at: tuple[int, ...]) -> bool:
     n = int(x["n_nodes"][at])
-    if not (1 <= n <= spec.max_nodes and all(allows(spec.node, row(spec.node, x["nodes"], (*at, i))) for i in range(n))):
+    if not (
+        1 <= n <= spec.max_nodes and all(allows(spec.node, row(spec.node, x["nodes"], (*at, i))) for i in range(n))
+    ):
         return False
     if spec.edge is None:
         return True
@@ -315,7 +321,12 @@ def _unit_nearest(spec: Any, x: Any) -> Any:
         for at, n in numbered(x["length"]):
             made["length"][at] = min(max(n, 0), spec.max_length)
             for i in range(made["length"][at]):
-                _put(spec.element, made["elements"], (*at, i), nearest(spec.element, row(spec.element, x["elements"], (*at, i))))
+                _put(
+                    spec.element,
+                    made["elements"],
+                    (*at, i),
+                    nearest(spec.element, row(spec.element, x["elements"], (*at, i))),
+                )
         return made
     if isinstance(spec, frb.Graph):
         return _graph_nearest(spec, x)
@@ -334,13 +345,15 @@ def _unit_nearest(spec: Any, x: Any) -> Any:
         ends = places(spec)
         made[...] = 0
         for at, vector in pieces(spec, x).items():
-            best = max(allowed_choices(spec)[at], key=lambda k: (-math.inf if vector[k] != vector[k] else vector[k], -k))  # noqa: B023
+            best = max(
+                allowed_choices(spec)[at], key=lambda k: (-math.inf if vector[k] != vector[k] else vector[k], -k)
+            )
             axes, i = (at, 0) if isinstance(spec, frb.OneHot) else (at[:-1], at[-1])
             made[axes][ends[i] + best] = 1
     elif isinstance(spec, frb.Categorical | frb.MultiCategorical):
         start = table(spec.domain.low, spec.shape)
         for at, choices in allowed_choices(spec).items():
-            made[at] = min((start[at] + k for k in choices), key=lambda c: (abs(c - number(x[at])), c))  # noqa: B023
+            made[at] = min((start[at] + k for k in choices), key=lambda c: (abs(c - number(x[at])), c))
     elif spec.dtype == "complex64":
         made[np.isnan(x)] = 0
     elif isinstance(spec, frb.Binary):
@@ -359,7 +372,7 @@ def _unit_nearest(spec: Any, x: Any) -> Any:
 def _text_nearest(spec: Any, points: list[int]) -> list[int]:
     length = points.index(0) if 0 in points else len(points)
     known = [ord(c) for c in spec.charset]
-    text = [min(known, key=lambda k: (abs(k - p), k)) for p in points[:length]]  # noqa: B023
+    text = [min(known, key=lambda k: (abs(k - p), k)) for p in points[:length]]
     text += known[:1] * (spec.min_length - length)
     return text + [0] * (spec.max_length - len(text))
 
