@@ -57,7 +57,7 @@ class Choices(ArraySpec):
 
     def _set_mask(self, mask: Any) -> None:
         """Keep a mask in its one form, None if it forbids nothing."""
-        if mask is None:
+        if mask is None or 0 in self.choice_axes:
             object.__setattr__(self, "mask", None)
             return
         who = type(self).__name__
