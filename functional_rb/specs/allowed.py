@@ -106,10 +106,9 @@ def nearest_true(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def number_of(ops: SpecOps, x: Array, start: np.ndarray[Any, Any], dtype: str) -> Array:
     """How far numbers of a dtype lie behind the first one, int32: for numbers between that and 2^31 - 1 behind it."""
-    x, first = order.comparable(ops, x, dtype), order.limit(ops, start, dtype, x)
     if ITEMSIZE[dtype] < 4:  # in which the difference need not fit
-        x, first = ops.cast(x, "int32"), ops.cast(first, "int32")
-    return ops.cast(x - first, "int32")
+        return ops.cast(x, "int32") - ops.table(start.astype(np.int32), "int32", x)
+    return ops.cast(order.comparable(ops, x, dtype) - order.limit(ops, start, dtype, x), "int32")
 
 
 def clamped_index(ops: SpecOps, index: Array, dtype: str, counts: np.ndarray[Any, Any]) -> Array:
