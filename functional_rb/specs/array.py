@@ -97,7 +97,7 @@ class ArraySpec(Spec):
         words = words.reshape(count, *self.shape, each)
         if dtypes.kind_of(self.dtype) == "float":
             return draws.real(ops, words, *self._bounds(), self.dtype)
-        low = np.broadcast_to(np.asarray(self.domain.low, object), self.shape)
+        low = np.asarray(self.domain.low, object)
         if self.dtype == "bool":
             return draws.whole(ops, words, low, self._counts(), "int32") != 0
         return draws.whole(ops, words, low, self._counts(), self.dtype)
@@ -152,15 +152,15 @@ class ArraySpec(Spec):
         return host.as_dtype(value, self.dtype)
 
     def _bounds(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The domain as arrays [*shape] in the dtype; bfloat16, which NumPy lacks, as float32."""
+        """The domain as arrays that broadcast to the shape, in the dtype; bfloat16, which NumPy lacks, as float32."""
         dtype = "float32" if self.dtype == "complex64" else self.dtype
-        low, high = (np.broadcast_to(dtypes.as_numpy(dtype, bound), self.shape) for bound in self.domain[:2])
+        low, high = (dtypes.as_numpy(dtype, bound) for bound in self.domain[:2])
         return low, high
 
     def _counts(self) -> np.ndarray[Any, Any]:
-        """How many whole numbers the domain has, as Python's numbers, which do not overflow."""
+        """How many whole numbers the domain has, likewise, as Python's numbers, which do not overflow."""
         low, high = (np.asarray(bound, object) for bound in self.domain[:2])
-        return np.broadcast_to(np.asarray(high - low + 1, object), self.shape)
+        return np.asarray(high - low + 1, object)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -171,8 +171,8 @@ class _Numbers(Choices):
         return draws.numbered(ops, [index], self._starts(), self.dtype)
 
     def _starts(self) -> np.ndarray[Any, Any]:
-        """The first number of each element, as Python's numbers [*shape]."""
-        return np.broadcast_to(np.asarray(self.domain.low, object), self.shape)
+        """The first number of each element, as Python's numbers that broadcast to the shape."""
+        return np.asarray(self.domain.low, object)
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -410,7 +410,8 @@ class MultiCategorical(_Numbers):
     @property
     def domain(self) -> Domain:
         """From the first to the last of each, those that the mask forbids included."""
-        return Domain(self.start, as_table(self.table("start") + self.table("nvec") - 1), True)
+        last = self.table("start").astype(object) + self.table("nvec").astype(object) - 1  # which may need 64 bits
+        return Domain(self.start, as_table(last), True)
 
     @property
     def counts(self) -> tuple[int, ...]:
