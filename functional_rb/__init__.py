@@ -7,6 +7,16 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 from functional_rb import ted
 from functional_rb.buffer_spec import BufferSpec, spec_of
 from functional_rb.compact import Compact
+from functional_rb.convert import (
+    from_dm_env,
+    from_gymnasium,
+    from_json,
+    from_torchrl,
+    to_dm_env,
+    to_gymnasium,
+    to_json,
+    to_torchrl,
+)
 from functional_rb.samplers import (
     Fifo,
     Lifo,
@@ -42,6 +52,7 @@ from functional_rb.specs import (
     stack,
 )
 from functional_rb.state import Crop, MaskedSample, Sample, SliceSample, State
+from functional_rb.ted.items import item_from_env
 from functional_rb.transforms import her, n_step
 from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
 
@@ -87,11 +98,20 @@ __all__ = [
     "Uniform",
     "WithoutReplacement",
     "consolidate",
+    "from_dm_env",
+    "from_gymnasium",
+    "from_json",
+    "from_torchrl",
     "has_exclusive_keys",
     "has_stacked",
     "her",
+    "item_from_env",
     "n_step",
     "spec_of",
     "stack",
     "ted",
+    "to_dm_env",
+    "to_gymnasium",
+    "to_json",
+    "to_torchrl",
 ]

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from functional_rb import checks, counters, nest
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.objects import is_non_tensor
 from functional_rb.ops import Array
 from functional_rb.samplers import Drawn
 from functional_rb.samplers.passes import PASSES
@@ -373,7 +374,7 @@ def get(backend: Backend, state: State, indices: Any) -> Any:
 
     Returns:
         The items as they are stored, leaves [B, *shape]; zeros where a handle's item is no longer stored (`is_live`
-        tells). Transforms that work as one samples have no part in this.
+        tells), None in leaves of Python objects. Transforms that work as one samples have no part in this.
 
     Example:
         >>> state = rb.init(frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4))
@@ -578,7 +579,9 @@ def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: An
         >>> piece.items["reward"][0].tolist() == [start, start + 1, start + 2]
         True
     """
-    leaves, structure = nest.flatten(items, lambda x: hasattr(x, "dtype") and not hasattr(x, "keys"))
+    leaves, structure = nest.flatten(
+        items, lambda x: is_non_tensor(x) or (hasattr(x, "dtype") and not hasattr(x, "keys"))
+    )
     names = [nest.show(path) for path in structure.paths]
     arrays = [backend.as_vector(leaf, f"leaf {name!r}") for name, leaf in zip(names, leaves, strict=True)]
     batch = checks.crop(names, arrays, length, backend.unsupported)

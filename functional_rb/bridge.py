@@ -53,7 +53,16 @@ def _is_leaf(x: Any) -> bool:
 
 
 def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, Any]:
-    """The arrays of a state, taken over one by one, by field."""
+    """The arrays of a state, taken over one by one, by field.
+
+    Raises:
+        TypeError: if it holds Python objects, which are no arrays.
+    """
+    for k in state.spec.objects:
+        raise TypeError(
+            f"from_dlpack: leaf {state.spec.names[k]!r} of the state holds Python objects, which stay in their "
+            f"process's memory and backend; leave the leaf out of BufferSpec.item, or bring single leaves over"
+        )
     return {
         "rows": take_leaf("state.rows", state.rows),
         "wide": tuple(take_leaf(f"state.wide[{k}]", array) for k, array in enumerate(state.wide)),

@@ -16,7 +16,7 @@ from functional_rb.nest import Key, Structure
 from functional_rb.ring import Ring
 from functional_rb.samplers import Sampler, Uniform
 from functional_rb.samplers.base import SamplerBase
-from functional_rb.specs import ArraySpec, freeze
+from functional_rb.specs import ArraySpec, Binary, Composite, NonTensor, Unbounded, freeze
 from functional_rb.trajectories import Marks
 from functional_rb.transforms.base import Transform, check_transforms
 from functional_rb.values import Outline
@@ -32,7 +32,8 @@ class BufferSpec:
     """What a buffer holds and how it is written and sampled: frozen and hashable, without any array.
 
     Attributes:
-        item: a nest (dicts, tuples, NamedTuples, dataclasses) of `ArraySpec`s; dicts become `Composite`s.
+        item: a nest (dicts, tuples, NamedTuples, dataclasses) of `ArraySpec`s, and on torch of `NonTensor`s; dicts
+            become `Composite`s.
         capacity: how many items fit, 1 to 2^31 - 1.
         sampler: how items are drawn.
         writer: where new ones go; by default what the sampler needs, `RoundRobin()` for most.
@@ -43,6 +44,7 @@ class BufferSpec:
         transforms: what happens between what is added and what is sampled: `n_step`, `her`; one may stand alone.
         outline, structure, leaves, names, layout: derived: the item taken apart, its containers, its specs in order,
             their paths as errors show them, and where they lie in storage.
+        objects: derived: the positions of the leaves that are Python objects.
         frames: derived: the leaves that are stored as shared frames, if any are.
         ring, kept, counter_names: derived: the lanes' rings, and what sampler, writer and the rest keep.
         columns, stored: derived: the specs of what is stored beside each item, and which of leaves and columns lie in
@@ -73,7 +75,7 @@ class BufferSpec:
 
     outline: Outline = dataclasses.field(init=False, repr=False)
     structure: Structure = dataclasses.field(init=False, repr=False)
-    leaves: tuple[ArraySpec, ...] = dataclasses.field(init=False, repr=False)
+    leaves: tuple[ArraySpec | NonTensor, ...] = dataclasses.field(init=False, repr=False)
     names: tuple[str, ...] = dataclasses.field(init=False, repr=False)
     layout: Layout = dataclasses.field(init=False, repr=False)
     ring: Ring = dataclasses.field(init=False, repr=False)
@@ -81,6 +83,7 @@ class BufferSpec:
     counter_names: tuple[tuple[str, int], ...] = dataclasses.field(init=False, repr=False)
     columns: dict[str, ArraySpec] = dataclasses.field(init=False, repr=False)
     stored: tuple[int, ...] = dataclasses.field(init=False, repr=False)
+    objects: tuple[int, ...] = dataclasses.field(init=False, repr=False)
     frames: Chain | None = dataclasses.field(init=False, repr=False)
     marks: Marks | None = dataclasses.field(init=False, repr=False)
     plain: bool = dataclasses.field(init=False, repr=False)
@@ -163,7 +166,7 @@ class BufferSpec:
         """Lay out the leaves, and what transforms store beside them."""
         columns = {name: spec for transform in self.transforms for name, spec in transform.columns(self).items()}
         paths = [*self.structure.paths, *(("transforms", name) for name in columns)]
-        specs = [*self.leaves, *columns.values()]
+        specs: list[ArraySpec | NonTensor] = [*self.leaves, *columns.values()]
         elsewhere = frozenset() if self.frames is None else self.frames.leaves
         stored = tuple(k for k in range(len(specs)) if k not in elsewhere)
         plan = layout.plan(tuple((paths[k], specs[k].shape, specs[k].dtype) for k in stored))
@@ -178,6 +181,7 @@ class BufferSpec:
             "structure": outline.structure,
             "leaves": outline.leaves,
             "names": outline.names,
+            "objects": tuple(k for k, leaf in enumerate(outline.leaves) if isinstance(leaf, NonTensor)),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -185,7 +189,7 @@ class BufferSpec:
     @property
     def _key(self) -> tuple[Any, ...]:
         members = self.sampler, self.writer, self.batch_size, self.lanes, self.transforms, self.compact
-        return self.structure, self.leaves, self.capacity, *members
+        return self.outline, self.capacity, *members
 
     def __eq__(self, other: object) -> bool:
         """Whether two specs describe the same buffer. JAX asks this at every call: identity answers at once."""
@@ -252,8 +256,10 @@ def spec_of(example: Any) -> Any:
     """Derive the item spec from one item of arrays.
 
     Args:
-        example: a nest of arrays of NumPy, JAX or torch, without a batch axis. Leaves become `Unbounded`, or `Binary`
-            where the dtype is bool. A TensorDict or tensorclass gives a spec whose items come back as such on torch.
+        example: a nest of arrays of NumPy, JAX or torch, or of what tells their shapes and dtypes
+            (`jax.ShapeDtypeStruct`), without the axis of a batch to add. Leaves become `Unbounded`, or `Binary` where
+            the dtype is bool. A TensorDict or tensorclass gives a spec whose items come back as such on torch; its
+            batch size becomes the `batch_shape`, which comes back behind the axes of a batch.
 
     Returns:
         The same nest of specs, for `BufferSpec(item=...)`.
@@ -266,24 +272,34 @@ def spec_of(example: Any) -> Any:
         >>> spec_of({"obs": np.zeros((3,), np.float32), "done": np.bool_(False)})
         Composite({'obs': Unbounded((3,)), 'done': Binary()})
     """
-    from functional_rb.specs import Binary, Composite, Unbounded
+    return _spec_of(example, ())
 
-    leaves, structure = nest.flatten(example, lambda x: hasattr(x, "dtype") and not hasattr(x, "batch_size"))
-    structure.check_names("spec_of")
-    specs = []
-    for path, leaf in zip(structure.paths, leaves, strict=True):
-        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-            raise TypeError(
-                f"spec_of: leaf {nest.show(path)!r}: expected an array, got {type(leaf).__name__}; "
-                f"give NumPy, JAX or torch arrays, so that the dtype is known"
-            )
-        try:
-            made = Unbounded(tuple(leaf.shape), leaf.dtype)
-        except TypeError as error:
-            raise TypeError(f"spec_of: leaf {nest.show(path)!r}: {error}") from None
-        specs.append(Binary(made.shape) if made.dtype == "bool" else made)
 
-    def mapping(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Composite:
-        return Composite(parts) if container is None else Composite.like(container, parts)
+def _spec_of(example: Any, path: nest.Path) -> Any:
+    is_array = hasattr(example, "dtype") and not hasattr(example, "batch_size")
+    parts = None if is_array else nest.parts_of(example)
+    if parts is None:
+        return _leaf_of(example, path)
+    outline, values = parts
+    outline = dataclasses.replace(outline, children=(nest.LEAF,) * len(values))
+    outline.check_names("spec_of")
+    made = [_spec_of(value, (*path, key)) for key, value in zip(outline.keys, values, strict=True)]
+    batch = tuple(getattr(example, "batch_size", ()))
 
-    return nest.unflatten(structure, specs, mapping)
+    def mapping(container: type | None, parts: dict[str, Any], _: tuple[int, ...]) -> Composite:
+        return Composite(parts) if container is None else Composite.like(container, parts, batch)
+
+    return nest.unflatten(outline, made, mapping)
+
+
+def _leaf_of(leaf: Any, path: nest.Path) -> ArraySpec:
+    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        raise TypeError(
+            f"spec_of: leaf {nest.show(path)!r}: expected an array, got {type(leaf).__name__}; "
+            f"give NumPy, JAX or torch arrays, so that the dtype is known"
+        )
+    try:
+        made = Unbounded(tuple(leaf.shape), leaf.dtype)
+    except TypeError as error:
+        raise TypeError(f"spec_of: leaf {nest.show(path)!r}: {error}") from None
+    return Binary(made.shape) if made.dtype == "bool" else made

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from functional_rb import dtypes, nest
+from functional_rb import dtypes, nest, objects
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import BASE, read
 from functional_rb.frames import CURSOR
@@ -20,7 +20,7 @@ from functional_rb.state import State
 from functional_rb.values import Outline
 from functional_rb.writers import Immutable
 
-Convert = Callable[[Any, ArraySpec, str], Any]
+Convert = Callable[[Any, Any, str], Any]
 """Makes an array of the backend, of the spec's dtype or an error: (leaf, its spec, its path as shown) -> array."""
 
 
@@ -51,6 +51,8 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         ValueError: for a structure or shape that does not fit.
     """
     leaves = nest.flatten_as(spec.structure, items)
+    if spec.objects:
+        leaves, convert = _with_objects(spec, leaves, convert)
     made = []
     size: tuple[int, ...] | None = None
     for leaf, expected, name in zip(leaves, spec.leaves, spec.names, strict=True):
@@ -74,6 +76,29 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         made = [leaf.reshape(rows, *expected.shape) for leaf, expected in zip(made, spec.leaves, strict=True)]
     flat = [None if x is None else x.reshape(rows) for x in (mask, priorities)]
     return Batch(made, rows, *flat)
+
+
+def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert) -> tuple[list[Any], Convert]:
+    """Leaves of which objects are object arrays with the batch axes of the others, and how only these are converted.
+
+    Where all leaves are objects, an object array is a batch, and anything else one item.
+    """
+    lead: tuple[int, ...] | None = None
+    for k, (leaf, expected, name) in enumerate(zip(leaves, spec.leaves, spec.names, strict=True)):
+        if lead is None and k not in spec.objects:
+            lead = _leading(spec, tuple(convert(leaf, expected, name).shape), expected.shape, name)
+    if lead is None:
+        whole = zip(leaves, spec.leaves, strict=True)
+        batches = [leaf.shape[: max(leaf.ndim - len(own.shape), 0)] for leaf, own in whole if objects.is_array(leaf)]
+        lead = batches[0] if batches else ()
+    gathered = list(leaves)
+    for k in spec.objects:
+        gathered[k] = objects.gather(leaves[k], lead, spec.leaves[k].shape, spec.names[k])
+
+    def convert_arrays(leaf: Any, expected: Any, name: str) -> Any:
+        return leaf if expected.dtype == "object" else convert(leaf, expected, name)
+
+    return gathered, convert_arrays
 
 
 def _leading(spec: BufferSpec, shape: tuple[int, ...], item: tuple[int, ...], name: str) -> tuple[int, ...]:
@@ -189,6 +214,9 @@ def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> d
                 f"update: leaf {name!r} is stored as frames that other items share (BufferSpec.compact), and cannot be "
                 f"rewritten; leave it out, or leave it out of compact"
             )
+        if position in spec.objects:
+            made[position] = objects.gather(leaf, (size,), expected.shape, name)
+            continue
         made[position] = convert(leaf, expected, name)
         if tuple(made[position].shape) != (size, *expected.shape):
             raise ValueError(
@@ -273,7 +301,7 @@ def crop(names: Sequence[str], arrays: Sequence[Any], length: Any, unsupported: 
         raise ValueError("random_crop: expected at least one leaf; give the items of a sample, say")
     for name, array in zip(names, arrays, strict=True):
         dtype = dtypes.shown(array.dtype) if hasattr(array, "dtype") else None
-        if dtype not in dtypes.ITEMSIZE:
+        if dtype not in dtypes.ITEMSIZE and dtype != "object":
             got = dtype or type(array).__name__
             raise TypeError(
                 f"random_crop: leaf {name!r}: expected an array of numbers, got {got}; convert it, or leave it out"

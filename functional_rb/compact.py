@@ -77,6 +77,11 @@ class Compact:
             )
         pairs = self._pairs(spec)
         stacks = self._stacks(spec, pairs)
+        for k in {*pairs, *pairs.values(), *stacks} & {*spec.objects}:
+            raise ValueError(
+                f"{WHO}: leaf {spec.names[k]!r} holds Python objects, which are neither compared nor shared; "
+                f"leave it out of next and stack"
+            )
         frames = tuple(
             Stack.of(spec.structure.paths[k], spec.leaves[k], k, pairs.get(k), *stacks.get(k, (1, 0)))
             for k in sorted({*pairs, *stacks})
@@ -109,7 +114,7 @@ class Compact:
     def _stacks(self, spec: BufferSpec, pairs: dict[int, int]) -> dict[int, tuple[int, int]]:
         """How many frames each stack is of, and along which axis, by the leaf's position."""
         if isinstance(self.stack, int):
-            candidates = sorted(pairs) if pairs else range(len(spec.leaves))
+            candidates = sorted(pairs) if pairs else [k for k in range(len(spec.leaves)) if k not in spec.objects]
             found = {k: (self.stack, self._axis_of(spec, k)) for k in candidates if self._has_axis(spec, k)}
             if self.stack > 1 and not found:
                 names = [spec.names[k] for k in candidates]
@@ -175,7 +180,7 @@ def _find_pairs(spec: BufferSpec) -> list[tuple[int, int]]:
     found = []
     for path, following in paths.items():
         own = paths.get(_without_next(path))
-        if own is None or own == following:
+        if own is None or own == following or not {own, following}.isdisjoint(spec.objects):
             continue
         ours, theirs = spec.leaves[own], spec.leaves[following]
         if (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype):

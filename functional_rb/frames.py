@@ -22,7 +22,7 @@ from functional_rb.ring import INT32_MAX, Ring
 
 if TYPE_CHECKING:
     from functional_rb.draft import Draft
-    from functional_rb.specs import ArraySpec
+    from functional_rb.specs import ArraySpec, NonTensor
 
 AT = "frame_at"
 """int32 [capacity], twice the coordinate of the newest frame of each item's observation, and 1 more after a jump."""
@@ -62,7 +62,9 @@ class Stack:
     dtype: str
 
     @classmethod
-    def of(cls, path: Path, spec: ArraySpec, leaf: int, following: int | None, depth: int, axis: int) -> Stack:
+    def of(
+        cls, path: Path, spec: ArraySpec | NonTensor, leaf: int, following: int | None, depth: int, axis: int
+    ) -> Stack:
         """For a leaf of a spec."""
         axis = axis % len(spec.shape) if depth > 1 else 0
         shape = spec.shape[:axis] + spec.shape[axis + 1 :] if depth > 1 else spec.shape

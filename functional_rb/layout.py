@@ -18,6 +18,8 @@ from functional_rb.ops import Array, Ops
 
 WIDE_BYTES = 1024
 """Sub-word leaves of at least this many bytes an item are kept apart."""
+TOKEN = "int64"
+"""What is stored in place of a Python object."""
 KEPT_AS = {"bfloat16": "uint16"}
 """XLA's CPU moves bfloat16 by way of float32: all of an array for one row of it, and signaling NaNs change."""
 
@@ -99,13 +101,14 @@ def _part(layout: Layout, chosen: tuple[int, ...]) -> Layout:
 
 @functools.cache
 def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...]) -> Layout:
-    """Lay out leaves given as (path, shape, dtype name).
+    """Lay out leaves given as (path, shape, dtype name); of "object", tokens.
 
     Example:
         >>> layout = plan(((("done",), (), "bool"), (("obs",), (3,), "float32")))
         >>> layout.row_words, [leaf.offset for leaf in layout.leaves]
         (4, [12, 0])
     """
+    leaves = tuple((path, shape, TOKEN if dtype == "object" else dtype) for path, shape, dtype in leaves)
     nbytes = [math.prod(shape) * dtypes.ITEMSIZE[dtype] for _, shape, dtype in leaves]
     apart = [size >= WIDE_BYTES and dtypes.ITEMSIZE[leaf[2]] < 4 for size, leaf in zip(nbytes, leaves, strict=True)]
     offsets: dict[int, int] = {}

@@ -7,6 +7,7 @@ JAX sorts the keys of a dict and torch does not.
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -26,12 +27,14 @@ class Structure:
         type: the class to build where the kind alone does not say; None for a dict, tuple, list or leaf.
         keys: names, field names or positions, in the order given.
         children: the outlines under those keys.
+        batch_shape: of a `Composite`, the leading axes that its leaves share, behind those that come with a batch.
     """
 
     kind: Literal["leaf", "mapping", "sequence", "namedtuple", "dataclass"]
     type: type | None = None
     keys: tuple[str | int, ...] = ()
     children: tuple[Structure, ...] = ()
+    batch_shape: tuple[int, ...] = ()
     flat: bool = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -121,7 +124,7 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
     if isinstance(nest, Varying):
         nest = nest.parts
     if isinstance(nest, Composite):
-        return Structure("mapping", nest._container, tuple(nest)), list(nest.values())
+        return Structure("mapping", nest._container, tuple(nest), (), nest.batch_shape), list(nest.values())
     if isinstance(nest, Stacked):
         return Structure("sequence", tuple, tuple(range(len(nest.members)))), list(nest.members)
     # Asked before mappings: chex's dataclasses are those too.
@@ -132,8 +135,8 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
         return Structure(kind, type(nest), names), [getattr(nest, name) for name in names]
     if isinstance(nest, Mapping):
         foreign = None if type(nest) is dict or not hasattr(nest, "batch_size") else type(nest)
-        # Iterating over a TensorDict goes along its batch, not its keys.
-        return Structure("mapping", foreign, tuple(nest.keys())), [nest[key] for key in nest.keys()]  # noqa: SIM118
+        # Iterating over a TensorDict goes along its batch, not its keys, and its brackets take NonTensorData apart.
+        return Structure("mapping", foreign, tuple(nest.keys())), [nest.get(key) for key in nest.keys()]  # noqa: SIM118
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
         return Structure("namedtuple", type(nest), nest._fields), list(nest)
     if isinstance(nest, (tuple, list)):
@@ -213,20 +216,18 @@ def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
     position = {path: i for i, path in enumerate(structure.paths)}
     inner = {(), *(path[:k] for path in position for k in range(len(path)))}
     found: dict[int, Any] = {}
-
-    def visit(value: Any, path: Path) -> None:
+    waiting: deque[tuple[Path, Any]] = deque([((), nest)])
+    while waiting:
+        path, value = waiting.popleft()
         if path in position:
             found[position[path]] = value
-            return
+            continue
         parts = parts_of(value)
         if parts is None or path not in inner:
             raise ValueError(
                 f"leaf {show(path)!r}: no such leaf in BufferSpec.item; expected some of {[show(p) for p in position]}"
             )
-        for key, part in zip(parts[0].keys, parts[1], strict=True):
-            visit(part, (*path, key))
-
-    visit(nest, ())
+        waiting.extend(((*path, key), part) for key, part in zip(parts[0].keys, parts[1], strict=True))
     return found
 
 
@@ -244,17 +245,20 @@ def unflatten(
         build_mapping: how the backend makes its mappings.
         batch_shape: leading axes that all the leaves share, which some mappings record.
     """
-    remaining = iter(leaves)
+    return _build(structure, iter(leaves), build_mapping, batch_shape)
 
-    def build(outline: Structure) -> Any:
-        if outline.kind == "leaf":
-            return next(remaining)
-        parts = [build(child) for child in outline.children]
-        if outline.kind == "mapping":
-            return build_mapping(outline.type, dict(zip(map(str, outline.keys), parts, strict=True)), batch_shape)
-        assert outline.type is not None
-        if outline.kind == "sequence":
-            return outline.type(parts)
-        return outline.type(**dict(zip(map(str, outline.keys), parts, strict=True)))
 
-    return build(structure)
+def _build(
+    outline: Structure, remaining: Iterator[Any], build_mapping: BuildMapping, batch_shape: tuple[int, ...]
+) -> Any:
+    """No closure: one that calls itself would keep the leaves until the next search for cycles."""
+    if outline.kind == "leaf":
+        return next(remaining)
+    parts = [_build(child, remaining, build_mapping, batch_shape) for child in outline.children]
+    if outline.kind == "mapping":
+        named = dict(zip(map(str, outline.keys), parts, strict=True))
+        return build_mapping(outline.type, named, (*batch_shape, *outline.batch_shape))
+    assert outline.type is not None
+    if outline.kind == "sequence":
+        return outline.type(parts)
+    return outline.type(**dict(zip(map(str, outline.keys), parts, strict=True)))

@@ -27,6 +27,7 @@ from jax_backend.functions import (
     update,
     zeros,
 )
+from jax_backend.shapes import shape_dtype_struct
 
 __all__ = [
     "add",
@@ -49,6 +50,7 @@ __all__ = [
     "refused",
     "rejected",
     "sample",
+    "shape_dtype_struct",
     "size",
     "split",
     "stale",

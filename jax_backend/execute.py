@@ -93,7 +93,12 @@ def has_64_bit() -> bool:
 
 
 def unsupported(dtype: str) -> str | None:
-    """64-bit dtypes, unless JAX was told to have them."""
+    """Python objects, and 64-bit dtypes unless JAX was told to have them."""
+    if dtype == "object":
+        return (
+            "means Python objects, which JAX can neither store nor trace; use torch_backend, "
+            "or keep them in a list of your own and store their position as an int32 leaf"
+        )
     if dtype in ("int64", "uint64", "float64") and not has_64_bit():
         narrow = dtype.replace("64", "32")
         return (

@@ -171,3 +171,14 @@ def log(x: jax.Array) -> jax.Array:
 def cos(x: jax.Array) -> jax.Array:
     """Cosine."""
     return jnp.cos(x)
+
+
+def clamp(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    """Bring between bounds."""
+    return jnp.clip(x, low, high)
+
+
+def scale(high: jax.Array, low: jax.Array, n: jax.Array) -> jax.Array:
+    """A whole number below n, in the limbs of `mul_wide`."""
+    top, rest = mul_wide(high, n)
+    return top + (rest > 0x7FFFFFFF - mul_wide(low, n)[0])

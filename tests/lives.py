@@ -71,16 +71,16 @@ def begin(backend: Backend, spec: frb.BufferSpec) -> Any:
     return backend.rb.init(spec, items=backend.tree(items_from(1)))
 
 
-def step(backend: Backend, state: Any, given: Inputs, keys: tuple[Any, Any]) -> tuple[Any, Seen]:
-    """Add, sample, set priorities and rewrite a leaf, read by handle."""
+def step(backend: Backend, state: Any, given: Inputs, keys: tuple[Any, Any], look: bool = True) -> tuple[Any, Seen]:
+    """Add, sample, set priorities and rewrite a leaf, read by handle (if told to look)."""
     spec = state.spec
     dataset = isinstance(spec.writer, frb.Immutable)
     if not dataset:
         state = backend.add(state, given.items, given.mask, key=keys[0])
     state, sample = backend.sample(state, keys[1], BATCH)
     handles = sample.indices.reshape(-1)
-    live = backend.rb.is_live(state, handles)
-    got = backend.rb.get(state, handles)
+    live = backend.rb.is_live(state, handles) if look else None
+    got = backend.rb.get(state, handles) if look else None
     priorities = given.priorities if spec.sampler.has_priorities else None
     state = backend.update(state, handles, priorities, None if dataset else {"note": given.notes})
     rb = backend.rb

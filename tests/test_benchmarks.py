@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -252,6 +253,13 @@ def test_scaling_has_a_point_for_each_capacity_and_operation() -> None:
     assert {(row["from_capacity"], row["to_capacity"]) for row in growth(points)} == {(32, 64)}
 
 
+@pytest.fixture
+def no_flashbax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it were not installed: what it compiles takes seconds, and `test_peers_run` runs it."""
+    monkeypatch.setitem(sys.modules, "benchmarks.peers_flashbax", None)
+
+
+@pytest.mark.usefixtures("no_flashbax")
 def test_main_writes_tables_json_and_charts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib", reason="the charts need matplotlib")
     assert main(["compare", "--rounds", "1", "--capacity", "300", "--out", str(tmp_path)]) == 0
@@ -271,6 +279,9 @@ def test_main_writes_tables_json_and_charts(tmp_path: Path, capsys: pytest.Captu
     assert [(row["operation"], row["goal"]) for row in in_place] == [("add", "<= 1.5")] * 2
     assert all(row["ratio"]["median"] > 0 for row in in_place)
     ran = {figure["contender"] for figure in section["figures"]}
+    assert {("flashbax", name) for name in ("uniform", "prioritized")} <= {
+        (missing["name"], missing["sampler"]) for missing in section["unavailable"]
+    }
     for missing in section["unavailable"]:
         assert missing["reason"]
         assert missing["name"] not in ran or missing["sampler"] == "prioritized"
@@ -467,6 +478,7 @@ def test_peers_draw_slices(module: str, backend: Backend, sampler: Sequencing, l
     assert peer.steps == steps or (steps is None and 0 < peer.steps < 32)
 
 
+@pytest.mark.usefixtures("no_flashbax")
 def test_main_writes_the_slices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

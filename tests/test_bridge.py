@@ -332,14 +332,21 @@ def update(side: str, state: Any, handles: Any, priorities: Any, items: Any = No
     return BACKENDS[side].update(state, on(side, np.asarray(handles, np.int32)), priorities, items)
 
 
+def core_draw(side: str, state: Any, draws: Any, beta: Any) -> list[Any]:
+    ops = importlib.import_module(f"{side}_backend.ops")
+    _, leaves, drawn = buffer.draw(ops, state, state.spec, draws, beta, 40)
+    return [*leaves, *drawn[:3]]
+
+
+jitted_core_draw = jax.jit(core_draw, static_argnums=0)  # eagerly JAX would compile a hundred small programs
+
+
 def draw(side: str, state: Any) -> list[bytes]:
     """What the core draws by given draws: the backends' keys differ."""
     spec = state.spec
     draws = np.random.default_rng(1).integers(0, 2**31, spec.sampler.draw_shape(spec, 40), np.int64)
-    ops = importlib.import_module(f"{side}_backend.ops")
-    draws, beta = on(side, draws.astype(np.int32)), on(side, np.float32(0.6))
-    _, leaves, drawn = buffer.draw(ops, state, spec, draws, beta, 40)
-    return [as_bytes(x) for x in (*leaves, *drawn[:3])]
+    call = jitted_core_draw if side == "jax" else core_draw
+    return [as_bytes(x) for x in call(side, state, on(side, draws.astype(np.int32)), on(side, np.float32(0.6)))]
 
 
 def history(state: Any, sides: Iterator[str], prioritized: bool) -> tuple[Any, list[Any]]:
@@ -350,7 +357,7 @@ def history(state: Any, sides: Iterator[str], prioritized: bool) -> tuple[Any, l
         side = next(sides)
         if type(state) is not type(BACKENDS[side].init(state.spec)):
             state = cross(side, state)
-        n = (3, 5, 9, 40)[k % 4]
+        n = (5, 40)[k % 2]  # few shapes, as JAX compiles for each
         mask = np.arange(n) % 3 != k % 3 if k % 2 else None
         priorities = np.array([2, np.nan, 0.5, 0, -1] * 8, np.float32)[:n] if prioritized and k % 3 == 1 else None
         state = add(side, state, number, n, mask, priorities)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -92,11 +93,13 @@ def start_jax(config: Config, time: int = 0) -> dqn_jax.Run:
     return dqn_jax.Run(key, actors, jax_backend.init(buffer_spec(config)), learner, best)
 
 
+act = jax.jit(functools.partial(dqn_jax.act, QUICK))
+
+
 def test_jax_stores_true_transitions() -> None:
     run, steps = start_jax(QUICK), 100
-    act = jax.jit(lambda run: dqn_jax.act(QUICK, run, jnp.float32(0.5)))
     for _ in range(steps):
-        run = act(run)
+        run = act(run, jnp.float32(0.5))
     stored = steps * QUICK.num_envs
     assert jax_backend.size(run.buffer) == stored
     items = {name: np.asarray(leaf[:stored]) for name, leaf in jax_backend.items(run.buffer).items()}
@@ -105,7 +108,7 @@ def test_jax_stores_true_transitions() -> None:
 
 
 def test_jax_keeps_the_value_beyond_the_time_limit() -> None:
-    run = dqn_jax.act(QUICK, start_jax(QUICK, time=cartpole.MAX_STEPS - 1), jnp.float32(0.0))
+    run = act(start_jax(QUICK, time=cartpole.MAX_STEPS - 1), jnp.float32(0.0))
     items = {name: np.asarray(leaf[: QUICK.num_envs]) for name, leaf in jax_backend.items(run.buffer).items()}
     assert not items["terminated"].any()
     assert_transitions(items)

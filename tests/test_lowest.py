@@ -32,8 +32,20 @@ def jax_setter(capacity: int) -> Callable[..., Any]:
 
 
 @functools.cache
-def jax_finder(capacity: int, k: int) -> Callable[..., Any]:
-    return jax.jit(lambda tree: lowest.lowest(jax_ops, tree, capacity, k))
+def jax_finder(capacity: int, *counts: int) -> Callable[..., Any]:
+    return jax.jit(lambda tree: [lowest.lowest(jax_ops, tree, capacity, k) for k in counts])
+
+
+def find(ops: Any, tree: Any, capacity: int, *counts: int) -> list[tuple[Any, Any]]:
+    """So many of the lowest; on JAX by one program for all of the counts."""
+    if ops is torch_ops:
+        return [lowest.lowest(torch_ops, tree, capacity, k) for k in counts]
+    return jax_finder(capacity, *counts)(tree)
+
+
+@functools.cache
+def empty_on_jax(capacity: int) -> Any:
+    return jax.jit(lambda: lowest.empty(jax_ops, capacity))()
 
 
 def check_tree(tree: Ints, keys: list[int]) -> None:
@@ -70,7 +82,7 @@ def test_lowest(history: tuple[int, list[dict[int, int]]]) -> None:
     capacity, updates = history
     truth = [lowest.EMPTY] * capacity
     by_torch = lowest.empty(torch_ops, capacity)
-    by_jax = np.asarray(lowest.empty(jax_ops, capacity))
+    by_jax = np.asarray(empty_on_jax(capacity))
     for update in updates:
         # In pieces of one size, some slots named twice, with the same key.
         names = list(update)
@@ -87,9 +99,9 @@ def test_lowest(history: tuple[int, list[dict[int, int]]]) -> None:
     got = lowest.get_keys(torch_ops, by_torch, torch.arange(capacity, dtype=torch.int32))
     assert got.tolist() == truth
     ranking = sorted((key, slot) for slot, key in enumerate(truth))
-    for k in (1, 5, 40):
-        ways = [lowest.lowest(torch_ops, by_torch, capacity, k), jax_finder(capacity, k)(by_jax)]
-        for slots, keys in ways:
+    counts = (1, 5, 40)
+    for ops, tree in ((torch_ops, by_torch), (jax_ops, by_jax)):
+        for k, (slots, keys) in zip(counts, find(ops, tree, capacity, *counts), strict=True):
             assert [*zip(keys.tolist(), slots.tolist(), strict=True)] == ranking[:k]
             assert str(slots.dtype).endswith("int32")
             assert str(keys.dtype).endswith("int32")
@@ -98,9 +110,9 @@ def test_lowest(history: tuple[int, list[dict[int, int]]]) -> None:
 @pytest.mark.parametrize("ops", [jax_ops, torch_ops], ids=["jax", "torch"])
 @pytest.mark.parametrize("capacity", [1, 300])
 def test_empty_slots_are_the_lowest_in_their_order(ops: Any, capacity: int) -> None:
-    tree = lowest.empty(ops, capacity)
+    tree = lowest.empty(ops, capacity) if ops is torch_ops else empty_on_jax(capacity)
     check_tree(np.asarray(tree), [lowest.EMPTY] * capacity)
-    slots, keys = lowest.lowest(ops, tree, capacity, 20)
+    ((slots, keys),) = find(ops, tree, capacity, 20)
     assert slots.tolist() == list(range(min(20, capacity)))
     assert set(keys.tolist()) == {lowest.EMPTY}
 

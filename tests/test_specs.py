@@ -263,8 +263,12 @@ def run_examples(name: str, extra: dict[str, Any]) -> int:
     return runner.summarize(verbose=False).attempted
 
 
+BOUND = ("functional_rb.api", "functional_rb.spec_api")
+"""The functions that backends bind: their examples need one."""
+
+
 def test_examples_of_the_core() -> None:
-    names = [name for name in modules_of("functional_rb") if name != "functional_rb.api"]
+    names = [name for name in modules_of("functional_rb") if name not in BOUND]
     counts = {name: run_examples(name, {"np": np}) for name in names}
     assert sum(counts.values()) >= 20, counts
 
@@ -274,12 +278,16 @@ def test_examples_of_the_functions(library: Backend) -> None:
         warnings.simplefilter("error")
         extra = {"rb": library.rb, "frb": frb, "np": np}
         # What the core says of a function is true on either backend.
-        assert run_examples("functional_rb.api", extra) >= 20
+        assert sum(run_examples(name, extra) for name in BOUND) >= 30
         counts = {name: run_examples(name, extra) for name in modules_of(f"{library.library}_backend")}
     assert sum(counts.values()) >= 15, counts
 
 
-@pytest.mark.parametrize("name", ["init", "add", "sample", "update", "get", "items", "is_live", "size", "can_sample"])
+FUNCTIONS = ["init", "add", "sample", "update", "get", "items", "is_live", "size", "can_sample"]
+ON_SPECS = ["rand", "zeros", "contains", "project", "encode", "decode"]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *ON_SPECS])
 def test_every_function_has_an_example(library: Backend, name: str) -> None:
     function = getattr(library.rb, name)
     assert ">>> " in function.__doc__

@@ -236,8 +236,12 @@ def test_single_updates_do_not_drift(backend: Backend) -> None:
     assert float(sum_tree.total(state.tree)) == pytest.approx(33e-9, rel=2e-7)
 
 
+ROOTS = frb.Prioritized(alpha=0.6, beta=0.4)
+"""One for several tests, as each is compiled on JAX."""
+
+
 def test_equal_priorities(backend: Backend) -> None:
-    state = full_state(backend.rb, 300, frb.Prioritized(alpha=0.6, beta=0.4))
+    state = full_state(backend.rb, 300, ROOTS)
     handles = backend.array(np.arange(300, dtype=np.int32))
     state = backend.update(state, handles, backend.array(np.full(300, 0.37, np.float32)))
     leaves = check_tree(backend.numpy(state.tree), 300)
@@ -249,7 +253,7 @@ def test_equal_priorities(backend: Backend) -> None:
 
 @pytest.mark.parametrize("alive", [0, 16, 17, 299])
 def test_one_live_item(backend: Backend, alive: int) -> None:
-    state = full_state(backend.rb, 300)
+    state = full_state(backend.rb, 300, ROOTS)
     priorities = np.zeros(300, np.float32)
     priorities[alive] = 1e-3
     handles = backend.array(np.arange(300, dtype=np.int32))

@@ -345,7 +345,7 @@ def test_sampled_items_are_copies() -> None:
 @pytest.mark.parametrize("capacity", [5, 200_000], ids=["rebuilt soon", "one long chain"])
 def test_very_many_versions_can_be_dropped(twin: str, capacity: int) -> None:
     """100,000 adds with the first state alive: a chain of versions must not be freed by recursion."""
-    steps = 100_000 if twin == "torch" else 5_000
+    steps = (100_000 if capacity > 5 else 20_000) if twin == "torch" else 5_000  # a chain that is rebuilt is short
     spec = frb.BufferSpec((frb.Unbounded((), "int32"),), capacity)
     first = rb.add(rb.init(spec), (7,))
     state, item = first, (torch.ones(1, dtype=torch.int32),)

@@ -234,9 +234,9 @@ def check_whole(ops: Any, array: Any, numpy: Any, some: tuple[str, list[int], li
     words = model.random_words(np.random.default_rng(seed), 6 * len(counts), size).reshape(6, len(counts), size)
     made = numpy(draws.whole(ops, array(words), *tables, dtype))
     assert made.dtype == dtype
-    for row, found in zip(words, made, strict=True):
+    for row, got in zip(words, made, strict=True):
         expected = [a + (n * as_one(w) >> 31 * size) for a, n, w in zip(low, counts, row.tolist(), strict=True)]
-        assert found.tolist() == expected
+        assert got.tolist() == expected
 
 
 @hypothesis.settings(max_examples=150)

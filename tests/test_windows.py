@@ -309,7 +309,7 @@ def test_any_history(history: tuple[Rule, int, int, list[Batch]]) -> None:
 def test_compiled_on_jax(rule: Rule, lanes: int, length: int, steps: int) -> None:
     rng = np.random.default_rng(length)
     checked = Checked(on_jax, rule, lanes, length)
-    for k in range(40):
+    for k in range(24):
         written = rng.integers(0, steps + 1, lanes, dtype=np.int32)
         begins, ends = rng.random((2, lanes, steps)) < [0.0, 0.1, 0.5][k % 3]
         checked.write(Batch(written, begins, ends), n=steps)

@@ -651,8 +651,12 @@ class Story:
         if plain is not None:
             assert int(rb.stale(state)) == int(rb.stale(plain))
         gone = [handle for handle in range(self.spec.capacity) if handle not in handles]
-        asked = backend.array(np.append(handles, gone).astype(np.int32))
-        assert backend.numpy(rb.is_live(state, asked)).tolist() == [True] * handles.size + [False] * len(gone)
+        asked = np.full(2 * self.spec.capacity, -1, np.int32)  # at one shape, which is compiled once
+        asked[: handles.size + len(gone)] = [*handles, *gone]
+        asked = backend.array(asked)
+        live = backend.numpy(rb.is_live(state, asked))
+        assert live[: handles.size].all()
+        assert not live[handles.size :].any()
         got, everything = by_path(backend, rb.get(state, asked)), by_path(backend, rb.items(state))
         steps = [stored.stored(handle) for handle in handles.tolist()]
         for name in self.kind.item if steps else ():

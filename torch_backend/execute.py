@@ -12,6 +12,7 @@ from functional_rb import buffer, checks, crop, frames, values
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import with_invalid
 from functional_rb.draft import Arrays, Draft
+from functional_rb.objects import gather, is_array, is_non_tensor
 from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
@@ -19,6 +20,7 @@ from functional_rb.state import State as CoreState
 from functional_rb.values import Outline
 from torch_backend import ops, random
 from torch_backend.memory import Memory, Saved, SavedSlots, Version
+from torch_backend.objects import Table
 from torch_backend.opaque import traceable
 from torch_backend.recorder import Log, Recorder
 from torch_backend.state import State, locked, readable
@@ -78,9 +80,14 @@ def from_numpy(array: Any) -> torch.Tensor:
 
 
 def check_state(state: Any, function: str) -> None:
-    """Refuse what is no state of torch."""
+    """Refuse what is no state of torch, and to trace one that holds Python objects."""
     checks.check_state(state, function)
     _torch_state(state, function)
+    if state.spec.objects and _compiling():
+        raise TypeError(
+            f"{function}: leaf {state.spec.names[state.spec.objects[0]]!r} holds Python objects, which torch.compile "
+            f"cannot trace; call {function} outside of the compiled function, or leave the leaf out of BufferSpec.item"
+        )
 
 
 def as_vector(array: Any, name: str) -> Any:
@@ -91,6 +98,8 @@ def as_vector(array: Any, name: str) -> Any:
         return plain(array)
     if isinstance(array, NUMPY) and array.dtype.kind in "biuf":
         return from_numpy(array)
+    if is_non_tensor(array):
+        return gather(array, tuple(array.batch_size), (), name)
     _refuse_jax(array, name)
     return array
 
@@ -111,11 +120,25 @@ def build_mapping(container: type | None, parts: dict[str, Any], batch_shape: tu
     """A dict, or the TensorDict or tensorclass that the spec was derived from."""
     if container is None:
         return parts
+    parts = {name: _non_tensor(part) if is_array(part) else part for name, part in parts.items()}
     if hasattr(container, "from_tensordict"):
         return container(**parts, batch_size=list(batch_shape))  # a tensorclass
     from tensordict import TensorDict
 
     return TensorDict(parts, batch_size=list(batch_shape))
+
+
+def _non_tensor(objects: Any) -> Any:
+    """An object array as TensorDicts hold it."""
+    from tensordict import NonTensorData, NonTensorStack
+
+    if not objects.size:
+        return NonTensorData(None, batch_size=objects.shape)
+    if not objects.ndim:
+        return NonTensorData(objects.item())
+    if objects.ndim == 1:
+        return NonTensorStack(*(NonTensorData(part) for part in objects.tolist()))
+    return NonTensorStack(*map(_non_tensor, objects))
 
 
 def _torch_state(state: CoreState, function: str) -> State:
@@ -154,10 +177,17 @@ def _place_some(name: str, tensor: torch.Tensor | None, device: torch.device, ba
 
 
 def _place_leaves(spec: BufferSpec, leaves: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    if spec.objects:
+        return [_place_leaf(spec, k, leaf, device) for k, leaf in enumerate(leaves)]
     for leaf in leaves:
         if leaf.device != device or not leaf.is_contiguous():
             return [place(f"leaf {name!r}", leaf, device) for name, leaf in zip(spec.names, leaves, strict=True)]
     return list(leaves)
+
+
+def _place_leaf(spec: BufferSpec, k: int, leaf: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Objects as they are: they get their tokens once nothing can fail any more."""
+    return leaf if k in spec.objects else place(f"leaf {spec.names[k]!r}", leaf, device)
 
 
 def add(
@@ -171,6 +201,8 @@ def add(
     """Write a batch."""
     state = _torch_state(state, "add")
     version, spec = readable(state), state.spec
+    if spec.objects:
+        tidy(version)
     with locked(version):
         memory = version.own()
         leaves, mask, priorities = place_add(spec, memory.rows.device, leaves, batch, mask, priorities, key)
@@ -181,7 +213,8 @@ def add(
         if target is memory:
             saved = _room_for_add(spec, memory, batch)
         following = version.succeed(target, saved)
-        after = write(spec, target, counters, leaves, batch, mask, priorities, key, saved)
+        writing = write_objects if spec.objects else write
+        after = writing(spec, target, counters, leaves, batch, mask, priorities, key, saved)
         _count(version, saved)
         return State(following, after, spec)
 
@@ -245,6 +278,42 @@ def count_invalid(state: CoreState, outside: torch.Tensor) -> State:
     """The same state, with what was left out counted."""
     state = _torch_state(state, "add")
     return State(state._version, with_invalid(ops, state._counters, outside), state.spec)
+
+
+def tidy(version: Version) -> None:
+    """Drop Python objects that nobody can read any more, if there may be many: before a write, as it takes the lock."""
+    with version.lock:
+        table = objects_of(version.own())
+    table.tidy()
+
+
+def objects_of(memory: Memory) -> Table:
+    """The objects by token, of a buffer that has some."""
+    assert memory.table is not None
+    return memory.table
+
+
+def write_objects(spec: BufferSpec, memory: Memory, counters: torch.Tensor, leaves: Sequence[Any], *rest: Any) -> Any:
+    """`write` for leaves of which some are Python objects."""
+    table = objects_of(memory)
+    with table.lock:
+        return write(spec, memory, counters, [table.stored(leaf, counters.device) for leaf in leaves], *rest)
+
+
+def rewrite_objects(
+    spec: BufferSpec,
+    memory: Memory,
+    counters: torch.Tensor,
+    handles: torch.Tensor,
+    priorities: torch.Tensor | None,
+    replacements: Mapping[int, Any],
+    saved: Saved | None = None,
+) -> torch.Tensor:
+    """`rewrite` likewise."""
+    table = objects_of(memory)
+    with table.lock:
+        stored = {k: table.stored(leaf, counters.device) for k, leaf in replacements.items()}
+        return rewrite(spec, memory, counters, handles, priorities, stored, saved)
 
 
 def _count(version: Version, saved: Saved | None) -> None:
@@ -323,21 +392,25 @@ def draw(
     more = None
     if spec.extra_words:
         key, other = random.split(key)
-        more = _numbers(memory, other, spec.extra_shape(batch))
+        more = numbers(other, spec.extra_shape(batch), memory.rows.device)
     if batch and spec.plain_draws and native(memory) and not _is_batched(key) and not _is_batched(beta):
         leaves, drawn, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
         checks.check_nonempty(spec, drawable, int(counters[1]) if not drawable else 1)
         if not spec.plain:
             leaves, drawn = _completed(spec, memory, counters, leaves, drawn, more)
+        if spec.objects:
+            leaves = objects_of(memory).read(leaves)
         return counters, leaves, drawn
     with torch.no_grad():
-        numbers = _numbers(memory, key, spec.sampler.draw_shape(spec, batch))
+        words = numbers(key, spec.sampler.draw_shape(spec, batch), memory.rows.device)
         level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
         primitives = ops if _is_batched(key) or _is_batched(beta) else _primitives(memory, saved)
-        arrays, leaves, drawn = buffer.draw(primitives, _arrays(memory, counters), spec, numbers, level, batch, more)
+        arrays, leaves, drawn = buffer.draw(primitives, _arrays(memory, counters), spec, words, level, batch, more)
         after = _written(memory, arrays)
     if at_hand and memory.plain and not _is_batched(drawn.weights):
         checks.check_nonempty(spec, float(drawn.weights.max()) > 0, int(counters[1]))
+    if spec.objects:
+        leaves = objects_of(memory).read(leaves)
     return after, leaves, drawn
 
 
@@ -361,11 +434,11 @@ def _completed(
     return leaves, drawn._replace(extras=extras)
 
 
-def _numbers(memory: Memory, key: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-    """Uniform int32 by a key, where the memory is."""
-    if native(memory) and not _is_batched(key):
+def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> torch.Tensor:
+    """Uniform int32 in [0, 2^31) by a key, on a device."""
+    if HAVE_KERNELS and device.type == "cpu" and not torch.compiler.is_compiling() and not _is_batched(key):
         return parts.draws(key, *shape)
-    return random.draws(key.to(memory.rows.device), *shape)
+    return random.draws(key.to(device), *shape)
 
 
 def _is_batched(value: Any) -> bool:
@@ -384,6 +457,8 @@ def update(
     """Set priorities and rewrite leaves."""
     state = _torch_state(state, "update")
     version, spec = readable(state), state.spec
+    if spec.objects:
+        tidy(version)
     with locked(version):
         memory = version.own()
         handles, priorities, replacements = place_update(spec, memory.rows.device, handles, priorities, replacements)
@@ -392,7 +467,8 @@ def update(
         if target is memory:
             saved = _room_for_update(spec, memory, handles.shape[0], bool(replacements), priorities is not None)
         following = version.succeed(target, saved)
-        after = rewrite(spec, target, counters, handles, priorities, replacements, saved)
+        rewriting = rewrite_objects if spec.objects else rewrite
+        after = rewriting(spec, target, counters, handles, priorities, replacements, saved)
         _count(version, saved)
         return State(following, after, spec)
 
@@ -408,7 +484,7 @@ def place_update(
     return (
         place("indices", handles, device),
         _place_some("priorities", priorities, device, handles.shape[0]),
-        {k: place(f"leaf {spec.names[k]!r}", leaf, device) for k, leaf in replacements.items()},
+        {k: _place_leaf(spec, k, leaf, device) for k, leaf in replacements.items()},
     )
 
 
@@ -443,12 +519,23 @@ def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
     state = _torch_state(state, "get")
     version = readable(state)
     with locked(version):
-        return buffer.get(ops, _arrays(version.own(), state._counters), state.spec, handles)
+        memory, spec = version.own(), state.spec
+        leaves = buffer.get(ops, _arrays(memory, state._counters), spec, handles)
+        return objects_of(memory).read(leaves) if spec.objects else leaves
 
 
 def items(state: CoreState) -> list[torch.Tensor]:
-    """All of the storage, as views: given out, so never written again. Of compact storage a copy."""
+    """All of the storage, as views: given out, so never written again. Of compact storage, and of objects, a copy."""
     state = _torch_state(state, "items")
+    if not state.spec.objects:
+        return _stored(state)
+    version = readable(state)
+    with locked(version):
+        return objects_of(version.own()).read(_stored(state))
+
+
+def _stored(state: State) -> list[torch.Tensor]:
+    """The leaves as they are stored, tokens of objects."""
     if state.spec.frames is not None:
         version = readable(state)
         with locked(version):
@@ -495,11 +582,19 @@ def split(key: torch.Tensor) -> torch.Tensor:
 def random_crop(
     leaves: Sequence[torch.Tensor], lengths: torch.Tensor | None, key: torch.Tensor, length: int
 ) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
-    """`crop.random_crop`."""
+    """`crop.random_crop`; objects are found by where they were."""
     random.check_key(key)
     batch, steps = leaves[0].shape[:2]
-    device = leaves[0].device
+    device = next((leaf.device for leaf in leaves if not is_array(leaf)), key.device)
+    objects = {k: leaf for k, leaf in enumerate(leaves) if is_array(leaf)}
+    if objects:
+        places = torch.arange(batch * steps, device=device).reshape(batch, steps)
+        leaves = [places if k in objects else leaf for k, leaf in enumerate(leaves)]
     if lengths is None:
         lengths = torch.full((batch,), steps, dtype=torch.int32, device=device)
     numbers = random.draws(key.to(device), batch, 2)
-    return crop.random_crop(ops, leaves, lengths, numbers, length)
+    cut, starts, mask = crop.random_crop(ops, leaves, lengths, numbers, length)
+    for k, leaf in objects.items():
+        chosen = leaf.reshape(batch * steps, *leaf.shape[2:])
+        cut[k] = chosen[cut[k].cpu().numpy()]
+    return cut, starts, mask

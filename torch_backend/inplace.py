@@ -74,7 +74,8 @@ def add_(
     leaves, mask, priorities = execute.place_add(state.spec, counters.device, leaves, size, mask, priorities, key)
     version, memory = _take_over(state, "add_")
     if size:
-        counters = execute.write(state.spec, memory, counters, leaves, size, mask, priorities, key)
+        write = execute.write_objects if state.spec.objects else execute.write
+        counters = write(state.spec, memory, counters, leaves, size, mask, priorities, key)
     if outside is not None:
         counters = with_invalid(ops, counters, outside)
     return _followed_by(state, version, counters)
@@ -143,7 +144,8 @@ def update_(state: State, indices: Any, priorities: Any = None, items: Any = Non
         state.spec, state._counters.device, indices, priorities, replacements
     )
     version, memory = _take_over(state, "update_")
-    counters = execute.rewrite(state.spec, memory, state._counters, indices, priorities, replacements)
+    rewrite = execute.rewrite_objects if state.spec.objects else execute.rewrite
+    counters = rewrite(state.spec, memory, state._counters, indices, priorities, replacements)
     return _followed_by(state, version, counters)
 
 
@@ -165,6 +167,8 @@ def _take_over(state: State, function: str) -> tuple[Version, Memory]:
 def _owner(state: State) -> Version:
     """The state's version, or one with a copy of its memory if that is not its own."""
     version = readable(state)
+    if state.spec.objects:
+        execute.tidy(version)
     with version.lock:
         memory = version.own()
         forget_dead(memory)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ import torch
 from functional_rb import sum_tree
 from functional_rb.draft import Arrays
 from torch_backend import ops
+
+if TYPE_CHECKING:
+    from torch_backend.objects import Table
 
 
 class Memory:
@@ -35,9 +38,11 @@ class Memory:
         written: whether anything may have been added: a host's knowledge, where looking would wait for a device.
         history: the older versions by age, each with the bytes saved for it.
         retained: the sum of those bytes.
+        table: the Python objects whose tokens are in the arrays, if the buffer has such leaves.
     """
 
     __slots__ = (
+        "__weakref__",
         "_nbytes",
         "_plain",
         "history",
@@ -47,6 +52,7 @@ class Memory:
         "retained",
         "rows",
         "shared",
+        "table",
         "tree",
         "wide",
         "written",
@@ -67,6 +73,7 @@ class Memory:
         self.history: deque[tuple[weakref.ref[Version], int]] | None = None
         self.retained = 0
         self.native: object = None
+        self.table: Table | None = None
         self._plain: bool | None = None
         self._nbytes: int | None = None
 
@@ -75,7 +82,10 @@ class Memory:
         with torch.inference_mode(False):
             tree = None if self.tree is None else self.tree.clone()
             kept = {name: array.clone() for name, array in self.kept.items()}
-            return Memory(self.rows.clone(), tuple(array.clone() for array in self.wide), tree, kept)
+            copied = Memory(self.rows.clone(), tuple(array.clone() for array in self.wide), tree, kept)
+        if self.table is not None:
+            self.table.watch(copied)
+        return copied
 
     @property
     def plain(self) -> bool:
@@ -115,6 +125,10 @@ class Saved(Protocol):
         """Write it back to a copy of the memory; the tree's nodes above are left to `sum_tree.refresh`."""
         ...
 
+    def pieces(self, memory: Memory) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The whole rows that were saved, and of which array of the memory."""
+        ...
+
 
 class SavedSlots:
     """What was in some slots before a kernel overwrote them.
@@ -151,6 +165,13 @@ class SavedSlots:
         if n and self.values is not None:
             assert memory.tree is not None
             ops.set_flat(memory.tree, slots, self.values[:n])
+
+    def pieces(self, memory: Memory) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Rows, and those of the wide arrays."""
+        n = int(self.count[0])
+        if self.copies:
+            for array, old in zip((memory.rows, *memory.wide), self.copies, strict=True):
+                yield array, old[:n]
 
 
 class Version:
@@ -274,6 +295,11 @@ def forget_dead(memory: Memory) -> None:
     memory.shared = bool(history)
 
 
-def fresh(arrays: Arrays, capacity: int, pinned: bool = False) -> Version:
-    """The first version of a lineage."""
-    return Version(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned), capacity, threading.RLock())
+def fresh(arrays: Arrays, capacity: int, pinned: bool = False, table: Table | None = None) -> Version:
+    """The first version of a lineage, with a table if there are Python objects."""
+    memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned)
+    if table is None:
+        return Version(memory, capacity, threading.RLock())
+    with table.lock:
+        table.watch(memory)
+    return Version(memory, capacity, table.lock)

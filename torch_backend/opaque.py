@@ -18,7 +18,7 @@ from functional_rb.specs import NonTensor
 from functional_rb.values import Outline, is_leaf
 from torch_backend import ops as primitives
 
-_UNITS: dict[Any, int] = {}
+_UNITS: list[Any] = []
 """Units by number: what is traced may carry a number as a constant, but no object."""
 
 
@@ -77,7 +77,9 @@ class Opaque:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
 def _number(unit: Any) -> int:
-    return _UNITS.setdefault(unit, len(_UNITS))
+    if unit not in _UNITS:
+        _UNITS.append(unit)
+    return _UNITS.index(unit)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
@@ -93,7 +95,7 @@ def _words_among(unit: Any) -> int:
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]  # likewise
 def _call(number: int, method: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What a method makes of the leaves of its arguments, as leaves."""
-    unit = next(unit for unit, at in _UNITS.items() if at == number)
+    unit = _UNITS[number]
     structure = nest.flatten(unit, is_leaf)[1]
     arguments = (nest.unflatten(structure, tensors, _as_dict),) if method in ("inside", "nearest") else tensors
     made = getattr(unit, method)(primitives, *arguments)

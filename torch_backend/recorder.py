@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -55,6 +55,11 @@ class Log:
         for entry in reversed(self.entries):
             write = ops.set_flat if entry.flat else ops.set_at
             write(tensors[entry.array], entry.where, entry.old)
+
+    def pieces(self, memory: Memory) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """What writes of whole rows have overwritten."""
+        tensors = memory.tensors
+        return ((tensors[entry.array], entry.old) for entry in self.entries if not entry.flat)
 
 
 class Recorder:

@@ -17,6 +17,7 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from torch_backend import memory
 from torch_backend.memory import Memory, Version
+from torch_backend.objects import Table
 
 
 class State(core.State):
@@ -40,9 +41,14 @@ class State(core.State):
     _consumed: bool
 
     @classmethod
-    def of_arrays(cls, arrays: Arrays, spec: BufferSpec, pinned: bool = True) -> State:
-        """A state of given arrays; pinned (so never written) if somebody else may hold them."""
-        return cls(memory.fresh(arrays, spec.capacity, pinned), arrays.counters, spec)
+    def of_arrays(cls, arrays: Arrays, spec: BufferSpec, pinned: bool = True, table: Table | None = None) -> State:
+        """A state of given arrays; pinned (so never written) if somebody else may hold them.
+
+        Where there are Python objects, the table is that of the arrays' tokens, by default an empty one.
+        """
+        if spec.objects and table is None:
+            table = Table(spec)
+        return cls(memory.fresh(arrays, spec.capacity, pinned, table), arrays.counters, spec)
 
     def _consume(self) -> None:
         """Refuse any further use."""
@@ -82,15 +88,24 @@ class State(core.State):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State:
         """A state with memory of its own."""
+        copied = self._copy()
+        if copied.table is None:
+            version = memory.Version(copied, self.spec.capacity, threading.RLock())
+            return State(version, self._counters.clone(), self.spec)
+        arrays, held = _with_objects(copied, self._counters.clone())
+        return _rebuilt(arrays, self.spec, copy.deepcopy(held, memo))
+
+    def _copy(self) -> Memory:
         with locked(self._version):
-            copied = readable(self).own().copy()
-        version = memory.Version(copied, self.spec.capacity, threading.RLock())
-        return State(version, self._counters.clone(), self.spec)
+            return readable(self).own().copy()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the arrays, which count as given out."""
+        """Pickle by the arrays, which count as given out, and the Python objects that they stand for."""
         arrays = Arrays(self.rows, self.wide, self.tree, self.counters, self.kept)
-        return _rebuilt, (arrays, self.spec)
+        if not self.spec.objects:
+            return _rebuilt, (arrays, self.spec)
+        arrays, held = _with_objects(self._give_out(), self.counters)
+        return _rebuilt, (arrays, self.spec, held)
 
 
 def readable(state: State) -> Version:
@@ -110,23 +125,69 @@ def locked(version: Version) -> AbstractContextManager[Any]:
     return version.lock
 
 
-def _rebuilt(arrays: Arrays, spec: BufferSpec) -> State:
-    return State.of_arrays(arrays, spec)
+def _with_objects(memory: Memory, counters: torch.Tensor) -> tuple[Arrays, dict[int, Any]]:
+    arrays = Arrays(memory.rows, memory.wide, memory.tree, counters, memory.kept)
+    assert memory.table is not None
+    with memory.table.lock:
+        return arrays, memory.table.held(arrays)
+
+
+def _rebuilt(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None = None) -> State:
+    """A state of arrays, and the objects by the tokens in these: they get tokens, and a table, of their own."""
+    if held is None:
+        return State.of_arrays(arrays, spec)
+    table = Table(spec)
+    own = arrays._replace(rows=arrays.rows.clone(), kept={name: array.clone() for name, array in arrays.kept.items()})
+    with table.lock:
+        table.adopt(own, held)
+        return State.of_arrays(own, spec, table=table)
 
 
 def _sent(state: State) -> tuple[Any, ...]:
     """Between processes go copies: torch moves what it sends to shared memory, and frees what others may be reading."""
-    return copy.deepcopy(state).__reduce__()
+    copied = state._copy()
+    own = memory.Version(copied, state.spec.capacity, state._version.lock)
+    return State(own, state._counters.clone(), state.spec).__reduce__()
 
 
 ForkingPickler.register(State, _sent)
 
 
-def _flatten(state: State) -> tuple[list[torch.Tensor], tuple[BufferSpec, int]]:
+class Held:
+    """What the outline of a state tells of its Python objects: equal for states that share their table.
+
+    It keeps the memory, and so the objects whose tokens are among the leaves.
+    """
+
+    __slots__ = ("memory",)
+
+    def __init__(self, memory: Memory) -> None:
+        """Of a memory with a table."""
+        self.memory = memory
+
+    @property
+    def table(self) -> Table:
+        """The objects by token."""
+        assert self.memory.table is not None
+        return self.memory.table
+
+    def __eq__(self, other: object) -> bool:
+        """Whether tokens of the one mean the same in the other."""
+        return isinstance(other, Held) and self.table is other.table
+
+    def __hash__(self) -> int:
+        """By the table."""
+        return hash(self.table)
+
+
+Outline = tuple[BufferSpec, int, Held | None]
+
+
+def _flatten(state: State) -> tuple[list[torch.Tensor], Outline]:
     tree = state.tree
     kept = [state.kept[name] for name in state.spec.kept]
     leaves = [state.rows, *state.wide, *([] if tree is None else [tree]), *kept, state.counters]
-    return leaves, (state.spec, len(state.wide))
+    return leaves, (state.spec, len(state.wide), Held(state._give_out()) if state.spec.objects else None)
 
 
 def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
@@ -136,12 +197,13 @@ def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
     return [(pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=True)], context
 
 
-def _unflatten(leaves: Any, context: tuple[BufferSpec, int]) -> State:
-    spec, wide = context
+def _unflatten(leaves: Any, context: Outline) -> State:
+    spec, wide, held = context
     rows, *rest = leaves
     tree = rest[wide] if spec.tree_shape else None
     kept = dict(zip(spec.kept, rest[wide + (tree is not None) : -1], strict=True))
-    return State.of_arrays(Arrays(rows, tuple(rest[:wide]), tree, rest[-1], kept), spec)
+    arrays = Arrays(rows, tuple(rest[:wide]), tree, rest[-1], kept)
+    return State.of_arrays(arrays, spec, table=None if held is None else held.table)
 
 
 pytree.register_pytree_node(

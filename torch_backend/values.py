@@ -16,6 +16,7 @@ from torch_backend import random
 from torch_backend.execute import build_mapping as build_mapping
 from torch_backend.execute import convert as convert
 from torch_backend.execute import inside as inside
+from torch_backend.execute import numbers
 from torch_backend.execute import unsupported as unsupported
 from torch_backend.opaque import traceable, traceable_unit
 
@@ -25,10 +26,10 @@ def draw(
 ) -> dict[int, torch.Tensor]:
     """Values [n, *shape] by position."""
     random.check_key(key)
-    key = key if device is None else key.to(device)
-    mask = mask if mask is None else mask.to(key.device)
     outline = traceable(outline)
-    return values.draw(ops, outline, random.draws(key, n, values.words(outline, mask is not None)), mask)
+    place = key.device if device is None else torch.device(device)
+    words = numbers(key, (n, values.words(outline, mask is not None)), place)
+    return values.draw(ops, outline, words, mask if mask is None else mask.to(place))
 
 
 def nearest(outline: Outline, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:

@@ -117,5 +117,5 @@ def clamped_index(ops: SpecOps, index: Array, dtype: str, counts: np.ndarray[Any
     """Indices of any integer dtype as int32, brought into [0, counts)."""
     last = np.minimum(counts - 1, int(np.iinfo(dtype).max))
     bounds = [order.limit(ops, np.asarray(bound, dtype), dtype, index) for bound in (0, last)]
-    clamped = draws.clamped(ops, order.comparable(ops, index, dtype), bounds[0], bounds[1])
+    clamped = ops.clamp(order.comparable(ops, index, dtype), bounds[0], bounds[1])
     return number_of(ops, order.back(ops, clamped, dtype), np.asarray(0, dtype), dtype)

@@ -8,7 +8,7 @@ observations under these names.
 """
 
 from functional_rb.ted.check import check
-from functional_rb.ted.recording import Carry, begin, from_gymnasium, item_of, reset, to_gymnasium
+from functional_rb.ted.recording import Carry, begin, from_gymnasium, reset, to_gymnasium
 from functional_rb.ted.steps import Transition, from_transitions, step_mdp, to_transitions
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "check",
     "from_gymnasium",
     "from_transitions",
-    "item_of",
     "reset",
     "step_mdp",
     "to_gymnasium",

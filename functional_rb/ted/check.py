@@ -11,7 +11,7 @@ from functional_rb import nest
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.dtypes import shown
 from functional_rb.nest import Key, Path
-from functional_rb.specs import ArraySpec
+from functional_rb.specs import ArraySpec, Stacked, Varying
 
 FLAGS = ("done", "terminated", "truncated")
 NEXT = "next"
@@ -100,8 +100,15 @@ def named_parts(steps: Any, who: str, where: str = "the steps") -> dict[str, Any
 
 
 def is_leaf(x: Any) -> bool:
-    """Arrays and specs; Composites, TensorDicts and tensorclasses have dtypes too."""
+    """Arrays and their specs; what has parts may have dtypes too."""
+    if isinstance(x, Varying | Stacked):
+        return False
     return hasattr(x, "dtype") and not hasattr(x, "keys") and not hasattr(x, "batch_size")
+
+
+def as_dict(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+    """How steps have their mappings."""
+    return parts
 
 
 def leaves_of(steps: Any, who: str) -> Leaves:

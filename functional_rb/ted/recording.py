@@ -5,7 +5,7 @@ Gymnasium itself is not imported: what `env.reset` and `env.step` return is give
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +13,12 @@ import numpy as np
 from functional_rb import checks, dtypes, nest
 from functional_rb.dtypes import shown
 from functional_rb.nest import Structure
-from functional_rb.specs import Binary, Composite, Unbounded
-from functional_rb.ted.check import FLAGS, NEXT, is_leaf, known, leaves_of
-from functional_rb.ted.steps import ACTION, REWARD, Transition, as_array, assemble, by_name, check_rows, to_transitions
+from functional_rb.specs import Composite
+from functional_rb.ted.check import as_dict, is_leaf, known, leaves_of
+from functional_rb.ted.host import encoded, encoded_observation, encoding_item, is_encoding
+from functional_rb.ted.steps import ACTION, Transition, as_array, assemble, check_rows, to_transitions
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
-NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
 
 NUMPY = (np.ndarray, np.generic)  # no union: torch.compile does not trace those of NumPy's types
 
@@ -32,42 +32,13 @@ class Carry(NamedTuple):
     Attributes:
         observation: a nest, leaves [E, *shape] (plain environments: [*shape]), what the next step starts from.
         ended: bool [E], which environments have ended and were not reset yet. False at first.
+        item: the item that the observation is encoded for; None while it is as it came. Set where an item has text,
+            one-hot vectors, or what varies.
     """
 
     observation: Any
     ended: Any
-
-
-def item_of(env: Any, *, narrow: bool = False, observation_key: str | None = None) -> Composite:
-    """The item of a buffer that records an environment, by its spaces.
-
-    Args:
-        env: a Gymnasium environment, or a vector environment: an item is a step of one of them.
-        narrow: whether 64-bit numbers (rewards, discrete actions) are stored in 32 bits; what JAX needs without x64.
-            `from_gymnasium(item=...)` converts them.
-        observation_key: as for `from_transitions`.
-
-    Returns:
-        A step in TED with specs as leaves. The reward is float64, as vector environments have it; if narrow, float32.
-
-    Raises:
-        TypeError: for a space whose elements are no arrays of fixed shape, such as Text, naming it.
-
-    Example:
-        >>> from types import SimpleNamespace as Space
-        >>> box, discrete = Space(shape=(3,), dtype="float32"), Space(shape=(), dtype="int64")
-        >>> env = Space(observation_space=box, action_space=discrete)
-        >>> item = item_of(env, narrow=True)
-        >>> item["observation"].shape, item["action"].dtype, item["next", "reward"].dtype
-        ((3,), 'int32', 'float32')
-    """
-    single = "single_" if hasattr(env, "single_observation_space") else ""
-    space, actions = (getattr(env, f"{single}{of}_space") for of in ("observation", "action"))
-    observation = by_name(_specs(space, "observation", narrow), observation_key, "ted.item_of")
-    action = _specs(actions, "action", narrow)
-    flags = dict.fromkeys(FLAGS, Binary())
-    reward = Unbounded((), _stored("float64", narrow))
-    return Composite({**observation, ACTION: action, **flags, NEXT: {**observation, REWARD: reward, **flags}})
+    item: Composite | None = None
 
 
 def begin(observation: Any) -> Carry:
@@ -108,7 +79,9 @@ def from_gymnasium(
             the caller resets, also for plain environments. `env.metadata["autoreset_mode"]` has it, but environments of
             one class may share that dict, so that the one made last tells for all.
         item: the item's spec, a `BufferSpec` say; NumPy leaves of another dtype are converted to the spec's: floats
-            are rounded, integers must fit. Without it every dtype stays as it came (rewards float64).
+            are rounded, integers must fit. What the item has as `Text`, `Sequence`, `Graph`, `OneOf` or one-hot
+            vectors is encoded, as by `rb.encode`; of a vector environment, texts and what varies come as sequences of
+            E. Without it every dtype stays as it came (rewards float64), and there may be arrays only.
         observation_key: as for `from_transitions`.
 
     Returns:
@@ -147,6 +120,12 @@ def from_gymnasium(
             )
     observation = _map(_own, observation)  # Gymnasium with copy=False writes to the same memory again
     done = terminated | truncated
+    spec = None if item is None else encoding_item(item)
+    if spec is not None:
+        lead = tuple(done.shape)
+        carry, action = _encoded_before(carry, action, spec, observation_key, lead, who)
+        observation = encoded_observation(spec, observation, observation_key, lead, who)
+        infos, observation_key = _encoded_final(infos, spec, observation_key, lead, who), None
     after = observation
     if mode == SAME_STEP:
         after = _with_final(observation, done, infos, who)
@@ -168,7 +147,7 @@ def from_gymnasium(
     check_rows(items, who)
     _check_lead(items, tuple(done.shape), who)
     ended = {NEXT_STEP: done, SAME_STEP: never, DISABLED: done | idle}[mode]
-    return Carry(observation, ended), items, ~(never if mode == SAME_STEP else idle)
+    return Carry(observation, ended, spec), items, ~(never if mode == SAME_STEP else idle)
 
 
 def reset(carry: Carry, observation: Any, mask: Any) -> Carry:
@@ -205,10 +184,13 @@ def reset(carry: Carry, observation: Any, mask: Any) -> Carry:
             f"{who}: environments {np.flatnonzero(early).tolist()} had not ended; record their last step as truncated, "
             f"from_gymnasium(carry, action, (obs, reward, terminated, truncated | mask, infos), ...), then reset them"
         )
+    observation = _map(_own, observation)
+    if carry.item is not None:
+        observation = encoded_observation(carry.item, observation, None, tuple(mask.shape), who)
     leaves, structure = nest.flatten(carry.observation, is_leaf)
-    news = _leaves_as(structure, _map(_own, observation), f"{who}: the observation")
+    news = _leaves_as(structure, observation, f"{who}: the observation")
     merged = [_where(mask, new, old) for new, old in zip(news, leaves, strict=True)]
-    return Carry(nest.unflatten(structure, merged, _as_dict), carry.ended & ~mask)
+    return carry._replace(observation=nest.unflatten(structure, merged, as_dict), ended=carry.ended & ~mask)
 
 
 def to_gymnasium(steps: Any, *, observation_key: str | None = None) -> tuple[Carry, Any, GymnasiumStep]:
@@ -249,24 +231,30 @@ def _five(step: Any, who: str) -> Any:
     return step
 
 
-def _specs(space: Any, name: str, narrow: bool) -> Any:
-    """The specs of a space's elements."""
-    if isinstance(space, Mapping):
-        return {key: _specs(part, f"{name}/{key}", narrow) for key, part in space.items()}
-    if isinstance(space, Sequence):
-        return tuple(_specs(part, f"{name}/{i}", narrow) for i, part in enumerate(space))
-    shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
-    if shape is None or dtype is None:
-        raise TypeError(
-            f"ted.item_of: leaf {name!r}: elements of {space!r} are no arrays of fixed shape; "
-            f"wrap the environment (gymnasium.wrappers.FlattenObservation, say)"
-        )
-    stored = _stored(np.dtype(dtype).name, narrow)
-    return Binary(tuple(shape)) if stored == "bool" else Unbounded(tuple(shape), stored)
+def _encoded_before(
+    carry: Carry, action: Any, item: Composite, key: str | None, lead: tuple[int, ...], who: str
+) -> tuple[Carry, Any]:
+    """The observation before the step, unless it is encoded already, and the action."""
+    if carry.item is None:
+        carry = carry._replace(observation=encoded_observation(item, carry.observation, key, lead, who))
+    if ACTION in item and is_encoding(item[ACTION]):
+        action = encoded(item[ACTION], action, lead, ACTION, who)
+    return carry, action
 
 
-def _stored(dtype: str, narrow: bool) -> str:
-    return NARROWED.get(dtype, dtype) if narrow else dtype
+def _encoded_final(
+    infos: Mapping[str, Any], item: Composite, key: str | None, lead: tuple[int, ...], who: str
+) -> Mapping[str, Any]:
+    """Infos with their final observations encoded: an array of objects, of which some are None, or a batch."""
+    final = infos.get("final_obs")
+    if final is None:
+        return infos
+    if not (isinstance(final, np.ndarray) and final.dtype == object):
+        return {**infos, "final_obs": encoded_observation(item, final, key, lead, who)}
+    made = np.full(final.shape, None, object)
+    for i in np.flatnonzero([last is not None for last in final]):
+        made[i] = encoded_observation(item, final[i], key, (), who)
+    return {**infos, "final_obs": made}
 
 
 def _with_final(observation: Any, done: Any, infos: Mapping[str, Any], who: str) -> Any:
@@ -287,7 +275,7 @@ def _with_final(observation: Any, done: Any, infos: Mapping[str, Any], who: str)
             _where(done, _final_leaf(last, leaf, leaf.shape, who), leaf)
             for last, leaf in zip(finals, leaves, strict=True)
         ]
-        return nest.unflatten(structure, merged, _as_dict)
+        return nest.unflatten(structure, merged, as_dict)
     merged = [np.array(leaf) for leaf in leaves]
     for i in np.flatnonzero(which):
         if final[i] is None:
@@ -295,7 +283,7 @@ def _with_final(observation: Any, done: Any, infos: Mapping[str, Any], who: str)
         lasts = _leaves_as(structure, final[i], f'{who}: infos["final_obs"][{i}]')
         for leaf, last in zip(merged, lasts, strict=True):
             leaf[i] = _final_leaf(last, leaf, leaf.shape[1:], who)
-    return nest.unflatten(structure, merged, _as_dict)
+    return nest.unflatten(structure, merged, as_dict)
 
 
 def _final_leaf(last: Any, leaf: Any, shape: tuple[int, ...], who: str) -> Any:
@@ -332,7 +320,7 @@ def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
             made.append(_cast(np.asarray(leaf), shown(spec.dtype), name, who))
         else:
             checks.check_dtype(name, leaf, spec.dtype)
-    return nest.unflatten(structure, made, _as_dict)
+    return nest.unflatten(structure, made, as_dict)
 
 
 def _cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
@@ -370,11 +358,7 @@ def _leaves_as(structure: Structure, given: Any, what: str) -> list[Any]:
 
 def _map(function: Callable[[Any], Any], tree: Any) -> Any:
     leaves, structure = nest.flatten(tree, is_leaf)
-    return nest.unflatten(structure, [function(leaf) for leaf in leaves], _as_dict)
-
-
-def _as_dict(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
-    return parts
+    return nest.unflatten(structure, [function(leaf) for leaf in leaves], as_dict)
 
 
 def _own(leaf: Any) -> Any:

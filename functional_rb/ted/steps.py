@@ -8,7 +8,7 @@ import numpy as np
 
 from functional_rb import nest
 from functional_rb.nest import Key, Path
-from functional_rb.specs import Composite
+from functional_rb.specs import Composite, Varying
 from functional_rb.ted.check import FLAGS, NEXT, below, check_static, is_leaf, leaves_of, named_parts, path_of
 
 OBSERVATION = "observation"
@@ -230,7 +230,8 @@ def _flags(terminated: Any, truncated: Any, done: Any, who: str) -> tuple[Any, A
 
 def by_name(observation: Any, key: str | None, who: str) -> dict[str, Any]:
     """The parts of an observation, as a step names them."""
-    parts = None if is_leaf(observation) else nest.parts_of(observation)
+    whole = is_leaf(observation) or isinstance(observation, Varying)
+    parts = None if whole else nest.parts_of(observation)
     if key is None and parts is not None and parts[0].kind == "mapping":
         named = named_parts(observation, who, "the observation")
     else:

@@ -13,6 +13,7 @@ from functional_rb.trajectories import Marks
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
+    from functional_rb.layout import Layout
 
 Reader = Callable[[Array, Sequence[int]], dict[int, Array]]
 """Reads the leaves at some positions: for slots int32 [m, c], of which row i is for draw i, leaves [m * c, *shape]."""
@@ -51,6 +52,10 @@ class Transform:
 
     def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
         """The arrays that it keeps, by name."""
+        return {}
+
+    def carried(self) -> dict[str, Layout]:
+        """Which of those hold items, and how they lie there."""
         return {}
 
     def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:

@@ -102,6 +102,13 @@ class Hindsight(Transform):
             raise ValueError(
                 f"her: the item has no leaf 'reward' to compute anew; give reward_key=..., one of {spec.names}"
             )
+        numbers = () if self.reward_key is None else (achieved, nest.position(spec.names, self.reward_key, "her"))
+        for position in numbers:
+            if self.reward is not None and position in spec.objects:
+                raise ValueError(
+                    f"her: leaf {spec.names[position]!r} holds Python objects, and rewards are computed of arrays; "
+                    f"leave reward out, or name other leaves by achieved_key and reward_key"
+                )
 
     def reading(
         self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader

@@ -90,6 +90,10 @@ class NStepOfAdded(NStep):
             kept[name] = KeptArray((waiting, *leaf.shape), layout.KEPT_AS.get(leaf.dtype, leaf.dtype))
         return kept
 
+    def carried(self) -> dict[str, Layout]:
+        """The waiting steps."""
+        return {WAITING: self.packed} if self.n > 1 else {}
+
     def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
         """How many wait."""
         return ((PENDING, spec.lanes or 1),)

@@ -110,17 +110,19 @@ class NStep(Transform):
         """Refuse leaves that do not fit."""
         marks.check(spec, "n_step")
         positions = self.positions
-        reward, terminated = spec.leaves[positions.reward], spec.leaves[positions.terminated]
+        reward = spec.leaves[positions.reward]
         if "float" not in reward.dtype:
             raise ValueError(
                 f"n_step: leaf {spec.names[positions.reward]!r}: expected rewards of a float dtype, got {reward}; "
                 f"change BufferSpec.item, or name another leaf by reward_key=..."
             )
-        if terminated.dtype != "bool" or math.prod(terminated.shape) != 1:
-            raise ValueError(
-                f"n_step: leaf {spec.names[positions.terminated]!r}: expected one bool an item, got {terminated.dtype} "
-                f"of shape {terminated.shape}; name another leaf by terminated_key=..."
-            )
+        for position in (positions.terminated, *positions.truncations):
+            flag = spec.leaves[position]
+            if flag.dtype != "bool" or math.prod(flag.shape) != 1:
+                raise ValueError(
+                    f"n_step: leaf {spec.names[position]!r}: expected one bool an item, got {flag.dtype} "
+                    f"of shape {flag.shape}; name another leaf by terminated_key=..."
+                )
 
     def _positions(self, spec: BufferSpec) -> Positions:
         """Where the leaves are."""

@@ -58,7 +58,7 @@ class MaxValue(ChoosingWriter):
     def check(self, spec: BufferSpec) -> None:
         """The leaf is there and can be ranked."""
         leaf = spec.leaves[self._position(spec)]
-        if leaf.dtype in ("bool", "complex64") or leaf.dtype.endswith("64") or 0 in leaf.shape:
+        if leaf.dtype in ("bool", "complex64", "object") or leaf.dtype.endswith("64") or 0 in leaf.shape:
             raise ValueError(
                 f"MaxValue: leaf {self.rank_key!r}: expected real numbers of at most 32 bits to rank items by, "
                 f"got {leaf.dtype} of shape {leaf.shape}; name another leaf"

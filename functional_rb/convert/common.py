@@ -1,0 +1,74 @@
+"""What conversions to and from other libraries have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from functional_rb import dtypes
+
+Path = tuple[str | int, ...]
+
+NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+"""Dtypes of 64 bits (of each part, if complex) and those that hold them in 32."""
+
+
+def imported(name: str, who: str, package: str) -> Any:
+    """Another library, which is imported by nothing but this.
+
+    Raises:
+        ImportError: if it is not installed, with the remedy.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{who} needs {package}: pip install {package} ({error})") from error
+
+
+def shown(path: Path) -> str:
+    """A place in a nest, as errors name it."""
+    return f"leaf {'/'.join(map(str, path))!r}" if path else "the whole"
+
+
+@contextlib.contextmanager
+def at(who: str, path: Path) -> Iterator[None]:
+    """What is wrong with a leaf is told with its place."""
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError, AssertionError) as error:
+        if str(error).startswith(f"{who}: "):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{who}: {shown(path)}: {error}") from None
+
+
+def stored_dtype(dtype: Any, narrow: bool) -> str:
+    """The dtype that is stored for one that comes.
+
+    Raises:
+        TypeError: if a buffer cannot store it.
+    """
+    name = dtypes.shown(np.dtype(dtype).name)
+    return dtypes.name_of(NARROWED.get(name, name) if narrow else name)
+
+
+def narrowed_bounds(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
+    """Bounds in a narrower dtype, floats rounded; of integers, the limits of the wide one say that there is no bound.
+
+    Raises:
+        ValueError: for other integers that do not fit.
+    """
+    if dtypes.shown(low.dtype) == dtype:
+        return low, high
+    if dtypes.kind_of(dtype) == "float":
+        with np.errstate(over="ignore"):  # a bound that is too large is none
+            return low.astype(dtype), high.astype(dtype)
+    wide, least, most = np.iinfo(low.dtype), *dtypes.integer_limits(dtype)
+    low, high = (np.where(low == wide.min, least, low), np.where(high == wide.max, most, high))
+    if (low < least).any() or (high > most).any():
+        raise ValueError(f"bounds {low.min()} to {high.max()} do not fit into {dtype}; leave narrow=True out")
+    return low, high

@@ -1,0 +1,152 @@
+"""dm_env's array specs, and nests of them, as specs and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from functional_rb import dtypes
+from functional_rb.convert.common import Path, at, imported, narrowed_bounds, shown, stored_dtype
+from functional_rb.specs import (
+    ArraySpec,
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    NonTensor,
+    OneHot,
+    Text,
+    Unbounded,
+)
+
+FROM: Final = "from_dm_env"
+TO: Final = "to_dm_env"
+
+
+def from_dm_env(spec: Any, narrow: bool = False) -> Any:
+    """The spec of what a dm_env spec describes.
+
+    | dm_env | spec |
+    |---|---|
+    | `Array` | `Unbounded`; `NonTensor` for objects |
+    | `BoundedArray` | `Bounded`; `Binary` for bools |
+    | `DiscreteArray` | `Categorical` |
+    | `StringArray` | `NonTensor`, as its strings have any length |
+    | dicts, tuples (NamedTuples too), lists | `Composite`, and the same |
+
+    Args:
+        spec: such a spec, or a nest of them, as `environment.observation_spec()` gives it. Names are left out.
+        narrow: whether 64-bit numbers are stored in 32 bits, as JAX needs without x64; floats are then rounded.
+
+    Raises:
+        ImportError: if dm_env is not installed.
+        TypeError: for what is no spec, or a dtype that cannot be stored, naming the leaf.
+        ValueError: for bounds that do not fit, naming the leaf.
+
+    Example:
+        >>> from dm_env import specs
+        >>> from_dm_env({"x": specs.BoundedArray((2,), "float32", -1, 1), "a": specs.DiscreteArray(3)})
+        Composite({'x': Bounded(-1.0, 1.0, (2,)), 'a': Categorical(3)})
+    """
+    return _read(imported("dm_env.specs", FROM, "dm-env"), spec, narrow, ())
+
+
+def to_dm_env(spec: Any) -> Any:
+    """The dm_env spec of a spec's values, whose name is the leaf's path.
+
+    `from_dm_env` gives the spec back, apart from those without one of their own: an `ArraySpec` comes back as
+    `Unbounded`, integers of several choices as `Bounded`.
+
+    Args:
+        spec: a spec, or a nest of dicts, `Composite`s, tuples and lists.
+
+    Raises:
+        ImportError: if dm_env is not installed.
+        TypeError: for a spec that dm_env cannot describe exactly, naming the leaf, with what to do instead.
+        ValueError: for numbers that it does not take, naming the leaf.
+
+    Example:
+        >>> to_dm_env({"x": Bounded(-1, 1, (2,))})["x"].maximum
+        array(1., dtype=float32)
+    """
+    return _write(imported("dm_env.specs", TO, "dm-env"), spec, ())
+
+
+def _read(specs: Any, spec: Any, narrow: bool, path: Path) -> Any:
+    if isinstance(spec, Mapping):
+        return Composite({name: _read(specs, part, narrow, (*path, name)) for name, part in spec.items()})
+    if isinstance(spec, tuple | list):
+        return _sequence(spec, lambda part, key: _read(specs, part, narrow, (*path, key)))
+    if not isinstance(spec, specs.Array):
+        raise TypeError(
+            f"{FROM}: {shown(path)}: expected a spec of dm_env (Array, BoundedArray, DiscreteArray, StringArray), "
+            f"got {spec!r:.80}"
+        )
+    with at(FROM, path):
+        if spec.dtype == object:
+            return NonTensor(spec.shape)
+        dtype = stored_dtype(spec.dtype, narrow)
+        if isinstance(spec, specs.DiscreteArray):
+            return Categorical(spec.num_values, dtype=dtype)
+        if isinstance(spec, specs.BoundedArray):
+            return _bounded(spec, dtype)
+        return Unbounded(spec.shape, dtype)
+
+
+def _bounded(spec: Any, dtype: str) -> Any:
+    if dtype == "bool":
+        if spec.minimum.any() or not spec.maximum.all():
+            raise ValueError(f"truth values that are always the same have no spec, got {spec}; leave them out")
+        return Binary(spec.shape)
+    return Bounded(*narrowed_bounds(spec.minimum, spec.maximum, dtype), spec.shape, dtype)
+
+
+def _write(specs: Any, spec: Any, path: Path) -> Any:
+    if isinstance(spec, Mapping) and getattr(spec, "_container", None) is None:
+        return {name: _write(specs, part, (*path, name)) for name, part in spec.items()}
+    if isinstance(spec, tuple | list):
+        return _sequence(spec, lambda part, key: _write(specs, part, (*path, key)))
+    with at(TO, path):
+        if isinstance(spec, NonTensor):
+            return specs.Array(spec.shape, object, _name(path))
+        if type(spec) not in (ArraySpec, Unbounded, Bounded, Binary, Categorical, MultiCategorical):
+            raise TypeError(f"no spec of dm_env has the values of {spec!r:.80}; {_remedy(spec)}")
+        if getattr(spec, "mask", None) is not None:
+            raise TypeError("specs of dm_env have no masks; leave it out")
+        if spec.dtype == "bfloat16":
+            raise TypeError("NumPy has no dtype bfloat16; change the spec's")
+        return _array(specs, spec, _name(path))
+
+
+def _array(specs: Any, spec: Any, name: str | None) -> Any:
+    """One array that dm_env knows the values of."""
+    if type(spec) in (ArraySpec, Unbounded):
+        return specs.Array(spec.shape, spec.dtype, name)
+    if isinstance(spec, Categorical) and not spec.shape and spec.start == 0:
+        return specs.DiscreteArray(spec.n, spec.dtype, name)
+    if isinstance(spec, Binary) and dtypes.kind_of(spec.dtype) not in ("bool", "int"):
+        raise TypeError(f"no spec of dm_env has zeros and ones alone of dtype {spec.dtype}; write Binary({spec.shape})")
+    return specs.BoundedArray(spec.shape, spec.dtype, np.asarray(spec.domain.low), np.asarray(spec.domain.high), name)
+
+
+def _name(path: Path) -> str | None:
+    return "/".join(map(str, path)) or None
+
+
+def _remedy(spec: Any) -> str:
+    """What to do about a spec without one in dm_env."""
+    if isinstance(spec, OneHot | MultiOneHot):
+        return "write spec.to_categorical(), and encode what the environment gives: rb.encode(spec, value)"
+    if isinstance(spec, Text):
+        return f"write NonTensor({spec.axes})"
+    return "write a dict, a tuple or a list of its parts"
+
+
+def _sequence(parts: Any, function: Callable[[Any, str | int], Any]) -> Any:
+    """A tuple or list of the same kind, of what a function makes of the parts and their keys."""
+    made = [function(part, key) for key, part in zip(getattr(parts, "_fields", range(len(parts))), parts, strict=True)]
+    return type(parts)(*made) if hasattr(parts, "_fields") else type(parts)(made)

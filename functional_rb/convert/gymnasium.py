@@ -1,0 +1,303 @@
+"""Gymnasium's spaces as specs, and back. What has no exact counterpart is refused, with what to do instead."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from functional_rb import dtypes
+from functional_rb.convert.common import Path, at, imported, narrowed_bounds, shown, stored_dtype
+from functional_rb.specs import (
+    ArraySpec,
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    Graph,
+    MultiCategorical,
+    MultiOneHot,
+    NonTensor,
+    OneHot,
+    OneOf,
+    Sequence,
+    Stacked,
+    Text,
+    Unbounded,
+)
+from functional_rb.specs.array import whole_domain
+
+FROM: Final = "from_gymnasium"
+TO: Final = "to_gymnasium"
+
+
+def from_gymnasium(
+    space: Any, narrow: bool = False, max_length: int | None = None, max_edges: int | None = None
+) -> Any:
+    """The spec of a space's elements.
+
+    | space | spec |
+    |---|---|
+    | `Box` without bounds (infinite, or all integers of the dtype) | `Unbounded` |
+    | `Box` of bools, and `MultiBinary` | `Binary`, of bool and of int8 |
+    | other `Box` | `Bounded` |
+    | `Discrete`, `MultiDiscrete` | `Categorical`, `MultiCategorical` |
+    | `Text`, `Sequence`, `Graph`, `OneOf` | those of the same names |
+    | `Dict`, `Tuple` | `Composite`, tuple |
+
+    Args:
+        space: any of Gymnasium's, nested in any way.
+        narrow: whether 64-bit numbers are stored in 32 bits, as JAX needs without x64; floats are then rounded.
+        max_length: the most elements of a `Sequence`, and nodes of a `Graph`; a space has no such limit, a buffer needs
+            one.
+        max_edges: the most edges of a `Graph`.
+
+    Raises:
+        ImportError: if Gymnasium is not installed.
+        TypeError: for a space of another kind, or a dtype that cannot be stored, naming the leaf.
+        ValueError: for a limit that is missing, or what does not fit, naming the leaf.
+
+    Example:
+        >>> from gymnasium import spaces
+        >>> space = spaces.Dict(grip=spaces.Discrete(3), pose=spaces.Box(-1, 1, (2,), np.float64))
+        >>> from_gymnasium(space, narrow=True)
+        Composite({'grip': Categorical(3), 'pose': Bounded(-1.0, 1.0, (2,))})
+    """
+    return spec_of_space(space, narrow, max_length, max_edges, FROM, ())
+
+
+def spec_of_space(space: Any, narrow: bool, max_length: int | None, max_edges: int | None, who: str, path: Path) -> Any:
+    """`from_gymnasium` for one who has the space at some path."""
+    spaces = imported("gymnasium", who, "gymnasium").spaces
+    return _FromSpaces(spaces, narrow, max_length, max_edges, who).spec(space, path)
+
+
+def to_gymnasium(spec: Any) -> Any:
+    """The space of a spec's values.
+
+    `from_gymnasium` gives the spec back, apart from limits of length, which spaces do not have, and from what has no
+    space of its own: an `ArraySpec` comes back as `Unbounded`, a `Categorical` with axes as `MultiCategorical`, other
+    integers of two values as `Bounded`, a `Stacked` as a tuple.
+
+    Args:
+        spec: a spec, or a nest of dicts, `Composite`s and tuples.
+
+    Returns:
+        A space with the same elements.
+
+    Raises:
+        ImportError: if Gymnasium is not installed.
+        TypeError: for a spec that no space describes exactly, naming the leaf, with what to do instead.
+        ValueError: for numbers that Gymnasium does not take, naming the leaf.
+
+    Example:
+        >>> to_gymnasium({"grip": Categorical(3), "pose": Bounded(-1, 1, (2,))})
+        Dict('grip': Discrete(3, dtype=int32), 'pose': Box(-1.0, 1.0, (2,), float32))
+    """
+    return _ToSpaces(imported("gymnasium", TO, "gymnasium").spaces).space(spec, ())
+
+
+class _FromSpaces:
+    """Reads spaces; `spaces` is Gymnasium's module."""
+
+    def __init__(self, spaces: Any, narrow: bool, max_length: int | None, max_edges: int | None, who: str) -> None:
+        self.narrow, self.max_length, self.max_edges, self.who = narrow, max_length, max_edges, who
+        self.readers = (
+            (spaces.Box, self._box),
+            (spaces.Discrete, self._discrete),
+            (spaces.MultiDiscrete, self._multi_discrete),
+            (spaces.MultiBinary, self._multi_binary),
+            (spaces.Text, self._text),
+            (spaces.Dict, self._dict),
+            (spaces.Tuple, self._tuple),
+            (spaces.Sequence, self._sequence),
+            (spaces.Graph, self._graph),
+            (spaces.OneOf, self._one_of),
+        )
+
+    def spec(self, space: Any, path: Path) -> Any:
+        for kind, read in self.readers:
+            if isinstance(space, kind):
+                with at(self.who, path):
+                    return read(space, path)
+        known = ", ".join(kind.__name__ for kind, _ in self.readers)
+        raise TypeError(
+            f"{self.who}: {shown(path)}: expected a space of Gymnasium ({known}), got {space!r:.80}; "
+            f"wrap the environment so that it has one"
+        )
+
+    def _box(self, space: Any, path: Path) -> Any:
+        dtype = stored_dtype(space.dtype, self.narrow)
+        if dtype == "bool":
+            if space.low.any() or not space.high.all():
+                raise ValueError(f"truth values that are always the same have no spec, got {space}; leave them out")
+            return Binary(space.shape)
+        low, high = narrowed_bounds(space.low, space.high, dtype)
+        whole = whole_domain(dtype)
+        if (low == whole.low).all() and (high == whole.high).all():
+            return Unbounded(space.shape, dtype)
+        return Bounded(low, high, space.shape, dtype)
+
+    def _discrete(self, space: Any, path: Path) -> Any:
+        return Categorical(int(space.n), dtype=stored_dtype(space.dtype, self.narrow), start=int(space.start))
+
+    def _multi_discrete(self, space: Any, path: Path) -> Any:
+        return MultiCategorical(space.nvec, dtype=stored_dtype(space.dtype, self.narrow), start=space.start)
+
+    def _multi_binary(self, space: Any, path: Path) -> Any:
+        return Binary(space.shape, "int8")
+
+    def _text(self, space: Any, path: Path) -> Any:
+        return Text(space.max_length, space.min_length, space.character_set)
+
+    def _dict(self, space: Any, path: Path) -> Any:
+        for name in space.spaces:
+            if not isinstance(name, str):
+                raise TypeError(f"expected names that are strings, got {name!r}; rename it to '{name}'")
+        return Composite({name: self.spec(part, (*path, name)) for name, part in space.spaces.items()})
+
+    def _tuple(self, space: Any, path: Path) -> Any:
+        return tuple(self.spec(part, (*path, i)) for i, part in enumerate(space.spaces))
+
+    def _sequence(self, space: Any, path: Path) -> Any:
+        element = self.spec(space.feature_space, (*path, "elements"))
+        return Sequence(element, self._limit("max_length", self.max_length, "elements a Sequence"), space.stack)
+
+    def _graph(self, space: Any, path: Path) -> Any:
+        nodes = self._limit("max_length", self.max_length, "nodes a Graph")
+        node = self.spec(space.node_space, (*path, "nodes"))
+        if space.edge_space is None:
+            return Graph(node, None, nodes)
+        edges = self._limit("max_edges", self.max_edges, "edges a Graph")
+        return Graph(node, self.spec(space.edge_space, (*path, "edges")), nodes, edges)
+
+    def _one_of(self, space: Any, path: Path) -> Any:
+        return OneOf(tuple(self.spec(part, (*path, i)) for i, part in enumerate(space.spaces)))
+
+    def _limit(self, name: str, value: int | None, what: str) -> int:
+        if value is None:
+            raise ValueError(f"a buffer has to know how many {what} may have, as a space does not say; give {name}=...")
+        return value
+
+
+class _ToSpaces:
+    """Makes spaces; `spaces` is Gymnasium's module."""
+
+    def __init__(self, spaces: Any) -> None:
+        self.spaces = spaces
+        self.makers: dict[type, Callable[[Any, Path], Any]] = {
+            ArraySpec: self._unbounded,
+            Unbounded: self._unbounded,
+            Bounded: self._bounded,
+            Binary: self._binary,
+            Categorical: self._categorical,
+            MultiCategorical: self._multi_categorical,
+            Text: self._text,
+            Composite: self._mapping,
+            dict: self._mapping,
+            tuple: self._tuple,
+            Stacked: self._stacked,
+            Sequence: self._sequence,
+            Graph: self._graph,
+            OneOf: self._one_of,
+        }
+
+    def space(self, spec: Any, path: Path) -> Any:
+        with at(TO, path):
+            make = self.makers.get(type(spec))
+            if make is None:
+                raise TypeError(f"no space has the values of {spec!r:.80}; {_remedy(spec)}")
+            if getattr(spec, "mask", None) is not None:
+                raise TypeError("spaces have no masks; leave it out, and give it to space.sample(mask=...)")
+            return make(spec, path)
+
+    def _unbounded(self, spec: ArraySpec, path: Path) -> Any:
+        kind = dtypes.kind_of(spec.dtype)
+        if kind == "bool":
+            return self.spaces.Box(0, 1, spec.shape, np.bool_)
+        low, high = (-np.inf, np.inf) if np.dtype(_numpy(spec)).kind in "if" else dtypes.integer_limits(spec.dtype)
+        return self.spaces.Box(low, high, spec.shape, _numpy(spec))
+
+    def _bounded(self, spec: Bounded, path: Path) -> Any:
+        return self.spaces.Box(np.array(spec.table("low")), np.array(spec.table("high")), spec.shape, _numpy(spec))
+
+    def _binary(self, spec: Binary, path: Path) -> Any:
+        if spec.dtype == "bool":
+            return self.spaces.Box(0, 1, spec.shape, np.bool_)
+        if spec.dtype == "int8":
+            return self.spaces.MultiBinary(spec.shape[0] if len(spec.shape) == 1 else spec.shape)
+        if dtypes.kind_of(spec.dtype) != "int":
+            raise TypeError(f"no space has zeros and ones alone of dtype {spec.dtype}; write Binary({spec.shape})")
+        return self.spaces.Box(0, 1, spec.shape, _numpy(spec))
+
+    def _categorical(self, spec: Categorical, path: Path) -> Any:
+        if spec.shape:
+            nvec, start = (np.full(spec.shape, n) for n in (spec.n, spec.start))
+            return self._multi(nvec, start, spec)
+        return self.spaces.Discrete(spec.n, start=spec.start, dtype=_numpy(spec))
+
+    def _multi_categorical(self, spec: MultiCategorical, path: Path) -> Any:
+        return self._multi(spec.table("nvec"), spec.table("start"), spec)
+
+    def _multi(self, nvec: Any, start: Any, spec: ArraySpec) -> Any:
+        if nvec.size and nvec.max() > dtypes.integer_limits(spec.dtype)[1]:
+            raise ValueError(f"Gymnasium keeps the {nvec.max()} choices as {spec.dtype}; give the spec a wider dtype")
+        return self.spaces.MultiDiscrete(nvec, dtype=_numpy(spec), start=start)
+
+    def _text(self, spec: Text, path: Path) -> Any:
+        if spec.axes:
+            raise TypeError(f"a space has one text, not {spec.axes} of them; write a tuple of Text({spec.max_length})")
+        return self.spaces.Text(spec.max_length, min_length=spec.min_length, charset=spec.charset)
+
+    def _mapping(self, spec: Any, path: Path) -> Any:
+        if isinstance(spec, Composite) and spec._container is not None:
+            raise TypeError(f"a space has no {spec._container.__name__}; write Composite(spec.parts)")
+        # A plain dict would be sorted.
+        return self.spaces.Dict(OrderedDict((name, self.space(part, (*path, name))) for name, part in spec.items()))
+
+    def _tuple(self, spec: Any, path: Path) -> Any:
+        return self.spaces.Tuple([self.space(part, (*path, i)) for i, part in enumerate(spec)])
+
+    def _stacked(self, spec: Stacked, path: Path) -> Any:
+        return self._tuple(spec.members, path)
+
+    def _sequence(self, spec: Sequence, path: Path) -> Any:
+        self._one(spec)
+        return self.spaces.Sequence(self.space(spec.element, (*path, "elements")), stack=spec.stack)
+
+    def _graph(self, spec: Graph, path: Path) -> Any:
+        self._one(spec)
+        edge = None if spec.edge is None else self.space(spec.edge, (*path, "edges"))
+        return self.spaces.Graph(self.space(spec.node, (*path, "nodes")), edge)
+
+    def _one_of(self, spec: OneOf, path: Path) -> Any:
+        self._one(spec)
+        return self.spaces.OneOf([self.space(part, (*path, i)) for i, part in enumerate(spec.options)])
+
+    def _one(self, spec: Any) -> None:
+        if spec.batch_shape:
+            raise TypeError(f"a space has one value, not {spec.batch_shape} of them; index the spec")
+
+
+def _numpy(spec: ArraySpec) -> Any:
+    """The dtype as NumPy's, of real numbers.
+
+    Raises:
+        TypeError: for one that spaces do not have.
+    """
+    if spec.dtype in ("bfloat16", "complex64"):
+        raise TypeError(f"no space has the dtype {spec.dtype}; change the spec's")
+    return np.dtype(spec.dtype).type
+
+
+def _remedy(spec: Any) -> str:
+    """What to do about a spec without a space."""
+    if isinstance(spec, OneHot | MultiOneHot):
+        return "write spec.to_categorical(), and encode what the environment gives: rb.encode(spec, value)"
+    if isinstance(spec, NonTensor):
+        return "leave it out"
+    if isinstance(spec, list):
+        return "write a tuple"
+    return "write a dict or a tuple of its parts"

@@ -1,0 +1,385 @@
+"""Specs as JSON text, for checkpoints. Reading imports nothing and runs nothing that the text names.
+
+A value is written so that its type comes back:
+
+    null, true, 3, 3.0, "text"                          as they are; infinities as {"type": "float", "value": "inf"}
+    [...]                                               a tuple
+    {"type": "list", "parts": [...]}                    a list
+    {"type": "dict", "parts": {...}}                    a dict
+    {"type": "Bounded", "low": -1.0, ...}               one of our own classes, with the arguments that make it
+    {"type": "namedtuple", "name": ..., "parts": {...}} a user's NamedTuple; "dataclass" likewise
+    {"type": "function", "name": ...}                   a user's function
+
+Users' types and functions are told by name, "module:qualname".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from functional_rb import samplers, specs, writers
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.compact import Compact
+from functional_rb.specs import Composite, Spec
+from functional_rb.transforms.her import Hindsight
+from functional_rb.transforms.n_step_added import NStepOfAdded
+from functional_rb.transforms.n_step_stored import NStepOfStored
+from functional_rb.values import Outline
+
+FORMAT: Final = "functional_rb.spec"
+VERSION: Final = 1
+
+OURS: Final[dict[str, type]] = {
+    made.__name__: made
+    for made in (
+        specs.ArraySpec,
+        specs.Unbounded,
+        specs.Bounded,
+        specs.Binary,
+        specs.Categorical,
+        specs.OneHot,
+        specs.MultiCategorical,
+        specs.MultiOneHot,
+        specs.Text,
+        specs.NonTensor,
+        specs.Composite,
+        specs.Stacked,
+        specs.Sequence,
+        specs.Graph,
+        specs.OneOf,
+        samplers.Fifo,
+        samplers.Lifo,
+        samplers.Prioritized,
+        samplers.PrioritizedSlices,
+        samplers.Queue,
+        samplers.Recency,
+        samplers.Slices,
+        samplers.SlicesWithoutReplacement,
+        samplers.Uniform,
+        samplers.WithoutReplacement,
+        writers.Immutable,
+        writers.MaxValue,
+        writers.Reservoir,
+        writers.RoundRobin,
+        writers.StopWhenFull,
+        Compact,
+        Hindsight,
+        NStepOfAdded,
+        NStepOfStored,
+        BufferSpec,
+    )
+}
+"""The classes that a text may name; their names are part of the format."""
+
+Path = tuple[str | int, ...]
+
+
+def to_json(spec: Any) -> str:
+    """A spec as JSON text.
+
+    Equal specs whose parts are in the same order give the same text, character by character.
+
+    Args:
+        spec: a `BufferSpec`, a spec of items, or a nest of them (dicts, tuples, lists, NamedTuples, dataclasses).
+
+    Returns:
+        Text of ASCII characters. Users' classes, and a reward function, are in it by name alone.
+
+    Raises:
+        TypeError: for something that is no spec, naming its place.
+        ValueError: for a class or function that has no name of its own (a lambda, say), naming its place.
+
+    Example:
+        >>> from functional_rb import Bounded
+        >>> print(to_json(Bounded(-1, 1, (2,))).partition('"spec": ')[2])
+        {"type": "Bounded", "low": -1.0, "high": 1.0, "shape": [2], "dtype": "float32"}}
+    """
+    _check_leaves(spec, "to_json")
+    try:
+        return json.dumps({"format": FORMAT, "version": VERSION, "spec": _encoded(spec, ())}, allow_nan=False)
+    except RecursionError:
+        raise ValueError("to_json: the nest is too deep for JSON; flatten it") from None
+
+
+def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
+    """The spec that a JSON text tells.
+
+    Nothing that the text names is imported, and nothing is run but the constructors of this library's classes and of
+    those given as known: a text from anywhere may be read.
+
+    Args:
+        text: from `to_json`.
+        known: the users' classes and functions that it may name: NamedTuples, dataclasses, containers (`TensorDict`,
+            tensorclasses), reward functions.
+
+    Returns:
+        A spec equal to the one that was written, of the same types throughout.
+
+    Raises:
+        ValueError: if the text is malformed, of another version, or names something that is not among `known`; it
+            says which.
+
+    Example:
+        >>> from functional_rb import Composite, Text
+        >>> from_json(to_json({"name": Text(8), "pair": (Composite(), [Text(3)])}))
+        {'name': Text(8), 'pair': (Composite({}), [Text(3)])}
+    """
+    by_name: dict[str, list[Any]] = {}
+    for thing in known:
+        by_name.setdefault(_name_of(thing, ("known",), "from_json"), []).append(thing)
+    try:
+        whole = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+        spec = _Reader(by_name).read(_payload(whole), ())
+        _check_leaves(spec, "from_json")
+        return spec
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError("from_json: the text is nested too deeply for a spec") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"from_json: expected JSON text, as to_json writes it: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"from_json: expected JSON text in UTF-8: {error}") from None
+
+
+def arguments_of(kind: type) -> tuple[str, ...]:
+    """What the constructor of one of our classes is told."""
+    if issubclass(kind, Spec):
+        return kind.arguments
+    return tuple(field.name for field in dataclasses.fields(kind) if field.init)  # type: ignore[arg-type]  # all are
+
+
+def _check_leaves(spec: Any, who: str) -> None:
+    """Refuse what is no spec, naming it."""
+    if not isinstance(spec, BufferSpec):
+        Outline.of(spec, who)
+
+
+def _encoded(value: Any, path: Path) -> Any:
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        value = value.item()
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        # -0.0 equals 0.0, and equal specs have one text.
+        return value + 0.0 if math.isfinite(value) else {"type": "float", "value": _infinity(value, path)}
+    if type(value) in (tuple, list):
+        parts = [_encoded(part, (*path, i)) for i, part in enumerate(value)]
+        return parts if type(value) is tuple else {"type": "list", "parts": parts}
+    if type(value) is dict:
+        return {"type": "dict", "parts": _encoded_parts(value, path)}
+    if isinstance(value, Composite):
+        return _encoded_composite(value, path)
+    name = type(value).__name__
+    if OURS.get(name) is type(value):
+        return {"type": name, **_encoded_parts({k: getattr(value, k) for k in arguments_of(type(value))}, path)}
+    return _encoded_foreign(value, path)
+
+
+def _encoded_parts(parts: Mapping[Any, Any], path: Path) -> dict[str, Any]:
+    for key in parts:
+        if not isinstance(key, str):
+            raise TypeError(f"to_json: {_shown(path)}: expected names that are strings, got {key!r}; rename it")
+    return {key: _encoded(part, (*path, key)) for key, part in parts.items()}
+
+
+def _encoded_composite(spec: Composite, path: Path) -> dict[str, Any]:
+    made = {"type": "Composite", "parts": _encoded_parts(spec.parts, path), "batch_shape": list(spec.batch_shape)}
+    if spec._container is not None:
+        made["container"] = _name_of(spec._container, path, "to_json")
+    return made
+
+
+def _encoded_foreign(value: Any, path: Path) -> dict[str, Any]:
+    """A user's container with what it holds, or a function."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        parts: dict[str, Any] = dict(zip(value._fields, value, strict=True))
+        return {"type": "namedtuple", "name": _name_of(type(value), path, "to_json"), **_parts(parts, path)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, Spec | type):
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return {"type": "dataclass", "name": _name_of(type(value), path, "to_json"), **_parts(parts, path)}
+    if callable(value) and not isinstance(value, type):
+        return {"type": "function", "name": _name_of(value, path, "to_json")}
+    raise TypeError(
+        f"to_json: {_shown(path)}: {type(value).__name__} has no form in JSON, got {value!r:.80}; use classes of "
+        f"functional_rb, NamedTuples, dataclasses and functions"
+    )
+
+
+def _parts(parts: dict[str, Any], path: Path) -> dict[str, Any]:
+    return {"parts": _encoded_parts(parts, path)}
+
+
+def _infinity(value: float, path: Path) -> str:
+    if math.isnan(value):
+        raise ValueError(f"to_json: {_shown(path)}: expected a number, got NaN")
+    return "inf" if value > 0 else "-inf"
+
+
+def _name_of(thing: Any, path: Path, who: str) -> str:
+    """How a user's class or function is told.
+
+    Raises:
+        ValueError: if several things have that name.
+    """
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not (isinstance(module, str) and isinstance(name, str) and callable(thing)) or "<lambda>" in name:
+        raise ValueError(
+            f"{who}: {_shown(path)}: expected a class or function with a name, as text can tell it by nothing else, "
+            f"got {thing!r:.80}; write def reward(achieved, goal): ..., say"
+        )
+    return f"{module}:{name}"
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError(f"from_json: expected each name once, got {[name for name, _ in pairs]}")
+    return made
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f'from_json: {name} is not JSON; infinities are {{"type": "float", "value": "inf"}}')
+
+
+def _payload(whole: Any) -> Any:
+    """What is in the envelope, whose version is known."""
+    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
+        raise ValueError(f'from_json: expected {{"format": "{FORMAT}", ...}}, as to_json writes it, got {whole!r:.80}')
+    version = whole.get("version")
+    if version != VERSION or type(version) is not int:
+        raise ValueError(
+            f"from_json: expected format version {VERSION}, got {version!r}; it was written by another version of "
+            f"functional_rb, read it with that one"
+        )
+    if set(whole) != {"format", "version", "spec"}:
+        raise ValueError(f"from_json: expected format, version and spec, got {list(whole)}")
+    return whole["spec"]
+
+
+class _Reader:
+    """Makes values of what JSON told, with the users' classes and functions at hand."""
+
+    def __init__(self, known: dict[str, list[Any]]) -> None:
+        self.known = known
+        self.kinds: dict[str, Callable[[dict[str, Any], Path], Any]] = {
+            "float": self._float,
+            "list": self._list,
+            "dict": self._dict,
+            "namedtuple": self._namedtuple,
+            "dataclass": self._dataclass,
+            "function": self._function,
+            "Composite": self._composite,
+        }
+
+    def read(self, told: Any, path: Path) -> Any:
+        if isinstance(told, list):
+            return tuple(self.read(part, (*path, i)) for i, part in enumerate(told))
+        if not isinstance(told, dict):
+            return told
+        kind = told.get("type")
+        if not isinstance(kind, str):
+            raise ValueError(f'from_json: {_shown(path)}: expected an object with a "type", got the names {list(told)}')
+        if kind in self.kinds:
+            return self.kinds[kind](told, path)
+        if kind not in OURS:
+            raise ValueError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {[*OURS]}")
+        self._check(told, ("type", *arguments_of(OURS[kind])), path)
+        arguments = {name: self.read(part, (*path, name)) for name, part in told.items() if name != "type"}
+        return _made(OURS[kind], arguments, path)
+
+    def _check(self, told: dict[str, Any], names: tuple[str, ...], path: Path, more: tuple[str, ...] = ()) -> None:
+        if not set(names) <= set(told) <= {*names, *more}:
+            raise ValueError(
+                f"from_json: {_shown(path)}: expected {told['type']} with {list(names)}, got the names {list(told)}"
+            )
+
+    def _float(self, told: dict[str, Any], path: Path) -> float:
+        self._check(told, ("type", "value"), path)
+        if told["value"] not in ("inf", "-inf"):
+            raise ValueError(f"from_json: {_shown(path)}: expected 'inf' or '-inf', got {told['value']!r:.80}")
+        return float(told["value"])
+
+    def _list(self, told: dict[str, Any], path: Path) -> list[Any]:
+        self._check(told, ("type", "parts"), path)
+        return list(self.read(self._instance(told["parts"], list, path), path))
+
+    def _dict(self, told: dict[str, Any], path: Path) -> dict[str, Any]:
+        self._check(told, ("type", "parts"), path)
+        return self._named(told, path)
+
+    def _named(self, told: dict[str, Any], path: Path) -> dict[str, Any]:
+        parts = self._instance(told["parts"], dict, path)
+        return {name: self.read(part, (*path, name)) for name, part in parts.items()}
+
+    def _composite(self, told: dict[str, Any], path: Path) -> Any:
+        self._check(told, ("type", "parts", "batch_shape"), path, ("container",))
+        arguments = {"parts": self._named(told, path), "batch_shape": self.read(told["batch_shape"], path)}
+        if "container" not in told:
+            return _made(_composite_of, arguments, path)
+        container = self._known(told["container"], path)
+        if not isinstance(container, type):
+            raise ValueError(f"from_json: {_shown(path)}: expected a class, got {container!r:.80}")
+        return _made(Composite.like, {"container": container, **arguments}, path)
+
+    def _namedtuple(self, told: dict[str, Any], path: Path) -> Any:
+        self._check(told, ("type", "name", "parts"), path)
+        kind, parts = self._known(told["name"], path), self._named(told, path)
+        if not (isinstance(kind, type) and issubclass(kind, tuple) and set(getattr(kind, "_fields", ())) == set(parts)):
+            raise ValueError(f"from_json: {_shown(path)}: expected a NamedTuple of {list(parts)}, got {kind!r:.80}")
+        return _made(kind, parts, path)
+
+    def _dataclass(self, told: dict[str, Any], path: Path) -> Any:
+        self._check(told, ("type", "name", "parts"), path)
+        kind, parts = self._known(told["name"], path), self._named(told, path)
+        fields = dataclasses.fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else ()
+        if {field.name for field in fields if field.init} != set(parts):
+            raise ValueError(f"from_json: {_shown(path)}: expected a dataclass of {list(parts)}, got {kind!r:.80}")
+        return _made(kind, parts, path)
+
+    def _function(self, told: dict[str, Any], path: Path) -> Any:
+        self._check(told, ("type", "name"), path)
+        return self._known(told["name"], path)
+
+    def _known(self, name: Any, path: Path) -> Any:
+        """What the user gave under this name."""
+        found = self.known.get(name, []) if isinstance(name, str) else []
+        if any(other is not found[0] for other in found[1:]):
+            raise ValueError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
+        if not found:
+            short = str(name).rpartition(":")[2]
+            raise ValueError(
+                f"from_json: {_shown(path)}: the text names {name!r}, which is not among those known, "
+                f"{list(self.known)}; write from_json(text, known=({short},))"
+            )
+        return found[0]
+
+    def _instance(self, value: Any, kind: type, path: Path) -> Any:
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"from_json: {_shown(path)}: expected parts as {'an array' if kind is list else 'an object'}, "
+                f"got {value!r:.80}"
+            )
+        return value
+
+
+def _composite_of(parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Composite:
+    return Composite(parts, batch_shape=batch_shape)
+
+
+def _made(kind: Callable[..., Any], arguments: dict[str, Any], path: Path) -> Any:
+    """What a constructor makes of arguments, which may be anything."""
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
+        raise ValueError(f"from_json: {_shown(path)}: {error}") from None
+
+
+def _shown(path: Path) -> str:
+    return "/".join(map(str, path)) if path else "the spec"

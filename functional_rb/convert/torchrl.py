@@ -1,0 +1,245 @@
+"""torchrl's specs as specs and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from functional_rb import dtypes
+from functional_rb.convert.common import Path, at, imported, shown
+from functional_rb.specs import (
+    ArraySpec,
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    NonTensor,
+    OneHot,
+    Spec,
+    Stacked,
+    Text,
+    Unbounded,
+    freeze,
+)
+
+FROM: Final = "from_torchrl"
+TO: Final = "to_torchrl"
+
+
+def from_torchrl(spec: Any) -> Any:
+    """The spec of what a torchrl spec describes: that of the same name, for each of them but `Choice`.
+
+    A `Composite` has its shape as `batch_shape`; one with a `data_cls` becomes a `Composite.like` that. A
+    `StackedComposite` becomes a `Stacked`. Devices, names of axes and examples are left out.
+
+    Args:
+        spec: any of torchrl's, by whichever of its names.
+
+    Raises:
+        ImportError: if torchrl is not installed.
+        TypeError: for what is no spec, or describes what no spec of ours does (a `Choice`, a part that is None), naming
+            the leaf.
+        ValueError: for numbers that are not known (an axis of size -1, a `Categorical` of -1 choices), naming the leaf.
+
+    Example:
+        >>> from torchrl import data  # doctest: +SKIP
+        >>> from_torchrl(data.Composite(a=data.OneHot(3), b=data.Bounded(-1, 1, (2,))))  # doctest: +SKIP
+        Composite({'a': OneHot(3), 'b': Bounded(-1.0, 1.0, (2,))})
+    """
+    return _FromTorchrl(imported("torchrl.data.tensor_specs", FROM, "torchrl")).spec(spec, ())
+
+
+def to_torchrl(spec: Any) -> Any:
+    """The torchrl spec of a spec's values, on the CPU.
+
+    `from_torchrl` gives the spec back, apart from an `ArraySpec`, which comes back as `Unbounded`.
+
+    Args:
+        spec: a spec, or a nest of dicts and `Composite`s: torchrl has no tuples.
+
+    Raises:
+        ImportError: if torchrl is not installed.
+        TypeError: for a spec that torchrl cannot describe exactly, naming the leaf, with what to do instead.
+
+    Example:
+        >>> to_torchrl({"a": OneHot(3), "b": Bounded(-1, 1, (2,))})["b"].high  # doctest: +SKIP
+        tensor([1., 1.])
+    """
+    specs = imported("torchrl.data.tensor_specs", TO, "torchrl")
+    return _ToTorchrl(specs, imported("torch", TO, "torch")).spec(freeze(spec), ())
+
+
+class _FromTorchrl:
+    """Reads specs of torchrl; `specs` is its module."""
+
+    def __init__(self, specs: Any) -> None:
+        # Some are subclasses of others, which come later.
+        self.readers: tuple[tuple[type, Callable[[Any, Path], Any]], ...] = (
+            (specs.StackedComposite, self._stacked),
+            (specs.Stacked, self._stacked),
+            (specs.Composite, self._composite),
+            (specs.MultiOneHot, self._multi_one_hot),
+            (specs.OneHot, self._one_hot),
+            (specs.Binary, self._binary),
+            (specs.MultiCategorical, self._multi_categorical),
+            (specs.Categorical, self._categorical),
+            (specs.Bounded, self._bounded),
+            (specs.Unbounded, self._unbounded),
+            (specs.NonTensor, self._non_tensor),
+            (specs.Choice, self._choice),
+        )
+
+    def spec(self, spec: Any, path: Path) -> Any:
+        for kind, read in self.readers:
+            if isinstance(spec, kind):
+                with at(FROM, path):
+                    return read(spec, path)
+        raise TypeError(f"{FROM}: {shown(path)}: expected a spec of torchrl, got {spec!r:.80}")
+
+    def _stacked(self, spec: Any, path: Path) -> Any:
+        return Stacked(tuple(self.spec(part, (*path, i)) for i, part in enumerate(spec._specs)), spec.dim)
+
+    def _composite(self, spec: Any, path: Path) -> Any:
+        parts = {name: self.spec(part, (*path, name)) for name, part in spec.items()}
+        if spec.data_cls is None:
+            return Composite(parts, batch_shape=tuple(spec.shape))
+        return Composite.like(spec.data_cls, parts, tuple(spec.shape))
+
+    def _one_hot(self, spec: Any, path: Path) -> Any:
+        return OneHot(spec.n, _array(spec.mask), tuple(spec.shape), spec.dtype)
+
+    def _multi_one_hot(self, spec: Any, path: Path) -> Any:
+        return MultiOneHot([int(n) for n in spec.nvec], _array(spec.mask), tuple(spec.shape), spec.dtype)
+
+    def _binary(self, spec: Any, path: Path) -> Any:
+        return Binary(tuple(spec.shape), spec.dtype)
+
+    def _categorical(self, spec: Any, path: Path) -> Any:
+        if spec.space.n < 1:
+            raise ValueError("the number of choices is not known; write Categorical(n) with one")
+        if dtypes.name_of(spec.dtype) == "bool" and spec.space.n == 2 and spec.mask is None:
+            return Binary(tuple(spec.shape))
+        return Categorical(spec.space.n, _array(spec.mask), tuple(spec.shape), spec.dtype)
+
+    def _multi_categorical(self, spec: Any, path: Path) -> Any:
+        return MultiCategorical(_array(spec.nvec), _array(spec.mask), tuple(spec.shape), spec.dtype)
+
+    def _bounded(self, spec: Any, path: Path) -> Any:
+        low, high = (_array(bound) for bound in (spec.space.low, spec.space.high))
+        if dtypes.name_of(spec.dtype) == "bool" and high.all() and not low.any():
+            return Binary(tuple(spec.shape))
+        return Bounded(low, high, tuple(spec.shape), spec.dtype)
+
+    def _unbounded(self, spec: Any, path: Path) -> Any:
+        return Unbounded(tuple(spec.shape), spec.dtype)
+
+    def _non_tensor(self, spec: Any, path: Path) -> Any:
+        return NonTensor(tuple(spec.shape))
+
+    def _choice(self, spec: Any, path: Path) -> Any:
+        raise TypeError(
+            "a value of a Choice does not say which of the choices it is of, and no spec is of such values; store that "
+            "beside it: OneOf([...])"
+        )
+
+
+class _ToTorchrl:
+    """Makes specs of torchrl; `specs` is its module."""
+
+    def __init__(self, specs: Any, torch: Any) -> None:
+        self.specs, self.torch = specs, torch
+        self.makers: dict[type, Callable[[Any, Path], Any]] = {
+            ArraySpec: self._unbounded,
+            Unbounded: self._unbounded,
+            Bounded: self._bounded,
+            Binary: self._binary,
+            Categorical: self._categorical,
+            OneHot: self._one_hot,
+            MultiCategorical: self._multi_categorical,
+            MultiOneHot: self._multi_one_hot,
+            NonTensor: self._non_tensor,
+            Composite: self._composite,
+            Stacked: self._stacked,
+        }
+
+    def spec(self, spec: Any, path: Path) -> Any:
+        with at(TO, path):
+            make = self.makers.get(type(spec))
+            if make is None:
+                raise TypeError(f"no spec of torchrl has the values of {spec!r:.80}; {_remedy(spec)}")
+            return make(spec, path)
+
+    def _dtype(self, spec: ArraySpec) -> Any:
+        return getattr(self.torch, spec.dtype)
+
+    def _mask(self, spec: Any) -> Any:
+        return None if spec.mask is None else self._tensor(spec.mask_table())
+
+    def _tensor(self, table: Any) -> Any:
+        return self.torch.tensor(np.array(table))
+
+    def _unbounded(self, spec: ArraySpec, path: Path) -> Any:
+        if spec.dtype == "complex64":
+            raise TypeError("no spec of torchrl has complex numbers; store real and imaginary parts")
+        return self.specs.Unbounded(spec.shape, dtype=self._dtype(spec))
+
+    def _bounded(self, spec: Bounded, path: Path) -> Any:
+        low, high = (self._tensor(spec.table(name)).to(self._dtype(spec)) for name in ("low", "high"))
+        return self.specs.Bounded(low, high, spec.shape, dtype=self._dtype(spec))
+
+    def _binary(self, spec: Binary, path: Path) -> Any:
+        return self.specs.Binary(shape=spec.shape, dtype=self._dtype(spec))
+
+    def _categorical(self, spec: Categorical, path: Path) -> Any:
+        self._from_zero(spec)
+        return self.specs.Categorical(spec.n, spec.shape, dtype=self._dtype(spec), mask=self._mask(spec))
+
+    def _one_hot(self, spec: OneHot, path: Path) -> Any:
+        return self.specs.OneHot(spec.n, spec.shape, dtype=self._dtype(spec), mask=self._mask(spec))
+
+    def _multi_categorical(self, spec: MultiCategorical, path: Path) -> Any:
+        self._from_zero(spec)
+        nvec = self._tensor(spec.table("nvec").astype(np.int64))
+        return self.specs.MultiCategorical(nvec, spec.shape, dtype=self._dtype(spec), mask=self._mask(spec))
+
+    def _multi_one_hot(self, spec: MultiOneHot, path: Path) -> Any:
+        return self.specs.MultiOneHot(spec.nvec, spec.shape, dtype=self._dtype(spec), mask=self._mask(spec))
+
+    def _from_zero(self, spec: Any) -> None:
+        if spec.start != 0:
+            raise TypeError(f"choices of torchrl are numbered from 0 on, not from {spec.start!r}; write start=0")
+
+    def _non_tensor(self, spec: NonTensor, path: Path) -> Any:
+        return self.specs.NonTensor(spec.shape)
+
+    def _composite(self, spec: Composite, path: Path) -> Any:
+        parts = {name: self.spec(part, (*path, name)) for name, part in spec.items()}
+        return self.specs.Composite(parts, shape=spec.batch_shape, data_cls=spec._container)
+
+    def _stacked(self, spec: Stacked, path: Path) -> Any:
+        composites = [isinstance(member, Composite) for member in spec.members]
+        if len({type(member) for member in spec.members}) > 1:
+            raise TypeError(f"torchrl has specs of one kind side by side, got {spec!r:.80}; write a dict of them")
+        kind = self.specs.StackedComposite if all(composites) else self.specs.Stacked
+        return kind(*(self.spec(member, (*path, i)) for i, member in enumerate(spec.members)), dim=spec.axis)
+
+
+def _array(tensor: Any) -> Any:
+    """A tensor as NumPy's, None as it is; bfloat16, which NumPy lacks, as float32."""
+    if tensor is None:
+        return None
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if dtypes.shown(tensor.dtype) == "bfloat16" else tensor).numpy()
+
+
+def _remedy(spec: Any) -> str:
+    """What to do about a spec without one in torchrl."""
+    if isinstance(spec, Text):
+        return f"write NonTensor({spec.axes})"
+    if isinstance(spec, Spec):
+        return "write a Composite of what is stored: spec.parts"
+    return "write a dict of its parts"

@@ -1,0 +1,91 @@
+"""What environments have in another form than buffers: text, choices stored as vectors, what varies in length or kind.
+
+An item tells the form in storage. Arrays that are stored as they come are left alone here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from functional_rb import nest
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.specs import Composite, MultiOneHot, OneHot, Sequence, Text, Varying, freeze
+from functional_rb.ted.check import FLAGS, NEXT, as_dict, named_parts
+from functional_rb.ted.steps import REWARD
+from functional_rb.values import Outline
+
+
+def encoding_item(item: Any) -> Composite | None:
+    """An item, if some of its leaves have another form in environments; else None."""
+    spec = freeze(item.item if isinstance(item, BufferSpec) else item)
+    return spec if isinstance(spec, Composite) and is_encoding(spec) else None
+
+
+def is_encoding(spec: Any) -> bool:
+    """Whether a nest of specs has a unit that is encoded."""
+    return any(map(_is_encoded, (member.spec for member in _outline(spec).members)))
+
+
+def encoded(spec: Any, value: Any, batch: tuple[int, ...], prefix: str, who: str) -> Any:
+    """A value of an environment with its encoded units as a nest of NumPy arrays, leaves [*batch, *shape].
+
+    Args:
+        spec: of the value.
+        value: a nest like the spec, down to its units.
+        batch: the axis of a vector environment's environments; () for a plain one.
+        prefix: of the names of leaves in errors.
+        who: asks.
+
+    Raises:
+        TypeError: for a value that does not fit, naming the leaf.
+        ValueError: likewise.
+    """
+    outline = _outline(spec)
+    made = []
+    for member, given in zip(outline.members, nest.flatten_as(outline.shape_of_units, value), strict=True):
+        if not _is_encoded(member.spec):
+            made.append(given)
+            continue
+        try:
+            made.append(member.spec.from_host(given, batch))
+        except (TypeError, ValueError) as error:
+            name = "/".join(part for part in (prefix, member.name if outline.shape_of_units.keys else "") if part)
+            raise type(error)(f"{who}: leaf {name!r}: {error}") from None
+    return nest.unflatten(outline.shape_of_units, made, as_dict)
+
+
+def encoded_observation(
+    item: Composite, observation: Any, key: str | None, batch: tuple[int, ...], who: str
+) -> dict[str, Any]:
+    """An observation by the names that an item has for it, encoded."""
+    following = named_parts(item[NEXT], who)
+    specs = {name: spec for name, spec in following.items() if name != REWARD and name not in FLAGS}
+    alone = key if key is not None else _alone(specs, observation)
+    whole = observation if alone is None else {alone: observation}
+    made: dict[str, Any] = encoded(Composite(specs), whole, batch, "", who)
+    return made
+
+
+def _alone(specs: dict[str, Any], observation: Any) -> str | None:
+    """The name of the observation, if it is one part and does not come by that name."""
+    if len(specs) != 1:
+        return None
+    (name, spec), *_ = specs.items()
+    # What stands in a dict: the parts of a composite, or a stack of them.
+    inner = spec.element if isinstance(spec, Sequence) and spec.stack else spec
+    if not isinstance(observation, Mapping):
+        return name
+    if isinstance(inner, Composite):
+        return None if set(observation) == {name} != set(inner) else name
+    return None
+
+
+def _is_encoded(unit: Any) -> bool:
+    return isinstance(unit, Varying | Text | OneHot | MultiOneHot)
+
+
+@functools.lru_cache(maxsize=64)
+def _outline(spec: Any) -> Outline:
+    return Outline.of(spec, "ted")

@@ -1,0 +1,58 @@
+"""The item of a buffer that records an environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functional_rb.convert.common import stored_dtype
+from functional_rb.convert.gymnasium import spec_of_space
+from functional_rb.specs import Binary, Composite, Unbounded
+from functional_rb.ted.check import FLAGS, NEXT
+from functional_rb.ted.steps import ACTION, REWARD, by_name
+
+WHO = "item_from_env"
+
+
+def item_from_env(
+    env: Any,
+    narrow: bool = False,
+    observation_key: str | None = None,
+    max_length: int | None = None,
+    max_edges: int | None = None,
+) -> Composite:
+    """The item of a buffer that records an environment, by its spaces: a step in TED.
+
+    Args:
+        env: a Gymnasium environment, or a vector environment: an item is a step of one of its environments.
+        narrow: whether 64-bit numbers (rewards, discrete actions) are stored in 32 bits; what JAX needs without x64.
+            `ted.from_gymnasium(item=...)` converts them.
+        observation_key: as for `ted.from_transitions`.
+        max_length: the most elements of a `Sequence`, and nodes of a `Graph`, if the spaces have some.
+        max_edges: the most edges of a `Graph`.
+
+    Returns:
+        A step in TED with specs as leaves, those of `from_gymnasium(space)`. The reward is float64, as vector
+        environments have it; if narrow, float32.
+
+    Raises:
+        ImportError: if Gymnasium is not installed.
+        TypeError: for a space that has no spec, naming it.
+        ValueError: for a limit that is missing, or an observation with a part that TED calls otherwise.
+
+    Example:
+        >>> from types import SimpleNamespace as Env
+        >>> from gymnasium import spaces
+        >>> env = Env(observation_space=spaces.Box(-1, 1, (3,)), action_space=spaces.Discrete(4))
+        >>> item = item_from_env(env, narrow=True)
+        >>> item["observation"], item["action"], item["next", "reward"]
+        (Bounded(-1.0, 1.0, (3,)), Categorical(4), Unbounded())
+    """
+    single = "single_" if hasattr(env, "single_observation_space") else ""
+    observation, action = (
+        spec_of_space(getattr(env, f"{single}{of}_space"), narrow, max_length, max_edges, WHO, (of,))
+        for of in ("observation", "action")
+    )
+    named = by_name(observation, observation_key, WHO)
+    flags = dict.fromkeys(FLAGS, Binary())
+    reward = Unbounded((), stored_dtype("float64", narrow))
+    return Composite({**named, ACTION: action, **flags, NEXT: {**named, REWARD: reward, **flags}})

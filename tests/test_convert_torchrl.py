@@ -1,0 +1,141 @@
+"""torchrl's specs and back; the tests need torchrl, which the extra "bench" brings."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+import torch
+from tensordict import TensorDict, tensorclass
+
+import functional_rb as frb
+from tests import grammar
+from tests.grammar import FLOATS, INTEGERS, Data
+
+data = pytest.importorskip("torchrl.data", reason="needs torchrl, which the extra bench brings")
+
+NUMBERS = (*INTEGERS, *FLOATS, "bfloat16")
+
+
+def leaves() -> st.SearchStrategy[Any]:
+    """Specs that have one of their own in torchrl."""
+    return st.one_of(
+        st.builds(frb.Unbounded, grammar.shapes(), st.sampled_from([*NUMBERS, "bool"])),
+        grammar.bounded(NUMBERS),
+        st.builds(frb.Binary, grammar.shapes(), st.sampled_from(["bool", "int8", "uint8", "float32"])),
+        grammar.categorical().filter(lambda spec: spec.start == 0),
+        grammar.one_hot(),
+        grammar.multi_categorical().filter(lambda spec: spec.start == 0),
+        grammar.multi_one_hot(),
+        st.builds(frb.NonTensor, grammar.shapes()),
+    )
+
+
+def with_a_spec() -> st.SearchStrategy[Any]:
+    def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        parts = st.dictionaries(st.text("abc_", min_size=1, max_size=3), inner, max_size=3)
+        agents = st.builds(lambda a, b: frb.Stacked([frb.Composite(a=a), frb.Composite(b=b)]), inner, inner)
+        batched = parts.map(lambda p: frb.Composite(p).unsqueeze(0) if grammar.expandable(p) else frb.Composite(p))
+        return st.builds(frb.Composite, parts) | agents | batched
+
+    side = st.builds(
+        lambda n, shape, axis: frb.Stacked([frb.Unbounded(shape), frb.Unbounded((*shape[:-1], n))], axis % len(shape)),
+        st.integers(4, 6),
+        grammar.shapes().filter(len),
+        st.integers(0, 2),
+    )
+    return st.recursive(leaves() | side, containers, max_leaves=5)
+
+
+@hypothesis.given(with_a_spec())
+def test_specs_come_back(spec: Any) -> None:
+    theirs = frb.to_torchrl(spec)
+    back = frb.from_torchrl(theirs)
+    assert back == spec
+    assert repr(back) == repr(spec)
+    assert frb.to_torchrl(back) == theirs
+
+
+MASK = torch.tensor([True, False, True])
+THEIRS = {
+    "OneHot": data.OneHot(3, mask=MASK),
+    "Binary": data.Binary(4),
+    "Binary without axes": data.Binary(shape=()),
+    "Categorical": data.Categorical(3, (2,), mask=MASK),
+    "Categorical of bools": data.Categorical(2, dtype=torch.bool),
+    "MultiCategorical": data.MultiCategorical(torch.tensor([[1, 2], [3, 4]])),
+    "MultiOneHot": data.MultiOneHot([2, 1], mask=MASK),
+    "NonTensor": data.NonTensor((2,)),
+    "UnboundedDiscrete": data.Unbounded((2,), dtype=torch.uint8),
+    "UnboundedContinuous": data.UnboundedContinuous((2,)),
+    "BoundedContinuous": data.Bounded(-1, torch.tensor([1.0, torch.inf])),
+    "BoundedDiscrete": data.Bounded(0, 3, (2,), dtype=torch.int16),
+    "Composite": data.Composite({"a": data.Composite(b=data.Categorical(3, (2, 4)), shape=(2, 4))}, shape=(2,)),
+    "StackedComposite": torch.stack([data.Composite(a=data.OneHot(3)), data.Composite(a=data.OneHot(4))], 0),
+    "Stacked": data.Stacked(data.Unbounded((3,)), data.Unbounded((4,)), dim=1),
+}
+
+
+@pytest.mark.parametrize("theirs", THEIRS.values(), ids=THEIRS)
+def test_theirs_come_back(theirs: Any) -> None:
+    ours = frb.from_torchrl(theirs)
+    assert frb.to_torchrl(ours) == theirs
+    if not isinstance(ours, frb.Stacked):
+        assert tuple(theirs.shape) == (ours.batch_shape if isinstance(ours, frb.Composite) else ours.shape)
+
+
+@tensorclass
+class Agent:
+    x: Any
+
+
+def test_containers_are_kept() -> None:
+    for kind in (Agent, TensorDict):
+        ours = frb.Composite.like(kind, {"x": frb.Unbounded((2, 3))}, (2,))
+        assert frb.to_torchrl(ours).data_cls is kind
+        assert frb.from_torchrl(frb.to_torchrl(ours)) == ours
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        (data.Choice([data.Binary(2), data.Binary(2)]), TypeError, r"does not say which.*OneOf\(\[...\]\)"),
+        (data.Categorical(-1), ValueError, "the number of choices is not known"),
+        (data.Unbounded((-1, 2)), ValueError, "expected a shape of sizes >= 0"),
+        (data.Bounded(0, 0, (2,), dtype=torch.bool), TypeError, "Bounded: expected a dtype of integers or real"),
+        (None, TypeError, "expected a spec of torchrl, got None"),
+    ],
+    ids=lambda x: repr(x)[:30],
+)
+def test_what_has_no_counterpart_is_refused(spec: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^from_torchrl: leaf 'a/b': .*{message}"):
+        frb.from_torchrl(data.Composite(a=data.Composite(b=spec)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (frb.Text(3), r"no spec of torchrl has the values of Text\(3\); write NonTensor\(\(\)\)"),
+        (frb.Sequence(frb.Binary(), 2), "write a Composite of what is stored: spec.parts"),
+        ((frb.Binary(),), "write a dict of its parts"),
+        (Data(frb.Binary(), frb.Binary()), "write a dict of its parts"),
+        (frb.Categorical(3, start=1), "numbered from 0 on, not from 1; write start=0"),
+        (frb.MultiCategorical([3], start=1), "numbered from 0 on, not from 1"),
+        (frb.Unbounded((), "complex64"), "no spec of torchrl has complex numbers"),
+        (frb.Stacked([frb.Binary((2,)), frb.Unbounded((2,))]), "specs of one kind side by side"),
+    ],
+    ids=lambda x: repr(x)[:40],
+)
+def test_specs_that_torchrl_lacks_are_refused(spec: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^to_torchrl: leaf 'a/b': .*{message}"):
+        frb.to_torchrl({"a": {"b": spec}})
+
+
+def test_torchrl_is_needed_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchrl.data.tensor_specs", None)
+    for call in (lambda: frb.from_torchrl(THEIRS["Binary"]), lambda: frb.to_torchrl(frb.Binary())):
+        with pytest.raises(ImportError, match=r"_torchrl needs torchrl: pip install torchrl"):
+            call()
