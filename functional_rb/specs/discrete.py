@@ -165,8 +165,8 @@ class _Numbers(Choices):
         return draws.numbered(ops, [index], self._starts(), self.dtype)
 
     def _starts(self) -> np.ndarray[Any, Any]:
-        """The first number of each element, as Python's numbers [*shape]."""
-        return np.broadcast_to(np.asarray(self.domain.low, object), self.shape)
+        """The first number of each element, as Python's numbers that broadcast to the shape."""
+        return np.asarray(self.domain.low, object)
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
