@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar
 
@@ -74,13 +75,13 @@ class ArraySpec(Spec):
         """How many elements a value has."""
         return math.prod(self.shape)
 
-    @property
+    @functools.cached_property
     def words(self) -> int:
         """Random words of 31 bits that `draw` takes for a value."""
         if dtypes.kind_of(self.dtype) in ("float", "complex"):
             parts = 2 if self.dtype == "complex64" else 1
-            return parts * self.size * draws.real_words(*self._bounds(), self.dtype)
-        return self.size * draws.whole_words(self._counts())
+            return parts * self.size * draws.real_words(*self._bounds, self.dtype)
+        return self.size * draws.whole_words(self._counts)
 
     def draw(self, ops: SpecOps, words: Array) -> Array:
         """A value for each row of int32 [N, words], uniform in [0, 2^31): an array [N, *shape].
@@ -96,21 +97,22 @@ class ArraySpec(Spec):
             return ops.zeros((count, *self.shape), self.dtype, getattr(words, "device", None))
         words = words.reshape(count, *self.shape, each)
         if dtypes.kind_of(self.dtype) == "float":
-            return draws.real(ops, words, *self._bounds(), self.dtype)
+            return draws.real(ops, words, *self._bounds, self.dtype)
         low = np.asarray(self.domain.low, object)
         if self.dtype == "bool":
-            return draws.whole(ops, words, low, self._counts(), "int32") != 0
-        return draws.whole(ops, words, low, self._counts(), self.dtype)
+            return draws.whole(ops, words, low, self._counts, "int32") != 0
+        return draws.whole(ops, words, low, self._counts, self.dtype)
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         """Whether values [N, *shape] of the dtype lie in the domain, bool [N]. NaN lies in none."""
         if dtypes.kind_of(self.dtype) in ("bool", "complex"):
             return _rows(ops, x == x, self.size)
-        low, high = self._bounds()
+        low, high = self._bounds
+        least, largest = self._limits
         y = order.comparable(ops, x, self.dtype)
         # What the dtype alone sees to costs nothing: but for NaN, which fails every comparison.
-        found = [y >= order.limit(ops, low, self.dtype, x)] if self._bounds_from_below(low) else []
-        found += [y <= order.limit(ops, high, self.dtype, x)] if self._bounds_from_above(high) else []
+        found = [y >= order.limit(ops, low, self.dtype, x)] if least else []
+        found += [y <= order.limit(ops, high, self.dtype, x)] if largest else []
         if not found:
             found = [y == y]
         return _rows(ops, found[0] if len(found) == 1 else found[0] & found[1], self.size)
@@ -122,7 +124,7 @@ class ArraySpec(Spec):
             return x
         if kind == "complex":
             return ops.where(x == x, x, ops.cast(x == x, self.dtype))
-        low, high = (order.limit(ops, bound, self.dtype, x) for bound in self._bounds())
+        low, high = (order.limit(ops, bound, self.dtype, x) for bound in self._bounds)
         y = order.comparable(ops, x, self.dtype)
         if kind == "float":
             y = ops.where(y == y, y, ops.cast(y == y, order.WORK.get(self.dtype, self.dtype)))
@@ -156,18 +158,25 @@ class ArraySpec(Spec):
         """Numbers from the host, in the dtype that `encoded` takes."""
         return host.as_dtype(value, self.dtype)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What makes an equal spec: not what is computed from that, once it is asked for."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @functools.cached_property
     def _bounds(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The domain as arrays that broadcast to the shape, in the dtype; bfloat16, which NumPy lacks, as float32."""
         dtype = "float32" if self.dtype == "complex64" else self.dtype
         low, high = (dtypes.as_numpy(dtype, bound) for bound in self.domain[:2])
         return low, high
 
-    def _bounds_from_below(self, low: np.ndarray[Any, Any]) -> bool:
-        return bool((low > np.asarray(whole_domain(self.dtype).low, low.dtype)).any())
+    @functools.cached_property
+    def _limits(self) -> tuple[bool, bool]:
+        """Whether the domain has a lower, and an upper bound that the dtype has not."""
+        low, high = self._bounds
+        least, largest = (np.asarray(bound, low.dtype) for bound in whole_domain(self.dtype)[:2])
+        return bool((low > least).any()), bool((high < largest).any())
 
-    def _bounds_from_above(self, high: np.ndarray[Any, Any]) -> bool:
-        return bool((high < np.asarray(whole_domain(self.dtype).high, high.dtype)).any())
-
+    @functools.cached_property
     def _counts(self) -> np.ndarray[Any, Any]:
         """How many whole numbers the domain has, likewise, as Python's numbers, which do not overflow."""
         low, high = (np.asarray(bound, object) for bound in self.domain[:2])

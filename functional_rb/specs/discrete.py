@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -81,7 +82,7 @@ class Choices(ArraySpec):
         """What is said of each element; the mask has an axis behind."""
         return self.mask_table() if name == "mask" else super().table(name)
 
-    @property
+    @functools.cached_property
     def allowed(self) -> list[Allowed]:
         """What is allowed of each choice that lies in a row."""
         axes = self.choice_axes
@@ -111,7 +112,7 @@ class Choices(ArraySpec):
     def _together(self, ops: SpecOps, parts: Sequence[Array]) -> Array:
         return ops.concat([part[..., None] for part in parts], -1) if self.several else parts[0]
 
-    @property
+    @functools.cached_property
     def words_among(self) -> int:
         """Random words that `draw_among` takes."""
         return self.allowed[0].words_among
@@ -140,7 +141,7 @@ class Choices(ArraySpec):
 class _Numbers(Choices):
     """Choices as numbers. Without a mask they are whole numbers between bounds, like others."""
 
-    @property
+    @functools.cached_property
     def words(self) -> int:
         """Random words of 31 bits that `draw` takes for a value."""
         return super().words if self.mask is None else sum(one.words for one in self.allowed)
@@ -173,7 +174,7 @@ class _Numbers(Choices):
 class _Vectors(Choices):
     """Choices as vectors with a one."""
 
-    @property
+    @functools.cached_property
     def words(self) -> int:
         """Random words of 31 bits that `draw` takes for a value."""
         return sum(one.words for one in self.allowed)
