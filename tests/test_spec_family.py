@@ -388,6 +388,14 @@ def test_masks_of_arrays_of_either_library() -> None:
         assert frb.MultiCategorical(array([1, 2])).nvec == (1, 2)
 
 
+def test_bounds_that_broadcast() -> None:
+    assert frb.Bounded([[0], [1]], 2, (2, 2)) == frb.Bounded([[0, 0], [1, 1]], 2, (2, 2))
+    assert frb.Bounded(np.broadcast_to([0.0, 1.0], (3, 1, 4, 2)).copy(), 2, (3, 1, 4, 2)).low == (0.0, 1.0)
+    assert frb.Bounded([0, 1], 5, (2,)).expand(10**9, 2).low == (0.0, 1.0)
+    assert frb.Bounded(-1, 1, (0,)) == frb.Bounded(np.zeros((0,)), [], (0,))
+    assert frb.MultiCategorical(3, shape=(2, 0)) == frb.MultiCategorical(np.zeros((2, 0), int))
+
+
 def test_numbers_beyond_int64() -> None:
     top = 2**64 - 1
     for high in ([top, 3], np.array([top, 3], "uint64")):
@@ -625,10 +633,10 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: frb.Stacked({"a": U()}), TypeError, "Stacked: expected members as a sequence of specs"),
     (lambda: frb.Sequence(U(), 0), ValueError, "Sequence: expected max_length >= 1, got 0"),
     (lambda: frb.Sequence(U(), 2.5), TypeError, "Sequence: max_length: expected a whole number, got 2.5"),
-    (lambda: frb.Sequence(3, 2), TypeError, "Sequence.element: the item: expected a spec.* got int"),
+    (lambda: frb.Sequence(3, 2), TypeError, "Sequence.element: leaf 'the item': expected a spec.* got int"),
     (lambda: frb.Sequence({"a": None}, 2), TypeError, "Sequence.element: leaf 'a': expected a spec.* got NoneType"),
-    (lambda: frb.Graph(None, None, 2), TypeError, "Graph.node: the item: expected a spec.* got NoneType"),
-    (lambda: frb.Graph(U(), 1, 2), TypeError, "Graph.edge: the item: expected a spec.* got int"),
+    (lambda: frb.Graph(None, None, 2), TypeError, "Graph.node: leaf 'the item': expected a spec.* got NoneType"),
+    (lambda: frb.Graph(U(), 1, 2), TypeError, "Graph.edge: leaf 'the item': expected a spec.* got int"),
     (lambda: frb.Graph(U(), U(), 0), ValueError, "Graph: expected max_nodes >= 1, got 0"),
     (lambda: frb.Graph(U(), U(), 1, 0), ValueError, "Graph: expected max_edges >= 1, got 0"),
     (lambda: frb.Sequence({"a": frb.NonTensor()}, 2), TypeError, "Sequence: expected specs of arrays, got NonTensor"),
