@@ -117,9 +117,20 @@ def _shortest(name: str, value: float) -> float:
 def rounded(name: str, value: float) -> float:
     """The number of a real dtype that is nearest, of two the even one; to bfloat16 by way of float32, as others do."""
     with np.errstate(over="ignore"):
-        number = np.dtype("float32" if name == "bfloat16" else name).type(value)
-    if name != "bfloat16" or math.isnan(value):
-        return float(number)
-    bits = int(number.view(np.uint32))
-    bits += 0x7FFF + (bits >> 16 & 1)
-    return float(np.uint32(bits & 0xFFFF0000).view(np.float32))
+        return float(as_numpy(name, value))
+
+
+def as_numpy(name: str, values: Any) -> np.ndarray[Any, Any]:
+    """Numbers of a dtype as an array of it; those of bfloat16, which NumPy lacks, as float32.
+
+    Example:
+        >>> as_numpy("bfloat16", 0.1)
+        array(0.10009766, dtype=float32)
+    """
+    if name != "bfloat16":
+        return np.asarray(values, name)
+    exact = np.asarray(values, np.float32)
+    bits = exact.view(np.uint32)
+    with np.errstate(over="ignore"):  # of NaN, which is not rounded
+        nearest = np.asarray((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000, np.uint32).view(np.float32)
+    return np.where(np.isnan(exact), exact, nearest)

@@ -158,8 +158,8 @@ class ArraySpec(Spec):
 
     def _bounds(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The domain as arrays that broadcast to the shape, in the dtype; bfloat16, which NumPy lacks, as float32."""
-        dtype = {"bfloat16": "float32", "complex64": "float32"}.get(self.dtype, self.dtype)
-        low, high = (np.asarray(bound, dtype) for bound in self.domain[:2])
+        dtype = "float32" if self.dtype == "complex64" else self.dtype
+        low, high = (dtypes.as_numpy(dtype, bound) for bound in self.domain[:2])
         return low, high
 
     def _bounds_from_below(self, low: np.ndarray[Any, Any]) -> bool:
@@ -169,7 +169,7 @@ class ArraySpec(Spec):
         return bool((high < np.asarray(whole_domain(self.dtype).high, high.dtype)).any())
 
     def _counts(self) -> np.ndarray[Any, Any]:
-        """How many whole numbers the domain has, as Python's numbers, which do not overflow."""
+        """How many whole numbers the domain has, likewise, as Python's numbers, which do not overflow."""
         low, high = (np.asarray(bound, object) for bound in self.domain[:2])
         return np.asarray(high - low + 1, object)
 
@@ -237,7 +237,7 @@ class Bounded(ArraySpec):
         return np.broadcast_to(self._array(name), self.shape)
 
     def _array(self, name: str) -> np.ndarray[Any, Any]:
-        return np.asarray(getattr(self, name), "float32" if self.dtype == "bfloat16" else self.dtype)
+        return dtypes.as_numpy(self.dtype, getattr(self, name))
 
     def _bound(self, bound: Any, name: str) -> Table:
         array = broadcast(bound, self.shape, "Bounded", name)

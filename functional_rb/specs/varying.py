@@ -198,13 +198,20 @@ class Sequence(Varying):
         """A tuple of elements; with `stack` one array, or nest of arrays, of them."""
         lead = (*batch, *self.batch_shape)
         values = rows.listed(value, lead)
-        lengths = [rows.count(self.element, one) if self.stack else len(one) for one in values]
+        lengths = [self._length_of(one) for one in values]
         length, real = _lengths(lengths, 0, self.max_length, "elements", "max_length")
         if not self.stack:
             values = [element for one in values for element in one]
         padded = rows.scattered(self.element, rows.from_host(self.element, values, self.stack), real)
         elements = rows.regrouped(self.element, padded, 2, (*lead, self.max_length))
         return {"elements": elements, "length": length.reshape(lead)}
+
+    def _length_of(self, value: Any) -> int:
+        if self.stack:
+            return rows.count(self.element, value)
+        if not isinstance(value, tuple | list):
+            raise TypeError(f"expected a tuple of elements, got {type(value).__name__}")
+        return len(value)
 
     def to_host(self, x: Any) -> Any:
         """A tuple of elements; with `stack` one array, or nest of arrays, of them."""
