@@ -258,6 +258,14 @@ def test_members_that_differ() -> None:
     assert nested.common == ("obs", "id")
 
 
+def test_one_size_to_find_does_not_move_the_members() -> None:
+    spec = frb.Stacked([frb.Unbounded((1, 2)), frb.Binary((1, 2))], 2)
+    made = spec.reshape(-1, 2, 2)
+    assert (made.axis, made.members) == (2, spec.members)
+    uneven = frb.Stacked([frb.Unbounded((2, 3)), frb.Unbounded((2, 5))], 1)
+    assert [member.axes for member in uneven.reshape(1, 2, 2, -1).members] == [(1, 2, 3), (1, 2, 5)]
+
+
 def test_members_are_behind_the_batch_of_composites() -> None:
     spec = frb.Composite(agents=AGENTS.expand(4, 2), batch_shape=(4,))
     assert spec[1].agents == AGENTS
@@ -388,6 +396,14 @@ def test_masks_of_arrays_of_either_library() -> None:
         assert frb.MultiCategorical(array([1, 2])).nvec == (1, 2)
 
 
+def test_bounds_that_broadcast() -> None:
+    assert frb.Bounded([[0], [1]], 2, (2, 2)) == frb.Bounded([[0, 0], [1, 1]], 2, (2, 2))
+    assert frb.Bounded(np.broadcast_to([0.0, 1.0], (3, 1, 4, 2)).copy(), 2, (3, 1, 4, 2)).low == (0.0, 1.0)
+    assert frb.Bounded([0, 1], 5, (2,)).expand(10**9, 2).low == (0.0, 1.0)
+    assert frb.Bounded(-1, 1, (0,)) == frb.Bounded(np.zeros((0,)), [], (0,))
+    assert frb.MultiCategorical(3, shape=(2, 0)) == frb.MultiCategorical(np.zeros((2, 0), int))
+
+
 def test_numbers_beyond_int64() -> None:
     top = 2**64 - 1
     for high in ([top, 3], np.array([top, 3], "uint64")):
@@ -401,6 +417,11 @@ def test_numbers_beyond_int64() -> None:
 def test_bounds_beyond_a_dtype_are_infinite() -> None:
     for kind in ("float16", "bfloat16", "float32"):
         assert frb.Bounded(-1e39, 1e39, dtype=kind) == frb.Bounded(-math.inf, math.inf, dtype=kind)
+
+
+def test_lists_inside_of_specs_do_not_hinder_hashes() -> None:
+    for make in (frb.Composite, lambda a: frb.Sequence(a, 2), lambda a: frb.Graph(a, a, 2), lambda a: frb.OneOf([a])):
+        assert len({make(a=[U()]), make(a=[U()]), make(a=[U((2,))])}) == 2
 
 
 def test_short_forms() -> None:
@@ -625,10 +646,10 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: frb.Stacked({"a": U()}), TypeError, "Stacked: expected members as a sequence of specs"),
     (lambda: frb.Sequence(U(), 0), ValueError, "Sequence: expected max_length >= 1, got 0"),
     (lambda: frb.Sequence(U(), 2.5), TypeError, "Sequence: max_length: expected a whole number, got 2.5"),
-    (lambda: frb.Sequence(3, 2), TypeError, "Sequence.element: the item: expected a spec.* got int"),
+    (lambda: frb.Sequence(3, 2), TypeError, "Sequence.element: leaf 'the item': expected a spec.* got int"),
     (lambda: frb.Sequence({"a": None}, 2), TypeError, "Sequence.element: leaf 'a': expected a spec.* got NoneType"),
-    (lambda: frb.Graph(None, None, 2), TypeError, "Graph.node: the item: expected a spec.* got NoneType"),
-    (lambda: frb.Graph(U(), 1, 2), TypeError, "Graph.edge: the item: expected a spec.* got int"),
+    (lambda: frb.Graph(None, None, 2), TypeError, "Graph.node: leaf 'the item': expected a spec.* got NoneType"),
+    (lambda: frb.Graph(U(), 1, 2), TypeError, "Graph.edge: leaf 'the item': expected a spec.* got int"),
     (lambda: frb.Graph(U(), U(), 0), ValueError, "Graph: expected max_nodes >= 1, got 0"),
     (lambda: frb.Graph(U(), U(), 1, 0), ValueError, "Graph: expected max_edges >= 1, got 0"),
     (lambda: frb.Sequence({"a": frb.NonTensor()}, 2), TypeError, "Sequence: expected specs of arrays, got NonTensor"),
@@ -833,7 +854,9 @@ def test_consolidate_by_example() -> None:
                 talk=frb.Sequence(frb.Unbounded((2,), "int8"), 3, batch_shape=(4,)),
                 team=frb.Stacked([U((4, 2)), frb.Binary((4, 3))], 2),
                 note=frb.NonTensor((4,)),
-                info=frb.Composite(b=frb.Binary((4, 7, 7)), batch_shape=(4, 7)),
+                info=frb.Composite(
+                    b=frb.Binary((4, 7, 7)), duo=frb.Stacked([U((4, 7)), U((4, 7), "int8")], 2), batch_shape=(4, 7)
+                ),
                 batch_shape=(4,),
             ),
         ],
@@ -844,7 +867,12 @@ def test_consolidate_by_example() -> None:
     assert list(first) == list(second) == ["obs", "info", "text", "talk", "team", "note"]
     assert first == frb.Composite(
         obs=U((4, 3)),
-        info=frb.Composite(a=U((4,)), b=frb.ArraySpec((4, 0), "bool"), batch_shape=(4,)),
+        info=frb.Composite(
+            a=U((4,)),
+            b=frb.ArraySpec((4, 0), "bool"),
+            duo=frb.Stacked([frb.ArraySpec((4, 0)), frb.ArraySpec((4, 0), "int8")], 1),
+            batch_shape=(4,),
+        ),
         text=frb.ArraySpec((4, 0), "int32"),
         talk=frb.Composite(
             elements=frb.ArraySpec((4, 0, 0), "int8"), length=frb.ArraySpec((4, 0), "int32"), batch_shape=(4,)

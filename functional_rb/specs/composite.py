@@ -192,17 +192,16 @@ def checked(nest: Any, who: str, path: tuple[str | int, ...] = (), batch_shape: 
     """
     for place, leaf in members(nest, path):
         if not isinstance(leaf, Spec):
-            name = f"leaf {_shown(place)}" if place else "the item"
             got = f"the class {leaf.__name__}" if isinstance(leaf, type) else type(leaf).__name__
             raise TypeError(
-                f"{who}: {name}: expected a spec such as frb.Unbounded(shape), got {got}; "
+                f"{who}: leaf {_shown(place)}: expected a spec such as frb.Unbounded(shape), got {got}; "
                 f"frb.spec_of(example) derives specs from arrays"
             )
     return freeze(nest, batch_shape)
 
 
 def _shown(path: tuple[str | int, ...]) -> str:
-    return repr("/".join(map(str, path)))
+    return repr("/".join(map(str, path)) or "the item")
 
 
 def map_members(nest: Any, function: Callable[[Any], Any]) -> Any:

@@ -180,10 +180,11 @@ class Stacked(Spec):
         """
         given, axes = sizes_of(shape), self.axes
         for axis, n in enumerate(given):
-            front = filled(given[:axis], math.prod(axes[: self.axis]))
-            if n == len(self.members) and front is not None:
-                inner = (*front, *given[axis + 1 :])
-                return Stacked(tuple(member.reshape(*inner) for member in self.members), axis)
+            front, back = given[:axis], given[axis + 1 :]
+            ahead = filled(front, math.prod(axes[: self.axis])) is not None
+            behind = all(filled(back, math.prod(member.axes[self.axis :])) is not None for member in self.members)
+            if n == len(self.members) and ahead and behind:
+                return Stacked(tuple(member.reshape(*front, *back) for member in self.members), axis)
         raise ValueError(
             f"reshape: {axes} has {len(self.members)} different members along axis {self.axis}, which has to stay one "
             f"axis of {given}"

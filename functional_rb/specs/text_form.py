@@ -43,7 +43,7 @@ def shown(value: Any, full: bool) -> str:
 def laid_out(opening: str, parts: list[str], closing: str) -> str:
     """Parts between an opening and a closing, in a line each if they are too long for one together."""
     line = f"{opening}{', '.join(parts)}{closing}"
-    if len(line) <= WIDTH and "\n" not in line:
+    if len(line) <= WIDTH:
         return line
     lines = "".join("\n    " + part.replace("\n", "\n    ") + "," for part in parts)
     return f"{opening}{lines}\n{closing.removeprefix(',')}"
