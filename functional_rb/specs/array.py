@@ -11,7 +11,7 @@ import numpy as np
 from functional_rb import dtypes
 from functional_rb.ops import Array
 from functional_rb.specs import draws, host, numpy_ops, order
-from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, checked_shape
+from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, broadcast, checked_shape
 from functional_rb.specs.ops import SpecOps
 
 
@@ -158,8 +158,8 @@ class ArraySpec(Spec):
 
     def _bounds(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The domain as arrays that broadcast to the shape, in the dtype; bfloat16, which NumPy lacks, as float32."""
-        dtype = {"bfloat16": "float32", "complex64": "float32"}.get(self.dtype, self.dtype)
-        low, high = (np.asarray(bound, dtype) for bound in self.domain[:2])
+        dtype = "float32" if self.dtype == "complex64" else self.dtype
+        low, high = (dtypes.as_numpy(dtype, bound) for bound in self.domain[:2])
         return low, high
 
     def _bounds_from_below(self, low: np.ndarray[Any, Any]) -> bool:
@@ -221,8 +221,11 @@ class Bounded(ArraySpec):
             raise TypeError(f"Bounded: expected a dtype of integers or real numbers, got {self.dtype}; {remedy}")
         for name, bound in (("low", low), ("high", high)):
             object.__setattr__(self, name, self._bound(bound, name))
-        if not np.all(self.table("low") <= self.table("high")):
-            raise ValueError(f"Bounded: expected low <= high everywhere, got low={low!r}, high={high!r}")
+        if not np.all(self._array("low") <= self._array("high")):
+            raise ValueError(
+                f"Bounded: expected low <= high everywhere, got low={low!r:.80}, high={high!r:.80}; "
+                f"where there is no bound, write -inf or inf"
+            )
 
     @property
     def domain(self) -> Domain:
@@ -231,19 +234,13 @@ class Bounded(ArraySpec):
 
     def table(self, name: str) -> np.ndarray[Any, Any]:
         """Bounds in the dtype, but for bfloat16, which NumPy lacks: those are float32."""
-        dtype = "float32" if self.dtype == "bfloat16" else self.dtype
-        return np.broadcast_to(np.asarray(getattr(self, name), dtype), self.shape)
+        return np.broadcast_to(self._array(name), self.shape)
+
+    def _array(self, name: str) -> np.ndarray[Any, Any]:
+        return dtypes.as_numpy(self.dtype, getattr(self, name))
 
     def _bound(self, bound: Any, name: str) -> Table:
-        array = np.asarray(bound)
-        if array.dtype.kind not in "biuf" and str(array.dtype) != "bfloat16":
-            raise TypeError(f"Bounded: expected {name} as a number or an array of them, got {bound!r}")
-        try:
-            np.broadcast_to(array, self.shape)
-        except ValueError:
-            raise ValueError(f"Bounded: {name} of shape {array.shape} does not broadcast to {self.shape}") from None
-        if array.ndim:  # a vector of bounds may be one of rows, as 1 broadcasts to 3
-            array = np.broadcast_to(array, self.shape)
+        array = broadcast(bound, self.shape, "Bounded", name)
         return dtypes.canonical(self.dtype, as_table(array), f"Bounded: {name}")
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from functional_rb.ops import Array
 from functional_rb.specs import draws, host, rows
 from functional_rb.specs.array import Bounded
-from functional_rb.specs.base import Change, Spec, checked_shape
-from functional_rb.specs.composite import Composite, changed, freeze
+from functional_rb.specs.base import Change, Spec, checked_shape, whole_number
+from functional_rb.specs.composite import Composite, changed, checked
 from functional_rb.specs.discrete import Categorical
 from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.ops import SpecOps
@@ -36,6 +36,34 @@ class Varying(Spec):
     @abc.abstractmethod
     def _parts(self) -> Composite:
         """What `parts` is, made once: it is asked for at every look at a value."""
+
+    @property
+    @abc.abstractmethod
+    def nests(self) -> tuple[str, ...]:
+        """The attributes that are nests of specs."""
+
+    def __hash__(self) -> int:
+        """By the specs inside, as what they are held in (a list) may have none."""
+        return hash((type(self), self.parts))
+
+    def _check(self, **counts: Any) -> None:
+        """Bring nests, shape and numbers into their hashable form, and make the parts."""
+        who = type(self).__name__
+        for name in self.nests:
+            nest = checked(getattr(self, name), f"{who}.{name}")
+            if any(isinstance(unit, NonTensor) for unit in rows.units(nest)):
+                raise TypeError(
+                    f"{who}: expected specs of arrays, got NonTensor among them; "
+                    f"one NonTensor leaf holds any object, those of varying length too"
+                )
+            object.__setattr__(self, name, nest)
+        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        for name, value in counts.items():
+            count = whole_number(value, f"{who}: {name}")
+            if count < 1:
+                raise ValueError(f"{who}: expected {name} >= 1, got {count}")
+            object.__setattr__(self, name, count)
+        object.__setattr__(self, "parts", self._parts())
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -92,16 +120,6 @@ class Varying(Spec):
         """How many values lie along the batch axes."""
         return math.prod(self.batch_shape)
 
-    def _checked(self, nest: Any) -> Any:
-        """A nest of specs, frozen, if it is of arrays alone."""
-        frozen = freeze(nest)
-        if any(isinstance(unit, NonTensor) for unit in rows.units(frozen)):
-            raise TypeError(
-                f"{type(self).__name__}: expected specs of arrays, got NonTensor among them; "
-                f"one NonTensor leaf holds any object, those of varying length too"
-            )
-        return frozen
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sequence(Varying):
@@ -123,6 +141,7 @@ class Sequence(Varying):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("element", "max_length", "stack", "batch_shape")
+    __hash__ = Varying.__hash__
 
     element: Any
     max_length: int
@@ -131,10 +150,12 @@ class Sequence(Varying):
 
     def __post_init__(self) -> None:
         """Freeze the element and check the numbers."""
-        object.__setattr__(self, "element", self._checked(self.element))
-        object.__setattr__(self, "max_length", _count("Sequence", "max_length", self.max_length))
-        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
-        object.__setattr__(self, "parts", self._parts())
+        self._check(max_length=self.max_length)
+
+    @property
+    def nests(self) -> tuple[str, ...]:
+        """The element."""
+        return ("element",)
 
     def _parts(self) -> Composite:
         """`elements` and `length`."""
@@ -177,13 +198,20 @@ class Sequence(Varying):
         """A tuple of elements; with `stack` one array, or nest of arrays, of them."""
         lead = (*batch, *self.batch_shape)
         values = rows.listed(value, lead)
-        lengths = [rows.count(self.element, one) if self.stack else len(one) for one in values]
+        lengths = [self._length_of(one) for one in values]
         length, real = _lengths(lengths, 0, self.max_length, "elements", "max_length")
         if not self.stack:
             values = [element for one in values for element in one]
         padded = rows.scattered(self.element, rows.from_host(self.element, values, self.stack), real)
         elements = rows.regrouped(self.element, padded, 2, (*lead, self.max_length))
         return {"elements": elements, "length": length.reshape(lead)}
+
+    def _length_of(self, value: Any) -> int:
+        if self.stack:
+            return rows.count(self.element, value)
+        if not isinstance(value, tuple | list):
+            raise TypeError(f"expected a tuple of elements, got {type(value).__name__}")
+        return len(value)
 
     def to_host(self, x: Any) -> Any:
         """A tuple of elements; with `stack` one array, or nest of arrays, of them."""
@@ -219,6 +247,7 @@ class Graph(Varying):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("node", "edge", "max_nodes", "max_edges", "batch_shape")
+    __hash__ = Varying.__hash__
 
     node: Any
     edge: Any
@@ -228,12 +257,12 @@ class Graph(Varying):
 
     def __post_init__(self) -> None:
         """Freeze the specs and check the numbers."""
-        object.__setattr__(self, "node", self._checked(self.node))
-        object.__setattr__(self, "edge", None if self.edge is None else self._checked(self.edge))
-        for name in ("max_nodes", "max_edges"):
-            object.__setattr__(self, name, _count("Graph", name, getattr(self, name)))
-        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
-        object.__setattr__(self, "parts", self._parts())
+        self._check(max_nodes=self.max_nodes, max_edges=self.max_edges)
+
+    @property
+    def nests(self) -> tuple[str, ...]:
+        """The node, and the edge if there is one."""
+        return ("node",) if self.edge is None else ("node", "edge")
 
     def _parts(self) -> Composite:
         """`nodes` and `n_nodes`, and what belongs to edges."""
@@ -377,17 +406,24 @@ class OneOf(Varying):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("options", "batch_shape")
+    __hash__ = Varying.__hash__
 
     options: tuple[Any, ...]
     batch_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Freeze the options."""
-        object.__setattr__(self, "options", tuple(self._checked(option) for option in self.options))
-        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        if not isinstance(self.options, tuple | list):
+            raise TypeError(f"OneOf: expected options as a sequence of specs, got {self.options!r:.80}")
+        object.__setattr__(self, "options", tuple(self.options))
         if not self.options:
             raise ValueError("OneOf: expected at least one option, got none")
-        object.__setattr__(self, "parts", self._parts())
+        self._check()
+
+    @property
+    def nests(self) -> tuple[str, ...]:
+        """The options."""
+        return ("options",)
 
     def _parts(self) -> Composite:
         """`choice` and `options`."""
@@ -591,10 +627,3 @@ def _first(nest: Any, value: Any, i: int, n: int) -> Any:
 def in_front(nest: Any, lead: tuple[int, ...]) -> Any:
     """Every spec of a nest with further leading axes."""
     return changed(nest, 0, lambda x: np.broadcast_to(x, (*lead, *x.shape)))
-
-
-def _count(who: str, name: str, value: Any) -> int:
-    count = operator.index(value)
-    if count < 1:
-        raise ValueError(f"{who}: expected {name} >= 1, got {count}")
-    return count
