@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from functional_rb.dtypes import ITEMSIZE
+from functional_rb.dtypes import ITEMSIZE, kind_of
 from functional_rb.ops import Native
 from functional_rb.power import MASK, TABLES
 
@@ -158,8 +158,8 @@ def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 def table(values: np.ndarray[Any, Any], dtype: str, like: torch.Tensor) -> Any:
     """A constant; copied, as torch does not want what may not be written. A single one costs nothing as a number."""
-    if values.ndim == 0 and dtype != "bool":
-        return values.item()
+    if values.ndim == 0 and dtype != "bool" and DTYPES[dtype] not in SIGNED:
+        return int(values) if kind_of(dtype) == "int" else values.item()
     return torch.tensor(np.array(values), dtype=DTYPES[dtype], device=like.device)
 
 

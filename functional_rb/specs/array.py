@@ -169,7 +169,7 @@ class ArraySpec(Spec):
         return bool((high < np.asarray(whole_domain(self.dtype).high, high.dtype)).any())
 
     def _counts(self) -> np.ndarray[Any, Any]:
-        """How many whole numbers the domain has, as Python's numbers, which do not overflow."""
+        """How many whole numbers the domain has, likewise, as Python's numbers, which do not overflow."""
         low, high = (np.asarray(bound, object) for bound in self.domain[:2])
         return np.asarray(high - low + 1, object)
 

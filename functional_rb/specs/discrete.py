@@ -165,8 +165,8 @@ class _Numbers(Choices):
         return draws.numbered(ops, [index], self._starts(), self.dtype)
 
     def _starts(self) -> np.ndarray[Any, Any]:
-        """The first number of each element, as Python's numbers [*shape]."""
-        return np.broadcast_to(np.asarray(self.domain.low, object), self.shape)
+        """The first number of each element, as Python's numbers that broadcast to the shape."""
+        return np.asarray(self.domain.low, object)
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -404,7 +404,8 @@ class MultiCategorical(_Numbers):
             array = broadcast(value, self.shape, "MultiCategorical", name)
             if array.dtype.kind not in "iuO":
                 raise TypeError(f"MultiCategorical: expected {name} as whole numbers, got {value!r:.80}")
-            object.__setattr__(self, name, as_table(array))
+            # Of no elements nothing is said, in one form.
+            object.__setattr__(self, name, as_table(array) if 0 not in self.shape else int(name == "nvec"))
         check_range("MultiCategorical", self.dtype, self.table("nvec"), self.table("start"))
         if mask is not None and np.ndim(self.nvec) > 1:
             raise ValueError(

@@ -34,8 +34,8 @@ def whole(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], counts: np.ndar
     Args:
         ops: the arrays' library.
         draws: int32 [N, *shape, words], uniform in [0, 2^31); `whole_words` says how many.
-        low: object [*shape], Python's numbers, so that none overflows.
-        counts: object [*shape], likewise, from 1 to 2^64.
+        low: Python's numbers, so that none overflows, as an array that broadcasts to the shape.
+        counts: likewise, from 1 to 2^64.
         dtype: an integer one.
 
     Returns:
@@ -56,7 +56,7 @@ def whole(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], counts: np.ndar
 
 
 def numbered(ops: SpecOps, digits: Sequence[Array], low: np.ndarray[Any, Any], dtype: str) -> Array:
-    """Numbers by how far they lie behind low, object [*shape], told in base 2^31: int32 digits, the lowest first."""
+    """Numbers by how far they lie behind low, told in base 2^31: int32 digits, the lowest first; else as `whole`."""
     if ITEMSIZE[dtype] < 8:
         value = _sum(digits, [0, BITS]) + ops.table(_wrapped(low, 32, np.int32), "int32", digits[0])
         return ops.bitcast(value[..., None], dtype)[..., 0] if dtype == "uint32" else ops.cast(value, dtype)
@@ -128,7 +128,7 @@ def real(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], high: np.ndarray
     Args:
         ops: the arrays' library.
         draws: int32 [N, *shape, words]; `real_words` says how many.
-        low: float [*shape].
+        low: floats that broadcast to the shape.
         high: likewise.
         dtype: a real one. float16 and bfloat16 are rounded from float32.
 
