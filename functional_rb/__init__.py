@@ -52,6 +52,7 @@ from functional_rb.specs import (
     stack,
 )
 from functional_rb.state import Crop, MaskedSample, Sample, SliceSample, State
+from functional_rb.ted.check_env import check_env
 from functional_rb.ted.items import item_from_env
 from functional_rb.transforms import her, n_step
 from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
@@ -97,6 +98,7 @@ __all__ = [
     "Unbounded",
     "Uniform",
     "WithoutReplacement",
+    "check_env",
     "consolidate",
     "from_dm_env",
     "from_gymnasium",

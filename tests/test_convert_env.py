@@ -159,20 +159,6 @@ def test_plain_environment(kind: str, key: str | None) -> None:
     read_back(Backend("torch", rb, None, None), spec, state, [env.log], name)  # type: ignore[arg-type]  # not needed
 
 
-def test_plain_environment_on_either_library(library: Backend) -> None:
-    env = Made(ALL, ACTIONS, seed=1)
-    spec = frb.BufferSpec(frb.item_from_env(env, narrow=True, **LIMITS), 15)
-    state = library.init(spec)
-    carry = ted.begin(env.reset()[0])
-    for _ in range(18):
-        action = env.action_space.sample()
-        carry, step, _ = ted.from_gymnasium(carry, action, env.step(action), "Disabled", item=spec)
-        state = library.add(state, step)
-        if step["next"]["done"]:
-            carry = ted.begin(env.reset()[0])
-    read_back(library, spec, state, [env.log])
-
-
 def test_choices_are_stored_as_vectors_if_the_item_says_so() -> None:
     no = np.zeros(2, bool)
     item = {

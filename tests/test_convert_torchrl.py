@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDict, tensorclass
 
 import functional_rb as frb
+import torch_backend as rb
 from tests import grammar
 from tests.grammar import FLOATS, INTEGERS, Data
 
@@ -132,6 +133,42 @@ def test_what_has_no_counterpart_is_refused(spec: Any, error: type[Exception], m
 def test_specs_that_torchrl_lacks_are_refused(spec: Any, message: str) -> None:
     with pytest.raises(TypeError, match=f"^to_torchrl: leaf 'a/b': .*{message}"):
         frb.to_torchrl({"a": {"b": spec}})
+
+
+PLAIN = ("int8", "int32", "int64", "uint8", "float32", "float64")
+
+
+def compared() -> st.SearchStrategy[Any]:
+    """Specs of dtypes that torch computes with, in a composite."""
+    leaf = leaves().filter(lambda spec: spec.dtype in ("bool", *PLAIN) and not isinstance(spec, frb.NonTensor))
+    return st.builds(frb.Composite, st.dictionaries(st.sampled_from("abc"), leaf, min_size=1, max_size=3))
+
+
+@hypothesis.given(compared())
+def test_shapes_and_containment_agree(spec: Any) -> None:
+    theirs = frb.to_torchrl(spec)
+    value = rb.rand(spec, rb.key(0))
+    assert theirs.is_in(TensorDict(value, []))
+    assert {name: tuple(part.shape) for name, part in theirs.zero().items()} == spec.shape
+    for name, part in spec.items():
+        x = value[name]
+        outside = ~x if x.dtype == torch.bool else torch.full_like(x, 77)  # more than any bound but an infinite one
+        if x.numel() and not isinstance(part, frb.MultiCategorical):  # theirs takes what other rows allow
+            assert bool(rb.contains(part, outside)) == bool(theirs[name].is_in(outside)), (part, outside)
+
+
+@hypothesis.given(
+    st.one_of(
+        grammar.bounded(PLAIN),
+        grammar.categorical(masked=False).filter(lambda spec: spec.start == 0 and spec.dtype in PLAIN),
+    ),
+    st.integers(0, 2**31 - 1),
+)
+def test_projections_agree(spec: Any, seed: int) -> None:
+    """Of numbers; where choices are masked, or vectors, theirs draws one by chance."""
+    noise = torch.randn(spec.shape, generator=torch.Generator().manual_seed(seed)) * 40
+    x = noise.to(getattr(torch, spec.dtype))
+    assert torch.equal(rb.project(spec, x), frb.to_torchrl(spec).project(x.clone()))
 
 
 def test_torchrl_is_needed_when_called(monkeypatch: pytest.MonkeyPatch) -> None:

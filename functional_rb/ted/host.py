@@ -19,8 +19,13 @@ from functional_rb.values import Outline
 
 def encoding_item(item: Any) -> Composite | None:
     """An item, if some of its leaves have another form in environments; else None."""
-    spec = freeze(item.item if isinstance(item, BufferSpec) else item)
+    spec = freeze(item_of(item))
     return spec if isinstance(spec, Composite) and is_encoding(spec) else None
+
+
+def item_of(item: Any) -> Any:
+    """The item of a buffer's spec, any other as it is."""
+    return item.item if isinstance(item, BufferSpec) else item
 
 
 def is_encoding(spec: Any) -> bool:
@@ -60,12 +65,17 @@ def encoded_observation(
     item: Composite, observation: Any, key: str | None, batch: tuple[int, ...], who: str
 ) -> dict[str, Any]:
     """An observation by the names that an item has for it, encoded."""
-    following = named_parts(item[NEXT], who)
-    specs = {name: spec for name, spec in following.items() if name != REWARD and name not in FLAGS}
-    alone = key if key is not None else _alone(specs, observation)
+    specs, alone = observation_parts(item, observation, key, who)
     whole = observation if alone is None else {alone: observation}
     made: dict[str, Any] = encoded(Composite(specs), whole, batch, "", who)
     return made
+
+
+def observation_parts(item: Any, observation: Any, key: str | None, who: str) -> tuple[dict[str, Any], str | None]:
+    """The specs that an item has for an observation, by name; and the name of the observation, if it is one of them."""
+    following = named_parts(item[NEXT], who)
+    specs = {name: spec for name, spec in following.items() if name != REWARD and name not in FLAGS}
+    return specs, key if key is not None else _alone(specs, observation)
 
 
 def _alone(specs: dict[str, Any], observation: Any) -> str | None:

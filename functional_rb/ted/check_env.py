@@ -1,0 +1,351 @@
+"""Whether an environment gives what its spaces say: it is rolled, and every leaf is looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from functional_rb import nest
+from functional_rb.convert.gymnasium import spec_of_space
+from functional_rb.dtypes import shown
+from functional_rb.nest import Path
+from functional_rb.specs import (
+    ArraySpec,
+    Binary,
+    Composite,
+    Graph,
+    MultiOneHot,
+    NonTensor,
+    OneHot,
+    OneOf,
+    Sequence,
+    Text,
+    Unbounded,
+    Varying,
+    freeze,
+    host,
+    numpy_ops,
+)
+from functional_rb.ted.check import FLAGS, NEXT, named_parts
+from functional_rb.ted.host import item_of, observation_parts
+from functional_rb.ted.recording import DISABLED
+from functional_rb.ted.steps import ACTION, REWARD
+
+WHO = "check_env"
+ANY = 1
+"""Stands for the limits of what varies in length, which spaces do not have."""
+OBSERVATION = "observation"
+
+
+def check_env(env: Any, steps: int = 100, seed: int = 0, item: Any = None) -> None:
+    """Roll an environment with random actions, and check all that it gives; return if everything matches.
+
+    Observations (those in `infos["final_obs"]` too) are compared with the observation space: names, shapes, dtypes, and
+    whether values lie in the space; NaN lies in none. Rewards have to be real numbers, flags truth values, all with an
+    axis of environments if it is a vector environment. An environment that has ended is reset, unless it does so
+    itself. It is neither closed nor reset at the end.
+
+    Args:
+        env: a Gymnasium environment, or a vector environment in any autoreset mode.
+        steps: how often it is stepped.
+        seed: of the environment and of its action space.
+        item: an item (or a `BufferSpec`) that is to record it: then that is compared with, after the conversions that
+            `ted.from_gymnasium(item=...)` makes, and so are the actions.
+
+    Raises:
+        ImportError: if Gymnasium is not installed.
+        TypeError: for a space that has no spec.
+        ValueError: if something does not match: each leaf with its path, what was expected and what came, the step at
+            which it happened first (0 is the reset), and how often.
+
+    Example:
+        >>> import gymnasium
+        >>> check_env(gymnasium.make("CartPole-v1"), steps=20)
+    """
+    vector = hasattr(env, "single_observation_space")
+    roll = _Roll(env, (env.num_envs,) if vector else (), _Expected.of(env, item), _Findings())
+    env.action_space.seed(seed)
+    if roll.reset(seed=seed):
+        while roll.findings.step < steps and roll.step():
+            pass
+    roll.findings.tell()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Expected:
+    """The specs to compare with.
+
+    Attributes:
+        observation: a nest, as the environment has it; None with an item.
+        item: tells the observation, by names; or None.
+        reward: of one environment.
+        action: a nest; None if actions are not looked at.
+        strict: whether dtypes have to be the same, and lengths have no limits; else dtypes are converted.
+    """
+
+    observation: Any
+    item: Composite | None
+    reward: Any
+    action: Any
+    strict: bool
+
+    @classmethod
+    def of(cls, env: Any, item: Any) -> _Expected:
+        if item is not None:
+            spec = freeze(item_of(item))
+            following = named_parts(named_parts(spec, WHO)[NEXT], WHO)
+            return cls(None, spec, following[REWARD], spec[ACTION], False)
+        space = env.single_observation_space if hasattr(env, "single_observation_space") else env.observation_space
+        observation = spec_of_space(space, False, ANY, ANY, WHO, (OBSERVATION,))
+        return cls(observation, None, Unbounded((), "float64"), None, True)
+
+
+class _Findings:
+    """What did not match, by leaf and kind: a message, the step at which it came first, and how often it came."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.found: dict[tuple[Path, str], tuple[str, int]] = {}
+        self.times: dict[tuple[Path, str], int] = {}
+
+    def add(self, path: Path, kind: str, message: str) -> None:
+        self.found.setdefault((path, kind), (message, self.step))
+        self.times[path, kind] = self.times.get((path, kind), 0) + 1
+
+    def tell(self) -> None:
+        """Raise, if there is something to tell."""
+        if not self.found:
+            return
+        lines = [
+            f"  {nest.show(path)}: {message}; first at step {step}{'' if step else ' (the reset)'}, "
+            f"{self.times[path, kind]} time{'s' if self.times[path, kind] > 1 else ''}"
+            for (path, kind), (message, step) in self.found.items()
+        ]
+        raise ValueError(
+            f"{WHO}: what the environment gives is not what its spaces say; change one of both:\n" + "\n".join(lines)
+        )
+
+
+class _Roll:
+    """An environment on its way; `lead` are the axes of environments."""
+
+    def __init__(self, env: Any, lead: tuple[int, ...], expected: _Expected, findings: _Findings) -> None:
+        self.env, self.lead, self.expected, self.findings = env, lead, expected, findings
+        self.by_hand = not lead or _mode(env) == DISABLED
+
+    def reset(self, **options: Any) -> bool:
+        """Reset; whether one can go on."""
+        given = self.env.reset(**options)
+        if not isinstance(given, tuple) or len(given) != 2:
+            self.findings.add(("reset",), "kind", f"expected (observation, infos), got {given!r:.80}")
+            return False
+        self._observation(given[0], OBSERVATION, self.lead)
+        return True
+
+    def step(self) -> bool:
+        """Step, and reset what has ended; whether one can go on."""
+        self.findings.step += 1
+        action = self.env.action_space.sample()
+        if self.expected.action is not None:
+            self._compare(self.expected.action, action, (ACTION,), self.lead)
+        given = self.env.step(action)
+        if not isinstance(given, tuple) or len(given) != 5:
+            told = f"expected (observation, reward, terminated, truncated, infos), got {given!r:.80}"
+            self.findings.add(("step",), "kind", told)
+            return False
+        observation, reward, terminated, truncated, infos = given
+        self._observation(observation, OBSERVATION, self.lead)
+        self._final(infos)
+        _Leaves(self.findings, False).compare(self.expected.reward, reward, (REWARD,), self.lead)
+        before = len(self.findings.times), sum(self.findings.times.values())
+        for name, flag in zip(FLAGS[1:], (terminated, truncated), strict=True):
+            _Leaves(self.findings, True).compare(Binary(), flag, (name,), self.lead)
+        if before != (len(self.findings.times), sum(self.findings.times.values())):
+            return False  # when to reset is not known
+        done = np.logical_or(terminated, truncated)
+        if not (self.by_hand and done.any()):
+            return True
+        return self.reset(options={"reset_mask": done}) if self.lead else self.reset()
+
+    def _observation(self, value: Any, name: str, lead: tuple[int, ...]) -> None:
+        if self.expected.item is None:
+            self._compare(self.expected.observation, value, (name,), lead)
+            return
+        specs, alone = observation_parts(self.expected.item, value, None, WHO)
+        self._compare(specs[alone] if alone else Composite(specs), value, (name,), lead)
+
+    def _final(self, infos: Any) -> None:
+        """The last observations of environments that were reset within the step."""
+        final = infos.get("final_obs") if isinstance(infos, dict) else None
+        if final is None:
+            return
+        if not (isinstance(final, np.ndarray) and final.dtype == object):
+            self._observation(final, "final_obs", self.lead)
+            return
+        for last in final:
+            if last is not None:
+                self._observation(last, "final_obs", ())
+
+    def _compare(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+        _Leaves(self.findings, self.expected.strict).compare(spec, value, path, lead)
+
+
+class _Leaves:
+    """Compares values with specs, leaf by leaf."""
+
+    def __init__(self, findings: _Findings, strict: bool) -> None:
+        self.findings, self.strict = findings, strict
+
+    def compare(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+        """Compare a value [*lead, ...] with a nest of specs."""
+        if isinstance(spec, NonTensor):
+            return
+        if isinstance(spec, Varying | Text) and lead:
+            self._each(spec, value, path, lead)
+        elif isinstance(spec, Sequence):
+            self._sequence(spec, value, path)
+        elif isinstance(spec, Graph):
+            self._graph(spec, value, path)
+        elif isinstance(spec, OneOf):
+            self._one_of(spec, value, path)
+        elif isinstance(spec, Text | OneHot | MultiOneHot):
+            self._encoded(spec, value, path, lead)
+        elif isinstance(spec, ArraySpec):
+            self._array(spec, value, path, lead)
+        else:
+            self._parts(spec, value, path, lead)
+
+    def _parts(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+        outline, specs = nest.parts_of(spec) or (nest.LEAF, [])
+        given = None if hasattr(value, "dtype") else nest.parts_of(value)
+        if given is None:
+            wanted = "a dict" if outline.kind == "mapping" else "a tuple"
+            self.findings.add(path, "kind", f"expected {wanted} of {list(outline.keys)}, got {_shown(value)}")
+            return
+        values = dict(zip(given[0].keys, given[1], strict=True))
+        for key, part in zip(outline.keys, specs, strict=True):
+            if key in values:
+                self.compare(part, values[key], (*path, key), lead)
+            else:
+                self.findings.add((*path, key), "missing", "expected, but missing")
+        for key in values:
+            if key not in outline.keys:
+                self.findings.add((*path, key), "extra", f"not expected, got {_shown(values[key])}")
+
+    def _each(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+        """Values that are no arrays come one by one."""
+        if not isinstance(value, tuple | list | np.ndarray) or len(value) != lead[0]:
+            told = f"expected {lead[0]} values of {spec!r:.80}, one for each environment, got {_shown(value)}"
+            self.findings.add(path, "kind", told)
+            return
+        for one in value:
+            self.compare(spec, one, path, lead[1:])
+
+    def _array(self, spec: ArraySpec, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+        number = isinstance(value, bool | int | float) and not isinstance(value, np.generic)
+        if not number and not isinstance(value, np.ndarray | np.generic):
+            self.findings.add(path, "kind", f"expected an array, got {_shown(value)}")
+            return
+        array, shape = np.asarray(value), (*lead, *spec.shape)
+        fits = array.shape == shape
+        if not fits:
+            self.findings.add(path, "shape", f"expected shape {shape}, got {array.shape}")
+        if self.strict and not number and shown(array.dtype) != spec.dtype:
+            self.findings.add(path, "dtype", f"expected dtype {spec.dtype}, got {array.dtype}")
+            return
+        try:
+            array = host.as_dtype(array, spec.dtype)
+        except (TypeError, ValueError) as error:
+            self.findings.add(path, "dtype", str(error))
+            return
+        if fits:
+            self._inside(spec, array, path)
+
+    def _inside(self, spec: ArraySpec, array: Any, path: Path) -> None:
+        rows = array.reshape(-1, *spec.shape)
+        outside = np.flatnonzero(~np.asarray(spec.inside(numpy_ops, rows)))
+        if len(outside):
+            where = f" (row {outside[0]})" if len(rows) > 1 else ""
+            told = np.array2string(rows[outside[0]], threshold=8, separator=", ")
+            self.findings.add(path, "domain", f"expected values of {spec!r:.120}, got {told}{where}")
+
+    def _encoded(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+        """What is stored in another form, and refused if it cannot be."""
+        try:
+            array = spec.from_host(value, lead)
+        except (TypeError, ValueError) as error:
+            self.findings.add(path, "domain", str(error))
+            return
+        self._inside(spec, array, path)
+
+    def _sequence(self, spec: Sequence, value: Any, path: Path) -> None:
+        inner = (*path, "elements")
+        if spec.stack:
+            first = next(_arrays(value), None)
+            if first is None or not first.ndim:
+                self.findings.add(path, "kind", f"expected arrays of elements, got {_shown(value)}")
+                return
+            length = len(first)
+            self.compare(spec.element, value, inner, (length,))
+        elif isinstance(value, tuple | list):
+            length = len(value)
+            for one in value:
+                self.compare(spec.element, one, inner, ())
+        else:
+            self.findings.add(path, "kind", f"expected a tuple of elements, got {_shown(value)}")
+            return
+        self._count(length, 0, spec.max_length, "elements", path)
+
+    def _graph(self, spec: Graph, value: Any, path: Path) -> None:
+        if not all(hasattr(value, name) for name in ("nodes", "edges", "edge_links")):
+            self.findings.add(path, "kind", f"expected nodes, edges and edge_links, got {_shown(value)}")
+            return
+        nodes, edges = (0 if part is None else len(next(_arrays(part), ())) for part in (value.nodes, value.edges))
+        self._count(nodes, 1, spec.max_nodes, "nodes", (*path, "nodes"))
+        self.compare(spec.node, value.nodes, (*path, "nodes"), (nodes,))
+        if spec.edge is None:
+            if value.edges is not None or value.edge_links is not None:
+                self.findings.add((*path, "edges"), "extra", "expected None, as the graph has no edges")
+            return
+        self._count(edges, 0, spec.max_edges, "edges", (*path, "edges"))
+        if edges:
+            self.compare(spec.edge, value.edges, (*path, "edges"), (edges,))
+        links = np.zeros((0, 2), int) if value.edge_links is None else np.asarray(value.edge_links)
+        if links.shape != (edges, 2) or links.dtype.kind not in "iu" or ((links < 0) | (links >= nodes)).any():
+            told = f"expected whole numbers [{edges}, 2] below the number of nodes, {nodes}, got {_shown(links)}"
+            self.findings.add((*path, "edge_links"), "domain", told)
+
+    def _one_of(self, spec: OneOf, value: Any, path: Path) -> None:
+        pair = isinstance(value, tuple | list) and len(value) == 2
+        if not (pair and isinstance(value[0], int | np.integer) and 0 <= value[0] < len(spec.options)):
+            told = f"expected a pair (option, value) with an option below {len(spec.options)}, got {_shown(value)}"
+            self.findings.add(path, "kind", told)
+            return
+        self.compare(spec.options[value[0]], value[1], (*path, "options", int(value[0])), ())
+
+    def _count(self, count: int, least: int, most: int, what: str, path: Path) -> None:
+        if count < least or (count > most and not self.strict):
+            wanted = f"at least {least}" if self.strict else f"{least} to {most}"
+            self.findings.add(path, "count", f"expected {wanted} {what}, got {count}")
+
+
+def _mode(env: Any) -> Any:
+    """The autoreset mode of a vector environment, which it may share with others of its class in its metadata."""
+    mode = getattr(env, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
+    return getattr(mode, "value", mode)
+
+
+def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """The arrays of a nest."""
+    leaves, _ = nest.flatten(value, lambda x: hasattr(x, "dtype"))
+    return (leaf for leaf in leaves if isinstance(leaf, np.ndarray))
+
+
+def _shown(value: Any) -> str:
+    """A value in a few words."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
+        return f"an array {value.dtype} {value.shape}"
+    return f"{type(value).__name__} {value!r:.60}"
