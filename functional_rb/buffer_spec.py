@@ -189,7 +189,7 @@ class BufferSpec:
     @property
     def _key(self) -> tuple[Any, ...]:
         members = self.sampler, self.writer, self.batch_size, self.lanes, self.transforms, self.compact
-        return self.structure, self.leaves, self.capacity, *members
+        return self.outline, self.capacity, *members
 
     def __eq__(self, other: object) -> bool:
         """Whether two specs describe the same buffer. JAX asks this at every call: identity answers at once."""

@@ -86,6 +86,8 @@ def canonical(name: str, value: Any, who: str) -> Any:
     Raises:
         ValueError: for what lies outside of an integer dtype, or between its values, naming who asks.
 
+    So numbers that one dtype holds alike are equal, whatever precision they came in.
+
     Example:
         >>> canonical("float32", float(np.float32(0.1)), "low"), canonical("int8", (1.0, 2), "low")
         (0.1, (1, 2))
@@ -96,22 +98,39 @@ def canonical(name: str, value: Any, who: str) -> Any:
         return _shortest(name, float(value))
     low, high = integer_limits(name)
     if not low <= value <= high or value != int(value):
-        raise ValueError(f"{who}: expected whole numbers from {low} to {high}, as {name} has them, got {value!r}")
+        remedy = "round it" if low <= value <= high else "Unbounded has no bounds, and a wider dtype wider ones"
+        raise ValueError(
+            f"{who}: expected whole numbers from {low} to {high}, as {name} has them, got {value!r}; {remedy}"
+        )
     return int(value)
 
 
 def _shortest(name: str, value: float) -> float:
-    if name == "float64" or not math.isfinite(value):
-        return value
-    exact = rounded(name, value)
-    return next(short for digits in range(1, 18) if rounded(name, short := float(f"{exact:.{digits}g}")) == exact)
+    exact = rounded(name, value) + 0.0  # of -0.0 and 0.0, which are equal, the one
+    if name == "float64" or not math.isfinite(exact):
+        return exact
+    if name != "bfloat16":
+        return float(np.format_float_scientific(np.dtype(name).type(exact)))
+    return next(short for digits in range(1, 10) if rounded(name, short := float(f"{exact:.{digits}g}")) == exact)
 
 
 def rounded(name: str, value: float) -> float:
-    """The number of a real dtype that is nearest, of two the even one."""
+    """The number of a real dtype that is nearest, of two the even one; to bfloat16 by way of float32, as others do."""
+    with np.errstate(over="ignore"):
+        return float(as_numpy(name, value))
+
+
+def as_numpy(name: str, values: Any) -> np.ndarray[Any, Any]:
+    """Numbers of a dtype as an array of it; those of bfloat16, which NumPy lacks, as float32.
+
+    Example:
+        >>> as_numpy("bfloat16", 0.1)
+        array(0.10009766, dtype=float32)
+    """
     if name != "bfloat16":
-        with np.errstate(over="ignore"):
-            return float(np.dtype(name).type(value))
-    bits = int(np.float32(value).view(np.uint32))
-    bits += 0x7FFF + (bits >> 16 & 1)
-    return float(np.uint32(bits & 0xFFFF0000).view(np.float32))
+        return np.asarray(values, name)
+    exact = np.asarray(values, np.float32)
+    bits = exact.view(np.uint32)
+    with np.errstate(over="ignore"):  # of NaN, which is not rounded
+        nearest = np.asarray((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000, np.uint32).view(np.float32)
+    return np.where(np.isnan(exact), exact, nearest)

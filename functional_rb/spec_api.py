@@ -49,6 +49,14 @@ class SpecBackend(Protocol):
         """The nearest values, by position."""
         ...
 
+    def encoded(self, unit: ArraySpec, value: Array) -> Array:
+        """`ArraySpec.encoded` of an array of this backend."""
+        ...
+
+    def decoded(self, unit: ArraySpec, x: Array) -> Array:
+        """`ArraySpec.decoded`, likewise."""
+        ...
+
     def is_traced(self, leaf: Any) -> bool:
         """Whether a leaf is an array of which the numbers are not known yet."""
         ...
@@ -283,7 +291,7 @@ def _decoded_traced(backend: SpecBackend, member: Any, arrays: Sequence[Any], le
             f"decode: leaf {member.name!r}: {type(member.spec).__name__} becomes Python objects, which cannot be "
             f"traced; call it outside of what is compiled"
         )
-    made = member.spec.decoded(backend.ops, arrays[member.first])
+    made = backend.decoded(member.spec, arrays[member.first])
     return made.reshape((*lead, *made.shape[1:]))
 
 
@@ -294,7 +302,7 @@ def _encoded(backend: SpecBackend, member: Any, value: Any, lead: tuple[int, ...
     if isinstance(unit, ArraySpec) and backend.is_array(value) and not unit.host_only:
         if lead and tuple(value.shape[: len(lead)]) != lead:
             raise ValueError(f"expected the batch axes {lead}, got shape {tuple(value.shape)}")
-        return [unit.encoded(backend.ops, value)]
+        return [backend.encoded(unit, value)]
     leaves = member.scatter(unit.from_host(value, lead))
     specs = nest.flatten(unit, is_leaf)[0]
     return [backend.convert(leaf, spec, member.name) for leaf, spec in zip(leaves, specs, strict=True)]

@@ -12,7 +12,8 @@ from typing import Any
 from functional_rb import nest
 from functional_rb.nest import Structure
 from functional_rb.ops import Array
-from functional_rb.specs import ArraySpec, NonTensor, Varying, freeze
+from functional_rb.specs import ArraySpec, NonTensor, Varying
+from functional_rb.specs.composite import checked
 from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.walk import is_unit
 
@@ -78,15 +79,8 @@ class Outline:
         Raises:
             TypeError: if a leaf is no spec, naming it.
         """
-        frozen = freeze(spec)
+        frozen = checked(spec, who)
         leaves, structure = nest.flatten(frozen, is_leaf)
-        for path, leaf in zip(structure.paths, leaves, strict=True):
-            if not is_leaf(leaf):
-                got = f"the class {leaf.__name__}" if isinstance(leaf, type) else type(leaf).__name__
-                raise TypeError(
-                    f"{who}: leaf {nest.show(path)!r}: expected a spec such as frb.Unbounded(shape), got {got}; "
-                    f"frb.spec_of(example) derives specs from arrays"
-                )
         units, outer = nest.flatten(frozen, is_unit)
         members = []
         first = 0

@@ -171,3 +171,15 @@ def log(x: jax.Array) -> jax.Array:
 def cos(x: jax.Array) -> jax.Array:
     """Cosine."""
     return jnp.cos(x)
+
+
+def clamp(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    """Bring between bounds; chosen, as XLA's minimum makes zeros of subnormal numbers."""
+    x = jnp.where(x < low, low, x)
+    return jnp.where(x > high, high, x)
+
+
+def scale(high: jax.Array, low: jax.Array, n: jax.Array) -> jax.Array:
+    """A whole number below n, in the limbs of `mul_wide`."""
+    top, rest = mul_wide(high, n)
+    return top + (rest > 0x7FFFFFFF - mul_wide(low, n)[0])

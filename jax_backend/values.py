@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from functional_rb import values
+from functional_rb.specs import ArraySpec
 from functional_rb.values import Outline
 from jax_backend import ops as ops
 from jax_backend import twins
@@ -37,6 +38,20 @@ def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array 
 def nearest(outline: Outline, leaves: Sequence[jax.Array]) -> dict[int, jax.Array]:
     """The nearest values."""
     return values.nearest(ops, outline, leaves)
+
+
+@functools.partial(jax.jit, static_argnames="unit", inline=True)
+def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
+    """What is stored for numbers that an environment has."""
+    made: jax.Array = unit.encoded(ops, value)
+    return made
+
+
+@functools.partial(jax.jit, static_argnames="unit", inline=True)
+def decoded(unit: ArraySpec, x: jax.Array) -> jax.Array:
+    """The way back."""
+    made: jax.Array = unit.decoded(ops, x)
+    return made
 
 
 def is_traced(leaf: Any) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 import functional_rb as frb
 from functional_rb.specs.composite import members
+from functional_rb.values import Outline
 
 FLOATS = ("float16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -116,7 +117,7 @@ def leaves() -> st.SearchStrategy[Any]:
     return st.one_of(
         st.builds(frb.ArraySpec, shapes(), st.sampled_from(NUMBERS)),
         st.builds(frb.Unbounded, shapes(), st.sampled_from(NUMBERS)),
-        st.builds(frb.Binary, shapes(), st.sampled_from(NUMBERS)),
+        st.builds(frb.Binary, shapes(), st.sampled_from(NUMBERS[:-1])),
         bounded(),
         categorical(),
         one_hot(),
@@ -129,7 +130,7 @@ def leaves() -> st.SearchStrategy[Any]:
 
 def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     parts = st.dictionaries(NAMES, inner, max_size=3)
-    counts = st.integers(1, 3)
+    counts, arrays = st.integers(1, 3), inner.filter(of_arrays)
     return st.one_of(
         st.builds(frb.Composite, parts),
         st.builds(lambda parts: frb.Composite.like(Box, parts), parts),
@@ -139,10 +140,15 @@ def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.builds(Pair, inner, inner),
         st.builds(Data, inner, inner),
         st.builds(lambda member: frb.Stacked([frb.Composite(a=member), frb.Composite(b=member)]), inner),
-        st.builds(frb.Sequence, inner, counts, st.booleans(), shapes(1)),
-        st.builds(frb.Graph, inner, st.none() | inner, counts, counts, shapes(1)),
-        st.builds(frb.OneOf, st.lists(inner, min_size=1, max_size=2), shapes(1)),
+        st.builds(frb.Sequence, arrays, counts, st.booleans(), shapes(1)),
+        st.builds(frb.Graph, arrays, st.none() | arrays, counts, counts, shapes(1)),
+        st.builds(frb.OneOf, st.lists(arrays, min_size=1, max_size=2), shapes(1)),
     )
+
+
+def of_arrays(nest: Any) -> bool:
+    """Whether there are no objects in it."""
+    return all(isinstance(leaf, frb.ArraySpec) for leaf in Outline.of(nest, "grammar").leaves)
 
 
 def expandable(nest: Any) -> bool:

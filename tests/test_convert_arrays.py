@@ -122,5 +122,5 @@ def test_what_jax_lacks_is_refused() -> None:
         jax_backend.shape_dtype_struct({"a": (frb.Unbounded((), "float64"),)})
     with pytest.raises(TypeError, match=r"shape_dtype_struct: leaf 'a': expected the spec of an array, got NonTensor"):
         jax_backend.shape_dtype_struct({"a": frb.NonTensor()})
-    with pytest.raises(TypeError, match=r"expected a spec such as frb.Unbounded\(shape\), got 3"):
+    with pytest.raises(TypeError, match=r"shape_dtype_struct: leaf 'a': expected a spec such as .*, got int"):
         jax_backend.shape_dtype_struct({"a": 3})

@@ -200,17 +200,17 @@ class Own(frb.Unbounded):
 @pytest.mark.parametrize(
     ("spec", "where"),
     [
-        (3, "the spec: expected a BufferSpec, a spec"),
-        ({"a": (None,)}, "a/0: expected a BufferSpec, a spec"),
-        ({"a": np.zeros(3)}, "a: expected a BufferSpec, a spec"),
-        (frb.Uniform(), "max_times_sampled: expected a BufferSpec, a spec"),
-        (frb.Unbounded, "the spec: expected a BufferSpec, a spec"),
+        (3, "leaf 'the item': expected a spec such as"),
+        ({"a": (None,)}, "leaf 'a/0': expected a spec such as"),
+        ({"a": np.zeros(3)}, "leaf 'a': expected a spec such as"),
+        (frb.Uniform(), "leaf 'max_times_sampled': expected a spec such as"),
+        (frb.Unbounded, "leaf 'the item': expected a spec such as"),
         ({3: frb.Binary()}, "expected names that are strings, got 3"),
         ((Own(),), "0: Own has no form in JSON"),
     ],
 )
 def test_what_is_no_spec_is_refused(spec: Any, where: str) -> None:
-    with pytest.raises(TypeError, match=f"^to_json: (.*: )?{where}"):
+    with pytest.raises(TypeError, match=f"^(to_json|Composite): (.*: )?{where}"):
         frb.to_json(spec)
 
 
@@ -233,8 +233,8 @@ UNBOUNDED = {"type": "Unbounded", "shape": [2], "dtype": "float32"}
         (told(UNBOUNDED)[:-1] + ', "more": 1}', "expected format, version and spec"),
         (told(UNBOUNDED).replace("[2]", "[NaN]"), "NaN is not JSON"),
         (told(UNBOUNDED).replace('"shape"', '"dtype": "int8", "shape"'), "expected each name once"),
-        (told(3), "the spec: expected a spec, got 3"),
-        (told([UNBOUNDED, [None]]), "1/0: expected a spec, got None"),
+        (told(3), "leaf 'the item': expected a spec such as .*got int"),
+        (told([UNBOUNDED, [None]]), "leaf '1/0': expected a spec such as .*got NoneType"),
         (told({"shape": [2]}), r'expected an object with a "type", got the names \[\'shape\'\]'),
         (told({"type": ["Unbounded"]}), 'expected an object with a "type"'),
         (told({"type": "Path", "args": ["/"]}), "there is no type 'Path'; expected one of"),
@@ -247,7 +247,7 @@ UNBOUNDED = {"type": "Unbounded", "shape": [2], "dtype": "float32"}
         (told({"type": "dict", "parts": []}), "expected parts as an object"),
         (told({"type": "float", "value": "nan"}), "expected 'inf' or '-inf', got 'nan'"),
         (told({"type": "Composite", "parts": {"a": UNBOUNDED}, "batch_shape": [3]}), "part 'a': expected axes that"),
-        (told({"type": "Composite", "parts": {"a": 3}, "batch_shape": []}), "expected a spec such as"),
+        (told({"type": "Composite", "parts": {"a": 3}, "batch_shape": []}), "leaf 'a': expected a spec such as"),
         (told({"type": "function", "name": ["os"]}), r"names \['os'\]"),
         ("[" * 100_000, "nested too deeply"),
     ],

@@ -21,6 +21,7 @@ from functional_rb.values import Outline
 from torch_backend import ops, random
 from torch_backend.memory import Memory, Saved, SavedSlots, Version
 from torch_backend.objects import Table
+from torch_backend.opaque import traceable
 from torch_backend.recorder import Log, Recorder
 from torch_backend.state import State, locked, readable
 
@@ -270,7 +271,7 @@ def write(
 def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Whether values lie in the domain of each unit."""
     with torch.no_grad():
-        return values.inside(ops, outline, leaves)
+        return values.inside(ops, traceable(outline), leaves)
 
 
 def count_invalid(state: CoreState, outside: torch.Tensor) -> State:
@@ -391,7 +392,7 @@ def draw(
     more = None
     if spec.extra_words:
         key, other = random.split(key)
-        more = _numbers(memory, other, spec.extra_shape(batch))
+        more = numbers(other, spec.extra_shape(batch), memory.rows.device)
     if batch and spec.plain_draws and native(memory) and not _is_batched(key) and not _is_batched(beta):
         leaves, drawn, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
         checks.check_nonempty(spec, drawable, int(counters[1]) if not drawable else 1)
@@ -401,10 +402,10 @@ def draw(
             leaves = objects_of(memory).read(leaves)
         return counters, leaves, drawn
     with torch.no_grad():
-        numbers = _numbers(memory, key, spec.sampler.draw_shape(spec, batch))
+        words = numbers(key, spec.sampler.draw_shape(spec, batch), memory.rows.device)
         level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
         primitives = ops if _is_batched(key) or _is_batched(beta) else _primitives(memory, saved)
-        arrays, leaves, drawn = buffer.draw(primitives, _arrays(memory, counters), spec, numbers, level, batch, more)
+        arrays, leaves, drawn = buffer.draw(primitives, _arrays(memory, counters), spec, words, level, batch, more)
         after = _written(memory, arrays)
     if at_hand and memory.plain and not _is_batched(drawn.weights):
         checks.check_nonempty(spec, float(drawn.weights.max()) > 0, int(counters[1]))
@@ -433,11 +434,11 @@ def _completed(
     return leaves, drawn._replace(extras=extras)
 
 
-def _numbers(memory: Memory, key: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-    """Uniform int32 by a key, where the memory is."""
-    if native(memory) and not _is_batched(key):
+def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> torch.Tensor:
+    """Uniform int32 in [0, 2^31) by a key, on a device."""
+    if HAVE_KERNELS and device.type == "cpu" and not torch.compiler.is_compiling() and not _is_batched(key):
         return parts.draws(key, *shape)
-    return random.draws(key.to(memory.rows.device), *shape)
+    return random.draws(key.to(device), *shape)
 
 
 def _is_batched(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from functional_rb.dtypes import ITEMSIZE
+from functional_rb.dtypes import ITEMSIZE, kind_of
 from functional_rb.ops import Native
 from functional_rb.power import MASK, TABLES
 
@@ -156,9 +156,11 @@ def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return (product >> 31).to(torch.int32), (product & MASK).to(torch.int32)
 
 
-def table(values: np.ndarray[Any, Any], dtype: str, like: torch.Tensor) -> torch.Tensor:
-    """A constant; copied, as torch does not want what may not be written."""
-    return torch.from_numpy(np.array(values)).to(like.device, DTYPES[dtype])
+def table(values: np.ndarray[Any, Any], dtype: str, like: torch.Tensor) -> Any:
+    """A constant; copied, as torch does not want what may not be written. A single one costs nothing as a number."""
+    if values.ndim == 0 and dtype != "bool" and DTYPES[dtype] not in SIGNED:
+        return int(values) if kind_of(dtype) == "int" else values.item()
+    return torch.tensor(np.array(values), dtype=DTYPES[dtype], device=like.device)
 
 
 def argmax(x: torch.Tensor) -> torch.Tensor:
@@ -174,3 +176,14 @@ def log(x: torch.Tensor) -> torch.Tensor:
 def cos(x: torch.Tensor) -> torch.Tensor:
     """Cosine."""
     return torch.cos(x)
+
+
+def clamp(x: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
+    """Bring between bounds, of which one may be a number and the other a tensor."""
+    return x.clamp_min(low).clamp_max(high)
+
+
+def scale(high: torch.Tensor, low: torch.Tensor, n: Any) -> torch.Tensor:
+    """A whole number below n."""
+    wide = n.to(torch.int64) if isinstance(n, torch.Tensor) else n
+    return (high.to(torch.int64) * wide + (low.to(torch.int64) * wide >> 31) >> 31).to(torch.int32)

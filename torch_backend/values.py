@@ -9,13 +9,16 @@ import numpy as np
 import torch
 
 from functional_rb import values
+from functional_rb.specs import ArraySpec
 from functional_rb.values import Outline
 from torch_backend import ops as ops
 from torch_backend import random
 from torch_backend.execute import build_mapping as build_mapping
 from torch_backend.execute import convert as convert
 from torch_backend.execute import inside as inside
+from torch_backend.execute import numbers
 from torch_backend.execute import unsupported as unsupported
+from torch_backend.opaque import traceable, traceable_unit
 
 
 def draw(
@@ -23,14 +26,25 @@ def draw(
 ) -> dict[int, torch.Tensor]:
     """Values [n, *shape] by position."""
     random.check_key(key)
-    key = key if device is None else key.to(device)
-    mask = mask if mask is None else mask.to(key.device)
-    return values.draw(ops, outline, random.draws(key, n, values.words(outline, mask is not None)), mask)
+    outline = traceable(outline)
+    place = key.device if device is None else torch.device(device)
+    words = numbers(key, (n, values.words(outline, mask is not None)), place)
+    return values.draw(ops, outline, words, mask if mask is None else mask.to(place))
 
 
 def nearest(outline: Outline, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
     """The nearest values."""
-    return values.nearest(ops, outline, leaves)
+    return values.nearest(ops, traceable(outline), leaves)
+
+
+def encoded(unit: ArraySpec, value: torch.Tensor) -> torch.Tensor:
+    """What is stored for numbers that an environment has."""
+    return traceable_unit(unit).encoded(ops, value)
+
+
+def decoded(unit: ArraySpec, x: torch.Tensor) -> torch.Tensor:
+    """The way back."""
+    return traceable_unit(unit).decoded(ops, x)
 
 
 def is_traced(leaf: Any) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -26,10 +26,11 @@ import numpy as np
 from functional_rb import samplers, specs, writers
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.compact import Compact
-from functional_rb.specs import Composite, Spec, composite
+from functional_rb.specs import Composite, Spec
 from functional_rb.transforms.her import Hindsight
 from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.transforms.n_step_stored import NStepOfStored
+from functional_rb.values import Outline
 
 FORMAT: Final = "functional_rb.spec"
 VERSION: Final = 1
@@ -99,12 +100,7 @@ def to_json(spec: Any) -> str:
         >>> print(to_json(Bounded(-1, 1, (2,))).partition('"spec": ')[2])
         {"type": "Bounded", "low": -1.0, "high": 1.0, "shape": [2], "dtype": "float32"}}
     """
-    for path, leaf in _leaves(spec):
-        if not isinstance(leaf, Spec):
-            raise TypeError(
-                f"to_json: {_shown(path)}: expected a BufferSpec, a spec such as frb.Unbounded(shape), or a nest of "
-                f"specs, got {leaf!r:.80}"
-            )
+    _check_leaves(spec, "to_json")
     try:
         return json.dumps({"format": FORMAT, "version": VERSION, "spec": _encoded(spec, ())}, allow_nan=False)
     except RecursionError:
@@ -140,10 +136,10 @@ def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
     try:
         whole = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
         spec = _Reader(by_name).read(_payload(whole), ())
-        for path, leaf in _leaves(spec):
-            if not isinstance(leaf, Spec):
-                raise ValueError(f"from_json: {_shown(path)}: expected a spec, got {leaf!r:.80}")
+        _check_leaves(spec, "from_json")
         return spec
+    except TypeError as error:
+        raise ValueError(str(error)) from None
     except RecursionError:
         raise ValueError("from_json: the text is nested too deeply for a spec") from None
     except json.JSONDecodeError as error:
@@ -159,8 +155,10 @@ def arguments_of(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind) if field.init)  # type: ignore[arg-type]  # all are
 
 
-def _leaves(spec: Any) -> Iterator[tuple[Path, Any]]:
-    return iter(()) if isinstance(spec, BufferSpec) else composite.members(spec)
+def _check_leaves(spec: Any, who: str) -> None:
+    """Refuse what is no spec, naming it."""
+    if not isinstance(spec, BufferSpec):
+        Outline.of(spec, who)
 
 
 def _encoded(value: Any, path: Path) -> Any:

@@ -27,8 +27,9 @@ class Allowed:
 
     @property
     def counts(self) -> np.ndarray[Any, Any]:
-        """How many each element may take, as Python's numbers [*elements]."""
-        return np.asarray(self.rows.sum(-1).astype(object)[self.of], object)
+        """How many each element may take, as Python's numbers that broadcast to [*elements]."""
+        counts = self.rows.sum(-1).astype(object)
+        return np.asarray(counts[0] if len(counts) == 1 else counts[self.of], object)
 
     @property
     def words(self) -> int:
@@ -38,7 +39,7 @@ class Allowed:
     def draw(self, ops: SpecOps, words: Array) -> Array:
         """Choices int32 [N, *elements], each that is allowed equally likely, from int32 [N, words]."""
         each = draws.whole_words(self.counts)
-        none = np.zeros(self.of.shape, object)
+        none = np.zeros((), object)
         words = words.reshape(words.shape[0], *self.of.shape, each)
         order = np.argsort(~self.rows, -1, kind="stable")  # the allowed ones in front
         return self._look_up(ops, order, draws.whole(ops, words, none, self.counts, "int32"))
@@ -106,15 +107,14 @@ def nearest_true(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def number_of(ops: SpecOps, x: Array, start: np.ndarray[Any, Any], dtype: str) -> Array:
     """How far numbers of a dtype lie behind the first one, int32: for numbers between that and 2^31 - 1 behind it."""
-    x, first = order.comparable(ops, x, dtype), order.limit(ops, start, dtype, x)
     if ITEMSIZE[dtype] < 4:  # in which the difference need not fit
-        x, first = ops.cast(x, "int32"), ops.cast(first, "int32")
-    return ops.cast(x - first, "int32")
+        return ops.cast(x, "int32") - ops.table(start.astype(np.int32), "int32", x)
+    return ops.cast(order.comparable(ops, x, dtype) - order.limit(ops, start, dtype, x), "int32")
 
 
 def clamped_index(ops: SpecOps, index: Array, dtype: str, counts: np.ndarray[Any, Any]) -> Array:
     """Indices of any integer dtype as int32, brought into [0, counts)."""
     last = np.minimum(counts - 1, int(np.iinfo(dtype).max))
     bounds = [order.limit(ops, np.asarray(bound, dtype), dtype, index) for bound in (0, last)]
-    clamped = draws.clamped(ops, order.comparable(ops, index, dtype), bounds[0], bounds[1])
+    clamped = ops.clamp(order.comparable(ops, index, dtype), bounds[0], bounds[1])
     return number_of(ops, order.back(ops, clamped, dtype), np.asarray(0, dtype), dtype)

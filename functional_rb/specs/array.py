@@ -11,7 +11,7 @@ import numpy as np
 from functional_rb import dtypes
 from functional_rb.ops import Array
 from functional_rb.specs import draws, host, numpy_ops, order
-from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, checked_shape
+from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, broadcast, checked_shape
 from functional_rb.specs.ops import SpecOps
 
 
@@ -97,7 +97,7 @@ class ArraySpec(Spec):
         words = words.reshape(count, *self.shape, each)
         if dtypes.kind_of(self.dtype) == "float":
             return draws.real(ops, words, *self._bounds(), self.dtype)
-        low = np.broadcast_to(np.asarray(self.domain.low, object), self.shape)
+        low = np.asarray(self.domain.low, object)
         if self.dtype == "bool":
             return draws.whole(ops, words, low, self._counts(), "int32") != 0
         return draws.whole(ops, words, low, self._counts(), self.dtype)
@@ -106,9 +106,14 @@ class ArraySpec(Spec):
         """Whether values [N, *shape] of the dtype lie in the domain, bool [N]. NaN lies in none."""
         if dtypes.kind_of(self.dtype) in ("bool", "complex"):
             return _rows(ops, x == x, self.size)
-        low, high = (order.limit(ops, bound, self.dtype, x) for bound in self._bounds())
-        x = order.comparable(ops, x, self.dtype)
-        return _rows(ops, (x >= low) & (x <= high), self.size)
+        low, high = self._bounds()
+        y = order.comparable(ops, x, self.dtype)
+        # What the dtype alone sees to costs nothing: but for NaN, which fails every comparison.
+        found = [y >= order.limit(ops, low, self.dtype, x)] if self._bounds_from_below(low) else []
+        found += [y <= order.limit(ops, high, self.dtype, x)] if self._bounds_from_above(high) else []
+        if not found:
+            found = [y == y]
+        return _rows(ops, found[0] if len(found) == 1 else found[0] & found[1], self.size)
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
         """The values of the domain that are nearest to some [N, *shape]; for NaN, those nearest to 0."""
@@ -121,7 +126,7 @@ class ArraySpec(Spec):
         y = order.comparable(ops, x, self.dtype)
         if kind == "float":
             y = ops.where(y == y, y, ops.cast(y == y, order.WORK.get(self.dtype, self.dtype)))
-        return order.back(ops, draws.clamped(ops, y, low, high), self.dtype)
+        return order.back(ops, ops.clamp(y, low, high), self.dtype)
 
     def encoded(self, ops: SpecOps, value: Array) -> Array:
         """What is stored [*batch, *shape] for the numbers that an environment has: for most specs, just those."""
@@ -152,15 +157,21 @@ class ArraySpec(Spec):
         return host.as_dtype(value, self.dtype)
 
     def _bounds(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The domain as arrays [*shape] in the dtype; bfloat16, which NumPy lacks, as float32."""
-        dtype = {"bfloat16": "float32", "complex64": "float32"}.get(self.dtype, self.dtype)
-        low, high = (np.broadcast_to(np.asarray(bound, dtype), self.shape) for bound in self.domain[:2])
+        """The domain as arrays that broadcast to the shape, in the dtype; bfloat16, which NumPy lacks, as float32."""
+        dtype = "float32" if self.dtype == "complex64" else self.dtype
+        low, high = (dtypes.as_numpy(dtype, bound) for bound in self.domain[:2])
         return low, high
 
+    def _bounds_from_below(self, low: np.ndarray[Any, Any]) -> bool:
+        return bool((low > np.asarray(whole_domain(self.dtype).low, low.dtype)).any())
+
+    def _bounds_from_above(self, high: np.ndarray[Any, Any]) -> bool:
+        return bool((high < np.asarray(whole_domain(self.dtype).high, high.dtype)).any())
+
     def _counts(self) -> np.ndarray[Any, Any]:
-        """How many whole numbers the domain has, as Python's numbers, which do not overflow."""
+        """How many whole numbers the domain has, likewise, as Python's numbers, which do not overflow."""
         low, high = (np.asarray(bound, object) for bound in self.domain[:2])
-        return np.broadcast_to(np.asarray(high - low + 1, object), self.shape)
+        return np.asarray(high - low + 1, object)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -210,8 +221,11 @@ class Bounded(ArraySpec):
             raise TypeError(f"Bounded: expected a dtype of integers or real numbers, got {self.dtype}; {remedy}")
         for name, bound in (("low", low), ("high", high)):
             object.__setattr__(self, name, self._bound(bound, name))
-        if not np.all(self.table("low") <= self.table("high")):
-            raise ValueError(f"Bounded: expected low <= high everywhere, got low={low!r}, high={high!r}")
+        if not np.all(self._array("low") <= self._array("high")):
+            raise ValueError(
+                f"Bounded: expected low <= high everywhere, got low={low!r:.80}, high={high!r:.80}; "
+                f"where there is no bound, write -inf or inf"
+            )
 
     @property
     def domain(self) -> Domain:
@@ -220,19 +234,13 @@ class Bounded(ArraySpec):
 
     def table(self, name: str) -> np.ndarray[Any, Any]:
         """Bounds in the dtype, but for bfloat16, which NumPy lacks: those are float32."""
-        dtype = "float32" if self.dtype == "bfloat16" else self.dtype
-        return np.broadcast_to(np.asarray(getattr(self, name), dtype), self.shape)
+        return np.broadcast_to(self._array(name), self.shape)
+
+    def _array(self, name: str) -> np.ndarray[Any, Any]:
+        return dtypes.as_numpy(self.dtype, getattr(self, name))
 
     def _bound(self, bound: Any, name: str) -> Table:
-        array = np.asarray(bound)
-        if array.dtype.kind not in "biuf" and str(array.dtype) != "bfloat16":
-            raise TypeError(f"Bounded: expected {name} as a number or an array of them, got {bound!r}")
-        try:
-            np.broadcast_to(array, self.shape)
-        except ValueError:
-            raise ValueError(f"Bounded: {name} of shape {array.shape} does not broadcast to {self.shape}") from None
-        if array.ndim:  # a vector of bounds may be one of rows, as 1 broadcasts to 3
-            array = np.broadcast_to(array, self.shape)
+        array = broadcast(bound, self.shape, "Bounded", name)
         return dtypes.canonical(self.dtype, as_table(array), f"Bounded: {name}")
 
 

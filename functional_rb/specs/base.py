@@ -5,10 +5,12 @@ from __future__ import annotations
 import abc
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+
+from functional_rb.specs import text_form
 
 Number = bool | int | float
 Table = Number | tuple[Any, ...]
@@ -46,6 +48,11 @@ class Spec(abc.ABC):
     @abc.abstractmethod
     def axes(self) -> tuple[int, ...]:
         """The sizes of the axes that changes of shape act upon."""
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """Those of them that every array of a value has in front."""
+        return self.axes
 
     @abc.abstractmethod
     def changed(self, k: int, change: Change) -> Any:
@@ -91,7 +98,7 @@ class Spec(abc.ABC):
         if any(axes[i] != 1 for i in gone):
             raise ValueError(f"squeeze: axis {axis} of {axes} has another size than 1")
         kept = tuple(n for i, n in enumerate(axes) if i not in gone)
-        return self.changed(len(axes), lambda x: x.reshape(*kept, *x.shape[len(axes) :]))
+        return self.changed(len(axes), lambda x: x.reshape((*kept, *x.shape[len(axes) :])))
 
     def unsqueeze(self, axis: int) -> Any:
         """With a new axis of size 1.
@@ -119,13 +126,11 @@ class Spec(abc.ABC):
             >>> OneHot(5, shape=(2, 3, 5)).reshape(-1).shape
             (6, 5)
         """
-        wanted, axes = sizes_of(shape), self.axes
-        count, known = math.prod(axes), math.prod(n for n in wanted if n != -1)
-        if wanted.count(-1) == 1 and known and count % known == 0:
-            wanted = tuple(count // known if n == -1 else n for n in wanted)
-        if -1 in wanted or math.prod(wanted) != count:
-            raise ValueError(f"reshape: {axes} has {count} elements, which do not fill {sizes_of(shape)}")
-        return self.changed(len(axes), lambda x: x.reshape(*wanted, *x.shape[len(axes) :]))
+        axes = self.axes
+        wanted = filled(sizes_of(shape), math.prod(axes))
+        if wanted is None:
+            raise ValueError(f"reshape: {axes} has {math.prod(axes)} elements, which do not fill {sizes_of(shape)}")
+        return self.changed(len(axes), lambda x: x.reshape((*wanted, *x.shape[len(axes) :])))
 
     def __getitem__(self, index: Any) -> Any:
         """The spec of `value[index]`; the index is one of NumPy's, for the first of the axes.
@@ -133,15 +138,24 @@ class Spec(abc.ABC):
         Raises:
             IndexError: if it is out of bounds, or has too many parts.
         """
-        parts = index if isinstance(index, tuple) else (index,)
-        k = len(self.axes)
-        taken = sum(_axes_taken(part) for part in parts)
-        if taken > k:
-            raise IndexError(f"{type(self).__name__} has {k} axes to index, {self.axes}, got {index!r}")
-        if any(part is Ellipsis for part in parts):
-            at = next(i for i, part in enumerate(parts) if part is Ellipsis)
-            parts = (*parts[:at], *[slice(None)] * (k - taken), *parts[at + 1 :])
-        return self.changed(k, lambda x: x[parts])
+        axes = self.axes
+        parts, left = index_parts(self, index)
+        if not left and any(part is Ellipsis for part in parts):
+            # One for no axes still tells where arrays are apart: let NumPy look for the elements.
+            found = np.arange(math.prod(axes)).reshape(axes)[parts]
+            return self.changed(len(axes), lambda x: x.reshape((-1, *x.shape[len(axes) :]))[found])
+        parts = without_ellipsis(parts, left)
+        return self.changed(len(axes), lambda x: x[parts])
+
+    def __iter__(self) -> Iterator[Any]:
+        """The specs along the first axis.
+
+        Raises:
+            TypeError: if there is none, or members side by side differ in its size.
+        """
+        if not self.axes or self.axes[0] < 0:
+            raise TypeError(f"{type(self).__name__} has no first axis to iterate over, its axes are {self.axes}")
+        return (self[i] for i in range(self.axes[0]))
 
     def __contains__(self, value: object) -> bool:
         """Refuse: what holds arrays of a backend is asked of the backend."""
@@ -152,27 +166,54 @@ class Spec(abc.ABC):
         return {}
 
     def __repr__(self) -> str:
-        """The call that makes it, without what is so by default."""
-        return shown_call(self)
+        """The call that makes it, without what is so by default; in several lines if one would be long."""
+        return text_form.shown(self, full=True)
 
+    def __str__(self) -> str:
+        """The same, with long tables of numbers in short."""
+        return text_form.shown(self, full=False)
 
-def shown_call(spec: Any) -> str:
-    """A spec as the call that makes it: positional arguments as long as none is left out."""
-    told = []
-    named = False
-    for name in spec.arguments:
-        value, default = getattr(spec, name), spec.defaults()
-        if name in default and default[name] == value:
-            named = True
-        else:
-            told.append(f"{name}={value!r}" if named else repr(value))
-    return f"{type(spec).__name__}({', '.join(told)})"
+    def call_parts(self, show: Callable[[Any], str]) -> tuple[str, list[str], str]:
+        """What its text begins with, the parts, and the end: positional arguments as long as none is left out."""
+        told = []
+        named = False
+        defaults = self.defaults()
+        for name in self.arguments:
+            value = getattr(self, name)
+            if name in defaults and defaults[name] == value:
+                named = True
+            else:
+                told.append(f"{name}={show(value)}" if named else show(value))
+        return f"{type(self).__name__}(", told, ")"
 
 
 def sizes_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
     """Sizes given one by one, or as one tuple."""
     given = shape[0] if len(shape) == 1 and not hasattr(shape[0], "__index__") else shape
     return tuple(operator.index(n) for n in given)
+
+
+def filled(sizes: tuple[int, ...], count: int) -> tuple[int, ...] | None:
+    """Sizes for that many elements, where one -1 follows from the others; None if they are for another number."""
+    known = math.prod(n for n in sizes if n != -1)
+    if sizes.count(-1) == 1 and known and count % known == 0:
+        sizes = tuple(count // known if n == -1 else n for n in sizes)
+    return sizes if math.prod(sizes) == count and all(n >= 0 for n in sizes) else None
+
+
+def whole_number(value: Any, who: str) -> int:
+    """A whole number as Python's.
+
+    Raises:
+        TypeError: if it is none, naming who asks.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{who}: expected a whole number, got {value!r}")
+    return number
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
@@ -193,6 +234,49 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
+def broadcast(value: Any, shape: tuple[int, ...], who: str, name: str) -> np.ndarray[Any, Any]:
+    """Such `numbers`, as an array of a shape; one number for all elements as a scalar.
+
+    Raises:
+        TypeError: if they are something else, naming who asks.
+        ValueError: if they do not broadcast to the shape.
+    """
+    array = numbers(value, who, name)
+    try:
+        whole = np.broadcast_to(array, shape)
+    except ValueError:
+        raise ValueError(f"{who}: {name} of shape {array.shape} does not broadcast to {shape}") from None
+    return whole if array.ndim or not whole.size else array
+
+
+def numbers(value: Any, who: str, name: str) -> np.ndarray[Any, Any]:
+    """Real numbers or truth values of NumPy, JAX or torch, or nested sequences of them, as a NumPy array.
+
+    Raises:
+        TypeError: if they are something else, naming who asks.
+        ValueError: for rows of different lengths.
+    """
+    refusal = f"{who}: expected {name} as a number or an array of them"
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(f"{refusal}, got {value!r:.80}; {error}") from None
+    except (
+        TypeError,
+        RuntimeError,
+    ) as error:  # torch's that are bfloat16, or have a gradient, or lie on another device
+        if not hasattr(value, "tolist"):
+            raise TypeError(f"{refusal}, got {value!r:.80}; {error}") from None
+        return numbers(value.tolist(), who, name)
+    if array.dtype.kind in "fO" and not hasattr(value, "dtype"):
+        exact = np.asarray(value, object)  # NumPy makes floats of whole numbers beyond int64
+        if exact.size and all(isinstance(n, int) for n in exact.flat):
+            return exact
+    if array.dtype.kind not in "biuf" and str(array.dtype) != "bfloat16":
+        raise TypeError(f"{refusal}, got {value!r:.80}")
+    return array
+
+
 def as_table(array: Any) -> Any:
     """An array in its one hashable form: without leading axes along which nothing changes; one number if none is left.
 
@@ -205,11 +289,12 @@ def as_table(array: Any) -> Any:
     array = np.asarray(array)
     if not array.size:
         return 0
-    if (array == array.flat[0]).all():
-        first = array.flat[0]
+    # Axes that were broadcast are told by their strides: those of a huge batch take no time.
+    while array.ndim and (not array.strides[0] or (array.ndim > 1 and (array == array[:1]).all())):
+        array = array[0, ...]
+    first = array.flat[0]
+    if (array == first).all():
         return first.item() if isinstance(first, np.generic) else first
-    while array.ndim > 1 and array.shape[0] and (array == array[:1]).all():
-        array = array[0]
     return _nested_tuple(array.tolist())
 
 
@@ -223,9 +308,32 @@ def _axis(axis: int, count: int, function: str) -> int:
     return axis % count
 
 
+def index_parts(spec: Spec, index: Any) -> tuple[tuple[Any, ...], int]:
+    """The parts of an index, and how many of a spec's axes are left for an Ellipsis.
+
+    Raises:
+        IndexError: if it is for more axes than there are, or has two of these.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    left = len(spec.axes) - sum(_axes_taken(part) for part in parts)
+    if left < 0:
+        raise IndexError(f"{type(spec).__name__} has {len(spec.axes)} axes to index, {spec.axes}, got {index!r}")
+    if sum(part is Ellipsis for part in parts) > 1:
+        raise IndexError(f"{type(spec).__name__}: expected an index with a single ellipsis, got {index!r}")
+    return parts, left
+
+
+def without_ellipsis(parts: tuple[Any, ...], left: int) -> tuple[Any, ...]:
+    """The parts of an index with the axes written out that an Ellipsis stands for."""
+    at = next((i for i, part in enumerate(parts) if part is Ellipsis), None)
+    return parts if at is None else (*parts[:at], *[slice(None)] * left, *parts[at + 1 :])
+
+
 def _axes_taken(part: Any) -> int:
     """How many axes a part of an index is for."""
     if part is None or part is Ellipsis:
         return 0
-    kind = getattr(part, "dtype", None)
-    return part.ndim if kind is not None and str(kind).removeprefix("torch.") == "bool" else 1
+    if isinstance(part, slice):
+        return 1
+    array = np.asarray(part)
+    return array.ndim if array.dtype == bool else 1

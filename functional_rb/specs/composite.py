@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from functional_rb.specs.base import Change, Spec, checked_shape
-
-WIDTH = 100
-"""Characters in a line beyond which a nest is shown in several."""
 
 
 class Composite(Mapping[str, Any], Spec):
@@ -53,46 +52,43 @@ class Composite(Mapping[str, Any], Spec):
         for name in merged:
             if not isinstance(name, str):
                 raise TypeError(f"Composite: expected names that are strings, got {name!r}")
-        object.__setattr__(self, "_parts", {k: freeze(v, self._batch_shape) for k, v in merged.items()})
-        if self._batch_shape:
-            self._check_batch()
+        parts = {name: checked(part, "Composite", (name,), self._batch_shape) for name, part in merged.items()}
+        object.__setattr__(self, "_parts", parts)
+        for path, leaf in members(parts):
+            if leaf.leading[: len(self._batch_shape)] != self._batch_shape:
+                raise ValueError(
+                    f"Composite: part {_shown(path)}: expected axes that begin with the batch_shape "
+                    f"{self._batch_shape}, got {leaf.leading}; "
+                    f"write spec.expand({', '.join(map(str, self._batch_shape))}, ...)"
+                )
 
     _container: type | None
     _batch_shape: tuple[int, ...]
     _parts: dict[str, Any]
 
     @classmethod
-    def like(cls, container: type, parts: Mapping[str, Any], batch_shape: tuple[int, ...] = ()) -> Composite:
-        """Parts whose arrays come back in a container of this type (a TensorDict, a tensorclass) on torch."""
+    def like(cls, container: type | None, parts: Mapping[str, Any], batch_shape: tuple[int, ...] = ()) -> Composite:
+        """Parts whose arrays come back in a container of this type (a TensorDict, a tensorclass; None: a dict)."""
         composite = cls(parts, batch_shape=batch_shape)
         object.__setattr__(composite, "_container", container)
         return composite
 
     def with_parts(self, parts: Mapping[str, Any], batch_shape: tuple[int, ...] | None = None) -> Composite:
         """Other parts in the same kind of container."""
-        shape = self._batch_shape if batch_shape is None else batch_shape
-        if self._container is None:
-            return Composite(parts, batch_shape=shape)
-        return Composite.like(self._container, parts, shape)
+        return Composite.like(self._container, parts, self._batch_shape if batch_shape is None else batch_shape)
 
     def __getitem__(self, key: Any) -> Any:
         """The part of that name, or at that path of names; else of an index, all parts of that piece of the batch."""
         if isinstance(key, str):
             return self._parts[key]
-        if not (isinstance(key, tuple) and key and isinstance(key[0], str)):
-            return Spec.__getitem__(self, key)
-        part: Any = self
-        for name in key:
-            part = part[name]
-        return part
+        return functools.reduce(operator.getitem, key, self) if is_path(key) else Spec.__getitem__(self, key)
 
     def __contains__(self, key: object) -> bool:
         """Whether there is a part of that name, or at that path of names."""
         try:
-            self[key]
+            return (isinstance(key, str) or is_path(key)) and self[key] is not None
         except (KeyError, IndexError, TypeError):
             return False
-        return True
 
     def __iter__(self) -> Iterator[str]:
         """The names, in the order in which they were given."""
@@ -114,8 +110,8 @@ class Composite(Mapping[str, Any], Spec):
         raise dataclasses.FrozenInstanceError(f"cannot assign to {name!r}: a Composite is immutable")
 
     def __hash__(self) -> int:
-        """Equal parts hash equally, in whatever order they were given."""
-        return hash((frozenset(self._parts.items()), self._batch_shape))
+        """Equal parts hash equally, in whatever order they were given, and whatever they are held in."""
+        return hash((frozenset(members(self._parts)), self._batch_shape))
 
     def __eq__(self, other: object) -> bool:
         """Whether the other has the same parts under the same names."""
@@ -126,28 +122,13 @@ class Composite(Mapping[str, Any], Spec):
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """Pickle by the parts: the slots cannot be set from outside."""
-        return _composite, (self._container, dict(self._parts), self._batch_shape)
+        return Composite.like, (self._container, dict(self._parts), self._batch_shape)
 
-    def __repr__(self) -> str:
-        """The call that makes it; in several lines if one would be long."""
-        parts = [f"{k!r}: {v!r}" for k, v in self._parts.items()]
-        batch = f"batch_shape={self._batch_shape}" if self._batch_shape else ""
+    def call_parts(self, show: Callable[[Any], str]) -> tuple[str, list[str], str]:
+        """The parts by name, and the rest before and behind."""
         head = "Composite(" if self._container is None else f"Composite.like({self._container.__name__}, "
-        short = f"{head}{{{', '.join(parts)}}}{', ' if batch else ''}{batch})"
-        if len(short) <= WIDTH and "\n" not in short:
-            return short
-        lines = "".join("\n    " + part.replace("\n", "\n    ") + "," for part in parts)
-        return f"{head}{{{lines}\n}}{', ' if batch else ''}{batch})"
-
-    def _check_batch(self) -> None:
-        shape = self._batch_shape
-        for path, leaf in members(self._parts):
-            # What is no spec is told by who uses it, with the whole path.
-            if isinstance(leaf, Spec) and leaf.axes[: len(shape)] != shape:
-                raise ValueError(
-                    f"Composite: part {'/'.join(map(str, path))!r}: expected axes that begin with the batch_shape "
-                    f"{shape}, got {leaf.axes}; write spec.expand({', '.join(map(str, shape))}, ...)"
-                )
+        batch = f", batch_shape={self._batch_shape}" if self._batch_shape else ""
+        return f"{head}{{", [f"{name!r}: {show(part)}" for name, part in self._parts.items()], f"}}{batch})"
 
     @property
     def parts(self) -> Mapping[str, Any]:
@@ -169,11 +150,6 @@ class Composite(Mapping[str, Any], Spec):
         shape = change(np.broadcast_to(np.int8(0), self._batch_shape)).shape
         return self.with_parts({name: changed(part, k, change) for name, part in self._parts.items()}, shape)
 
-    def squeeze(self, axis: int | None = None) -> Self:
-        """Without a batch axis of size 1, or without all of them."""
-        made: Self = Spec.squeeze(self, axis)
-        return made
-
     def _nest_of(self, field: str) -> dict[str, Any]:
         return {name: map_members(part, lambda leaf: getattr(leaf, field)) for name, part in self._parts.items()}
 
@@ -193,25 +169,40 @@ class Composite(Mapping[str, Any], Spec):
         return self._nest_of("domain")
 
 
-def _composite(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Composite:
-    return (
-        Composite(parts, batch_shape=batch_shape)
-        if container is None
-        else Composite.like(container, parts, batch_shape)
-    )
+def is_path(key: object) -> bool:
+    """Whether a key is names on a way, not an index."""
+    return isinstance(key, tuple) and bool(key) and isinstance(key[0], str)
 
 
 def freeze(nest: Any, batch_shape: tuple[int, ...] = ()) -> Any:
-    """The same nest of specs with every dict replaced by a `Composite`, and lists by tuples of their kind."""
-    if isinstance(nest, Spec) or dataclasses.is_dataclass(nest):
-        return nest
-    if isinstance(nest, Mapping):
-        return Composite(nest, batch_shape=batch_shape)
-    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
-        return type(nest)(*(freeze(part, batch_shape) for part in nest))
-    if isinstance(nest, tuple | list):
-        return type(nest)(freeze(part, batch_shape) for part in nest)
-    return nest
+    """The same nest of specs with every dict replaced by a `Composite`."""
+
+    def frozen(leaf: Any) -> Any:
+        is_dict = isinstance(leaf, Mapping) and not isinstance(leaf, Spec)
+        return Composite(leaf, batch_shape=batch_shape) if is_dict else leaf
+
+    return map_members(nest, frozen)
+
+
+def checked(nest: Any, who: str, path: tuple[str | int, ...] = (), batch_shape: tuple[int, ...] = ()) -> Any:
+    """A nest of specs, frozen.
+
+    Raises:
+        TypeError: if a leaf is no spec, naming who asks and the leaf.
+    """
+    for place, leaf in members(nest, path):
+        if not isinstance(leaf, Spec):
+            name = f"leaf {_shown(place)}" if place else "the item"
+            got = f"the class {leaf.__name__}" if isinstance(leaf, type) else type(leaf).__name__
+            raise TypeError(
+                f"{who}: {name}: expected a spec such as frb.Unbounded(shape), got {got}; "
+                f"frb.spec_of(example) derives specs from arrays"
+            )
+    return freeze(nest, batch_shape)
+
+
+def _shown(path: tuple[str | int, ...]) -> str:
+    return repr("/".join(map(str, path)))
 
 
 def map_members(nest: Any, function: Callable[[Any], Any]) -> Any:

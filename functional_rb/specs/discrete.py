@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import operator
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from functional_rb.ops import Array
 from functional_rb.specs import allowed, draws, host, numpy_ops, order
 from functional_rb.specs.allowed import Allowed
 from functional_rb.specs.array import ArraySpec
-from functional_rb.specs.base import Change, Domain, Table, as_table
+from functional_rb.specs.base import Change, Domain, Table, as_table, broadcast, numbers, whole_number
 from functional_rb.specs.ops import SpecOps
 
 Mask = None | tuple[Any, ...]
@@ -30,6 +29,7 @@ class Choices(ArraySpec):
         mask: which choices are allowed, `[*choice_axes, choices]`; of several in a row one after the other.
     """
 
+    tables: ClassVar[tuple[str, ...]] = ("mask",)
     several: ClassVar[bool] = False
     """Whether there are several choices along the last axis."""
 
@@ -57,19 +57,14 @@ class Choices(ArraySpec):
 
     def _set_mask(self, mask: Any) -> None:
         """Keep a mask in its one form, None if it forbids nothing."""
-        who, axes = type(self).__name__, self.choice_axes
-        if mask is None:
+        if mask is None or 0 in self.choice_axes:
             object.__setattr__(self, "mask", None)
             return
-        array = np.asarray(mask)
+        who = type(self).__name__
+        array = broadcast(mask, (*self.choice_axes, self.choices), who, "mask")
         if array.dtype != bool:
             raise TypeError(f"{who}: expected mask as truth values, got {array.dtype}; write mask > 0, say")
-        try:
-            array = np.broadcast_to(array, (*axes, self.choices))
-        except ValueError:
-            raise ValueError(
-                f"{who}: expected a mask that broadcasts to {(*axes, self.choices)}, got shape {array.shape}"
-            ) from None
+        array = np.broadcast_to(array, (*self.choice_axes, self.choices))
         start = 0
         for count in self.counts:
             if not array[..., start : start + count].any(-1).all():
@@ -82,10 +77,9 @@ class Choices(ArraySpec):
         mask = True if self.mask is None else np.asarray(self.mask)
         return np.broadcast_to(mask, (*self.choice_axes, self.choices))
 
-    def changed(self, k: int, change: Change) -> Any:
-        """Masks go with what they are for."""
-        made = super().changed(k, change)
-        return made if self.mask is None else dataclasses.replace(made, mask=change(self.mask_table()))
+    def table(self, name: str) -> np.ndarray[Any, Any]:
+        """What is said of each element; the mask has an axis behind."""
+        return self.mask_table() if name == "mask" else super().table(name)
 
     @property
     def allowed(self) -> list[Allowed]:
@@ -171,8 +165,8 @@ class _Numbers(Choices):
         return draws.numbered(ops, [index], self._starts(), self.dtype)
 
     def _starts(self) -> np.ndarray[Any, Any]:
-        """The first number of each element, as Python's numbers [*shape]."""
-        return np.broadcast_to(np.asarray(self.domain.low, object), self.shape)
+        """The first number of each element, as Python's numbers that broadcast to the shape."""
+        return np.asarray(self.domain.low, object)
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -278,7 +272,7 @@ class Categorical(_Numbers):
         """The number of choices comes first: `Categorical(5)`."""
         self._begin(shape, dtype)
         for name, value in (("n", n), ("start", start)):
-            object.__setattr__(self, name, operator.index(value))
+            object.__setattr__(self, name, whole_number(value, f"Categorical: {name}"))
         check_range(type(self).__name__, self.dtype, [self.n], [self.start])
         self._set_mask(mask)
 
@@ -328,7 +322,7 @@ class OneHot(_Vectors):
 
     def __init__(self, n: int, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "bool") -> None:
         """The number of choices comes first: `OneHot(5)`."""
-        object.__setattr__(self, "n", operator.index(n))
+        object.__setattr__(self, "n", whole_number(n, "OneHot: n"))
         check_range("OneHot", "int32", [self.n], [0])
         self._begin((self.n,) if shape is None else shape, dtype)
         check_last_axis(self, self.n)
@@ -403,20 +397,15 @@ class MultiCategorical(_Numbers):
         start: Any = 0,
     ) -> None:
         """The numbers of choices come first: `MultiCategorical([3, 5])`."""
-        counts, starts = np.asarray(nvec), np.asarray(start)
-        if counts.dtype.kind not in "iu" or starts.dtype.kind not in "iu":
-            raise TypeError(f"MultiCategorical: expected nvec and start as whole numbers, got {nvec!r} and {start!r}")
-        self._begin(counts.shape if shape is None else shape, dtype)
+        self._begin(numbers(nvec, "MultiCategorical", "nvec").shape if shape is None else shape, dtype)
         if not self.shape:
             raise ValueError(f"MultiCategorical: expected at least one axis, got shape (); write Categorical({nvec!r})")
-        for name, array in (("nvec", counts), ("start", starts)):
-            try:
-                whole = np.broadcast_to(array, self.shape)
-            except ValueError:
-                raise ValueError(
-                    f"MultiCategorical: {name} of shape {array.shape} does not broadcast to {self.shape}"
-                ) from None
-            object.__setattr__(self, name, as_table(whole))
+        for name, value in (("nvec", nvec), ("start", start)):
+            array = broadcast(value, self.shape, "MultiCategorical", name)
+            if array.dtype.kind not in "iuO":
+                raise TypeError(f"MultiCategorical: expected {name} as whole numbers, got {value!r:.80}")
+            # Of no elements nothing is said, in one form.
+            object.__setattr__(self, name, as_table(array) if 0 not in self.shape else int(name == "nvec"))
         check_range("MultiCategorical", self.dtype, self.table("nvec"), self.table("start"))
         if mask is not None and np.ndim(self.nvec) > 1:
             raise ValueError(
@@ -428,7 +417,8 @@ class MultiCategorical(_Numbers):
     @property
     def domain(self) -> Domain:
         """From the first to the last of each, those that the mask forbids included."""
-        return Domain(self.start, as_table(self.table("start") + self.table("nvec") - 1), True)
+        start, nvec = (np.asarray(table, object) for table in (self.start, self.nvec))  # as no int64 may overflow
+        return Domain(self.start, as_table(start + nvec - 1), True)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -461,12 +451,12 @@ class MultiCategorical(_Numbers):
         """Each element takes its number of choices with it; one alone is `Categorical`."""
         probe = change(np.broadcast_to(np.int8(0), self.shape))
         nvec, start = (change(self.table(name)) for name in self.tables)
-        mask = None if self.mask is None else self._changed_mask(k, change)
+        mask = None if self.mask is None or not nvec.size else self._changed_mask(change)
         if not probe.shape:
             return Categorical(int(nvec), mask, (), self.dtype, int(start))
         return MultiCategorical(nvec, mask, probe.shape, self.dtype, start)
 
-    def _changed_mask(self, k: int, change: Change) -> np.ndarray[Any, Any]:
+    def _changed_mask(self, change: Change) -> np.ndarray[Any, Any]:
         """Where each choice of the last axis is allowed, padded to a table, so that it goes where the choice goes."""
         widest = max(self.counts)
         pieces = np.split(self.mask_table(), np.cumsum(self.counts)[:-1], -1)
@@ -476,12 +466,12 @@ class MultiCategorical(_Numbers):
         if not counts.ndim:
             return table[: int(counts)]
         row = counts.reshape(-1, counts.shape[-1])
-        if row.size and (row != row[0]).any():
+        if (row != row[0]).any():
             raise ValueError(
                 f"MultiCategorical: with a mask, the last axis of {self.shape} has to stay as it is, as each element "
                 f"has its own choices; leave the mask out"
             )
-        return np.concatenate([table[..., i, :n] for i, n in enumerate(row[0] if row.size else ())], -1)
+        return np.concatenate([table[..., i, :n] for i, n in enumerate(row[0])], -1)
 
     def defaults(self) -> dict[str, Any]:
         """All choices, as many elements as numbers, from zero on."""
@@ -513,10 +503,10 @@ class MultiOneHot(_Vectors):
         self, nvec: Any, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "bool"
     ) -> None:
         """The numbers of choices come first: `MultiOneHot([3, 5])`."""
-        counts = tuple(operator.index(n) for n in nvec)
+        if not np.ndim(nvec) == 1 or not len(nvec):
+            raise ValueError(f"MultiOneHot: expected nvec as a sequence of numbers of choices, got {nvec!r:.80}")
+        counts = tuple(whole_number(n, "MultiOneHot: nvec") for n in nvec)
         object.__setattr__(self, "nvec", counts)
-        if not counts:
-            raise ValueError("MultiOneHot: expected at least one number of choices, got none")
         check_range("MultiOneHot", "int32", counts, [0])
         self._begin((sum(counts),) if shape is None else shape, dtype)
         check_last_axis(self, sum(counts))

@@ -34,8 +34,8 @@ def whole(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], counts: np.ndar
     Args:
         ops: the arrays' library.
         draws: int32 [N, *shape, words], uniform in [0, 2^31); `whole_words` says how many.
-        low: object [*shape], Python's numbers, so that none overflows.
-        counts: object [*shape], likewise, from 1 to 2^64.
+        low: Python's numbers, so that none overflows, as an array that broadcasts to the shape.
+        counts: likewise, from 1 to 2^64.
         dtype: an integer one.
 
     Returns:
@@ -48,13 +48,15 @@ def whole(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], counts: np.ndar
         # n * u / 2^31 of a power of two; 2^31 itself has no int32, and takes the word as it is.
         shifts = np.frompyfunc(lambda n: BITS + 1 - int(n).bit_length(), 1, 1)(counts)
         digits = [u[0] >> ops.table(np.asarray(shifts, np.int32), "int32", draws)]
+    elif words == 2:
+        digits = [ops.scale(u[0], u[1], limbs[0])]
     else:
         digits = _scaled(ops, u, limbs)
     return numbered(ops, digits, low, dtype)
 
 
 def numbered(ops: SpecOps, digits: Sequence[Array], low: np.ndarray[Any, Any], dtype: str) -> Array:
-    """Numbers by how far they lie behind low, object [*shape], told in base 2^31: int32 digits, the lowest first."""
+    """Numbers by how far they lie behind low, told in base 2^31: int32 digits, the lowest first; else as `whole`."""
     if ITEMSIZE[dtype] < 8:
         value = _sum(digits, [0, BITS]) + ops.table(_wrapped(low, 32, np.int32), "int32", digits[0])
         return ops.bitcast(value[..., None], dtype)[..., 0] if dtype == "uint32" else ops.cast(value, dtype)
@@ -71,7 +73,7 @@ def below(ops: SpecOps, draws: Array, counts: Array) -> Array:
         draws: int32 [..., 2], uniform in [0, 2^31).
         counts: int32 [...], from 1 on.
     """
-    return _scaled(ops, [draws[..., 0], draws[..., 1]], [counts])[0]
+    return ops.scale(draws[..., 0], draws[..., 1], counts)
 
 
 def _sum(digits: Sequence[Array], shifts: Sequence[int]) -> Array:
@@ -126,7 +128,7 @@ def real(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], high: np.ndarray
     Args:
         ops: the arrays' library.
         draws: int32 [N, *shape, words]; `real_words` says how many.
-        low: float [*shape].
+        low: floats that broadcast to the shape.
         high: likewise.
         dtype: a real one. float16 and bfloat16 are rounded from float32.
 
@@ -135,25 +137,58 @@ def real(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], high: np.ndarray
     """
     work = "float64" if dtype == "float64" else "float32"
     u = [_fraction(ops, draws[..., i], work) for i in range(real_words(low, high, dtype))]
-    part = u[0] if dtype != "float64" else u[0] + ops.cast(draws[..., 1] >> 10, work) * 2.0**-52
-    bottom, top = np.isfinite(low), np.isfinite(high)
-    bounds = [ops.table(np.where(np.isfinite(x), x, 0.0), work, draws) for x in (low, high)]
-    # Weighed rather than scaled by the width, which may be more than the dtype has.
-    value = bounds[0] * (1 - part) + bounds[1] * part
-    if not (bottom & top).all():
-        away = -ops.log(1 - u[0])
-        normal = (2 * away) ** 0.5 * ops.cos(u[1] * (2 * math.pi))
-        flags = [ops.table(np.asarray(flag), "bool", draws) for flag in (bottom, top)]
-        one = ops.where(flags[0], bounds[0] + away, ops.where(flags[1], bounds[1] - away, normal))
-        value = ops.where(flags[0] & flags[1], value, one)
-    value = clamped(ops, value, ops.table(low, work, draws), ops.table(high, work, draws))
+    below, above = np.isfinite(low), np.isfinite(high)
+    low, high = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (low, high))
+    if (below & above).all():
+        fine = u[0] if dtype != "float64" else u[0] + ops.cast(draws[..., 1] >> 10, work) * 2.0**-52
+        value = _between(ops, fine, low, high, work)
+    elif not (below | above).any():
+        return _as(ops, _normal(ops, u), work, dtype)
+    else:
+        value = _mixed(ops, u, low, high, below, above, work)
+    return _as(ops, value, work, dtype)
+
+
+def _between(ops: SpecOps, u: Array, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], work: str) -> Array:
+    """Uniform between finite bounds."""
+    bottom, top = (ops.table(bound.astype(work), work, u) for bound in (low, high))
+    with np.errstate(over="ignore"):
+        width = np.subtract(high, low, dtype=work)
+    if np.isfinite(width).all():
+        return ops.clamp(u * ops.table(np.asarray(width), work, u) + bottom, bottom, top)
+    # Weighed, as the width is more than the dtype has.
+    return ops.clamp(bottom * (1 - u) + top * u, bottom, top)
+
+
+def _mixed(
+    ops: SpecOps,
+    u: Sequence[Array],
+    low: np.ndarray[Any, Any],
+    high: np.ndarray[Any, Any],
+    below: np.ndarray[Any, Any],
+    above: np.ndarray[Any, Any],
+    work: str,
+) -> Array:
+    """Elements some of which lack a bound (0 stands there): `below` and `above` tell which have which."""
+    bottom, top = (ops.table(np.asarray(bound, work), work, u[0]) for bound in (low, high))
+    away = -ops.log(1 - u[0])
+    value = _normal(ops, u)
+    for chosen, drawn in (
+        (below & ~above, bottom + away),
+        (above & ~below, top - away),
+        (below & above, _between(ops, u[0], low, high, work)),
+    ):
+        if chosen.any():
+            value = ops.where(ops.table(np.asarray(chosen), "bool", u[0]), drawn, value)
+    return value
+
+
+def _normal(ops: SpecOps, u: Sequence[Array]) -> Array:
+    return (-2 * ops.log(1 - u[0])) ** 0.5 * ops.cos(u[1] * (2 * math.pi))
+
+
+def _as(ops: SpecOps, value: Array, work: str, dtype: str) -> Array:
     return value if work == dtype else ops.cast(value, dtype)
-
-
-def clamped(ops: SpecOps, x: Array, low: Array, high: Array) -> Array:
-    """Numbers brought between bounds."""
-    x = ops.where(x >= low, x, low)
-    return ops.where(x <= high, x, high)
 
 
 def _fraction(ops: SpecOps, word: Array, dtype: str) -> Array:

@@ -51,6 +51,17 @@ def mul_wide(a: Vector, b: Vector) -> tuple[Vector, Vector]:
     return (product >> 31).astype(np.int32), (product & 0x7FFFFFFF).astype(np.int32)
 
 
+def clamp(x: Vector, low: Vector, high: Vector) -> Vector:
+    """Bring between bounds."""
+    return np.asarray(np.clip(x, low, high))
+
+
+def scale(high: Vector, low: Vector, n: Vector) -> Vector:
+    """A whole number below n."""
+    wide = n.astype(np.int64)
+    return np.asarray((high * wide + (low * wide >> 31) >> 31).astype(np.int32))
+
+
 def all_rows(x: Vector) -> Vector:
     """Whether all of each row are true."""
     return np.asarray(x.all(1))

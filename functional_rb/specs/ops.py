@@ -18,7 +18,10 @@ class SpecOps(Protocol):
         ...
 
     def table(self, values: np.ndarray[Any, Any], dtype: str, like: Array) -> Array:
-        """Numbers known beforehand, as an array on the device of `like`; bfloat16 comes as float32."""
+        """Numbers known beforehand, as an array on the device of `like`; bfloat16 comes as float32.
+
+        A single one may become Python's number, which takes the dtype of what it is combined with.
+        """
         ...
 
     def cast(self, x: Array, dtype: str) -> Array:
@@ -41,8 +44,16 @@ class SpecOps(Protocol):
         """Arrays joined along an axis."""
         ...
 
+    def clamp(self, x: Array, low: Array, high: Array) -> Array:
+        """Numbers but NaN brought between bounds, which may be Python's numbers."""
+        ...
+
     def mul_wide(self, a: Array, b: Array) -> tuple[Array, Array]:
         """The 62-bit product of int32 that are not negative, as `high * 2^31 + low`."""
+        ...
+
+    def scale(self, high: Array, low: Array, n: Array) -> Array:
+        """`floor(n * u)`, int32, for `u = (high * 2^31 + low) / 2^62` and n from 0 to 2^31 - 1."""
         ...
 
     def all_rows(self, x: Array) -> Array:

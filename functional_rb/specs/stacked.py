@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import operator
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from functional_rb.specs.array import ArraySpec
-from functional_rb.specs.base import Change, Spec, sizes_of
-from functional_rb.specs.composite import Composite, freeze, map_members
+from functional_rb.specs.base import Change, Spec, filled, index_parts, sizes_of, whole_number, without_ellipsis
+from functional_rb.specs.composite import Composite, checked, is_path
 from functional_rb.specs.non_tensor import NonTensor
 
 
@@ -31,8 +34,8 @@ class Stacked(Spec):
     Example:
         >>> from functional_rb import Composite, Unbounded
         >>> agents = Stacked([Composite(obs=Unbounded((3,))), Composite(obs=Unbounded((5,)), gps=Unbounded((2,)))])
-        >>> agents[1].gps.shape, agents["obs"].shape, has_exclusive_keys(agents)
-        ((2,), (2, -1), True)
+        >>> agents[1].gps.shape, agents["obs"].shape
+        ((2,), (2, -1))
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("members", "axis")
@@ -42,18 +45,23 @@ class Stacked(Spec):
 
     def __post_init__(self) -> None:
         """Freeze the members and count the axis from the front."""
-        object.__setattr__(self, "members", tuple(freeze(member) for member in self.members))
+        if not isinstance(self.members, tuple | list):
+            raise TypeError(f"Stacked: expected members as a sequence of specs, got {self.members!r:.80}")
+        frozen = tuple(checked(member, f"Stacked: member {i}") for i, member in enumerate(self.members))
+        object.__setattr__(self, "members", frozen)
+        object.__setattr__(self, "axis", whole_number(self.axis, "Stacked: axis"))
         if not self.members:
             raise ValueError("Stacked: expected at least one member, got none")
         for i, member in enumerate(self.members):
             if not isinstance(member, Spec):
                 raise TypeError(
-                    f"Stacked: member {i}: expected a spec such as frb.Unbounded(shape), got {member!r:.80}"
+                    f"Stacked: member {i}: expected a spec, got {member!r:.80}; name the parts: frb.Composite(...)"
                 )
         counts = {len(member.axes) for member in self.members}
         if len(counts) > 1:
             raise ValueError(
-                f"Stacked: expected members with the same number of axes, got {[m.axes for m in self.members]}"
+                f"Stacked: expected members with the same number of axes, got {[m.axes for m in self.members]}; "
+                f"write member.unsqueeze(0), say"
             )
         count = counts.pop() + 1
         if not -count <= self.axis < count:
@@ -64,6 +72,11 @@ class Stacked(Spec):
     def axes(self) -> tuple[int, ...]:
         """The members' axes and their number; -1 where they differ."""
         return self._with_count([member.axes for member in self.members])
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """The axes in front of the members, as far as all those lead with them."""
+        return self.axes[: min(self.axis, *(len(member.leading) for member in self.members))]
 
     def _with_count(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         common = [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True)]
@@ -96,26 +109,20 @@ class Stacked(Spec):
     @property
     def common(self) -> tuple[str, ...]:
         """The names that all members have, as composites."""
-        names: list[tuple[str, ...]] = [tuple(m) if isinstance(m, Composite) else () for m in self.members]
+        names = [_names(member) for member in self.members]
         return tuple(name for name in names[0] if all(name in other for other in names[1:]))
 
     def __getitem__(self, key: Any) -> Any:
         """The part of that name (or path of names) of all members; else of an index of the axes, what it chooses."""
         if isinstance(key, str):
-            lacking = [i for i, m in enumerate(self.members) if not isinstance(m, Composite) or key not in m]
+            lacking = [i for i, member in enumerate(self.members) if key not in _names(member)]
             if lacking:
                 raise KeyError(f"{key!r}: members {lacking} have no such part; frb.consolidate(spec) gives them one")
             return stack([member[key] for member in self.members], self.axis)
-        if isinstance(key, tuple) and key and isinstance(key[0], str):
-            found: Any = self
-            for name in key:
-                found = found[name]
-            return found
-        parts = key if isinstance(key, tuple) else (key,)
-        if any(part is Ellipsis for part in parts):
-            at = next(i for i, part in enumerate(parts) if part is Ellipsis)
-            parts = (*parts[:at], *[slice(None)] * (len(self.axes) - len(parts) + 1), *parts[at + 1 :])
-        if any(not isinstance(part, int | np.integer | slice) for part in parts) or len(parts) > len(self.axes):
+        if is_path(key):
+            return functools.reduce(operator.getitem, key, self)
+        parts = without_ellipsis(*index_parts(self, key))
+        if any(not isinstance(part, int | np.integer | slice) or isinstance(part, bool) for part in parts):
             raise IndexError(
                 f"Stacked has {len(self.axes)} axes to index by numbers and slices, {self.axes}, got {key!r}"
             )
@@ -127,14 +134,9 @@ class Stacked(Spec):
         return Stacked(tuple(member[(*before, *after)] if before or after else member for member in chosen), axis)
 
     def changed(self, k: int, change: Change) -> Any:
-        """The same change to every member, if it is one of the axes in front of them."""
-        if k > self.axis:
-            raise ValueError(
-                f"Stacked: only the {self.axis} axes in front of the members can be changed, as those differ; "
-                f"change the members: Stacked([... for member in spec.members])"
-            )
-        members = tuple(member.changed(k, change) for member in self.members)
-        return Stacked(members, self.axis + len(members[0].axes) - len(self.members[0].axes))
+        """The same change to every member: k is at most the number of axes in front of them, the `leading` ones."""
+        made = tuple(member.changed(k, change) for member in self.members)
+        return Stacked(made, self.axis + len(made[0].axes) - len(self.members[0].axes))
 
     def expand(self, *shape: Any) -> Stacked:
         """Repeat along new leading axes, and along the axes of size 1; -1 keeps one."""
@@ -177,10 +179,10 @@ class Stacked(Spec):
             ValueError: if the members' axis would not stay between them.
         """
         given, axes = sizes_of(shape), self.axes
-        ahead = int(np.prod(axes[: self.axis]))
         for axis, n in enumerate(given):
-            if n == len(self.members) and -1 not in given[:axis] and int(np.prod(given[:axis])) == ahead:
-                inner = (*given[:axis], *given[axis + 1 :])
+            front = filled(given[:axis], math.prod(axes[: self.axis]))
+            if n == len(self.members) and front is not None:
+                inner = (*front, *given[axis + 1 :])
                 return Stacked(tuple(member.reshape(*inner) for member in self.members), axis)
         raise ValueError(
             f"reshape: {axes} has {len(self.members)} different members along axis {self.axis}, which has to stay one "
@@ -202,7 +204,7 @@ def stack(specs: Sequence[Any], axis: int = 0) -> Any:
     """
     stacked = Stacked(tuple(specs), axis)
     first = stacked.members[0]
-    if any(member != first for member in stacked.members) or _has(first, Stacked):
+    if any(member != first for member in stacked.members):
         return stacked
     longer = first.unsqueeze(stacked.axis)
     sizes = list(longer.axes)
@@ -210,110 +212,8 @@ def stack(specs: Sequence[Any], axis: int = 0) -> Any:
     return longer.expand(*sizes)
 
 
-def has_stacked(spec: Any) -> bool:
-    """Whether a nest of specs has members side by side that differ (`Stacked`) in it.
-
-    Example:
-        >>> from functional_rb import Unbounded
-        >>> has_stacked({"agents": Stacked([Unbounded((3,)), Unbounded((5,))])}), has_stacked(Unbounded())
-        (True, False)
-    """
-    return _has(freeze(spec), Stacked)
-
-
-def _has(spec: Any, kind: type) -> bool:
-    found = []
-    map_members(spec, lambda leaf: found.append(isinstance(leaf, kind) or any(_has(p, kind) for p in _below(leaf))))
-    return any(found)
-
-
-def _below(leaf: Any) -> tuple[Any, ...]:
-    """What a spec has inside that are specs."""
-    if isinstance(leaf, Composite):
-        return tuple(leaf.values())
-    return leaf.members if isinstance(leaf, Stacked) else ()
-
-
-def has_exclusive_keys(spec: Any) -> bool:
-    """Whether some members side by side have a part that others lack.
-
-    Example:
-        >>> from functional_rb import Composite, Unbounded
-        >>> has_exclusive_keys(Stacked([Composite(a=Unbounded()), Composite()]))
-        True
-    """
-    found = []
-
-    def look(leaf: Any) -> None:
-        if isinstance(leaf, Stacked):
-            names = [frozenset(m) if isinstance(m, Composite) else frozenset() for m in leaf.members]
-            found.append(len(set(names)) > 1)
-        for part in _below(leaf):
-            map_members(part, look)
-
-    map_members(freeze(spec), look)
-    return any(found)
-
-
-def consolidate(spec: Any) -> Any:
-    """Give members side by side the same names: what one lacks becomes a leaf of its dtype with size 0.
-
-    Args:
-        spec: a spec, or a nest of them.
-
-    Returns:
-        The same nest; a part that only some members have has, in the others, the batch axes of that member and no
-        elements: each axis behind those has size 0, and a scalar has one of size 0.
-
-    Example:
-        >>> from functional_rb import Composite, Unbounded
-        >>> agents = Stacked([Composite(obs=Unbounded((3,))), Composite(obs=Unbounded((5,)), gps=Unbounded((2,)))])
-        >>> whole = consolidate(agents)
-        >>> whole[0].gps.shape, whole["gps"].shape, has_exclusive_keys(whole)
-        ((0,), (2, -1), False)
-    """
-    return map_members(freeze(spec), _consolidated)
-
-
-def _consolidated(leaf: Any) -> Any:
-    if isinstance(leaf, Composite):
-        return leaf.with_parts({name: consolidate(part) for name, part in leaf.items()})
-    if not isinstance(leaf, Stacked):
-        return leaf
-    members = [consolidate(member) for member in leaf.members]
-    if not all(isinstance(member, Composite) for member in members):
-        return Stacked(tuple(members), leaf.axis)
-    examples = {name: (part, len(m.batch_shape)) for m in reversed(members) for name, part in m.items()}
-    filled = [
-        m.with_parts({name: m[name] if name in m else _empty(*examples[name], m.batch_shape) for name in examples})
-        for m in members
-    ]
-    # Once more: a part that all have may now be one whose own parts some lack.
-    made = [
-        m.with_parts({name: _agreed([other[name] for other in filled])[i] for name in examples})
-        for i, m in enumerate(filled)
-    ]
-    return Stacked(tuple(made), leaf.axis)
-
-
-def _agreed(parts: list[Any]) -> list[Any]:
-    """Composites under one name of several members, each with the names of all."""
-    if not all(isinstance(part, Composite) for part in parts):
-        return parts
-    together = _consolidated(Stacked(tuple(parts)))
-    return list(together.members)
-
-
-def _empty(part: Any, k: int, batch_shape: tuple[int, ...]) -> Any:
-    """A part without elements, in place of one that has k batch axes."""
-
-    def emptied(leaf: Any) -> Any:
-        if isinstance(leaf, Composite):
-            return leaf.with_parts({n: _empty(p, k, batch_shape) for n, p in leaf.items()}, batch_shape)
-        if isinstance(leaf, Stacked):
-            return Stacked(tuple(emptied(member) for member in leaf.members), leaf.axis)
-        inner = len(leaf.shape) - k
-        shape = (*batch_shape, *(0,) * max(inner, 1))
-        return NonTensor(shape) if isinstance(leaf, NonTensor) else ArraySpec(shape, leaf.dtype)
-
-    return map_members(part, emptied)
+def _names(spec: Any) -> tuple[str, ...]:
+    """Of the parts that a spec has."""
+    if isinstance(spec, Stacked):
+        return spec.common
+    return tuple(spec) if isinstance(spec, Composite) else ()

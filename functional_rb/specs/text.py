@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 import string
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from functional_rb.ops import Array
 from functional_rb.specs import allowed, draws
 from functional_rb.specs.array import ArraySpec
-from functional_rb.specs.base import Change, Domain
+from functional_rb.specs.base import Domain, whole_number
 from functional_rb.specs.ops import SpecOps
 
 ALPHANUMERIC = "".join(sorted(string.ascii_letters + string.digits))
@@ -32,6 +32,7 @@ class Text(ArraySpec):
         shape: its last axis is max_length.
 
     Raises:
+        TypeError: for a charset that is not of characters.
         ValueError: for lengths out of order, an empty charset, or one with the character NUL.
 
     Example:
@@ -42,6 +43,7 @@ class Text(ArraySpec):
     host_only: ClassVar[bool] = True
     arguments: ClassVar[tuple[str, ...]] = ("max_length", "min_length", "charset", "shape")
 
+    dtype: str = dataclasses.field(default="int32", init=False)
     max_length: int = 1
     min_length: int = 1
     charset: str = ALPHANUMERIC
@@ -55,18 +57,19 @@ class Text(ArraySpec):
     ) -> None:
         """The greatest length comes first: `Text(20)`."""
         for name, value in (("max_length", max_length), ("min_length", min_length)):
-            object.__setattr__(self, name, operator.index(value))
+            object.__setattr__(self, name, whole_number(value, f"Text: {name}"))
         if not 0 <= self.min_length <= self.max_length or self.max_length < 1:
             raise ValueError(
                 f"Text: expected 0 <= min_length <= max_length and max_length >= 1, "
                 f"got {self.min_length} and {self.max_length}"
             )
+        if not isinstance(charset, Iterable) or not all(isinstance(c, str) and len(c) == 1 for c in charset):
+            raise TypeError(f"Text: expected charset as characters, got {charset!r:.80}; write 'abc', say")
         characters = "".join(sorted(set(charset)))
         if not characters or chr(PADDING) in characters:
             raise ValueError(f"Text: expected a charset of some characters but NUL, which is the end, got {charset!r}")
         object.__setattr__(self, "charset", characters)
         object.__setattr__(self, "shape", (self.max_length,) if shape is None else shape)
-        object.__setattr__(self, "dtype", "int32")
         super().__post_init__()
         if not self.shape or self.shape[-1] != self.max_length:
             raise ValueError(f"Text: expected a shape whose last axis is {self.max_length}, got {self.shape}")
@@ -80,11 +83,6 @@ class Text(ArraySpec):
     def axes(self) -> tuple[int, ...]:
         """The shape without the last axis, which is one text."""
         return self.shape[:-1]
-
-    def changed(self, k: int, change: Change) -> Text:
-        """Other axes."""
-        shape = change(np.broadcast_to(np.int8(0), self.shape)).shape
-        return Text(self.max_length, self.min_length, self.charset, shape)
 
     def defaults(self) -> dict[str, Any]:
         """One text of letters and digits."""

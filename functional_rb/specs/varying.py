@@ -14,8 +14,8 @@ import numpy as np
 from functional_rb.ops import Array
 from functional_rb.specs import draws, host, rows
 from functional_rb.specs.array import Bounded
-from functional_rb.specs.base import Change, Spec, checked_shape
-from functional_rb.specs.composite import Composite, changed, freeze
+from functional_rb.specs.base import Change, Spec, checked_shape, whole_number
+from functional_rb.specs.composite import Composite, changed, checked
 from functional_rb.specs.discrete import Categorical
 from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.ops import SpecOps
@@ -26,15 +26,44 @@ class Varying(Spec):
 
     Attributes:
         batch_shape: leading axes, of each part.
+        parts: the arrays that a value is stored as.
     """
 
     __slots__ = ()
     batch_shape: tuple[int, ...]
+    parts: Composite
+
+    @abc.abstractmethod
+    def _parts(self) -> Composite:
+        """What `parts` is, made once: it is asked for at every look at a value."""
 
     @property
     @abc.abstractmethod
-    def parts(self) -> Composite:
-        """The arrays that a value is stored as."""
+    def nests(self) -> tuple[str, ...]:
+        """The attributes that are nests of specs."""
+
+    def __hash__(self) -> int:
+        """By the specs inside, as what they are held in (a list) may have none."""
+        return hash((type(self), self.parts))
+
+    def _check(self, **counts: Any) -> None:
+        """Bring nests, shape and numbers into their hashable form, and make the parts."""
+        who = type(self).__name__
+        for name in self.nests:
+            nest = checked(getattr(self, name), f"{who}.{name}")
+            if any(isinstance(unit, NonTensor) for unit in rows.units(nest)):
+                raise TypeError(
+                    f"{who}: expected specs of arrays, got NonTensor among them; "
+                    f"one NonTensor leaf holds any object, those of varying length too"
+                )
+            object.__setattr__(self, name, nest)
+        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        for name, value in counts.items():
+            count = whole_number(value, f"{who}: {name}")
+            if count < 1:
+                raise ValueError(f"{who}: expected {name} >= 1, got {count}")
+            object.__setattr__(self, name, count)
+        object.__setattr__(self, "parts", self._parts())
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -91,16 +120,6 @@ class Varying(Spec):
         """How many values lie along the batch axes."""
         return math.prod(self.batch_shape)
 
-    def _checked(self, nest: Any) -> Any:
-        """A nest of specs, frozen, if it is of arrays alone."""
-        frozen = freeze(nest)
-        if any(isinstance(unit, NonTensor) for unit in rows.units(frozen)):
-            raise TypeError(
-                f"{type(self).__name__}: expected specs of arrays, got NonTensor among them; "
-                f"one NonTensor leaf holds any object, those of varying length too"
-            )
-        return frozen
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sequence(Varying):
@@ -122,6 +141,7 @@ class Sequence(Varying):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("element", "max_length", "stack", "batch_shape")
+    __hash__ = Varying.__hash__
 
     element: Any
     max_length: int
@@ -130,12 +150,14 @@ class Sequence(Varying):
 
     def __post_init__(self) -> None:
         """Freeze the element and check the numbers."""
-        object.__setattr__(self, "element", self._checked(self.element))
-        object.__setattr__(self, "max_length", _count("Sequence", "max_length", self.max_length))
-        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        self._check(max_length=self.max_length)
 
     @property
-    def parts(self) -> Composite:
+    def nests(self) -> tuple[str, ...]:
+        """The element."""
+        return ("element",)
+
+    def _parts(self) -> Composite:
         """`elements` and `length`."""
         lead = (*self.batch_shape, self.max_length)
         length = Bounded(0, self.max_length, self.batch_shape, "int32")
@@ -166,7 +188,7 @@ class Sequence(Varying):
 
     def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
         """The length clamped and each element projected; zeros behind the length."""
-        length = _clamped(ops, x["length"], 0, self.max_length)
+        length = ops.clamp(x["length"], 0, self.max_length)
         return {
             "elements": _nearest_padded(ops, self.element, x["elements"], length, self.max_length),
             "length": length,
@@ -176,13 +198,20 @@ class Sequence(Varying):
         """A tuple of elements; with `stack` one array, or nest of arrays, of them."""
         lead = (*batch, *self.batch_shape)
         values = rows.listed(value, lead)
-        lengths = [rows.count(self.element, one) if self.stack else len(one) for one in values]
+        lengths = [self._length_of(one) for one in values]
         length, real = _lengths(lengths, 0, self.max_length, "elements", "max_length")
         if not self.stack:
             values = [element for one in values for element in one]
         padded = rows.scattered(self.element, rows.from_host(self.element, values, self.stack), real)
         elements = rows.regrouped(self.element, padded, 2, (*lead, self.max_length))
         return {"elements": elements, "length": length.reshape(lead)}
+
+    def _length_of(self, value: Any) -> int:
+        if self.stack:
+            return rows.count(self.element, value)
+        if not isinstance(value, tuple | list):
+            raise TypeError(f"expected a tuple of elements, got {type(value).__name__}")
+        return len(value)
 
     def to_host(self, x: Any) -> Any:
         """A tuple of elements; with `stack` one array, or nest of arrays, of them."""
@@ -218,6 +247,7 @@ class Graph(Varying):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("node", "edge", "max_nodes", "max_edges", "batch_shape")
+    __hash__ = Varying.__hash__
 
     node: Any
     edge: Any
@@ -227,14 +257,14 @@ class Graph(Varying):
 
     def __post_init__(self) -> None:
         """Freeze the specs and check the numbers."""
-        object.__setattr__(self, "node", self._checked(self.node))
-        object.__setattr__(self, "edge", None if self.edge is None else self._checked(self.edge))
-        for name in ("max_nodes", "max_edges"):
-            object.__setattr__(self, name, _count("Graph", name, getattr(self, name)))
-        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        self._check(max_nodes=self.max_nodes, max_edges=self.max_edges)
 
     @property
-    def parts(self) -> Composite:
+    def nests(self) -> tuple[str, ...]:
+        """The node, and the edge if there is one."""
+        return ("node",) if self.edge is None else ("node", "edge")
+
+    def _parts(self) -> Composite:
         """`nodes` and `n_nodes`, and what belongs to edges."""
         lead = self.batch_shape
         parts = {
@@ -299,11 +329,11 @@ class Graph(Varying):
 
     def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
         """The numbers and the edges' ends clamped, nodes and edges projected; zeros behind the numbers."""
-        n_nodes = _clamped(ops, x["n_nodes"], 1, self.max_nodes)
+        n_nodes = ops.clamp(x["n_nodes"], 1, self.max_nodes)
         made = {"nodes": _nearest_padded(ops, self.node, x["nodes"], n_nodes, self.max_nodes), "n_nodes": n_nodes}
         if self.edge is not None:
-            n_edges, links = _clamped(ops, x["n_edges"], 0, self.max_edges), x["edge_links"]
-            links = draws.clamped(ops, links, links * 0, n_nodes[..., None, None] - 1 + links * 0)
+            n_edges, links = ops.clamp(x["n_edges"], 0, self.max_edges), x["edge_links"]
+            links = ops.clamp(links, 0, n_nodes[..., None, None] - 1)
             real = _real(ops, n_edges, self.max_edges)
             made |= {
                 "edges": _nearest_padded(ops, self.edge, x["edges"], n_edges, self.max_edges),
@@ -376,19 +406,26 @@ class OneOf(Varying):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("options", "batch_shape")
+    __hash__ = Varying.__hash__
 
     options: tuple[Any, ...]
     batch_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Freeze the options."""
-        object.__setattr__(self, "options", tuple(self._checked(option) for option in self.options))
-        object.__setattr__(self, "batch_shape", checked_shape(self.batch_shape))
+        if not isinstance(self.options, tuple | list):
+            raise TypeError(f"OneOf: expected options as a sequence of specs, got {self.options!r:.80}")
+        object.__setattr__(self, "options", tuple(self.options))
         if not self.options:
             raise ValueError("OneOf: expected at least one option, got none")
+        self._check()
 
     @property
-    def parts(self) -> Composite:
+    def nests(self) -> tuple[str, ...]:
+        """The options."""
+        return ("options",)
+
+    def _parts(self) -> Composite:
         """`choice` and `options`."""
         lead = self.batch_shape
         options = tuple(in_front(option, lead) for option in self.options)
@@ -427,7 +464,7 @@ class OneOf(Varying):
 
     def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
         """The choice clamped and its value projected; zeros for the other options."""
-        choice = _clamped(ops, x["choice"], 0, len(self.options) - 1)
+        choice = ops.clamp(x["choice"], 0, len(self.options) - 1)
         options = []
         for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
             near = _in_rows(lambda flat, option=option: rows.nearest(ops, option, flat), option, value, choice.shape)
@@ -554,10 +591,6 @@ def _all(ops: SpecOps, found: Array, many: int) -> Array:
     return ops.all_rows(found.reshape(found.shape[0], many))
 
 
-def _clamped(ops: SpecOps, x: Array, low: int, high: int) -> Array:
-    return draws.clamped(ops, x, x * 0 + low, x * 0 + high)
-
-
 def _lengths(
     lengths: Any, low: int, high: int, what: str, remedy: str
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -594,10 +627,3 @@ def _first(nest: Any, value: Any, i: int, n: int) -> Any:
 def in_front(nest: Any, lead: tuple[int, ...]) -> Any:
     """Every spec of a nest with further leading axes."""
     return changed(nest, 0, lambda x: np.broadcast_to(x, (*lead, *x.shape)))
-
-
-def _count(who: str, name: str, value: Any) -> int:
-    count = operator.index(value)
-    if count < 1:
-        raise ValueError(f"{who}: expected {name} >= 1, got {count}")
-    return count

@@ -11,7 +11,7 @@ from typing import Any
 
 from functional_rb import nest
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.specs import Composite, MultiOneHot, OneHot, Text, Varying, freeze
+from functional_rb.specs import Composite, MultiOneHot, OneHot, Sequence, Text, Varying, freeze
 from functional_rb.ted.check import FLAGS, NEXT, as_dict, named_parts
 from functional_rb.ted.steps import REWARD
 from functional_rb.values import Outline
@@ -72,9 +72,14 @@ def _alone(specs: dict[str, Any], observation: Any) -> str | None:
     """The name of the observation, if it is one part and does not come by that name."""
     if len(specs) != 1:
         return None
-    (name,) = specs
-    named = isinstance(observation, Mapping) and set(observation) == {name} and not isinstance(specs[name], Varying)
-    return None if named else name
+    (name, spec), *_ = specs.items()
+    # What stands in a dict: the parts of a composite, or a stack of them.
+    inner = spec.element if isinstance(spec, Sequence) and spec.stack else spec
+    if not isinstance(observation, Mapping):
+        return name
+    if isinstance(inner, Composite):
+        return None if set(observation) == {name} != set(inner) else name
+    return None
 
 
 def _is_encoded(unit: Any) -> bool:

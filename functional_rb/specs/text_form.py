@@ -1,0 +1,62 @@
+"""How specs are written: as the call that makes them, in one line where that is short."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+WIDTH = 100
+"""Characters beyond which what is written goes over several lines."""
+LONG = 24
+"""Numbers in a table beyond which its short form tells their range alone."""
+
+
+def shown(value: Any, full: bool) -> str:
+    """A spec, a nest of them, or an argument of one.
+
+    Args:
+        value: what is shown.
+        full: with all numbers, so that Python reads it back; else long tables in short.
+    """
+
+    def show(part: Any) -> str:
+        return shown(part, full)
+
+    if hasattr(type(value), "call_parts"):
+        return laid_out(*value.call_parts(show))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [f"{field.name}={show(getattr(value, field.name))}" for field in dataclasses.fields(value)]
+        return laid_out(f"{type(value).__name__}(", parts, ")")
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        parts = [f"{name}={show(part)}" for name, part in zip(value._fields, value, strict=True)]
+        return laid_out(f"{type(value).__name__}(", parts, ")")
+    if not (isinstance(value, tuple | list) and value):
+        return repr(value)
+    if _is_table(value):
+        return repr(value) if full or np.size(value) <= LONG else _in_short(np.asarray(value))
+    opening, closing = "()" if isinstance(value, tuple) else "[]"
+    return laid_out(opening, [show(part) for part in value], ",)" if len(value) == 1 and closing == ")" else closing)
+
+
+def laid_out(opening: str, parts: list[str], closing: str) -> str:
+    """Parts between an opening and a closing, in a line each if they are too long for one together."""
+    line = f"{opening}{', '.join(parts)}{closing}"
+    if len(line) <= WIDTH and "\n" not in line:
+        return line
+    lines = "".join("\n    " + part.replace("\n", "\n    ") + "," for part in parts)
+    return f"{opening}{lines}\n{closing.removeprefix(',')}"
+
+
+def _is_table(value: Any) -> bool:
+    while isinstance(value, tuple) and value:
+        value = value[0]
+    return isinstance(value, bool | int | float)
+
+
+def _in_short(table: np.ndarray[Any, Any]) -> str:
+    shape = "x".join(map(str, table.shape))
+    if table.dtype == bool:
+        return f"<{shape} truth values, {int(table.sum())} of them true>"
+    return f"<{shape} numbers from {table.min().item()} to {table.max().item()}>"

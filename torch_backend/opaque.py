@@ -1,0 +1,106 @@
+"""Units of specs while torch.compile is at work.
+
+What a spec's methods compute beforehand, in NumPy and with Python's own numbers, torch.compile would take for tensors.
+So it sees each call of a method as one operation, whose own operations are only recorded later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from functional_rb import nest
+from functional_rb.nest import Structure
+from functional_rb.ops import Array
+from functional_rb.specs import NonTensor
+from functional_rb.values import Outline, is_leaf
+from torch_backend import ops as primitives
+
+_UNITS: list[Any] = []
+"""Units by number: what is traced may carry a number as a constant, but no object."""
+
+
+def traceable(outline: Outline) -> Outline:
+    """The same outline; while tracing one whose units can be called."""
+    if not torch.compiler.is_compiling():
+        return outline
+    members = [
+        member if isinstance(member.spec, NonTensor) else dataclasses.replace(member, spec=traceable_unit(member.spec))
+        for member in outline.members
+    ]
+    return dataclasses.replace(outline, members=tuple(members))
+
+
+def traceable_unit(unit: Any) -> Any:
+    """Likewise of one unit."""
+    return Opaque(unit) if torch.compiler.is_compiling() else unit
+
+
+class Opaque:
+    """A unit's methods on tensors."""
+
+    def __init__(self, unit: Any) -> None:
+        """Number the unit."""
+        self.number = _number(unit)
+        self.words, self.words_among = _words(unit), _words_among(unit)
+        self.structure: Structure = nest.flatten(unit, is_leaf)[1]
+
+    def draw(self, ops: Any, words: Array) -> Any:
+        """`ArraySpec.draw`."""
+        return self._nested(_call(self.number, "draw", words))
+
+    def draw_among(self, ops: Any, words: Array, mask: Array) -> Any:
+        """`Categorical.draw_among`."""
+        return _call(self.number, "draw_among", words, mask)[0]
+
+    def inside(self, ops: Any, x: Any) -> Array:
+        """`ArraySpec.inside`."""
+        return _call(self.number, "inside", *nest.flatten_as(self.structure, x))[0]
+
+    def nearest(self, ops: Any, x: Any) -> Any:
+        """`ArraySpec.nearest`."""
+        return self._nested(_call(self.number, "nearest", *nest.flatten_as(self.structure, x)))
+
+    def encoded(self, ops: Any, value: Array) -> Array:
+        """`ArraySpec.encoded`."""
+        return _call(self.number, "encoded", value)[0]
+
+    def decoded(self, ops: Any, x: Array) -> Array:
+        """`ArraySpec.decoded`."""
+        return _call(self.number, "decoded", x)[0]
+
+    def _nested(self, leaves: Any) -> Any:
+        return nest.unflatten(self.structure, leaves, _as_dict)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
+def _number(unit: Any) -> int:
+    if unit not in _UNITS:
+        _UNITS.append(unit)
+    return _UNITS.index(unit)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
+def _words(unit: Any) -> int:
+    return int(unit.words)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
+def _words_among(unit: Any) -> int:
+    return int(getattr(unit, "words_among", 0))
+
+
+@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]  # likewise
+def _call(number: int, method: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What a method makes of the leaves of its arguments, as leaves."""
+    unit = _UNITS[number]
+    structure = nest.flatten(unit, is_leaf)[1]
+    arguments = (nest.unflatten(structure, tensors, _as_dict),) if method in ("inside", "nearest") else tensors
+    made = getattr(unit, method)(primitives, *arguments)
+    return tuple(nest.flatten_as(structure, made)) if method in ("draw", "nearest") else (made,)
+
+
+def _as_dict(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+    return parts
