@@ -127,6 +127,7 @@ def test_items_of_objects_alone(variant: Backend) -> None:
     state = variant.add(state, np.array(["a", "b"], object))
     state = variant.add(state, np.array({"c"}, object))
     assert rb.items(state).tolist() == [[1, 2], "a", "b", {"c"}, None]
+    assert type(rb.items(state)[3]) is set
     state = variant.add(state, np.array([0, 1, 2, 3, 4, 5, 6], object))
     assert sorted(rb.items(state).tolist()) == [2, 3, 4, 5, 6]
     with pytest.raises(ValueError, match=r"leaf 'the item': expected shape \(2,\) for a step of all lanes"):
