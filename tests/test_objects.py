@@ -125,8 +125,9 @@ def test_items_of_objects_alone(variant: Backend) -> None:
     state = variant.init(frb.BufferSpec(frb.NonTensor(), 5))
     state = variant.add(state, [1, 2])  # one item
     state = variant.add(state, np.array(["a", "b"], object))
-    state = variant.add(state, np.array(7.0))
-    assert rb.items(state).tolist() == [[1, 2], "a", "b", 7.0, None]
+    state = variant.add(state, np.array({"c"}, object))
+    assert rb.items(state).tolist() == [[1, 2], "a", "b", {"c"}, None]
+    assert type(rb.items(state)[3]) is set
     state = variant.add(state, np.array([0, 1, 2, 3, 4, 5, 6], object))
     assert sorted(rb.items(state).tolist()) == [2, 3, 4, 5, 6]
     with pytest.raises(ValueError, match=r"leaf 'the item': expected shape \(2,\) for a step of all lanes"):
@@ -503,6 +504,31 @@ def test_what_dies_may_use_the_buffer(swept: None) -> None:
         box[0] = rb.add(box[0], batch(k))
     assert found == [4]
     assert None not in values(rb.items(box[0])["note"])
+
+
+@pytest.mark.parametrize("pure", [True, False])
+def test_others_do_not_sweep_before_new_tokens_are_in_memory(
+    swept: None, monkeypatch: pytest.MonkeyPatch, pure: bool
+) -> None:
+    base = rb.add(rb.init(spec_of()), batch(0, 1))
+    state = rb.own_(rb.add(base, batch(2)))
+    stored, others = objects.Table.stored, []
+
+    def interrupted(*args: Any) -> Any:
+        tokens = stored(*args)
+        if threading.current_thread() is threading.main_thread():
+            others.append(threading.Thread(target=lambda: rb.add(base, batch(9))))
+            others[-1].start()
+            others[-1].join(0.1)
+        return tokens
+
+    monkeypatch.setattr(objects.Table, "stored", interrupted)
+    state = (rb.add if pure else rb.add_)(state, batch(3, 4))
+    state = (rb.update if pure else rb.update_)(state, np.array([0], np.int32), items={"note": [Note("stale")]})
+    state = (rb.update if pure else rb.update_)(state, np.array([1], np.int32), items={"note": [Note("new")]})
+    for other in others:
+        other.join()
+    assert values(rb.items(state)["note"]) == [4, "new", 2, 3]
 
 
 def test_threads(swept: None) -> None:

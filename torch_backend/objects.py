@@ -11,7 +11,8 @@ import math
 import secrets
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,8 @@ SLACK = 1024
 NO_OBJECT = 0
 """The token of storage that was never written: None."""
 
+NOTHING: Mapping[int, Any] = MappingProxyType({})
+
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -47,11 +50,14 @@ class Table:
 
     __slots__ = ("__weakref__", "_columns", "_limit", "_memories", "_next", "_objects", "lock", "spec")
 
-    def __init__(self, spec: BufferSpec) -> None:
-        """An empty table. Its tokens begin somewhere at random, so that those of another are not taken for its own."""
+    def __init__(self, spec: BufferSpec, objects: Mapping[int, Any] = NOTHING) -> None:
+        """Objects by the tokens that another table gave them, if any.
+
+        Fresh tokens begin somewhere at random: none is ever taken for one of another table.
+        """
         self.spec = spec
         self.lock = threading.RLock()
-        self._objects: dict[int, Any] = {NO_OBJECT: None}
+        self._objects: dict[int, Any] = {NO_OBJECT: None, **objects}
         self._next = 1 + secrets.randbelow(2**62)
         self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()
         self._columns = _columns(spec)
@@ -138,16 +144,6 @@ class Table:
         tokens = np.unique(np.concatenate(found)).tolist() if found else []
         return dict(zip(tokens, self._known(tokens), strict=True))
 
-    def adopt(self, arrays: Arrays, held: dict[int, Any]) -> None:
-        """Give objects that came with arrays of one's own tokens of this table, in place."""
-        old = np.array(sorted(held), np.int64)
-        new = self.tokens(array_of([held[token] for token in old.tolist()], (len(old),)))
-        new[old == NO_OBJECT] = NO_OBJECT
-        named = {ROWS: arrays.rows, **arrays.kept}
-        for name, columns in self._columns.items():
-            for cells in _views(named[name], columns):
-                cells.copy_(torch.from_numpy(new[np.searchsorted(old, cells.cpu().numpy())]))
-
 
 def _columns(spec: BufferSpec) -> dict[str, list[slice]]:
     """Where tokens lie in rows, counted in int64, by array."""
@@ -163,15 +159,12 @@ def _slices(layout: Layout, chosen: Sequence[int]) -> list[slice]:
     return [slice(first // 8, (first + nbytes) // 8) for first, nbytes in places]
 
 
-def _views(rows: Any, columns: Sequence[slice]) -> list[torch.Tensor]:
+def _cells(rows: Any, columns: Sequence[slice]) -> list[Tokens]:
     """The tokens in rows int32 [..., words]; none in what a mapped state may have in their place."""
     if not isinstance(rows, torch.Tensor) or rows.dtype != torch.int32 or not columns or not rows.numel():
         return []
-    return [rows.view(torch.int64)[..., column] for column in columns]
-
-
-def _cells(rows: Any, columns: Sequence[slice]) -> list[Tokens]:
-    return [view.cpu().numpy().reshape(-1) for view in _views(rows, columns)]
+    words = rows.view(torch.int64)
+    return [words[..., column].cpu().numpy().reshape(-1) for column in columns]
 
 
 def _batched(spec: BufferSpec) -> TypeError:

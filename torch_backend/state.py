@@ -133,14 +133,8 @@ def _with_objects(memory: Memory, counters: torch.Tensor) -> tuple[Arrays, dict[
 
 
 def _rebuilt(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None = None) -> State:
-    """A state of arrays, and the objects by the tokens in these: they get tokens, and a table, of their own."""
-    if held is None:
-        return State.of_arrays(arrays, spec)
-    table = Table(spec)
-    own = arrays._replace(rows=arrays.rows.clone(), kept={name: array.clone() for name, array in arrays.kept.items()})
-    with table.lock:
-        table.adopt(own, held)
-        return State.of_arrays(own, spec, table=table)
+    """A state of arrays, and the objects by the tokens in these, in a table of their own."""
+    return State.of_arrays(arrays, spec, table=None if held is None else Table(spec, held))
 
 
 def _sent(state: State) -> tuple[Any, ...]:
