@@ -37,6 +37,10 @@ class SpecBackend(Protocol):
         """As in `api.Backend`."""
         ...
 
+    def outline(self, spec: Any, who: str) -> Outline:
+        """`Outline.of`, which need not be made anew for the same specs."""
+        ...
+
     def draw(self, outline: Outline, key: Any, n: int, device: Any, mask: Array | None) -> Mapping[int, Array]:
         """Values [n, *shape] by position; of a single choice among those that a mask [n, *axes, choices] allows."""
         ...
@@ -309,7 +313,7 @@ def _encoded(backend: SpecBackend, member: Any, value: Any, lead: tuple[int, ...
 
 
 def _outline(backend: SpecBackend, spec: Any, who: str) -> Outline:
-    outline = Outline.of(spec, who)
+    outline = backend.outline(spec, who)
     for name, leaf in zip(outline.names, outline.leaves, strict=True):
         why = backend.unsupported(leaf.dtype) if isinstance(leaf, ArraySpec) else None
         if why is not None:

@@ -12,7 +12,7 @@ from typing import Any
 from functional_rb import nest
 from functional_rb.nest import Structure
 from functional_rb.ops import Array
-from functional_rb.specs import ArraySpec, NonTensor, Varying
+from functional_rb.specs import ArraySpec, NonTensor, Spec, Varying
 from functional_rb.specs.composite import checked
 from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.walk import is_unit
@@ -64,6 +64,7 @@ class Outline:
         names: their paths, as errors show them.
         members: the units.
         shape_of_units: the outline down to the units, as environments have them.
+        arrays: the positions of the leaves that are arrays.
     """
 
     structure: Structure
@@ -71,6 +72,12 @@ class Outline:
     names: tuple[str, ...]
     members: tuple[Member, ...]
     shape_of_units: Structure
+    arrays: tuple[int, ...] = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Note which leaves are arrays."""
+        arrays = tuple(k for k, leaf in enumerate(self.leaves) if isinstance(leaf, ArraySpec))
+        object.__setattr__(self, "arrays", arrays)
 
     @classmethod
     def of(cls, spec: Any, who: str) -> Outline:
@@ -92,11 +99,6 @@ class Outline:
         return cls(structure, tuple(leaves), names, tuple(members), outer)
 
     @property
-    def arrays(self) -> tuple[int, ...]:
-        """The positions of the leaves that are arrays."""
-        return tuple(k for k, leaf in enumerate(self.leaves) if isinstance(leaf, ArraySpec))
-
-    @property
     def words(self) -> int:
         """Random words of 31 bits that one value takes."""
         return sum(member.spec.words for member in self.in_arrays())
@@ -104,6 +106,32 @@ class Outline:
     def in_arrays(self) -> Iterator[Member]:
         """The units that are of arrays alone."""
         return (member for member in self.members if not isinstance(member.spec, NonTensor))
+
+
+_KEPT: dict[Any, tuple[list[Any], Outline]] = {}
+_MOST_KEPT = 256
+
+
+def kept_outline(spec: Any, who: str) -> Outline:
+    """`Outline.of`, kept for the next call with the same specs: as these never change, their places tell them."""
+    specs: list[Any] = []
+    key = _places(spec, specs)
+    found = _KEPT.get(key)
+    if found is None:
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        # With the specs, lest others come to lie where they were.
+        found = _KEPT[key] = (specs, Outline.of(spec, who))
+    return found[1]
+
+
+def _places(specs: Any, found: list[Any]) -> Any:
+    """The containers of a nest of specs, and the place of each spec, which is appended to those that were found."""
+    parts = None if isinstance(specs, Spec) else nest.parts_of(specs)
+    if parts is None:
+        found.append(specs)
+        return id(specs)
+    return parts[0], *(_places(part, found) for part in parts[1])
 
 
 def words(outline: Outline, masked: bool) -> int:

@@ -180,6 +180,8 @@ def cos(x: torch.Tensor) -> torch.Tensor:
 
 def clamp(x: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
     """Bring between bounds, of which one may be a number and the other a tensor."""
+    if isinstance(low, torch.Tensor) == isinstance(high, torch.Tensor):
+        return x.clamp(low, high)
     return x.clamp_min(low).clamp_max(high)
 
 

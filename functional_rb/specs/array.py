@@ -96,19 +96,14 @@ class ArraySpec(Spec):
         if not each:
             return ops.zeros((count, *self.shape), self.dtype, getattr(words, "device", None))
         words = words.reshape(count, *self.shape, each)
-        if dtypes.kind_of(self.dtype) == "float":
-            return draws.real(ops, words, *self._bounds, self.dtype)
-        low = np.asarray(self.domain.low, object)
-        if self.dtype == "bool":
-            return draws.whole(ops, words, low, self._counts, "int32") != 0
-        return draws.whole(ops, words, low, self._counts, self.dtype)
+        drawn = self._chance.draw(ops, words)
+        return drawn != 0 if self.dtype == "bool" else drawn
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         """Whether values [N, *shape] of the dtype lie in the domain, bool [N]. NaN lies in none."""
         if dtypes.kind_of(self.dtype) in ("bool", "complex"):
             return _rows(ops, x == x, self.size)
-        low, high = self._bounds
-        least, largest = self._limits
+        (low, high), (least, largest) = self._bounds, self._limits
         y = order.comparable(ops, x, self.dtype)
         # What the dtype alone sees to costs nothing: but for NaN, which fails every comparison.
         found = [y >= order.limit(ops, low, self.dtype, x)] if least else []
@@ -124,11 +119,12 @@ class ArraySpec(Spec):
             return x
         if kind == "complex":
             return ops.where(x == x, x, ops.cast(x == x, self.dtype))
-        low, high = (order.limit(ops, bound, self.dtype, x) for bound in self._bounds)
         y = order.comparable(ops, x, self.dtype)
         if kind == "float":
-            y = ops.where(y == y, y, ops.cast(y == y, order.WORK.get(self.dtype, self.dtype)))
-        return order.back(ops, ops.clamp(y, low, high), self.dtype)
+            y = ops.where(y == y, y, 0.0)
+        if any(self._limits):
+            y = ops.clamp(y, *(order.limit(ops, bound, self.dtype, x) for bound in self._bounds))
+        return order.back(ops, y, self.dtype)
 
     def encoded(self, ops: SpecOps, value: Array) -> Array:
         """What is stored [*batch, *shape] for the numbers that an environment has: for most specs, just those."""
@@ -175,6 +171,14 @@ class ArraySpec(Spec):
         low, high = self._bounds
         least, largest = (np.asarray(bound, low.dtype) for bound in whole_domain(self.dtype)[:2])
         return bool((low > least).any()), bool((high < largest).any())
+
+    @functools.cached_property
+    def _chance(self) -> draws.Real | draws.Whole:
+        """What draws numbers of the domain; truth values as numbers."""
+        if dtypes.kind_of(self.dtype) == "float":
+            return draws.Real(*self._bounds, self.dtype)
+        low = np.asarray(self.domain.low, object)
+        return draws.Whole(low, self._counts, "int32" if self.dtype == "bool" else self.dtype)
 
     @functools.cached_property
     def _counts(self) -> np.ndarray[Any, Any]:

@@ -163,7 +163,11 @@ class _Numbers(Choices):
         return self._made(ops, self._allowed_nearest(ops, index))
 
     def _made(self, ops: SpecOps, index: Array) -> Array:
-        return draws.numbered(ops, [index], self._starts(), self.dtype)
+        return self._low.behind(ops, [index])
+
+    @functools.cached_property
+    def _low(self) -> draws.Low:
+        return draws.Low(self._starts(), self.dtype)
 
     def _starts(self) -> np.ndarray[Any, Any]:
         """The first number of each element, as Python's numbers that broadcast to the shape."""
