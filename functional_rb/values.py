@@ -6,7 +6,7 @@ What a single kind of spec does is in its class; here they are taken together.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb import nest
@@ -46,6 +46,8 @@ class Member:
 
     def gather(self, leaves: Sequence[Array]) -> Any:
         """Its value, from the leaves of the nest."""
+        if self.structure == nest.LEAF:
+            return leaves[self.first]
         own = leaves[self.first : self.first + self.count]
         return nest.unflatten(self.structure, own, _as_dict)
 
@@ -65,6 +67,7 @@ class Outline:
         members: the units.
         shape_of_units: the outline down to the units, as environments have them.
         arrays: the positions of the leaves that are arrays.
+        in_arrays: the units that are of arrays alone.
     """
 
     structure: Structure
@@ -73,11 +76,14 @@ class Outline:
     members: tuple[Member, ...]
     shape_of_units: Structure
     arrays: tuple[int, ...] = dataclasses.field(init=False, compare=False, repr=False)
+    in_arrays: tuple[Member, ...] = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Note which leaves are arrays."""
+        """Note what is of arrays."""
         arrays = tuple(k for k, leaf in enumerate(self.leaves) if isinstance(leaf, ArraySpec))
         object.__setattr__(self, "arrays", arrays)
+        in_arrays = tuple(member for member in self.members if not isinstance(member.spec, NonTensor))
+        object.__setattr__(self, "in_arrays", in_arrays)
 
     @classmethod
     def of(cls, spec: Any, who: str) -> Outline:
@@ -101,11 +107,7 @@ class Outline:
     @property
     def words(self) -> int:
         """Random words of 31 bits that one value takes."""
-        return sum(member.spec.words for member in self.in_arrays())
-
-    def in_arrays(self) -> Iterator[Member]:
-        """The units that are of arrays alone."""
-        return (member for member in self.members if not isinstance(member.spec, NonTensor))
+        return sum(member.spec.words for member in self.in_arrays)
 
 
 _KEPT: dict[Any, tuple[list[Any], Outline]] = {}
@@ -148,7 +150,7 @@ def draw(ops: SpecOps, outline: Outline, words: Array, mask: Array | None = None
         return {0: outline.members[0].spec.draw_among(ops, words, mask)}
     drawn: dict[int, Array] = {}
     start = 0
-    for member in outline.in_arrays():
+    for member in outline.in_arrays:
         end = start + member.spec.words
         _put(drawn, member, member.spec.draw(ops, words[:, start:end]))
         start = end
@@ -157,7 +159,7 @@ def draw(ops: SpecOps, outline: Outline, words: Array, mask: Array | None = None
 
 def inside(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> list[Array]:
     """Whether values lie in the domain of each unit that is of arrays, bool [N] each."""
-    return [member.spec.inside(ops, member.gather(leaves)) for member in outline.in_arrays()]
+    return [member.spec.inside(ops, member.gather(leaves)) for member in outline.in_arrays]
 
 
 def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int, Array]:
@@ -167,7 +169,7 @@ def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int
 
 def _mapped(outline: Outline, leaves: Sequence[Array], function: Callable[[Any, Any], Any]) -> dict[int, Array]:
     made: dict[int, Array] = {}
-    for member in outline.in_arrays():
+    for member in outline.in_arrays:
         _put(made, member, function(member.spec, member.gather(leaves)))
     return made
 

@@ -80,6 +80,10 @@ class Allowed:
         """The rows, such that they broadcast to [*elements, n]."""
         return ops.table(self.rows[0] if len(self.rows) == 1 else self.rows[self.of], "bool", like)
 
+    def only(self, ops: SpecOps, chosen: Array) -> list[Array]:
+        """Whether what is chosen, bool [N, *elements, n], is allowed; nothing where all is."""
+        return [] if self.rows.all() else [~chosen | self._table(ops, chosen)]
+
     def _look_up(self, ops: SpecOps, table: Table | None, index: Array) -> Array:
         if table is None:
             return index

@@ -102,7 +102,7 @@ class ArraySpec(Spec):
     def inside(self, ops: SpecOps, x: Array) -> Array:
         """Whether values [N, *shape] of the dtype lie in the domain, bool [N]. NaN lies in none."""
         if dtypes.kind_of(self.dtype) in ("bool", "complex"):
-            return _rows(ops, x == x, self.size)
+            return rows_of(ops, x == x, self.size)
         (low, high), (least, largest) = self._bounds, self._limits
         y = order.comparable(ops, x, self.dtype)
         # What the dtype alone sees to costs nothing: but for NaN, which fails every comparison.
@@ -110,7 +110,7 @@ class ArraySpec(Spec):
         found += [y <= order.limit(ops, high, self.dtype, x)] if largest else []
         if not found:
             found = [y == y]
-        return _rows(ops, found[0] if len(found) == 1 else found[0] & found[1], self.size)
+        return rows_of(ops, found[0] if len(found) == 1 else found[0] & found[1], self.size)
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
         """The values of the domain that are nearest to some [N, *shape]; for NaN, those nearest to 0."""
@@ -121,7 +121,7 @@ class ArraySpec(Spec):
             return ops.where(x == x, x, ops.cast(x == x, self.dtype))
         y = order.comparable(ops, x, self.dtype)
         if kind == "float":
-            y = ops.where(y == y, y, 0.0)
+            y = ops.without_nan(y)
         if any(self._limits):
             y = ops.clamp(y, *(order.limit(ops, bound, self.dtype, x) for bound in self._bounds))
         return order.back(ops, y, self.dtype)
@@ -298,7 +298,7 @@ class Binary(ArraySpec):
             return super().inside(ops, x)
         y = order.comparable(ops, x, self.dtype)
         zero, one = (order.limit(ops, np.asarray(n), self.dtype, x) for n in (0, 1))
-        return _rows(ops, (y == zero) | (y == one), self.size)
+        return rows_of(ops, (y == zero) | (y == one), self.size)
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
         """One for what is more than one half."""
@@ -313,8 +313,11 @@ class Binary(ArraySpec):
         return {"shape": (), "dtype": "bool"}
 
 
-def _rows(ops: SpecOps, found: Array, size: int) -> Array:
-    return ops.all_rows(found.reshape(found.shape[0], size))
+def rows_of(ops: SpecOps, found: Array, size: int) -> Array:
+    """Whether all of each row bool [N, ...] of that size are true, bool [N]."""
+    if len(found.shape) == 1:  # of scalars
+        return found
+    return ops.all_rows(found if len(found.shape) == 2 else found.reshape(found.shape[0], size))
 
 
 def whole_domain(dtype: str) -> Domain:

@@ -71,6 +71,7 @@ class Low:
         """Take them modulo what the dtype holds."""
         self._dtype, self._wide = dtype, ITEMSIZE[dtype] == 8
         self._wrapped = _wrapped(low, 64, np.int64) if self._wide else _wrapped(low, 32, np.int32)
+        self._any = bool(self._wrapped.any())
 
     def behind(self, ops: SpecOps, digits: Sequence[Array]) -> Array:
         """Numbers by how far they lie behind it, told in base 2^31: int32 digits, the lowest first."""
@@ -78,7 +79,7 @@ class Low:
         if self._wide:
             digits = [ops.cast(digit, work) for digit in digits]
         value = _sum(digits, [0, BITS, 2 * BITS] if self._wide else [0, BITS])
-        if self._wrapped.any():
+        if self._any:
             value = value + ops.table(self._wrapped, work, digits[0])
         if self._dtype in ("uint32", "uint64"):
             return ops.bitcast(value[..., None], self._dtype)[..., 0]
@@ -159,16 +160,19 @@ class Real:
         self._low, self._high = (np.where(np.isfinite(x), x, 0).astype(self._work) for x in (low, high))
         with np.errstate(over="ignore"):
             self._width = np.asarray(self._high - self._low)
+        self._bounded = bool((self._below & self._above).all())
+        self._free = not (self._below | self._above).any()
+        self._narrow = bool(np.isfinite(self._width).all())
 
     def draw(self, ops: SpecOps, draws: Array) -> Array:
         """Numbers [N, *shape] of the dtype, never outside of the bounds, from int32 [N, *shape, words]."""
         work = self._work
         fractions = _fraction(ops, draws, work)
         u = [fractions[..., i] for i in range(self.words)]
-        if (self._below & self._above).all():
+        if self._bounded:
             fine = u[0] if work != "float64" else u[0] + ops.cast(draws[..., 1] >> 10, work) * 2.0**-52
             value = self._between(ops, fine)
-        elif not (self._below | self._above).any():
+        elif self._free:
             value = _normal(ops, u)
         else:
             value = self._mixed(ops, u)
@@ -177,7 +181,7 @@ class Real:
     def _between(self, ops: SpecOps, u: Array) -> Array:
         """Uniform between finite bounds."""
         bottom, top = self._ends(ops, u)
-        if np.isfinite(self._width).all():
+        if self._narrow:
             return ops.clamp(u * ops.table(self._width, self._work, u) + bottom, bottom, top)
         # Weighed, as the width is more than the dtype has.
         return ops.clamp(bottom * (1 - u) + top * u, bottom, top)
