@@ -53,6 +53,11 @@ class Allowed:
         return draws.Whole(np.zeros((), object), self.counts, "int32")
 
     @functools.cached_property
+    def _every(self) -> bool:
+        """Whether all are allowed everywhere."""
+        return bool(self.rows.all())
+
+    @functools.cached_property
     def _in_front(self) -> Table | None:
         """The choices, the allowed ones in front."""
         return _unless_itself(np.argsort(~self.rows, -1, kind="stable"))
@@ -82,7 +87,7 @@ class Allowed:
 
     def only(self, ops: SpecOps, chosen: Array) -> list[Array]:
         """Whether what is chosen, bool [N, *elements, n], is allowed; nothing where all is."""
-        return [] if self.rows.all() else [~chosen | self._table(ops, chosen)]
+        return [] if self._every else [~chosen | self._table(ops, chosen)]
 
     def _look_up(self, ops: SpecOps, table: Table | None, index: Array) -> Array:
         if table is None:
@@ -103,7 +108,7 @@ class Allowed:
         bottom = ops.table(np.asarray(least, work), work, x)
         if "float" in work:
             y = ops.where(y == y, y, bottom)
-        if not self.rows.all():
+        if not self._every:
             y = ops.where(self._table(ops, x), y, bottom)
         # A forbidden position wins only as the first, where all are alike: then the first allowed one is the nearest.
         return self.nearest(ops, ops.argmax(y))

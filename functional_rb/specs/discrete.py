@@ -191,10 +191,12 @@ class _Vectors(Choices):
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         """Whether values [N, *shape] have a single one, where it is allowed, and zeros else, bool [N]."""
-        y = order.comparable(ops, x, self.dtype)
-        zero, one = (order.limit(ops, np.asarray(n), self.dtype, x) for n in (0, 1))
-        ones = y == one
-        found = [] if self.dtype == "bool" else [(y == zero) | ones]
+        ones, found = x, []
+        if self.dtype != "bool":
+            y = order.comparable(ops, x, self.dtype)
+            zero, one = (order.limit(ops, np.asarray(n), self.dtype, x) for n in (0, 1))
+            ones = y == one
+            found = [(y == zero) | ones]
         for part, of in zip(self._pieces(ones), self.allowed, strict=True):
             found.append(part.sum(-1) == 1)
             found += of.only(ops, part)
@@ -203,6 +205,8 @@ class _Vectors(Choices):
 
     def _pieces(self, x: Array) -> list[Array]:
         """The parts of vectors that stand for one choice each."""
+        if not self.several:
+            return [x]
         return [x[..., start:end] for start, end in itertools.pairwise(itertools.accumulate(self.counts, initial=0))]
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
