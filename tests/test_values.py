@@ -362,6 +362,11 @@ def test_what_varies_is_uniform() -> None:
     assert_law(Counter(zip(x["n_nodes"].tolist(), x["n_edges"].tolist(), *links, strict=True)), law)
 
 
+def test_parts_of_a_nest_are_drawn_apart() -> None:
+    x = many(frb.Composite(a=frb.Binary(), b=(frb.Binary(),)), 13)
+    assert_law(Counter(zip(x["a"].tolist(), x["b"][0].tolist(), strict=True)), uniform(*np.ndindex(2, 2)))
+
+
 def uniform_of(share: float, over: list[Any]) -> dict[Any, float]:
     return {x: share / len(over) for x in over}
 
