@@ -62,7 +62,7 @@ def assert_same(one: Any, other: Any) -> None:
 # --- the core on NumPy, every kind of spec --------------------------------------------------------------------------
 
 
-@hypothesis.settings(max_examples=150)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(spec=model.nests(), seed=seeds)
 def test_draws_lie_inside_and_stay_where_they_are(spec: Any, seed: int) -> None:
     spec = frb.specs.freeze(spec)
@@ -76,7 +76,7 @@ def test_draws_lie_inside_and_stay_where_they_are(spec: Any, seed: int) -> None:
     assert_same(projected(spec, x), x)
 
 
-@hypothesis.settings(max_examples=250)
+@hypothesis.settings(max_examples=160)
 @hypothesis.given(spec=model.nests(), seed=seeds, share=st.sampled_from([0.02, 0.1, 0.5]))
 def test_what_is_inside_and_what_is_nearest(spec: Any, seed: int, share: float) -> None:
     spec = frb.specs.freeze(spec)
