@@ -62,7 +62,7 @@ def assert_same(one: Any, other: Any) -> None:
 # --- the core on NumPy, every kind of spec --------------------------------------------------------------------------
 
 
-@hypothesis.settings(max_examples=150)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(spec=model.nests(), seed=seeds)
 def test_draws_lie_inside_and_stay_where_they_are(spec: Any, seed: int) -> None:
     spec = frb.specs.freeze(spec)
@@ -76,7 +76,7 @@ def test_draws_lie_inside_and_stay_where_they_are(spec: Any, seed: int) -> None:
     assert_same(projected(spec, x), x)
 
 
-@hypothesis.settings(max_examples=250)
+@hypothesis.settings(max_examples=160)
 @hypothesis.given(spec=model.nests(), seed=seeds, share=st.sampled_from([0.02, 0.1, 0.5]))
 def test_what_is_inside_and_what_is_nearest(spec: Any, seed: int, share: float) -> None:
     spec = frb.specs.freeze(spec)
@@ -360,6 +360,11 @@ def test_what_varies_is_uniform() -> None:
     for n in (1, 2, 3):
         law |= uniform_of(1 / 6, [(n, 1, a, b) for a in range(n) for b in range(n)])
     assert_law(Counter(zip(x["n_nodes"].tolist(), x["n_edges"].tolist(), *links, strict=True)), law)
+
+
+def test_parts_of_a_nest_are_drawn_apart() -> None:
+    x = many(frb.Composite(a=frb.Binary(), b=(frb.Binary(),)), 13)
+    assert_law(Counter(zip(x["a"].tolist(), x["b"][0].tolist(), strict=True)), uniform(*np.ndindex(2, 2)))
 
 
 def uniform_of(share: float, over: list[Any]) -> dict[Any, float]:
