@@ -35,7 +35,10 @@ def boxes(draw: Any) -> Any:
     low, high = (draw(hnp.arrays(dtype, shape, elements=numbers, fill=st.nothing())) for _ in range(2))
     if draw(st.booleans()):
         low, high = (np.broadcast_to(bound.flat[0], shape) for bound in (low, high))
-    return spaces.Box(np.minimum(low, high), np.maximum(low, high), shape, np.dtype(dtype).type)
+    low, high = np.minimum(low, high), np.maximum(low, high)
+    if dtype in FLOATS:  # between two infinities of one sign there is no number
+        low, high = np.where(np.isposinf(low), 0, low).astype(dtype), np.where(np.isneginf(high), 0, high).astype(dtype)
+    return spaces.Box(low, high, shape, np.dtype(dtype).type)
 
 
 @st.composite
