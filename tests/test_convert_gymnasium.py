@@ -35,7 +35,7 @@ def boxes(draw: Any) -> Any:
     low, high = (draw(hnp.arrays(dtype, shape, elements=numbers, fill=st.nothing())) for _ in range(2))
     if draw(st.booleans()):
         low, high = (np.broadcast_to(bound.flat[0], shape) for bound in (low, high))
-    low, high = np.minimum(low, high), np.maximum(low, high)
+    low, high = np.minimum(low, high) + 0, np.maximum(low, high) + 0  # no -0.0, which shows and means nothing
     if dtype in FLOATS:  # between two infinities of one sign there is no number
         low, high = np.where(np.isposinf(low), 0, low).astype(dtype), np.where(np.isneginf(high), 0, high).astype(dtype)
     return spaces.Box(low, high, shape, np.dtype(dtype).type)
