@@ -544,23 +544,23 @@ def same_values(one: Any, other: Any) -> bool:
 
 
 def test_graphs_need_no_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
-    from functional_rb.specs import varying
+    from functional_rb.specs import graph
 
     monkeypatch.setitem(__import__("sys").modules, "gymnasium.spaces", None)
-    varying.graph_instance.cache_clear()
+    graph.graph_instance.cache_clear()
     try:
         spec = frb.Graph(frb.Binary(), None, 2)
         found = spec.to_host({"nodes": np.array([True, False]), "n_nodes": np.array(1, np.int32)})
-        assert type(found) is varying.GraphInstance
+        assert type(found) is graph.GraphInstance
         assert found.nodes.tolist() == [True]
         assert found[1:] == (None, None)
         assert_same(spec.from_host(found, ()), {"nodes": np.array([True, False]), "n_nodes": np.array(1, np.int32)})
     finally:
-        varying.graph_instance.cache_clear()
+        graph.graph_instance.cache_clear()
 
 
 def graph(nodes: Any, edges: Any = None, links: Any = None) -> Any:
-    from functional_rb.specs.varying import GraphInstance
+    from functional_rb.specs.graph import GraphInstance
 
     return GraphInstance(np.asarray(nodes, np.float32), edges, links)
 
