@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
+import operator
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -14,7 +16,7 @@ from functional_rb import dtypes
 from functional_rb.ops import Array
 from functional_rb.specs import allowed, draws, host, numpy_ops, order
 from functional_rb.specs.allowed import Allowed
-from functional_rb.specs.array import ArraySpec
+from functional_rb.specs.array import ArraySpec, rows_of
 from functional_rb.specs.base import as_table, broadcast
 from functional_rb.specs.ops import SpecOps
 
@@ -163,7 +165,11 @@ class Numbers(Choices):
         return self._made(ops, self._allowed_nearest(ops, index))
 
     def _made(self, ops: SpecOps, index: Array) -> Array:
-        return draws.numbered(ops, [index], self._starts(), self.dtype)
+        return self._low.behind(ops, [index])
+
+    @functools.cached_property
+    def _low(self) -> draws.Low:
+        return draws.Low(self._starts(), self.dtype)
 
     def _starts(self) -> np.ndarray[Any, Any]:
         """The first number of each element, as Python's numbers that broadcast to the shape."""
@@ -185,7 +191,19 @@ class Vectors(Choices):
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         """Whether values [N, *shape] have a single one, where it is allowed, and zeros else, bool [N]."""
-        return self._same(ops, x, self.nearest(ops, x))
+        y = order.comparable(ops, x, self.dtype)
+        zero, one = (order.limit(ops, np.asarray(n), self.dtype, x) for n in (0, 1))
+        ones = y == one
+        found = [] if self.dtype == "bool" else [(y == zero) | ones]
+        for part, of in zip(self._pieces(ones), self.allowed, strict=True):
+            found.append(part.sum(-1) == 1)
+            found += of.only(ops, part)
+        together = [rows_of(ops, each, math.prod(each.shape[1:])) for each in found]
+        return functools.reduce(operator.and_, together)
+
+    def _pieces(self, x: Array) -> list[Array]:
+        """The parts of vectors that stand for one choice each."""
+        return [x[..., start:end] for start, end in itertools.pairwise(itertools.accumulate(self.counts, initial=0))]
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
         """The vectors with the one where the largest allowed element of some [N, *shape] is, of equal ones the first.
@@ -208,9 +226,7 @@ class Vectors(Choices):
 
     def decoded(self, ops: SpecOps, x: Array) -> Array:
         """The choices int32 of vectors [*batch, *shape]: where the largest allowed element is."""
-        ends = np.cumsum((0, *self.counts)).tolist()
-        parts = [x[..., start:end] for start, end in itertools.pairwise(ends)]
-        found = [one.largest(ops, part, self.dtype) for one, part in zip(self.allowed, parts, strict=True)]
+        found = [one.largest(ops, part, self.dtype) for one, part in zip(self.allowed, self._pieces(x), strict=True)]
         return self._together(ops, found)
 
     def from_host(self, value: Any, batch: tuple[int, ...]) -> np.ndarray[Any, Any]:
