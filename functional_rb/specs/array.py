@@ -208,7 +208,8 @@ class Bounded(ArraySpec):
 
     Raises:
         TypeError: for bounds that are no numbers, or a dtype without an order.
-        ValueError: if low > high somewhere, or a bound lies outside of an integer dtype, or between its values.
+        ValueError: if low > high somewhere, a lower bound is inf or an upper one -inf, or a bound lies outside of an
+            integer dtype, or between its values.
 
     Example:
         >>> Bounded(-1.0, 1.0, (6,)).domain
@@ -238,6 +239,11 @@ class Bounded(ArraySpec):
             raise ValueError(
                 f"Bounded: expected low <= high everywhere, got low={low!r:.80}, high={high!r:.80}; "
                 f"where there is no bound, write -inf or inf"
+            )
+        if np.any(self._array("low") == math.inf) or np.any(self._array("high") == -math.inf):
+            raise ValueError(
+                f"Bounded: expected low < inf and high > -inf, got low={low!r:.80}, high={high!r:.80}; "
+                f"a bound of the other sign leaves no number"
             )
 
     @property

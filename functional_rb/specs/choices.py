@@ -1,4 +1,4 @@
-"""One choice of several, or several such choices: as numbers, or as vectors with a one."""
+"""Choices among several, as numbers or as vectors with a one: what all such specs have in common."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from functional_rb.ops import Array
 from functional_rb.specs import allowed, draws, host, numpy_ops, order
 from functional_rb.specs.allowed import Allowed
 from functional_rb.specs.array import ArraySpec, rows_of
-from functional_rb.specs.base import Change, Domain, Table, as_table, broadcast, numbers, whole_number
+from functional_rb.specs.base import as_table, broadcast
 from functional_rb.specs.ops import SpecOps
 
 Mask = None | tuple[Any, ...]
@@ -140,7 +140,7 @@ class Choices(ArraySpec):
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class _Numbers(Choices):
+class Numbers(Choices):
     """Choices as numbers. Without a mask they are whole numbers between bounds, like others."""
 
     @functools.cached_property
@@ -177,7 +177,7 @@ class _Numbers(Choices):
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class _Vectors(Choices):
+class Vectors(Choices):
     """Choices as vectors with a one."""
 
     @functools.cached_property
@@ -260,307 +260,6 @@ class _Vectors(Choices):
     def _refuse_complex(self) -> None:
         if dtypes.kind_of(self.dtype) == "complex":
             raise TypeError(f"{type(self).__name__}: expected a real dtype, got {self.dtype}; write dtype='float32'")
-
-
-@dataclasses.dataclass(frozen=True, init=False, repr=False)
-class Categorical(_Numbers):
-    """One of n choices, as a number.
-
-    Attributes:
-        n: how many there are, at least 1.
-        mask: bool that broadcasts to `[*shape, n]`, which of them are allowed; None if all are.
-        start: the number of the first one.
-
-    Raises:
-        TypeError: for a dtype that is not of integers.
-        ValueError: for n < 1, numbers that do not fit into the dtype, or a mask that allows none.
-
-    Example:
-        >>> Categorical(5).domain
-        Domain(low=0, high=4, discrete=True)
-        >>> Categorical(3, mask=[True, False, True], shape=(2,))
-        Categorical(3, (True, False, True), (2,))
-    """
-
-    arguments: ClassVar[tuple[str, ...]] = ("n", "mask", "shape", "dtype", "start")
-
-    n: int = 1
-    start: int = 0
-
-    def __init__(
-        self, n: int, mask: Any = None, shape: tuple[int, ...] = (), dtype: object = "int32", start: int = 0
-    ) -> None:
-        """The number of choices comes first: `Categorical(5)`."""
-        self._begin(shape, dtype)
-        for name, value in (("n", n), ("start", start)):
-            object.__setattr__(self, name, whole_number(value, f"Categorical: {name}"))
-        check_range(type(self).__name__, self.dtype, [self.n], [self.start])
-        self._set_mask(mask)
-
-    @property
-    def domain(self) -> Domain:
-        """From the first to the last, those that the mask forbids included."""
-        return Domain(self.start, self.start + self.n - 1, True)
-
-    def to_one_hot(self, dtype: object = "bool") -> OneHot:
-        """The spec of the same choices as vectors with a one; their numbers count from `start` on.
-
-        Example:
-            >>> Categorical(3, mask=[True, False, True], shape=(2,)).to_one_hot()
-            OneHot(3, (True, False, True), (2, 3))
-        """
-        return OneHot(self.n, self.mask, (*self.shape, self.n), dtype)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """One choice."""
-        return (self.n,)
-
-    def defaults(self) -> dict[str, Any]:
-        """All choices, a scalar int32, from zero on."""
-        return {"mask": None, "shape": (), "dtype": "int32", "start": 0}
-
-
-@dataclasses.dataclass(frozen=True, init=False, repr=False)
-class OneHot(_Vectors):
-    """One of n choices, as a vector with a one in its place and zeros elsewhere.
-
-    Attributes:
-        n: how many there are, at least 1: the last axis of the shape.
-        mask: bool that broadcasts to the shape, which of them are allowed; None if all are.
-
-    Raises:
-        ValueError: for n < 1, a shape whose last axis is not n, or a mask that allows none.
-
-    Example:
-        >>> OneHot(5).shape, OneHot(5, shape=(2, 5)).dtype
-        ((5,), 'bool')
-    """
-
-    arguments: ClassVar[tuple[str, ...]] = ("n", "mask", "shape", "dtype")
-
-    n: int = 1
-
-    def __init__(self, n: int, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "bool") -> None:
-        """The number of choices comes first: `OneHot(5)`."""
-        object.__setattr__(self, "n", whole_number(n, "OneHot: n"))
-        check_range("OneHot", "int32", [self.n], [0])
-        self._begin((self.n,) if shape is None else shape, dtype)
-        check_last_axis(self, self.n)
-        self._refuse_complex()
-        self._set_mask(mask)
-
-    @property
-    def domain(self) -> Domain:
-        """Zero and one."""
-        return Domain(0, 1, True)
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The shape without the last axis, which is one value."""
-        return self.shape[:-1]
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """One choice."""
-        return (self.n,)
-
-    def to_categorical(self, dtype: object = "int32", start: int = 0) -> Categorical:
-        """The spec of the same choices as numbers.
-
-        Example:
-            >>> OneHot(3, shape=(2, 3)).to_categorical()
-            Categorical(3, shape=(2,))
-        """
-        return Categorical(self.n, self.mask, self.axes, dtype, start)
-
-    def defaults(self) -> dict[str, Any]:
-        """All choices, one vector of bools."""
-        return {"mask": None, "shape": (self.n,), "dtype": "bool"}
-
-
-@dataclasses.dataclass(frozen=True, init=False, repr=False)
-class MultiCategorical(_Numbers):
-    """Several choices, each of its own number, as numbers.
-
-    Attributes:
-        nvec: how many choices each element has: an array or nested sequence that broadcasts to the shape; its own
-            shape by default.
-        mask: bool that broadcasts to `[*shape[:-1], sum(nvec)]`: for each element of the last axis which of its
-            choices are allowed, one after the other; None if all are. Only where nvec is one vector.
-        start: the number of the first choice, likewise of each.
-
-    Raises:
-        TypeError: for a dtype that is not of integers.
-        ValueError: for a number of choices < 1, numbers that do not fit, or a mask that allows none.
-
-    Example:
-        >>> spec = MultiCategorical([3, 5])
-        >>> spec.shape, spec.domain
-        ((2,), Domain(low=0, high=(2, 4), discrete=True))
-        >>> spec[1]
-        Categorical(5)
-    """
-
-    arguments: ClassVar[tuple[str, ...]] = ("nvec", "mask", "shape", "dtype", "start")
-    several: ClassVar[bool] = True
-    tables: ClassVar[tuple[str, ...]] = ("nvec", "start")
-
-    nvec: Table = 1
-    start: Table = 0
-
-    def __init__(
-        self,
-        nvec: Any,
-        mask: Any = None,
-        shape: tuple[int, ...] | None = None,
-        dtype: object = "int32",
-        start: Any = 0,
-    ) -> None:
-        """The numbers of choices come first: `MultiCategorical([3, 5])`."""
-        self._begin(numbers(nvec, "MultiCategorical", "nvec").shape if shape is None else shape, dtype)
-        if not self.shape:
-            raise ValueError(f"MultiCategorical: expected at least one axis, got shape (); write Categorical({nvec!r})")
-        for name, value in (("nvec", nvec), ("start", start)):
-            array = broadcast(value, self.shape, "MultiCategorical", name)
-            if array.dtype.kind not in "iuO":
-                raise TypeError(f"MultiCategorical: expected {name} as whole numbers, got {value!r:.80}")
-            # Of no elements nothing is said, in one form.
-            object.__setattr__(self, name, as_table(array) if 0 not in self.shape else int(name == "nvec"))
-        check_range("MultiCategorical", self.dtype, self.table("nvec"), self.table("start"))
-        if mask is not None and np.ndim(self.nvec) > 1:
-            raise ValueError(
-                f"MultiCategorical: a mask needs one vector of numbers of choices, got nvec of shape {np.shape(nvec)}; "
-                f"use a part of an item for each row"
-            )
-        self._set_mask(mask)
-
-    @property
-    def domain(self) -> Domain:
-        """From the first to the last of each, those that the mask forbids included."""
-        start, nvec = (np.asarray(table, object) for table in (self.start, self.nvec))  # as no int64 may overflow
-        return Domain(self.start, as_table(start + nvec - 1), True)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Along the last axis, where that is the same in all rows."""
-        return tuple(int(n) for n in np.broadcast_to(np.asarray(self.nvec), self.shape[-1:]))
-
-    @property
-    def choice_axes(self) -> tuple[int, ...]:
-        """The shape without the last axis."""
-        return self.shape[:-1]
-
-    def to_one_hot(self, dtype: object = "bool") -> MultiOneHot:
-        """The spec of the same choices as vectors with a one; their numbers count from `start` on.
-
-        Raises:
-            ValueError: if the numbers of choices are not the same in all rows.
-
-        Example:
-            >>> MultiCategorical([3, 5]).to_one_hot()
-            MultiOneHot((3, 5))
-        """
-        if np.ndim(self.nvec) > 1:
-            raise ValueError(
-                f"MultiCategorical.to_one_hot: expected the same numbers of choices in all rows, got nvec "
-                f"{self.nvec!r}; use a part of an item for each row"
-            )
-        return MultiOneHot(self.counts, self.mask, (*self.shape[:-1], sum(self.counts)), dtype)
-
-    def changed(self, k: int, change: Change) -> Any:
-        """Each element takes its number of choices with it; one alone is `Categorical`."""
-        probe = change(np.broadcast_to(np.int8(0), self.shape))
-        nvec, start = (change(self.table(name)) for name in self.tables)
-        mask = None if self.mask is None or not nvec.size else self._changed_mask(change)
-        if not probe.shape:
-            return Categorical(int(nvec), mask, (), self.dtype, int(start))
-        return MultiCategorical(nvec, mask, probe.shape, self.dtype, start)
-
-    def _changed_mask(self, change: Change) -> np.ndarray[Any, Any]:
-        """Where each choice of the last axis is allowed, padded to a table, so that it goes where the choice goes."""
-        widest = max(self.counts)
-        pieces = np.split(self.mask_table(), np.cumsum(self.counts)[:-1], -1)
-        blank = np.zeros((*self.shape[:-1], 1, widest), bool)
-        padded = [np.concatenate([piece[..., None, :], blank[..., : widest - piece.shape[-1]]], -1) for piece in pieces]
-        table, counts = change(np.concatenate(padded, -2)), change(self.table("nvec"))
-        if not counts.ndim:
-            return table[: int(counts)]
-        row = counts.reshape(-1, counts.shape[-1])
-        if (row != row[0]).any():
-            raise ValueError(
-                f"MultiCategorical: with a mask, the last axis of {self.shape} has to stay as it is, as each element "
-                f"has its own choices; leave the mask out"
-            )
-        return np.concatenate([table[..., i, :n] for i, n in enumerate(row[0])], -1)
-
-    def defaults(self) -> dict[str, Any]:
-        """All choices, as many elements as numbers, from zero on."""
-        return {"mask": None, "shape": np.shape(self.nvec) or None, "dtype": "int32", "start": 0}
-
-
-@dataclasses.dataclass(frozen=True, init=False, repr=False)
-class MultiOneHot(_Vectors):
-    """Several choices, each as a vector with a one, one behind the other.
-
-    Attributes:
-        nvec: how many choices each has, a sequence of numbers >= 1; their sum is the last axis of the shape.
-        mask: bool that broadcasts to the shape, which choices are allowed; None if all are.
-
-    Raises:
-        ValueError: for a number < 1, a shape whose last axis is not their sum, or a mask that allows none of a choice.
-
-    Example:
-        >>> MultiOneHot([3, 5]).shape
-        (8,)
-    """
-
-    arguments: ClassVar[tuple[str, ...]] = ("nvec", "mask", "shape", "dtype")
-    several: ClassVar[bool] = True
-
-    nvec: tuple[int, ...] = ()
-
-    def __init__(
-        self, nvec: Any, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "bool"
-    ) -> None:
-        """The numbers of choices come first: `MultiOneHot([3, 5])`."""
-        if not np.ndim(nvec) == 1 or not len(nvec):
-            raise ValueError(f"MultiOneHot: expected nvec as a sequence of numbers of choices, got {nvec!r:.80}")
-        counts = tuple(whole_number(n, "MultiOneHot: nvec") for n in nvec)
-        object.__setattr__(self, "nvec", counts)
-        check_range("MultiOneHot", "int32", counts, [0])
-        self._begin((sum(counts),) if shape is None else shape, dtype)
-        check_last_axis(self, sum(counts))
-        self._refuse_complex()
-        self._set_mask(mask)
-
-    @property
-    def domain(self) -> Domain:
-        """Zero and one."""
-        return Domain(0, 1, True)
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The shape without the last axis, which is one value."""
-        return self.shape[:-1]
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """All of them lie in a row."""
-        return self.nvec
-
-    def to_categorical(self, dtype: object = "int32", start: Any = 0) -> MultiCategorical:
-        """The spec of the same choices as numbers.
-
-        Example:
-            >>> MultiOneHot([3, 5]).to_categorical()
-            MultiCategorical((3, 5))
-        """
-        return MultiCategorical(self.nvec, self.mask, (*self.axes, len(self.nvec)), dtype, start)
-
-    def defaults(self) -> dict[str, Any]:
-        """All choices, one vector of bools."""
-        return {"mask": None, "shape": (sum(self.nvec),), "dtype": "bool"}
 
 
 def check_range(who: str, dtype: str, counts: Any, starts: Any) -> None:
