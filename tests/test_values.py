@@ -718,6 +718,23 @@ def test_masks_of_the_moment_that_do_not_fit(library: Backend) -> None:
         rb.rand(frb.OneHot(3), rb.key(0), 2, mask=mask.astype(np.float32))
 
 
+# --- kept between calls ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_of_specs_is_of_these(library: Backend) -> None:
+    one, two, flag = frb.Unbounded((1,)), frb.Unbounded((2,)), frb.Binary()
+    zeros = library.rb.zeros
+    spec: Any = {"a": one, "b": [flag]}
+    assert zeros(spec)["a"].shape == (1,)
+    spec["a"] = two
+    assert zeros(spec)["a"].shape == (2,)
+    assert isinstance(zeros({"a": two, "b": (flag,)})["b"], tuple)
+    assert set(zeros({"c": two, "b": [flag]})) == {"b", "c"}
+    for k in range(600):  # each comes to lie where one before was, unless that is kept
+        assert zeros(frb.Composite(x=frb.Unbounded((k % 3,))))["x"].shape == (k % 3,)
+    assert len(values._KEPT) <= values._MOST_KEPT
+
+
 # --- compiled -------------------------------------------------------------------------------------------------------
 
 SMALL = {
