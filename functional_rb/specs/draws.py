@@ -138,6 +138,11 @@ def real(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], high: np.ndarray
     work = "float64" if dtype == "float64" else "float32"
     u = [_fraction(ops, draws[..., i], work) for i in range(real_words(low, high, dtype))]
     below, above = np.isfinite(low), np.isfinite(high)
+    only = (low == np.inf) | (high == -np.inf)  # an infinite number is all that is left
+    if only.any():
+        rest = real(ops, draws, np.where(only, -np.inf, low), np.where(only, np.inf, high), dtype)
+        one = ops.table(np.where(low == np.inf, low, high), dtype, rest)
+        return ops.where(ops.table(only, "bool", rest), rest * 0 + one, rest)
     low, high = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (low, high))
     if (below & above).all():
         fine = u[0] if dtype != "float64" else u[0] + ops.cast(draws[..., 1] >> 10, work) * 2.0**-52

@@ -150,6 +150,8 @@ class Sequence(Varying):
 
     def __post_init__(self) -> None:
         """Freeze the element and check the numbers."""
+        if not isinstance(self.stack, bool):
+            raise TypeError(f"Sequence: expected stack as a truth value, got {self.stack!r}; write stack=True, say")
         self._check(max_length=self.max_length)
 
     @property
@@ -369,12 +371,15 @@ class Graph(Varying):
         return made
 
     def to_host(self, x: Any) -> Any:
-        """`gymnasium.spaces.GraphInstance`s where Gymnasium is installed, else NamedTuples with the same fields."""
+        """`gymnasium.spaces.GraphInstance`s where Gymnasium is installed, else NamedTuples with the same fields.
+
+        What was never written has no node: that is no graph, but the others of a buffer's items are to be read.
+        """
         lead = x["n_nodes"].shape
         count = x["n_nodes"].size
         make = graph_instance()
         nodes = rows.regrouped(self.node, x["nodes"], len(lead) + 1, (count, self.max_nodes))
-        n_nodes = _lengths(x["n_nodes"].reshape(-1), 1, self.max_nodes, "nodes", "max_nodes")[0].tolist()
+        n_nodes = _lengths(x["n_nodes"].reshape(-1), 0, self.max_nodes, "nodes", "max_nodes")[0].tolist()
         made = [
             make(rows.to_host(self.node, _first(self.node, nodes, i, n)), None, None) for i, n in enumerate(n_nodes)
         ]
