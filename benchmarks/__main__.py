@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import atari, group_report, n_step, report
+from benchmarks import atari, group_report, n_step, report, specs
 from benchmarks.compare import Effort, accelerated_backends, compare
 from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
@@ -19,9 +19,9 @@ from benchmarks.scaling import CAPACITIES, as_json, scaling
 from benchmarks.slices import GROUPS, capacities_around, slices
 from benchmarks.workload import NStepWorkload, SliceWorkload, Workload
 
-PARTS = ("compare", "memory", "scaling", "slices", "n_step", "atari", "gpu")
+PARTS = ("compare", "memory", "scaling", "slices", "n_step", "atari", "specs", "gpu")
 # Written to files of their own, so that measuring them anew leaves the other figures as they are.
-APART = ("n_step", "atari")
+APART = ("n_step", "atari", "specs")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "compare" in parts:
         section = compare(work, effort, say=_say)
         found["compare"] = section.as_json()
-        report.draw_ratios(section, work, options.out / "ratios.png")
+        report.draw_ratios(section, report.sizes_of(work), options.out / "ratios.png")
         print(f"\n{report.table(section)}")
     if "memory" in parts:
         footprints = memory(work)
@@ -91,12 +91,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = [section.as_json() for section in sections]
         path = options.out / "atari.json"
         _write(path, {**here, "effort": {**asdict(turns), **asked}, "sections": told, "other_work": others.share()})
+    if "specs" in parts:
+        turns = Effort(max(5, effort.rounds // 4), effort.burst)
+        checked = specs.specs(specs.WORK, turns, say=_say)
+        report.draw_ratios(checked, f"{specs.WORK.sample_size} values at a time", options.out / "specs.png")
+        text = specs.text(checked, specs.WORK)
+        (options.out / "specs.md").write_text(f"# Values of specs\n\n{text}\n")
+        print(f"\n{text}")
+        path = options.out / "specs.json"
+        _write(path, {**here, "effort": {**asdict(turns), **asked}, **checked.as_json(), "other_work": others.share()})
     if "gpu" in parts:
         backends = accelerated_backends()
         if backends:
             section = compare(work, effort, device="cuda", backends=backends, say=_say)
             found["gpu"] = section.as_json()
-            report.draw_ratios(section, work, options.out / "ratios_gpu.png")
+            report.draw_ratios(section, report.sizes_of(work), options.out / "ratios_gpu.png")
             print(f"\n{report.table(section)}")
         else:
             found["gpu"] = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, get_args
 
 from benchmarks import floor, ours
@@ -130,25 +131,40 @@ def compare(
     say: Callable[[str], None] = print,
 ) -> Section:
     """Measure every group of contenders and compare them; who cannot run is named with the reason."""
+    groups = {
+        (backend, sampler): partial(entries, work, backend, sampler, device)
+        for backend in backends
+        for sampler in get_args(Sampler)
+    }
+    return measure(groups, comparisons(), effort, device=device, say=say)
+
+
+def measure(
+    groups: Mapping[tuple[Backend, AnySampler], Callable[[], list[Entry]]],
+    wanted: Sequence[Comparison],
+    effort: Effort,
+    *,
+    device: str = "cpu",
+    say: Callable[[str], None] = print,
+) -> Section:
+    """Measure one group after the other, each with its entries, and make the comparisons that are for it."""
     figures: list[Figure] = []
     results: list[Result] = []
     unavailable: list[Unavailable] = []
-    wanted = comparisons()
-    for backend in backends:
-        for sampler in get_args(Sampler):
-            say(f"measuring {backend} {sampler} on {device} ...")
-            with placed(backend, device):
-                ready, failed = assemble(entries(work, backend, sampler, device))
-                timings = interleave(ready, rounds=effort.rounds, burst=effort.burst)
-            figures += _figures(ready, timings, sampler)
-            unavailable += failed
-            for comparison in wanted:
-                if (comparison.backend, comparison.sampler) == (backend, sampler):
-                    ratio = ratio_of(comparison, timings)
-                    results.append(Result(comparison, ratio, comparison.verdict(ratio)))
-            # A filled buffer holds a sixth of a gigabyte: let this group's go before the next is built.
-            del ready
-            gc.collect()
+    for (backend, sampler), entries in groups.items():
+        say(f"measuring {backend} {sampler} on {device} ...")
+        with placed(backend, device):
+            ready, failed = assemble(entries())
+            timings = interleave(ready, rounds=effort.rounds, burst=effort.burst)
+        figures += _figures(ready, timings, sampler)
+        unavailable += failed
+        for comparison in wanted:
+            if (comparison.backend, comparison.sampler) == (backend, sampler):
+                ratio = ratio_of(comparison, timings)
+                results.append(Result(comparison, ratio, comparison.verdict(ratio)))
+        # A filled buffer holds a sixth of a gigabyte: let this group's go before the next is built.
+        del ready
+        gc.collect()
     return Section(device, figures, results, unavailable)
 
 
@@ -180,7 +196,7 @@ def accelerated_backends() -> tuple[Backend, ...]:
     return tuple(found)
 
 
-def _figures(contenders: list[Contender], timings: Timings, sampler: Sampler) -> list[Figure]:
+def _figures(contenders: list[Contender], timings: Timings, sampler: AnySampler) -> list[Figure]:
     # Under the group's sampler: the floor, which has none, is measured in every group anew.
     return [
         Figure(c.name, c.backend, sampler, operation, spread(timings[c.name, operation]))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import abc
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Backend = Literal["jax", "torch"]
 Sampler = Literal["uniform", "prioritized"]
@@ -17,10 +17,12 @@ Sequencing = Literal[
 ]
 # The groups of the sections `n_step` and `atari`: what a sample is made of.
 Reading = Literal["n-step", "frames", "observations"]
-AnySampler = Sampler | Sequencing | Reading
-Operation = Literal["add", "sample", "update", "step"]
+# The groups of the section `specs`: values of a spec, and items checked to lie in theirs.
+Checking = Literal["specs", "validate"]
+AnySampler = Sampler | Sequencing | Reading | Checking
+Operation = Literal["add", "sample", "update", "step", "rand", "contains", "project"]
 
-OPERATIONS: tuple[Operation, ...] = ("add", "sample", "update", "step")
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 
 class Contender(abc.ABC):
@@ -40,7 +42,7 @@ class Contender(abc.ABC):
         self.name = name
         self.backend = backend
         self.sampler = sampler
-        self.operations = OPERATIONS if sampler == "prioritized" else ("add", "sample", "step")
+        self.operations = ("add", "sample", "update", "step") if sampler == "prioritized" else ("add", "sample", "step")
         self.drawn: deque[Any] = deque(maxlen=32)
 
     @abc.abstractmethod
@@ -68,6 +70,27 @@ class Contender(abc.ABC):
         indices = self.drawn[0]
         self.drawn.rotate(-1)
         return indices
+
+
+class Calls(Contender):
+    """Operations that are given as functions, and nothing else."""
+
+    def __init__(
+        self, name: str, backend: Backend, sampler: AnySampler, calls: Mapping[Operation, Callable[[], object]]
+    ) -> None:
+        super().__init__(name, backend, sampler)
+        self.operations = tuple(calls)
+        for operation, call in calls.items():
+            setattr(self, operation, call)
+
+    def add(self) -> None:
+        """Among its operations only where it is given."""
+
+    def sample(self) -> None:
+        """Likewise."""
+
+    def update(self) -> None:
+        """Likewise."""
 
 
 class TurnContender(Contender):

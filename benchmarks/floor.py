@@ -7,33 +7,16 @@ from itertools import cycle
 
 import numpy as np
 
-from benchmarks.contender import Backend, Contender
+from benchmarks.contender import Backend, Calls
 from benchmarks.workload import ROW_WORDS, ObservationWorkload, Workload
 
 NAME = "bare gather"
 DISTINCT = "bare gather, each frame once"
 NUMPY = "bare gather, NumPy"
+RANDOM = "bare uniform"
 
 
-class Gather(Contender):
-    """Gathers random rows of an int32 [capacity, ROW_WORDS] table."""
-
-    def __init__(self, backend: Backend, gather: Callable[[], None], name: str = NAME) -> None:
-        super().__init__(name, backend, "uniform")
-        self.operations = ("sample",)
-        self._gather = gather
-
-    def add(self) -> None:
-        """Not among its operations: the rows stay as they are."""
-
-    def update(self) -> None:
-        """Nor is this."""
-
-    def sample(self) -> None:
-        self._gather()
-
-
-def jax_floor(work: Workload, length: int = 1) -> Gather:
+def jax_floor(work: Workload, length: int = 1) -> Calls:
     """A jitted take on JAX's default device, of runs of `length` rows."""
     import jax
     import jax.numpy as jnp
@@ -45,10 +28,10 @@ def jax_floor(work: Workload, length: int = 1) -> Gather:
     def gather() -> None:
         jax.block_until_ready(take(table, next(rows)))
 
-    return Gather("jax", gather)
+    return _of("jax", gather)
 
 
-def torch_floor(work: Workload, device: str = "cpu", length: int = 1) -> Gather:
+def torch_floor(work: Workload, device: str = "cpu", length: int = 1) -> Calls:
     """An index_select on `device`, of runs of `length` rows."""
     import torch
 
@@ -62,12 +45,12 @@ def torch_floor(work: Workload, device: str = "cpu", length: int = 1) -> Gather:
         table.index_select(0, next(rows))
         synchronize()
 
-    return Gather("torch", gather)
+    return _of("torch", gather)
 
 
 def observation_floor(
     work: ObservationWorkload, backend: Backend, table: np.ndarray, *, distinct: bool = False
-) -> Gather:
+) -> Calls:
     """A take of the frames of a batch from `table`, jitted on JAX."""
     name = DISTINCT if distinct else NAME
     if backend == "jax":
@@ -81,7 +64,7 @@ def observation_floor(
         def take_frames() -> None:
             jax.block_until_ready(take(stored, next(drawn)))
 
-        return Gather("jax", take_frames, name)
+        return _of("jax", take_frames, name)
 
     import torch
 
@@ -91,17 +74,21 @@ def observation_floor(
     def gather() -> None:
         frames.index_select(0, next(indices))
 
-    return Gather("torch", gather, name)
+    return _of("torch", gather, name)
 
 
-def numpy_floor(work: ObservationWorkload, table: np.ndarray) -> Gather:
+def numpy_floor(work: ObservationWorkload, table: np.ndarray) -> Calls:
     """The same take in NumPy, for peers that know nothing else."""
     indices = cycle(work.rows())
 
     def gather() -> None:
         table.take(next(indices), axis=0)
 
-    return Gather("torch", gather, NUMPY)
+    return _of("torch", gather, NUMPY)
+
+
+def _of(backend: Backend, gather: Callable[[], None], name: str = NAME) -> Calls:
+    return Calls(name, backend, "uniform", {"sample": gather})
 
 
 def _table(work: Workload) -> np.ndarray:

@@ -137,6 +137,20 @@ def observation_comparisons(backend: Backend, sampler: AnySampler) -> list[Compa
     return table
 
 
+def spec_comparisons() -> list[Comparison]:
+    """Every comparison of the section `specs`, in its order; a check of our own is to cost no more than a peer's."""
+    values: tuple[Operation, ...] = ("rand", "contains", "project")
+    table = [Comparison("torch", "specs", operation, "torchrl", at_least=1.0) for operation in values]
+    table += [Comparison("torch", "specs", operation, "gymnasium") for operation in values[:2]]
+    for backend in get_args(Backend):
+        table.append(Comparison(backend, "specs", "rand", ours.NAME, floor.RANDOM))
+    table += [Comparison("jax", "specs", operation, ours.NAME, ours.EAGER) for operation in values]
+    for backend in get_args(Backend):
+        table.append(Comparison(backend, "validate", "add", ours.VALIDATED, ours.NAME))
+    table.append(Comparison("jax", "validate", "add", ours.EAGER_VALIDATED, ours.EAGER))
+    return table
+
+
 def held_at_most(sampler: AnySampler, contender: str) -> float | None:
     """Bound of the bytes held over those of the items; none is a figure for information."""
     bounds: dict[AnySampler, float] = {"frames": 1 / 7, "observations": 1 / 2}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import floor, goals, ours
+from benchmarks.compare import Section
 from benchmarks.contender import Operation
 from benchmarks.groups import Curve, Group, GroupResult, GroupSection
 from benchmarks.report import microseconds, pyplot
@@ -30,7 +31,7 @@ def slices_text(section: GroupSection) -> str:
             for capacity, steps in curve.steps.items()
             if steps != asked and curve.group.sampler != "queue"
         ]
-    lines += _who_did_not_run(section)
+    lines += who_did_not_run(section)
     return "\n".join(lines)
 
 
@@ -50,7 +51,7 @@ def n_step_text(section: GroupSection) -> str:
         "- cpprb: a ReplayBuffer with `Nstep`, which makes the returns in `add`; it takes one environment",
         f"- {floor.NAME}: {work.sample_size} runs of {work.n} rows of 32-bit words, {ROW_WORDS * 4} bytes each",
     ]
-    return "\n".join([about, "", *who, "", *_times(section), "", *_who_did_not_run(section)])
+    return "\n".join([about, "", *who, "", *_times(section), "", *who_did_not_run(section)])
 
 
 def observations_text(sections: Sequence[GroupSection]) -> str:
@@ -60,8 +61,8 @@ def observations_text(sections: Sequence[GroupSection]) -> str:
         work = section.work
         assert isinstance(work, ObservationWorkload)
         lines += _about_observations(work)
-        lines += ["", "Bytes held:", "", *_markdown(_holdings(section)), "", *_times(section), ""]
-        lines += _who_did_not_run(section)
+        lines += ["", "Bytes held:", "", *markdown(_holdings(section)), "", *_times(section), ""]
+        lines += who_did_not_run(section)
     return "\n".join(lines)
 
 
@@ -107,12 +108,13 @@ def _holdings(section: GroupSection) -> list[Sequence[str]]:
 
 def _times(section: GroupSection) -> list[str]:
     lines = ["Time of `compared` over time of `against`, median and quartiles of the rounds' ratios:", ""]
-    lines += _markdown(_group_ratios(section))
+    lines += markdown(_group_ratios(section))
     lines += ["", "Medians in microseconds:", ""]
-    return lines + _markdown(_group_medians(section))
+    return lines + markdown(_group_medians(section))
 
 
-def _who_did_not_run(section: GroupSection) -> list[str]:
+def who_did_not_run(section: GroupSection | Section) -> list[str]:
+    """A line for each, with the reason."""
     return [
         f"- {missing.name} ({missing.backend}, {missing.sampler}) did not run: {missing.reason}"
         for missing in section.unavailable
@@ -215,6 +217,7 @@ def draw_observations(sections: Sequence[GroupSection], path: Path) -> None:
     plt.close(figure)
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table, the first row its head."""
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
     return [lines[0], f"|{'---|' * len(rows[0])}", *lines[1:]]

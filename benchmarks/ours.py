@@ -14,6 +14,9 @@ IN_PLACE = "ours in place"
 AT_ADD = "ours at add"
 ONE_STEP = "ours 1-step"
 PLAIN = "ours plain"
+VALIDATED = "ours validated"
+EAGER = "ours eager"
+EAGER_VALIDATED = "ours eager, validated"
 
 
 def buffer_spec(work: Workload, sampler: Sampler) -> frb.BufferSpec:

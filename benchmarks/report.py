@@ -15,7 +15,18 @@ from benchmarks.workload import Workload
 
 def table(section: Section) -> str:
     """The comparisons of one device, with the medians beside them, then who did not run and why."""
-    rows = [("backend", "sampler", "operation", "compared", "us", "against", "us", "ratio", "q1 - q3", "goal", "")]
+    lines = [f"On {section.device}; ratio: `compared` over `against`, median of the rounds' ratios", ""]
+    lines += _aligned(ratio_rows(section))
+    for missing in section.unavailable:
+        lines.append(f"{missing.name} ({missing.backend}, {missing.sampler}) did not run: {missing.reason}")
+    return "\n".join(lines)
+
+
+def ratio_rows(section: Section) -> list[Sequence[str]]:
+    """A head, and a row for each comparison."""
+    rows: list[Sequence[str]] = [
+        ("backend", "sampler", "operation", "compared", "us", "against", "us", "ratio", "q1 - q3", "goal", "")
+    ]
     for result in section.results:
         wanted = result.comparison
         key = (wanted.backend, wanted.sampler, wanted.operation)
@@ -32,11 +43,7 @@ def table(section: Section) -> str:
                 result.verdict,
             )
         )
-    lines = [f"On {section.device}; ratio: `compared` over `against`, median of the rounds' ratios", ""]
-    lines += _aligned(rows)
-    for missing in section.unavailable:
-        lines.append(f"{missing.name} ({missing.backend}, {missing.sampler}) did not run: {missing.reason}")
-    return "\n".join(lines)
+    return rows
 
 
 def memory_table(footprints: Sequence[Footprint]) -> str:
@@ -60,7 +67,7 @@ def scaling_table(points: Sequence[Point]) -> str:
     return "\n".join(_aligned(rows))
 
 
-def draw_ratios(section: Section, work: Workload, path: Path) -> None:
+def draw_ratios(section: Section, sizes: str, path: Path) -> None:
     """A bar for each comparison with a peer, its quartiles, and a mark where the goal lies."""
     plt = pyplot()
     shown = [result for result in section.results if result.ratio is not None]
@@ -86,10 +93,14 @@ def draw_ratios(section: Section, work: Workload, path: Path) -> None:
     axes.axvline(1.0, color="black", linewidth=0.5)
     axes.margins(y=0.01)
     axes.set_xlabel("ratio of times (black mark: goal)")
-    sizes = f"add {work.add_size}, sample and update {work.sample_size}"
-    axes.set_title(f"{work.capacity:,} items, {sizes}, on {section.device}")
+    axes.set_title(f"{sizes}, on {section.device}")
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def sizes_of(work: Workload) -> str:
+    """The sizes of a workload, as the title of a chart."""
+    return f"{work.capacity:,} items, add {work.add_size}, sample and update {work.sample_size}"
 
 
 def draw_scaling(points: Sequence[Point], path: Path) -> None:

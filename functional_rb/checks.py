@@ -440,7 +440,7 @@ def check_valid(outline: Outline, leaves: Sequence[Any], outside: Sequence[Any],
     if not rows.any():
         return
     row = int(rows.argmax())
-    for member, bad in zip(outline.in_arrays(), outside, strict=True):
+    for member, bad in zip(outline.in_arrays, outside, strict=True):
         if bool(bad[row]):
             value = member.gather([leaf[row] for leaf in leaves])
             raise ValueError(

@@ -37,6 +37,10 @@ class SpecBackend(Protocol):
         """As in `api.Backend`."""
         ...
 
+    def outline(self, spec: Any, who: str) -> Outline:
+        """`Outline.of`, which need not be made anew for the same specs."""
+        ...
+
     def draw(self, outline: Outline, key: Any, n: int, device: Any, mask: Array | None) -> Mapping[int, Array]:
         """Values [n, *shape] by position; of a single choice among those that a mask [n, *axes, choices] allows."""
         ...
@@ -105,7 +109,7 @@ def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any
     outline, lead = _outline(backend, spec, "rand"), _lead(batch)
     masks = None if mask is None else _masks(backend, outline, mask, lead)
     drawn = backend.draw(outline, key, math.prod(lead), device, masks)
-    return _built(backend, outline, {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in drawn.items()}, lead)
+    return _built(backend, outline, _apart(drawn, lead), lead)
 
 
 def _masks(backend: SpecBackend, outline: Outline, mask: Any, lead: tuple[int, ...]) -> Array:
@@ -204,7 +208,7 @@ def project(backend: SpecBackend, spec: Any, x: Any) -> Any:
     outline = _outline(backend, spec, "project")
     leaves = nest.flatten_as(outline.structure, x)
     arrays, lead = _arrays(backend, outline, leaves)
-    made = {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in backend.nearest(outline, arrays).items()}
+    made = _apart(backend.nearest(outline, arrays), lead)
     kept = {k: leaf for k, leaf in enumerate(leaves) if k not in made}
     return _built(backend, outline, made | kept, lead)
 
@@ -319,7 +323,7 @@ def _from_host(backend: SpecBackend, leaf: np.ndarray[Any, Any], spec: ArraySpec
 
 
 def _outline(backend: SpecBackend, spec: Any, who: str) -> Outline:
-    outline = Outline.of(spec, who)
+    outline = backend.outline(spec, who)
     for name, leaf in zip(outline.names, outline.leaves, strict=True):
         why = backend.unsupported(leaf.dtype) if isinstance(leaf, ArraySpec) else None
         if why is not None:
@@ -351,13 +355,13 @@ def _ends_with(shape: tuple[int, ...], end: tuple[int, ...]) -> bool:
 
 
 def _arrays(backend: SpecBackend, outline: Outline, leaves: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    """Leaves [N, *shape] of the backend, objects as they are, and the batch axes that N stands for."""
+    """Leaves [N, *shape] of the backend, None for objects, and the batch axes that N stands for."""
     lead: tuple[int, ...] | None = None
-    made = list(leaves)
+    made: list[Any] = [None] * len(leaves)
     for k in outline.arrays:
         spec, name = outline.leaves[k], outline.names[k]
         made[k] = backend.convert(leaves[k], spec, name)
-        shape = tuple(int(n) for n in made[k].shape)
+        shape = tuple(map(int, made[k].shape))
         if not _ends_with(shape, spec.shape):
             raise ValueError(f"leaf {name!r}: expected shape {('...', *spec.shape)}, got {shape}; reshape it")
         own = shape[: len(shape) - len(spec.shape)]
@@ -368,9 +372,17 @@ def _arrays(backend: SpecBackend, outline: Outline, leaves: Sequence[Any]) -> tu
         lead = own
     lead = lead or ()
     count = math.prod(lead)
-    for k in outline.arrays:
-        made[k] = made[k].reshape(count, *outline.leaves[k].shape)
+    if len(lead) != 1:
+        for k in outline.arrays:
+            made[k] = made[k].reshape(count, *outline.leaves[k].shape)
     return made, lead
+
+
+def _apart(leaves: Mapping[int, Array], lead: tuple[int, ...]) -> dict[int, Array]:
+    """Leaves [N, ...] as [*lead, ...]."""
+    if len(lead) == 1:
+        return dict(leaves)
+    return {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in leaves.items()}
 
 
 def _built(backend: SpecBackend, outline: Outline, leaves: Mapping[int, Any], lead: tuple[int, ...]) -> Any:

@@ -6,13 +6,13 @@ What a single kind of spec does is in its class; here they are taken together.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb import nest
 from functional_rb.nest import Structure
 from functional_rb.ops import Array
-from functional_rb.specs import ArraySpec, NonTensor, Varying
+from functional_rb.specs import ArraySpec, NonTensor, Spec, Varying
 from functional_rb.specs.composite import checked
 from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.walk import is_unit
@@ -46,6 +46,8 @@ class Member:
 
     def gather(self, leaves: Sequence[Array]) -> Any:
         """Its value, from the leaves of the nest."""
+        if self.structure == nest.LEAF:
+            return leaves[self.first]
         own = leaves[self.first : self.first + self.count]
         return nest.unflatten(self.structure, own, _as_dict)
 
@@ -64,6 +66,8 @@ class Outline:
         names: their paths, as errors show them.
         members: the units.
         shape_of_units: the outline down to the units, as environments have them.
+        arrays: the positions of the leaves that are arrays.
+        in_arrays: the units that are of arrays alone.
     """
 
     structure: Structure
@@ -71,6 +75,15 @@ class Outline:
     names: tuple[str, ...]
     members: tuple[Member, ...]
     shape_of_units: Structure
+    arrays: tuple[int, ...] = dataclasses.field(init=False, compare=False, repr=False)
+    in_arrays: tuple[Member, ...] = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Note what is of arrays."""
+        arrays = tuple(k for k, leaf in enumerate(self.leaves) if isinstance(leaf, ArraySpec))
+        object.__setattr__(self, "arrays", arrays)
+        in_arrays = tuple(member for member in self.members if not isinstance(member.spec, NonTensor))
+        object.__setattr__(self, "in_arrays", in_arrays)
 
     @classmethod
     def of(cls, spec: Any, who: str) -> Outline:
@@ -92,18 +105,35 @@ class Outline:
         return cls(structure, tuple(leaves), names, tuple(members), outer)
 
     @property
-    def arrays(self) -> tuple[int, ...]:
-        """The positions of the leaves that are arrays."""
-        return tuple(k for k, leaf in enumerate(self.leaves) if isinstance(leaf, ArraySpec))
-
-    @property
     def words(self) -> int:
         """Random words of 31 bits that one value takes."""
-        return sum(member.spec.words for member in self.in_arrays())
+        return sum(member.spec.words for member in self.in_arrays)
 
-    def in_arrays(self) -> Iterator[Member]:
-        """The units that are of arrays alone."""
-        return (member for member in self.members if not isinstance(member.spec, NonTensor))
+
+_KEPT: dict[Any, tuple[list[Any], Outline]] = {}
+_MOST_KEPT = 256
+
+
+def kept_outline(spec: Any, who: str) -> Outline:
+    """`Outline.of`, kept for the next call with the same specs: as these never change, their places tell them."""
+    specs: list[Any] = []
+    key = _places(spec, specs)
+    found = _KEPT.get(key)
+    if found is None:
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        # With the specs, lest others come to lie where they were.
+        found = _KEPT[key] = (specs, Outline.of(spec, who))
+    return found[1]
+
+
+def _places(specs: Any, found: list[Any]) -> Any:
+    """The containers of a nest of specs, and the place of each spec, which is appended to those that were found."""
+    parts = None if isinstance(specs, Spec) else nest.parts_of(specs)
+    if parts is None:
+        found.append(specs)
+        return id(specs)
+    return parts[0], *(_places(part, found) for part in parts[1])
 
 
 def words(outline: Outline, masked: bool) -> int:
@@ -120,7 +150,7 @@ def draw(ops: SpecOps, outline: Outline, words: Array, mask: Array | None = None
         return {0: outline.members[0].spec.draw_among(ops, words, mask)}
     drawn: dict[int, Array] = {}
     start = 0
-    for member in outline.in_arrays():
+    for member in outline.in_arrays:
         end = start + member.spec.words
         _put(drawn, member, member.spec.draw(ops, words[:, start:end]))
         start = end
@@ -129,7 +159,7 @@ def draw(ops: SpecOps, outline: Outline, words: Array, mask: Array | None = None
 
 def inside(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> list[Array]:
     """Whether values lie in the domain of each unit that is of arrays, bool [N] each."""
-    return [member.spec.inside(ops, member.gather(leaves)) for member in outline.in_arrays()]
+    return [member.spec.inside(ops, member.gather(leaves)) for member in outline.in_arrays]
 
 
 def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int, Array]:
@@ -139,7 +169,7 @@ def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int
 
 def _mapped(outline: Outline, leaves: Sequence[Array], function: Callable[[Any, Any], Any]) -> dict[int, Array]:
     made: dict[int, Array] = {}
-    for member in outline.in_arrays():
+    for member in outline.in_arrays:
         _put(made, member, function(member.spec, member.gather(leaves)))
     return made
 

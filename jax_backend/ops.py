@@ -179,6 +179,11 @@ def clamp(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     return jnp.where(x <= high, x, high)
 
 
+def without_nan(x: jax.Array) -> jax.Array:
+    """Zeros for NaN."""
+    return jnp.where(x == x, x, 0)
+
+
 def scale(high: jax.Array, low: jax.Array, n: jax.Array) -> jax.Array:
     """A whole number below n, in the limbs of `mul_wide`."""
     top, rest = mul_wide(high, n)

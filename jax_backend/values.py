@@ -20,6 +20,8 @@ from jax_backend.execute import convert as convert
 from jax_backend.execute import inside as inside
 from jax_backend.execute import unsupported as unsupported
 
+outline = values.kept_outline
+
 
 @functools.partial(jax.jit, static_argnames=("outline", "n", "kernels"), inline=True)
 def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None, kernels: bool) -> dict[int, jax.Array]:

@@ -56,6 +56,8 @@ def bounded(draw: Any, dtypes: tuple[str, ...] = (*INTEGERS, *FLOATS, "bfloat16"
     low, high = np.minimum(low, high), np.maximum(low, high)
     if dtype in INTEGERS:  # an array of Python's numbers is none of numbers
         low, high = np.asarray(low, dtype), np.asarray(high, dtype)
+    else:  # between two infinities of one sign there is no number
+        low, high = np.where(low == np.inf, 0.0, low), np.where(high == -np.inf, 0.0, high)
     return frb.Bounded(low, high, shape, dtype)
 
 

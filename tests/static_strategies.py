@@ -127,7 +127,11 @@ def table_of(draw: Any, values: Any, shape: tuple[int, ...], kind: Any = object)
 def bounded(draw: Any, axes: tuple[int, ...]) -> Any:
     dtype = pick(draw, *INTEGERS, *FLOATS)
     tables = [np.broadcast_to(table_of(draw, NUMBERS[dtype], axes), axes) for _ in range(2)]
-    low, high = (np.asarray(f(*tables)).tolist() for f in (np.minimum, np.maximum))
+    least, largest = (np.asarray(f(*tables)) for f in (np.minimum, np.maximum))
+    # Between two infinities of one sign there is no number.
+    low, high = np.where(least == math.inf, 0.0, least).tolist(), np.where(largest == -math.inf, 0.0, largest).tolist()
+    if dtype in INTEGERS:
+        low, high = least.tolist(), largest.tolist()
     return frb.Bounded(low, high, axes, dtype) if math.prod(axes) else frb.Bounded(0, 1, axes, dtype)
 
 

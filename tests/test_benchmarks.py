@@ -13,12 +13,13 @@ from typing import Any, cast, get_args
 import numpy as np
 import pytest
 
-from benchmarks import atari, floor, goals, group_report, n_step, ours, report
+from benchmarks import atari, floor, goals, group_report, n_step, ours, report, specs
 from benchmarks import compare as comparing
 from benchmarks.__main__ import main
 from benchmarks.compare import Effort, compare
 from benchmarks.contender import (
     Backend,
+    Checking,
     Contender,
     Entry,
     Reading,
@@ -739,3 +740,40 @@ def test_main_writes_atari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ran = {(curve["contender"], curve["operation"]) for curve in section["curves"]}
     assert {(ours.NAME, "add"), (ours.NAME, "sample"), (ours.PLAIN, "sample"), (floor.NAME, "sample")} <= ran
     assert {ours.NAME, ours.PLAIN} <= {holding["contender"] for holding in section["holdings"]}
+
+
+def test_the_values_to_project_lie_half_outside() -> None:
+    import torch_backend as rb
+
+    spec = specs.item_spec(specs.WORK)
+    inside, outside = specs.given(specs.WORK, 256)
+    assert rb.contains(spec, inside).all()
+    assert rb.contains(spec, outside).float().mean() < 0.1
+    assert (np.abs(outside["action"]) > 1).mean() == pytest.approx(0.5, abs=0.05)
+    held = sum(leaf.nbytes for leaf in inside.values())
+    assert 0 <= 4 * specs.WORDS * 256 - held < 4 * 256
+
+
+@pytest.mark.parametrize("group", get_args(Checking))
+def test_ours_and_the_floor_of_specs_are_entered_on_jax(group: Checking) -> None:
+    names = [entry.name for entry in specs.roster(TINY, "jax", group)]
+    assert names == (
+        [ours.NAME, floor.RANDOM, ours.EAGER]
+        if group == "specs"
+        else [ours.NAME, ours.VALIDATED, ours.EAGER, ours.EAGER_VALIDATED]
+    )
+
+
+def test_main_writes_specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_torch = partial(specs.specs, groups=tuple(("torch", group) for group in get_args(Checking)))
+    monkeypatch.setattr("benchmarks.specs.specs", on_torch)
+    monkeypatch.setattr("benchmarks.specs.WORK", TINY)
+    found = main_of("specs", tmp_path)
+    measured = {(figure["contender"], figure["operation"]) for figure in found["figures"]}
+    values = {(ours.NAME, operation) for operation in ("rand", "contains", "project")}
+    assert values | {(floor.RANDOM, "rand"), (ours.NAME, "add"), (ours.VALIDATED, "add")} <= measured
+    judged = {(row["top"], row["operation"]) for row in found["ratios"] if row["goal"]}
+    assert judged == {("torchrl", operation) for operation in ("rand", "contains", "project")}
+    told = {missing["name"] for missing in found["unavailable"]}
+    for peer in ("torchrl", "gymnasium"):
+        assert (peer in told) != ((peer, "contains") in measured)

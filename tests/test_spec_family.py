@@ -565,6 +565,8 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: frb.Bounded(math.nan, 1), ValueError, "low <= high everywhere, got low=nan.* write -inf or inf"),
     (lambda: frb.Bounded(0, [1, math.nan], (2,), "bfloat16"), ValueError, "expected low <= high everywhere"),
     (lambda: frb.Bounded(1, 0), ValueError, "expected low <= high everywhere, got low=1, high=0"),
+    (lambda: frb.Bounded(math.inf, math.inf), ValueError, "low < inf and high > -inf.*leaves no number"),
+    (lambda: frb.Bounded(-math.inf, [0, -math.inf], (2,)), ValueError, "expected low < inf and high > -inf"),
     (lambda: frb.Bounded([0, 2], 1, (2,)), ValueError, r"low <= high everywhere, got low=\[0, 2\]"),
     (lambda: frb.Bounded([0, 0, 0], 1, (2,)), ValueError, r"low of shape \(3,\) does not broadcast to \(2,\)"),
     (lambda: frb.Bounded(0, bfloat16([1, 2, 3]), (2,)), ValueError, r"high of shape \(3,\) does not"),

@@ -573,7 +573,7 @@ def test_inputs_that_are_the_state_itself(in_place: bool) -> None:
         first = {k: change(v[:6]) for k, v in rb.items(state).items()}
         priorities = change(state.tree.reshape(-1)[:6])
         state = update(state, torch.arange(46, 52, dtype=torch.int32), priorities, first)
-        state = add(state, {**batch(0, 5), "id": change(state.counters)})
+        state = add(state, {**batch(0, 6), "id": change(state.counters)})
         return update(state, change(state.counters), None, {"id": change(state.counters)})
 
     assert_reads_as(run(lambda x: x), run(torch.clone))

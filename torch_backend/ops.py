@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -180,7 +181,14 @@ def cos(x: torch.Tensor) -> torch.Tensor:
 
 def clamp(x: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
     """Bring between bounds, of which one may be a number and the other a tensor."""
+    if isinstance(low, torch.Tensor) == isinstance(high, torch.Tensor):
+        return x.clamp(low, high)
     return x.clamp_min(low).clamp_max(high)
+
+
+def without_nan(x: torch.Tensor) -> torch.Tensor:
+    """Zeros for NaN; what is infinite stays so."""
+    return torch.nan_to_num(x, 0.0, math.inf, -math.inf)
 
 
 def scale(high: torch.Tensor, low: torch.Tensor, n: Any) -> torch.Tensor:

@@ -21,6 +21,11 @@ from torch_backend.execute import unsupported as unsupported
 from torch_backend.opaque import traceable, traceable_unit
 
 
+def outline(spec: Any, who: str) -> Outline:
+    """Made anew while tracing, where the place of an object in memory is not known."""
+    return Outline.of(spec, who) if torch.compiler.is_compiling() else values.kept_outline(spec, who)
+
+
 def draw(
     outline: Outline, key: torch.Tensor, n: int, device: Any, mask: torch.Tensor | None
 ) -> dict[int, torch.Tensor]:

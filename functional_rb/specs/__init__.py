@@ -2,13 +2,17 @@
 
 from functional_rb.specs.array import ArraySpec, Binary, Bounded, Unbounded
 from functional_rb.specs.base import Domain, Spec
+from functional_rb.specs.categorical import Categorical, OneHot
 from functional_rb.specs.composite import Composite, freeze
-from functional_rb.specs.discrete import Categorical, MultiCategorical, MultiOneHot, OneHot
 from functional_rb.specs.exclusive import consolidate, has_exclusive_keys, has_stacked
+from functional_rb.specs.graph import Graph
+from functional_rb.specs.multi_categorical import MultiCategorical, MultiOneHot
 from functional_rb.specs.non_tensor import NonTensor
+from functional_rb.specs.one_of import OneOf
+from functional_rb.specs.sequence import Sequence
 from functional_rb.specs.stacked import Stacked, stack
 from functional_rb.specs.text import Text
-from functional_rb.specs.varying import Graph, OneOf, Sequence, Varying
+from functional_rb.specs.varying import Varying
 
 __all__ = [
     "ArraySpec",

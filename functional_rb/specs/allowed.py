@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from functional_rb.dtypes import ITEMSIZE
 from functional_rb.ops import Array
 from functional_rb.specs import draws, order
 from functional_rb.specs.ops import SpecOps
+
+Table = np.ndarray[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,19 +37,30 @@ class Allowed:
     @property
     def words(self) -> int:
         """Random words of 31 bits that all elements take together."""
-        return self.of.size * draws.whole_words(self.counts)
+        return self.of.size * self._whole.words
 
     def draw(self, ops: SpecOps, words: Array) -> Array:
         """Choices int32 [N, *elements], each that is allowed equally likely, from int32 [N, words]."""
-        each = draws.whole_words(self.counts)
-        none = np.zeros((), object)
-        words = words.reshape(words.shape[0], *self.of.shape, each)
-        order = np.argsort(~self.rows, -1, kind="stable")  # the allowed ones in front
-        return self._look_up(ops, order, draws.whole(ops, words, none, self.counts, "int32"))
+        words = words.reshape(words.shape[0], *self.of.shape, self._whole.words)
+        return self._look_up(ops, self._in_front, self._whole.draw(ops, words))
 
     def nearest(self, ops: SpecOps, choice: Array) -> Array:
         """The allowed choices that are nearest to some int32 [..., *elements] in [0, n), of two the lower."""
-        return self._look_up(ops, nearest_true(self.rows), choice)
+        return self._look_up(ops, self._nearest, choice)
+
+    @functools.cached_property
+    def _whole(self) -> draws.Whole:
+        return draws.Whole(np.zeros((), object), self.counts, "int32")
+
+    @functools.cached_property
+    def _in_front(self) -> Table | None:
+        """The choices, the allowed ones in front."""
+        return _unless_itself(np.argsort(~self.rows, -1, kind="stable"))
+
+    @functools.cached_property
+    def _nearest(self) -> Table | None:
+        """The nearest allowed choice of each."""
+        return _unless_itself(nearest_true(self.rows))
 
     @property
     def words_among(self) -> int:
@@ -66,8 +80,12 @@ class Allowed:
         """The rows, such that they broadcast to [*elements, n]."""
         return ops.table(self.rows[0] if len(self.rows) == 1 else self.rows[self.of], "bool", like)
 
-    def _look_up(self, ops: SpecOps, table: np.ndarray[Any, Any], index: Array) -> Array:
-        if (table == np.arange(table.shape[-1])).all():
+    def only(self, ops: SpecOps, chosen: Array) -> list[Array]:
+        """Whether what is chosen, bool [N, *elements, n], is allowed; nothing where all is."""
+        return [] if self.rows.all() else [~chosen | self._table(ops, chosen)]
+
+    def _look_up(self, ops: SpecOps, table: Table | None, index: Array) -> Array:
+        if table is None:
             return index
         flat = ops.table(table.reshape(-1).astype(np.int32), "int32", index)
         if len(table) > 1:
@@ -89,6 +107,11 @@ class Allowed:
             y = ops.where(self._table(ops, x), y, bottom)
         # A forbidden position wins only as the first, where all are alike: then the first allowed one is the nearest.
         return self.nearest(ops, ops.argmax(y))
+
+
+def _unless_itself(table: Table) -> Table | None:
+    """A table of choices; None if each of them stands in its own place."""
+    return None if (table == np.arange(table.shape[-1])).all() else table
 
 
 def nearest_true(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -96,26 +96,21 @@ class ArraySpec(Spec):
         if not each:
             return ops.zeros((count, *self.shape), self.dtype, getattr(words, "device", None))
         words = words.reshape(count, *self.shape, each)
-        if dtypes.kind_of(self.dtype) == "float":
-            return draws.real(ops, words, *self._bounds, self.dtype)
-        low = np.asarray(self.domain.low, object)
-        if self.dtype == "bool":
-            return draws.whole(ops, words, low, self._counts, "int32") != 0
-        return draws.whole(ops, words, low, self._counts, self.dtype)
+        drawn = self._chance.draw(ops, words)
+        return drawn != 0 if self.dtype == "bool" else drawn
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         """Whether values [N, *shape] of the dtype lie in the domain, bool [N]. NaN lies in none."""
         if dtypes.kind_of(self.dtype) in ("bool", "complex"):
-            return _rows(ops, x == x, self.size)
-        low, high = self._bounds
-        least, largest = self._limits
+            return rows_of(ops, x == x, self.size)
+        (low, high), (least, largest) = self._bounds, self._limits
         y = order.comparable(ops, x, self.dtype)
         # What the dtype alone sees to costs nothing: but for NaN, which fails every comparison.
         found = [y >= order.limit(ops, low, self.dtype, x)] if least else []
         found += [y <= order.limit(ops, high, self.dtype, x)] if largest else []
         if not found:
             found = [y == y]
-        return _rows(ops, found[0] if len(found) == 1 else found[0] & found[1], self.size)
+        return rows_of(ops, found[0] if len(found) == 1 else found[0] & found[1], self.size)
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
         """The values of the domain that are nearest to some [N, *shape]; for NaN, those nearest to 0."""
@@ -124,11 +119,12 @@ class ArraySpec(Spec):
             return x
         if kind == "complex":
             return ops.where(x == x, x, ops.cast(x == x, self.dtype))
-        low, high = (order.limit(ops, bound, self.dtype, x) for bound in self._bounds)
         y = order.comparable(ops, x, self.dtype)
         if kind == "float":
-            y = ops.where(y == y, y, ops.cast(y == y, order.WORK.get(self.dtype, self.dtype)))
-        return order.back(ops, ops.clamp(y, low, high), self.dtype)
+            y = ops.without_nan(y)
+        if any(self._limits):
+            y = ops.clamp(y, *(order.limit(ops, bound, self.dtype, x) for bound in self._bounds))
+        return order.back(ops, y, self.dtype)
 
     def encoded(self, ops: SpecOps, value: Array) -> Array:
         """What is stored [*batch, *shape] for the numbers that an environment has: for most specs, just those."""
@@ -177,6 +173,14 @@ class ArraySpec(Spec):
         return bool((low > least).any()), bool((high < largest).any())
 
     @functools.cached_property
+    def _chance(self) -> draws.Real | draws.Whole:
+        """What draws numbers of the domain; truth values as numbers."""
+        if dtypes.kind_of(self.dtype) == "float":
+            return draws.Real(*self._bounds, self.dtype)
+        low = np.asarray(self.domain.low, object)
+        return draws.Whole(low, self._counts, "int32" if self.dtype == "bool" else self.dtype)
+
+    @functools.cached_property
     def _counts(self) -> np.ndarray[Any, Any]:
         """How many whole numbers the domain has, likewise, as Python's numbers, which do not overflow."""
         low, high = (np.asarray(bound, object) for bound in self.domain[:2])
@@ -204,7 +208,8 @@ class Bounded(ArraySpec):
 
     Raises:
         TypeError: for bounds that are no numbers, or a dtype without an order.
-        ValueError: if low > high somewhere, or a bound lies outside of an integer dtype, or between its values.
+        ValueError: if low > high somewhere, a lower bound is inf or an upper one -inf, or a bound lies outside of an
+            integer dtype, or between its values.
 
     Example:
         >>> Bounded(-1.0, 1.0, (6,)).domain
@@ -234,6 +239,11 @@ class Bounded(ArraySpec):
             raise ValueError(
                 f"Bounded: expected low <= high everywhere, got low={low!r:.80}, high={high!r:.80}; "
                 f"where there is no bound, write -inf or inf"
+            )
+        if np.any(self._array("low") == math.inf) or np.any(self._array("high") == -math.inf):
+            raise ValueError(
+                f"Bounded: expected low < inf and high > -inf, got low={low!r:.80}, high={high!r:.80}; "
+                f"a bound of the other sign leaves no number"
             )
 
     @property
@@ -294,7 +304,7 @@ class Binary(ArraySpec):
             return super().inside(ops, x)
         y = order.comparable(ops, x, self.dtype)
         zero, one = (order.limit(ops, np.asarray(n), self.dtype, x) for n in (0, 1))
-        return _rows(ops, (y == zero) | (y == one), self.size)
+        return rows_of(ops, (y == zero) | (y == one), self.size)
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
         """One for what is more than one half."""
@@ -309,8 +319,11 @@ class Binary(ArraySpec):
         return {"shape": (), "dtype": "bool"}
 
 
-def _rows(ops: SpecOps, found: Array, size: int) -> Array:
-    return ops.all_rows(found.reshape(found.shape[0], size))
+def rows_of(ops: SpecOps, found: Array, size: int) -> Array:
+    """Whether all of each row bool [N, ...] of that size are true, bool [N]."""
+    if len(found.shape) == 1:  # of scalars
+        return found
+    return ops.all_rows(found if len(found.shape) == 2 else found.reshape(found.shape[0], size))
 
 
 def whole_domain(dtype: str) -> Domain:

@@ -28,41 +28,62 @@ def whole_words(counts: np.ndarray[Any, Any]) -> int:
     return -(-largest.bit_length() // BITS) + 1
 
 
-def whole(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], dtype: str) -> Array:
-    """Whole numbers, each of `low ... low + counts - 1` equally likely.
+class Whole:
+    """Whole numbers, each of `low ... low + counts - 1` equally likely; what is known beforehand is computed once.
 
     Args:
-        ops: the arrays' library.
-        draws: int32 [N, *shape, words], uniform in [0, 2^31); `whole_words` says how many.
         low: Python's numbers, so that none overflows, as an array that broadcasts to the shape.
         counts: likewise, from 1 to 2^64.
         dtype: an integer one.
-
-    Returns:
-        [N, *shape] of the dtype.
     """
-    words = whole_words(counts)
-    u = [draws[..., i] for i in range(words)]
-    limbs = [ops.table(_limb(counts, j), "int32", draws) for j in range(max(words - 1, 1))]
-    if words == 1:
+
+    def __init__(self, low: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], dtype: str) -> None:
+        """Compute it."""
+        self.words = whole_words(counts)
+        self._low = Low(low, dtype)
+        self._limbs = [_limb(counts, j) for j in range(self.words - 1)]
         # n * u / 2^31 of a power of two; 2^31 itself has no int32, and takes the word as it is.
         shifts = np.frompyfunc(lambda n: BITS + 1 - int(n).bit_length(), 1, 1)(counts)
-        digits = [u[0] >> ops.table(np.asarray(shifts, np.int32), "int32", draws)]
-    elif words == 2:
-        digits = [ops.scale(u[0], u[1], limbs[0])]
-    else:
-        digits = _scaled(ops, u, limbs)
-    return numbered(ops, digits, low, dtype)
+        self._shifts = np.asarray(shifts, np.int32)
+
+    def draw(self, ops: SpecOps, draws: Array) -> Array:
+        """Numbers [N, *shape] of the dtype, from int32 [N, *shape, words], uniform in [0, 2^31)."""
+        u = [draws[..., i] for i in range(self.words)]
+        limbs = [ops.table(limb, "int32", draws) for limb in self._limbs]
+        if self.words == 1:
+            digits = [u[0] >> ops.table(self._shifts, "int32", draws)]
+        elif self.words == 2:
+            digits = [ops.scale(u[0], u[1], limbs[0])]
+        else:
+            digits = _scaled(ops, u, limbs)
+        return self._low.behind(ops, digits)
 
 
-def numbered(ops: SpecOps, digits: Sequence[Array], low: np.ndarray[Any, Any], dtype: str) -> Array:
-    """Numbers by how far they lie behind low, told in base 2^31: int32 digits, the lowest first; else as `whole`."""
-    if ITEMSIZE[dtype] < 8:
-        value = _sum(digits, [0, BITS]) + ops.table(_wrapped(low, 32, np.int32), "int32", digits[0])
-        return ops.bitcast(value[..., None], dtype)[..., 0] if dtype == "uint32" else ops.cast(value, dtype)
-    wide = [ops.cast(digit, "int64") for digit in digits]
-    value = _sum(wide, [0, BITS, 2 * BITS]) + ops.table(_wrapped(low, 64, np.int64), "int64", digits[0])
-    return ops.bitcast(value[..., None], dtype)[..., 0] if dtype == "uint64" else value
+def whole(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], dtype: str) -> Array:
+    """The same, for numbers that are drawn once."""
+    return Whole(low, counts, dtype).draw(ops, draws)
+
+
+class Low:
+    """The lowest of some numbers, of Python's that broadcast to the shape."""
+
+    def __init__(self, low: np.ndarray[Any, Any], dtype: str) -> None:
+        """Take them modulo what the dtype holds."""
+        self._dtype, self._wide = dtype, ITEMSIZE[dtype] == 8
+        self._wrapped = _wrapped(low, 64, np.int64) if self._wide else _wrapped(low, 32, np.int32)
+        self._any = bool(self._wrapped.any())
+
+    def behind(self, ops: SpecOps, digits: Sequence[Array]) -> Array:
+        """Numbers by how far they lie behind it, told in base 2^31: int32 digits, the lowest first."""
+        work = "int64" if self._wide else "int32"
+        if self._wide:
+            digits = [ops.cast(digit, work) for digit in digits]
+        value = _sum(digits, [0, BITS, 2 * BITS] if self._wide else [0, BITS])
+        if self._any:
+            value = value + ops.table(self._wrapped, work, digits[0])
+        if self._dtype in ("uint32", "uint64"):
+            return ops.bitcast(value[..., None], self._dtype)[..., 0]
+        return value if self._dtype == work else ops.cast(value, self._dtype)
 
 
 def below(ops: SpecOps, draws: Array, counts: Array) -> Array:
@@ -120,84 +141,76 @@ def real_words(low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], dtype: str
     return 1 if dtype != "float64" and np.isfinite(low).all() and np.isfinite(high).all() else 2
 
 
-def real(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], dtype: str) -> Array:
+class Real:
     """Real numbers: uniform between two bounds, exponential (of mean 1) away from a single one, else normal.
 
     The normal ones are Box's and Muller's (A note on the generation of random normal deviates, 1958).
 
     Args:
-        ops: the arrays' library.
-        draws: int32 [N, *shape, words]; `real_words` says how many.
         low: floats that broadcast to the shape.
         high: likewise.
         dtype: a real one. float16 and bfloat16 are rounded from float32.
-
-    Returns:
-        [N, *shape] of the dtype, never outside of the bounds.
     """
-    work = "float64" if dtype == "float64" else "float32"
-    u = [_fraction(ops, draws[..., i], work) for i in range(real_words(low, high, dtype))]
-    below, above = np.isfinite(low), np.isfinite(high)
-    only = (low == np.inf) | (high == -np.inf)  # an infinite number is all that is left
-    if only.any():
-        rest = real(ops, draws, np.where(only, -np.inf, low), np.where(only, np.inf, high), dtype)
-        one = ops.table(np.where(low == np.inf, low, high), dtype, rest)
-        return ops.where(ops.table(only, "bool", rest), rest * 0 + one, rest)
-    low, high = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (low, high))
-    if (below & above).all():
-        fine = u[0] if dtype != "float64" else u[0] + ops.cast(draws[..., 1] >> 10, work) * 2.0**-52
-        value = _between(ops, fine, low, high, work)
-    elif not (below | above).any():
-        return _as(ops, _normal(ops, u), work, dtype)
-    else:
-        value = _mixed(ops, u, low, high, below, above, work)
-    return _as(ops, value, work, dtype)
 
+    def __init__(self, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], dtype: str) -> None:
+        """Compute what is known beforehand."""
+        self.words = real_words(low, high, dtype)
+        self._dtype, self._work = dtype, "float64" if dtype == "float64" else "float32"
+        self._below, self._above = np.isfinite(low), np.isfinite(high)
+        self._low, self._high = (np.where(np.isfinite(x), x, 0).astype(self._work) for x in (low, high))
+        with np.errstate(over="ignore"):
+            self._width = np.asarray(self._high - self._low)
+        self._bounded = bool((self._below & self._above).all())
+        self._free = not (self._below | self._above).any()
+        self._narrow = bool(np.isfinite(self._width).all())
 
-def _between(ops: SpecOps, u: Array, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], work: str) -> Array:
-    """Uniform between finite bounds."""
-    bottom, top = (ops.table(bound.astype(work), work, u) for bound in (low, high))
-    with np.errstate(over="ignore"):
-        width = np.subtract(high, low, dtype=work)
-    if np.isfinite(width).all():
-        return ops.clamp(u * ops.table(np.asarray(width), work, u) + bottom, bottom, top)
-    # Weighed, as the width is more than the dtype has.
-    return ops.clamp(bottom * (1 - u) + top * u, bottom, top)
+    def draw(self, ops: SpecOps, draws: Array) -> Array:
+        """Numbers [N, *shape] of the dtype, never outside of the bounds, from int32 [N, *shape, words]."""
+        work = self._work
+        fractions = _fraction(ops, draws, work)
+        u = [fractions[..., i] for i in range(self.words)]
+        if self._bounded:
+            fine = u[0] if work != "float64" else u[0] + ops.cast(draws[..., 1] >> 10, work) * 2.0**-52
+            value = self._between(ops, fine)
+        elif self._free:
+            value = _normal(ops, u)
+        else:
+            value = self._mixed(ops, u)
+        return value if work == self._dtype else ops.cast(value, self._dtype)
 
+    def _between(self, ops: SpecOps, u: Array) -> Array:
+        """Uniform between finite bounds."""
+        bottom, top = self._ends(ops, u)
+        if self._narrow:
+            return ops.clamp(u * ops.table(self._width, self._work, u) + bottom, bottom, top)
+        # Weighed, as the width is more than the dtype has.
+        return ops.clamp(bottom * (1 - u) + top * u, bottom, top)
 
-def _mixed(
-    ops: SpecOps,
-    u: Sequence[Array],
-    low: np.ndarray[Any, Any],
-    high: np.ndarray[Any, Any],
-    below: np.ndarray[Any, Any],
-    above: np.ndarray[Any, Any],
-    work: str,
-) -> Array:
-    """Elements some of which lack a bound (0 stands there): `below` and `above` tell which have which."""
-    bottom, top = (ops.table(np.asarray(bound, work), work, u[0]) for bound in (low, high))
-    away = -ops.log(1 - u[0])
-    value = _normal(ops, u)
-    for chosen, drawn in (
-        (below & ~above, bottom + away),
-        (above & ~below, top - away),
-        (below & above, _between(ops, u[0], low, high, work)),
-    ):
-        if chosen.any():
-            value = ops.where(ops.table(np.asarray(chosen), "bool", u[0]), drawn, value)
-    return value
+    def _mixed(self, ops: SpecOps, u: Sequence[Array]) -> Array:
+        """Elements some of which lack a bound (0 stands there)."""
+        below, above = self._below, self._above
+        bottom, top = self._ends(ops, u[0])
+        away = -ops.log(1 - u[0])
+        value = _normal(ops, u)
+        for chosen, drawn in (
+            (below & ~above, bottom + away),
+            (above & ~below, top - away),
+            (below & above, self._between(ops, u[0])),
+        ):
+            if chosen.any():
+                value = ops.where(ops.table(np.asarray(chosen), "bool", u[0]), drawn, value)
+        return value
+
+    def _ends(self, ops: SpecOps, like: Array) -> tuple[Array, Array]:
+        return ops.table(self._low, self._work, like), ops.table(self._high, self._work, like)
 
 
 def _normal(ops: SpecOps, u: Sequence[Array]) -> Array:
     return (-2 * ops.log(1 - u[0])) ** 0.5 * ops.cos(u[1] * (2 * math.pi))
 
 
-def _as(ops: SpecOps, value: Array, work: str, dtype: str) -> Array:
-    return value if work == dtype else ops.cast(value, dtype)
-
-
 def _fraction(ops: SpecOps, word: Array, dtype: str) -> Array:
-    """A word as a multiple of 2^-24 or 2^-31 in [0, 1)."""
+    """Words as multiples of 2^-24 or 2^-31 in [0, 1)."""
     if dtype == "float64":
         return ops.cast(word, dtype) * 2.0**-BITS
     return ops.cast(word >> 7, dtype) * 2.0**-24

@@ -61,6 +61,11 @@ def clamp(x: Vector, low: Vector, high: Vector) -> Vector:
     return np.asarray(np.clip(x, low, high))
 
 
+def without_nan(x: Vector) -> Vector:
+    """Zeros for NaN."""
+    return np.where(x == x, x, x.dtype.type(0))
+
+
 def scale(high: Vector, low: Vector, n: Vector) -> Vector:
     """A whole number below n."""
     wide = n.astype(np.int64)

@@ -48,6 +48,10 @@ class SpecOps(Protocol):
         """Numbers but NaN brought between bounds, which may be Python's numbers."""
         ...
 
+    def without_nan(self, x: Array) -> Array:
+        """Floats with 0 for NaN."""
+        ...
+
     def mul_wide(self, a: Array, b: Array) -> tuple[Array, Array]:
         """The 62-bit product of int32 that are not negative, as `high * 2^31 + low`."""
         ...

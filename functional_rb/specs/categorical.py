@@ -1,0 +1,126 @@
+"""One choice of several: as a number, or as a vector with a one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from functional_rb.specs.base import Domain, whole_number
+from functional_rb.specs.choices import Numbers, Vectors, check_last_axis, check_range
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class Categorical(Numbers):
+    """One of n choices, as a number.
+
+    Attributes:
+        n: how many there are, at least 1.
+        mask: bool that broadcasts to `[*shape, n]`, which of them are allowed; None if all are.
+        start: the number of the first one.
+
+    Raises:
+        TypeError: for a dtype that is not of integers.
+        ValueError: for n < 1, numbers that do not fit into the dtype, or a mask that allows none.
+
+    Example:
+        >>> Categorical(5).domain
+        Domain(low=0, high=4, discrete=True)
+        >>> Categorical(3, mask=[True, False, True], shape=(2,))
+        Categorical(3, (True, False, True), (2,))
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("n", "mask", "shape", "dtype", "start")
+
+    n: int = 1
+    start: int = 0
+
+    def __init__(
+        self, n: int, mask: Any = None, shape: tuple[int, ...] = (), dtype: object = "int32", start: int = 0
+    ) -> None:
+        """The number of choices comes first: `Categorical(5)`."""
+        self._begin(shape, dtype)
+        for name, value in (("n", n), ("start", start)):
+            object.__setattr__(self, name, whole_number(value, f"Categorical: {name}"))
+        check_range(type(self).__name__, self.dtype, [self.n], [self.start])
+        self._set_mask(mask)
+
+    @property
+    def domain(self) -> Domain:
+        """From the first to the last, those that the mask forbids included."""
+        return Domain(self.start, self.start + self.n - 1, True)
+
+    def to_one_hot(self, dtype: object = "bool") -> OneHot:
+        """The spec of the same choices as vectors with a one; their numbers count from `start` on.
+
+        Example:
+            >>> Categorical(3, mask=[True, False, True], shape=(2,)).to_one_hot()
+            OneHot(3, (True, False, True), (2, 3))
+        """
+        return OneHot(self.n, self.mask, (*self.shape, self.n), dtype)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """One choice."""
+        return (self.n,)
+
+    def defaults(self) -> dict[str, Any]:
+        """All choices, a scalar int32, from zero on."""
+        return {"mask": None, "shape": (), "dtype": "int32", "start": 0}
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class OneHot(Vectors):
+    """One of n choices, as a vector with a one in its place and zeros elsewhere.
+
+    Attributes:
+        n: how many there are, at least 1: the last axis of the shape.
+        mask: bool that broadcasts to the shape, which of them are allowed; None if all are.
+
+    Raises:
+        ValueError: for n < 1, a shape whose last axis is not n, or a mask that allows none.
+
+    Example:
+        >>> OneHot(5).shape, OneHot(5, shape=(2, 5)).dtype
+        ((5,), 'bool')
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("n", "mask", "shape", "dtype")
+
+    n: int = 1
+
+    def __init__(self, n: int, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "bool") -> None:
+        """The number of choices comes first: `OneHot(5)`."""
+        object.__setattr__(self, "n", whole_number(n, "OneHot: n"))
+        check_range("OneHot", "int32", [self.n], [0])
+        self._begin((self.n,) if shape is None else shape, dtype)
+        check_last_axis(self, self.n)
+        self._refuse_complex()
+        self._set_mask(mask)
+
+    @property
+    def domain(self) -> Domain:
+        """Zero and one."""
+        return Domain(0, 1, True)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape without the last axis, which is one value."""
+        return self.shape[:-1]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """One choice."""
+        return (self.n,)
+
+    def to_categorical(self, dtype: object = "int32", start: int = 0) -> Categorical:
+        """The spec of the same choices as numbers.
+
+        Example:
+            >>> OneHot(3, shape=(2, 3)).to_categorical()
+            Categorical(3, shape=(2,))
+        """
+        return Categorical(self.n, self.mask, self.axes, dtype, start)
+
+    def defaults(self) -> dict[str, Any]:
+        """All choices, one vector of bools."""
+        return {"mask": None, "shape": (self.n,), "dtype": "bool"}

@@ -1,0 +1,286 @@
+"""Choices among several, as numbers or as vectors with a one: what all such specs have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from functional_rb import dtypes
+from functional_rb.ops import Array
+from functional_rb.specs import allowed, draws, host, numpy_ops, order
+from functional_rb.specs.allowed import Allowed
+from functional_rb.specs.array import ArraySpec, rows_of
+from functional_rb.specs.base import as_table, broadcast
+from functional_rb.specs.ops import SpecOps
+
+Mask = None | tuple[Any, ...]
+"""Which choices are allowed: nested tuples of truth values that broadcast to `[*axes, n]`; None if all are."""
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class Choices(ArraySpec):
+    """What the four have in common: see them.
+
+    Attributes:
+        mask: which choices are allowed, `[*choice_axes, choices]`; of several in a row one after the other.
+    """
+
+    tables: ClassVar[tuple[str, ...]] = ("mask",)
+    several: ClassVar[bool] = False
+    """Whether there are several choices along the last axis."""
+
+    mask: Mask = None
+
+    @property
+    def choices(self) -> int:
+        """How many choices a mask has: of one, or of all that a vector has in a row."""
+        return sum(self.counts)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many choices each of those has that lie in a row."""
+        raise TypeError(f"{type(self).__name__} has no choices")
+
+    @property
+    def choice_axes(self) -> tuple[int, ...]:
+        """The axes along which such rows are repeated."""
+        return self.axes
+
+    def _begin(self, shape: Any, dtype: object) -> None:
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype", dtype)
+        super().__post_init__()
+
+    def _set_mask(self, mask: Any) -> None:
+        """Keep a mask in its one form, None if it forbids nothing."""
+        if mask is None or 0 in self.choice_axes:
+            object.__setattr__(self, "mask", None)
+            return
+        who = type(self).__name__
+        array = broadcast(mask, (*self.choice_axes, self.choices), who, "mask")
+        if array.dtype != bool:
+            raise TypeError(f"{who}: expected mask as truth values, got {array.dtype}; write mask > 0, say")
+        array = np.broadcast_to(array, (*self.choice_axes, self.choices))
+        # Looked at where it differs only: axes that were broadcast are told by their strides, and may be huge.
+        told = array[tuple(slice(None) if stride else slice(1) for stride in array.strides[:-1])]
+        start = 0
+        for count in self.counts:
+            if not told[..., start : start + count].any(-1).all():
+                raise ValueError(f"{who}: the mask forbids all {count} choices; leave one of them allowed")
+            start += count
+        object.__setattr__(self, "mask", None if told.all() else as_table(array))
+
+    def mask_table(self) -> np.ndarray[Any, Any]:
+        """The mask as bool `[*choice_axes, choices]`."""
+        mask = True if self.mask is None else np.asarray(self.mask)
+        return np.broadcast_to(mask, (*self.choice_axes, self.choices))
+
+    def table(self, name: str) -> np.ndarray[Any, Any]:
+        """What is said of each element; the mask has an axis behind."""
+        return self.mask_table() if name == "mask" else super().table(name)
+
+    @functools.cached_property
+    def allowed(self) -> list[Allowed]:
+        """What is allowed of each choice that lies in a row."""
+        axes = self.choice_axes
+        if self.mask is None or np.ndim(self.mask) == 1:
+            rows = np.broadcast_to(True if self.mask is None else np.asarray(self.mask), (1, self.choices))
+            of = np.zeros(axes, np.int32)
+        else:
+            of = np.arange(np.prod(axes, dtype=int)).reshape(axes)
+            rows = self.mask_table().reshape(-1, self.choices)
+        ends = np.cumsum(self.counts)[:-1]
+        return [Allowed(part, of) for part in np.split(rows, ends, -1)]
+
+    def _drawn(self, ops: SpecOps, words: Array) -> Array:
+        """Allowed choices int32 [N, *choice_axes] (of several [..., number of them]) by chance."""
+        parts, start = [], 0
+        for one in self.allowed:
+            parts.append(one.draw(ops, words[:, start : start + one.words]))
+            start += one.words
+        return self._together(ops, parts)
+
+    def _allowed_nearest(self, ops: SpecOps, index: Array) -> Array:
+        """The allowed choices that are nearest to some, all likewise."""
+        return self._together(
+            ops, [one.nearest(ops, i) for one, i in zip(self.allowed, self._apart(index), strict=True)]
+        )
+
+    def _together(self, ops: SpecOps, parts: Sequence[Array]) -> Array:
+        return ops.concat([part[..., None] for part in parts], -1) if self.several else parts[0]
+
+    @functools.cached_property
+    def words_among(self) -> int:
+        """Random words that `draw_among` takes."""
+        return self.allowed[0].words_among
+
+    def draw_among(self, ops: SpecOps, words: Array, mask: Array) -> Array:
+        """As `draw` of one choice for each element, of those that a mask bool [N, *axes, n] allows too.
+
+        Where that leaves none, it is left out.
+        """
+        return self._made(ops, self.allowed[0].draw_among(ops, words, mask))
+
+    def _made(self, ops: SpecOps, index: Array) -> Array:
+        """Values [N, *shape] of choices int32."""
+        raise TypeError(f"{type(self).__name__} has no choices")
+
+    def _apart(self, index: Array) -> list[Array]:
+        return [index[..., i] for i in range(len(self.counts))] if self.several else [index]
+
+    def _same(self, ops: SpecOps, x: Array, near: Array) -> Array:
+        """Whether values are those nearest to them, which lie inside, bool [N]."""
+        equal = order.comparable(ops, x, self.dtype) == order.comparable(ops, near, self.dtype)
+        return ops.all_rows(equal.reshape(equal.shape[0], self.size))
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class Numbers(Choices):
+    """Choices as numbers. Without a mask they are whole numbers between bounds, like others."""
+
+    @functools.cached_property
+    def words(self) -> int:
+        """Random words of 31 bits that `draw` takes for a value."""
+        return super().words if self.mask is None else sum(one.words for one in self.allowed)
+
+    def draw(self, ops: SpecOps, words: Array) -> Array:
+        """A value for each row of int32 [N, words]: an array [N, *shape], uniform over what is allowed."""
+        return super().draw(ops, words) if self.mask is None else self._made(ops, self._drawn(ops, words))
+
+    def inside(self, ops: SpecOps, x: Array) -> Array:
+        """Whether values [N, *shape] are allowed, bool [N]."""
+        return super().inside(ops, x) if self.mask is None else self._same(ops, x, self.nearest(ops, x))
+
+    def nearest(self, ops: SpecOps, x: Array) -> Array:
+        """The allowed numbers that are nearest to some [N, *shape], of two the lower."""
+        x = super().nearest(ops, x)
+        if self.mask is None:
+            return x
+        index = allowed.number_of(ops, x, self._starts().astype(self.dtype), self.dtype)
+        return self._made(ops, self._allowed_nearest(ops, index))
+
+    def _made(self, ops: SpecOps, index: Array) -> Array:
+        return self._low.behind(ops, [index])
+
+    @functools.cached_property
+    def _low(self) -> draws.Low:
+        return draws.Low(self._starts(), self.dtype)
+
+    def _starts(self) -> np.ndarray[Any, Any]:
+        """The first number of each element, as Python's numbers that broadcast to the shape."""
+        return np.asarray(self.domain.low, object)
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class Vectors(Choices):
+    """Choices as vectors with a one."""
+
+    @functools.cached_property
+    def words(self) -> int:
+        """Random words of 31 bits that `draw` takes for a value."""
+        return sum(one.words for one in self.allowed)
+
+    def draw(self, ops: SpecOps, words: Array) -> Array:
+        """A value for each row of int32 [N, words]: an array [N, *shape], uniform over what is allowed."""
+        return self._made(ops, self._drawn(ops, words))
+
+    def inside(self, ops: SpecOps, x: Array) -> Array:
+        """Whether values [N, *shape] have a single one, where it is allowed, and zeros else, bool [N]."""
+        y = order.comparable(ops, x, self.dtype)
+        zero, one = (order.limit(ops, np.asarray(n), self.dtype, x) for n in (0, 1))
+        ones = y == one
+        found = [] if self.dtype == "bool" else [(y == zero) | ones]
+        for part, of in zip(self._pieces(ones), self.allowed, strict=True):
+            found.append(part.sum(-1) == 1)
+            found += of.only(ops, part)
+        together = [rows_of(ops, each, math.prod(each.shape[1:])) for each in found]
+        return functools.reduce(operator.and_, together)
+
+    def _pieces(self, x: Array) -> list[Array]:
+        """The parts of vectors that stand for one choice each."""
+        return [x[..., start:end] for start, end in itertools.pairwise(itertools.accumulate(self.counts, initial=0))]
+
+    def nearest(self, ops: SpecOps, x: Array) -> Array:
+        """The vectors with the one where the largest allowed element of some [N, *shape] is, of equal ones the first.
+
+        These are the nearest ones: they differ in the length that is left. NaN counts as -inf.
+        """
+        return self._made(ops, self.decoded(ops, x))
+
+    def encoded(self, ops: SpecOps, value: Array) -> Array:
+        """Vectors [*batch, *shape] for choices of any dtype of integers, clamped to allowed ones."""
+        shape, dtype = tuple(value.shape), dtypes.shown(value.dtype)
+        expected = (*self.axes, len(self.counts)) if self.several else self.axes
+        if dtypes.kind_of(dtype) != "int":
+            raise TypeError(f"expected choices as whole numbers, got dtype {dtype}; convert them")
+        if shape[max(len(shape) - len(expected), 0) :] != expected:
+            raise ValueError(f"expected choices of shape {('...', *expected)}, got {shape}; reshape them")
+        counts = np.asarray(self.counts if self.several else self.counts[0], np.int64)
+        index = allowed.clamped_index(ops, value, dtype, counts)
+        return self._made(ops, self._allowed_nearest(ops, index))
+
+    def decoded(self, ops: SpecOps, x: Array) -> Array:
+        """The choices int32 of vectors [*batch, *shape]: where the largest allowed element is."""
+        found = [one.largest(ops, part, self.dtype) for one, part in zip(self.allowed, self._pieces(x), strict=True)]
+        return self._together(ops, found)
+
+    def from_host(self, value: Any, batch: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """Vectors for choices on the host, which are not clamped but refused."""
+        choices = self._read(value)
+        made = super().from_host(choices, batch)
+        wrong = np.asarray(self.decoded(numpy_ops, made) != choices)
+        if wrong.any():
+            raise ValueError(
+                f"expected choices below {self.counts if self.several else self.counts[0]}"
+                f"{'' if self.mask is None else ' that the mask allows'}, got {choices[wrong].flat[0]}"
+            )
+        return made
+
+    def _read(self, value: Any) -> np.ndarray[Any, Any]:
+        return host.as_dtype(value, "int64")
+
+    def _made(self, ops: SpecOps, index: Array) -> Array:
+        """Vectors [..., *shape] with ones at int32 [..., *choice_axes]."""
+        ones = [
+            i[..., None] == ops.table(np.arange(n, dtype=np.int32), "int32", index)
+            for i, n in zip(self._apart(index), self.counts, strict=True)
+        ]
+        together = ops.concat(ones, -1) if self.several else ones[0]
+        return together if self.dtype == "bool" else ops.cast(together, self.dtype)
+
+    def _refuse_complex(self) -> None:
+        if dtypes.kind_of(self.dtype) == "complex":
+            raise TypeError(f"{type(self).__name__}: expected a real dtype, got {self.dtype}; write dtype='float32'")
+
+
+def check_range(who: str, dtype: str, counts: Any, starts: Any) -> None:
+    """Refuse numbers of choices below 1, and choices whose numbers do not fit into the dtype."""
+    if dtypes.kind_of(dtype) != "int":
+        raise TypeError(f"{who}: expected a dtype of integers, as choices are numbered, got {dtype}")
+    counts, starts = np.asarray(counts, object), np.asarray(starts, object)
+    if counts.size and not (counts >= 1).all():
+        raise ValueError(f"{who}: expected at least 1 choice, got {counts.min()}")
+    if counts.size and counts.max() > 2**31 - 1:
+        raise ValueError(f"{who}: expected fewer than 2^31 choices, got {counts.max()}")
+    low, high = dtypes.integer_limits(dtype)
+    if counts.size and not ((starts >= low).all() and (starts + counts - 1 <= high).all()):
+        raise ValueError(
+            f"{who}: choices from {starts.min()} to {(starts + counts - 1).max()} do not fit into {dtype} "
+            f"({low} to {high}); give a wider dtype"
+        )
+
+
+def check_last_axis(spec: ArraySpec, size: int) -> None:
+    """Refuse a shape whose last axis is not one value."""
+    if not spec.shape or spec.shape[-1] != size:
+        raise ValueError(
+            f"{type(spec).__name__}: expected a shape whose last axis is {size}, got {spec.shape}; "
+            f"write shape=(*axes, {size})"
+        )

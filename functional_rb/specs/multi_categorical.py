@@ -1,0 +1,196 @@
+"""Several choices: as numbers, or as vectors with a one, one behind the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+from functional_rb.specs.base import Change, Domain, Table, as_table, broadcast, numbers, whole_number
+from functional_rb.specs.categorical import Categorical
+from functional_rb.specs.choices import Numbers, Vectors, check_last_axis, check_range
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class MultiCategorical(Numbers):
+    """Several choices, each of its own number, as numbers.
+
+    Attributes:
+        nvec: how many choices each element has: an array or nested sequence that broadcasts to the shape; its own
+            shape by default.
+        mask: bool that broadcasts to `[*shape[:-1], sum(nvec)]`: for each element of the last axis which of its
+            choices are allowed, one after the other; None if all are. Only where nvec is one vector.
+        start: the number of the first choice, likewise of each.
+
+    Raises:
+        TypeError: for a dtype that is not of integers.
+        ValueError: for a number of choices < 1, numbers that do not fit, or a mask that allows none.
+
+    Example:
+        >>> spec = MultiCategorical([3, 5])
+        >>> spec.shape, spec.domain
+        ((2,), Domain(low=0, high=(2, 4), discrete=True))
+        >>> spec[1]
+        Categorical(5)
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("nvec", "mask", "shape", "dtype", "start")
+    several: ClassVar[bool] = True
+    tables: ClassVar[tuple[str, ...]] = ("nvec", "start")
+
+    nvec: Table = 1
+    start: Table = 0
+
+    def __init__(
+        self,
+        nvec: Any,
+        mask: Any = None,
+        shape: tuple[int, ...] | None = None,
+        dtype: object = "int32",
+        start: Any = 0,
+    ) -> None:
+        """The numbers of choices come first: `MultiCategorical([3, 5])`."""
+        self._begin(numbers(nvec, "MultiCategorical", "nvec").shape if shape is None else shape, dtype)
+        if not self.shape:
+            raise ValueError(f"MultiCategorical: expected at least one axis, got shape (); write Categorical({nvec!r})")
+        for name, value in (("nvec", nvec), ("start", start)):
+            array = broadcast(value, self.shape, "MultiCategorical", name)
+            if array.dtype.kind not in "iuO":
+                raise TypeError(f"MultiCategorical: expected {name} as whole numbers, got {value!r:.80}")
+            # Of no elements nothing is said, in one form.
+            object.__setattr__(self, name, as_table(array) if 0 not in self.shape else int(name == "nvec"))
+        check_range("MultiCategorical", self.dtype, self.table("nvec"), self.table("start"))
+        if mask is not None and np.ndim(self.nvec) > 1:
+            raise ValueError(
+                f"MultiCategorical: a mask needs one vector of numbers of choices, got nvec of shape {np.shape(nvec)}; "
+                f"use a part of an item for each row"
+            )
+        self._set_mask(mask)
+
+    @property
+    def domain(self) -> Domain:
+        """From the first to the last of each, those that the mask forbids included."""
+        start, nvec = (np.asarray(table, object) for table in (self.start, self.nvec))  # as no int64 may overflow
+        return Domain(self.start, as_table(start + nvec - 1), True)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Along the last axis, where that is the same in all rows."""
+        return tuple(int(n) for n in np.broadcast_to(np.asarray(self.nvec), self.shape[-1:]))
+
+    @property
+    def choice_axes(self) -> tuple[int, ...]:
+        """The shape without the last axis."""
+        return self.shape[:-1]
+
+    def to_one_hot(self, dtype: object = "bool") -> MultiOneHot:
+        """The spec of the same choices as vectors with a one; their numbers count from `start` on.
+
+        Raises:
+            ValueError: if the numbers of choices are not the same in all rows.
+
+        Example:
+            >>> MultiCategorical([3, 5]).to_one_hot()
+            MultiOneHot((3, 5))
+        """
+        if np.ndim(self.nvec) > 1:
+            raise ValueError(
+                f"MultiCategorical.to_one_hot: expected the same numbers of choices in all rows, got nvec "
+                f"{self.nvec!r}; use a part of an item for each row"
+            )
+        return MultiOneHot(self.counts, self.mask, (*self.shape[:-1], sum(self.counts)), dtype)
+
+    def changed(self, k: int, change: Change) -> Any:
+        """Each element takes its number of choices with it; one alone is `Categorical`."""
+        probe = change(np.broadcast_to(np.int8(0), self.shape))
+        nvec, start = (change(self.table(name)) for name in self.tables)
+        mask = None if self.mask is None or not nvec.size else self._changed_mask(change)
+        if not probe.shape:
+            return Categorical(int(nvec), mask, (), self.dtype, int(start))
+        return MultiCategorical(nvec, mask, probe.shape, self.dtype, start)
+
+    def _changed_mask(self, change: Change) -> np.ndarray[Any, Any]:
+        """Where each choice of the last axis is allowed, padded to a table, so that it goes where the choice goes."""
+        widest = max(self.counts)
+        pieces = np.split(self.mask_table(), np.cumsum(self.counts)[:-1], -1)
+        blank = np.zeros((*self.shape[:-1], 1, widest), bool)
+        padded = [np.concatenate([piece[..., None, :], blank[..., : widest - piece.shape[-1]]], -1) for piece in pieces]
+        table, counts = change(np.concatenate(padded, -2)), change(self.table("nvec"))
+        if not counts.ndim:
+            return table[: int(counts)]
+        row = counts.reshape(-1, counts.shape[-1])
+        if (row != row[0]).any():
+            raise ValueError(
+                f"MultiCategorical: with a mask, the last axis of {self.shape} has to stay as it is, as each element "
+                f"has its own choices; leave the mask out"
+            )
+        return np.concatenate([table[..., i, :n] for i, n in enumerate(row[0])], -1)
+
+    def defaults(self) -> dict[str, Any]:
+        """All choices, as many elements as numbers, from zero on."""
+        return {"mask": None, "shape": np.shape(self.nvec) or None, "dtype": "int32", "start": 0}
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class MultiOneHot(Vectors):
+    """Several choices, each as a vector with a one, one behind the other.
+
+    Attributes:
+        nvec: how many choices each has, a sequence of numbers >= 1; their sum is the last axis of the shape.
+        mask: bool that broadcasts to the shape, which choices are allowed; None if all are.
+
+    Raises:
+        ValueError: for a number < 1, a shape whose last axis is not their sum, or a mask that allows none of a choice.
+
+    Example:
+        >>> MultiOneHot([3, 5]).shape
+        (8,)
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("nvec", "mask", "shape", "dtype")
+    several: ClassVar[bool] = True
+
+    nvec: tuple[int, ...] = ()
+
+    def __init__(
+        self, nvec: Any, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "bool"
+    ) -> None:
+        """The numbers of choices come first: `MultiOneHot([3, 5])`."""
+        if not np.ndim(nvec) == 1 or not len(nvec):
+            raise ValueError(f"MultiOneHot: expected nvec as a sequence of numbers of choices, got {nvec!r:.80}")
+        counts = tuple(whole_number(n, "MultiOneHot: nvec") for n in nvec)
+        object.__setattr__(self, "nvec", counts)
+        check_range("MultiOneHot", "int32", counts, [0])
+        self._begin((sum(counts),) if shape is None else shape, dtype)
+        check_last_axis(self, sum(counts))
+        self._refuse_complex()
+        self._set_mask(mask)
+
+    @property
+    def domain(self) -> Domain:
+        """Zero and one."""
+        return Domain(0, 1, True)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape without the last axis, which is one value."""
+        return self.shape[:-1]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """All of them lie in a row."""
+        return self.nvec
+
+    def to_categorical(self, dtype: object = "int32", start: Any = 0) -> MultiCategorical:
+        """The spec of the same choices as numbers.
+
+        Example:
+            >>> MultiOneHot([3, 5]).to_categorical()
+            MultiCategorical((3, 5))
+        """
+        return MultiCategorical(self.nvec, self.mask, (*self.axes, len(self.nvec)), dtype, start)
+
+    def defaults(self) -> dict[str, Any]:
+        """All choices, one vector of bools."""
+        return {"mask": None, "shape": (sum(self.nvec),), "dtype": "bool"}

@@ -1,0 +1,135 @@
+"""A value of one of several specs."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from functional_rb.ops import Array
+from functional_rb.specs import rows
+from functional_rb.specs.categorical import Categorical
+from functional_rb.specs.composite import Composite
+from functional_rb.specs.ops import SpecOps
+from functional_rb.specs.padded import Cut, all_of, draw_length, in_front, in_rows, length_words
+from functional_rb.specs.varying import Varying
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class OneOf(Varying):
+    """A value of one of several specs.
+
+    Stored as `choice` int32 and `options`, a tuple with an entry for each spec, of which only the chosen one means
+    anything.
+
+    Attributes:
+        options: the specs, at least one, or nests of them.
+        batch_shape: leading axes.
+
+    Example:
+        >>> from functional_rb import Unbounded
+        >>> OneOf([Unbounded((2,)), Categorical(3)]).dtype
+        {'choice': 'int32', 'options': ('float32', 'int32')}
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("options", "batch_shape")
+    __hash__ = Varying.__hash__
+
+    options: tuple[Any, ...]
+    batch_shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Freeze the options."""
+        if not isinstance(self.options, tuple | list):
+            raise TypeError(f"OneOf: expected options as a sequence of specs, got {self.options!r:.80}")
+        object.__setattr__(self, "options", tuple(self.options))
+        if not self.options:
+            raise ValueError("OneOf: expected at least one option, got none")
+        self._check()
+
+    @property
+    def nests(self) -> tuple[str, ...]:
+        """The options."""
+        return ("options",)
+
+    def _parts(self) -> Composite:
+        """`choice` and `options`."""
+        lead = self.batch_shape
+        options = tuple(in_front(option, lead) for option in self.options)
+        return Composite({"choice": Categorical(len(options), shape=lead), "options": options}, batch_shape=lead)
+
+    def defaults(self) -> dict[str, Any]:
+        """One value."""
+        return {"batch_shape": ()}
+
+    @property
+    def words(self) -> int:
+        """Those of the choice, and of all options."""
+        return self._many * (length_words(1, len(self.options)) + sum(rows.words(option) for option in self.options))
+
+    def draw(self, ops: SpecOps, words: Array) -> dict[str, Any]:
+        """Each option equally likely."""
+        cut = Cut(words)
+        some = cut(self._many * length_words(1, len(self.options)))
+        choice = draw_length(ops, some, self.batch_shape, 0, len(self.options) - 1)
+        options = []
+        for i, option in enumerate(self.options):
+            own = cut(self._many * rows.words(option)).reshape(words.shape[0] * self._many, rows.words(option))
+            made = rows.regrouped(option, rows.draw(ops, option, own), 1, (words.shape[0], *self.batch_shape))
+            options.append(rows.cleared(ops, option, made, choice == i))
+        return {"choice": choice, "options": tuple(options)}
+
+    def inside(self, ops: SpecOps, x: Any) -> Array:
+        """Whether there is such a choice, and its value lies in its domain."""
+        choice = x["choice"]
+        found = (choice >= 0) & (choice < len(self.options))
+        for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
+            flat = rows.regrouped(option, value, 1 + len(self.batch_shape), (choice.shape[0] * self._many,))
+            own = rows.inside(ops, option, flat, (choice == choice).reshape(choice.shape[0] * self._many))
+            found = found & (own.reshape(choice.shape) | (choice != i))
+        return all_of(ops, found, self._many)
+
+    def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
+        """The choice clamped and its value projected; zeros for the other options."""
+        choice = ops.clamp(x["choice"], 0, len(self.options) - 1)
+        options = []
+        for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
+            near = in_rows(lambda flat, option=option: rows.nearest(ops, option, flat), option, value, choice.shape)
+            options.append(rows.cleared(ops, option, near, choice == i))
+        return {"choice": choice, "options": tuple(options)}
+
+    def from_host(self, value: Any, batch: tuple[int, ...]) -> dict[str, Any]:
+        """A pair: the number of the option, and its value."""
+        lead = (*batch, *self.batch_shape)
+        values = rows.listed(value, lead)
+        for one in values:
+            if not isinstance(one, tuple | list) or len(one) != 2:
+                raise TypeError(f"expected a pair (option, value), got {one!r:.80}")
+        choice = np.asarray([operator.index(number) for number, _ in values], np.int32)
+        self._check_choice(choice)
+        options = []
+        for i, option in enumerate(self.options):
+            made = rows.from_host(option, [own for number, own in values if number == i])
+            options.append(rows.regrouped(option, rows.scattered(option, made, choice == i), 1, lead))
+        return {"choice": choice.reshape(lead), "options": tuple(options)}
+
+    def to_host(self, x: Any) -> Any:
+        """A pair: the number of the option, and its value."""
+        lead = x["choice"].shape
+        choice = x["choice"].reshape(-1)
+        self._check_choice(choice)
+        made: list[Any] = [None] * len(choice)
+        for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
+            own = np.flatnonzero(choice == i)
+            flat = rows.regrouped(option, value, len(lead), (len(choice),))
+            chosen = rows.each_array(lambda leaf, part, own=own: part[own], option, flat)
+            for k, one in zip(own, rows.to_values(option, chosen, len(own)), strict=True):
+                made[k] = (i, one)
+        return rows.nested(made, lead)
+
+    def _check_choice(self, choice: np.ndarray[Any, Any]) -> None:
+        wrong = choice[(choice < 0) | (choice >= len(self.options))]
+        if wrong.size:
+            raise ValueError(f"expected the number of one of {len(self.options)} options, got {wrong[0]}")
