@@ -13,6 +13,7 @@ from functional_rb.frames import Chain
 from functional_rb.kept import KeptArray
 from functional_rb.layout import Layout
 from functional_rb.nest import Key, Structure
+from functional_rb.objects import is_non_tensor
 from functional_rb.ring import Ring
 from functional_rb.samplers import Sampler, Uniform
 from functional_rb.samplers.base import SamplerBase
@@ -259,7 +260,8 @@ def spec_of(example: Any) -> Any:
         example: a nest of arrays of NumPy, JAX or torch, or of what tells their shapes and dtypes
             (`jax.ShapeDtypeStruct`), without the axis of a batch to add. Leaves become `Unbounded`, or `Binary` where
             the dtype is bool. A TensorDict or tensorclass gives a spec whose items come back as such on torch; its
-            batch size becomes the `batch_shape`, which comes back behind the axes of a batch.
+            batch size becomes the `batch_shape`, which comes back behind the axes of a batch, and its NonTensorData
+            become `NonTensor`.
 
     Returns:
         The same nest of specs, for `BufferSpec(item=...)`.
@@ -276,6 +278,8 @@ def spec_of(example: Any) -> Any:
 
 
 def _spec_of(example: Any, path: nest.Path) -> Any:
+    if is_non_tensor(example):
+        return NonTensor(tuple(example.batch_size))
     is_array = hasattr(example, "dtype") and not hasattr(example, "batch_size")
     parts = None if is_array else nest.parts_of(example)
     if parts is None:

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from functional_rb import nest
+from functional_rb import checks, nest
 from functional_rb.dtypes import shown
 from functional_rb.ops import Array
 from functional_rb.specs import ArraySpec, Binary, Categorical, NonTensor, OneHot, Varying
-from functional_rb.specs.base import sizes_of
+from functional_rb.specs.base import checked_shape
 from functional_rb.specs.ops import SpecOps
 from functional_rb.values import Outline, is_leaf
 
@@ -285,7 +285,10 @@ def decode(backend: SpecBackend, spec: Any, x: Any) -> Any:
         else:
             host = [backend.to_numpy(a).reshape((*lead, *a.shape[1:])) for a in arrays[member.first :][: member.count]]
             at_member = nest.unflatten(member.structure, host, lambda container, parts, batch: parts)
-            values.append(member.spec.to_host(at_member))
+            try:
+                values.append(member.spec.to_host(at_member))
+            except ValueError as error:
+                raise ValueError(f"decode: leaf {member.name!r}: {error}") from None
     return nest.unflatten(outline.shape_of_units, values, lambda container, parts, batch: parts)
 
 
@@ -309,7 +312,14 @@ def _encoded(backend: SpecBackend, member: Any, value: Any, lead: tuple[int, ...
         return [backend.encoded(unit, value)]
     leaves = member.scatter(unit.from_host(value, lead))
     specs = nest.flatten(unit, is_leaf)[0]
-    return [backend.convert(leaf, spec, member.name) for leaf, spec in zip(leaves, specs, strict=True)]
+    return [_from_host(backend, leaf, spec, member.name) for leaf, spec in zip(leaves, specs, strict=True)]
+
+
+def _from_host(backend: SpecBackend, leaf: np.ndarray[Any, Any], spec: ArraySpec, name: str) -> Array:
+    """A leaf on the host as an array of the backend; numbers of bfloat16 may come as float32."""
+    if spec.dtype == "bfloat16" and leaf.dtype == np.float32:
+        return backend.ops.cast(backend.convert(leaf, ArraySpec(spec.shape), name), spec.dtype)
+    return backend.convert(leaf, spec, name)
 
 
 def _outline(backend: SpecBackend, spec: Any, who: str) -> Outline:
@@ -322,7 +332,7 @@ def _outline(backend: SpecBackend, spec: Any, who: str) -> Outline:
 
 
 def _lead(batch: Any) -> tuple[int, ...]:
-    return sizes_of((batch,)) if batch != () else ()
+    return checked_shape((batch,) if isinstance(batch, int | np.integer) else batch)
 
 
 def _misfit(leaf: Any, spec: Any) -> bool:
@@ -333,7 +343,11 @@ def _misfit(leaf: Any, spec: Any) -> bool:
         return shown(leaf.dtype) != spec.dtype or not _ends_with(tuple(leaf.shape), spec.shape)
     if spec.shape or not isinstance(leaf, bool | int | float | complex):
         return True
-    return bool(isinstance(leaf, bool) != (spec.dtype == "bool"))
+    try:
+        checks.scalar_leaf(leaf, spec, "")
+    except (TypeError, ValueError):
+        return True
+    return False
 
 
 def _ends_with(shape: tuple[int, ...], end: tuple[int, ...]) -> bool:
@@ -341,9 +355,9 @@ def _ends_with(shape: tuple[int, ...], end: tuple[int, ...]) -> bool:
 
 
 def _arrays(backend: SpecBackend, outline: Outline, leaves: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    """Leaves [N, *shape] of the backend, objects as they are, and the batch axes that N stands for."""
+    """Leaves [N, *shape] of the backend, None for objects, and the batch axes that N stands for."""
     lead: tuple[int, ...] | None = None
-    made = list(leaves)
+    made: list[Any] = [None] * len(leaves)
     for k in outline.arrays:
         spec, name = outline.leaves[k], outline.names[k]
         made[k] = backend.convert(leaves[k], spec, name)

@@ -288,6 +288,15 @@ def test_random_crop() -> None:
     assert values(alone.items) == pieces.items["id"].reshape(-1).tolist()
 
 
+def test_specs_of_tensordicts_with_objects() -> None:
+    batch = TensorDict({"x": torch.zeros(3, 2), "note": ["a", "b", "c"]}, batch_size=[3])
+    expected = {"x": frb.Unbounded((2,)), "note": frb.NonTensor()}
+    assert frb.spec_of(batch[0]) == frb.Composite.like(TensorDict, expected)
+    assert frb.spec_of(batch)["note"] == frb.NonTensor((3,))
+    state = rb.add(rb.init(frb.BufferSpec(frb.spec_of(batch[0]), capacity=3)), batch)
+    assert list(rb.items(state)["note"]) == ["a", "b", "c"]
+
+
 def test_tensordicts() -> None:
     item = Composite.like(
         TensorDict, {"id": frb.Unbounded((), "int32"), "note": frb.NonTensor(), "two": frb.NonTensor((2,))}

@@ -160,6 +160,10 @@ def test_huge_batches_take_no_memory() -> None:
     spec = frb.Composite(rgb=frb.Bounded(0, 255, (84, 84, 3), "uint8")).expand(10**9)
     assert spec[5].rgb == frb.Bounded(0, 255, (84, 84, 3), "uint8")
     assert spec.reshape(10**6, -1).unsqueeze(0)[:, 3, ::2].rgb.shape == (1, 500, 84, 84, 3)
+    masked = frb.Categorical(2, [True, False], (10**15,))
+    assert masked[7] == frb.Categorical(2, [True, False])
+    with pytest.raises(ValueError, match="forbids all 2"):
+        frb.OneHot(2, [[True, True], [False, False]], (10**15, 2, 2))
 
 
 # --- members side by side -------------------------------------------------------------------------------------------
@@ -566,6 +570,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: frb.Bounded([0, 2], 1, (2,)), ValueError, r"low <= high everywhere, got low=\[0, 2\]"),
     (lambda: frb.Bounded([0, 0, 0], 1, (2,)), ValueError, r"low of shape \(3,\) does not broadcast to \(2,\)"),
     (lambda: frb.Bounded(0, bfloat16([1, 2, 3]), (2,)), ValueError, r"high of shape \(3,\) does not"),
+    (lambda: frb.Sequence(U(), 3, stack="yes"), TypeError, "Sequence: expected stack as a truth value, got 'yes'"),
     (lambda: frb.Categorical(0), ValueError, "Categorical: expected at least 1 choice, got 0"),
     (lambda: frb.Categorical(2.5), TypeError, "Categorical: n: expected a whole number, got 2.5"),
     (lambda: frb.Categorical(True), TypeError, "Categorical: n: expected a whole number, got True"),
@@ -709,6 +714,16 @@ def test_parts_named_like_attributes() -> None:
     assert spec.expand(2)["expand"].shape == (2, 11)
     assert pickle.loads(pickle.dumps(spec)) == eval(repr(spec), NAMESPACE) == spec
     assert frb.BufferSpec(spec, 2).names == names
+
+
+def test_composites_stay_what_they_are() -> None:
+    spec = frb.Composite(a=U())
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to 'a'"):
+        spec.a = U((2,))
+    for name in ("a", "_parts"):
+        with pytest.raises(dataclasses.FrozenInstanceError, match=f"cannot delete '{name}'"):
+            delattr(spec, name)
+    assert spec == frb.Composite(a=U())
 
 
 def test_what_is_in_a_composite() -> None:

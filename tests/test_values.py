@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -193,6 +195,12 @@ def test_values_of_any_batch(library: Backend, batch: Any) -> None:
 
 def library_numpy(library: Backend, x: Any) -> list[np.ndarray]:
     return [library.numpy(leaf) for leaf in leaves_of(x)]
+
+
+def test_what_is_no_batch(library: Backend) -> None:
+    for batch, error in ((-1, ValueError), ((2, -1), ValueError), (2.0, TypeError), (None, TypeError)):
+        with pytest.raises(error, match="expected a shape"):
+            library.rb.rand(frb.Unbounded(), library.rb.key(0), batch)
 
 
 def test_a_key_draws_the_same_values(library: Backend) -> None:
@@ -619,11 +627,20 @@ def test_what_is_no_value_is_not_decoded(library: Backend) -> None:
         (frb.Text(2), np.array([97, -1], np.int32), "expected code points of characters"),
         (frb.Sequence(EDGE, 1), {"elements": np.zeros(1, np.int8), "length": np.int32(2)}, "0 to 1 elements, got 2"),
         (frb.OneOf([EDGE]), {"choice": one, "options": (np.int8(1),)}, "one of 1 options, got 1"),
-        (frb.Graph(EDGE, None, 1), {"nodes": np.zeros(1, np.int8), "n_nodes": np.int32(0)}, "1 to 1 nodes, got 0"),
+        (frb.Graph(EDGE, None, 1), {"nodes": np.zeros(1, np.int8), "n_nodes": np.int32(2)}, "0 to 1 nodes, got 2"),
     ]
     for spec, x, told in cases:
-        with pytest.raises(ValueError, match=told):
-            library.rb.decode(spec, x)
+        with pytest.raises(ValueError, match=f"decode: leaf 'a': .*{told}"):
+            library.rb.decode({"a": spec}, {"a": x})
+
+
+def test_a_buffer_that_is_not_full_is_decoded(library: Backend) -> None:
+    rb = library.rb
+    item = {"graph": frb.Graph(EDGE, EDGE, 2, 3), "text": frb.Text(3), "either": frb.OneOf([EDGE])}
+    state = rb.add(rb.init(frb.BufferSpec(item, capacity=3)), rb.rand(item, rb.key(0), 2))
+    decoded = rb.decode(item, rb.items(state))
+    assert [len(graph.nodes) > 0 for graph in decoded["graph"]] == [True, True, False]
+    assert decoded["graph"][2].edge_links.shape == (0, 2)
 
 
 def test_objects_do_not_vary() -> None:
@@ -794,11 +811,48 @@ def test_under_torch_compile_and_vmap() -> None:
     for seed in (0, 1):
         check_rolled(rolled(rb, rb.key(seed)), step(rb.key(seed)))
     assert len(graphs) == 1
+    table = frb.MultiCategorical([[2, 3], [4, 5]])
+    look = torch.compile(lambda x: rb.contains(table, x), fullgraph=True, backend="eager")
+    assert look(torch.tensor([[[1, 2], [3, 4]], [[0, 3], [0, 0]]], dtype=torch.int32)).tolist() == [True, False]
     x = rb.rand(SMALL, rb.key(0), 3)
     assert torch.func.vmap(lambda row: rb.contains(SMALL, row))(x).tolist() == [True] * 3
     check_rolled(x, torch.func.vmap(lambda row: rb.project(SMALL, row))(x))
     with pytest.raises(TypeError, match=r"decode: leaf 'd': Sequence becomes Python objects, which cannot be traced"):
         torch.func.vmap(lambda row: rb.decode(SMALL, row)["b"])(x)
+
+
+def test_objects_are_left_alone(library: Backend) -> None:
+    spec = {"note": frb.NonTensor(), "x": frb.Bounded(0, 1)}
+    notes = np.asarray(["a", {"b": 1}], object)
+    value = {"note": notes, "x": np.float32([0.5, 2])}
+    assert library.numpy(library.rb.contains(spec, value)).tolist() == [True, False]
+    projected = library.rb.project(spec, value)
+    assert projected["note"] is notes
+    assert library.numpy(projected["x"]).tolist() == [0.5, 1]
+    assert library.rb.decode(spec, value)["note"] is notes
+
+
+BFLOAT16 = """
+import functional_rb as frb
+import torch_backend as rb
+
+spec = {
+    "x": frb.Bounded(-1, 1, (2,), "bfloat16"),
+    "one": frb.OneHot(3, dtype="bfloat16"),
+    "some": frb.Sequence(frb.Unbounded((), "bfloat16"), 2),
+    "none": frb.Sequence(frb.Unbounded((), "bfloat16"), 2, stack=True),
+}
+value = rb.encode(spec, {"x": [0.3, 1], "one": 2, "some": (1.5,), "none": []})
+assert bool(rb.contains(spec, value)) and value["x"].tolist() == [0.30078125, 1.0]
+again = rb.decode(spec, value)
+assert again["x"].tolist() == [0.30078125, 1.0] and again["one"] == 2 and again["some"] == (1.5,)
+"""
+
+
+def test_numpy_need_not_know_bfloat16() -> None:
+    # JAX teaches it to NumPy: so in a process of its own.
+    done = subprocess.run([sys.executable, "-c", BFLOAT16], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # --- contains -------------------------------------------------------------------------------------------------------
@@ -823,6 +877,8 @@ def test_what_does_not_fit_is_not_contained(library: Backend) -> None:
     assert library.numpy(rb.contains(frb.Binary(), True)).tolist() is True
     assert library.numpy(rb.contains(frb.Binary(), 1)).tolist() is False
     assert library.numpy(rb.contains(frb.Categorical(3), 3)).tolist() is False
+    for scalar, number in (("int32", 0.5), ("int32", 2**31), ("uint8", -1), ("float32", 1e39), ("float32", 1j)):
+        assert library.numpy(rb.contains(frb.Unbounded((), scalar), number)).tolist() is False
 
 
 # --- torchrl --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import torch
 from functional_rb import nest
 from functional_rb.nest import Structure
 from functional_rb.ops import Array
-from functional_rb.specs import NonTensor
+from functional_rb.specs import Categorical, NonTensor, OneHot
 from functional_rb.values import Outline, is_leaf
 from torch_backend import ops as primitives
 
@@ -89,7 +89,7 @@ def _words(unit: Any) -> int:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
 def _words_among(unit: Any) -> int:
-    return int(getattr(unit, "words_among", 0))
+    return int(unit.words_among) if isinstance(unit, Categorical | OneHot) else 0  # `rand` has masks for these
 
 
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]  # likewise

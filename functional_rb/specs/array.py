@@ -129,7 +129,7 @@ class ArraySpec(Spec):
     def encoded(self, ops: SpecOps, value: Array) -> Array:
         """What is stored [*batch, *shape] for the numbers that an environment has: for most specs, just those."""
         shape, dtype = tuple(value.shape), dtypes.shown(value.dtype)
-        if dtype != self.dtype:
+        if dtype != self.dtype and (ops, self.dtype, dtype) != (numpy_ops, "bfloat16", "float32"):  # NumPy lacks it
             raise TypeError(f"expected dtype {self.dtype}, got {dtype}; convert it yourself, or change the spec")
         if shape[max(len(shape) - len(self.shape), 0) :] != self.shape:
             raise ValueError(f"expected shape {('...', *self.shape)}, got {shape}; reshape it")

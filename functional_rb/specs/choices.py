@@ -68,12 +68,14 @@ class Choices(ArraySpec):
         if array.dtype != bool:
             raise TypeError(f"{who}: expected mask as truth values, got {array.dtype}; write mask > 0, say")
         array = np.broadcast_to(array, (*self.choice_axes, self.choices))
+        # Looked at where it differs only: axes that were broadcast are told by their strides, and may be huge.
+        told = array[tuple(slice(None) if stride else slice(1) for stride in array.strides[:-1])]
         start = 0
         for count in self.counts:
-            if not array[..., start : start + count].any(-1).all():
+            if not told[..., start : start + count].any(-1).all():
                 raise ValueError(f"{who}: the mask forbids all {count} choices; leave one of them allowed")
             start += count
-        object.__setattr__(self, "mask", None if array.all() or not array.size else as_table(array))
+        object.__setattr__(self, "mask", None if told.all() else as_table(array))
 
     def mask_table(self) -> np.ndarray[Any, Any]:
         """The mask as bool `[*choice_axes, choices]`."""

@@ -109,6 +109,10 @@ class Composite(Mapping[str, Any], Spec):
         """Refuse: specs are values."""
         raise dataclasses.FrozenInstanceError(f"cannot assign to {name!r}: a Composite is immutable")
 
+    def __delattr__(self, name: str) -> None:
+        """Refuse, likewise."""
+        raise dataclasses.FrozenInstanceError(f"cannot delete {name!r}: a Composite is immutable")
+
     def __hash__(self) -> int:
         """Equal parts hash equally, in whatever order they were given, and whatever they are held in."""
         return hash((frozenset(members(self._parts)), self._batch_shape))

@@ -176,12 +176,15 @@ class Graph(Varying):
         return made
 
     def to_host(self, x: Any) -> Any:
-        """`gymnasium.spaces.GraphInstance`s where Gymnasium is installed, else NamedTuples with the same fields."""
+        """`gymnasium.spaces.GraphInstance`s where Gymnasium is installed, else NamedTuples with the same fields.
+
+        What was never written has no node: that is no graph, but the others of a buffer's items are to be read.
+        """
         lead = x["n_nodes"].shape
         count = x["n_nodes"].size
         make = graph_instance()
         nodes = rows.regrouped(self.node, x["nodes"], len(lead) + 1, (count, self.max_nodes))
-        n_nodes = read_lengths(x["n_nodes"].reshape(-1), 1, self.max_nodes, "nodes", "max_nodes")[0].tolist()
+        n_nodes = read_lengths(x["n_nodes"].reshape(-1), 0, self.max_nodes, "nodes", "max_nodes")[0].tolist()
         made = [make(rows.to_host(self.node, first(self.node, nodes, i, n)), None, None) for i, n in enumerate(n_nodes)]
         if self.edge is not None:
             edges = rows.regrouped(self.edge, x["edges"], len(lead) + 1, (count, self.max_edges))

@@ -12,6 +12,8 @@ from functional_rb import dtypes
 def as_dtype(value: Any, dtype: str) -> np.ndarray[Any, Any]:
     """An array or nested sequence of numbers in another dtype: floats are rounded, whole numbers must fit.
 
+    Those of bfloat16, which NumPy lacks, are float32.
+
     Raises:
         TypeError: for what are no numbers, and where truth values and numbers would be mixed up.
         ValueError: for whole numbers that do not fit.
@@ -36,4 +38,4 @@ def as_dtype(value: Any, dtype: str) -> np.ndarray[Any, Any]:
                 f"give the spec another dtype"
             )
     with np.errstate(over="ignore"):
-        return array.astype(dtype)
+        return dtypes.as_numpy(dtype, array) if dtype == "bfloat16" else array.astype(dtype)

@@ -1,4 +1,7 @@
-"""`SpecOps` on NumPy, for values on the host: what environments give and take."""
+"""`SpecOps` on NumPy, for values on the host: what environments give and take.
+
+bfloat16, which NumPy lacks, is float32 here.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,24 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb import dtypes
+
 Vector = np.ndarray[Any, Any]
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> Vector:
     """Zeros."""
-    return np.zeros(tuple(shape), dtype)
+    return dtypes.as_numpy(dtype, np.zeros(tuple(shape), np.bool_))
 
 
 def table(values: Vector, dtype: str, like: Vector) -> Vector:
     """Numbers known beforehand."""
-    return np.asarray(values, dtype)
+    return dtypes.as_numpy(dtype, values)
 
 
 def cast(x: Vector, dtype: str) -> Vector:
     """Convert values."""
-    return x.astype(dtype)
+    return dtypes.as_numpy(dtype, x) if dtype == "bfloat16" else x.astype(dtype)
 
 
 def bitcast(x: Vector, dtype: str) -> Vector:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.ops import Array
+from functional_rb.specs import numpy_ops
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.walk import each
@@ -88,7 +89,7 @@ def from_host(nest: Any, values: Rows[Any], stacked: bool = False) -> Any:
     def read(unit: Any, *parts: Any) -> Any:
         rows = [row for part in parts for row in part] if stacked else list(parts)
         if not rows and isinstance(unit, ArraySpec):
-            return np.zeros((0, *unit.shape), unit.dtype)
+            return numpy_ops.zeros((0, *unit.shape), unit.dtype)
         return unit.from_host(rows, (len(rows),))
 
     try:

@@ -54,6 +54,8 @@ class Sequence(Varying):
 
     def __post_init__(self) -> None:
         """Freeze the element and check the numbers."""
+        if not isinstance(self.stack, bool):
+            raise TypeError(f"Sequence: expected stack as a truth value, got {self.stack!r}; write stack=True, say")
         self._check(max_length=self.max_length)
 
     @property
