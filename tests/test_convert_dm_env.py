@@ -103,6 +103,7 @@ def test_narrow_stores_32_bits() -> None:
         (np.zeros(3), TypeError, "expected a spec of dm_env"),
         (specs.BoundedArray((), bool, False, False), ValueError, "truth values that are always the same"),
         (specs.Array((), "U5"), TypeError, "cannot be stored"),
+        ({3: specs.Array((), int)}, TypeError, "expected names that are strings, got 3"),
     ],
     ids=lambda x: repr(x)[:40],
 )

@@ -59,7 +59,7 @@ def to_dm_env(spec: Any) -> Any:
     """The dm_env spec of a spec's values, whose name is the leaf's path.
 
     `from_dm_env` gives the spec back, apart from those without one of their own: an `ArraySpec` comes back as
-    `Unbounded`, integers of several choices as `Bounded`.
+    `Unbounded`, integers of several choices as `Bounded`, a `Composite` without its `batch_shape`.
 
     Args:
         spec: a spec, or a nest of dicts, `Composite`s, tuples and lists.
@@ -78,7 +78,9 @@ def to_dm_env(spec: Any) -> Any:
 
 def _read(specs: Any, spec: Any, narrow: bool, path: Path) -> Any:
     if isinstance(spec, Mapping):
-        return Composite({name: _read(specs, part, narrow, (*path, name)) for name, part in spec.items()})
+        parts = {name: _read(specs, part, narrow, (*path, name)) for name, part in spec.items()}
+        with at(FROM, path):
+            return Composite(parts)
     if isinstance(spec, tuple | list):
         return _sequence(spec, lambda part, key: _read(specs, part, narrow, (*path, key)))
     if not isinstance(spec, specs.Array):

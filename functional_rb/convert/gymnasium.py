@@ -79,7 +79,7 @@ def to_gymnasium(spec: Any) -> Any:
 
     `from_gymnasium` gives the spec back, apart from limits of length, which spaces do not have, and from what has no
     space of its own: an `ArraySpec` comes back as `Unbounded`, a `Categorical` with axes as `MultiCategorical`, other
-    integers of two values as `Bounded`, a `Stacked` as a tuple.
+    integers of two values as `Bounded`, a `Stacked` as a tuple, a `Composite` without its `batch_shape`.
 
     Args:
         spec: a spec, or a nest of dicts, `Composite`s and tuples.
