@@ -283,3 +283,13 @@ def test_gymnasiums_own_environments() -> None:
         frb.check_env(gym.make_vec("CartPole-v1", 2, vectorization_mode=mode), steps=50)
     env = gym.make("CartPole-v1")
     frb.check_env(env, item=frb.item_from_env(env, narrow=True))
+
+
+def test_arguments_that_make_no_roll_are_refused() -> None:
+    env = gym.make("CartPole-v1")
+    with pytest.raises(ValueError, match="check_env: expected steps >= 1, got 0"):
+        frb.check_env(env, steps=0)
+    with pytest.raises(TypeError, match="check_env: steps: expected a whole number, got 2.5"):
+        frb.check_env(env, steps=2.5)  # type: ignore[arg-type]  # refused
+    with pytest.raises(TypeError, match="expected an environment of Gymnasium, got str without observation_space, act"):
+        frb.check_env("CartPole-v1")
