@@ -289,7 +289,7 @@ def test_arguments_that_make_no_roll_are_refused() -> None:
     env = gym.make("CartPole-v1")
     with pytest.raises(ValueError, match="check_env: expected steps >= 1, got 0"):
         frb.check_env(env, steps=0)
-    with pytest.raises(TypeError, match="check_env: steps: expected a whole number, got 2.5"):
+    with pytest.raises(TypeError, match=r"check_env: steps: expected a whole number, got 2\.5"):
         frb.check_env(env, steps=2.5)  # type: ignore[arg-type]  # refused
     with pytest.raises(TypeError, match="expected an environment of Gymnasium, got str without observation_space, act"):
         frb.check_env("CartPole-v1")

@@ -59,8 +59,8 @@ def check_env(env: Any, steps: int = 100, seed: int = 0, item: Any = None) -> No
     Raises:
         ImportError: if Gymnasium is not installed.
         TypeError: for what is no environment, a space that has no spec, or steps that are no whole number.
-        ValueError: for steps < 1; if something does not match: each leaf with its path, what was expected and what came, the step at
-            which it happened first (0 is the reset), and how often.
+        ValueError: for steps < 1; if something does not match: each leaf with its path, what was expected and what
+            came, the step at which it happened first (0 is the reset), and how often.
 
     Example:
         >>> import gymnasium
@@ -68,12 +68,13 @@ def check_env(env: Any, steps: int = 100, seed: int = 0, item: Any = None) -> No
     """
     if whole_number(steps, f"{WHO}: steps") < 1:
         raise ValueError(f"{WHO}: expected steps >= 1, got {steps}")
-    missing = [name for name in ("observation_space", "action_space", "reset", "step") if not hasattr(env, name)]
+    vector = hasattr(env, "single_observation_space")
+    needed = ("single_observation_space" if vector else "observation_space", "action_space", "reset", "step")
+    missing = [name for name in needed if not hasattr(env, name)]
     if missing:
         raise TypeError(
             f"{WHO}: expected an environment of Gymnasium, got {type(env).__name__} without {', '.join(missing)}"
         )
-    vector = hasattr(env, "single_observation_space")
     roll = _Roll(env, (env.num_envs,) if vector else (), _Expected.of(env, item), _Findings())
     env.action_space.seed(seed)
     if roll.reset(seed=seed):
