@@ -273,7 +273,7 @@ class Grammar:
     def nest(self, draw: Any, batch: tuple[int, ...], depth: int, objects: bool = True) -> Any:
         """A spec whose axes begin with batch axes, or a container of such."""
         containers = [kind for kind in CONTAINERS if kind in self.nests] if depth else []
-        kind = pick(draw, "spec", "spec", "spec", *containers) if containers else "spec"
+        kind = pick(draw, *["spec"] * len(containers), *containers) if containers else "spec"
         if kind == "spec":
             kind = self.kind(draw, depth)
             axes = () if kind in self.single else draw(shapes(*self.axes))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
-from functional_rb.specs.composite import members
+from tests.grammar import Data
 
 
 def elements(spec: Any) -> np.ndarray:
@@ -59,7 +59,15 @@ def piece(spec: Any, place: tuple[int, ...]) -> Any:
     if isinstance(spec, frb.Stacked):
         return "side by side", spec.axis - len(place), [piece(member, place) for member in spec.members]
     if isinstance(spec, frb.Composite):
-        parts = {path: piece(leaf, place) for path, leaf in members(dict(spec))}
-        return "parts", spec.batch_shape[len(place) :], parts
+        parts = {name: _inner(part, place) for name, part in spec.items()}
+        return "parts", spec._container, spec.batch_shape[len(place) :], parts
     rest = elements(spec)[(*place, ...)]
     return "elements", rest.shape, rest.tolist()
+
+
+def _inner(nest: Any, place: tuple[int, ...]) -> Any:
+    if isinstance(nest, Data):
+        return Data, _inner(nest.x, place), _inner(nest.y, place)
+    if isinstance(nest, list | tuple):
+        return type(nest), [_inner(part, place) for part in nest]
+    return piece(nest, place)

@@ -312,7 +312,7 @@ def test_specs_are_values(spec: Any) -> None:
     assert len(str(spec)) <= len(repr(spec))
 
 
-@settings(max_examples=200)
+@many
 @given(st.data())
 def test_specs_are_equal_where_all_elements_are(data: st.DataObject) -> None:
     axes = data.draw(shapes(1, 2, 1))
@@ -515,7 +515,7 @@ def test_float32_as_numpy_writes_it(value: float) -> None:
     assert dtypes.canonical("float64", value / 3, "low") == value / 3
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(st.floats(allow_nan=False) | st.floats(width=32, allow_nan=False) | st.floats(width=16))
 def test_rounding_to_bfloat16_is_the_usual_one(value: float) -> None:
     with np.errstate(over="ignore"):
