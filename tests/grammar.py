@@ -71,6 +71,11 @@ def _numbers(dtype: str) -> Strategy:
 
 
 NUMBERS = {dtype: _numbers(dtype) for dtype in (*REAL, "bfloat16")}
+STARTS = {
+    dtype: st.sampled_from([0, 1, 2, max(low, -3), low, high - 8])
+    for dtype, (low, high) in ((dtype, limits(dtype)) for dtype in INTEGERS)
+}
+"""Where numbers of choices begin: near zero, or at an end of the dtype."""
 SHAPES = {
     (least, most, smallest): hnp.array_shapes(min_dims=least, max_dims=most, min_side=smallest, max_side=3)
     for least in (0, 1)
@@ -151,16 +156,10 @@ def mask_of(draw: Any, axes: tuple[int, ...], counts: tuple[int, ...]) -> Any:
     return mask.reshape(*given, sum(counts))
 
 
-def start_of(draw: Any, dtype: str) -> int:
-    """Where numbers of choices begin: near zero, or at an end of the dtype."""
-    low, high = limits(dtype)
-    return int(pick(draw, 0, 0, 1, 2, low, max(low, -3), high - 8))
-
-
 def multi_categorical(draw: Any, axes: tuple[int, ...], dtype: str, masks: bool, starts: bool) -> Any:
     nvec, start = table_of(draw, COUNTS, axes, int) + 1, np.zeros((), dtype)
     if starts:
-        start = np.asarray(table_of(draw, COUNTS, axes) + start_of(draw, dtype), dtype)
+        start = table_of(draw, STARTS[dtype], axes, dtype)
     mask = None
     if masks and nvec.ndim < 2 and math.prod(axes):
         mask = mask_of(draw, axes[:-1], tuple(np.broadcast_to(nvec, axes[-1:]).tolist()))
@@ -236,7 +235,7 @@ class Grammar:
         counts = tuple(draw(CHOICES) for _ in range(draw(COUNTS) or 1 if kind == "multi_one_hot" else 1))
         mask = mask_of(draw, axes, counts) if self.masks else None
         if kind == "categorical":
-            return frb.Categorical(counts[0], mask, axes, dtype, start_of(draw, dtype) if self.starts else 0)
+            return frb.Categorical(counts[0], mask, axes, dtype, draw(STARTS[dtype]) if self.starts else 0)
         if kind == "one_hot":
             return frb.OneHot(counts[0], mask, (*axes, counts[0]), dtype)
         return frb.MultiOneHot(counts, mask, (*axes, sum(counts)), dtype)

@@ -56,6 +56,10 @@ def test_each_kind_has_its_own() -> None:
         (specs.Array((), bool), frb.Unbounded((), "bool")),
         (specs.Array((3,), object), frb.NonTensor((3,))),
         (specs.BoundedArray((2,), np.int8, [0, 1], 5), frb.Bounded([0, 1], 5, (2,), "int8")),
+        (
+            specs.BoundedArray((2,), np.uint64, np.uint64([0, 1]), np.uint64([5, 2**64 - 2])),
+            frb.Bounded([0, 1], [5, 2**64 - 2], (2,), "uint64"),
+        ),
         (specs.BoundedArray((), bool, False, True), frb.Binary()),
         (specs.DiscreteArray(4, np.int64), frb.Categorical(4, dtype="int64")),
     ]

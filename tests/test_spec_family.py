@@ -410,6 +410,9 @@ def test_numbers_beyond_int64() -> None:
     for high in ([top, 3], np.array([top, 3], "uint64")):
         assert frb.Bounded([0, 1], high, (2,), "uint64").high == (top, 3)
     assert frb.MultiCategorical([3], dtype="uint64", start=top - 2).domain.high == top
+    ends = frb.MultiCategorical([3, 3], dtype="uint64", start=[0, top - 2])
+    assert (ends.domain.high, ends[1]) == ((2, top), frb.Categorical(3, dtype="uint64", start=top - 2))
+    assert ends.reshape(1, 2)[0] == ends
     with pytest.raises(ValueError, match=f"expected whole numbers from 0 to {top}, as uint64 has them, got {top + 1}"):
         frb.Bounded(0, top + 1, dtype="uint64")
     assert frb.Bounded(0, 2**70, dtype="float64").high == 2.0**70
