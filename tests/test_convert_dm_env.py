@@ -6,38 +6,30 @@ import sys
 from typing import Any
 
 import hypothesis
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 
 import functional_rb as frb
 from tests import grammar
-from tests.grammar import FLOATS, INTEGERS, Data, Pair
+from tests.grammar import INTEGERS, REAL, Data
 
 specs = pytest.importorskip("dm_env.specs", reason="needs dm-env, which the extra dev brings")
 
-REAL = (*INTEGERS, *FLOATS)
-
-
-def with_a_spec() -> st.SearchStrategy[Any]:
-    """Specs that have one of their own in dm_env."""
-    leaf = st.one_of(
-        st.builds(frb.Unbounded, grammar.shapes(), st.sampled_from([*REAL, "bool", "complex64"])),
-        grammar.bounded(REAL),
-        st.builds(frb.Binary, grammar.shapes(), st.just("bool")),
-        st.builds(frb.Categorical, st.integers(1, 9), dtype=st.sampled_from(INTEGERS)),
-        st.builds(frb.NonTensor, grammar.shapes()),
-    )
-    return st.recursive(
-        leaf,
-        lambda inner: st.one_of(
-            st.builds(frb.Composite, st.dictionaries(grammar.NAMES, inner, max_size=3)),
-            st.lists(inner, max_size=2),
-            st.lists(inner, max_size=2).map(tuple),
-            st.builds(Pair, inner, inner),
-        ),
-        max_leaves=5,
-    )
+SPECS = grammar.Grammar(
+    {
+        "unbounded": (*REAL, "bool", "complex64"),
+        "bounded": REAL,
+        "binary": ("bool",),
+        "categorical": INTEGERS,
+        "object": (),
+    },
+    nests=("composite", "list", "tuple", "pair"),
+    axes=(0, 3, 1),
+    single=("categorical", "composite"),
+    masks=False,
+    starts=False,
+)
+"""Specs that have one of their own in dm_env."""
 
 
 def same(a: Any, b: Any) -> bool:
@@ -49,7 +41,7 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-@hypothesis.given(with_a_spec())
+@hypothesis.given(SPECS.nests_of(3))
 def test_specs_come_back(spec: Any) -> None:
     theirs = frb.to_dm_env(spec)
     back = frb.from_dm_env(theirs)
@@ -64,6 +56,10 @@ def test_each_kind_has_its_own() -> None:
         (specs.Array((), bool), frb.Unbounded((), "bool")),
         (specs.Array((3,), object), frb.NonTensor((3,))),
         (specs.BoundedArray((2,), np.int8, [0, 1], 5), frb.Bounded([0, 1], 5, (2,), "int8")),
+        (
+            specs.BoundedArray((2,), np.uint64, np.uint64([0, 1]), np.uint64([5, 2**64 - 2])),
+            frb.Bounded([0, 1], [5, 2**64 - 2], (2,), "uint64"),
+        ),
         (specs.BoundedArray((), bool, False, True), frb.Binary()),
         (specs.DiscreteArray(4, np.int64), frb.Categorical(4, dtype="int64")),
     ]

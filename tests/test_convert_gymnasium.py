@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 import functional_rb as frb
 from tests import grammar
-from tests.grammar import FLOATS, INTEGERS, Data, Pair
+from tests.grammar import FLOATS, INTEGERS, NAMES, REAL, Data, Pair, shapes
 
 LIMITS = {"max_length": 3, "max_edges": 4}
 
@@ -24,7 +24,7 @@ LIMITS = {"max_length": 3, "max_edges": 4}
 def boxes(draw: Any) -> Any:
     """Bounds for each element: finite, infinite, or the limits of the dtype."""
     dtype = draw(st.sampled_from([*INTEGERS, *FLOATS, "bool"]))
-    shape = draw(grammar.shapes())
+    shape = draw(shapes(0, 3, 1))
     if dtype == "bool":
         return spaces.Box(0, 1, shape, np.bool_)
     if dtype in FLOATS:
@@ -73,7 +73,7 @@ def all_spaces() -> st.SearchStrategy[Any]:
     return st.recursive(
         plain | graphs,
         lambda inner: st.one_of(
-            st.dictionaries(grammar.NAMES, inner, max_size=3).map(spaces.Dict),
+            st.dictionaries(st.sampled_from(NAMES), inner, max_size=3).map(spaces.Dict),
             st.lists(inner, max_size=3).map(spaces.Tuple),
             st.builds(lambda space: spaces.Sequence(space), inner),
             st.lists(inner, min_size=1, max_size=3).map(spaces.OneOf),
@@ -99,30 +99,25 @@ def test_stacked_sequences_come_back(space: Any) -> None:
     assert frb.to_gymnasium(spec) == sequence
 
 
-def with_a_space() -> st.SearchStrategy[Any]:
-    """Specs that have a space of their own."""
-    real = (*INTEGERS, *FLOATS)
-    leaf = st.one_of(
-        st.builds(frb.Unbounded, grammar.shapes(), st.sampled_from(real)),
-        grammar.bounded(real).filter(lambda spec: spec.domain != frb.Unbounded((), spec.dtype).domain),
-        st.builds(frb.Binary, grammar.shapes(), st.sampled_from(["bool", "int8"])),
-        grammar.categorical(masked=False, shape=()),
-        grammar.multi_categorical(masked=False),
-        grammar.text(shape=()),
-    )
-    return st.recursive(
-        leaf,
-        lambda inner: st.one_of(
-            st.builds(frb.Composite, st.dictionaries(grammar.NAMES, inner, max_size=3)),
-            st.lists(inner, max_size=2).map(tuple),
-            st.builds(frb.Sequence, inner, st.just(LIMITS["max_length"])),
-            st.builds(frb.OneOf, st.lists(inner, min_size=1, max_size=2)),
-        ),
-        max_leaves=5,
-    )
+SPECS = grammar.Grammar(
+    {
+        "unbounded": REAL,
+        "bounded": REAL,
+        "binary": ("bool", "int8"),
+        "categorical": INTEGERS,
+        "multi_categorical": INTEGERS,
+        "text": (),
+    },
+    nests=("composite", "tuple", "sequence", "one of"),
+    axes=(0, 3, 1),
+    single=("categorical", "text", "composite", "sequence", "one of"),
+    masks=False,
+    sequences=((LIMITS["max_length"], False),),
+)
+"""Specs that have a space of their own."""
 
 
-@hypothesis.given(with_a_space())
+@hypothesis.given(SPECS.nests_of(3))
 def test_specs_come_back(spec: Any) -> None:
     back = frb.from_gymnasium(frb.to_gymnasium(spec), **LIMITS)
     assert back == spec
@@ -255,7 +250,10 @@ def test_choices_change_their_form() -> None:
     assert frb.to_gymnasium(frb.OneHot(3).to_categorical("int64")) == spaces.Discrete(3)
 
 
-@hypothesis.given(grammar.one_hot() | grammar.multi_one_hot())
+VECTORS = grammar.Grammar(dict.fromkeys(("one_hot", "multi_one_hot"), ("bool", "int8", "float32")), axes=(0, 2, 1))
+
+
+@hypothesis.given(VECTORS.one_leaf())
 def test_vectors_come_back(spec: Any) -> None:
     assert spec.to_categorical().to_one_hot(spec.dtype) == spec
 

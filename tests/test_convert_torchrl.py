@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any
 
@@ -14,44 +15,34 @@ from tensordict import TensorDict, tensorclass
 import functional_rb as frb
 import torch_backend as rb
 from tests import grammar
-from tests.grammar import FLOATS, INTEGERS, Data
+from tests.grammar import INTEGERS, REAL, Data
 
 data = pytest.importorskip("torchrl.data", reason="needs torchrl, which the extra bench brings")
 
-NUMBERS = (*INTEGERS, *FLOATS, "bfloat16")
+NUMBERS = (*REAL, "bfloat16")
 
 
-def leaves() -> st.SearchStrategy[Any]:
-    """Specs that have one of their own in torchrl."""
-    return st.one_of(
-        st.builds(frb.Unbounded, grammar.shapes(), st.sampled_from([*NUMBERS, "bool"])),
-        grammar.bounded(NUMBERS),
-        st.builds(frb.Binary, grammar.shapes(), st.sampled_from(["bool", "int8", "uint8", "float32"])),
-        grammar.categorical().filter(lambda spec: spec.start == 0),
-        grammar.one_hot(),
-        grammar.multi_categorical().filter(lambda spec: spec.start == 0),
-        grammar.multi_one_hot(),
-        st.builds(frb.NonTensor, grammar.shapes()),
-    )
+VECTORS = ("bool", "int8", "float32")
+SPECS = grammar.Grammar(
+    {
+        "unbounded": (*NUMBERS, "bool"),
+        "bounded": NUMBERS,
+        "binary": ("bool", "int8", "uint8", "float32"),
+        "categorical": INTEGERS,
+        "multi_categorical": INTEGERS,
+        "one_hot": VECTORS,
+        "multi_one_hot": VECTORS,
+        "object": (),
+    },
+    nests=("composite", "agents", "uneven"),
+    axes=(0, 3, 1),
+    starts=False,
+    names=("a", "b", "c_"),  # theirs refuses names such as shape
+)
+"""Specs that have one of their own in torchrl."""
 
 
-def with_a_spec() -> st.SearchStrategy[Any]:
-    def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        parts = st.dictionaries(st.text("abc_", min_size=1, max_size=3), inner, max_size=3)
-        agents = st.builds(lambda a, b: frb.Stacked([frb.Composite(a=a), frb.Composite(b=b)]), inner, inner)
-        batched = parts.map(lambda p: frb.Composite(p).unsqueeze(0) if grammar.expandable(p) else frb.Composite(p))
-        return st.builds(frb.Composite, parts) | agents | batched
-
-    side = st.builds(
-        lambda n, shape, axis: frb.Stacked([frb.Unbounded(shape), frb.Unbounded((*shape[:-1], n))], axis % len(shape)),
-        st.integers(4, 6),
-        grammar.shapes().filter(len),
-        st.integers(0, 2),
-    )
-    return st.recursive(leaves() | side, containers, max_leaves=5)
-
-
-@hypothesis.given(with_a_spec())
+@hypothesis.given(SPECS.nests_of(3))
 def test_specs_come_back(spec: Any) -> None:
     theirs = frb.to_torchrl(spec)
     back = frb.from_torchrl(theirs)
@@ -144,9 +135,12 @@ def masked(spec: Any) -> bool:
 
 def compared() -> st.SearchStrategy[Any]:
     """Specs of dtypes that torch computes with, in a composite."""
-    leaf = leaves().filter(lambda spec: spec.dtype in ("bool", *PLAIN) and not isinstance(spec, frb.NonTensor))
+    dtypes = {
+        kind: tuple(dtype for dtype in known if dtype in ("bool", *PLAIN)) for kind, known in SPECS.leaves.items()
+    }
+    some = dataclasses.replace(SPECS, leaves={kind: known for kind, known in dtypes.items() if known})
     # Theirs looks at masked vectors of bools only.
-    leaf = leaf.filter(lambda spec: not masked(spec) or spec.dtype == "bool" or spec.shape == spec.axes)
+    leaf = some.one_leaf().filter(lambda spec: not masked(spec) or spec.dtype == "bool" or spec.shape == spec.axes)
     return st.builds(frb.Composite, st.dictionaries(st.sampled_from("abc"), leaf, min_size=1, max_size=3))
 
 
@@ -164,13 +158,12 @@ def test_shapes_and_containment_agree(spec: Any) -> None:
             assert bool(rb.contains(part, outside)) == bool(theirs[name].is_in(outside)), (part, outside)
 
 
-@hypothesis.given(
-    st.one_of(
-        grammar.bounded(PLAIN),
-        grammar.categorical(masked=False).filter(lambda spec: spec.start == 0 and spec.dtype in PLAIN),
-    ),
-    st.integers(0, 2**31 - 1),
+NUMERIC = dataclasses.replace(
+    SPECS, leaves={"bounded": PLAIN, "categorical": ("int8", "int32", "int64", "uint8")}, masks=False
 )
+
+
+@hypothesis.given(NUMERIC.one_leaf(), st.integers(0, 2**31 - 1))
 def test_projections_agree(spec: Any, seed: int) -> None:
     """Of numbers; where choices are masked, or vectors, theirs draws one by chance."""
     noise = torch.randn(spec.shape, generator=torch.Generator().manual_seed(seed)) * 40

@@ -12,7 +12,7 @@ import pkgutil
 import subprocess
 import sys
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import numpy as np
@@ -20,6 +20,7 @@ import pytest
 
 import functional_rb as frb
 from tests.backends import Backend
+from tests.grammar import Data, Pair
 
 INF = math.inf
 SPECS = [
@@ -43,17 +44,6 @@ SPECS = [
 COMPOSITE = frb.Composite(
     obs=frb.Composite(pos=frb.Unbounded((3,)), rgb=frb.Unbounded((8, 8), "uint8")), done=frb.Binary()
 )
-
-
-class Pair(NamedTuple):
-    first: Any
-    second: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    x: Any
-    y: Any
 
 
 @pytest.mark.parametrize(("spec", "shape", "dtype", "domain"), SPECS, ids=lambda x: repr(x)[:40])

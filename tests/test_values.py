@@ -19,12 +19,18 @@ import functional_rb as frb
 from functional_rb import nest, values
 from functional_rb.specs import draws, numpy_ops
 from functional_rb.values import Outline
-from tests import spec_strategies as model
+from tests import grammar
+from tests import value_model as model
 from tests.backends import Backend
+from tests.grammar import INTEGERS, PARTED, REAL, limits
 
 N = 4
 """Rows of the batches that are tested."""
 seeds = st.integers(0, 2**32 - 1)
+ARRAYS = grammar.leaves_of(("bool", *REAL, "complex64"), "any", "object")
+"""What NumPy computes with; `ArraySpec` says nothing of values."""
+SPECS = grammar.Grammar(ARRAYS, (*PARTED, "stacked", "agents", "dict", "tuple"), axes=(0, 2, 0), least=1).nests_of()
+"""Of something: of no arrays, no batch is known."""
 
 
 def drawn(spec: Any, words: np.ndarray) -> Any:
@@ -65,7 +71,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 @hypothesis.settings(max_examples=100)
-@hypothesis.given(spec=model.nests(), seed=seeds)
+@hypothesis.given(spec=SPECS, seed=seeds)
 def test_draws_lie_inside_and_stay_where_they_are(spec: Any, seed: int) -> None:
     spec = frb.specs.freeze(spec)
     rng = np.random.default_rng(seed)
@@ -79,7 +85,7 @@ def test_draws_lie_inside_and_stay_where_they_are(spec: Any, seed: int) -> None:
 
 
 @hypothesis.settings(max_examples=160)
-@hypothesis.given(spec=model.nests(), seed=seeds, share=st.sampled_from([0.02, 0.1, 0.5]))
+@hypothesis.given(spec=SPECS, seed=seeds, share=st.sampled_from([0.02, 0.1, 0.5]))
 def test_what_is_inside_and_what_is_nearest(spec: Any, seed: int, share: float) -> None:
     spec = frb.specs.freeze(spec)
     rng = np.random.default_rng(seed)
@@ -165,7 +171,7 @@ def test_a_backend_makes_of_words_what_numpy_makes_of_them(library: Backend) -> 
 
 
 @hypothesis.settings(max_examples=40)
-@hypothesis.given(spec=model.nests(), seed=seeds)
+@hypothesis.given(spec=SPECS, seed=seeds)
 def test_torch_makes_of_words_what_numpy_makes_of_them(spec: Any, seed: int) -> None:
     from tests import backends
 
@@ -175,7 +181,9 @@ def test_torch_makes_of_words_what_numpy_makes_of_them(spec: Any, seed: int) -> 
 
 @pytest.mark.parametrize("batch", [(), 3, (2, 0), (2, 3)])
 def test_values_of_any_batch(library: Backend, batch: Any) -> None:
-    spec = MIXED if library.library == "torch" else {"a": MIXED.vector, "b": MIXED.half}  # JAX compiles for each batch
+    spec = (
+        MIXED if library.library == "torch" else {"a": MIXED.half, "b": frb.Binary((3,))}
+    )  # JAX compiles for each batch
     rb, lead = library.rb, (batch,) if isinstance(batch, int) else batch
     x = rb.rand(spec, rb.key(0), batch)
     expected = nest.flatten(frb.specs.freeze(spec), values.is_leaf)[0]
@@ -222,10 +230,10 @@ def as_one(words: list[int]) -> int:
 
 
 @st.composite
-def ranges(draw: st.DrawFn, wide: bool) -> tuple[str, list[int], list[int]]:
+def ranges(draw: st.DrawFn) -> tuple[str, list[int], list[int]]:
     """A dtype, and some first numbers with how many there are from each on."""
-    dtype = draw(st.sampled_from([d for d in model.INTS if wide or d not in model.WIDE]))
-    least, most = model.limits(dtype)
+    dtype = draw(st.sampled_from(INTEGERS))
+    least, most = limits(dtype)
     whole = most - least + 1
     special = [1, 2, 3, 2**31 - 1, 2**31, 2**31 + 1, 2**32, 2**62 + 3, whole - 1, whole]
     few = st.sampled_from([n for n in special if n <= whole]) | st.integers(1, whole)
@@ -247,8 +255,8 @@ def check_whole(ops: Any, array: Any, numpy: Any, some: tuple[str, list[int], li
         assert got.tolist() == expected
 
 
-@hypothesis.settings(max_examples=150)
-@hypothesis.given(some=ranges(wide=True), seed=seeds)
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(some=ranges(), seed=seeds)
 def test_whole_numbers_are_the_product_of_words_and_counts(some: Any, seed: int) -> None:
     """`floor(n u)` divides the words into n parts whose sizes differ by at most one."""
     check_whole(numpy_ops, np.asarray, np.asarray, some, seed)
@@ -258,8 +266,8 @@ def test_whole_numbers_are_the_product_of_words_and_counts(some: Any, seed: int)
     assert exact or all(n * 2**31 <= 2 ** (31 * size) for n in counts), "some number would be preferred too much"
 
 
-@hypothesis.settings(max_examples=60)
-@hypothesis.given(some=ranges(wide=True), seed=seeds)
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(some=ranges(), seed=seeds)
 def test_whole_numbers_on_torch(some: Any, seed: int) -> None:
     import torch
 
@@ -271,7 +279,12 @@ def test_whole_numbers_on_torch(some: Any, seed: int) -> None:
 def test_numbers_below_counts_that_are_arrays(library: Backend) -> None:
     counts = np.array([1, 2, 3, 7, 2**16 + 1, 2**30, 2**31 - 1], np.int32)
     words = model.random_words(np.random.default_rng(0), 50 * len(counts), 2).reshape(50, len(counts), 2)
-    found = library.numpy(draws.below(ops_of(library), library.array(words), library.array(counts)))
+    below = lambda *given: draws.below(ops_of(library), *given)  # noqa: E731  # so that it can be compiled
+    if library.library == "jax":
+        import jax
+
+        below = jax.jit(below)
+    found = library.numpy(below(library.array(words), library.array(counts)))
     for row, made in zip(words, found, strict=True):
         assert made.tolist() == [n * as_one(w) >> 62 for n, w in zip(counts.tolist(), row, strict=True)]
 
@@ -290,9 +303,9 @@ def test_each_number_has_as_many_words_as_any_other(n: int) -> None:
     assert made[:, 0].tolist() == [k for k in range(n) for _ in range(2)]
 
 
-@pytest.mark.parametrize("dtype", model.INTS)
+@pytest.mark.parametrize("dtype", INTEGERS)
 def test_both_ends_are_drawn(dtype: str) -> None:
-    least, most = model.limits(dtype)
+    least, most = limits(dtype)
     for low, high in ((least, most), (least + 1, most), (least, most - 1), (most, most)):
         spec = frb.Bounded(low, high, (), dtype)
         words = np.array([[0] * spec.words, [2**31 - 1] * spec.words], np.int32)
@@ -455,10 +468,12 @@ def test_draws_stay_between_any_bounds(library: Backend) -> None:
 
 
 @hypothesis.settings(max_examples=100)
-@hypothesis.given(spec=model.nests(), seed=seeds)
+@hypothesis.given(spec=SPECS, seed=seeds)
 def test_encoding_takes_decoding_back(spec: Any, seed: int) -> None:
     spec = frb.specs.freeze(spec)
     outline = Outline.of(spec, "test")
+    # Behind an axis of no length, lists do not tell how long the others are.
+    hypothesis.assume(not any(0 in leaf.shape[:-2] for leaf in outline.leaves))
     x = drawn(spec, model.random_words(np.random.default_rng(seed), N, outline.words))
     for member in outline.members:
         part = member.gather(nest.flatten_as(outline.structure, x))
@@ -667,7 +682,7 @@ def test_complex_numbers_are_no_choices() -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint32", "int32"])
 def test_arrays_of_choices_are_clamped(library: Backend, dtype: str) -> None:
     spec = frb.MultiOneHot([3, 300], np.arange(303) % 3 == 1, (2, 303))
-    least, most = model.limits(dtype)
+    least, most = limits(dtype)
     given = np.array([[[1, 1], [0, 2]], [[2, 7], [least, most]], [[1, 100], [most, 3]]], dtype)
     made = library.numpy(library.rb.encode(spec, library.array(given)))
     allowed = model.allowed_choices(spec)
@@ -758,7 +773,7 @@ SMALL = {
     "a": frb.Bounded(-1, 1, (2,)),
     "b": frb.Categorical(4, [True, False, True, True]),
     "c": frb.OneHot(3, [False, True, True]),
-    "d": frb.Sequence(frb.Text(2), 2),
+    "d": frb.Sequence(frb.Binary(), 2),
 }
 
 

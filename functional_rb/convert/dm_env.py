@@ -132,7 +132,9 @@ def _array(specs: Any, spec: Any, name: str | None) -> Any:
         return specs.DiscreteArray(spec.n, spec.dtype, name)
     if isinstance(spec, Binary) and dtypes.kind_of(spec.dtype) not in ("bool", "int"):
         raise TypeError(f"no spec of dm_env has zeros and ones alone of dtype {spec.dtype}; write Binary({spec.shape})")
-    return specs.BoundedArray(spec.shape, spec.dtype, np.asarray(spec.domain.low), np.asarray(spec.domain.high), name)
+    # In the dtype: NumPy makes floats of a list of 0 and 2^64 - 1.
+    low, high = (np.asarray(bound, spec.dtype) for bound in spec.domain[:2])
+    return specs.BoundedArray(spec.shape, spec.dtype, low, high, name)
 
 
 def _name(path: Path) -> str | None:

@@ -60,13 +60,20 @@ class MultiCategorical(Numbers):
                 raise TypeError(f"MultiCategorical: expected {name} as whole numbers, got {value!r:.80}")
             # Of no elements nothing is said, in one form.
             object.__setattr__(self, name, as_table(array) if 0 not in self.shape else int(name == "nvec"))
-        check_range("MultiCategorical", self.dtype, self.table("nvec"), self.table("start"))
+        starts = np.broadcast_to(np.asarray(self.start, object), self.shape)
+        check_range("MultiCategorical", self.dtype, self.table("nvec"), starts)
         if mask is not None and np.ndim(self.nvec) > 1:
             raise ValueError(
                 f"MultiCategorical: a mask needs one vector of numbers of choices, got nvec of shape {np.shape(nvec)}; "
                 f"use a part of an item for each row"
             )
         self._set_mask(mask)
+
+    def table(self, name: str) -> np.ndarray[Any, Any]:
+        """What is said of each element; starts in the dtype, as NumPy makes floats of a list of 0 and 2^64 - 1."""
+        if name == "start":
+            return np.broadcast_to(np.asarray(self.start, self.dtype), self.shape)
+        return super().table(name)
 
     @property
     def domain(self) -> Domain:

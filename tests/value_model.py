@@ -1,4 +1,4 @@
-"""Specs drawn from a grammar, values for them good and bad, and what specs mean in plain Python.
+"""Values of specs, good and bad, and what specs say of values in plain Python.
 
 The model looks at one element after the other and knows nothing of arrays' operations: `allows` says whether a value is
 what a spec describes, `nearest` what projection has to make of it.
@@ -10,131 +10,11 @@ import itertools
 import math
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 
 import functional_rb as frb
 from functional_rb.specs.walk import each
-
-INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-FLOATS = ("float16", "float32", "float64")
-WIDE = ("int64", "uint64", "float64")
-"""What JAX has only when asked for."""
-
-# --- specs ----------------------------------------------------------------------------------------------------------
-
-shapes = st.sampled_from([(), (), (1,), (2,), (3,), (2, 2), (0,), (2, 0)])
-
-
-def limits(dtype: str) -> tuple[Any, Any]:
-    if dtype in INTS:
-        return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
-
-
-@st.composite
-def bounded(draw: st.DrawFn, dtypes: tuple[str, ...]) -> Any:
-    dtype, shape = draw(st.sampled_from(dtypes)), draw(shapes)
-    low, high = limits(dtype)
-    if dtype in INTS:
-        numbers = st.integers(low, high) | st.sampled_from([low, low + 1, 0, 1, high - 1, high])
-    else:
-        tiny = float(np.finfo(dtype).smallest_subnormal)
-        some = [low, high, -math.inf, math.inf, 0.0, tiny, -tiny, 1.0, -1.0]
-        numbers = st.floats(low, high, width=int(dtype[5:])) | st.sampled_from(some)
-    pairs = []
-    for _ in range(int(np.prod(shape)) if draw(st.booleans()) else 1):
-        a, b = draw(numbers), draw(numbers)
-        low, high = (a, a) if a == b and math.isfinite(a) else (min(a, b), max(a, b))
-        pairs.append((0, 0) if math.inf in (low, -high) else (low, high))
-    size = shape if len(pairs) == int(np.prod(shape)) else ()
-    tables = [np.array(column, object).reshape(size).tolist() for column in zip(*pairs, strict=True)] or [0, 0]
-    return frb.Bounded(*(np.array(table, dtype) for table in tables), shape, dtype)
-
-
-@st.composite
-def masks(draw: st.DrawFn, axes: tuple[int, ...], counts: list[int]) -> Any:
-    """None, one for all elements, or one for each; something is allowed of every choice."""
-    how = draw(st.sampled_from(["none", "one", "each"]))
-    if how == "none":
-        return None
-    shape = axes if how == "each" else ()
-    rows = []
-    for _ in range(int(np.prod(shape))):
-        row: list[bool] = []
-        for n in counts:
-            part = draw(st.lists(st.booleans(), min_size=n, max_size=n))
-            part[draw(st.integers(0, n - 1))] = True
-            row += part
-        rows.append(row)
-    return np.array(rows, bool).reshape(*shape, sum(counts))
-
-
-small_axes = st.sampled_from([(), (), (2,), (1, 2), (0,)])
-numbers_of_choices = st.lists(st.integers(1, 5), min_size=1, max_size=3)
-
-
-@st.composite
-def categorical(draw: st.DrawFn, ints: tuple[str, ...]) -> Any:
-    dtype, axes, n = draw(st.sampled_from(ints)), draw(small_axes), draw(st.integers(1, 6))
-    low, high = limits(dtype)
-    start = draw(st.sampled_from([0, 1, low, high - n + 1]))
-    return frb.Categorical(n, draw(masks(axes, [n])), axes, dtype, start)
-
-
-@st.composite
-def multi_categorical(draw: st.DrawFn, ints: tuple[str, ...]) -> Any:
-    dtype, axes, counts = draw(st.sampled_from(ints)), draw(small_axes), draw(numbers_of_choices)
-    low, high = limits(dtype)
-    start = draw(st.sampled_from([0, low, high - 4, list(range(len(counts)))]))
-    return frb.MultiCategorical(counts, draw(masks(axes, counts)), (*axes, len(counts)), dtype, start)
-
-
-@st.composite
-def one_hot(draw: st.DrawFn, dtypes: tuple[str, ...]) -> Any:
-    dtype, axes, counts = draw(st.sampled_from(dtypes)), draw(small_axes), draw(numbers_of_choices)
-    mask = draw(masks(axes, counts))
-    if len(counts) > 1:
-        return frb.MultiOneHot(counts, mask, (*axes, sum(counts)), dtype)
-    return frb.OneHot(counts[0], mask, (*axes, counts[0]), dtype)
-
-
-@st.composite
-def texts(draw: st.DrawFn) -> Any:
-    longest = draw(st.integers(1, 4))
-    charset = draw(st.sampled_from(["a", "ab", "acz", "\x01\x7f", "aé\U0001f600"]))
-    return frb.Text(longest, draw(st.integers(0, longest)), charset, (*draw(small_axes), longest))
-
-
-def leaves(wide: bool = True) -> st.SearchStrategy[Any]:
-    """Specs of one array; without 64 bits if not wide."""
-    ints, floats = (tuple(d for d in dtypes if wide or d not in WIDE) for dtypes in (INTS, FLOATS))
-    every = (*ints, *floats)
-    unbounded = st.builds(frb.Unbounded, shapes, st.sampled_from([*every, "bool", "complex64"]))
-    binary = st.builds(frb.Binary, shapes, st.sampled_from(["bool", *every]))
-    choices = [categorical(ints), multi_categorical(ints), one_hot(("bool", *every))]
-    return st.one_of(unbounded, bounded(every), binary, *choices, texts())
-
-
-def nests(wide: bool = True, containers: bool = True) -> st.SearchStrategy[Any]:
-    """Specs of every kind in each other."""
-    names = st.sampled_from(["a", "b", "c"])
-
-    def around(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        dicts = st.dictionaries(names, inner, min_size=1, max_size=2)
-        tuples = st.tuples(inner, inner)
-        axes = st.sampled_from([(), (), (2,)])
-        few = st.integers(1, 3)
-        varying = (
-            st.builds(frb.Sequence, inner, few, st.booleans(), axes)
-            | st.builds(frb.Graph, inner, st.none() | inner, few, few, axes)
-            | st.builds(lambda options, lead: frb.OneOf(options, lead), st.lists(inner, min_size=1, max_size=3), axes)
-        )
-        side_by_side = st.builds(lambda a, b: frb.Stacked((frb.Composite(a), frb.Composite(b))), dicts, dicts)
-        return dicts | tuples | varying | varying | side_by_side
-
-    return st.recursive(leaves(wide), around, max_leaves=4) if containers else leaves(wide)
-
+from tests.grammar import FLOATS, INTEGERS, limits
 
 # --- values that need not be good -----------------------------------------------------------------------------------
 
@@ -165,10 +45,10 @@ def others(spec: Any) -> np.ndarray:
     if dtype == "complex64":
         return np.array([0, 1j, complex(math.nan, 1), complex(1, math.nan), math.inf], dtype)
     low, high = limits(dtype)
-    ends = [int(x) if dtype in INTS else float(x) for b in spec.domain[:2] for x in np.asarray(b, object).flat]
+    ends = [int(x) if dtype in INTEGERS else float(x) for b in spec.domain[:2] for x in np.asarray(b, object).flat]
     found = {0, 1, 2, 3, low, high}
     for end in ends:
-        if dtype in INTS:
+        if dtype in INTEGERS:
             found |= {end, end - 1, end + 1}
         else:
             with np.errstate(over="ignore"):
@@ -194,14 +74,14 @@ def table(x: Any, shape: tuple[int, ...]) -> np.ndarray:
 def allowed_choices(spec: Any) -> dict[tuple[int, ...], list[int]]:
     """For each choice that a spec has what is allowed, counted from zero: one choice may lie behind another."""
     several = isinstance(spec, frb.MultiCategorical | frb.MultiOneHot)
-    if isinstance(spec, frb.Categorical | frb.OneHot):
-        axes, counts = spec.axes, [spec.n]
-    else:
-        axes = spec.shape[:-1]
-        counts = [int(n) for n in np.broadcast_to(spec.nvec, spec.shape[-1:])] if hasattr(spec, "start") else spec.nvec
-    mask = np.broadcast_to(True if spec.mask is None else np.array(spec.mask), (*axes, sum(counts)))
+    axes = spec.shape[:-1] if several else spec.axes
     found = {}
     for at in np.ndindex(axes):
+        if isinstance(spec, frb.MultiCategorical):  # perhaps other numbers of choices in each row
+            counts = np.broadcast_to(spec.nvec, spec.shape)[at].tolist()
+        else:
+            counts = spec.nvec if isinstance(spec, frb.MultiOneHot) else [spec.n]
+        mask = np.broadcast_to(True if spec.mask is None else np.array(spec.mask), (*axes, sum(counts)))
         start = 0
         for i, n in enumerate(counts):
             found[(*at, i) if several else at] = [k for k in range(n) if mask[at][start + k]]
