@@ -770,7 +770,7 @@ def test_what_is_kept_of_specs_is_of_these(library: Backend) -> None:
 # --- compiled -------------------------------------------------------------------------------------------------------
 
 SMALL = {
-    "a": frb.Bounded(-1, 1, (2,)),
+    "a": frb.Bounded(-1, 1),
     "b": frb.Categorical(4, [True, False, True, True]),
     "c": frb.OneHot(3, [False, True, True]),
     "d": frb.Sequence(frb.Binary(), 2),
