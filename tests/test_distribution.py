@@ -203,7 +203,7 @@ def test_probabilities_told_are_those_drawn() -> None:
     positive = np.arange(4097, dtype=np.int32)
     draws = edge_draws(intervals(tree, 4097), positive, last=False)
     spec = frb.BufferSpec({}, 4097, frb.Prioritized())
-    counters = torch.tensor([4097, 4097, 0, 0, 0], dtype=torch.int32)
+    counters = torch.tensor([4097, 4097, 0, 0, 0, 0], dtype=torch.int32)
     draft = draft_of(spec, torch.from_numpy(tree), counters)
     _, drawn = spec.sampler.draw(torch_ops, draft, torch.from_numpy(draws), torch.tensor(0.4), len(draws))
     exact = probabilities(intervals(tree, 4097), positive)
@@ -264,7 +264,7 @@ def test_uniform(library: str, size: int) -> None:
     assert first[:3].tolist() == words([-(-k * 2**62 // size) for k in range(min(size, 3))]).tolist()
     assert counts.sum(dtype=object) == 2**62
     assert np.abs(counts / 2.0**62 - 1 / size).sum() / 2 <= 1e-6
-    counters = np.array([size, size, 0, 0, 0], np.int32)
+    counters = np.array([size, size, 0, 0, 0, 0], np.int32)
     positions = np.arange(size)
     np.testing.assert_array_equal(uniform_by(library, first, counters, size)[0], positions)
     # The draw just before belongs to the position before.
@@ -282,7 +282,7 @@ def test_uniform(library: str, size: int) -> None:
 @pytest.mark.parametrize(("capacity", "cursor", "size"), [(10, 4, 4), (10, 13, 10), (10, 0, 7), (7, 3, 7), (3, 1, 2)])
 def test_uniform_over_a_ring(library: str, capacity: int, cursor: int, size: int) -> None:
     # Partly filled, wrapped, and where the numbers of the items start again from 0.
-    counters = np.array([cursor, size, 0, 0, 0], np.int32)
+    counters = np.array([cursor, size, 0, 0, 0, 0], np.int32)
     first, _ = boundary_words(size)
     slots, handles = uniform_by(library, first, counters, capacity)
     modulus = ring.modulus(capacity)
