@@ -358,12 +358,8 @@ def on(**names: Iterable[str]) -> Any:
 @pytest.mark.slow
 @on(torch=SAMPLERS, jax=["trajectories", "windows", "by priority", "once a pass"])
 def test_a_million_steps(library: Backend, name: str) -> None:
-    """Twenty times around; on JAX, where it is slower, half as many through lanes half as long."""
     sampler, batch = SAMPLERS[name]
-    if library.library == "jax":
-        soak(library, sampler, 3125, 10**6 // 2, the_same(400), batch)
-    else:
-        soak(library, sampler, 6250, 10**6, varied(2000), batch)
+    soak(library, sampler, 6250, 10**6, the_same(400) if library.library == "jax" else varied(2000), batch)
 
 
 @pytest.mark.slow
