@@ -136,7 +136,7 @@ def test_items_of_objects_alone(variant: Backend) -> None:
 
 def test_what_callers_do_with_their_arrays_afterwards() -> None:
     given = np.array(["a", "b"], object)
-    state = rb.add(rb.init(spec_of()), batch(0, 1, notes=given))  # type: ignore[arg-type]
+    state = rb.add(rb.init(spec_of()), batch(0, 1, notes=given))  # type: ignore[arg-type]  # notes of any kind
     given[:] = "changed"
     got = rb.items(state)["note"]
     got[:] = "changed"
