@@ -182,3 +182,20 @@ def test_one_item_without_a_batch_axis_is_row_0(library: Backend) -> None:
     with pytest.raises(ValueError, match="row 0 lies outside"):
         library.rb.add(state, (2.0,), validate=True)
     assert int(library.rb.size(library.rb.add(state, (1.0,), validate=True))) == 1
+
+
+def test_on_jax_a_validated_add_is_in_place_too() -> None:
+    """Donated, and inside a loop: what is allocated beside the state depends on the batch, not on the capacity."""
+    import jax
+
+    import jax_backend as rb
+
+    def steps(state: Any, batches: Any) -> Any:
+        return jax.lax.scan(lambda s, x: (rb.add(s, x, validate=True), rb.invalid(s)), state, batches)
+
+    spec = frb.BufferSpec({"obs": frb.Bounded(-1, 1, (100,)), "action": frb.OneHot(4)}, 100_000)
+    state = jax.eval_shape(lambda: rb.init(spec))
+    batches = jax.eval_shape(lambda: rb.zeros(spec.item, (3, 8)))
+    memory = jax.jit(steps, donate_argnums=0).lower(state, batches).compile().memory_analysis()
+    assert memory.alias_size_in_bytes >= spec.item_bytes * spec.capacity
+    assert memory.temp_size_in_bytes < 100_000
