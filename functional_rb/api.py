@@ -5,6 +5,8 @@ A backend binds each of these to itself and takes over its docstring; the exampl
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -253,9 +255,7 @@ def _validated(
     found = backend.inside(outline, leaves)
     if not found:
         return mask, None
-    valid = found[0]
-    for one in found[1:]:
-        valid = valid & one
+    valid = functools.reduce(operator.and_, found)
     outside = ~valid if mask is None else ~valid & mask
     known = backend.known(state, outside)
     if known is not None:

@@ -155,7 +155,7 @@ def check_dtype(name: str, array: Any, expected: str) -> None:
     if got != expected:
         raise TypeError(
             f"{_label(name)}: expected dtype {expected}, got {got}; convert it yourself, or change "
-            f"{'BufferSpec.item' if name not in _ARGUMENTS else 'the argument'}"
+            f"{'its spec' if name not in _ARGUMENTS else 'the argument'}"
         )
 
 
@@ -467,18 +467,17 @@ def scalar_leaf(leaf: Any, expected: ArraySpec, name: str) -> None:
         low, high = dtypes.integer_limits(expected.dtype)
         if not low <= leaf <= high:
             raise ValueError(
-                f"leaf {name!r}: {leaf} does not fit into {expected.dtype} ({low} to {high}); change BufferSpec.item"
+                f"leaf {name!r}: {leaf} does not fit into {expected.dtype} ({low} to {high}); change its spec"
             )
     if kind in ("float", "complex"):
         largest = dtypes.largest_float(expected.dtype)
         # Compared before it is converted: a Python int has no upper bound.
         if any(largest < abs(part) != math.inf for part in (leaf.real, leaf.imag)):
             raise ValueError(
-                f"leaf {name!r}: {leaf:.6} does not fit into {expected.dtype} (up to {largest:.6}); "
-                f"change BufferSpec.item"
+                f"leaf {name!r}: {leaf:.6} does not fit into {expected.dtype} (up to {largest:.6}); change its spec"
                 if isinstance(leaf, float)
                 else f"leaf {name!r}: the number does not fit into {expected.dtype} (up to {largest:.6}); "
-                f"change BufferSpec.item"
+                f"change its spec"
             )
 
 

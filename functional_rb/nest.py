@@ -200,8 +200,7 @@ def _values_under(keys: Sequence[str | int], nest: Any, path: Path) -> list[Any]
     if parts is None or set(got) != set(keys):
         found = type(nest).__name__ if parts is None else list(got)
         raise ValueError(
-            f"leaf {show(path)!r}: expected the keys {list(keys)}, got {found}; "
-            f"give exactly the leaves of BufferSpec.item"
+            f"leaf {show(path)!r}: expected the keys {list(keys)}, got {found}; give exactly the leaves of the spec"
         )
     by_key = dict(zip(got, parts[1], strict=True))
     return [by_key[key] for key in keys]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -178,10 +180,7 @@ def contains(backend: SpecBackend, spec: Any, x: Any) -> Array:
     found = backend.inside(outline, arrays)
     if not found:
         return backend.ops.zeros(lead, "bool") == 0
-    every = found[0]
-    for one in found[1:]:
-        every = every & one
-    return every.reshape(lead)
+    return functools.reduce(operator.and_, found).reshape(lead)
 
 
 def project(backend: SpecBackend, spec: Any, x: Any) -> Any:
