@@ -52,6 +52,7 @@ from functional_rb.specs import (
     stack,
 )
 from functional_rb.state import Crop, MaskedSample, Sample, SliceSample, State
+from functional_rb.storages import Device, Host, Memmap, Objects
 from functional_rb.ted.check_env import check_env
 from functional_rb.ted.items import item_from_env
 from functional_rb.transforms import her, n_step
@@ -68,16 +69,20 @@ __all__ = [
     "Compact",
     "Composite",
     "Crop",
+    "Device",
     "Domain",
     "Fifo",
     "Graph",
+    "Host",
     "Immutable",
     "Lifo",
     "MaskedSample",
     "MaxValue",
+    "Memmap",
     "MultiCategorical",
     "MultiOneHot",
     "NonTensor",
+    "Objects",
     "OneHot",
     "OneOf",
     "Prioritized",

@@ -18,6 +18,7 @@ from functional_rb.ring import Ring
 from functional_rb.samplers import Sampler, Uniform
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import ArraySpec, Binary, Composite, NonTensor, Unbounded, freeze
+from functional_rb.storages import Device, Storage, StorageBase
 from functional_rb.trajectories import Marks
 from functional_rb.transforms.base import Transform, check_transforms
 from functional_rb.values import Outline
@@ -43,6 +44,7 @@ class BufferSpec:
             of `capacity // lanes` items. None for items without such an axis.
         compact: how successive steps share their observations in storage, `frb.Compact()`; None if they do not.
         transforms: what happens between what is added and what is sampled: `n_step`, `her`; one may stand alone.
+        storage: where the rows lie: `Device()`, `Host()`, `Memmap(...)`, `Objects()`.
         outline, structure, leaves, names, layout: derived: the item taken apart, its containers, its specs in order,
             their paths as errors show them, and where they lie in storage.
         objects: derived: the positions of the leaves that are Python objects.
@@ -73,6 +75,7 @@ class BufferSpec:
     lanes: int | None = None
     transforms: tuple[Transform, ...] | Transform = ()
     compact: Compact | None = None
+    storage: Storage = dataclasses.field(default_factory=Device)
 
     outline: Outline = dataclasses.field(init=False, repr=False)
     structure: Structure = dataclasses.field(init=False, repr=False)
@@ -101,6 +104,7 @@ class BufferSpec:
             object.__setattr__(self, "writer", self.sampler.default_writer())
         _check_kind("writer", self.writer, WriterBase, "frb.RoundRobin()")
         object.__setattr__(self, "transforms", check_transforms(self.transforms))
+        _check_kind("storage", self.storage, StorageBase, "frb.Memmap()")
         self._plan_lanes()
         if self.sampler.tree_rows(self.capacity) * sum_tree.FANOUT > ring.INT32_MAX:
             raise ValueError(
@@ -189,8 +193,19 @@ class BufferSpec:
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        members = self.sampler, self.writer, self.batch_size, self.lanes, self.transforms, self.compact
-        return self.outline, self.capacity, *members
+        return self.outline, self.capacity, *self._members
+
+    @property
+    def _members(self) -> tuple[Any, ...]:
+        return (
+            self.sampler,
+            self.writer,
+            self.batch_size,
+            self.lanes,
+            self.transforms,
+            self.compact,
+            self.storage,
+        )
 
     def __eq__(self, other: object) -> bool:
         """Whether two specs describe the same buffer. JAX asks this at every call: identity answers at once."""
@@ -204,8 +219,7 @@ class BufferSpec:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arguments: hashes of strings differ from process to process."""
-        members = self.sampler, self.writer, self.batch_size, self.lanes, self.transforms, self.compact
-        return BufferSpec, (self.item, self.capacity, *members)
+        return BufferSpec, (self.item, self.capacity, *self._members)
 
     @property
     def extra_words(self) -> int:

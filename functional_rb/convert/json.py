@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from functional_rb import samplers, specs, writers
+from functional_rb import samplers, specs, storages, writers
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.compact import Compact
 from functional_rb.specs import Composite, Spec
@@ -68,6 +68,10 @@ OURS: Final[dict[str, type]] = {
         writers.Reservoir,
         writers.RoundRobin,
         writers.StopWhenFull,
+        storages.Device,
+        storages.Host,
+        storages.Memmap,
+        storages.Objects,
         Compact,
         Hindsight,
         NStepOfAdded,
