@@ -1,0 +1,237 @@
+"""Undo logs: what rows of mapped files held when a checkpoint was made, kept from the moment they are overwritten.
+
+A buffer whose files lie in its checkpoint's directory is not copied when it is saved. Training goes on writing to the
+same files, so each row that belongs to the checkpoint is appended to a log before it is overwritten for the first
+time. The files as they are now, with the logs since the checkpoint taken back, the newest first, are the rows of then.
+
+A log is `undo-<number>.bin`: records one after the other, each in one append. A process that is killed leaves at most a
+part of the last record, which its checksum tells, and then the rows that it would have kept were not yet overwritten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.errors import CheckpointError, CorruptCheckpointError, StorageFullError, needs
+
+Rows = np.ndarray[Any, Any]
+
+HEAD = 40
+"""Bytes before a record's slots: the checksum of what follows the head (16), how many rows it has (8), how many
+bytes of all arrays a row has (8), and the checksum of these three (8)."""
+CHUNK = 2**24
+"""About so many bytes are put into one record."""
+
+
+def name_of(number: int) -> str:
+    """The file of a log."""
+    return f"undo-{number:08d}.bin"
+
+
+def numbers(directory: str) -> list[int]:
+    """The logs in a directory, oldest first."""
+    found = [name[5:-4] for name in os.listdir(directory) if name.startswith("undo-") and name.endswith(".bin")]
+    return sorted(int(digits) for digits in found if digits.isdecimal())
+
+
+class UndoLog:
+    """The log that is being written.
+
+    Attributes:
+        directory: where it lies.
+        number: of the checkpoint that it leads back to.
+    """
+
+    def __init__(
+        self, directory: str, number: int, arrays: Sequence[Rows], in_use: Rows, older: UndoLog | None = None
+    ) -> None:
+        """Begin a log.
+
+        Args:
+            directory: of the files.
+            number: of the checkpoint that is being made.
+            arrays: the mapped arrays [capacity, ...].
+            in_use: bool [capacity], which rows belong to the checkpoint.
+            older: the log of the checkpoint before, whose rows are kept on too.
+
+        Raises:
+            CheckpointError: if the file cannot be made.
+        """
+        self.directory, self.number = directory, number
+        self._arrays = [_as_bytes(array) for array in arrays]
+        # An older checkpoint has rows that this one has no more, and they may be overwritten only now.
+        self._of_checkpoints: Rows = in_use if older is None else in_use | older._of_checkpoints
+        self._needed = self._of_checkpoints.copy()
+        self._left = int(np.count_nonzero(self._needed))
+        path = os.path.join(directory, name_of(number))
+        try:
+            # Not exclusive: what a killed save has begun, nobody refers to.
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot write the undo log: {error.strerror}") from error
+        self._end = 0
+
+    def before_write(self, slots: Rows) -> None:
+        """Keep what lies in rows that are about to be overwritten.
+
+        Args:
+            slots: integers [n], each at least 0 and below the capacity; they may come twice.
+
+        Raises:
+            StorageFullError: if there is no room for it; nothing has been overwritten then.
+        """
+        if not self._left:
+            return
+        fresh = slots[self._needed[slots]]
+        if not fresh.size:
+            return
+        fresh = np.unique(fresh).astype(np.int64)
+        row = max(sum(array.shape[1] for array in self._arrays), 1)
+        step = max(CHUNK // row, 1)
+        for first in range(0, fresh.size, step):
+            self._append(fresh[first : first + step])
+        self._needed[fresh] = False
+        self._left -= fresh.size
+
+    def _append(self, slots: Rows) -> None:
+        kept = [np.ascontiguousarray(array[slots]) for array in self._arrays]
+        row = sum(array.shape[1] for array in self._arrays)
+        try:
+            self._write([np.frombuffer(_head(slots.size, row, checksum([slots, *kept])), np.uint8), slots, *kept])
+        except OSError as error:
+            os.ftruncate(self._file, self._end)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            path = os.path.join(self.directory, name_of(self.number))
+            raise StorageFullError(
+                f"{path}: no room for what the last checkpoint still needs of {slots.size} rows; nothing was written: "
+                f"make room, or save again"
+            ) from error
+
+    def _write(self, parts: Sequence[Rows]) -> None:
+        pieces = [part.data.cast("B") for part in parts if part.size]
+        total, done = sum(piece.nbytes for piece in pieces), 0
+        while done < total:
+            written = os.pwritev(self._file, _after(pieces, done), self._end + done)
+            done += written
+        self._end += total
+
+    def sync(self) -> None:
+        """Put what is written on the disk."""
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        """Write no more. What lies in the file stays."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._left = -1, 0
+
+
+def _after(pieces: Sequence[memoryview], done: int) -> list[memoryview]:
+    """What is left of pieces once so many bytes are written."""
+    rest = []
+    for piece in pieces:
+        if done >= piece.nbytes:
+            done -= piece.nbytes
+            continue
+        rest.append(piece[done:])
+        done = 0
+    return rest
+
+
+def _as_bytes(array: Rows) -> Rows:
+    """An array [n, ...] as bytes [n, m], in the same memory."""
+    flat = array.reshape(array.shape[0], -1)
+    return flat.view(np.uint8) if flat.shape[1] else np.empty((array.shape[0], 0), np.uint8)
+
+
+def _head(n: int, row: int, body: bytes) -> bytes:
+    head = body + np.array([n, row], np.int64).tobytes()
+    return head + checksum([np.frombuffer(head, np.uint8)])[:8]
+
+
+def checksum(parts: Sequence[Rows]) -> bytes:
+    """Of the bytes of arrays, 16 bytes."""
+    hasher = needs("xxhash", "checkpoint").xxh3_128()
+    for part in parts:
+        hasher.update(part.data.cast("B") if part.size else b"")
+    found: bytes = hasher.digest()
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """Some rows as they were.
+
+    Attributes:
+        slots: int64 [n], distinct.
+        rows: bytes uint8 [n, m], of all arrays side by side in the order of the arrays: [n, m_0], then [n, m_1].
+    """
+
+    slots: Rows
+    rows: tuple[Rows, ...]
+
+
+def records(path: str, arrays: Sequence[Rows]) -> Iterator[Record]:
+    """The whole records of a log, oldest first.
+
+    Args:
+        path: of the file.
+        arrays: [capacity, ...], whose rows it has.
+
+    Raises:
+        CorruptCheckpointError: if something lies behind a record that is not whole, as no kill leaves it, or a record
+            does not fit the arrays.
+    """
+    widths = [_as_bytes(array).shape[1] for array in arrays]
+    capacity = arrays[0].shape[0]
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        at = 0
+        while at + HEAD <= size:
+            head = file.read(HEAD)
+            n, row = (int(x) for x in np.frombuffer(head, np.int64, 2, 16))
+            if head != _head(n, row, head[:16]) or row != sum(widths) or not 0 < n <= capacity:
+                raise CorruptCheckpointError(f"{path}: at byte {at} there is no record of rows of {sum(widths)} bytes")
+            body = n * (8 + row)
+            if at + HEAD + body > size:
+                return  # the process was killed while it appended this one
+            slots = np.frombuffer(file.read(8 * n), np.int64)
+            kept = tuple(np.frombuffer(file.read(n * width), np.uint8).reshape(n, width) for width in widths)
+            if checksum([slots, *kept]) != head[:16]:
+                if at + HEAD + body == size:
+                    return  # a machine that lost its power may leave the end of a file so
+                raise CorruptCheckpointError(
+                    f"{path}: the record at byte {at} does not have the checksum that it tells"
+                )
+            if int(slots.min()) < 0 or int(slots.max()) >= capacity:
+                raise CorruptCheckpointError(f"{path}: the record at byte {at} names rows beyond {capacity}")
+            yield Record(slots, kept)
+            at += HEAD + body
+
+
+def roll_back(directory: str, number: int, arrays: Sequence[Rows], since: Callable[[int], bool] | None = None) -> None:
+    """Make rows those of a checkpoint again, by all logs since, the newest first.
+
+    Args:
+        directory: of the logs.
+        number: of the checkpoint.
+        arrays: [capacity, ...], as they lie in the mapped files now, or copies of them that were taken before.
+        since: which logs count, by number; all by default.
+
+    Raises:
+        CorruptCheckpointError: for a log that is not what was written.
+    """
+    views = [_as_bytes(array) for array in arrays]
+    for later in reversed(numbers(directory)):
+        if later < number or (since is not None and not since(later)):
+            continue
+        for record in records(os.path.join(directory, name_of(later)), arrays):
+            for view, rows in zip(views, record.rows, strict=True):
+                view[record.slots] = rows
