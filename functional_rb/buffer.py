@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from functional_rb import counters, frame_writes, layout, ring, storage
@@ -15,14 +16,21 @@ from functional_rb.transforms.base import Reader
 
 NOTHING = -1
 """The handle of what could not be drawn."""
+NOTHING_MADE: Mapping[str, Array] = MappingProxyType({})
 
 
-def init(ops: Ops, spec: BufferSpec, device: Any = None) -> Arrays:
-    """An empty buffer."""
-    rows, wide = layout.allocate(ops, spec.layout, spec.capacity, device)
+def init(ops: Ops, spec: BufferSpec, device: Any = None, made: Mapping[str, Array] = NOTHING_MADE) -> Arrays:
+    """An empty buffer. Arrays that are there already, by name (`mapped.shapes`), are taken for what they are."""
+    if made:
+        rows, wide = made["rows"], tuple(made[f"wide_{k}"] for k in range(len(spec.layout.wide)))
+    else:
+        rows, wide = layout.allocate(ops, spec.layout, spec.capacity, device)
     tree = None if spec.tree_shape is None else ops.zeros(spec.tree_shape, "float32", device)
     kept = {}
     for name, array in spec.kept.items():
+        if name in made:
+            kept[name] = made[name]
+            continue
         zeros = ops.zeros(array.shape, array.dtype, device)
         kept[name] = ops.full_like(zeros, array.fill) if array.fill else zeros
     vector = ops.zeros((counters.length(spec),), "int32", device)

@@ -91,9 +91,10 @@ class Memmap(StorageBase):
         """Take paths of any kind, check the types."""
         path: Any = self.path
         if isinstance(path, os.PathLike):
-            object.__setattr__(self, "path", os.fspath(path))
-        if self.path is not None and not isinstance(self.path, str):
-            raise TypeError(f"Memmap.path: expected a path or None, got {self.path!r}")
+            path = os.fspath(path)
+        if path is not None and not isinstance(path, str):
+            raise TypeError(f"Memmap.path: expected a path or None, got {path!r}")
+        object.__setattr__(self, "path", path)
         for name in ("existsok", "shared"):
             _check_flag(name, getattr(self, name))
         if self.auto_cleanup is not None:

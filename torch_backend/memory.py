@@ -19,7 +19,8 @@ import torch
 
 from functional_rb import sum_tree
 from functional_rb.draft import Arrays
-from torch_backend import ops
+from torch_backend import ops, placement
+from torch_backend.placement import Placement
 
 if TYPE_CHECKING:
     from torch_backend.objects import Table
@@ -39,6 +40,7 @@ class Memory:
         history: the older versions by age, each with the bytes saved for it.
         retained: the sum of those bytes.
         table: the Python objects whose tokens are in the arrays, if the buffer has such leaves.
+        place: where the arrays lie.
     """
 
     __slots__ = (
@@ -49,6 +51,7 @@ class Memory:
         "kept",
         "native",
         "pinned",
+        "place",
         "retained",
         "rows",
         "shared",
@@ -65,8 +68,10 @@ class Memory:
         tree: torch.Tensor | None,
         kept: dict[str, torch.Tensor],
         pinned: bool = False,
+        place: Placement = placement.DEFAULT,
     ) -> None:
         """Take arrays over; pinned if somebody else may hold them."""
+        self.place = place
         self.rows, self.wide, self.tree, self.kept, self.pinned = rows, wide, tree, kept, pinned
         self.shared = False
         self.written = True
@@ -80,9 +85,12 @@ class Memory:
     def copy(self) -> Memory:
         """Fresh memory with the same content, that may be written to in and outside of inference mode."""
         with torch.inference_mode(False):
+            made, place = self.place.copied(self)
+            rows = made["rows"] if made else self.rows.clone()
+            wide = tuple(made[f"wide_{k}"] if made else array.clone() for k, array in enumerate(self.wide))
             tree = None if self.tree is None else self.tree.clone()
-            kept = {name: array.clone() for name, array in self.kept.items()}
-            copied = Memory(self.rows.clone(), tuple(array.clone() for array in self.wide), tree, kept)
+            kept = {name: made[name] if name in made else array.clone() for name, array in self.kept.items()}
+            copied = Memory(rows, wide, tree, kept, place=place)
         if self.table is not None:
             self.table.watch(copied)
         return copied
@@ -106,6 +114,11 @@ class Memory:
         if self._nbytes is None:
             self._nbytes = sum(tensor.nbytes for tensor in self.tensors)
         return self._nbytes
+
+    @property
+    def most_retained(self) -> int:
+        """Bytes that may be kept for older versions: not more than a copy takes, and of files what memory can bear."""
+        return self.nbytes if self.place.files is None else min(self.nbytes, placement.OLDER_BYTES)
 
 
 class Saved(Protocol):
@@ -223,7 +236,7 @@ class Version:
         following = Version(memory, self.capacity, self.lock)
         if saved is not None:
             self.memory, self.saved, self.next = None, saved, following
-            _remember(memory, self, saved.nbytes)
+            self._counted(memory, saved.nbytes)
         return following
 
     def recall(self) -> None:
@@ -243,7 +256,15 @@ class Version:
         memory = self.next.memory
         if memory.history and memory.history[-1][0]() is self:
             memory.retained -= memory.history.pop()[1]
-            _remember(memory, self, self.saved.nbytes)
+            self._counted(memory, self.saved.nbytes)
+
+    def _counted(self, memory: Memory, nbytes: int) -> None:
+        """Count what is saved for this version; if there is no room for an older one's copy, nothing has happened."""
+        try:
+            _remember(memory, self, nbytes)
+        except OSError:
+            self.recall()
+            raise
 
 
 def take_back(memory: Memory, saved: Sequence[Saved], capacity: int) -> None:
@@ -263,7 +284,7 @@ def _remember(memory: Memory, version: Version, nbytes: int) -> None:
     memory.retained += nbytes
     memory.shared = True
     forget_dead(memory)
-    if memory.retained > memory.nbytes:
+    if memory.retained > memory.most_retained:
         oldest = memory.history[0][0]()
         if oldest is not None and oldest.memory is None:
             oldest._rebuild()
@@ -295,9 +316,15 @@ def forget_dead(memory: Memory) -> None:
     memory.shared = bool(history)
 
 
-def fresh(arrays: Arrays, capacity: int, pinned: bool = False, table: Table | None = None) -> Version:
+def fresh(
+    arrays: Arrays,
+    capacity: int,
+    pinned: bool = False,
+    table: Table | None = None,
+    place: Placement = placement.DEFAULT,
+) -> Version:
     """The first version of a lineage, with a table if there are Python objects."""
-    memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned)
+    memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned, place)
     if table is None:
         return Version(memory, capacity, threading.RLock())
     with table.lock:
