@@ -14,15 +14,15 @@ from functional_rb.counters import with_invalid
 from functional_rb.draft import Arrays, Draft
 from functional_rb.objects import gather, is_array, is_non_tensor
 from functional_rb.ops import Ops
+from functional_rb.recorder import Log, Recorder
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State as CoreState
 from functional_rb.values import Outline
+from functional_rb.versions import Memory, Saved, SavedSlots, Version
 from torch_backend import ops, random
-from torch_backend.memory import Memory, Saved, SavedSlots, Version
 from torch_backend.objects import Table
 from torch_backend.opaque import traceable
-from torch_backend.recorder import Log, Recorder
 from torch_backend.state import State, locked, readable
 
 try:
@@ -289,8 +289,9 @@ def tidy(version: Version) -> None:
 
 def objects_of(memory: Memory) -> Table:
     """The objects by token, of a buffer that has some."""
-    assert memory.table is not None
-    return memory.table
+    table: Any = memory.table
+    assert table is not None
+    return table
 
 
 def write_objects(spec: BufferSpec, memory: Memory, counters: torch.Tensor, leaves: Sequence[Any], *rest: Any) -> Any:

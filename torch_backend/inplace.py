@@ -11,10 +11,10 @@ import torch
 
 from functional_rb import api
 from functional_rb.counters import with_invalid
+from functional_rb.recorder import Log
 from functional_rb.state import AnySample
+from functional_rb.versions import Memory, Version, forget_dead, take_back
 from torch_backend import execute, ops, random
-from torch_backend.memory import Memory, Version, forget_dead, take_back
-from torch_backend.recorder import Log
 from torch_backend.state import State, readable
 
 

@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.versions import Memory, Version
 from torch_backend import memory
-from torch_backend.memory import Memory, Version
 from torch_backend.objects import Table
 
 
@@ -90,7 +90,7 @@ class State(core.State):
         """A state with memory of its own."""
         copied = self._copy()
         if copied.table is None:
-            version = memory.Version(copied, self.spec.capacity, threading.RLock())
+            version = Version(copied, self.spec.capacity, threading.RLock())
             return State(version, self._counters.clone(), self.spec)
         arrays, held = _with_objects(copied, self._counters.clone())
         return _rebuilt(arrays, self.spec, copy.deepcopy(held, memo))
@@ -140,7 +140,7 @@ def _rebuilt(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None = Non
 def _sent(state: State) -> tuple[Any, ...]:
     """Between processes go copies: torch moves what it sends to shared memory, and frees what others may be reading."""
     copied = state._copy()
-    own = memory.Version(copied, state.spec.capacity, state._version.lock)
+    own = Version(copied, state.spec.capacity, state._version.lock)
     return State(own, state._counters.clone(), state.spec).__reduce__()
 
 
@@ -162,8 +162,9 @@ class Held:
     @property
     def table(self) -> Table:
         """The objects by token."""
-        assert self.memory.table is not None
-        return self.memory.table
+        table: Any = self.memory.table
+        assert table is not None
+        return table
 
     def __eq__(self, other: object) -> bool:
         """Whether tokens of the one mean the same in the other."""
