@@ -89,8 +89,9 @@ class Memmap(StorageBase):
 
     def __post_init__(self) -> None:
         """Take paths of any kind, check the types."""
-        if isinstance(self.path, os.PathLike):
-            object.__setattr__(self, "path", os.fspath(self.path))
+        path: Any = self.path
+        if isinstance(path, os.PathLike):
+            object.__setattr__(self, "path", os.fspath(path))
         if self.path is not None and not isinstance(self.path, str):
             raise TypeError(f"Memmap.path: expected a path or None, got {self.path!r}")
         for name in ("existsok", "shared"):
