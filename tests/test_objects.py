@@ -30,6 +30,7 @@ from functional_rb.objects import array_of
 from functional_rb.specs import Composite
 from tests import backends, members
 from tests.backends import Backend
+from functional_rb import tokens
 from torch_backend import objects
 
 TORCH = [name for name in backends.VARIANTS if name.startswith("torch")]
@@ -53,7 +54,7 @@ def variant(request: pytest.FixtureRequest) -> Any:
 
 def sweep_always(patch: pytest.MonkeyPatch) -> None:
     """Whatever is in a table, its limit is below."""
-    patch.setattr(objects, "SLACK", -(10**9))
+    patch.setattr(tokens, "SLACK", -(10**9))
 
 
 @pytest.fixture
@@ -449,7 +450,7 @@ def test_overwritten_objects_are_freed(variant: Backend, capacity: int) -> None:
         notes += map(weakref.ref, rows["note"])
         state = variant.add(state, rows)
         del rows
-        assert sum(note() is not None for note in notes) <= 2 * capacity + objects.SLACK + 100
+        assert sum(note() is not None for note in notes) <= 2 * capacity + tokens.SLACK + 100
     last = len(notes) - capacity
     assert all(note() is not None for note in notes[last:])
     del state

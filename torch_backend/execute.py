@@ -14,15 +14,15 @@ from functional_rb.counters import with_invalid
 from functional_rb.draft import Arrays, Draft
 from functional_rb.objects import gather, is_array, is_non_tensor
 from functional_rb.ops import Ops
+from functional_rb.recorder import Log, Recorder
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State as CoreState
 from functional_rb.values import Outline
+from functional_rb.versions import Memory, Saved, SavedSlots, Version
 from torch_backend import ops, placement, random
-from torch_backend.memory import Memory, Saved, SavedSlots, Version
 from torch_backend.objects import Table
 from torch_backend.opaque import traceable
-from torch_backend.recorder import Log, Recorder
 from torch_backend.state import State, locked, readable
 
 try:
@@ -152,8 +152,9 @@ def _torch_state(state: CoreState, function: str) -> State:
 def init(spec: BufferSpec, device: Any = None) -> State:
     """An empty state."""
     with torch.inference_mode(False):  # else torch would forbid writing to the memory outside of that mode
-        device, made, place = placement.begin(spec, device)
-        state = State.of_arrays(buffer.init(ops, spec, device, made), spec, pinned=False, place=place)
+        device, files, place = placement.begin(spec, device)
+        made = {} if files is None else placement.tensors(files)
+        state = State.of_arrays(buffer.init(ops, spec, device, made), spec, pinned=False, place=place, files=files)
     state._version.own().written = False
     return state
 
@@ -215,7 +216,7 @@ def add(
             return state
         counters = state._counters
         target, saved = version.writable(), None
-        target.place.make_room(spec, counters, batch)
+        target.place.make_room(target, counters, batch)
         if target is memory:
             saved = _room_for_add(spec, memory, batch)
         following = version.succeed(target, saved)
@@ -295,8 +296,9 @@ def tidy(version: Version) -> None:
 
 def objects_of(memory: Memory) -> Table:
     """The objects by token, of a buffer that has some."""
-    assert memory.table is not None
-    return memory.table
+    table: Any = memory.table
+    assert table is not None
+    return table
 
 
 def write_objects(spec: BufferSpec, memory: Memory, counters: torch.Tensor, leaves: Sequence[Any], *rest: Any) -> Any:
@@ -483,7 +485,7 @@ def update(
         counters = state._counters
         target, saved = version.writable(), None
         if replacements:
-            target.place.make_room_at(handles, spec.capacity)
+            target.place.make_room_at(target, handles)
         if target is memory:
             saved = _room_for_update(spec, memory, handles.shape[0], bool(replacements), priorities is not None)
         following = version.succeed(target, saved)

@@ -11,10 +11,10 @@ import torch
 
 from functional_rb import api
 from functional_rb.counters import with_invalid
+from functional_rb.recorder import Log
 from functional_rb.state import AnySample
+from functional_rb.versions import Memory, Version, forget_dead, take_back
 from torch_backend import execute, ops, random
-from torch_backend.memory import Memory, Version, forget_dead, take_back
-from torch_backend.recorder import Log
 from torch_backend.state import State, readable
 
 
@@ -74,7 +74,7 @@ def add_(
     version, memory = _take_over(state, "add_")
     leaves, mask, priorities = execute.place_add(state.spec, memory, leaves, size, mask, priorities, key)
     if size:
-        memory.place.make_room(state.spec, counters, size)
+        memory.place.make_room(memory, counters, size)
         write = execute.write_objects if state.spec.objects else execute.write
         counters = write(state.spec, memory, counters, leaves, size, mask, priorities, key)
     if outside is not None:
@@ -144,7 +144,7 @@ def update_(state: State, indices: Any, priorities: Any = None, items: Any = Non
     version, memory = _take_over(state, "update_")
     indices, priorities, replacements = execute.place_update(state.spec, memory, indices, priorities, replacements)
     if replacements:
-        memory.place.make_room_at(indices, state.spec.capacity)
+        memory.place.make_room_at(memory, indices)
     rewrite = execute.rewrite_objects if state.spec.objects else execute.rewrite
     counters = rewrite(state.spec, memory, state._counters, indices, priorities, replacements)
     return _followed_by(state, version, counters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,60 +13,50 @@ from functional_rb.mapped import MappedFiles
 from functional_rb.ring import modulus
 from functional_rb.samplers import Drawn
 from functional_rb.storages import Memmap
-
-if TYPE_CHECKING:
-    from torch_backend.memory import Memory
-
-OLDER_BYTES = 2**30
-"""So much is kept in memory for older states of a mapped buffer, before the oldest gets files of its own."""
+from functional_rb.versions import Memory
 
 
 class Placement:
-    """Where a memory lies.
+    """Where the memories of a lineage lie.
 
     Attributes:
         spec: of a buffer whose rows belong in mapped files, else None.
-        files: those files; None also for arrays that came from elsewhere, until they are written to.
         target: the device that samples go to, and from which items may come; None for that of the memory.
     """
 
-    __slots__ = ("files", "spec", "target")
+    __slots__ = ("spec", "target")
 
-    def __init__(
-        self, spec: BufferSpec | None = None, files: MappedFiles | None = None, target: torch.device | None = None
-    ) -> None:
-        """Plain memory unless said otherwise."""
-        self.spec, self.files, self.target = spec, files, target
+    def __init__(self, spec: BufferSpec, target: torch.device | None = None) -> None:
+        """As the storage of the spec says."""
+        self.spec = spec if isinstance(spec.storage, Memmap) else None
+        self.target = target
 
-    def copied(self, memory: Memory) -> tuple[dict[str, torch.Tensor], Placement]:
-        """The arrays that belong in files, by name, in files without a name; and where those lie."""
-        if self.files is not None:
-            self.files.check_process()
-            files = self.files.copy()
-        elif self.spec is not None and memory.plain:
-            given = {"rows": memory.rows, **{f"wide_{k}": x for k, x in enumerate(memory.wide)}, **memory.kept}
-            files = mapped.filled(self.spec, {name: given[name].numpy() for name in mapped.shapes(self.spec)})
-        else:
-            return {}, self
-        return tensors(files), Placement(self.spec, files, self.target)
+    def filed(self, memory: Memory) -> MappedFiles | None:
+        """A copy, in files without a name, of what belongs in files and came from elsewhere; None of all else."""
+        if self.spec is None or memory.files is not None or not memory.plain:
+            return None
+        given = {"rows": memory.rows, **{f"wide_{k}": x for k, x in enumerate(memory.wide)}, **memory.kept}
+        return mapped.filled(self.spec, {name: given[name].numpy() for name in mapped.shapes(self.spec)})
 
-    def make_room(self, spec: BufferSpec, counters: torch.Tensor, batch: int) -> None:
+    def make_room(self, memory: Memory, counters: torch.Tensor, batch: int) -> None:
         """Have room on the disk for what adding a batch may write, or raise `StorageFullError`."""
-        if self.files is None or self.files.complete:
+        if self.spec is None or memory.files is None:
             return
-        if torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():
+            mapped.make_room(memory.files, self.spec, counters.numpy(), batch)
+        elif not memory.files.complete:
             raise ValueError(
                 "add_: room for a Memmap buffer is reserved on the disk before rows are written, which torch.compile "
                 "cannot trace; call add_ outside of the compiled function until the buffer is full, or use frb.Host()"
             )
-        mapped.make_room(self.files, spec, counters.numpy(), batch)
 
-    def make_room_at(self, handles: torch.Tensor, capacity: int) -> None:
+    def make_room_at(self, memory: Memory, handles: torch.Tensor) -> None:
         """Likewise for rewriting the items that handles int32 [B] name."""
-        if self.files is None or self.files.complete or torch.compiler.is_compiling():
+        if self.spec is None or memory.files is None or memory.files.complete or torch.compiler.is_compiling():
             return
-        handles = handles.clamp(min=0)  # what names nothing may be written as slot 0, as it was
-        self.files.reserve_slots((torch.where(handles < modulus(capacity), handles, 0) % capacity).numpy())
+        known = (handles >= 0) & (handles < modulus(self.spec.capacity))
+        # What names nothing may be written as slot 0, as it was.
+        memory.files.reserve_slots((torch.where(known, handles, 0) % self.spec.capacity).numpy())
 
     def received(self, tensor: Any, device: torch.device) -> Any:
         """What a caller gives, on the memory's device if it is on the target."""
@@ -78,7 +68,7 @@ class Placement:
         """A result on the target: from pinned memory to CUDA, so that nobody waits for the copy."""
         if self.target is None or not isinstance(tensor, torch.Tensor) or tensor.device == self.target:
             return tensor
-        if self.target.type == "cuda" and not torch.compiler.is_compiling() and not tensor.is_pinned():
+        if self.target.type == "cuda" and not torch.compiler.is_compiling():
             tensor = tensor.pin_memory()
         return tensor.to(self.target, non_blocking=True)
 
@@ -91,30 +81,19 @@ class Placement:
         return [self.sent(leaf) for leaf in leaves], Drawn(**told, extras=extras)
 
 
+def begin(spec: BufferSpec, device: Any) -> tuple[torch.device | None, MappedFiles | None, Placement]:
+    """For an empty buffer: the device of its arrays, the files that some of them lie in, and its place."""
+    storage = spec.storage
+    if not storage.on_host:
+        return device if device is not None else getattr(storage, "device", None), None, Placement(spec)
+    target = None if device is None else torch.empty(0, device=device).device  # "cuda" means the current one
+    if target is not None and target.type == "cpu":
+        target = None
+    files = mapped.create(spec) if isinstance(storage, Memmap) else None
+    return torch.device("cpu"), files, Placement(spec, target)
+
+
 def tensors(files: MappedFiles) -> dict[str, torch.Tensor]:
     """The arrays of mapped files by name."""
     named = {"rows": files.rows, **{f"wide_{k}": x for k, x in enumerate(files.wide)}, **files.kept}
     return {name: torch.from_numpy(array) for name, array in named.items()}
-
-
-def begin(spec: BufferSpec, device: Any) -> tuple[torch.device | None, dict[str, torch.Tensor], Placement]:
-    """For an empty buffer: the device of its arrays, the arrays that lie in files, and where it lies."""
-    storage = spec.storage
-    if not storage.on_host:
-        return device if device is not None else getattr(storage, "device", None), {}, DEFAULT
-    target = None if device is None else torch.device(device)
-    host = torch.device("cpu")
-    if target is not None:
-        target = None if target.type == "cpu" else torch.empty(0, device=target).device  # "cuda" is the current one
-    if not isinstance(storage, Memmap):
-        return host, {}, Placement(target=target)
-    files = mapped.create(spec)
-    return host, tensors(files), Placement(spec, files, target)
-
-
-def of_arrays(spec: BufferSpec, target: torch.device | None) -> Placement:
-    """Of arrays that came from elsewhere."""
-    return Placement(spec if isinstance(spec.storage, Memmap) else None, None, target)
-
-
-DEFAULT = Placement()

@@ -15,8 +15,10 @@ from torch.utils import _pytree as pytree
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
-from torch_backend import memory, placement
-from torch_backend.memory import Memory, Version
+from functional_rb.mapped import MappedFiles
+from functional_rb.tokens import Held
+from functional_rb.versions import Memory, Version
+from torch_backend import memory
 from torch_backend.objects import Table
 from torch_backend.placement import Placement
 
@@ -52,6 +54,7 @@ class State(core.State):
         pinned: bool = True,
         table: Table | None = None,
         place: Placement | None = None,
+        files: MappedFiles | None = None,
     ) -> State:
         """A state of given arrays; pinned (so never written) if somebody else may hold them.
 
@@ -59,8 +62,8 @@ class State(core.State):
         """
         if spec.objects and table is None:
             table = Table(spec)
-        place = placement.of_arrays(spec, None) if place is None else place
-        return cls(memory.fresh(arrays, spec.capacity, pinned, table, place), arrays.counters, spec)
+        place = Placement(spec) if place is None else place
+        return cls(memory.fresh(arrays, spec.capacity, place, pinned, table, files), arrays.counters, spec)
 
     def _consume(self) -> None:
         """Refuse any further use."""
@@ -69,13 +72,12 @@ class State(core.State):
     def _give_out(self) -> Memory:
         with locked(self._version):
             owned = readable(self).own()
-            if owned.place.files is not None:
-                if self._given is None:
-                    object.__setattr__(self, "_given", owned.copy())
-                assert self._given is not None
-                owned = self._given
-            owned.pinned = True
-            return owned
+            if owned.files is None:
+                return owned.given_out()
+            if self._given is None:
+                object.__setattr__(self, "_given", owned.given_out())
+            assert self._given is not None
+            return self._given
 
     @property
     def _target(self) -> torch.device | None:
@@ -112,7 +114,7 @@ class State(core.State):
         """A state with memory of its own."""
         copied = self._copy()
         if copied.table is None:
-            version = memory.Version(copied, self.spec.capacity, threading.RLock())
+            version = Version(copied, self.spec.capacity, threading.RLock())
             return State(version, self._counters.clone(), self.spec)
         arrays, held = _with_objects(copied, self._counters.clone())
         return _rebuilt(arrays, self.spec, copy.deepcopy(held, memo), copied.place.target)
@@ -138,8 +140,8 @@ def readable(state: State) -> Version:
             "or use add, sample and update, which leave states as they are"
         )
     version = state._version
-    if version.memory is not None and version.memory.place.files is not None and not torch.compiler.is_compiling():
-        version.memory.place.files.check_process()
+    if version.memory is not None and version.memory.files is not None and not torch.compiler.is_compiling():
+        version.memory.files.check_process()
     return version
 
 
@@ -162,44 +164,18 @@ def _rebuilt(
 ) -> State:
     """A state of arrays, and the objects by the tokens in these, in a table of their own."""
     table = None if held is None else Table(spec, held)
-    return State.of_arrays(arrays, spec, table=table, place=placement.of_arrays(spec, target))
+    return State.of_arrays(arrays, spec, table=table, place=Placement(spec, target))
 
 
 def _sent(state: State) -> tuple[Any, ...]:
     """Between processes go copies: torch moves what it sends to shared memory, and frees what others may be reading."""
     copied = state._copy()
-    own = memory.Version(copied, state.spec.capacity, state._version.lock)
+    copied.files = None  # of its own already, so it may be given out as it is
+    own = Version(copied, state.spec.capacity, state._version.lock)
     return State(own, state._counters.clone(), state.spec).__reduce__()
 
 
 ForkingPickler.register(State, _sent)
-
-
-class Held:
-    """What the outline of a state tells of its Python objects: equal for states that share their table.
-
-    It keeps the memory, and so the objects whose tokens are among the leaves.
-    """
-
-    __slots__ = ("memory",)
-
-    def __init__(self, memory: Memory) -> None:
-        """Of a memory with a table."""
-        self.memory = memory
-
-    @property
-    def table(self) -> Table:
-        """The objects by token."""
-        assert self.memory.table is not None
-        return self.memory.table
-
-    def __eq__(self, other: object) -> bool:
-        """Whether tokens of the one mean the same in the other."""
-        return isinstance(other, Held) and self.table is other.table
-
-    def __hash__(self) -> int:
-        """By the table."""
-        return hash(self.table)
 
 
 Outline = tuple[BufferSpec, int, Held | None, torch.device | None]
@@ -227,7 +203,7 @@ def _unflatten(leaves: Any, context: Outline) -> State:
     kept = dict(zip(spec.kept, rest[wide + (tree is not None) : -1], strict=True))
     arrays = Arrays(rows, tuple(rest[:wide]), tree, rest[-1], kept)
     table = None if held is None else held.table
-    return State.of_arrays(arrays, spec, table=table, place=placement.of_arrays(spec, target))
+    return State.of_arrays(arrays, spec, table=table, place=Placement(spec, target))
 
 
 pytree.register_pytree_node(
