@@ -221,7 +221,7 @@ def _typed(error: OSError, path: str) -> OSError:
         return full(where, what)
     remedy = "give Memmap(path=...) a directory that can be written to"
     if error.errno == errno.ENOENT:
-        remedy = "expected a file that a Memmap buffer has made; look at the path"
+        remedy = "look at the path"
     elif error.errno in (errno.ENOTDIR, errno.EEXIST):
         remedy = "give Memmap(path=...) a directory, or one that can be made"
     return type(error)(error.errno, f"Memmap: {what}; {remedy}", where)

@@ -15,10 +15,11 @@ from torch.utils import _pytree as pytree
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.layout import KEPT_AS
 from functional_rb.mapped import MappedFiles
 from functional_rb.tokens import Held
 from functional_rb.versions import Memory, Version
-from torch_backend import memory
+from torch_backend import memory, ops
 from torch_backend.objects import Table
 from torch_backend.placement import Placement
 
@@ -125,11 +126,10 @@ class State(core.State):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arrays, which count as given out, and the Python objects that they stand for."""
-        arrays = Arrays(self.rows, self.wide, self.tree, self.counters, self.kept)
-        if not self.spec.objects:
-            return _rebuilt, (arrays, self.spec, None, self._target)
-        arrays, held = _with_objects(self._give_out(), self.counters)
-        return _rebuilt, (arrays, self.spec, held, self._target)
+        arrays, held = Arrays(self.rows, self.wide, self.tree, self.counters, self.kept), None
+        if self.spec.objects:
+            arrays, held = _with_objects(self._give_out(), self.counters)
+        return _unpickled, (_signed(arrays), self.spec, held, self._target)
 
 
 def readable(state: State) -> Version:
@@ -165,6 +165,24 @@ def _rebuilt(
     """A state of arrays, and the objects by the tokens in these, in a table of their own."""
     table = None if held is None else Table(spec, held)
     return State.of_arrays(arrays, spec, table=table, place=Placement(spec, target))
+
+
+def _signed(arrays: Arrays) -> Arrays:
+    """Arrays of dtypes that torch can read from a pickle: of unsigned ones it cannot."""
+
+    def signed(array: torch.Tensor) -> torch.Tensor:
+        return array.view(ops.SIGNED.get(array.dtype, array.dtype))
+
+    kept = {name: signed(array) for name, array in arrays.kept.items()}
+    return arrays._replace(wide=tuple(map(signed, arrays.wide)), kept=kept)
+
+
+def _unpickled(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None, target: torch.device | None) -> State:
+    """The dtypes as they were."""
+    wide = [ops.DTYPES[KEPT_AS.get(leaf.dtype, leaf.dtype)] for leaf in spec.layout.wide]
+    restored = tuple(array.view(dtype) for array, dtype in zip(arrays.wide, wide, strict=True))
+    kept = {name: array.view(ops.DTYPES[spec.kept[name].dtype]) for name, array in arrays.kept.items()}
+    return _rebuilt(arrays._replace(wide=restored, kept=kept), spec, held, target)
 
 
 def _sent(state: State) -> tuple[Any, ...]:
