@@ -148,11 +148,12 @@ def test_room_is_reserved_in_chunks_and_asked_for_once(monkeypatch: pytest.Monke
     assert files.complete
 
 
-@hypothesis.settings(max_examples=250)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(
     words=st.sampled_from([1, 300, 384, 1024, 1500]),
     asked=st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 5)), max_size=8),
 )
+@hypothesis.example(words=1, asked=[(True, 5, 0), (True, 5, 1)])
 def test_all_that_was_asked_for_is_reserved(words: int, asked: list[tuple[bool, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mapped, "CHUNK", PAGE)
