@@ -162,3 +162,30 @@ def _columns(spec: BufferSpec) -> dict[str, list[slice]]:
 def _slices(layout: Layout, chosen: Sequence[int]) -> list[slice]:
     places = [(leaf.offset or 0, leaf.nbytes) for leaf in (layout.leaves[k] for k in chosen) if leaf.nbytes]
     return [slice(first // 8, (first + nbytes) // 8) for first, nbytes in places]
+
+
+class Held:
+    """What the outline of a state tells of its Python objects: equal for states that share their table.
+
+    It keeps the memory, and so the objects whose tokens are among the leaves.
+    """
+
+    __slots__ = ("memory",)
+
+    def __init__(self, memory: Memory) -> None:
+        """Of a memory with a table."""
+        self.memory = memory
+
+    @property
+    def table(self) -> Any:
+        """The objects by token."""
+        assert self.memory.table is not None
+        return self.memory.table
+
+    def __eq__(self, other: object) -> bool:
+        """Whether tokens of the one mean the same in the other."""
+        return isinstance(other, Held) and self.table is other.table
+
+    def __hash__(self) -> int:
+        """By the table."""
+        return hash(self.table)

@@ -23,6 +23,7 @@ from functional_rb import sum_tree
 from functional_rb.ops import Array
 
 if TYPE_CHECKING:
+    from functional_rb.mapped import MappedFiles
     from functional_rb.tokens import Table
 
 
@@ -41,12 +42,14 @@ class Memory(abc.ABC):
         history: the older versions by age, each with the bytes saved for it.
         retained: the sum of those bytes.
         table: the Python objects whose tokens are in the arrays, if the buffer has such leaves.
+        files: the mapped files that rows, wide arrays and frames lie in, if they do.
     """
 
     __slots__ = (
         "__weakref__",
         "_nbytes",
         "_plain",
+        "files",
         "history",
         "kept",
         "native",
@@ -78,17 +81,34 @@ class Memory(abc.ABC):
         self.retained = 0
         self.native: object = None
         self.table: Table | None = None
+        self.files: MappedFiles | None = None
         self._nbytes: int | None = None
         self._plain: bool | None = None
 
     def copy(self) -> Self:
-        """Fresh memory with the same content."""
+        """Fresh memory with the same content; of mapped files, in files without a name."""
+        files = None if self.files is None else self.files.copy()
+        stored = (self.rows, self.wide, self.kept) if files is None else (files.rows, files.wide, files.kept)
+        taken = self.clone if files is None else self.taken
         tree = None if self.tree is None else self.clone(self.tree)
-        kept = {name: self.clone(array) for name, array in self.kept.items()}
-        copied = type(self)(self.clone(self.rows), tuple(self.clone(array) for array in self.wide), tree, kept)
+        kept = {name: taken(stored[2][name]) if name in stored[2] else self.clone(x) for name, x in self.kept.items()}
+        copied = type(self)(taken(stored[0]), tuple(map(taken, stored[1])), tree, kept)
+        copied.files = files
         if self.table is not None:
             self.table.watch(copied)
         return copied
+
+    def given_out(self) -> Self:
+        """Memory whose arrays will never be written again; of mapped files, which stay in use, a copy."""
+        if self.files is not None:
+            return self.copy()
+        self.pinned = True
+        return self
+
+    @staticmethod
+    @abc.abstractmethod
+    def taken(array: np.ndarray[Any, Any]) -> Array:
+        """An array of NumPy's as the library has it, in the same memory."""
 
     @staticmethod
     @abc.abstractmethod

@@ -26,11 +26,11 @@ from torch.utils import _pytree as pytree
 import functional_rb as frb
 import jax_backend
 import torch_backend as rb
+from functional_rb import tokens
 from functional_rb.objects import array_of
 from functional_rb.specs import Composite
 from tests import backends, members
 from tests.backends import Backend
-from functional_rb import tokens
 from torch_backend import objects
 
 TORCH = [name for name in backends.VARIANTS if name.startswith("torch")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 
 from functional_rb import versions
@@ -25,6 +26,11 @@ class Memory(versions.Memory):
         """Fresh memory with the same content, that may be written to in and outside of inference mode."""
         with torch.inference_mode(False):
             return super().copy()
+
+    @staticmethod
+    def taken(array: np.ndarray[Any, Any]) -> torch.Tensor:
+        """A tensor in the same memory."""
+        return torch.from_numpy(array)
 
     @staticmethod
     def clone(array: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.tokens import Held
 from functional_rb.versions import Memory, Version
 from torch_backend import memory
 from torch_backend.objects import Table
@@ -145,34 +146,6 @@ def _sent(state: State) -> tuple[Any, ...]:
 
 
 ForkingPickler.register(State, _sent)
-
-
-class Held:
-    """What the outline of a state tells of its Python objects: equal for states that share their table.
-
-    It keeps the memory, and so the objects whose tokens are among the leaves.
-    """
-
-    __slots__ = ("memory",)
-
-    def __init__(self, memory: Memory) -> None:
-        """Of a memory with a table."""
-        self.memory = memory
-
-    @property
-    def table(self) -> Table:
-        """The objects by token."""
-        table: Any = self.memory.table
-        assert table is not None
-        return table
-
-    def __eq__(self, other: object) -> bool:
-        """Whether tokens of the one mean the same in the other."""
-        return isinstance(other, Held) and self.table is other.table
-
-    def __hash__(self) -> int:
-        """By the table."""
-        return hash(self.table)
 
 
 Outline = tuple[BufferSpec, int, Held | None]
