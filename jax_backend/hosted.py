@@ -32,6 +32,11 @@ from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.execute import split as split
 
 
+SMALL = 2**16
+"""Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 15 us for each, and
+handing them all to a jitted function a few."""
+
+
 def convert(leaf: Any, expected: ArraySpec, name: str) -> Vector:
     """Arrays of JAX and NumPy as NumPy has them, Python numbers for scalar leaves."""
     if isinstance(leaf, jax.Array):
@@ -136,8 +141,21 @@ def sample(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list
 
 def out(state: HostState, arrays: Sequence[Any]) -> list[Any]:
     """Arrays that nobody writes to any more, as JAX has them; objects as they are."""
-    moved = iter(jax.device_put([x for x in arrays if not is_array(x)], state.device))
-    return [x if is_array(x) else next(moved) for x in arrays]
+    found = list(arrays)
+    places = [k for k, x in enumerate(found) if not is_array(x)]
+    small = [k for k in places if state.device is None and found[k].nbytes <= SMALL]
+    large = [k for k in places if k not in small] if len(small) < len(places) else []
+    moved = _copied([found[k] for k in small]) if small else []
+    if large:
+        moved = [*moved, *jax.device_put([found[k] for k in large], state.device)]
+    for k, x in zip([*small, *large], moved, strict=True):
+        found[k] = x
+    return found
+
+
+@jax.jit
+def _copied(arrays: list[Any]) -> list[jax.Array]:
+    return arrays
 
 
 def known(state: Any, mask: Vector | None) -> tuple[Any, Any]:
