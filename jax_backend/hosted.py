@@ -31,7 +31,6 @@ from jax_backend.execute import NUMBERS, NUMPY, check_key
 from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.execute import split as split
 
-
 SMALL = 2**16
 """Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 15 us for each, and
 handing them all to a jitted function a few."""

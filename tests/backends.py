@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 
+HOST_VARIANTS = ("jax-host", "jax-host-core")
+"""JAX's functions on buffers in the host's memory, with kernels and without. They draw as torch does, and compile nothing,
+so that long histories take little time; that JAX's own numbers come in is for `test_host` to see."""
 VARIANTS = ("jax", "jax-jit", "jax-core", "torch", "torch-core", "torch-inplace")
 """Kernels called eagerly; under the user's jit; XLA operations; kernels; torch operations; the in-place forms."""
 
@@ -19,7 +23,7 @@ class Backend:
     """One variant. The functions are those of `rb`, compiled or replaced by in-place forms where the variant says so.
 
     Attributes:
-        name: one of `VARIANTS`.
+        name: one of `VARIANTS` or `HOST_VARIANTS`.
         rb: the backend's module.
         array: NumPy -> an array of the backend, dtype kept.
         numpy: an array of the backend -> NumPy (bfloat16 as ml_dtypes' type).
@@ -91,10 +95,42 @@ def _torch_numpy(x: Any) -> np.ndarray:
     return x.detach().numpy()
 
 
+def _on_host(name: str, patch: pytest.MonkeyPatch) -> Backend:
+    import jax.numpy as jnp
+
+    import jax_backend
+    from functional_rb.host import engine
+    from jax_backend import hosted
+
+    patch.setattr(engine, "HAVE_KERNELS", not name.endswith("-core"))
+    patch.setattr(hosted, "SMALL", -1)
+    patch.setattr(hosted, "draws", torch_draws)
+    return Backend(name, jax_backend, jnp.asarray, np.asarray)
+
+
+def torch_draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None = None) -> tuple[Any, Any]:
+    """What torch draws by the number that a key of JAX was made of."""
+    import jax
+    import torch
+
+    from torch_backend import random
+
+    made = torch.tensor(int(np.asarray(jax.random.key_data(key))[-1]))
+    more = None
+    if extra is not None:
+        made, other = random.split(made)
+        more = random.draws(other, *extra).numpy()
+    return random.draws(made, *shape).numpy(), more
+
+
 @contextlib.contextmanager
 def make(name: str) -> Iterator[Backend]:
     """A variant, for as long as the context lasts: the core variants switch the kernels off."""
     library = name.split("-")[0]
+    if name in HOST_VARIANTS:
+        with pytest.MonkeyPatch.context() as patch:
+            yield _on_host(name, patch)
+        return
     rb = importlib.import_module(f"{library}_backend")
     switch = importlib.import_module("jax_backend.twins" if library == "jax" else "torch_backend.execute")
     assert switch.HAVE_KERNELS, "the tests need numba, so that both twins are tested"
