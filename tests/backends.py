@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import functional_rb as frb
+
 HOST_VARIANTS = ("jax-host", "jax-host-core")
-"""JAX's functions on buffers in the host's memory, with kernels and without. They draw as torch does, and compile nothing,
-so that long histories take little time; that JAX's own numbers come in is for `test_host` to see."""
+"""JAX's functions on buffers in the host's memory, with kernels and without. They draw as torch does, and compile
+nothing, so that long histories take little time; that JAX's own numbers come in is for `test_host` to see."""
 VARIANTS = ("jax", "jax-jit", "jax-core", "torch", "torch-core", "torch-inplace")
 """Kernels called eagerly; under the user's jit; XLA operations; kernels; torch operations; the in-place forms."""
 
@@ -44,8 +46,12 @@ class Backend:
         """Whether a state must not be used again."""
         return self.name == "torch-inplace"
 
-    def init(self, spec: Any) -> Any:
-        return self.rb.init(spec)
+    def init(self, spec: Any, items: Any = None) -> Any:
+        """On the host for the variants that are about it, unless the spec says where."""
+        if self.name in HOST_VARIANTS and isinstance(spec.storage, frb.Device):
+            storage = frb.Objects() if spec.objects else frb.Host()
+            spec = dataclasses.replace(spec, storage=storage)
+        return self.rb.init(spec, items=items)
 
     def add(self, state: Any, items: Any, mask: Any = None, priorities: Any = None, key: Any = None) -> Any:
         return self._function("add")(state, items, mask, priorities, key)

@@ -29,9 +29,9 @@ from functional_rb.errors import StorageFullError
 from functional_rb.host import HostState, engine
 from functional_rb.host import ops as host_ops
 from jax_backend import hosted
-from tests import backends, lives, members
+from tests import backends, lives
 from tests.histories import STEP, Rng, Shapes, histories, pick, run, seeds
-from tests.members import BATCH, MEMBERS, Member
+from tests.members import MEMBERS, Member
 from tests.test_members import live_on_torch
 from tests.test_sampler_models import ON_TORCH, SAMPLERS, SCORED
 from tests.test_writer_models import WRITERS
@@ -61,9 +61,9 @@ def items(first: int, n: int = 4) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
 def test_every_member_gives_the_bits_of_a_device(member: Member) -> None:
-    """Those of torch on a device, which `test_members` finds to be those of JAX on one; older states read as they did."""
+    """Those of torch, which `test_members` finds to be those of JAX on a device; older states read as they did."""
     expected = live_on_torch("torch", member.spec)[0]
-    for variant, storage in (("jax-host", frb.Host()), ("jax-host-core", frb.Host()), ("jax-host", frb.Memmap())):
+    for variant, storage in (("jax-host", frb.Host()), ("jax-host-core", frb.Memmap())):
         assert live_on_torch(variant, on(member.spec, storage))[0] == expected
 
 
@@ -79,16 +79,15 @@ def distance(achieved: Any, goal: Any) -> Any:
 CASES = {
     "uniform": frb.BufferSpec(ITEM, 9),
     "prioritized": frb.BufferSpec(ITEM, 9, frb.Prioritized()),
-    "hindsight": frb.BufferSpec(
-        HINDSIGHT, 12, frb.Prioritized(), transforms=(frb.her("future", reward=distance), frb.n_step(2, 0.9))
-    ),
-    "reservoir": frb.BufferSpec(ITEM, 9, frb.WithoutReplacement(), frb.Reservoir()),
+    "hindsight": frb.BufferSpec(HINDSIGHT, 12, transforms=frb.her("future", reward=distance)),
+    "reservoir": frb.BufferSpec({"id": ITEM["id"], "done": ITEM["done"]}, 9, writer=frb.Reservoir()),
 }
 
 
 def given_to(spec: frb.BufferSpec, first: int) -> Any:
     if "id" in spec.item:
-        return items(first, 6)
+        made = items(first, 6)
+        return {name: made[name] for name in spec.item}
     goal = np.arange(12, dtype=np.float32).reshape(6, 2) + first
     done = np.arange(6) == 3
     return {"next": {"achieved_goal": goal, "reward": goal[:, 0]}, "desired_goal": -goal, "done": done}
@@ -128,7 +127,7 @@ VARIANTS = ["jax-host", "jax-host-core"]
 
 
 @pytest.mark.parametrize("kind", [*SAMPLERS, *WRITERS])
-@histories(8)
+@histories(5)
 @hypothesis.given(rng=seeds)
 def test_histories_with_branches(kind: str, rng: Rng) -> None:
     """All states that were ever returned read as they did when they were new, also those gone on from twice."""
@@ -150,9 +149,8 @@ ACROSS = Shapes((1, 2, 5), (1, 4), False)
 @histories(12)
 @hypothesis.given(rng=seeds)
 def test_histories_that_go_over_to_torch_and_back(rng: Rng) -> None:
-    sampler = pick(
-        rng, [frb.Uniform(), frb.Prioritized(), frb.WithoutReplacement(), frb.Prioritized(max_times_sampled=2)]
-    )
+    samplers = [frb.Uniform(), frb.Prioritized(), frb.WithoutReplacement(), frb.Prioritized(max_times_sampled=2)]
+    sampler = pick(rng, samplers)
     spec = frb.BufferSpec(STEP, 7, sampler, storage=pick(rng, STORAGES))
     run(rng, [pick(rng, VARIANTS), "torch"], spec, 20, ACROSS)
 
@@ -235,9 +233,8 @@ def test_reading_mapped_memory_pins_nothing(tmp_path: Path) -> None:
 
 def test_larger_than_memory() -> None:
     """200 GB of address space, of which almost nothing is touched."""
-    spec = frb.BufferSpec(
-        {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((255,))}, 200_000_000, storage=frb.Memmap()
-    )
+    item = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((255,))}
+    spec = frb.BufferSpec(item, 200_000_000, storage=frb.Memmap())
     state = rb.init(spec)
     for k in range(3):
         ids = np.arange(4 * k, 4 * k + 4, dtype=np.int32)
@@ -443,43 +440,7 @@ def test_threads_see_whole_items_and_their_own_states(kernels: bool, monkeypatch
     assert not failed, failed[0]
 
 
-# ---------------------------------------------------------------- objects
-
-
-class Note:
-    """What is stored."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-@pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
-def test_objects_go_with_their_items(member: Member) -> None:
-    """Under every sampler and writer."""
-    spec = member.spec
-    item = {**members.ITEM, "object": frb.NonTensor()}
-    spec = frb.BufferSpec(item, spec.capacity, spec.sampler, spec.writer, BATCH, spec.lanes, storage=frb.Objects())
-    dataset = isinstance(spec.writer, frb.Immutable)
-
-    def with_objects(given: Any) -> Any:
-        notes = np.frompyfunc(Note, 1, 1)(given["id"])
-        return {**given, "object": notes}
-
-    with backends.make("jax-host") as backend:
-        state = rb.init(spec, items=with_objects(lives.items_from(1))) if dataset else rb.init(spec)
-        for k, given in enumerate(lives.inputs(spec)):
-            keys = lives.keys(backend, k)
-            if not dataset:
-                state = rb.add(state, with_objects(given.items), given.mask, key=keys[0])
-            older, (state, drawn) = state, rb.sample(state, keys[1], BATCH)
-            assert drawn.items["object"].shape == drawn.items["id"].shape
-            for note, number in zip(drawn.items["object"].flat, np.asarray(drawn.items["id"]).flat, strict=True):
-                assert (0 if note is None else note.number) == number
-            state = rb.update(state, drawn.indices.reshape(-1), items=None if dataset else {"note": given.notes})
-        for each in (older, copy.deepcopy(older), state):
-            stored = rb.items(each)
-            for note, number in zip(stored["object"], np.asarray(stored["id"]), strict=True):
-                assert (0 if note is None else note.number) == number
+# ---------------------------------------------------------------- the rest
 
 
 def test_pieces_of_trajectories_with_objects() -> None:
