@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from functional_rb.dtypes import ITEMSIZE
 from functional_rb.ops import Native
 from functional_rb.power import MASK, TABLES
 
@@ -173,7 +172,7 @@ def stack(scalars: Sequence[Any]) -> Vector:
 
 def all_rows(x: Vector) -> Vector:
     """Whether all of each row are true."""
-    return x.all(1)
+    return np.asarray(x.all(1))
 
 
 def moveaxis(x: Vector, source: int, destination: int) -> Vector:
