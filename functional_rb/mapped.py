@@ -19,7 +19,7 @@ import numpy as np
 
 from functional_rb import counters, frames
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.errors import StorageLayoutError
+from functional_rb.errors import StorageInUseError, StorageLayoutError
 from functional_rb.mapped_directory import (
     FULL,
     Directory,
@@ -154,7 +154,7 @@ class MappedFiles:
         self.rows = arrays["rows"].array
         self.wide = tuple(arrays[f"wide_{k}"].array for k in range(len(spec.layout.wide)))
         self.kept = {name: arrays[name].array for name in filed(spec)}
-        self._pid = os.getpid()
+        self._pid, self._shared = os.getpid(), getattr(spec.storage, "shared", False)
         self.complete = False
         self._settle()
 
@@ -167,7 +167,7 @@ class MappedFiles:
         Raises:
             RuntimeError: in another process than that which made or opened the files.
         """
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid and not self._shared:
             raise RuntimeError(
                 "Memmap: this state's files belong to the process that made it, and this one was forked from it; "
                 "make a state here (frb.load), send a copy (pickle), or use Memmap(shared=True)"
@@ -196,6 +196,15 @@ class MappedFiles:
                 self._arrays[name].reserve(first, n)
             self._settle()
 
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """All of them by name, as in `shapes`."""
+        return {name: array.array for name, array in self._arrays.items()}
+
+    def remove_at_end(self) -> None:
+        """Remove the files once nobody here uses them; if they are shared, only when this process ends."""
+        assert self._directory is not None
+        self._directory.remove_with(self, self.spec, self._shared)
+
     def flush(self) -> None:
         """Have what was written on the disk (fsync), so that it outlasts a failure of the machine."""
         for array in self._arrays.values():
@@ -208,6 +217,7 @@ class MappedFiles:
 
         They lie in the same directory, else in the system's directory for temporary files.
         """
+        self.check_process()
         copied = scratch(self.spec, self.directory)
         for name, array in self._arrays.items():
             array.copy_to(copied._arrays[name])
@@ -236,31 +246,41 @@ def create(spec: BufferSpec) -> MappedFiles:
     """
     storage = spec.storage
     assert isinstance(storage, Memmap)
+    if storage.shared:
+        return _shared(spec, storage)
     if storage.path is None:
         return scratch(spec)
-    if not storage.shared:
-        return _made(spec, Directory(storage.path), fresh=not storage.existsok)
-    with making(storage.path):
+    files = _made(spec, Directory(storage.path), fresh=not storage.existsok)
+    if storage.auto_cleanup:
+        files.remove_at_end()
+    return files
+
+
+def _shared(spec: BufferSpec, storage: Memmap) -> MappedFiles:
+    """The first process makes the files, and removes them if that is asked for; the others open them."""
+    need_posix()
+    own = storage.path is None
+    path = tempfile.mkdtemp(prefix="functional_rb-") if storage.path is None else storage.path
+    with making(path) as missing:
         try:
-            directory = Directory(storage.path)
-        except OSError:  # others are there already, unless it is one that does not share
-            return _made(spec, Directory(storage.path, shared=True), fresh=False)
+            directory = Directory(path, made=missing or own)
+        except StorageInUseError:  # others are there already, unless it is one that does not share
+            return _made(spec, Directory(path, shared=True), fresh=False)
         files = _made(spec, directory, fresh=not storage.existsok)
         directory.share()
-        return files
+    if storage.auto_cleanup or (own and storage.auto_cleanup is None):
+        files.remove_at_end()
+    return files
 
 
 def _made(spec: BufferSpec, directory: Directory, fresh: bool) -> MappedFiles:
     """Files that are all there, or none of those that were not there before."""
     try:
         directory.describe(spec, fresh)
-        files = MappedFiles(spec, _mapped(spec, directory), directory)
+        return MappedFiles(spec, _mapped(spec, directory), directory)
     except BaseException:
         directory.undo()
         raise
-    if spec.storage.auto_cleanup:  # type: ignore[union-attr]  # files are of Memmap alone
-        directory.remove_with(files, spec)
-    return files
 
 
 def _mapped(spec: BufferSpec, directory: Directory) -> dict[str, MappedArray]:
@@ -335,6 +355,7 @@ def make_room(files: MappedFiles, spec: BufferSpec, numbers: Vector, batch: int)
         numbers: its counters as a NumPy vector, `State.counters`.
         batch: rows that are added.
     """
+    files.check_process()
     if files.complete:
         return
     rows = spec.rows(batch)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from functional_rb.mapped import MappedFiles
     from functional_rb.tokens import Table
 
+RETAINED_BYTES = 2**30
+"""So much is kept in memory for older states of a buffer in files, before the oldest gets files of its own."""
+
 
 class Memory(abc.ABC):
     """The arrays that a buffer is written into.
@@ -43,6 +46,7 @@ class Memory(abc.ABC):
         retained: the sum of those bytes.
         table: the Python objects whose tokens are in the arrays, if the buffer has such leaves.
         files: the mapped files that rows, wide arrays and frames lie in, if they do.
+        place: what else the library wants to know of where the memory lies.
     """
 
     __slots__ = (
@@ -54,6 +58,7 @@ class Memory(abc.ABC):
         "kept",
         "native",
         "pinned",
+        "place",
         "retained",
         "rows",
         "shared",
@@ -82,21 +87,26 @@ class Memory(abc.ABC):
         self.native: object = None
         self.table: Table | None = None
         self.files: MappedFiles | None = None
+        self.place: Any = None
         self._nbytes: int | None = None
         self._plain: bool | None = None
 
     def copy(self) -> Self:
         """Fresh memory with the same content; of mapped files, in files without a name."""
-        files = None if self.files is None else self.files.copy()
+        files = self.copied_files()
         stored = (self.rows, self.wide, self.kept) if files is None else (files.rows, files.wide, files.kept)
         taken = self.clone if files is None else self.taken
         tree = None if self.tree is None else self.clone(self.tree)
         kept = {name: taken(stored[2][name]) if name in stored[2] else self.clone(x) for name, x in self.kept.items()}
         copied = type(self)(taken(stored[0]), tuple(map(taken, stored[1])), tree, kept)
-        copied.files = files
+        copied.files, copied.place = files, self.place
         if self.table is not None:
             self.table.watch(copied)
         return copied
+
+    def copied_files(self) -> MappedFiles | None:
+        """What a copy of the memory lies in; None for ordinary arrays."""
+        return None if self.files is None else self.files.copy()
 
     def given_out(self) -> Self:
         """Memory whose arrays will never be written again; of mapped files, which stay in use, a copy."""
@@ -142,6 +152,11 @@ class Memory(abc.ABC):
         if self._nbytes is None:
             self._nbytes = sum(array.nbytes for array in self.arrays)
         return self._nbytes
+
+    @property
+    def most_retained(self) -> int:
+        """Bytes that may be kept for older versions: not more than a copy takes, and of files what memory can bear."""
+        return self.nbytes if self.files is None else min(self.nbytes, RETAINED_BYTES)
 
 
 class Saved(Protocol):
@@ -259,7 +274,7 @@ class Version:
         following = Version(memory, self.capacity, self.lock)
         if saved is not None:
             self.memory, self.saved, self.next = None, saved, following
-            _remember(memory, self, saved.nbytes)
+            self._counted(memory, saved.nbytes)
         return following
 
     def recall(self) -> None:
@@ -279,7 +294,15 @@ class Version:
         memory = self.next.memory
         if memory.history and memory.history[-1][0]() is self:
             memory.retained -= memory.history.pop()[1]
-            _remember(memory, self, self.saved.nbytes)
+            self._counted(memory, self.saved.nbytes)
+
+    def _counted(self, memory: Memory, nbytes: int) -> None:
+        """Count what is saved for this version; if there is no room for an older one's copy, nothing has happened."""
+        try:
+            _remember(memory, self, nbytes)
+        except OSError:
+            self.recall()
+            raise
 
 
 def take_back(memory: Memory, saved: Sequence[Saved], capacity: int) -> None:
@@ -299,7 +322,7 @@ def _remember(memory: Memory, version: Version, nbytes: int) -> None:
     memory.retained += nbytes
     memory.shared = True
     forget_dead(memory)
-    if memory.retained > memory.nbytes:
+    if memory.retained > memory.most_retained:
         oldest = memory.history[0][0]()
         if oldest is not None and oldest.memory is None:
             oldest._rebuild()

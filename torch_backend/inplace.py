@@ -71,9 +71,10 @@ def add_(
     given = api.check_add(execute, state, items, mask, priorities, key, validate, "add_")
     leaves, size, mask, priorities, key, outside = given
     counters = state._counters
-    leaves, mask, priorities = execute.place_add(state.spec, counters.device, leaves, size, mask, priorities, key)
     version, memory = _take_over(state, "add_")
+    leaves, mask, priorities = execute.place_add(state.spec, memory, leaves, size, mask, priorities, key)
     if size:
+        memory.place.make_room(memory, counters, size)
         write = execute.write_objects if state.spec.objects else execute.write
         counters = write(state.spec, memory, counters, leaves, size, mask, priorities, key)
     if outside is not None:
@@ -140,10 +141,10 @@ def update_(state: State, indices: Any, priorities: Any = None, items: Any = Non
         0
     """
     indices, priorities, replacements = api.check_update(execute, state, indices, priorities, items)
-    indices, priorities, replacements = execute.place_update(
-        state.spec, state._counters.device, indices, priorities, replacements
-    )
     version, memory = _take_over(state, "update_")
+    indices, priorities, replacements = execute.place_update(state.spec, memory, indices, priorities, replacements)
+    if replacements:
+        memory.place.make_room_at(memory, indices)
     rewrite = execute.rewrite_objects if state.spec.objects else execute.rewrite
     counters = rewrite(state.spec, memory, state._counters, indices, priorities, replacements)
     return _followed_by(state, version, counters)

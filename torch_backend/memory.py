@@ -10,9 +10,11 @@ import torch
 
 from functional_rb import versions
 from functional_rb.draft import Arrays
+from functional_rb.mapped import MappedFiles
 from functional_rb.versions import Version
 from torch_backend import ops
 from torch_backend.objects import Table
+from torch_backend.placement import Placement
 
 
 class Memory(versions.Memory):
@@ -26,6 +28,10 @@ class Memory(versions.Memory):
         """Fresh memory with the same content, that may be written to in and outside of inference mode."""
         with torch.inference_mode(False):
             return super().copy()
+
+    def copied_files(self) -> MappedFiles | None:
+        """Files too for what belongs in files, and came from elsewhere."""
+        return self.place.filed(self) if self.files is None else super().copied_files()
 
     @staticmethod
     def taken(array: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -48,6 +54,15 @@ class Memory(versions.Memory):
         return type(self.rows) is torch.Tensor and self.rows.device.type == "cpu" and not wrapped
 
 
-def fresh(arrays: Arrays, capacity: int, pinned: bool = False, table: Table | None = None) -> Version:
-    """The first version of a lineage, with a table if there are Python objects."""
-    return versions.begin(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned), capacity, table)
+def fresh(
+    arrays: Arrays,
+    capacity: int,
+    place: Placement,
+    pinned: bool = False,
+    table: Table | None = None,
+    files: MappedFiles | None = None,
+) -> Version:
+    """The first version of a lineage, with a table if there are Python objects, and the files that arrays lie in."""
+    memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned)
+    memory.files, memory.place = files, place
+    return versions.begin(memory, capacity, table)
