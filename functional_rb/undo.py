@@ -11,14 +11,15 @@ part of the last record, which its checksum tells, and then the rows that it wou
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from functional_rb.errors import CheckpointError, CorruptCheckpointError, StorageFullError, needs
+from functional_rb.checkpoint.blocks import digest
+from functional_rb.checkpoint.disk import FULL
+from functional_rb.errors import CheckpointError, CorruptCheckpointError, StorageFullError
 
 Rows = np.ndarray[Any, Any]
 
@@ -100,27 +101,23 @@ class UndoLog:
         self._left -= fresh.size
 
     def _append(self, slots: Rows) -> None:
-        kept = [np.ascontiguousarray(array[slots]) for array in self._arrays]
+        body = b"".join([slots.tobytes(), *(array[slots].tobytes() for array in self._arrays)])
         row = sum(array.shape[1] for array in self._arrays)
+        content = memoryview(_head(slots.size, row, digest(body)) + body)
+        done = 0
         try:
-            self._write([np.frombuffer(_head(slots.size, row, checksum([slots, *kept])), np.uint8), slots, *kept])
+            while done < len(content):
+                done += os.pwrite(self._file, content[done:], self._end + done)
         except OSError as error:
             os.ftruncate(self._file, self._end)
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno not in FULL:
                 raise
             path = os.path.join(self.directory, name_of(self.number))
             raise StorageFullError(
                 f"{path}: no room for what the last checkpoint still needs of {slots.size} rows; nothing was written: "
                 f"make room, or save again"
             ) from error
-
-    def _write(self, parts: Sequence[Rows]) -> None:
-        pieces = [part.data.cast("B") for part in parts if part.size]
-        total, done = sum(piece.nbytes for piece in pieces), 0
-        while done < total:
-            written = os.pwritev(self._file, _after(pieces, done), self._end + done)
-            done += written
-        self._end += total
+        self._end += done
 
     def sync(self) -> None:
         """Put what is written on the disk."""
@@ -133,18 +130,6 @@ class UndoLog:
         self._file, self._left = -1, 0
 
 
-def _after(pieces: Sequence[memoryview], done: int) -> list[memoryview]:
-    """What is left of pieces once so many bytes are written."""
-    rest = []
-    for piece in pieces:
-        if done >= piece.nbytes:
-            done -= piece.nbytes
-            continue
-        rest.append(piece[done:])
-        done = 0
-    return rest
-
-
 def _as_bytes(array: Rows) -> Rows:
     """An array [n, ...] as bytes [n, m], in the same memory."""
     flat = array.reshape(array.shape[0], -1)
@@ -153,16 +138,7 @@ def _as_bytes(array: Rows) -> Rows:
 
 def _head(n: int, row: int, body: bytes) -> bytes:
     head = body + np.array([n, row], np.int64).tobytes()
-    return head + checksum([np.frombuffer(head, np.uint8)])[:8]
-
-
-def checksum(parts: Sequence[Rows]) -> bytes:
-    """Of the bytes of arrays, 16 bytes."""
-    hasher = needs("xxhash", "checkpoint").xxh3_128()
-    for part in parts:
-        hasher.update(part.data.cast("B") if part.size else b"")
-    found: bytes = hasher.digest()
-    return found
+    return head + digest(head)[:8]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +147,7 @@ class Record:
 
     Attributes:
         slots: int64 [n], distinct.
-        rows: bytes uint8 [n, m], of all arrays side by side in the order of the arrays: [n, m_0], then [n, m_1].
+        rows: of each array uint8 [n, bytes of a row].
     """
 
     slots: Rows
@@ -198,22 +174,30 @@ def records(path: str, arrays: Sequence[Rows]) -> Iterator[Record]:
             head = file.read(HEAD)
             n, row = (int(x) for x in np.frombuffer(head, np.int64, 2, 16))
             if head != _head(n, row, head[:16]) or row != sum(widths) or not 0 < n <= capacity:
-                raise CorruptCheckpointError(f"{path}: at byte {at} there is no record of rows of {sum(widths)} bytes")
+                raise CorruptCheckpointError(path, f"at byte {at} there is no record of rows of {sum(widths)} bytes")
             body = n * (8 + row)
             if at + HEAD + body > size:
                 return  # the process was killed while it appended this one
-            slots = np.frombuffer(file.read(8 * n), np.int64)
-            kept = tuple(np.frombuffer(file.read(n * width), np.uint8).reshape(n, width) for width in widths)
-            if checksum([slots, *kept]) != head[:16]:
+            content = file.read(body)
+            if digest(content) != head[:16]:
                 if at + HEAD + body == size:
                     return  # a machine that lost its power may leave the end of a file so
                 raise CorruptCheckpointError(
                     f"{path}: the record at byte {at} does not have the checksum that it tells"
                 )
+            slots = np.frombuffer(content, np.int64, n)
             if int(slots.min()) < 0 or int(slots.max()) >= capacity:
-                raise CorruptCheckpointError(f"{path}: the record at byte {at} names rows beyond {capacity}")
-            yield Record(slots, kept)
+                raise CorruptCheckpointError(path, f"the record at byte {at} names rows beyond {capacity}")
+            starts = 8 * n + n * np.cumsum([0, *widths])
+            kept = (
+                np.frombuffer(content, np.uint8, n * width, start) for start, width in zip(starts, widths, strict=False)
+            )
+            yield Record(slots, tuple(rows.reshape(n, -1) if rows.size else rows.reshape(n, 0) for rows in kept))
             at += HEAD + body
+
+
+def _piece(content: bytes, start: int, n: int, width: int) -> Rows:
+    return np.frombuffer(content[start : start + n * width], np.uint8).reshape(n, width)
 
 
 def roll_back(directory: str, number: int, arrays: Sequence[Rows], since: Callable[[int], bool] | None = None) -> None:

@@ -122,6 +122,11 @@ class Memory(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
+    def as_numpy(array: Array) -> np.ndarray[Any, Any]:
+        """An array as NumPy has it, in the same memory where that can be."""
+
+    @staticmethod
+    @abc.abstractmethod
     def clone(array: Array) -> Array:
         """A copy of an array."""
 

@@ -129,17 +129,16 @@ def test_a_full_disk_leaves_the_log_as_it_was(
     log.before_write(np.array([0]))
     path = tmp_path / undo.name_of(1)
     before = path.read_bytes()
-    real, calls = os.pwritev, 0
+    real, calls = os.pwrite, 0
 
-    def pwritev(file: int, pieces: Any, at: int) -> int:
+    def pwrite(file: int, content: Any, at: int) -> int:
         nonlocal calls
         calls += 1
-        whole = b"".join(pieces)
         if calls == 1 and written:
-            return real(file, [whole[:written]], at)
+            return real(file, content[:written], at)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "pwrite", pwrite)
     with pytest.raises(StorageFullError, match=r"undo-00000001.*make room"):
         log.before_write(np.array([1, 2, 3, 4]))
     assert path.read_bytes() == before

@@ -39,6 +39,12 @@ class Memory(versions.Memory):
         return torch.from_numpy(array)
 
     @staticmethod
+    def as_numpy(array: torch.Tensor) -> np.ndarray[Any, Any]:
+        """On the host."""
+        found: np.ndarray[Any, Any] = array.cpu().numpy()
+        return found
+
+    @staticmethod
     def clone(array: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor."""
         return array.clone()

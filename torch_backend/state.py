@@ -12,12 +12,15 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from functional_rb import lineage
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.layout import KEPT_AS
+from functional_rb.lineage import Lineage
 from functional_rb.mapped import MappedFiles
 from functional_rb.tokens import Held
+from functional_rb.version_reader import VersionReader
 from functional_rb.versions import Memory, Version
 from torch_backend import memory, ops
 from torch_backend.objects import Table
@@ -32,20 +35,22 @@ class State(core.State):
     files without a name; it is made once for a state, and what was never written costs nothing.
     """
 
-    __slots__ = ("_consumed", "_counters", "_given", "_version")
+    __slots__ = ("_consumed", "_counters", "_given", "_lineage", "_version")
 
-    def __init__(self, version: Version, counters: torch.Tensor, spec: BufferSpec) -> None:
-        """Name a version. Users get states from `init` and the other functions."""
+    def __init__(self, version: Version, counters: torch.Tensor, spec: BufferSpec, past: Lineage | None = None) -> None:
+        """Name a version, and the saves that it comes after. Users get states from `init` and the other functions."""
         self.__dict__["spec"] = spec
         object.__setattr__(self, "_version", version)
         object.__setattr__(self, "_counters", counters)
         object.__setattr__(self, "_consumed", False)
         object.__setattr__(self, "_given", None)
+        object.__setattr__(self, "_lineage", past)
 
     _version: Version
     _counters: torch.Tensor
     _consumed: bool
     _given: Memory | None
+    _lineage: Lineage | None
 
     @classmethod
     def of_arrays(
@@ -69,6 +74,16 @@ class State(core.State):
     def _consume(self) -> None:
         """Refuse any further use."""
         object.__setattr__(self, "_consumed", True)
+
+    def remember(self, past: Lineage) -> None:
+        """The saves that it comes after: what is made of it from now on knows of them."""
+        object.__setattr__(self, "_lineage", past)
+
+    def reader(self, lasting: bool = False) -> VersionReader:
+        """Read the arrays piece by piece; newer states may be written meanwhile in any case."""
+        made = VersionReader(readable(self), self._counters.cpu().numpy(), self.spec, self._lineage or lineage.NEW)
+        self.remember(made.lineage.saved(made.stamp))
+        return made
 
     def _give_out(self) -> Memory:
         with locked(self._version):

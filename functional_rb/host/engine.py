@@ -21,6 +21,7 @@ from functional_rb.host import memory as memories
 from functional_rb.host import ops as host_ops
 from functional_rb.host.ops import Vector
 from functional_rb.host.state import HostState, readable
+from functional_rb.lineage import Lineage
 from functional_rb.objects import is_array
 from functional_rb.ops import Ops
 from functional_rb.recorder import Log, Recorder
@@ -80,7 +81,8 @@ def add(
             arrays = _arrays(target, before)
             added = buffer.add(_recording(ops, target, saved), arrays, spec, leaves, batch, mask, priorities, draws)
             after = _written(target, added)
-        return _following(version, following, saved, after, state)
+        past = None if state._lineage is None else state._lineage.after(spec.rows(batch))
+        return _following(version, following, saved, after, state, past)
 
 
 @quiet
@@ -100,7 +102,7 @@ def sample(
         except Exception:  # there is nothing to draw, or a transform calls a function that fails
             version.recall()
             raise
-        return _following(version, following, saved, after, state), leaves, drawn
+        return _following(version, following, saved, after, state, state._lineage), leaves, drawn
 
 
 def _draw(
@@ -175,13 +177,13 @@ def update(
         else:
             primitives, arrays = _recording(ops, target, saved), _arrays(target, before)
             after = _written(target, buffer.update(primitives, arrays, spec, handles, priorities, new))
-        return _following(version, following, saved, after, state)
+        return _following(version, following, saved, after, state, None if replacements else state._lineage)
 
 
 def count_invalid(state: HostState, outside: Vector) -> HostState:
     """The same state, with what was left out counted."""
     after = counters.with_invalid(host_ops, state._counters, outside)
-    return HostState(state._version, after, state.spec, state.device)
+    return HostState(state._version, after, state.spec, state.device, state._lineage)
 
 
 @quiet
@@ -237,11 +239,18 @@ def _room(spec: BufferSpec, version: Version, target: Memory, n: int, rows: bool
     return Log()
 
 
-def _following(version: Version, following: Version, saved: Saved | None, after: Vector, state: HostState) -> HostState:
+def _following(
+    version: Version,
+    following: Version,
+    saved: Saved | None,
+    after: Vector,
+    state: HostState,
+    past: Lineage | None,
+) -> HostState:
     """The next state, once all is written: what was saved for the older version is counted, if not known before."""
     if isinstance(saved, Log):
         version.settle()
-    return HostState(following, after, state.spec, state.device)
+    return HostState(following, after, state.spec, state.device, past)
 
 
 def _recording(ops: Ops, memory: Memory, saved: Saved | None) -> Ops:

@@ -37,6 +37,11 @@ class Memory(versions.Memory):
         return array
 
     @staticmethod
+    def as_numpy(array: ops.Vector) -> ops.Vector:
+        """The same."""
+        return array
+
+    @staticmethod
     def clone(array: ops.Vector) -> ops.Vector:
         """A copy."""
         return ops.copy(array)

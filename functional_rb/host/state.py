@@ -9,7 +9,9 @@ from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.host import memory, ops
+from functional_rb.lineage import NEW, Lineage
 from functional_rb.tokens import Table
+from functional_rb.version_reader import VersionReader
 from functional_rb.versions import Memory, Version
 
 
@@ -21,18 +23,27 @@ class HostState(core.State):
     name; it is made once for a state, and what was never written costs nothing.
     """
 
-    __slots__ = ("_counters", "_given", "_version", "device")
+    __slots__ = ("_counters", "_given", "_lineage", "_version", "device")
 
-    def __init__(self, version: Version, counters: ops.Vector, spec: BufferSpec, device: Any = None) -> None:
-        """Name a version. Users get states from `init` and the other functions."""
+    def __init__(
+        self,
+        version: Version,
+        counters: ops.Vector,
+        spec: BufferSpec,
+        device: Any = None,
+        past: Lineage | None = None,
+    ) -> None:
+        """Name a version, and the saves that it comes after. Users get states from `init` and the other functions."""
         self.__dict__["spec"] = spec
         object.__setattr__(self, "_version", version)
         object.__setattr__(self, "_counters", counters)
         object.__setattr__(self, "_given", None)
         object.__setattr__(self, "device", device)
+        object.__setattr__(self, "_lineage", past)
 
     _version: Version
     _counters: ops.Vector
+    _lineage: Lineage | None
     _given: Memory | None
     device: Any
     """Where a backend brings what is sampled; None for where it has its arrays by default."""
@@ -48,6 +59,16 @@ class HostState(core.State):
         if spec.objects and table is None:
             table = Table(spec)
         return cls(memory.fresh(arrays, spec, pinned, table), arrays.counters, spec, device)
+
+    def remember(self, past: Lineage) -> None:
+        """Come after a save."""
+        object.__setattr__(self, "_lineage", past)
+
+    def reader(self, lasting: bool = False) -> VersionReader:
+        """Read the arrays piece by piece; newer states may be written meanwhile, lasting or not."""
+        made = VersionReader(self._version, self._counters, self.spec, self._lineage or NEW)
+        self.remember(made.lineage.saved(made.stamp))
+        return made
 
     def _give_out(self) -> Memory:
         version = readable(self)
