@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
+from functional_rb import counters
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.ops import Array
 from functional_rb.samplers.base import NOTHING_MORE
@@ -32,6 +33,11 @@ class State:
     counters: Array
     kept: dict[str, Array]
     spec: BufferSpec
+
+    @property
+    def lost(self) -> Array:
+        """How many items were being added by processes that died, int32 scalar: 0, but for shared buffers."""
+        return self.counters[..., counters.SIZE] * 0
 
     def __repr__(self) -> str:
         """The description, not the arrays."""

@@ -16,7 +16,7 @@ from functional_rb.counters import BASE
 from functional_rb.native import kernels, vector
 from functional_rb.native.atomics import load_acquire, reads_before, store_release, writes_before
 from functional_rb.native.cache import compiled
-from functional_rb.native.calls import floats, ints
+from functional_rb.native.calls import floats, ints, marks
 from functional_rb.native.kernels import INT32_MAX, level_field, row_address
 from functional_rb.native.memory import copy_bytes, load_int32, store_int32
 from functional_rb.native.plan import CAPACITY, FIRST_STORAGE, LEVEL_SUMS, LEVELS
@@ -154,24 +154,24 @@ def repair(control: Any, plan: Any, storage: Any, tree: Any, journal: Any) -> No
         ends = ints(new, BASE)
         capacity, lost = np.int64(plan[CAPACITY]), count
         ends[kernels.SIZE] = min(np.int64(ends[kernels.SIZE]), capacity - count)
-        clear(plan, tree, word(control, FIRST), count)
+        clear(plan, storage, tree, word(control, FIRST), count)
     else:
         undo(plan, storage, tree, journal, count, word(control, HAS_ROWS))
     commit(control, lost)
 
 
 @compiled
-def clear(plan: Any, tree: Any, first: Any, count: Any) -> None:
-    """Nothing is drawn from slots around the ring any more."""
-    if plan[LEVELS] == 0:
-        return
+def clear(plan: Any, storage: Any, tree: Any, first: Any, count: Any) -> None:
+    """Make slots around the ring as if they had never been written."""
     capacity = np.int64(plan[CAPACITY])
     head = min(count, capacity - first)
-    tree[first : first + head] = 0
-    tree[: count - head] = 0
-    kernels.refresh_range(plan, tree, first, head)
-    if count > head:
-        kernels.refresh_range(plan, tree, np.int64(0), count - head)
+    for start, n in ((first, head), (np.int64(0), count - head)):
+        for array in range(storage.size):
+            size = np.int64(plan[FIRST_STORAGE + array])
+            marks(storage[array] + start * size, n * size)[:] = 0
+        if plan[LEVELS] and n:
+            tree[start : start + n] = 0
+            kernels.refresh_range(plan, tree, start, n)
 
 
 @compiled

@@ -130,7 +130,7 @@ class SharedBuffer:
 
         A piece at a time, as many as the journal has room for: whoever dies leaves whole pieces.
         """
-        step = files.room(self.spec)
+        handles, step = _writable(handles), files.room(self.spec)
         for start in range(0, handles.size, step):
             stop = min(start + step, handles.size)
             some = {k: leaf[start:stop] for k, leaf in replacements.items()}
@@ -146,9 +146,7 @@ class SharedBuffer:
         def work() -> None:
             tree, journal = self._tree, self.files.journal
             old, new = self._vectors()
-            native.note_update(
-                self._control, self._plan, self._storage, tree, journal, handles, len(replacements) > 0
-            )
+            native.note_update(self._control, self._plan, self._storage, tree, journal, handles, len(replacements) > 0)
             native.begin(self._control)
             calls.update(
                 self._plan,
@@ -183,9 +181,9 @@ class SharedBuffer:
         """int32 [BASE], as in every state."""
         return self._all_counters()[:BASE]
 
-    def lost(self) -> int:
-        """How many items were being added by writers who died."""
-        return int(self._all_counters()[control.LOST])
+    def lost(self) -> Array:
+        """How many items were being added by writers who died, int32 [1]."""
+        return self._all_counters()[control.LOST : control.LOST + 1]
 
     def _all_counters(self) -> Array:
         found = np.empty(control.SLOT, np.int32)
@@ -199,16 +197,14 @@ class SharedBuffer:
         Raises:
             ValueError: if nothing can be drawn.
         """
-        batch = draws.shape[0]
+        batch, draws = draws.shape[0], _writable(draws)
         leaves, addresses = self._room_for(batch)
         drawn = Drawn(np.empty(batch, np.int32), np.empty(batch, np.float32), np.empty(batch, np.float32))
 
         def work() -> int:
             level = np.float32(beta)
             told = drawn.handles, drawn.weights, drawn.probabilities
-            return native.draw(
-                self._control, self._plan, self._storage, self._tree, draws, level, addresses, *told
-            )
+            return native.draw(self._control, self._plan, self._storage, self._tree, draws, level, addresses, *told)
 
         if batch and self._read(work) == native.NOTHING:
             checks.check_nonempty(self.spec, False, int(self.counters()[SIZE]))
@@ -227,7 +223,7 @@ class SharedBuffer:
         return self._fetch(handles, NO_ADDRESSES)
 
     def _fetch(self, handles: Array, addresses: Array) -> Array:
-        live = np.zeros(handles.size, np.uint8)
+        live, handles = np.zeros(handles.size, np.uint8), _writable(handles)
         self._read(lambda: native.fetch(self._control, self._plan, self._storage, handles, live, addresses))
         return live.view(np.bool_)
 
@@ -237,7 +233,9 @@ class SharedBuffer:
         return self.exclusively(work) if found == native.TORN else found
 
     def _room_for(self, batch: int) -> tuple[list[Array], Array]:
-        leaves = [np.empty((batch, *leaf.shape), KEPT_AS.get(leaf.dtype, leaf.dtype)) for leaf in self.spec.layout.leaves]
+        leaves = [
+            np.empty((batch, *leaf.shape), KEPT_AS.get(leaf.dtype, leaf.dtype)) for leaf in self.spec.layout.leaves
+        ]
         return leaves, np.array([leaf.ctypes.data for leaf in leaves], np.int64)
 
     def snapshot(self) -> Snapshot:
@@ -264,3 +262,8 @@ class SharedBuffer:
         """Whether n can be drawn now: so many are stored, and some have a chance."""
         found = self._read(lambda: native.can_draw(self._control, self._plan, self._tree, n))
         return found == native.DRAWN
+
+
+def _writable(array: Array) -> Array:
+    """As JAX's arrays are not: numba would compile everything a second time for those."""
+    return array if array.flags.writeable else array.copy()

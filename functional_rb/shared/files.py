@@ -1,12 +1,12 @@
 """The directory of a shared buffer: made once, opened by all, removed by whoever made it.
 
-    shared.json     format version, spec, and the boot at which it was made; there once all the rest is
-    lock            which `FileLock` locks
-    control.bin     the words of `control`
-    rows.bin, wide_0.bin, ...    the items, sparse
-    tree.bin        the sum tree of a prioritized buffer
-    journal.bin     slots int32 [room], values float32 [room], and items [room], which an unfinished update overwrote
-    making          there while the others are made
+shared.json     format version, spec, and the boot at which it was made; there once all the rest is
+lock            which `FileLock` locks
+control.bin     the words of `control`
+rows.bin, wide_0.bin, ...    the items, sparse
+tree.bin        the sum tree of a prioritized buffer
+journal.bin     slots int32 [room], values float32 [room], and items [room], which an unfinished update overwrote
+making          there while the others are made
 """
 
 from __future__ import annotations
@@ -315,4 +315,3 @@ def _remove_files(directory: str) -> None:
     for name in ("rows.bin", *wide, "tree.bin", "journal.bin", "control.bin", "making", "lock"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(directory, name))
-
