@@ -238,7 +238,9 @@ def _make(spec: BufferSpec, directory: str) -> None:
         json.dump(_description(spec), file)
     try:
         for region in regions(spec):
-            _make_file(region, os.path.join(directory, region.name))
+            path = os.path.join(directory, region.name)
+            with explained(path):
+                _make_file(region, path)
     except StorageFullError:
         _remove_files(directory)
         raise

@@ -28,7 +28,7 @@ class FileLock:
 
     def __init__(self, path: str) -> None:
         """Open the file, make it if need be."""
-        self.path = path
+        self.path, self._fd = path, -1
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         self._threads = threading.Lock()
         self._holder: int | None = None
@@ -77,8 +77,7 @@ class FileLock:
 
     def __del__(self) -> None:
         """Leave no descriptor behind."""
-        if getattr(self, "_fd", -1) >= 0:
-            self.close()
+        self.close()
 
     def _after_fork(self) -> None:
         """In a child: a lock of its own on the same file, whether that still has a name or not."""
