@@ -1,4 +1,4 @@
-"""Processes that share a buffer and die: at each step of the protocol, at random, while they make and remove its files."""
+"""Processes that share a buffer and die: at each step of the protocol, at random, while they make and remove files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def scenarios(path: Path, *names: str, before: tuple[str, ...] = ()) -> list[dic
 
 
 def test_a_writer_dies_at_each_step(tmp_path: Path) -> None:
-    (protocol,) = scenarios(tmp_path, "protocol")
+    protocol, held, _ = scenarios(tmp_path, "protocol", "held_lock", "stopped")
     assert protocol["cases"] == 148
-    assert protocol["slowest"] < LONG
+    assert max(protocol["slowest"], held["slowest"]) < LONG
 
 
 def test_a_hundred_writers_are_killed(tmp_path: Path) -> None:
@@ -37,11 +37,6 @@ def test_a_hundred_writers_are_killed(tmp_path: Path) -> None:
         assert one["added"] > one["killed"]
         assert one["samples"] > 10
         assert one["slowest"] < LONG
-
-
-def test_what_is_half_written_is_not_read_and_a_lock_is_not_inherited(tmp_path: Path) -> None:
-    _, held = scenarios(tmp_path, "stopped", "held_lock")
-    assert held["slowest"] < LONG
 
 
 def test_files_are_made_and_removed_by_many(tmp_path: Path) -> None:

@@ -32,13 +32,13 @@ def check_spec(spec: BufferSpec) -> None:
             f"Memmap(shared=True): expected lanes=None, got {spec.lanes}, as writers do not step together; {instead} "
             f"add the items of all environments as one batch"
         )
-    if not spec.writer.plain:
-        raise ValueError(f"Memmap(shared=True): expected the writer frb.RoundRobin(), got {spec.writer}; {instead} it")
     if not spec.sampler.plain:
         raise ValueError(
             f"Memmap(shared=True): expected the sampler frb.Uniform() or frb.Prioritized(), without limits and with "
             f"replacement, got {spec.sampler}; {instead} one of these"
         )
+    if not spec.writer.plain:
+        raise ValueError(f"Memmap(shared=True): expected the writer frb.RoundRobin(), got {spec.writer}; {instead} it")
     if spec.transforms:
         raise ValueError(
             f"Memmap(shared=True): expected no transforms, got {spec.transforms}; {instead} transform before adding"
