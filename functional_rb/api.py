@@ -489,6 +489,19 @@ def refused(backend: Backend, state: State) -> Array:
     return _more(state, REFUSED)
 
 
+def lost(backend: Backend, state: State) -> Array:
+    """How many items writers of a shared buffer were adding when they died, an int32 scalar; 0 for other buffers.
+
+    These items are not in the buffer; of the stored ones, it gave up those that they were to replace, and no others.
+
+    Example:
+        >>> int(rb.lost(rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))))
+        0
+    """
+    backend.check_state(state, "lost")
+    return state.lost
+
+
 def passes(backend: Backend, state: State) -> Array:
     """How many passes without replacement are done, an int32 scalar; 0 for samplers that have none.
 

@@ -9,6 +9,7 @@ from functional_rb import nest
 from functional_rb.dtypes import shown
 from functional_rb.nest import BuildMapping
 from functional_rb.ops import Array
+from functional_rb.shared.state import SharedState
 from functional_rb.state import State
 
 TakeLeaf = Callable[[str, Any], Array]
@@ -37,7 +38,9 @@ def take_over(
     for path, leaf in zip(structure.paths, leaves, strict=True):
         name = nest.show(path) if path else "the array"
         if isinstance(leaf, State):
-            taken.append(take_state(leaf, take_leaf))
+            # Of a shared buffer a copy: its memory is written by others.
+            own = leaf.detached() if isinstance(leaf, SharedState) else leaf
+            taken.append(take_state(own, take_leaf))
         elif hasattr(leaf, "__dlpack__"):
             taken.append(take_leaf(name, leaf))
         else:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from functional_rb import counters
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.ops import Array
 from functional_rb.reader import ArrayReader, Reader
@@ -37,6 +38,11 @@ class State:
     def given_out(self) -> Any:
         """What has the arrays as its attributes: asked for together they are copied once, where they must be copied."""
         return self
+
+    @property
+    def lost(self) -> Array:
+        """How many items were being added by processes that died, int32 scalar: 0, but for shared buffers."""
+        return self.counters[..., counters.SIZE] * 0
 
     def __repr__(self) -> str:
         """The description, not the arrays."""

@@ -182,9 +182,7 @@ def records(path: str, arrays: Sequence[Rows]) -> Iterator[Record]:
             if digest(content) != head[:16]:
                 if at + HEAD + body == size:
                     return  # a machine that lost its power may leave the end of a file so
-                raise CorruptCheckpointError(
-                    f"{path}: the record at byte {at} does not have the checksum that it tells"
-                )
+                raise CorruptCheckpointError(path, f"the record at byte {at} is not the one that its checksum tells")
             slots = np.frombuffer(content, np.int64, n)
             if int(slots.min()) < 0 or int(slots.max()) >= capacity:
                 raise CorruptCheckpointError(path, f"the record at byte {at} names rows beyond {capacity}")

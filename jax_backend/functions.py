@@ -11,10 +11,11 @@ import jax.numpy as jnp
 from functional_rb import api, spec_api
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.host.state import HostState
+from functional_rb.shared.check import is_shared
 from functional_rb.state import AnySample, Crop, State
-from jax_backend import execute, hosted, values
+from jax_backend import execute, hosted, shared, values
 
-_ENGINES: dict[type, Any] = {HostState: hosted}
+_ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared}
 """What carries the functions out for states of other classes than `State`, whose arrays are on a device."""
 
 
@@ -24,7 +25,9 @@ def _of(state: Any) -> Any:
 
 def _engine_for(spec: Any) -> Any:
     """What makes a state of a spec."""
-    return hosted if isinstance(spec, BufferSpec) and spec.storage.on_host else execute
+    if not isinstance(spec, BufferSpec) or not spec.storage.on_host:
+        return execute
+    return shared if is_shared(spec) else hosted
 
 
 def _number(state: State, found: Any) -> jax.Array:
@@ -111,6 +114,11 @@ def stale(state: State) -> jax.Array:
 @api.documented_by(api.invalid)
 def invalid(state: State) -> jax.Array:
     return _number(state, api.invalid(_of(state), state))
+
+
+@api.documented_by(api.lost)
+def lost(state: State) -> jax.Array:
+    return _number(state, api.lost(_of(state), state))
 
 
 @api.documented_by(api.refused)

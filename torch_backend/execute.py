@@ -17,6 +17,7 @@ from functional_rb.objects import gather, is_array, is_non_tensor
 from functional_rb.ops import Ops
 from functional_rb.recorder import Log, Recorder
 from functional_rb.samplers import Drawn
+from functional_rb.shared.state import SharedState
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State as CoreState
 from functional_rb.values import Outline
@@ -143,6 +144,8 @@ def _non_tensor(objects: Any) -> Any:
 
 
 def _torch_state(state: CoreState, function: str) -> State:
+    if isinstance(state, SharedState):
+        raise TypeError(f"{function}: a shared buffer is written in place anyway; call rb.{function.rstrip('_')}")
     if not isinstance(state, State):
         raise TypeError(
             f"{function}: expected a state of torch_backend, got one of JAX; bring it over by rb.from_dlpack(state)"

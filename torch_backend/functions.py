@@ -9,13 +9,24 @@ import torch
 
 from functional_rb import api, spec_api
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.shared.check import is_shared
 from functional_rb.state import AnySample, Crop, State
-from torch_backend import execute, values
+from torch_backend import execute, shared, values
+
+
+def _engine(state: Any) -> api.Backend:
+    """What carries the functions out on a state."""
+    return shared if isinstance(state, shared.SharedState) else execute
+
+
+def _engine_for(spec: Any) -> api.Backend:
+    """What makes a state for a spec."""
+    return shared if isinstance(spec, BufferSpec) and is_shared(spec) else execute
 
 
 @api.documented_by(api.init)
 def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
-    return api.init(execute, spec, device, items, validate)
+    return api.init(_engine_for(spec), spec, device, items, validate)
 
 
 @api.documented_by(api.add)
@@ -27,76 +38,82 @@ def add(
     key: torch.Tensor | None = None,
     validate: bool = False,
 ) -> State:
-    return api.add(execute, state, items, mask, priorities, key, validate)
+    return api.add(_engine(state), state, items, mask, priorities, key, validate)
 
 
 @api.documented_by(api.sample)
 def sample(
     state: State, key: torch.Tensor, batch_size: int | None = None, beta: Any = None
 ) -> tuple[State, AnySample[Any]]:
-    return api.sample(execute, state, key, batch_size, beta)
+    return api.sample(_engine(state), state, key, batch_size, beta)
 
 
 @api.documented_by(api.update)
 def update(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
-    return api.update(execute, state, indices, priorities, items)
+    return api.update(_engine(state), state, indices, priorities, items)
 
 
 @api.documented_by(api.get)
 def get(state: State, indices: Any) -> Any:
-    return api.get(execute, state, indices)
+    return api.get(_engine(state), state, indices)
 
 
 @api.documented_by(api.items)
 def items(state: State) -> Any:
-    return api.items(execute, state)
+    return api.items(_engine(state), state)
 
 
 @api.documented_by(api.is_live)
 def is_live(state: State, indices: Any) -> torch.Tensor:
-    live: torch.Tensor = api.is_live(execute, state, indices)
+    live: torch.Tensor = api.is_live(_engine(state), state, indices)
     return live
 
 
 @api.documented_by(api.size)
 def size(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.size(execute, state)
+    count: torch.Tensor = api.size(_engine(state), state)
     return count
 
 
 @api.documented_by(api.can_sample)
 def can_sample(state: State, n: int | None = None) -> torch.Tensor:
-    possible: torch.Tensor = api.can_sample(execute, state, n)
+    possible: torch.Tensor = api.can_sample(_engine(state), state, n)
     return possible
 
 
 @api.documented_by(api.rejected)
 def rejected(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.rejected(execute, state)
+    count: torch.Tensor = api.rejected(_engine(state), state)
     return count
 
 
 @api.documented_by(api.stale)
 def stale(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.stale(execute, state)
+    count: torch.Tensor = api.stale(_engine(state), state)
     return count
 
 
 @api.documented_by(api.invalid)
 def invalid(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.invalid(execute, state)
+    count: torch.Tensor = api.invalid(_engine(state), state)
+    return count
+
+
+@api.documented_by(api.lost)
+def lost(state: State) -> torch.Tensor:
+    count: torch.Tensor = api.lost(_engine(state), state)
     return count
 
 
 @api.documented_by(api.refused)
 def refused(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.refused(execute, state)
+    count: torch.Tensor = api.refused(_engine(state), state)
     return count
 
 
 @api.documented_by(api.passes)
 def passes(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.passes(execute, state)
+    count: torch.Tensor = api.passes(_engine(state), state)
     return count
 
 
@@ -104,7 +121,7 @@ def passes(state: State) -> torch.Tensor:
 def epochs(
     state: State, key: torch.Tensor, batch_size: int | None = None, n: int = 1
 ) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
-    return api.epochs(execute, state, key, batch_size, n)
+    return api.epochs(_engine(state), state, key, batch_size, n)
 
 
 @api.documented_by(api.random_crop)

@@ -1,0 +1,269 @@
+"""A shared buffer on NumPy arrays: writes under the lock, reads without it; docs/shared.md has the protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from functional_rb import checks
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.counters import BASE, CURSOR, SIZE
+from functional_rb.layout import KEPT_AS
+from functional_rb.native import calls, plan
+from functional_rb.native import shared as native
+from functional_rb.samplers import Drawn
+from functional_rb.shared import control, files
+from functional_rb.shared.files import SharedFiles
+
+T = TypeVar("T")
+Array = np.ndarray[Any, Any]
+NO_ADDRESSES = np.empty(0, np.int64)
+NO_COUNT = np.empty(1, np.int64)
+NO_ROOM = (0, 0, NO_ADDRESSES, 0, NO_COUNT)
+"""The kernels' own way of saving what they overwrite is not used here."""
+
+
+class Snapshot(NamedTuple):
+    """Copies of the arrays of one moment, and the counters, int32 [SLOT]."""
+
+    rows: Array
+    wide: tuple[Array, ...]
+    tree: Array
+    counters: Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SharedBuffer:
+    """A handle of a shared buffer. Arrays given and returned are contiguous; dtypes are those of storage (`KEPT_AS`).
+
+    Any number of threads, and of forked children, may use one handle. Pickled, it is the path.
+
+    Attributes:
+        files: the mapped files.
+        spec: of the buffer.
+    """
+
+    files: SharedFiles
+    spec: BufferSpec
+    _plan: Any = dataclasses.field(init=False, repr=False)
+    _storage: Array = dataclasses.field(init=False, repr=False)
+    _control: int = dataclasses.field(init=False, repr=False)
+    _tree: Array = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Look up where all lies."""
+        found = self.files
+        storage = np.array([found.rows.ctypes.data, *(x.ctypes.data for x in found.wide)], np.int64)
+        for name, value in {
+            "_plan": plan.encode(self.spec),
+            "_storage": storage,
+            "_control": found.control.ctypes.data,
+            "_tree": found.tree.reshape(-1),
+        }.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def open(cls, spec: BufferSpec) -> SharedBuffer:
+        """The buffer that a spec names, made by whoever comes first."""
+        return cls(files.open_shared(spec), spec)
+
+    @classmethod
+    def attach(cls, spec: BufferSpec, directory: str) -> SharedBuffer:
+        """The buffer in a directory, which is there."""
+        return cls(files.attach(spec, directory), spec)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By the path."""
+        return SharedBuffer.attach, (self.spec, self.files.directory)
+
+    # Writing.
+
+    def exclusively(self, work: Callable[[], T]) -> T:
+        """Do something under the lock, with the buffer whole: before, after those who died; after, if it fails."""
+
+        def whole() -> T:
+            self._repair()
+            return work()
+
+        return self.files.lock.hold(whole, self._repair)
+
+    def _repair(self) -> None:
+        native.repair(self._control, self._plan, self._storage, self._tree, self.files.journal)
+
+    def add(self, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None) -> None:
+        """Write a batch: leaves [B, *shape], mask bool [B], priorities float32 [B].
+
+        Raises:
+            StorageFullError: if the disk is full; nothing is written.
+        """
+        marked = batch if mask is None else int(np.count_nonzero(mask))
+        if marked:
+            addresses = np.array([leaf.ctypes.data for leaf in leaves], np.int64)
+            self.exclusively(lambda: self._add(addresses, batch, marked, mask, priorities))
+
+    def _add(self, leaves: Array, batch: int, marked: int, mask: Array | None, priorities: Array | None) -> None:
+        old, new = self._vectors()
+        capacity = self.spec.capacity
+        self.files.reserve(min(int(self._in_force()[CURSOR]) % capacity + marked, capacity))
+        native.note_add(self._control, self._plan, marked)
+        native.begin(self._control)
+        calls.add(
+            self._plan,
+            self._storage,
+            self._tree.ctypes.data,
+            self._tree.size,
+            old,
+            new,
+            leaves,
+            batch,
+            0 if mask is None else mask.ctypes.data,
+            0 if priorities is None else priorities.ctypes.data,
+            *NO_ROOM,
+        )
+        native.commit(self._control, 0)
+
+    def update(self, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> None:
+        """Set priorities float32 [B] and rewrite leaves [B, *shape] of what handles int32 [B] name.
+
+        A piece at a time, as many as the journal has room for: whoever dies leaves whole pieces.
+        """
+        handles, step = _writable(handles), files.room(self.spec)
+        for start in range(0, handles.size, step):
+            stop = min(start + step, handles.size)
+            some = {k: leaf[start:stop] for k, leaf in replacements.items()}
+            new = None if priorities is None else priorities[start:stop]
+            self._update_piece(handles[start:stop], new, some)
+
+    def _update_piece(self, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> None:
+        leaves = NO_ADDRESSES
+        if replacements:
+            found = [replacements.get(k) for k in range(len(self.spec.leaves))]
+            leaves = np.array([0 if leaf is None else leaf.ctypes.data for leaf in found], np.int64)
+
+        def work() -> None:
+            tree, journal = self._tree, self.files.journal
+            old, new = self._vectors()
+            native.note_update(self._control, self._plan, self._storage, tree, journal, handles, len(replacements) > 0)
+            native.begin(self._control)
+            calls.update(
+                self._plan,
+                self._storage,
+                tree.ctypes.data,
+                tree.size,
+                old,
+                new,
+                handles.ctypes.data,
+                handles.size,
+                0 if priorities is None else priorities.ctypes.data,
+                leaves,
+                *NO_ROOM,
+            )
+            native.commit(self._control, 0)
+
+        self.exclusively(work)
+
+    def _vectors(self) -> tuple[int, int]:
+        """The addresses of the counters in force, and of those to come."""
+        sequence = int(self.files.control[control.SEQUENCE])
+        return native.vector_at(self._control, sequence), native.vector_at(self._control, sequence + 2)
+
+    def _in_force(self) -> Array:
+        """Under the lock: the counters in force, int32 [SLOT]."""
+        first = control.COUNTERS + control.SLOT_WORDS * (int(self.files.control[control.SEQUENCE]) >> 1 & 1)
+        return self.files.control[first : first + control.SLOT_WORDS].view(np.int32)
+
+    # Reading.
+
+    def counters(self) -> Array:
+        """int32 [BASE], as in every state."""
+        return self._all_counters()[:BASE]
+
+    def lost(self) -> Array:
+        """How many items were being added by writers who died, int32 [1]."""
+        return self._all_counters()[control.LOST : control.LOST + 1]
+
+    def _all_counters(self) -> Array:
+        found = np.empty(control.SLOT, np.int32)
+        if int(native.read_counters(self._control, found)) & 1:
+            self.exclusively(lambda: native.read_counters(self._control, found))
+        return found
+
+    def sample(self, draws: Array, beta: float) -> tuple[list[Array], Drawn]:
+        """Choose items by draws int32 [B, words] and read them: leaves, and what is told of them.
+
+        Raises:
+            ValueError: if nothing can be drawn.
+        """
+        batch, draws = draws.shape[0], _writable(draws)
+        leaves, addresses = self._room_for(batch)
+        drawn = Drawn(np.empty(batch, np.int32), np.empty(batch, np.float32), np.empty(batch, np.float32))
+
+        def work() -> int:
+            level = np.float32(beta)
+            told = drawn.handles, drawn.weights, drawn.probabilities
+            return native.draw(self._control, self._plan, self._storage, self._tree, draws, level, addresses, *told)
+
+        if batch and self._read(work) == native.NOTHING:
+            checks.check_nonempty(self.spec, False, int(self.counters()[SIZE]))
+        return leaves, drawn
+
+    def get(self, handles: Array) -> list[Array]:
+        """The leaves of the items that handles int32 [B] name, zeros for those that are gone."""
+        leaves, addresses = self._room_for(handles.size)
+        live = self._fetch(handles, addresses)
+        for leaf in leaves:
+            leaf[~live] = 0
+        return leaves
+
+    def is_live(self, handles: Array) -> Array:
+        """Whether their items are still stored, bool [B]."""
+        return self._fetch(handles, NO_ADDRESSES)
+
+    def _fetch(self, handles: Array, addresses: Array) -> Array:
+        live, handles = np.zeros(handles.size, np.uint8), _writable(handles)
+        self._read(lambda: native.fetch(self._control, self._plan, self._storage, handles, live, addresses))
+        return live.view(np.bool_)
+
+    def _read(self, work: Callable[[], int]) -> int:
+        """Read between two writes, or after a few tries instead of one."""
+        found = work()
+        return self.exclusively(work) if found == native.TORN else found
+
+    def _room_for(self, batch: int) -> tuple[list[Array], Array]:
+        leaves = [
+            np.empty((batch, *leaf.shape), KEPT_AS.get(leaf.dtype, leaf.dtype)) for leaf in self.spec.layout.leaves
+        ]
+        return leaves, np.array([leaf.ctypes.data for leaf in leaves], np.int64)
+
+    def snapshot(self) -> Snapshot:
+        """Copies of all arrays, of one moment. Writers wait for it where they would come between."""
+        counters = np.empty(control.SLOT, np.int32)
+        sequence = int(native.read_counters(self._control, counters))
+        if sequence & 1 == 0:
+            found = self._copied(counters)
+            if native.unchanged(self._control, sequence):
+                return found
+        return self.exclusively(lambda: self._copied(self._in_force().copy()))
+
+    def _copied(self, counters: Array) -> Snapshot:
+        """Of rows only those with room on the disk: on a full one, reading a hole may be an error too."""
+        reserved = int(self.files.control[control.RESERVED])
+        copies = []
+        for array in (self.files.rows, *self.files.wide):
+            copied = np.zeros_like(array)
+            copied[:reserved] = array[:reserved]
+            copies.append(copied)
+        return Snapshot(copies[0], tuple(copies[1:]), self.files.tree.copy(), counters)
+
+    def drawable(self, n: int) -> bool:
+        """Whether n can be drawn now: so many are stored, and some have a chance."""
+        found = self._read(lambda: native.can_draw(self._control, self._plan, self._tree, n))
+        return found == native.DRAWN
+
+
+def _writable(array: Array) -> Array:
+    """As JAX's arrays are not: numba would compile everything a second time for those."""
+    return array if array.flags.writeable else array.copy()

@@ -1,0 +1,53 @@
+"""Which buffers can be shared among processes."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.mapped_directory import need_posix
+from functional_rb.storages import Memmap
+
+
+def is_shared(spec: BufferSpec) -> bool:
+    """Whether a spec asks for a shared buffer."""
+    return isinstance(spec.storage, Memmap) and spec.storage.shared
+
+
+def check_spec(spec: BufferSpec) -> None:
+    """Refuse a spec of which no shared buffer can be made.
+
+    Raises:
+        ValueError: naming the field, and what to write instead.
+        ImportError: where numba is missing.
+    """
+    instead = "write frb.Memmap(shared=False), or"
+    if spec.objects:
+        raise ValueError(
+            f"Memmap(shared=True): leaf {spec.names[spec.objects[0]]!r} holds Python objects, which live in one "
+            f"process; leave it out, or store what it means in arrays"
+        )
+    if spec.lanes is not None:
+        raise ValueError(
+            f"Memmap(shared=True): expected lanes=None, got {spec.lanes}, as writers do not step together; {instead} "
+            f"add the items of all environments as one batch"
+        )
+    if not spec.sampler.plain:
+        raise ValueError(
+            f"Memmap(shared=True): expected the sampler frb.Uniform() or frb.Prioritized(), without limits and with "
+            f"replacement, got {spec.sampler}; {instead} one of these"
+        )
+    if not spec.writer.plain:
+        raise ValueError(f"Memmap(shared=True): expected the writer frb.RoundRobin(), got {spec.writer}; {instead} it")
+    if spec.transforms:
+        raise ValueError(
+            f"Memmap(shared=True): expected no transforms, got {spec.transforms}; {instead} transform before adding"
+        )
+    if spec.compact is not None:
+        raise ValueError(f"Memmap(shared=True): expected compact=None, got {spec.compact}; {instead} leave it out")
+    need_posix()
+    if importlib.util.find_spec("numba") is None:
+        raise ImportError(
+            "Memmap(shared=True): its protocol is compiled by numba, which is missing; "
+            "pip install 'functional-rb[torch]' or 'functional-rb[jax]'"
+        )

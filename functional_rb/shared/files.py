@@ -1,0 +1,319 @@
+"""The directory of a shared buffer: made once, opened by all, removed by whoever made it.
+
+shared.json     format version, spec, and the boot at which it was made; there once all the rest is
+lock            which `FileLock` locks
+control.bin     the words of `control`
+rows.bin, wide_0.bin, ...    the items, sparse
+tree.bin        the sum tree of a prioritized buffer
+journal.bin     slots int32 [room], values float32 [room], and items [room], which an unfinished update overwrote
+making          there while the others are made
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import math
+import mmap
+import os
+import sys
+import tempfile
+import weakref
+from multiprocessing import util
+from typing import Any, Final
+
+import numpy as np
+
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.convert.json import to_json
+from functional_rb.errors import StorageFullError, StorageLayoutError
+from functional_rb.mapped import allocate
+from functional_rb.mapped_directory import FULL, explained, file_name, full, shapes
+from functional_rb.shared import control
+from functional_rb.shared.lock import FileLock
+from functional_rb.storages import Device, Memmap
+
+FORMAT: Final = "functional_rb.shared"
+VERSION: Final = 1
+JOURNAL_BYTES: Final = 2**20
+"""An update is made in pieces that fit in."""
+STEP_BYTES: Final = 2**24
+"""Files get room on the disk in steps of at most this."""
+BOOT: Final = "/proc/sys/kernel/random/boot_id"
+Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """One array in a file: its name, shape, dtype, and whether its room on the disk is taken at once."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    whole: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Of the array, and of the file."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+def regions(spec: BufferSpec) -> list[Region]:
+    """Control, tree (empty if there is none), journal, rows, wide arrays."""
+    return [
+        Region("control.bin", (control.BYTES // 8,), "int64", True),
+        Region("tree.bin", spec.tree_shape or (0, 1), "float32", True),
+        Region("journal.bin", (room(spec) * (8 + spec.layout.item_bytes),), "uint8", True),
+        *(Region(file_name(name), shape, dtype, False) for name, (shape, dtype) in shapes(spec).items()),
+    ]
+
+
+def room(spec: BufferSpec) -> int:
+    """How many items the journal can save."""
+    return max(1, min(spec.capacity, JOURNAL_BYTES // (8 + spec.layout.item_bytes)))
+
+
+class SharedFiles:
+    """The arrays of a shared buffer, over its files.
+
+    Attributes:
+        spec: of the buffer.
+        directory: an absolute path.
+        lock: of the directory.
+        control: int64, the words of `control`.
+        tree: float32 [rows, FANOUT], empty for a sampler without one.
+        journal: int64 [3 + wide], the addresses of what it is made of.
+        rows: int32 [capacity, words].
+        wide: arrays [capacity, *shape].
+    """
+
+    def __init__(self, spec: BufferSpec, directory: str, lock: FileLock) -> None:
+        """Map files that are there.
+
+        Raises:
+            StorageLayoutError: for a file of another size, naming it.
+        """
+        self.spec, self.directory, self.lock = spec, directory, lock
+        self._fds: list[int] = []
+        weakref.finalize(self, _close, self._fds)
+        arrays = [self._mapped(region) for region in regions(spec)]
+        self.control, self.tree, saved, self.rows = arrays[:4]
+        self.wide = tuple(arrays[4:])
+        self._saved = saved  # whose memory the journal's addresses name
+        n, first = room(spec), saved.ctypes.data
+        sizes = [4, 4, *self._item_sizes()]
+        self.journal = np.array([first + n * sum(sizes[:k]) for k in range(len(sizes))], np.int64)
+
+    def _item_sizes(self) -> list[int]:
+        """Bytes of an item in the rows and in each wide array."""
+        return [4 * self.spec.layout.row_words, *(leaf.nbytes for leaf in self.spec.layout.wide)]
+
+    def _mapped(self, region: Region) -> Array:
+        path = os.path.join(self.directory, region.name)
+        fd = os.open(path, os.O_RDWR)
+        self._fds.append(fd)
+        size = os.fstat(fd).st_size
+        if size != region.nbytes:
+            raise StorageLayoutError(
+                f"{path}: expected {region.nbytes} bytes, got {size}: the file is damaged; remove the directory"
+            )
+        if not size:
+            return np.empty(region.shape, region.dtype)
+        return np.frombuffer(mmap.mmap(fd, size), region.dtype).reshape(region.shape)
+
+    def reserve(self, slots: int) -> None:
+        """Have room on the disk for the slots below a number; called under the lock, before anything is written.
+
+        A write to a hole of a mapped file on a full disk would be a SIGBUS, which nobody survives.
+
+        Raises:
+            StorageFullError: if there is none; the buffer is as it was.
+        """
+        reserved = int(self.control[control.RESERVED])
+        if slots <= reserved:
+            return
+        step = max(1, STEP_BYTES // max(self.spec.layout.item_bytes, 1))
+        wanted = min(self.spec.capacity, max(slots, reserved + min(reserved + 1, step)))
+        try:
+            self._allocate(reserved, wanted)
+        except StorageFullError:
+            wanted = slots
+            self._allocate(reserved, wanted)
+        self.control[control.RESERVED] = wanted
+
+    def _allocate(self, start: int, stop: int) -> None:
+        for fd, size, region in zip(self._fds[3:], self._item_sizes(), regions(self.spec)[3:], strict=True):
+            if size:
+                _allocate(fd, start * size, (stop - start) * size, os.path.join(self.directory, region.name))
+
+
+def _allocate(fd: int, offset: int, size: int, path: str) -> None:
+    try:
+        allocate(fd, offset, size)
+    except OSError as error:
+        if error.errno in FULL:
+            raise full(path, error.strerror, size) from error
+        raise
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def open_shared(spec: BufferSpec) -> SharedFiles:
+    """The files that a spec names, made if they are not there.
+
+    Raises:
+        StorageLayoutError: if they are those of another spec, of another format version, or may be torn.
+        FileExistsError: if there are files of that name which are no shared buffer's.
+        StorageFullError: if there is no room.
+    """
+    storage = spec.storage
+    assert isinstance(storage, Memmap)
+    if storage.path is None:
+        directory, cleanup = tempfile.mkdtemp(prefix="functional_rb_"), storage.auto_cleanup is not False
+    else:
+        directory, cleanup = os.path.abspath(storage.path), bool(storage.auto_cleanup)
+    for _ in range(100):
+        with explained(directory):
+            os.makedirs(directory, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # somebody has just removed the directory
+            files = _locked(spec, directory, make=True, cleanup=cleanup)
+            if files is not None:
+                return files
+    raise FileNotFoundError(errno.ENOENT, "a shared buffer's directory is removed as often as it is made", directory)
+
+
+def attach(spec: BufferSpec, directory: str) -> SharedFiles:
+    """The files in a directory, which are there.
+
+    Raises:
+        FileNotFoundError: if they are not.
+    """
+    files = None
+    if os.path.isdir(directory):
+        files = _locked(spec, directory, make=False, cleanup=False)
+    if files is None:
+        raise FileNotFoundError(
+            errno.ENOENT, "the shared buffer is gone: the process that made it has ended and removed it", directory
+        )
+    return files
+
+
+def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> SharedFiles | None:
+    """Under the directory's lock: map the files, make them first if need be. None if the directory has been removed."""
+    path = os.path.join(directory, "lock")
+    lock = FileLock(path)
+
+    def work() -> SharedFiles | None:
+        if not lock.is_at(path):
+            return None
+        if not os.path.exists(os.path.join(directory, "shared.json")):
+            if not make:
+                return None
+            _make(spec, directory)
+            if cleanup:
+                # Like atexit, and also in processes that multiprocessing starts; not in children that are forked.
+                util.Finalize(None, remove, (directory,), exitpriority=0)
+        _check_description(spec, directory)
+        return SharedFiles(spec, directory, lock)
+
+    return lock.hold(work, lambda: None)
+
+
+def _make(spec: BufferSpec, directory: str) -> None:
+    """Make all files. One who dies at it leaves `making`: then the next begins anew."""
+    making = os.path.join(directory, "making")
+    if not os.path.exists(making):
+        for region in regions(spec):
+            path = os.path.join(directory, region.name)
+            if os.path.exists(path):
+                raise FileExistsError(
+                    errno.EEXIST, "no shared buffer's file; give Memmap another path, or remove the file", path
+                )
+    with open(making, "w") as file:
+        json.dump(_description(spec), file)
+    try:
+        for region in regions(spec):
+            path = os.path.join(directory, region.name)
+            with explained(path):
+                _make_file(region, path)
+    except StorageFullError:
+        _remove_files(directory)
+        raise
+    os.rename(making, os.path.join(directory, "shared.json"))
+
+
+def _make_file(region: Region, path: str) -> None:
+    """A file of zeros. Not an old one cut short: who has mapped that would crash."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        os.ftruncate(fd, region.nbytes)
+        if region.whole and region.nbytes:
+            _allocate(fd, 0, region.nbytes, path)
+    finally:
+        os.close(fd)
+
+
+def _description(spec: BufferSpec) -> dict[str, Any]:
+    """What all who open the files must agree on; not where they lie, nor how many are usually drawn."""
+    same = dataclasses.replace(spec, storage=Device(), batch_size=None)
+    text = json.loads(to_json(same))
+    return {"format": FORMAT, "version": VERSION, "byteorder": sys.byteorder, "boot": _boot(), "spec": text}
+
+
+def _boot() -> str:
+    """Which start of the machine this is."""
+    try:
+        with open(BOOT) as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _check_description(spec: BufferSpec, directory: str) -> None:
+    path = os.path.join(directory, "shared.json")
+    with open(path) as file:
+        found = json.load(file)
+    expected = _description(spec)
+    if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
+        raise StorageLayoutError(
+            f"{path}: expected format {FORMAT} version {VERSION}, got {found.get('format')} version "
+            f"{found.get('version')}; use the version of functional_rb that made it, or remove the directory"
+        )
+    if found["boot"] != expected["boot"]:
+        raise StorageLayoutError(
+            f"{path}: made before the machine was started last, so the files may be torn; remove the directory"
+        )
+    if found != expected:
+        raise StorageLayoutError(
+            f"{path}: the buffer there has another spec; expected {expected['spec']}, got {found['spec']}; "
+            f"give the same spec in every process, or another path"
+        )
+
+
+def remove(directory: str) -> None:
+    """Remove the files of a shared buffer, and the directory if nothing else is in it. Who has them open goes on."""
+    path = os.path.join(directory, "lock")
+    if not os.path.exists(path):
+        return
+    lock = FileLock(path)
+    lock.hold(lambda: _remove_files(directory) if lock.is_at(path) else None, lambda: None)
+    lock.close()
+    with contextlib.suppress(OSError):
+        os.rmdir(directory)
+
+
+def _remove_files(directory: str) -> None:
+    """As if it were still being made, should this be cut short. The lock last, as others may wait for it."""
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(os.path.join(directory, "shared.json"), os.path.join(directory, "making"))
+    wide = [name for name in os.listdir(directory) if name.startswith("wide_") and name.endswith(".bin")]
+    for name in ("rows.bin", *wide, "tree.bin", "journal.bin", "control.bin", "making", "lock"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, name))

@@ -1,0 +1,507 @@
+"""Buffers that processes share: alone, a process sees what it would see of any buffer; handles, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import errno
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.errors import StorageFullError, StorageLayoutError
+from functional_rb.shared import control, files
+from functional_rb.shared.buffer import SharedBuffer
+from tests import backends
+from tests.backends import Backend
+from tests.histories import PRIORITIES, histories, seeds
+
+ROOT = Path(__file__).parents[1]
+ITEM = {
+    "id": frb.Unbounded((), "int32"),
+    "image": frb.Unbounded((1100,), "uint8"),
+    "half": frb.Unbounded((600,), "bfloat16"),
+    "done": frb.Binary(),
+    "small": frb.Unbounded((3,), "float16"),
+}
+NAMES = frb.BufferSpec(ITEM, 1).names
+SAMPLERS = [frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, new_priority="ever")]
+
+
+def spec_at(path: Any, **fields: Any) -> frb.BufferSpec:
+    """A small shared buffer."""
+    path = None if path is None else str(path)
+    return frb.BufferSpec(**{"item": ITEM, "capacity": 6, "storage": frb.Memmap(path, shared=True), **fields})
+
+
+def batch_of(first: int, count: int) -> dict[str, np.ndarray]:
+    """Items that differ from each other in all leaves."""
+    import ml_dtypes
+
+    ids = np.arange(first, first + count, dtype=np.int32)
+    return {
+        "id": ids,
+        "image": np.broadcast_to((ids % 251)[:, None], (count, 1100)).astype(np.uint8),
+        "half": np.broadcast_to((ids % 17)[:, None], (count, 600)).astype(ml_dtypes.bfloat16),
+        "done": ids % 2 == 1,
+        "small": np.broadcast_to((ids % 7)[:, None], (count, 3)).astype(np.float16),
+    }
+
+
+def same(backend: Backend, one: Any, other: Any) -> None:
+    """Bit for bit."""
+    one, other = backend.numpy(one), backend.numpy(other)
+    assert (one.shape, one.dtype) == (other.shape, other.dtype)
+    assert one.tobytes() == other.tobytes()
+
+
+class Both:
+    """The same history on a shared buffer and on one in memory, which must not be told apart."""
+
+    def __init__(self, rng: np.random.Generator, backend: Backend, path: str, fixed: bool) -> None:
+        self.rng, self.backend, self.fixed, self.made = rng, backend, fixed, 0
+        sampler = SAMPLERS[1 if fixed else int(rng.integers(len(SAMPLERS)))]
+        self.prioritized = isinstance(sampler, frb.Prioritized)
+        capacity = 20 if fixed else int(rng.integers(1, 40))
+        spec = frb.BufferSpec(ITEM, capacity, sampler)
+        self.states = [backend.rb.init(spec), backend.rb.init(spec_at(path, capacity=capacity, sampler=sampler))]
+
+    def do(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        return [getattr(self.backend.rb, name)(state, *args, **kwargs) for state in self.states]
+
+    def step(self) -> None:
+        getattr(self, ["add", "add", "sample", "update"][int(self.rng.integers(4))])()
+        for name in ("size", "stale", "rejected", "lost", "can_sample"):
+            one, other = self.do(name)
+            assert one.dtype == other.dtype
+            assert one.shape == other.shape == ()
+            assert int(one) == int(other), name
+
+    def some(self, *counts: int) -> int:
+        return counts[0] if self.fixed else counts[int(self.rng.integers(len(counts)))]
+
+    def add(self) -> None:
+        count = self.some(7, 0, 1, 3, 20, 90)
+        batch, arguments = self.backend.tree(batch_of(self.made, count)), {}
+        self.made += count
+        if self.fixed or self.rng.random() < 0.5:
+            arguments["mask"] = self.backend.array(self.rng.random(count) < 0.7)
+        if self.fixed or (self.prioritized and self.rng.random() < 0.5):
+            arguments["priorities"] = self.backend.array(self.rng.choice(np.array(PRIORITIES, np.float32), count))
+        before = self.states[1]
+        self.states = self.do("add", batch, **arguments)
+        assert self.states[1] is before
+
+    def sample(self) -> None:
+        key, count = self.backend.rb.key(int(self.rng.integers(2**32))), self.some(5, 1, 64)
+        beta = 0.7 if self.prioritized and self.rng.random() < 0.5 else None
+        if not bool(self.do("can_sample")[0]):
+            for state in self.states:
+                with pytest.raises(ValueError, match=r"empty|none of"):
+                    self.backend.rb.sample(state, key, count, beta)
+            return
+        (_, one), (_, other) = self.do("sample", key, count, beta)
+        for name in NAMES:
+            same(self.backend, one.items[name], other.items[name])
+        for name in ("indices", "weights", "probabilities"):
+            same(self.backend, getattr(one, name), getattr(other, name))
+
+    def handles(self, count: int) -> np.ndarray:
+        around = self.made - self.rng.integers(-2, 60, count)
+        return np.where(self.rng.random(count) < 0.1, -1, around).clip(-1).astype(np.int32)
+
+    def update(self) -> None:
+        count = self.some(6, 0, 1, 50)
+        handles, arguments = self.backend.array(self.handles(count)), {}
+        if self.fixed or (self.prioritized and self.rng.random() < 0.7):
+            arguments["priorities"] = self.backend.array(self.rng.choice(np.array(PRIORITIES, np.float32), count))
+        if self.fixed or self.rng.random() < 0.5:
+            batch = batch_of(1000 + self.made, count)
+            arguments["items"] = self.backend.tree({name: batch[name] for name in ("half", "small", "image")})
+        self.states = self.do("update", handles, **arguments)
+
+    def look(self) -> None:
+        handles = self.backend.array(self.handles(40))
+        one, other = self.do("get", handles)
+        copies = self.do("items")
+        for name in NAMES:
+            same(self.backend, one[name], other[name])
+            same(self.backend, copies[0][name], copies[1][name])
+        same(self.backend, *self.do("is_live", handles))
+        for name in ("counters", "rows"):
+            same(self.backend, getattr(self.states[0], name), getattr(self.states[1], name))
+        if self.prioritized:
+            same(self.backend, self.states[0].tree, self.states[1].tree)
+
+
+@histories(40)
+@hypothesis.given(seeds)
+def test_alone_it_is_as_any_buffer(rng: np.random.Generator) -> None:
+    with backends.make("torch") as backend:
+        run(rng, backend, fixed=False)
+
+
+@histories(3)
+@hypothesis.given(seeds)
+def test_alone_it_is_as_any_buffer_on_jax(rng: np.random.Generator) -> None:
+    with backends.make("jax") as backend:
+        run(rng, backend, fixed=True)
+
+
+def run(rng: np.random.Generator, backend: Backend, fixed: bool) -> None:
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        if rng.random() < 0.5:  # updates in several pieces
+            patch.setattr(files, "JOURNAL_BYTES", 3 * 2400)
+        both = Both(rng, backend, directory, fixed)
+        for _ in range(12):
+            both.step()
+        both.look()
+
+
+@pytest.fixture
+def shared(library: Backend, tmp_path: Path) -> tuple[Backend, Any]:
+    """A prioritized one with three items."""
+    state = library.rb.init(spec_at(tmp_path / "buffer", sampler=frb.Prioritized(alpha=1.0)))
+    return library, library.rb.add(state, library.tree(batch_of(0, 3)))
+
+
+def test_a_state_is_a_handle(shared: tuple[Backend, Any]) -> None:
+    backend, state = shared
+    rb = backend.rb
+    other = rb.init(state.spec)
+    assert copy.deepcopy(state) is state
+    sent = pickle.loads(pickle.dumps(state))
+    assert type(sent) is type(state)
+    for n, one in enumerate((other, sent, rb.init(dataclasses.replace(state.spec, batch_size=2)))):
+        assert rb.add(one, backend.tree(batch_of(10 + n, 1))) is one
+        assert int(rb.size(state)) == 4 + n
+    assert rb.update(sent, backend.array(np.arange(6, dtype=np.int32)), np.zeros(6, np.float32)) is sent
+    assert not bool(rb.can_sample(state))
+    before = state.rows
+    assert rb.add(state, backend.tree(batch_of(20, 1))) is state
+    assert int(rb.stale(rb.update(other, backend.array(np.array([0, 1, -1], np.int32)), np.ones(3, np.float32)))) == 1
+    assert int(rb.stale(state)) == 1
+    assert backend.numpy(before).tobytes() != backend.numpy(state.rows).tobytes()
+    assert int(rb.lost(state)) == 0
+
+
+def test_what_is_taken_out_is_a_copy(shared: tuple[Backend, Any]) -> None:
+    backend, state = shared
+    rb = backend.rb
+    items = backend.numpy(rb.items(state)["id"]).tolist()
+    for value in (rb.from_dlpack(state), state.detached()):
+        assert value.spec.storage == frb.Device()
+        kept = rb.add(value, backend.tree(batch_of(7, 1))) if type(value) is not frb.State else value
+        assert int(rb.size(state)) == 3
+        rb.update(state, backend.array(np.array([0], np.int32)), np.array([9.0], np.float32))
+        assert float(backend.numpy(kept.tree).reshape(-1)[0]) == 1.0
+        rb.update(state, backend.array(np.array([0], np.int32)), np.array([1.0], np.float32))
+    assert items == [0, 1, 2, 0, 0, 0]
+
+
+def test_other_threads_never_come_between(shared: tuple[Backend, Any]) -> None:
+    backend, state = shared
+    rb, failed = backend.rb, []
+
+    def work(k: int) -> None:
+        try:
+            for n in range(20):
+                rb.add(state, backend.tree(batch_of(100 * k + n, 2)))
+                _, sample = rb.sample(state, rb.key(n), 4)
+                ids = backend.numpy(sample.items["id"])
+                np.testing.assert_array_equal(backend.numpy(sample.items["image"])[:, 7], ids % 251)
+        except BaseException as error:  # told to the test's own thread
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert int(state.counters[0]) == 3 + 3 * 20 * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({"sampler": frb.Uniform(max_times_sampled=2)}, "one of these"),
+        ({"sampler": frb.Prioritized(replacement=False)}, "one of these"),
+        ({"sampler": frb.Queue()}, "one of these"),
+        ({"writer": frb.Reservoir()}, "RoundRobin"),
+        ({"writer": frb.StopWhenFull()}, "RoundRobin"),
+        ({"lanes": 2}, "lanes=None"),
+        ({"item": {"obs": frb.Unbounded(()), "reward": frb.Unbounded(()), "done": frb.Binary(),
+                   "next_obs": frb.Unbounded(())}, "transforms": frb.n_step(2, 0.9)}, "before adding"),
+        ({"item": {"obs": frb.Unbounded(()), "next_obs": frb.Unbounded(()), "done": frb.Binary()},
+          "compact": frb.Compact()}, "leave it out"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_shared_is_refused(library: Backend, tmp_path: Path, fields: Any, remedy: str) -> None:
+    with pytest.raises(ValueError, match=rf"Memmap\(shared=True\).*{remedy}"):
+        library.rb.init(spec_at(tmp_path / "buffer", **fields))
+    assert not (tmp_path / "buffer").exists()
+
+
+def test_objects_and_a_missing_numba_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with backends.make("torch") as backend:
+        spec = spec_at(tmp_path / "buffer", item={"x": frb.NonTensor()})
+        with pytest.raises(ValueError, match="holds Python objects"):
+            backend.rb.init(spec)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(ImportError, match="numba, which is missing; pip install"):
+            backend.rb.init(spec_at(tmp_path / "buffer"))
+
+
+def test_compiled_functions_are_refused(shared: tuple[Backend, Any]) -> None:
+    backend, state = shared
+    rb = backend.rb
+    if backend.library == "torch":
+        import torch
+
+        for compiled in (rb.add_, rb.update_, rb.sample_):
+            with pytest.raises(TypeError, match="written in place anyway; call rb"):
+                compiled(state, batch_of(0, 1) if compiled is rb.add_ else backend.array(np.zeros(1, np.int32)), 1)
+        with pytest.raises(TypeError, match="written in place anyway"):
+            rb.own_(state)
+        with pytest.raises(Exception, match=r"torch\.compile cannot trace a buffer that other processes write"):
+            torch.compile(lambda key: rb.sample(state, key, 2)[1].indices, backend="eager", fullgraph=True)(rb.key(0))
+        return
+    import jax
+
+    for traced in (
+        lambda key: rb.sample(state, key, 2)[1].indices,
+        lambda key: rb.size(rb.add(state, batch_of(0, 1) | {"id": jax.random.bits(key, (1,)).astype("int32")})),
+        lambda key: rb.is_live(state, jax.random.bits(key, (1,)).astype("int32")),
+    ):
+        with pytest.raises(TypeError, match=r"used outside of jax\.jit"):
+            jax.jit(traced)(rb.key(0))
+    with pytest.raises(TypeError, match="State"):
+        jax.jit(rb.size)(state)
+
+
+def light(tmp_path: Path, **fields: Any) -> SharedBuffer:
+    return SharedBuffer.open(spec_at(tmp_path / "buffer", **({"item": (frb.Unbounded((), "int32"),)} | fields)))
+
+
+def numbers(*values: int) -> list[np.ndarray]:
+    return [np.array(values, np.int32)]
+
+
+def test_an_interrupted_write_is_taken_back_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = light(tmp_path)
+    shared.add(numbers(1, 2, 3), 3, None, None)
+
+    def interrupt(*args: Any) -> None:
+        shared.files.rows[3:5] = 77
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("functional_rb.native.calls.add", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            shared.add(numbers(4, 5), 2, None, None)
+    assert shared.files.control[control.SEQUENCE] % 2 == 0
+    assert shared.files.rows[:, 0].tolist() == [1, 2, 3, 0, 0, 0]
+    assert shared.lost().tolist() == [2]
+    shared.add(numbers(6), 1, None, None)
+    assert shared.get(np.array([3], np.int32))[0].tolist() == [6]
+
+
+def test_a_signal_handler_may_not_write_within_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = light(tmp_path)
+
+    def raised(*args: Any) -> None:
+        shared.add(numbers(1), 1, None, None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("functional_rb.native.shared.begin", raised)
+        with pytest.raises(RuntimeError, match="do not use it in a signal handler"):
+            shared.add(numbers(1), 1, None, None)
+    shared.add(numbers(2), 1, None, None)
+    assert shared.counters()[:2].tolist() == [1, 1]
+
+
+def test_a_copy_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = light(tmp_path)
+    shared.add(numbers(1, 2), 2, None, None)
+    copied, other, calls = SharedBuffer._copied, SharedBuffer.attach(shared.spec, shared.files.directory), []
+
+    def meanwhile(self: SharedBuffer, counters: Any) -> Any:
+        found = copied(self, counters)
+        if not calls:
+            calls.append(other.add(numbers(3), 1, None, None))
+        return found
+
+    monkeypatch.setattr(SharedBuffer, "_copied", meanwhile)
+    found = shared.snapshot()
+    assert found.counters[:2].tolist() == [3, 3]
+    assert found.rows[:, 0].tolist() == [1, 2, 3, 0, 0, 0]
+
+
+def test_room_is_made_in_steps_and_else_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = light(tmp_path, capacity=100)
+    monkeypatch.setattr(files, "STEP_BYTES", 40)
+    asked: list[tuple[int, int]] = []
+    free = [4 * 23]
+
+    def allocate(descriptor: int, start: int, size: int) -> None:
+        asked.append((start // 4, size // 4))
+        if start + size > free[0]:
+            raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(files, "allocate", allocate)
+    for _ in range(22):
+        shared.add(numbers(1), 1, None, None)
+    assert asked == [(0, 1), (1, 2), (3, 4), (7, 8), (15, 10), (15, 1), (16, 10), (16, 1), (17, 10), (17, 1), (18, 10),
+                     (18, 1), (19, 10), (19, 1), (20, 10), (20, 1), (21, 10), (21, 1)]  # fmt: skip
+    shared.add(numbers(1), 1, None, None)
+    with pytest.raises(StorageFullError, match=r"rows\.bin"):
+        shared.add(numbers(1), 1, None, None)
+    free[0] = 4 * 1000
+    for _ in range(100):  # once around nothing more is asked for
+        shared.add(numbers(1), 1, None, None)
+    assert asked[-1][0] + asked[-1][1] == 100
+    assert shared.counters()[:2].tolist() == [123, 100]
+
+
+def test_a_directory_is_refused_that_does_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "buffer"
+    light(tmp_path)
+    description = json.loads((path / "shared.json").read_text())
+    assert (description["format"], description["version"]) == ("functional_rb.shared", 1)
+    for fields in ({"capacity": 7}, {"sampler": frb.Prioritized()}, {"item": (frb.Unbounded(()),)}):
+        with pytest.raises(StorageLayoutError, match="another spec"):
+            light(tmp_path, **fields)
+    for change, message in (
+        ({"version": 2}, "version 2"),
+        ({"boot": "x"}, "started last"),
+        ({"format": "y"}, "format"),
+    ):
+        (path / "shared.json").write_text(json.dumps(description | change))
+        with pytest.raises(StorageLayoutError, match=message):
+            light(tmp_path)
+    (path / "shared.json").write_text(json.dumps(description))
+    os.truncate(path / "rows.bin", 4)
+    with pytest.raises(StorageLayoutError, match=r"rows\.bin.*expected 24 bytes, got 4"):
+        light(tmp_path)
+    (path / "shared.json").unlink()
+    with pytest.raises(FileExistsError, match="no shared buffer's file"):
+        light(tmp_path)
+
+
+def test_who_comes_when_it_is_gone_is_told(tmp_path: Path) -> None:
+    shared = light(tmp_path)
+    sent = pickle.dumps(shared)
+    shared.add(numbers(5), 1, None, None)
+    files.remove(shared.files.directory)
+    assert not (tmp_path / "buffer").exists()
+    files.remove(shared.files.directory)
+    with pytest.raises(FileNotFoundError, match="gone"):
+        pickle.loads(sent)
+    assert shared.get(np.zeros(1, np.int32))[0].tolist() == [5]  # who has it open goes on
+    shared.add(numbers(6), 1, None, None)
+    assert shared.counters()[1] == 2
+
+
+PROGRAM = """
+import os, sys, numpy as np, functional_rb as frb
+from functional_rb.shared.buffer import SharedBuffer
+path = None if sys.argv[1] == "none" else sys.argv[1]
+cleanup = {"None": None, "True": True, "False": False}[sys.argv[2]]
+storage = frb.Memmap(path, shared=True, auto_cleanup=cleanup)
+buffer = SharedBuffer.open(frb.BufferSpec((frb.Unbounded((), "int32"),), 6, storage=storage))
+if not os.fork():
+    raise SystemExit  # a child that was forked removes nothing
+os.wait()
+assert os.path.exists(buffer.files.directory + "/shared.json")
+print(buffer.files.directory)
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "cleanup", "removed"),
+    [("none", "None", True), ("none", "False", False), ("mine", "None", False), ("mine", "True", True)],
+)
+def test_files_are_removed_by_whoever_made_them(tmp_path: Path, path: str, cleanup: str, removed: bool) -> None:
+    where = path if path == "none" else str(tmp_path / path)
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", PROGRAM, where, cleanup]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, cwd=ROOT)
+    directory = Path(done.stdout.strip())
+    assert directory.is_relative_to(tmp_path)
+    assert directory.exists() is not removed
+
+
+JAX_PROCESS = """
+import sys, pickle, numpy as np, jax_backend as rb
+state = pickle.load(sys.stdin.buffer)
+state = rb.add(state, {"id": np.arange(2, dtype=np.int32), "x": np.ones((2, 3), np.float32)})
+state, sample = rb.sample(state, rb.key(0), 8)
+rb.update(state, sample.indices, np.full(8, 2.0, np.float32))
+assert int(rb.size(state)) == 5, rb.size(state)
+import os, signal
+from functional_rb.native import shared
+shared.commit = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+rb.add(state, {"id": np.arange(4, dtype=np.int32), "x": np.ones((4, 3), np.float32)})
+"""
+
+
+def torch_process(state: Any) -> None:
+    """In a process that multiprocessing starts."""
+    import torch_backend as rb
+
+    rb.add(state, {"id": np.int32(9), "x": np.zeros(3, np.float32)})
+
+
+def test_processes_of_both_backends_share(tmp_path: Path) -> None:
+    import jax_backend
+    import torch_backend as rb
+
+    spec = spec_at(tmp_path / "b", item={"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((3,))},
+                   sampler=frb.Prioritized(alpha=1.0), capacity=8)  # fmt: skip
+    state = rb.add(rb.init(spec), {"id": np.arange(3, dtype=np.int32), "x": np.zeros((3, 3), np.float32)})
+    sent = pickle.dumps(jax_backend.init(spec))
+    done = subprocess.run([sys.executable, "-c", JAX_PROCESS], input=sent, capture_output=True, check=False, cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert int(rb.lost(state)) == 4
+    assert int(rb.size(state)) == 4  # 5 items, of which the oldest was to be overwritten
+    assert int(jax_backend.lost(jax_backend.init(spec))) == 4
+    process = multiprocessing.get_context("spawn").Process(target=torch_process, args=(state,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert rb.get(state, np.array([1, 2, 3, 4, 5], np.int32))["id"].tolist() == [1, 2, 0, 1, 9]
+    assert set(state.tree.reshape(-1)[1:6].tolist()) <= {1.0, 2.0}
+
+
+def test_without_its_kernels_jax_draws_the_same(tmp_path: Path) -> None:
+    drawn = []
+    for name in ("jax", "jax-core"):
+        with backends.make(name) as backend:
+            state = backend.rb.init(spec_at(tmp_path / name, item=(frb.Unbounded(()),)))
+            state = backend.rb.add(state, (np.arange(5, dtype=np.float32),))
+            drawn.append(backend.rb.sample(state, backend.rb.key(3), 7)[1].indices.tolist())
+    assert drawn[0] == drawn[1]
+
+
+def test_items_are_validated(shared: tuple[Backend, Any], tmp_path: Path) -> None:
+    backend, _ = shared
+    state = backend.rb.init(spec_at(tmp_path / "v", item={"x": frb.Bounded(0.0, 1.0)}))
+    with pytest.raises(ValueError, match="x"):
+        backend.rb.add(state, {"x": backend.array(np.array([0.5, 2.0], np.float32))}, validate=True)
+    assert int(backend.rb.size(state)) == 0
+    backend.rb.add(state, {"x": backend.array(np.array([0.5], np.float32))}, validate=True)
+    assert (int(backend.rb.size(state)), int(backend.rb.invalid(state))) == (1, 0)

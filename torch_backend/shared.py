@@ -1,0 +1,169 @@
+"""`functional_rb.api.Backend` on torch for buffers that processes share: a state is a handle, and stays one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from functional_rb import checks, layout
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.samplers import Drawn
+from functional_rb.shared import check, state
+from functional_rb.state import State
+from torch_backend import execute, ops, random
+from torch_backend.execute import (
+    as_vector,
+    build_mapping,
+    convert,
+    count_invalid,
+    inside,
+    random_crop,
+    split,
+    unsupported,
+)
+
+if TYPE_CHECKING:
+    from functional_rb.shared.buffer import SharedBuffer
+
+__all__ = [
+    "SharedState",
+    "add",
+    "as_vector",
+    "build_mapping",
+    "check_state",
+    "convert",
+    "count_invalid",
+    "drawable",
+    "get",
+    "init",
+    "inside",
+    "is_live",
+    "items",
+    "known",
+    "random_crop",
+    "sample",
+    "split",
+    "unsupported",
+    "update",
+]
+
+CPU = torch.device("cpu")
+
+
+class SharedState(state.SharedState):
+    """A handle of a shared buffer, on torch."""
+
+    __slots__ = ()
+
+    def given(self, array: Any, dtype: str) -> torch.Tensor:
+        """A tensor of the same memory, or on the state's device."""
+        tensor = torch.from_numpy(array).view(ops.DTYPES[dtype])
+        return tensor if self.device is None else tensor.to(self.device)
+
+
+def init(spec: BufferSpec, device: Any = None) -> State:
+    """A handle of the buffer that the spec names; the device is where samples go."""
+    check.check_spec(spec)
+    from functional_rb.shared.buffer import SharedBuffer  # needs numba
+
+    return SharedState(SharedBuffer.open(spec), None if device is None else torch.device(device))
+
+
+def check_state(state: Any, function: str) -> None:
+    """Refuse to trace: what a compiled function did once, it would not do again."""
+    checks.check_state(state, function)
+    if torch.compiler.is_compiling():
+        raise TypeError(
+            f"{function}: torch.compile cannot trace a buffer that other processes write; call {function} outside of "
+            f"the compiled function"
+        )
+
+
+def _buffer(state: State) -> SharedBuffer:
+    assert isinstance(state, SharedState)
+    return state.buffer
+
+
+def _numpy(tensor: Any) -> Any:
+    """A tensor as a contiguous NumPy array of the same bytes; None stays None."""
+    if tensor is None:
+        return None
+    tensor = tensor.detach().to(CPU).contiguous()
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def add(
+    state: State,
+    leaves: Sequence[torch.Tensor],
+    batch: int,
+    mask: torch.Tensor | None,
+    priorities: torch.Tensor | None,
+    key: torch.Tensor | None,
+) -> State:
+    """Write a batch."""
+    if key is not None:
+        random.check_key(key)
+    some = [None if x is None else _numpy(x.reshape(batch)) for x in (mask, priorities)]
+    _buffer(state).add([_numpy(leaf) for leaf in leaves], batch, *some)
+    return state
+
+
+def known(state: State, mask: torch.Tensor | None) -> tuple[Any, Any] | None:
+    """The counters and a mask as NumPy arrays."""
+    return _buffer(state).counters(), _numpy(mask)
+
+
+def sample(state: State, key: torch.Tensor, batch: int, beta: Any) -> tuple[State, list[torch.Tensor], Drawn]:
+    """Draw items."""
+    assert isinstance(state, SharedState)
+    spec = state.spec
+    draws = execute.numbers(random.check_key(key), spec.sampler.draw_shape(spec, batch), CPU)
+    leaves, drawn = state.buffer.sample(draws.numpy(), float(beta))
+    weights, probabilities = state.given(drawn.weights, "float32"), state.given(drawn.probabilities, "float32")
+    return state, _given(state, leaves), Drawn(state.given(drawn.handles, "int32"), weights, probabilities)
+
+
+def _given(state: SharedState, leaves: Sequence[Any]) -> list[torch.Tensor]:
+    return [state.given(x, leaf.dtype) for x, leaf in zip(leaves, state.spec.layout.leaves, strict=True)]
+
+
+def update(
+    state: State,
+    handles: torch.Tensor,
+    priorities: torch.Tensor | None,
+    replacements: Mapping[int, torch.Tensor],
+) -> State:
+    """Set priorities and rewrite leaves."""
+    new = {k: _numpy(leaf) for k, leaf in replacements.items()}
+    _buffer(state).update(_numpy(handles), _numpy(priorities), new)
+    return state
+
+
+def get(state: State, handles: torch.Tensor) -> list[torch.Tensor]:
+    """Read items by handle."""
+    assert isinstance(state, SharedState)
+    return _given(state, state.buffer.get(_numpy(handles)))
+
+
+def items(state: State) -> list[torch.Tensor]:
+    """All of the storage, a copy of one moment."""
+    assert isinstance(state, SharedState)
+    copied = state.detached()
+    return layout.unpack(ops, state.spec.layout, copied.rows, copied.wide)
+
+
+def is_live(state: State, handles: torch.Tensor) -> torch.Tensor:
+    """Whether handles name stored items."""
+    assert isinstance(state, SharedState)
+    live: torch.Tensor = state.given(state.buffer.is_live(_numpy(handles)), "bool")
+    return live
+
+
+def drawable(state: State, n: int) -> torch.Tensor:
+    """Whether n can be drawn."""
+    assert isinstance(state, SharedState)
+    possible: torch.Tensor = state.given(np.array([state.buffer.drawable(n)]), "bool")[0]
+    return possible
