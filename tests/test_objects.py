@@ -124,7 +124,7 @@ def test_shapes_and_lanes(variant: Backend) -> None:
 
 def test_items_of_objects_alone(variant: Backend) -> None:
     state = variant.init(frb.BufferSpec(frb.NonTensor(), 5))
-    state = variant.add(state, [1, 2])  # one item
+    state = variant.add(state, [1, 2] if variant.library == "torch" else [[1, 2]])  # one item; of `Objects` a batch
     state = variant.add(state, np.array(["a", "b"], object))
     state = variant.add(state, np.array({"c"}, object))
     assert variant.rb.items(state).tolist() == [[1, 2], "a", "b", {"c"}, None]

@@ -20,10 +20,11 @@ from functional_rb.draft import Arrays, Draft
 from functional_rb.host import memory as memories
 from functional_rb.host import ops as host_ops
 from functional_rb.host.ops import Vector
-from functional_rb.host.state import HostState
+from functional_rb.host.state import HostState, readable
 from functional_rb.objects import is_array
 from functional_rb.ops import Ops
 from functional_rb.recorder import Log, Recorder
+from functional_rb.ring import modulus
 from functional_rb.samplers import Drawn
 from functional_rb.storages import Memmap
 from functional_rb.tokens import Table
@@ -45,8 +46,7 @@ def _kernels() -> Any:
 def init(spec: BufferSpec, device: Any = None) -> HostState:
     """An empty state."""
     files = mapped.create(spec) if isinstance(spec.storage, Memmap) else None
-    stored = None if files is None else (files.rows, files.wide, files.kept)
-    arrays = buffer.init(host_ops, spec, stored=stored)
+    arrays = buffer.init(host_ops, spec, made={} if files is None else files.arrays())
     table = Table(spec) if spec.objects else None
     return HostState(memories.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, device)
 
@@ -62,14 +62,13 @@ def add(
     draws: Vector | None,
 ) -> HostState:
     """Write a batch, by draws int32 [rows, words] if the writer takes any."""
-    version, spec, before = state._version, state.spec, state._counters
+    version, spec, before = readable(state), state.spec, state._counters
     if batch == 0:
         return state
     _tidy(version, spec)
     with version.lock:
         target = version.writable()
         if target.files is not None:
-            target.files.check_process()
             mapped.make_room(target.files, spec, before, batch)
         saved = _room(spec, version, target, min(batch, spec.capacity), rows=True, values=target.tree is not None)
         following = version.succeed(target, saved)
@@ -88,7 +87,7 @@ def sample(
     ops: Ops, state: HostState, draws: Vector, more: Vector | None, beta: float, batch: int
 ) -> tuple[HostState, list[Any], Drawn]:
     """Draw items by draws int32 [rows, words]; more draws are for transforms. Of an empty buffer it is an error."""
-    version, spec, before = state._version, state.spec, state._counters
+    version, spec, before = readable(state), state.spec, state._counters
     with version.lock:
         if not (spec.sampler.remembers and batch):
             return state, *_draw(ops, version.own(), spec, before, draws, more, beta, batch, None)[1:]
@@ -159,14 +158,14 @@ def update(
     ops: Ops, state: HostState, handles: Vector, priorities: Vector | None, replacements: Mapping[int, Vector]
 ) -> HostState:
     """Set priorities and rewrite leaves."""
-    version, spec, before = state._version, state.spec, state._counters
+    version, spec, before = readable(state), state.spec, state._counters
     _tidy(version, spec)
     with version.lock:
         target = version.writable()
-        if target.files is not None:
-            target.files.check_process()
-            if replacements:
-                target.files.reserve_slots(handles % np.int32(spec.capacity))
+        if target.files is not None and replacements:
+            # What names nothing may be written as slot 0, as it was.
+            known = (handles >= 0) & (handles < modulus(spec.capacity))
+            target.files.reserve_slots(np.where(known, handles, 0) % np.int32(spec.capacity))
         saved = _room(spec, version, target, handles.shape[0], bool(replacements), priorities is not None)
         following = version.succeed(target, saved)
         new = {k: _stored(target, leaf) for k, leaf in replacements.items()}
@@ -187,16 +186,18 @@ def count_invalid(state: HostState, outside: Vector) -> HostState:
 @quiet
 def get(state: HostState, handles: Vector) -> list[Any]:
     """Read items by handle."""
-    with state._version.lock:
-        memory = state._version.own()
+    version = readable(state)
+    with version.lock:
+        memory = version.own()
         return _read(memory, buffer.get(host_ops, _arrays(memory, state._counters), state.spec, handles))
 
 
 @quiet
 def items(state: HostState) -> list[Any]:
     """All of the storage, unpacked: a copy."""
-    with state._version.lock:
-        memory, spec = state._version.own(), state.spec
+    version = readable(state)
+    with version.lock:
+        memory, spec = version.own(), state.spec
         arrays = _arrays(memory, state._counters)
         if spec.frames is not None:
             return _read(memory, buffer.items(host_ops, arrays, spec))
@@ -207,8 +208,9 @@ def items(state: HostState) -> list[Any]:
 @quiet
 def is_live(state: HostState, handles: Vector) -> Vector:
     """Whether handles name stored items."""
-    with state._version.lock:
-        arrays = _arrays(state._version.own(), state._counters)
+    version = readable(state)
+    with version.lock:
+        arrays = _arrays(version.own(), state._counters)
         live: Vector = buffer.is_live(host_ops, arrays, state.spec, handles)
         return live
 
@@ -216,8 +218,9 @@ def is_live(state: HostState, handles: Vector) -> Vector:
 @quiet
 def drawable(state: HostState, n: int) -> bool:
     """Whether n can be drawn."""
-    with state._version.lock:
-        return bool(buffer.drawable(host_ops, _arrays(state._version.own(), state._counters), state.spec, n))
+    version = readable(state)
+    with version.lock:
+        return bool(buffer.drawable(host_ops, _arrays(version.own(), state._counters), state.spec, n))
 
 
 # ---------------------------------------------------------------- versions

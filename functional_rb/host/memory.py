@@ -24,6 +24,13 @@ class Memory(versions.Memory):
 
     ops: ClassVar[Any] = ops
 
+    def copied_files(self) -> MappedFiles | None:
+        """Files too for what belongs in files, and came from elsewhere; `place` is the spec of such a buffer."""
+        if self.files is not None or self.place is None:
+            return super().copied_files()
+        given = {"rows": self.rows, **{f"wide_{k}": array for k, array in enumerate(self.wide)}, **self.kept}
+        return mapped.filled(self.place, {name: given[name] for name in mapped.shapes(self.place)})
+
     @staticmethod
     def taken(array: ops.Vector) -> ops.Vector:
         """The same."""
@@ -54,21 +61,8 @@ def fresh(
         spec: of the buffer.
         pinned: whether somebody else may hold the arrays: then they are never written.
         table: of the objects whose tokens are in them.
-        files: the mapped files that they lie in. Where the spec wants files and there are none, the content is copied
-            to files without a name.
+        files: the mapped files that they lie in.
     """
-    if files is None and isinstance(spec.storage, Memmap):
-        arrays, files = _filed(arrays, spec)
-        pinned = False
     memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned)
-    memory.files = files
+    memory.files, memory.place = files, spec if isinstance(spec.storage, Memmap) else None
     return versions.begin(memory, spec.capacity, table)
-
-
-def _filed(arrays: Arrays, spec: BufferSpec) -> tuple[Arrays, MappedFiles]:
-    wide = {f"wide_{k}": array for k, array in enumerate(arrays.wide)}
-    named = {"rows": arrays.rows, **wide, **{name: arrays.kept[name] for name in mapped.filed(spec)}}
-    files = mapped.filled(spec, named)
-    tree = None if arrays.tree is None else ops.copy(arrays.tree)
-    kept = {name: files.kept[name] if name in files.kept else ops.copy(x) for name, x in arrays.kept.items()}
-    return Arrays(files.rows, files.wide, tree, arrays.counters, kept), files

@@ -17,21 +17,23 @@ class HostState(core.State):
     """A replay buffer as a value, in NumPy's arrays; see `functional_rb.State` for its fields.
 
     Reading `rows`, `wide`, `tree` or `kept` gives the arrays out: they never change afterwards, and the next write
-    moves to fresh memory, at the price of one copy. Of mapped files a copy is given out, and the next write costs
-    nothing.
+    moves to fresh memory, at the price of one copy. Of a buffer in mapped files a copy is given out, in files without a
+    name; it is made once for a state, and what was never written costs nothing.
     """
 
-    __slots__ = ("_counters", "_version", "device")
+    __slots__ = ("_counters", "_given", "_version", "device")
 
     def __init__(self, version: Version, counters: ops.Vector, spec: BufferSpec, device: Any = None) -> None:
         """Name a version. Users get states from `init` and the other functions."""
         self.__dict__["spec"] = spec
         object.__setattr__(self, "_version", version)
         object.__setattr__(self, "_counters", counters)
+        object.__setattr__(self, "_given", None)
         object.__setattr__(self, "device", device)
 
     _version: Version
     _counters: ops.Vector
+    _given: Memory | None
     device: Any
     """Where a backend brings what is sampled; None for where it has its arrays by default."""
 
@@ -48,8 +50,15 @@ class HostState(core.State):
         return cls(memory.fresh(arrays, spec, pinned, table), arrays.counters, spec, device)
 
     def _give_out(self) -> Memory:
-        with self._version.lock:
-            return self._version.own().given_out()
+        version = readable(self)
+        with version.lock:
+            owned = version.own()
+            if owned.files is None:
+                return owned.given_out()
+            if self._given is None:
+                object.__setattr__(self, "_given", owned.given_out())
+            assert self._given is not None
+            return self._given
 
     @property
     def rows(self) -> ops.Vector:
@@ -87,13 +96,14 @@ class HostState(core.State):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HostState:
         """A state with memory of its own."""
-        with self._version.lock:
-            copied = self._version.own().copy()
+        version = readable(self)
+        with version.lock:
+            copied = version.own().copy()
         arrays = Arrays(copied.rows, copied.wide, copied.tree, self._counters.copy(), copied.kept)
         held = None if copied.table is None else copy.deepcopy(_objects(arrays, copied), memo)
         table = None if held is None else Table(self.spec, held)
-        version = memory.fresh(arrays, self.spec, table=table, files=copied.files)
-        return HostState(version, arrays.counters, self.spec, self.device)
+        own = memory.fresh(arrays, self.spec, table=table, files=copied.files)
+        return HostState(own, arrays.counters, self.spec, self.device)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arrays, which count as given out, and the Python objects that they stand for.
@@ -102,6 +112,14 @@ class HostState(core.State):
         """
         arrays, given = self.with_memory()
         return _rebuilt, (arrays, self.spec, None if given.table is None else _objects(arrays, given))
+
+
+def readable(state: HostState) -> Version:
+    """The version of a state, unless its files are those of the process that this one was forked from."""
+    version = state._version
+    if version.memory is not None and version.memory.files is not None:
+        version.memory.files.check_process()
+    return version
 
 
 def _objects(arrays: Arrays, memory: Memory) -> dict[int, Any]:
