@@ -85,6 +85,11 @@ class MappedArray:
                 self._reserve_chunk(start + chunk)
             self.complete = bool(self.reserved.all())
 
+    def chunk_end(self, end: int) -> int:
+        """The row before which the chunk ends that has the last byte before another row."""
+        rows = len(self.array)
+        return min(rows, -(-end * self.item // CHUNK) * CHUNK // self.item) if self.item else rows
+
     def reserve_rows(self, rows: Any) -> None:
         """Have room for some rows, integers [n]."""
         if self.complete or not len(rows):
@@ -156,6 +161,7 @@ class MappedFiles:
         self.kept = {name: arrays[name].array for name in filed(spec)}
         self._pid, self._shared = os.getpid(), getattr(spec.storage, "shared", False)
         self.complete = False
+        self._room = 0, 0
         self._settle()
 
     def _settle(self) -> None:
@@ -175,11 +181,14 @@ class MappedFiles:
 
     def reserve(self, first: int, n: int) -> None:
         """Have room on the disk for the items in slots [first, first + n), or raise `StorageFullError`."""
-        if not self.complete:
-            for name, array in self._arrays.items():
-                if name not in self.kept:
-                    array.reserve(first, n)
-            self._settle()
+        if self.complete or n <= 0 or (self._room[0] <= first and first + n <= self._room[1]):
+            return
+        stored = [array for name, array in self._arrays.items() if name not in self.kept]
+        for array in stored:
+            array.reserve(first, n)
+        # The chunks of the last slot reach further: until there nothing need be asked again.
+        self._room = first, min([array.chunk_end(first + n) for array in stored])
+        self._settle()
 
     def reserve_slots(self, slots: Any) -> None:
         """Likewise for the items in some slots, integers [n]: what was stored there may have been a hole."""
@@ -195,10 +204,6 @@ class MappedFiles:
             for name in self.kept:
                 self._arrays[name].reserve(first, n)
             self._settle()
-
-    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """All of them by name, as in `shapes`."""
-        return {name: array.array for name, array in self._arrays.items()}
 
     def remove_at_end(self) -> None:
         """Remove the files once nobody here uses them; if they are shared, only when this process ends."""
@@ -358,11 +363,15 @@ def make_room(files: MappedFiles, spec: BufferSpec, numbers: Vector, batch: int)
     files.check_process()
     if files.complete:
         return
-    rows = spec.rows(batch)
+    rows, ring = spec.rows(batch), spec.ring
     if not spec.writer.in_order:  # which fill the slots from the first on
         files.reserve(0, min(spec.capacity, int(numbers[counters.SIZE]) + rows))
         return
-    known, ring = counters.read(spec, numbers), spec.ring
+    first = int(numbers[counters.CURSOR]) % ring.length
+    if spec.plain and first + rows <= ring.length:  # the usual case at once
+        files.reserve(first, rows)
+        return
+    known = counters.read(spec, numbers)
     steps = rows // ring.lanes
     for lane, cursor in enumerate(known.ends.cursors.tolist()):
         for first, n in _around(cursor % ring.length, steps, ring.length):

@@ -354,6 +354,17 @@ def forget_dead(memory: Memory) -> None:
     memory.shared = bool(history)
 
 
+def part_with_older(memory: Memory) -> None:
+    """Give the newest of the older versions a copy, from which those before it are found too."""
+    while memory.history:
+        version = memory.history[-1][0]()
+        if version is not None and version.memory is None:
+            version._rebuild()  # which empties the history
+        else:
+            memory.retained -= memory.history.pop()[1]
+    memory.shared = False
+
+
 def begin(memory: Memory, capacity: int, table: Table | None = None) -> Version:
     """The first version of a lineage, with a table if there are Python objects."""
     if table is None:

@@ -148,6 +148,32 @@ def test_room_is_reserved_in_chunks_and_asked_for_once(monkeypatch: pytest.Monke
     assert files.complete
 
 
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(
+    words=st.sampled_from([1, 300, 384, 1024, 1500]),
+    asked=st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 5)), max_size=8),
+)
+@hypothesis.example(words=1, asked=[(True, 5, 0), (True, 5, 1)])
+def test_all_that_was_asked_for_is_reserved(words: int, asked: list[tuple[bool, int, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mapped, "CHUNK", PAGE)
+        patch.setattr(mapped, "allocate", lambda *_: None)
+        item = {"x": frb.Unbounded((words,)), "image": ITEM["image"]}
+        files = mapped.create(spec_of(capacity=26, item=item))
+        wanted: dict[str, set[int]] = {"rows": set(), "wide_0": set()}
+        for contiguous, first, n in asked:
+            slots = range(first, first + n)
+            for name, size in (("rows", 4 * words), ("wide_0", 2048)):
+                wanted[name] |= {byte // PAGE for k in slots for byte in (k * size, (k + 1) * size - 1)}
+                wanted[name] |= {k * size // PAGE + 1 for k in slots if size > PAGE}
+            if contiguous:
+                files.reserve(first, n)
+            else:
+                files.reserve_slots(np.array(slots, np.int32))
+            for name, chunks in wanted.items():
+                assert set(np.flatnonzero(files._arrays[name].reserved)) == chunks
+
+
 def test_items_longer_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped, "CHUNK", PAGE)
     files = mapped.create(spec_of(capacity=8, item=(frb.Unbounded((3 * PAGE // 4,)),)))

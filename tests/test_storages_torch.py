@@ -129,7 +129,7 @@ HISTORIES: dict[str, Callable[[Rng], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", HISTORIES)
-@histories.histories(12)
+@histories.histories(8)
 @hypothesis.given(rng=seeds)
 def test_histories_with_older_states_that_go_on(kind: str, rng: Rng) -> None:
     storage = pick(rng, [frb.Host(), frb.Memmap(), frb.Memmap(), frb.Objects()])
@@ -188,6 +188,29 @@ def test_what_is_given_out_is_a_copy_and_pins_nothing(name: str) -> None:
     assert torch.equal(rb.items(state)["x"].view(torch.int32), before)
     assert torch.equal(state.tree, tree)
     assert first_column(rb.items(after))[:6] == [100, 101, 102, 103, 104, 6]
+
+
+def test_in_place_forms_stay_in_the_files_whoever_holds_older_states(tmp_path: Path) -> None:
+    states = [rb.init(spec_of(tmp_path))]
+    for k in range(4):
+        states.append(rb.add(states[-1], batch(10 * k, 7)))
+    del states[2]
+    memory = states[-1]._version.own()
+    last = rb.add_(states.pop(), batch(90, 3))
+    assert last._version.own() is memory
+    assert (memory.retained, len(memory.history), memory.shared) == (0, 0, False)
+    assert memory.files.directory == str(tmp_path)
+    for count, state in zip((0, 7, 21), states, strict=True):
+        assert first_column(rb.items(state)) == after(count)
+    assert first_column(rb.items(last))[12:15] == [90, 91, 92]
+
+
+def after(count: int) -> list[float]:
+    """The ring after so many rows."""
+    ring = [0.0] * 16
+    for row in range(count):
+        ring[row % 16] = 10 * (row // 7) + row % 7
+    return ring
 
 
 OTHERS = [

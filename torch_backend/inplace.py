@@ -13,7 +13,7 @@ from functional_rb import api
 from functional_rb.counters import with_invalid
 from functional_rb.recorder import Log
 from functional_rb.state import AnySample
-from functional_rb.versions import Memory, Version, forget_dead, take_back
+from functional_rb.versions import Memory, Version, forget_dead, part_with_older, take_back
 from torch_backend import execute, ops, random
 from torch_backend.state import State, readable
 
@@ -173,6 +173,8 @@ def _owner(state: State) -> Version:
     with version.lock:
         memory = version.own()
         forget_dead(memory)
+        if memory.files is not None:  # which stay the live ones: the older states get copies
+            part_with_older(memory)
         return version.succeed(memory.copy(), None) if memory.pinned or memory.shared else version
 
 
