@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from functional_rb import counters, frame_writes, layout, ring, storage
@@ -14,24 +13,19 @@ from functional_rb.samplers.base import Batch, Drawn, Duplicates
 from functional_rb.state import State
 from functional_rb.transforms.base import Reader
 
+Stored = tuple[Array, tuple[Array, ...], Mapping[str, Array]]
+"""Rows, wide arrays, and some of the kept arrays by name."""
 NOTHING = -1
 """The handle of what could not be drawn."""
-NOTHING_MADE: Mapping[str, Array] = MappingProxyType({})
 
 
-def init(ops: Ops, spec: BufferSpec, device: Any = None, made: Mapping[str, Array] = NOTHING_MADE) -> Arrays:
-    """An empty buffer. Arrays that are there already, by name (`mapped.shapes`), are taken for what they are."""
-    if made:
-        rows, wide = made["rows"], tuple(made[f"wide_{k}"] for k in range(len(spec.layout.wide)))
-    else:
-        rows, wide = layout.allocate(ops, spec.layout, spec.capacity, device)
+def init(ops: Ops, spec: BufferSpec, device: Any = None, stored: Stored | None = None) -> Arrays:
+    """An empty buffer, in arrays of zeros that are there already, if any."""
+    rows, wide, there = stored or (*layout.allocate(ops, spec.layout, spec.capacity, device), {})
     tree = None if spec.tree_shape is None else ops.zeros(spec.tree_shape, "float32", device)
     kept = {}
     for name, array in spec.kept.items():
-        if name in made:
-            kept[name] = made[name]
-            continue
-        zeros = ops.zeros(array.shape, array.dtype, device)
+        zeros = there[name] if name in there else ops.zeros(array.shape, array.dtype, device)
         kept[name] = ops.full_like(zeros, array.fill) if array.fill else zeros
     vector = ops.zeros((counters.length(spec),), "int32", device)
     arrays = Arrays(rows, wide, tree, vector, kept)

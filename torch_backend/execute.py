@@ -153,8 +153,8 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     """An empty state."""
     with torch.inference_mode(False):  # else torch would forbid writing to the memory outside of that mode
         device, files, place = placement.begin(spec, device)
-        made = {} if files is None else placement.tensors(files)
-        state = State.of_arrays(buffer.init(ops, spec, device, made), spec, pinned=False, place=place, files=files)
+        stored = None if files is None else placement.tensors(files)
+        state = State.of_arrays(buffer.init(ops, spec, device, stored), spec, pinned=False, place=place, files=files)
     state._version.own().written = False
     return state
 

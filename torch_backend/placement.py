@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from functional_rb import mapped
+from functional_rb.buffer import Stored
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.mapped import MappedFiles
 from functional_rb.ring import modulus
@@ -93,6 +94,7 @@ def begin(spec: BufferSpec, device: Any) -> tuple[torch.device | None, MappedFil
     return torch.device("cpu"), files, Placement(spec, target)
 
 
-def tensors(files: MappedFiles) -> dict[str, torch.Tensor]:
-    """The arrays of mapped files by name."""
-    return {name: torch.from_numpy(array) for name, array in files.arrays().items()}
+def tensors(files: MappedFiles) -> Stored:
+    """The arrays of mapped files."""
+    wide = tuple(torch.from_numpy(array) for array in files.wide)
+    return torch.from_numpy(files.rows), wide, {name: torch.from_numpy(array) for name, array in files.kept.items()}

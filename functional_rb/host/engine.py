@@ -46,7 +46,8 @@ def _kernels() -> Any:
 def init(spec: BufferSpec, device: Any = None) -> HostState:
     """An empty state."""
     files = mapped.create(spec) if isinstance(spec.storage, Memmap) else None
-    arrays = buffer.init(host_ops, spec, made={} if files is None else files.arrays())
+    stored = None if files is None else (files.rows, files.wide, files.kept)
+    arrays = buffer.init(host_ops, spec, stored=stored)
     table = Table(spec) if spec.objects else None
     return HostState(memories.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, device)
 
