@@ -205,10 +205,6 @@ class MappedFiles:
                 self._arrays[name].reserve(first, n)
             self._settle()
 
-    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """All of them by name, as in `shapes`."""
-        return {name: array.array for name, array in self._arrays.items()}
-
     def remove_at_end(self) -> None:
         """Remove the files once nobody here uses them; if they are shared, only when this process ends."""
         assert self._directory is not None

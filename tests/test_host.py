@@ -381,7 +381,7 @@ def test_a_full_disk_changes_nothing(function: str, monkeypatch: pytest.MonkeyPa
     files = state._version.memory.files
     for array in files._arrays.values():  # as if nothing were reserved
         array.reserved[:], array.complete = False, False
-    files.complete = False
+    files.complete, files._room = False, (0, 0)
     with pytest.raises(StorageFullError):
         call(state)
     monkeypatch.undo()

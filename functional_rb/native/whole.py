@@ -175,8 +175,9 @@ class Kernels:
         self, spec: BufferSpec, memory: Memory, counters: Array, key: int, batch: int, beta: float
     ) -> tuple[list[Array], Drawn, bool]:
         """Draw items by a key: the leaves in the layout, what is told of them, and whether anything could be drawn."""
-        at, address = self.addresses(spec, memory), self._address
-        leaves, drawn = self._room_for_draws(spec, batch)
+        at, address, empty = self.addresses(spec, memory), self._address, self._empty
+        leaves, handles = self._library.results(spec, batch), empty((batch,), dtype=self._int32)
+        weights, chances = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
         drawable = calls.sample(
             at.plan,
             at.storage,
@@ -188,16 +189,19 @@ class Kernels:
             beta,
             at.of_leaves(leaves),
             batch,
-            *[address(x) for x in drawn],
+            address(handles),
+            address(weights),
+            address(chances),
         )
-        return leaves, Drawn(*drawn), drawable
+        return leaves, Drawn(handles, weights, chances), drawable
 
     def draw(
         self, spec: BufferSpec, memory: Memory, counters: Array, numbers: Array, batch: int, beta: float
     ) -> tuple[list[Array], Drawn, bool]:
         """Likewise by draws int32 [batch, words]."""
-        at, address = self.addresses(spec, memory), self._address
-        leaves, drawn = self._room_for_draws(spec, batch)
+        at, address, empty = self.addresses(spec, memory), self._address, self._empty
+        leaves, handles = self._library.results(spec, batch), empty((batch,), dtype=self._int32)
+        weights, chances = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
         drawable = calls.draw(
             at.plan,
             at.storage,
@@ -209,10 +213,8 @@ class Kernels:
             beta,
             at.of_leaves(leaves),
             batch,
-            *[address(x) for x in drawn],
+            address(handles),
+            address(weights),
+            address(chances),
         )
-        return leaves, Drawn(*drawn), drawable
-
-    def _room_for_draws(self, spec: BufferSpec, batch: int) -> tuple[list[Array], list[Array]]:
-        told = [self._empty((batch,), dtype=dtype) for dtype in (self._int32, self._float32, self._float32)]
-        return self._library.results(spec, batch), told
+        return leaves, Drawn(handles, weights, chances), drawable
