@@ -403,11 +403,28 @@ def test_a_function_that_fails_takes_nothing_with_it() -> None:
     sampler = frb.WithoutReplacement()
     spec = frb.BufferSpec(HINDSIGHT, 12, sampler, transforms=frb.her("final", k=4, reward=fails), storage=frb.Host())
     state = rb.add(rb.init(spec), given_to(spec, 0))
-    before = lives.leaves(copy.deepcopy(state))
+    before, memory = lives.leaves(copy.deepcopy(state)), state._version.memory
     with pytest.raises(RuntimeError, match="no reward"):
         rb.sample(state, rb.key(0), 3)
+    assert state._version.memory is memory  # taken back, so that nothing has to be copied
     for now, then in zip(lives.leaves(state), before, strict=True):
         np.testing.assert_array_equal(now, then)
+
+
+def test_files_of_another_process_are_left_alone() -> None:
+    spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 4, storage=frb.Memmap())
+    state = rb.add(rb.init(spec), {"id": np.arange(2, dtype=np.int32)})
+    state._version.memory.files._pid = -1  # as if this process were forked from that which made them
+    one = np.zeros(1, np.int32)
+    for call in (
+        lambda: rb.add(state, {"id": one}),
+        lambda: rb.sample(state, rb.key(0), 2),
+        lambda: rb.update(state, one, items={"id": one}),
+        lambda: rb.get(state, one),
+        lambda: state.rows,
+    ):
+        with pytest.raises(RuntimeError, match="files belong to the process that made it"):
+            call()
 
 
 @pytest.mark.parametrize("function", ["add", "update"])
