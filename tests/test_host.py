@@ -67,6 +67,50 @@ def test_every_member_gives_the_bits_of_a_device(member: Member) -> None:
         assert live_on_torch(variant, on(member.spec, storage))[0] == expected
 
 
+OBS = frb.Unbounded((4, 300), "uint8")
+STACKED = {"obs": OBS, "next_obs": OBS, "reward": frb.Unbounded(()), "done": frb.Binary(())}
+LINES = {
+    "compact": {"compact": frb.Compact(stack=4)},
+    "returns, sampled": {"compact": frb.Compact(stack=4), "transforms": frb.n_step(3, 0.9)},
+    "returns, stored": {"transforms": frb.n_step(3, 0.9, at="add"), "lanes": 2},
+    "slices": {"compact": frb.Compact(stack=4), "sampler": frb.PrioritizedSlices(2), "lanes": 2},
+}
+
+
+def steps_of_two(first: int) -> dict[str, np.ndarray]:
+    """Five steps of two trajectories side by side, stacks of the last four frames."""
+    t = np.arange(first, first + 5)[:, None] + np.array([0, 100])
+    frames = np.repeat((t[..., None] + np.arange(-3, 2))[..., None], 300, -1).astype(np.uint8)
+    return {"obs": frames[..., :4, :], "next_obs": frames[..., 1:, :], "reward": np.float32(t), "done": t % 7 == 6}
+
+
+@pytest.mark.parametrize("how", LINES)
+def test_frames_and_transforms_give_the_bits_of_a_device(how: str) -> None:
+    plain = frb.BufferSpec(STACKED, 24, **{"sampler": frb.Prioritized(), **LINES[how]})
+    given = {}
+    for variant, storage in (
+        ("torch", frb.Device()),
+        ("jax-host", frb.Host()),
+        ("jax-host-core", frb.Memmap()),
+        ("jax-host", frb.Memmap()),
+    ):
+        with backends.make(variant) as backend:
+            state, seen, states = backend.init(on(plain, storage)), [], []
+            for k in range(8):
+                made = steps_of_two(5 * k)
+                batch = made if plain.lanes else {name: x.swapaxes(0, 1)[0] for name, x in made.items()}
+                state = backend.add(state, batch)
+                state, drawn = backend.sample(state, lives.keys(backend, k)[1], 8)
+                handles = drawn.indices.reshape(-1)
+                state = backend.update(state, handles, np.arange(len(handles), dtype=np.float32))
+                states.append(state)
+                seen.append(lives.bits(backend, [drawn, backend.rb.get(state, handles), backend.rb.items(state)]))
+            seen += [lives.state_bits(backend, older) for older in states]
+        given[variant, storage] = seen
+    expected, *others = given.values()
+    assert all(seen == expected for seen in others)
+
+
 GOAL = frb.Unbounded((2,))
 HINDSIGHT = {"next": {"achieved_goal": GOAL, "reward": frb.Unbounded(())}, "desired_goal": GOAL, "done": frb.Binary(())}
 
@@ -178,7 +222,9 @@ def test_copies_go_on_alike_and_apart(filled: Any, copied: Any) -> None:
     assert other.spec == filled.spec
     after = rb.add(filled, items(20))
     assert content(other) == before
-    assert content(rb.add(other, items(20))) == content(after)
+    again = rb.add(other, items(20))
+    assert content(again) == content(after)
+    assert (again._version.memory.files is None) == (filled._version.own().files is None)
     assert content(filled) == before
 
 
@@ -357,11 +403,28 @@ def test_a_function_that_fails_takes_nothing_with_it() -> None:
     sampler = frb.WithoutReplacement()
     spec = frb.BufferSpec(HINDSIGHT, 12, sampler, transforms=frb.her("final", k=4, reward=fails), storage=frb.Host())
     state = rb.add(rb.init(spec), given_to(spec, 0))
-    before = lives.leaves(copy.deepcopy(state))
+    before, memory = lives.leaves(copy.deepcopy(state)), state._version.memory
     with pytest.raises(RuntimeError, match="no reward"):
         rb.sample(state, rb.key(0), 3)
+    assert state._version.memory is memory  # taken back, so that nothing has to be copied
     for now, then in zip(lives.leaves(state), before, strict=True):
         np.testing.assert_array_equal(now, then)
+
+
+def test_files_of_another_process_are_left_alone() -> None:
+    spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 4, storage=frb.Memmap())
+    state = rb.add(rb.init(spec), {"id": np.arange(2, dtype=np.int32)})
+    state._version.memory.files._pid = -1  # as if this process were forked from that which made them
+    one = np.zeros(1, np.int32)
+    for call in (
+        lambda: rb.add(state, {"id": one}),
+        lambda: rb.sample(state, rb.key(0), 2),
+        lambda: rb.update(state, one, items={"id": one}),
+        lambda: rb.get(state, one),
+        lambda: state.rows,
+    ):
+        with pytest.raises(RuntimeError, match="files belong to the process that made it"):
+            call()
 
 
 @pytest.mark.parametrize("function", ["add", "update"])
