@@ -165,6 +165,7 @@ def run(rng: np.random.Generator, backend: Backend, fixed: bool) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         if rng.random() < 0.5:  # updates in several pieces
             patch.setattr(files, "JOURNAL_BYTES", 3 * 2400)
+            patch.setattr(files, "JOURNAL_SLOTS", 5)
         both = Both(rng, backend, directory, fixed)
         for _ in range(12):
             both.step()
