@@ -6,6 +6,7 @@ Items carry a checksum of themselves in every leaf, so that a torn one is seen w
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import json
 import mmap
@@ -36,6 +37,7 @@ ITEM = {
 }
 NAMES = frb.BufferSpec(ITEM, 1).names
 PRIORITIZED = frb.Prioritized(alpha=1.0)
+LIBC = ctypes.CDLL(None)
 Rng = np.random.Generator
 Leaves = dict[str, np.ndarray]
 
@@ -136,11 +138,13 @@ def numbers(rng: Rng, shared: SharedBuffer, batch: int) -> np.ndarray:
     return rng.integers(0, 2**31, shared.spec.sampler.draw_shape(shared.spec, batch), dtype=np.int32)
 
 
-def forked(work: Callable[[], None]) -> int:
-    """Work in a child; the process."""
+def forked(work: Callable[[], None], survives: bool = False) -> int:
+    """Work in a child, which dies with its parent unless it survives; the process."""
     sys.stdout.flush()
     process = os.fork()
     if not process:
+        if not survives:
+            LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         code = 1
         try:
             work()
@@ -436,7 +440,9 @@ def kills(path: str, capacity: int, sampler: Any, writers: int, at_once: int = 3
 def ended_at(writer: int, process: int, told: np.ndarray, rng: Rng) -> None:
     """Kill a writer at some instant, once it has begun: forking takes longer than its first steps."""
     until = time.monotonic() + 30
-    while not told[writer, ACKED] and time.monotonic() < until:
+    while not told[writer, ACKED]:
+        assert os.waitpid(process, os.WNOHANG) == (0, 0)
+        assert time.monotonic() < until
         time.sleep(0.0005)
     time.sleep(rng.random() * 0.015)
     os.kill(process, signal.SIGKILL)
@@ -484,7 +490,7 @@ def held_lock(path: str) -> dict[str, Any]:
 
     def parent() -> None:
         mine = SharedBuffer.attach(shared.spec, path)
-        asleep.numbers[0] = forked(lambda: time.sleep(60))
+        asleep.numbers[0] = forked(lambda: time.sleep(60), survives=True)
         dies_after(native, "begin", True)
         mine.add(make(0, np.arange(3), 0), 3, None, None)
 

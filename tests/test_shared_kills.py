@@ -24,8 +24,8 @@ def scenarios(path: Path, *names: str, before: tuple[str, ...] = ()) -> list[dic
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_writer_dies_at_each_step(tmp_path: Path) -> None:
-    protocol, held, _ = scenarios(tmp_path, "protocol", "held_lock", "stopped")
+def test_processes_die_at_each_step(tmp_path: Path) -> None:
+    protocol, held, *_ = scenarios(tmp_path, "protocol", "held_lock", "stopped", "making", "removing")
     assert protocol["cases"] == 148
     assert max(protocol["slowest"], held["slowest"]) < LONG
 
@@ -37,10 +37,6 @@ def test_a_hundred_writers_are_killed(tmp_path: Path) -> None:
         assert one["added"] > one["killed"]
         assert one["samples"] > 10
         assert one["slowest"] < LONG
-
-
-def test_files_are_made_and_removed_by_many(tmp_path: Path) -> None:
-    scenarios(tmp_path, "making", "removing")
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:

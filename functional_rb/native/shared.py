@@ -2,7 +2,7 @@
 
 Arguments that recur, beside those of `kernels`:
     control: address of the words of `shared.control`.
-    journal: int64 [3 + wide], addresses of the slots int32 [room], values float32 [room], and items that a write saves.
+    journal: int64 [3 + wide], addresses of the slots int32, values float32, and items that a write saves.
     counters: int32 [BASE].
 """
 
@@ -119,7 +119,7 @@ def note_add(control: Any, plan: Any, marked: Any) -> None:
 
 @compiled
 def note_update(control: Any, plan: Any, storage: Any, tree: Any, journal: Any, handles: Any, has_rows: Any) -> Any:
-    """Save what an update of up to `room` handles will overwrite; returns of how many slots."""
+    """Save what an update will overwrite, for which there is room; returns of how many slots."""
     counters = ints(vector_at(control, word(control, SEQUENCE)), BASE)
     slots, values = ints(journal[0], handles.size), floats(journal[1], handles.size)
     live = np.int64(0)

@@ -130,7 +130,8 @@ class SharedBuffer:
 
         A piece at a time, as many as the journal has room for: whoever dies leaves whole pieces.
         """
-        handles, step = _writable(handles), files.room(self.spec)
+        handles = _writable(handles)
+        step = files.room(self.spec) if replacements else files.slots(self.spec)
         for start in range(0, handles.size, step):
             stop = min(start + step, handles.size)
             some = {k: leaf[start:stop] for k, leaf in replacements.items()}

@@ -38,7 +38,9 @@ from functional_rb.storages import Device, Memmap
 FORMAT: Final = "functional_rb.shared"
 VERSION: Final = 1
 JOURNAL_BYTES: Final = 2**20
-"""An update is made in pieces that fit in."""
+"""Of the items that an update rewrites: it is made in pieces that fit in."""
+JOURNAL_SLOTS: Final = 2**14
+"""Of an update of priorities alone: likewise, this many or more."""
 STEP_BYTES: Final = 2**24
 """Files get room on the disk in steps of at most this."""
 BOOT: Final = "/proc/sys/kernel/random/boot_id"
@@ -65,14 +67,19 @@ def regions(spec: BufferSpec) -> list[Region]:
     return [
         Region("control.bin", (control.BYTES // 8,), "int64", True),
         Region("tree.bin", spec.tree_shape or (0, 1), "float32", True),
-        Region("journal.bin", (room(spec) * (8 + spec.layout.item_bytes),), "uint8", True),
+        Region("journal.bin", (8 * slots(spec) + room(spec) * spec.layout.item_bytes,), "uint8", True),
         *(Region(file_name(name), shape, dtype, False) for name, (shape, dtype) in shapes(spec).items()),
     ]
 
 
 def room(spec: BufferSpec) -> int:
     """How many items the journal can save."""
-    return max(1, min(spec.capacity, JOURNAL_BYTES // (8 + spec.layout.item_bytes)))
+    return max(1, JOURNAL_BYTES // max(spec.layout.item_bytes, 1))
+
+
+def slots(spec: BufferSpec) -> int:
+    """How many slots and priorities it can save."""
+    return max(room(spec), JOURNAL_SLOTS)
 
 
 class SharedFiles:
@@ -102,9 +109,8 @@ class SharedFiles:
         self.control, self.tree, saved, self.rows = arrays[:4]
         self.wide = tuple(arrays[4:])
         self._saved = saved  # whose memory the journal's addresses name
-        n, first = room(spec), saved.ctypes.data
-        sizes = [4, 4, *self._item_sizes()]
-        self.journal = np.array([first + n * sum(sizes[:k]) for k in range(len(sizes))], np.int64)
+        parts = [4 * slots(spec)] * 2 + [room(spec) * size for size in self._item_sizes()]
+        self.journal = saved.ctypes.data + np.cumsum([0, *parts[:-1]], dtype=np.int64)
 
     def _item_sizes(self) -> list[int]:
         """Bytes of an item in the rows and in each wide array."""
