@@ -17,6 +17,7 @@ from functional_rb.convert import (
     to_json,
     to_torchrl,
 )
+from functional_rb.prefetch import Batches, iterate
 from functional_rb.samplers import (
     Fifo,
     Lifo,
@@ -62,6 +63,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArraySpec",
+    "Batches",
     "Binary",
     "Bounded",
     "BufferSpec",
@@ -113,6 +115,7 @@ __all__ = [
     "has_stacked",
     "her",
     "item_from_env",
+    "iterate",
     "n_step",
     "spec_of",
     "stack",
