@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -144,6 +144,13 @@ class _Drawing:
         """The key to go on with, and one for a batch."""
         following, now = self._rb.split(key)
         return following, now
+
+    def forget(self) -> None:
+        """Drop what nobody has begun; who waits for it is told."""
+        with contextlib.suppress(IndexError):
+            while True:
+                batch = self.waiting.pop()
+                batch.drawn.cancel()
 
     def work(self) -> None:
         """Make the first of the batches that wait, if one still does. Errors go to who waits for it."""
@@ -286,6 +293,8 @@ class Batches(Iterator[AnySample[Any]]):
             batch = self._ahead.popleft()
             after = batch.drawn.result()
             sample = self._drawing.receive(batch.sent.result())
+        except CancelledError:
+            raise StopIteration from None  # another thread has closed it
         except BaseException:
             # Of an interrupt too: whoever goes on after one begins anew.
             self._close(wait=False)
@@ -368,5 +377,5 @@ class Batches(Iterator[AnySample[Any]]):
 
 def _release(drawing: _Drawing, threads: ThreadPoolExecutor, wait: bool = False) -> None:
     """Let the threads end after what they are doing."""
-    drawing.waiting.clear()
+    drawing.forget()
     threads.shutdown(wait=wait, cancel_futures=True)
