@@ -1,5 +1,6 @@
 """functional_rb on JAX: `import jax_backend as rb`."""
 
+from jax_backend.dicts import load_state_dict, state_dict
 from jax_backend.dlpack import from_dlpack
 from jax_backend.functions import (
     add,
@@ -43,6 +44,7 @@ __all__ = [
     "is_live",
     "items",
     "key",
+    "load_state_dict",
     "passes",
     "project",
     "rand",
@@ -54,6 +56,7 @@ __all__ = [
     "size",
     "split",
     "stale",
+    "state_dict",
     "update",
     "zeros",
 ]

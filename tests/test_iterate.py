@@ -252,8 +252,9 @@ def test_several_threads_draw_at_once(library: Backend) -> None:
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_short_ones(library: Backend, n: int) -> None:
+    rb = counting(library)
     with nobody_left():
-        assert len(list(frb.iterate(library.rb, filled(library), library.rb.key(0), n=n))) == n
+        assert len(list(frb.iterate(rb, filled(library), library.rb.key(0), n=n))) == len(rb.calls) == n
 
 
 # --- errors and ends ------------------------------------------------------------------------------------------------
