@@ -95,6 +95,23 @@ class Calls(Contender):
         """Likewise."""
 
 
+class PartContender(Contender):
+    """A contender that has some of the operations; those that it lacks do nothing, and nobody calls them."""
+
+    def __init__(self, name: str, backend: Backend, sampler: AnySampler, *operations: Operation) -> None:
+        super().__init__(name, backend, sampler)
+        self.operations = operations
+
+    def add(self) -> None:
+        """Among its operations where it is overridden."""
+
+    def sample(self) -> None:
+        """Likewise."""
+
+    def update(self) -> None:
+        """Likewise."""
+
+
 class TurnContender(Contender):
     """A contender of the sections where an add, a sample and an update follow one another."""
 

@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import RandomSampler
 
-from benchmarks.contender import Backend, Contender, Storing
+from benchmarks.contender import Backend, PartContender, Storing
 from benchmarks.shared import Partner, Sharing
 from benchmarks.torch_loop import to_tensors
 from benchmarks.workload import Batch, Workload
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from benchmarks.storage import Place
 
 
-class TorchrlInFiles(Contender):
+class TorchrlInFiles(PartContender):
     """Adds and samples of a buffer over memory-mapped files."""
 
     def __init__(self, name: str, backend: Backend, group: Storing, work: Workload, place: Place) -> None:
-        super().__init__(name, backend, group)
-        self.operations = ("add", "sample")
+        super().__init__(name, backend, group, "add", "sample")
         storage = LazyMemmapStorage(work.capacity, scratch_dir=str(place.folder / "torchrl"), existsok=True)
         self._buffer = _filled(TensorDictReplayBuffer, storage, work)
         self._batches = cycle([_stored(batch) for batch in work.batches()])
@@ -37,21 +36,14 @@ class TorchrlInFiles(Contender):
         self.drawn.append(self._buffer.sample()["index"])
 
 
-class TorchrlSaving(Contender):
+class TorchrlSaving(PartContender):
     """`dumps` to a folder, in place of what is there, and `loads`."""
 
     def __init__(self, name: str, backend: Backend, group: Storing, work: Workload, place: Place) -> None:
-        super().__init__(name, backend, group)
-        self.operations = ("save", "load")
+        super().__init__(name, backend, group, "save", "load")
         self._buffer = _filled(TensorDictReplayBuffer, LazyTensorStorage(work.capacity), work)
         self._other = _filled(TensorDictReplayBuffer, LazyTensorStorage(work.capacity), work)
         self._folder = place.folder / "torchrl"
-
-    def add(self) -> None:
-        """Not among its operations."""
-
-    def sample(self) -> None:
-        """Likewise."""
 
     def save(self) -> None:
         self._buffer.dumps(self._folder)

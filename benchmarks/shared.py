@@ -9,7 +9,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import functional_rb as frb
-from benchmarks.contender import Backend, Contender, Storing
+from benchmarks.contender import Backend, PartContender, Storing
 from benchmarks.stored import filled, library
 from benchmarks.workload import Batch, Workload
 
@@ -25,24 +25,34 @@ class Partner:
     def __init__(self, make: Callable[..., Callable[[], object]], *arguments: Any) -> None:
         """`make` is called over there, and returns what to call."""
         context = multiprocessing.get_context("spawn")
-        self._go, self._stop, self._done = context.Event(), context.Event(), context.Value("q", 0)
+        self._go, self._stop, self._count = context.Event(), context.Event(), context.Value("q", 0)
         self._process = context.Process(
-            target=_calls, args=(make, arguments, self._go, self._stop, self._done), daemon=True
+            target=_calls, args=(make, arguments, self._go, self._stop, self._count), daemon=True
         )
         self._process.start()
 
     def __enter__(self) -> None:
         """Let it work, and wait until it does."""
-        before, until = self._done.value, time.monotonic() + PATIENCE
+        before, until = self.done, time.monotonic() + PATIENCE
         self._go.set()
-        while self._done.value == before:
-            if not self._process.is_alive() or time.monotonic() > until:
+        while self.done == before:
+            if not self.is_alive() or time.monotonic() > until:
                 raise RuntimeError("the other process does not work")
             time.sleep(0.001)
 
     def __exit__(self, *error: object) -> None:
         """Let it rest."""
         self._go.clear()
+
+    @property
+    def done(self) -> int:
+        """Calls that it made."""
+        count: int = self._count.value
+        return count
+
+    def is_alive(self) -> bool:
+        """Whether the process is there."""
+        return self._process.is_alive()
 
     def end(self) -> None:
         """End the process."""
@@ -60,22 +70,16 @@ def _calls(make: Callable[..., Callable[[], object]], arguments: Any, go: Any, s
                 done.value += 1
 
 
-class Sharing(Contender):
+class Sharing(PartContender):
     """A step is an add or a sample, as the group says, while another process does the other."""
 
     def __init__(self, name: str, backend: Backend, group: Storing) -> None:
         from benchmarks.storage import STEPS
 
-        super().__init__(name, backend, group)
-        self.operations, self.step_length = ("step",), STEPS
+        super().__init__(name, backend, group, "step")
+        self.step_length = STEPS
         self.writes = group == "shared writer"
         self.partner: Partner | None = None
-
-    def add(self) -> None:
-        """Not among its operations."""
-
-    def sample(self) -> None:
-        """Likewise."""
 
     def step(self) -> None:
         assert self.partner is not None

@@ -13,7 +13,7 @@ import numpy as np
 
 import functional_rb as frb
 from benchmarks import ours
-from benchmarks.contender import Backend, Contender, Storing
+from benchmarks.contender import Backend, PartContender, Storing
 from benchmarks.workload import Batch, Workload
 
 if TYPE_CHECKING:
@@ -24,12 +24,11 @@ FRAME_ITEM = {"obs": frb.Unbounded((84, 84, 4), "uint8"), "action": frb.Categori
 FRAME_BATCH = 64
 
 
-class OursInMemory(Contender):
+class OursInMemory(PartContender):
     """The public functions, eager, as a buffer on the host is used."""
 
     def __init__(self, name: str, backend: Backend, group: Storing, work: Workload, place: Place) -> None:
-        super().__init__(name, backend, group)
-        self.operations = ("add", "sample")
+        super().__init__(name, backend, group, "add", "sample")
         self._rb, put, self._wait = library(backend)
         self._sample_size = work.sample_size
         self._batches = cycle([put(batch) for batch in work.batches()])
@@ -56,14 +55,13 @@ class OursInFiles(OursInMemory):
         return frb.Memmap(str(place.folder / "memmap"))
 
 
-class Saving(Contender):
+class Saving(PartContender):
     """Whole checkpoints, each with what lies in it waited for."""
 
     incremental = False
 
     def __init__(self, name: str, backend: Backend, group: Storing, work: Workload, place: Place) -> None:
-        super().__init__(name, backend, group)
-        self.operations = ("add", "save", "load") if self.incremental else ("save", "load")
+        super().__init__(name, backend, group, "add", "save", "load")
         self._rb, put, _ = library(backend)
         self._folder = place.folder / name.replace(" ", "_")
         self._changes = put(work._items(np.random.default_rng(work.seed + 4), max(1, work.capacity // 100)))
@@ -72,9 +70,6 @@ class Saving(Contender):
 
     def add(self) -> None:
         self.state = self._rb.add(self.state, self._changes)
-
-    def sample(self) -> None:
-        """Not among its operations."""
 
     def save(self) -> None:
         frb.save(self.state, self._folder, incremental=self.incremental)
@@ -89,22 +84,15 @@ class SavingChanges(Saving):
     incremental = True
 
 
-class BareFile(Contender):
+class BareFile(PartContender):
     """As many bytes by NumPy to a new file, which then takes the place of the old one; and back."""
 
     def __init__(self, name: str, backend: Backend, group: Storing, work: Workload, place: Place) -> None:
-        super().__init__(name, backend, group)
-        self.operations = ("save", "load")
+        super().__init__(name, backend, group, "save", "load")
         self._array = np.random.default_rng(work.seed).integers(
             0, 2**31, (work.capacity, ours.buffer_spec(work, "uniform").layout.row_words), np.int32
         )
         self._path = place.folder / "bare"
-
-    def add(self) -> None:
-        """Not among its operations."""
-
-    def sample(self) -> None:
-        """Likewise."""
 
     def save(self) -> None:
         aside = self._path.with_suffix(".new")
@@ -118,14 +106,13 @@ class BareFile(Contender):
         np.fromfile(self._path, np.int32)
 
 
-class Training(Contender):
+class Training(PartContender):
     """A loop that draws a batch and trains on it."""
 
     step_length = 20
 
     def __init__(self, name: str, backend: Backend, group: Storing, work: Workload, place: Place) -> None:
-        super().__init__(name, backend, group)
-        self.operations = ("step",)
+        super().__init__(name, backend, group, "step")
         self._rb, put, self._wait = library(backend)
         capacity = max(FRAME_BATCH, work.capacity // 200)
         self._state = self._rb.init(frb.BufferSpec(FRAME_ITEM, capacity, batch_size=FRAME_BATCH))
@@ -146,12 +133,6 @@ class Training(Contender):
             self._wait(self._rb.sample(self._state, self._key)[1])
             taken.append(time.perf_counter() - start)
         return sorted(taken)[len(taken) // 2]
-
-    def add(self) -> None:
-        """Not among its operations."""
-
-    def sample(self) -> None:
-        """Likewise."""
 
     def step(self) -> None:
         for sample in self._samples():

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,7 +82,7 @@ def nobody_left() -> Iterator[None]:
     assert not ours()
 
 
-def counting(library: Backend, fails_at: int = -1, error: BaseException | None = None, wait: Any = None) -> Any:
+def counting(library: Backend, fails_at: int = -1, error: Any = None, wait: Any = None) -> Any:
     """The backend, its samples counted; the one with a given number fails, each waits for an event if there is one."""
     calls: list[int] = []
     lock = threading.Lock()
@@ -93,7 +94,6 @@ def counting(library: Backend, fails_at: int = -1, error: BaseException | None =
         if wait is not None:
             assert wait.wait(PATIENCE)
         if mine == fails_at:
-            assert error is not None
             raise error
         return library.rb.sample(*arguments)
 
@@ -296,25 +296,32 @@ def test_errors_of_sampling_are_those_of_sampling(library: Backend) -> None:
         next(frb.iterate(library.rb, state, library.rb.key(0)))
 
 
-def test_an_error_keeps_nothing_alive(library: Backend) -> None:
+class Failure(LookupError):
+    """One that can be watched."""
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_error_keeps_nothing_alive(library: Backend, prefetch: int) -> None:
     """No cycle of the error, its traceback and the batch: what they hold goes when the error does."""
-    error: list[Any] = [LookupError("no such item")]
-    rb = counting(library, 0, error[0])
-    gc.collect()
+    rb = counting(library, 0, Failure)
     gc.disable()
     try:
-        batches = frb.iterate(rb, filled(library), library.rb.key(0))
-        with contextlib.suppress(LookupError):
-            next(batches)
-        held = sys.getrefcount(error[0])
-        assert error[0].__traceback__ is not None
-        error[0].__traceback__ = None
-        del batches
-        # Ours, the one of `counting`'s closure, and that of the call: no batch has it.
-        assert sys.getrefcount(error[0]) <= held
-        assert not [x for x in gc.get_referrers(error[0]) if type(x).__name__ == "Future"]
+        watched = failed(frb.iterate(rb, filled(library), library.rb.key(0), prefetch=prefetch))
+        until = time.monotonic() + PATIENCE
+        while watched() is not None and time.monotonic() < until:
+            time.sleep(0.001)  # a thread may be at its last lines
+        assert watched() is None
     finally:
         gc.enable()
+
+
+def failed(batches: frb.Batches) -> weakref.ref[Failure]:
+    """The error of the first batch, held by nobody here."""
+    try:
+        next(batches)
+    except Failure as error:
+        return weakref.ref(error)
+    raise AssertionError("it did not fail")
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -345,13 +352,32 @@ def test_close_waits_for_what_is_under_way_and_leaves_the_rest(library: Backend)
     batches = frb.iterate(rb, filled(library), library.rb.key(0), prefetch=5, threads=2)
     waiting = threading.Thread(target=lambda: next(batches, None))
     waiting.start()
-    while len(rb.calls) < 2:
+    until = time.monotonic() + PATIENCE
+    while (len(rb.calls), len(batches._drawing.waiting)) != (2, 4) and time.monotonic() < until:
         time.sleep(0.001)
     threading.Timer(0.05, going.set).start()
     batches.close()
     assert not ours()
     waiting.join(PATIENCE)
-    assert len(rb.calls) <= 4  # two under way, and two that were begun before the rest was forgotten
+    assert not waiting.is_alive()
+    assert len(rb.calls) == 2
+
+
+def test_closing_wakes_who_waits_for_what_nobody_has_begun(library: Backend) -> None:
+    busy = threading.Event()
+    batches = frb.iterate(library.rb, filled(library), library.rb.key(0), prefetch=1)
+    assert batches._threads is not None
+    batches._threads.submit(busy.wait)
+    ends: list[Any] = []
+    waiting = threading.Thread(target=lambda: ends.append(next(batches, None)))
+    waiting.start()
+    until = time.monotonic() + PATIENCE
+    while len(batches._drawing.waiting) < 2 and time.monotonic() < until:
+        time.sleep(0.001)
+    threading.Timer(0.05, busy.set).start()
+    batches.close()
+    waiting.join(PATIENCE)
+    assert ends == [None]
 
 
 def test_a_forgotten_iterator_in_a_cycle_ends_its_threads(library: Backend) -> None:
