@@ -124,6 +124,12 @@ class _Batch:
         self.drawn: Future[State | None] = Future()
         self.sent: Future[Any] = Future()
 
+    def fail(self, error: BaseException) -> None:
+        """Tell who waits."""
+        for future in (self.drawn, self.sent):
+            if not future.done():
+                future.set_exception(error)
+
 
 class _Drawing:
     """What threads do. It knows nothing of the iterator, so that this can be forgotten while they work.
@@ -171,9 +177,7 @@ class _Drawing:
         except BaseException as error:
             if batch is None:
                 raise
-            for future in (batch.drawn, batch.sent):
-                if not future.done():
-                    future.set_exception(error)
+            batch.fail(error)
             if not isinstance(error, Exception):  # an interrupt, where there are no threads
                 raise
         finally:
@@ -331,14 +335,14 @@ class Batches(Iterator[AnySample[Any]]):
         first = self._ahead[-1].number + 1 if self._ahead else self._yielded
         for number in range(first, last + 1):
             self._begin(_Batch(number, self._next_key(), self._source(number)))
+            if self._threads is None:
+                self._drawing.work()
+            else:
+                self._threads.submit(self._drawing.work)
 
     def _begin(self, batch: _Batch) -> None:
         self._drawing.waiting.append(batch)
         self._ahead.append(batch)
-        if self._threads is None:
-            self._drawing.work()
-        else:
-            self._threads.submit(self._drawing.work)
 
     def _next_key(self) -> Any:
         if self._keys:

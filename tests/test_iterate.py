@@ -296,6 +296,15 @@ def test_errors_of_sampling_are_those_of_sampling(library: Backend) -> None:
         next(frb.iterate(library.rb, state, library.rb.key(0)))
 
 
+def test_an_interrupt_comes_at_once_where_there_are_no_threads(library: Backend) -> None:
+    rb = counting(library, 1, KeyboardInterrupt)
+    batches = frb.iterate(rb, filled(library), library.rb.key(0), prefetch=0, lag=2)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert len(rb.calls) == 2
+    assert list(batches) == []
+
+
 class Failure(LookupError):
     """One that can be watched."""
 
