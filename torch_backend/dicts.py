@@ -13,6 +13,7 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.state import State as CoreState
 from torch_backend import execute
+from torch_backend.memory import Memory
 from torch_backend.state import State
 
 
@@ -77,15 +78,14 @@ def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = No
     arrays = core.as_arrays(spec, given, _taken)
     state = execute.init(spec, device)
     memory = state._version.own()
-    for mine, saved in zip(memory.tensors, _in_order(arrays), strict=True):
+    for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
         mine.copy_(saved)
     memory.written = True
     return State(state._version, arrays.counters.to(state.counters.device, copy=True), spec)
 
 
-def _in_order(arrays: Arrays) -> list[torch.Tensor]:
-    """As `Memory.tensors` has them."""
-    return [arrays.rows, *arrays.wide, *([] if arrays.tree is None else [arrays.tree]), *arrays.kept.values()]
+def _in_order(of: Memory | Arrays) -> list[torch.Tensor]:
+    return [of.rows, *of.wide, *([] if of.tree is None else [of.tree]), *(of.kept[name] for name in sorted(of.kept))]
 
 
 def _taken(name: str, array: Any) -> torch.Tensor:
