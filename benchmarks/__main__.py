@@ -7,11 +7,11 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import atari, group_report, n_step, report, specs
+from benchmarks import atari, group_report, n_step, report, specs, storage
 from benchmarks.compare import Effort, accelerated_backends, compare
 from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
@@ -19,9 +19,9 @@ from benchmarks.scaling import CAPACITIES, as_json, scaling
 from benchmarks.slices import GROUPS, capacities_around, slices
 from benchmarks.workload import NStepWorkload, SliceWorkload, Workload
 
-PARTS = ("compare", "memory", "scaling", "slices", "n_step", "atari", "specs", "gpu")
+PARTS = ("compare", "memory", "scaling", "slices", "n_step", "atari", "specs", "storage", "gpu")
 # Written to files of their own, so that measuring them anew leaves the other figures as they are.
-APART = ("n_step", "atari", "specs")
+APART = ("n_step", "atari", "specs", "storage")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,6 +100,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{text}")
         path = options.out / "specs.json"
         _write(path, {**here, "effort": {**asdict(turns), **asked}, **checked.as_json(), "other_work": others.share()})
+    if "storage" in parts:
+        kept = replace(work, capacity=options.capacity // (10 if options.quick else 1))
+        turns = Effort(max(5, effort.rounds // 4), effort.burst)
+        section = storage.storage(kept, turns, say=_say)
+        report.draw_ratios(section, report.sizes_of(kept), options.out / "storage.png")
+        text = storage.text(section, kept)
+        (options.out / "storage.md").write_text(f"# Buffers that last\n\n{text}\n")
+        print(f"\n{text}")
+        path = options.out / "storage.json"
+        _write(path, {**here, "effort": {**asdict(turns), **asked}, **section.as_json(), "other_work": others.share()})
     if "gpu" in parts:
         backends = accelerated_backends()
         if backends:

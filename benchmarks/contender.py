@@ -19,8 +19,10 @@ Sequencing = Literal[
 Reading = Literal["n-step", "frames", "observations"]
 # The groups of the section `specs`: values of a spec, and items checked to lie in theirs.
 Checking = Literal["specs", "validate"]
-AnySampler = Sampler | Sequencing | Reading | Checking
-Operation = Literal["add", "sample", "update", "step", "rand", "contains", "project"]
+# The groups of the section `storage`: what is stored where, kept on disk, drawn ahead, and shared by processes.
+Storing = Literal["memmap", "checkpoint", "prefetch", "shared writer", "shared reader"]
+AnySampler = Sampler | Sequencing | Reading | Checking | Storing
+Operation = Literal["add", "sample", "update", "step", "rand", "contains", "project", "save", "load"]
 
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
@@ -85,6 +87,23 @@ class Calls(Contender):
 
     def add(self) -> None:
         """Among its operations only where it is given."""
+
+    def sample(self) -> None:
+        """Likewise."""
+
+    def update(self) -> None:
+        """Likewise."""
+
+
+class PartContender(Contender):
+    """A contender that has some of the operations; those that it lacks do nothing, and nobody calls them."""
+
+    def __init__(self, name: str, backend: Backend, sampler: AnySampler, *operations: Operation) -> None:
+        super().__init__(name, backend, sampler)
+        self.operations = operations
+
+    def add(self) -> None:
+        """Among its operations where it is overridden."""
 
     def sample(self) -> None:
         """Likewise."""

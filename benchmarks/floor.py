@@ -14,6 +14,7 @@ NAME = "bare gather"
 DISTINCT = "bare gather, each frame once"
 NUMPY = "bare gather, NumPy"
 RANDOM = "bare uniform"
+FILE = "bare file"
 
 
 def jax_floor(work: Workload, length: int = 1) -> Calls:

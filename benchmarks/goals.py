@@ -151,6 +151,28 @@ def spec_comparisons() -> list[Comparison]:
     return table
 
 
+def storage_comparisons(backend: Backend) -> list[Comparison]:
+    """Every comparison of the section `storage` on one backend, in its order."""
+    at_once = ours.IN_MEMORY
+    table = [
+        Comparison(backend, "memmap", "add", "torchrl"),
+        Comparison(backend, "memmap", "sample", "torchrl", at_least=2.0),
+        Comparison(backend, "memmap", "add", ours.NAME, at_once),
+        Comparison(backend, "memmap", "sample", ours.NAME, at_once),
+        Comparison(backend, "prefetch", "step", ours.NAME, ours.AHEAD),
+    ]
+    if backend == "torch":  # the files are the same ones
+        table += [
+            Comparison(backend, "checkpoint", "save", floor.FILE, at_least=0.8),
+            Comparison(backend, "checkpoint", "load", floor.FILE, at_least=0.8),
+            Comparison(backend, "checkpoint", "save", ours.NAME, ours.INCREMENTAL, at_least=20.0),
+            Comparison(backend, "checkpoint", "save", "torchrl"),
+            Comparison(backend, "checkpoint", "load", "torchrl"),
+        ]
+    table += [Comparison(backend, group, "step", "torchrl") for group in ("shared writer", "shared reader")]
+    return table
+
+
 def held_at_most(sampler: AnySampler, contender: str) -> float | None:
     """Bound of the bytes held over those of the items; none is a figure for information."""
     bounds: dict[AnySampler, float] = {"frames": 1 / 7, "observations": 1 / 2}

@@ -17,6 +17,9 @@ PLAIN = "ours plain"
 VALIDATED = "ours validated"
 EAGER = "ours eager"
 EAGER_VALIDATED = "ours eager, validated"
+IN_MEMORY = "ours in memory"
+INCREMENTAL = "ours incremental"
+AHEAD = "ours ahead"
 
 
 def buffer_spec(work: Workload, sampler: Sampler) -> frb.BufferSpec:

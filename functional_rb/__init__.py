@@ -28,6 +28,7 @@ from functional_rb.errors import (
     StorageInUseError,
     StorageLayoutError,
 )
+from functional_rb.prefetch import Batches, iterate
 from functional_rb.samplers import (
     Fifo,
     Lifo,
@@ -73,6 +74,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArraySpec",
+    "Batches",
     "Binary",
     "Bounded",
     "BufferSpec",
@@ -133,6 +135,7 @@ __all__ = [
     "has_stacked",
     "her",
     "item_from_env",
+    "iterate",
     "load",
     "n_step",
     "save",

@@ -1,5 +1,6 @@
 """functional_rb on JAX: `import jax_backend as rb`."""
 
+from jax_backend.dicts import load_state_dict, state_dict
 from jax_backend.dlpack import from_dlpack
 from jax_backend.functions import (
     add,
@@ -44,6 +45,7 @@ __all__ = [
     "is_live",
     "items",
     "key",
+    "load_state_dict",
     "lost",
     "passes",
     "project",
@@ -56,6 +58,7 @@ __all__ = [
     "size",
     "split",
     "stale",
+    "state_dict",
     "update",
     "zeros",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import Any, cast, get_args
 import numpy as np
 import pytest
 
-from benchmarks import atari, floor, goals, group_report, n_step, ours, report, specs
+from benchmarks import atari, floor, goals, group_report, n_step, ours, report, specs, storage
 from benchmarks import compare as comparing
 from benchmarks.__main__ import main
 from benchmarks.compare import Effort, compare
@@ -34,6 +35,7 @@ from benchmarks.groups import Group
 from benchmarks.measure import Spread, alternate, interleave, ratios, spread
 from benchmarks.memory import Footprint, memory
 from benchmarks.scaling import growth, scaling
+from benchmarks.shared import Partner
 from benchmarks.slices import GROUPS, capacities_around, roster, slices
 from benchmarks.workload import (
     ATARI,
@@ -777,3 +779,55 @@ def test_main_writes_specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     told = {missing["name"] for missing in found["unavailable"]}
     for peer in ("torchrl", "gymnasium"):
         assert (peer in told) != ((peer, "contains") in measured)
+
+
+def test_main_writes_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = (("torch", "memmap"), ("torch", "checkpoint"), ("torch", "prefetch"))
+    monkeypatch.setattr("benchmarks.storage.storage", partial(storage.storage, groups=groups))
+    found = main_of("storage", tmp_path)
+    measured = {(figure["contender"], figure["sampler"], figure["operation"]) for figure in found["figures"]}
+    wanted = {(name, "memmap", operation) for name in (ours.NAME, ours.IN_MEMORY) for operation in ("add", "sample")}
+    wanted |= {(ours.NAME, "prefetch", "step"), (ours.AHEAD, "prefetch", "step")}
+    wanted |= {
+        (name, "checkpoint", operation)
+        for name in (ours.NAME, ours.INCREMENTAL, floor.FILE)
+        for operation in ("save", "load")
+    }
+    assert wanted <= measured
+    goals = {(row["sampler"], row["operation"], row["goal"]) for row in found["ratios"] if row["goal"]}
+    assert goals == {
+        ("memmap", "sample", ">= 2"),
+        ("checkpoint", "save", ">= 0.8"),
+        ("checkpoint", "load", ">= 0.8"),
+        ("checkpoint", "save", ">= 20"),
+    }
+    told = {missing["name"] for missing in found["unavailable"]}
+    assert ("torchrl" in told) != (("torchrl", "memmap", "sample") in measured)
+
+
+def test_everyone_who_shares_is_entered(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as ends:
+        for backend, group in storage.GROUPS:
+            entries = storage.roster(TINY, backend, group, storage.Place(tmp_path, ends))
+            of_group = [c for c in goals.storage_comparisons(backend) if c.sampler == group]
+            assert {c.top for c in of_group} | {c.bottom for c in of_group} == {entry.name for entry in entries}
+
+
+def test_a_partner_works_when_it_is_told_to_and_no_longer() -> None:
+    partner = Partner(partial(partial, time.sleep), 0.001)
+    try:
+        with partner:
+            begun = partner.done
+            until = time.monotonic() + 30
+            while partner.done < begun + 3 and time.monotonic() < until:
+                time.sleep(0.001)
+            assert partner.done >= begun + 3
+        time.sleep(0.2)
+        rests = partner.done
+        time.sleep(0.1)
+        assert partner.done == rests
+    finally:
+        partner.end()
+    assert not partner.is_alive()
+    with pytest.raises(RuntimeError, match="the other process does not work"), partner:
+        pass

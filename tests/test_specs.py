@@ -253,7 +253,7 @@ def run_examples(name: str, extra: dict[str, Any]) -> int:
     return runner.summarize(verbose=False).attempted
 
 
-BOUND = ("functional_rb.api", "functional_rb.spec_api")
+BOUND = ("functional_rb.api", "functional_rb.prefetch", "functional_rb.spec_api")
 """The functions that backends bind: their examples need one."""
 
 

@@ -1,5 +1,6 @@
 """functional_rb on torch: `import torch_backend as rb`."""
 
+from torch_backend.dicts import load_state_dict, state_dict
 from torch_backend.dlpack import from_dlpack
 from torch_backend.functions import (
     add,
@@ -44,6 +45,7 @@ __all__ = [
     "is_live",
     "items",
     "key",
+    "load_state_dict",
     "lost",
     "own_",
     "passes",
@@ -57,6 +59,7 @@ __all__ = [
     "size",
     "split",
     "stale",
+    "state_dict",
     "update",
     "update_",
     "zeros",

@@ -1,0 +1,385 @@
+"""Sampling ahead of the training loop, by threads that never decide what is drawn."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Protocol
+
+from functional_rb import checks, nest
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.nest import BuildMapping
+from functional_rb.state import AnySample, State
+
+WHO = "iterate"
+
+Beta = float | Callable[[int], float] | None
+
+
+class Transfer(Protocol):
+    """How arrays come to a device: `transfer.Transfer` of a backend."""
+
+    build_mapping: BuildMapping
+
+    def send(self, leaves: Sequence[Any]) -> Any:
+        """Begin to move arrays, in the thread that has drawn them."""
+        ...
+
+    def receive(self, sent: Any) -> list[Any]:
+        """The moved arrays, in the thread that uses them."""
+        ...
+
+
+def iterate(
+    rb: Any,
+    state: State,
+    key: Any,
+    batch_size: int | None = None,
+    *,
+    n: int | None = None,
+    prefetch: int = 2,
+    threads: int = 1,
+    device: Any = None,
+    lag: int = 0,
+    beta: Beta = None,
+) -> Batches:
+    """Draw batch after batch while the caller trains on those before.
+
+    What comes is what this loop draws, whatever `prefetch` and `threads` are:
+
+        for k in range(n):
+            key, now = rb.split(key)
+            state, sample = rb.sample(state, now, batch_size)
+
+    Args:
+        rb: the backend, `jax_backend` or `torch_backend`.
+        state: what is drawn from. It is a value: what is added to its successors is not seen, unless the iterator is
+            given them, see `Batches.state`.
+        key: randomness, from `key(seed)` or `split`.
+        batch_size: by default the spec's.
+        n: how many batches; None for no end.
+        prefetch: how many batches are drawn and sent ahead of the one in use. 0 is the loop above: no threads.
+        threads: how many work at it. More than one pays where a batch takes longer than a training step. Samplers that
+            remember what they drew draw one batch after the other; then only the transfer is shared out.
+        device: where the batches go, of torch or JAX (there also a sharding); None leaves them where they are drawn.
+            Torch copies from pinned memory on a stream of its own.
+        lag: how many batches a state that the iterator is given comes late. With 0 the next batch is drawn from it, as
+            in the loop above, and what was drawn ahead is thrown away. With `lag=prefetch` nothing is, and batches are
+            so many steps old.
+        beta: overrides the sampler's; a number, or a function from a batch's number (from 0) to one.
+
+    Returns:
+        The iterator; also a context manager that ends its threads. They end as well at the last batch, after an error,
+        with `close()`, when the iterator is forgotten, and when the program ends.
+
+    Raises:
+        ValueError: for a number that is too small, a missing batch size, or a `lag` with a sampler that remembers.
+        TypeError: for what is no state or no number.
+
+    Example:
+        >>> spec = frb.BufferSpec(item=frb.Unbounded(()), capacity=8, batch_size=4)
+        >>> state = rb.add(rb.init(spec), np.arange(8, dtype=np.float32))
+        >>> [sample.items.shape[0] for sample in frb.iterate(rb, state, rb.key(0), n=3)]
+        [4, 4, 4]
+    """
+    checks.check_state(state, WHO)
+    wanted = None if n is None else checks.count(WHO, "n", n)
+    ahead, late = checks.count(WHO, "prefetch", prefetch), checks.count(WHO, "lag", lag)
+    workers = checks.count(WHO, "threads", threads)
+    if not workers:
+        raise ValueError(f"{WHO}: expected threads >= 1, got 0; give prefetch=0 for none")
+    if late and state.spec.sampler.remembers:
+        raise ValueError(
+            f"{WHO}: expected lag=0 with {type(state.spec.sampler).__name__}, which remembers what it drew, got {lag}: "
+            f"the states of a later draw and of an add cannot be joined"
+        )
+    transfer = None
+    if device is not None:
+        transfer = importlib.import_module(f"{rb.__name__}.transfer").Transfer(device)
+    drawing = _Drawing(rb, state.spec, checks.batch_size(state.spec, batch_size), beta, transfer)
+    return Batches(drawing, state, key, wanted, (ahead, late, workers))
+
+
+class _Batch:
+    """A batch that was asked for.
+
+    Attributes:
+        number: from 0.
+        key: what it is drawn with.
+        source: the state that it is drawn from; None for that after the batch before.
+        drawn: done once it is drawn; of samplers that remember, the state afterwards.
+        sent: what `_Drawing.send` made of the sample. Both hold what went wrong, too.
+    """
+
+    __slots__ = ("drawn", "key", "number", "sent", "source")
+
+    def __init__(self, number: int, key: Any, source: State | None) -> None:
+        self.number, self.key, self.source = number, key, source
+        self.drawn: Future[State | None] = Future()
+        self.sent: Future[Any] = Future()
+
+    def fail(self, error: BaseException) -> None:
+        """Tell who waits."""
+        for future in (self.drawn, self.sent):
+            if not future.done():
+                future.set_exception(error)
+
+
+class _Drawing:
+    """What threads do. It knows nothing of the iterator, so that this can be forgotten while they work.
+
+    Attributes:
+        waiting: the batches that nobody has begun. The iterator appends to it and takes back from that end, threads
+            take from the other; single operations of a deque need no lock, which a finalizer might find taken.
+    """
+
+    def __init__(self, rb: Any, spec: BufferSpec, batch_size: int, beta: Beta, transfer: Transfer | None) -> None:
+        self._rb, self._batch_size, self._beta, self._transfer = rb, batch_size, beta, transfer
+        self.spec = spec
+        self.waiting: deque[_Batch] = deque()
+        self._turn = threading.Lock() if spec.sampler.remembers else contextlib.nullcontext()
+        self._newest: State | None = None
+
+    def split(self, key: Any) -> tuple[Any, Any]:
+        """The key to go on with, and one for a batch."""
+        following, now = self._rb.split(key)
+        return following, now
+
+    def forget(self) -> None:
+        """Drop what nobody has begun; who waits for it is told."""
+        with contextlib.suppress(IndexError):
+            while True:
+                batch = self.waiting.pop()
+                batch.drawn.cancel()
+
+    def work(self) -> None:
+        """Make the first of the batches that wait, if one still does. Errors go to who waits for it."""
+        batch = None
+        try:
+            # Samplers that remember draw in turn: each begins with the state after the draw before.
+            with self._turn:
+                try:
+                    batch = self.waiting.popleft()
+                except IndexError:  # it was taken back
+                    return
+                source, batch.source = batch.source, None
+                sample, after = self._draw(batch.number, batch.key, self._newest if source is None else source)
+                self._newest = after if self.spec.sampler.remembers else None
+                batch.drawn.set_result(self._newest)
+            del source, after  # what nobody reads any more need not be kept for this thread
+            batch.sent.set_result(self._send(sample))
+        except BaseException as error:
+            if batch is None:
+                raise
+            batch.fail(error)
+            if not isinstance(error, Exception):  # an interrupt, where there are no threads
+                raise
+        finally:
+            del batch  # the error's traceback has this frame, and the batch has the error
+
+    def _draw(self, number: int, key: Any, source: State | None) -> tuple[AnySample[Any], State]:
+        beta = self._beta(number) if callable(self._beta) else self._beta
+        after, sample = self._rb.sample(source, key, self._batch_size, beta)
+        return sample, after
+
+    def _send(self, sample: AnySample[Any]) -> Any:
+        if self._transfer is None:
+            return sample
+        told = sample._asdict()
+        leaves = nest.flatten_as(self.spec.structure, told.pop("items"))
+        extras = told.pop("extras")
+        arrays = [*leaves, *extras.values(), *told.values()]
+        return sample, self._transfer.send(arrays), tuple(extras)
+
+    def receive(self, sent: Any) -> AnySample[Any]:
+        """The sample, in the thread that uses it."""
+        if self._transfer is None:
+            drawn: AnySample[Any] = sent
+            return drawn
+        sample, moving, extras = sent
+        arrays = iter(self._transfer.receive(moving))
+        count = len(self.spec.leaves)
+        leaves = [next(arrays) for _ in range(count)]
+        lead = self.spec.sampler.leading_shape(self._batch_size)
+        items = nest.unflatten(self.spec.structure, leaves, self._transfer.build_mapping, lead)
+        more = {name: next(arrays) for name in extras}
+        told = {name: next(arrays) for name in sample._fields if name not in ("items", "extras")}
+        moved: AnySample[Any] = sample._replace(items=items, extras=more, **told)
+        return moved
+
+
+class Batches(Iterator[AnySample[Any]]):
+    """Samples in their order, drawn ahead; made by `iterate`. For one thread at a time."""
+
+    def __init__(self, drawing: _Drawing, state: State, key: Any, n: int | None, numbers: tuple[int, int, int]) -> None:
+        """Begin; nothing is drawn yet."""
+        self._drawing, self._key, self._n = drawing, key, n
+        self._prefetch, self._lag, threads = numbers
+        self._remembers = state.spec.sampler.remembers
+        self._state = state
+        self._from: deque[tuple[int, State]] = deque([(0, state)])
+        """States, and the number of the first batch that is drawn from each."""
+        self._keys: deque[Any] = deque()
+        """Of batches that were taken back."""
+        self._ahead: deque[_Batch] = deque()
+        """What was asked for and not yielded yet, in order."""
+        self._yielded = 0
+        self._restart = True
+        """Whether the next draw begins with `_state`, of samplers that remember."""
+        self._given = False
+        """Whether a state was given since the last batch: then another one will follow the next, as like as not."""
+        self._closed = False
+        self._threads: ThreadPoolExecutor | None = None
+        if self._prefetch:
+            self._threads = ThreadPoolExecutor(threads, thread_name_prefix="frb-iterate")
+            # The executor ends idle threads when the program does; nothing of ours waits inside them for us.
+            self._finalizer = weakref.finalize(self, _release, drawing, self._threads)
+            self._finalizer.atexit = False
+
+    @property
+    def state(self) -> State:
+        """The state as of the last batch yielded; assign another one to draw from that.
+
+        Reading it waits for the draws that are under way, and holds back those that nobody needs yet until the next
+        batch is asked for. So what was read may be handed to functions that take its memory over (`add` on torch, a
+        jitted one with the state donated on JAX), and no draw meets them:
+
+            batches.state = rb.add(batches.state, items)
+
+        The batch that comes `lag` after the next is the first that is drawn from a state that was given. Of samplers
+        that remember, the state is that after the last batch yielded; what was drawn ahead is drawn anew from the one
+        that is given.
+
+        Raises:
+            TypeError: on assigning what is no state.
+            ValueError: on assigning a state of another spec.
+        """
+        self._settle()
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        checks.check_state(state, WHO)
+        if state.spec != self._drawing.spec:
+            raise ValueError(f"{WHO}: expected a state of the same spec, got one of {state.spec!r}")
+        self._settle()
+        first = self._yielded + self._lag
+        while self._ahead and self._ahead[-1].number >= first:
+            self._keys.appendleft(self._ahead.pop().key)
+        while self._from and self._from[-1][0] >= first:
+            self._from.pop()
+        self._from.append((first, state))
+        self._state, self._restart, self._given = state, True, True
+
+    def __iter__(self) -> Batches:
+        """Itself."""
+        return self
+
+    def __next__(self) -> AnySample[Any]:
+        """The next sample.
+
+        Raises:
+            StopIteration: after `n`, after an error, and once closed.
+            Exception: what went wrong as this batch was drawn or sent; the batches before it have come.
+        """
+        if self._closed or self._yielded == self._n:
+            self.close()
+            raise StopIteration
+        batch = None
+        try:
+            self._ask()
+            batch = self._ahead.popleft()
+            after = batch.drawn.result()
+            sample = self._drawing.receive(batch.sent.result())
+        except CancelledError:
+            raise StopIteration from None  # another thread has closed it
+        except BaseException:
+            # Of an interrupt too: whoever goes on after one begins anew.
+            self._close(wait=False)
+            raise
+        finally:
+            del batch  # an error's traceback has this frame, and the batch has the error
+        if after is not None:
+            self._state = after
+        self._yielded += 1
+        return sample
+
+    def close(self) -> None:
+        """Forget what was drawn ahead and wait until the threads have ended; `state` can still be read."""
+        self._close(wait=True)
+
+    def __enter__(self) -> Batches:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _ask(self) -> None:
+        """Have the next batch drawn, and those ahead."""
+        # Where a state is given after every batch, what is drawn ahead of it would be thrown away.
+        depth = self._lag if self._given else max(self._prefetch, self._lag)
+        last = self._yielded + depth
+        if self._n is not None:
+            last = min(last, self._n - 1)
+        self._given = False
+        first = self._ahead[-1].number + 1 if self._ahead else self._yielded
+        for number in range(first, last + 1):
+            self._begin(_Batch(number, self._next_key(), self._source(number)))
+            if self._threads is None:
+                self._drawing.work()
+            else:
+                self._threads.submit(self._drawing.work)
+
+    def _begin(self, batch: _Batch) -> None:
+        self._drawing.waiting.append(batch)
+        self._ahead.append(batch)
+
+    def _next_key(self) -> Any:
+        if self._keys:
+            return self._keys.popleft()
+        self._key, key = self._drawing.split(self._key)
+        return key
+
+    def _source(self, number: int) -> State | None:
+        if self._remembers:
+            source = self._state if self._restart else None
+            self._restart = False
+            return source
+        while len(self._from) > 1 and self._from[1][0] <= number:
+            self._from.popleft()
+        return self._from[0][1]
+
+    def _settle(self) -> None:
+        """Take back what nobody has begun and needs yet, and wait for the draws of the rest."""
+        if self._closed:
+            return
+        needed, waiting = self._yielded + self._lag, self._drawing.waiting
+        with contextlib.suppress(IndexError):  # a thread may take the last one as we look
+            while waiting[-1].number >= needed:
+                self._keys.appendleft(waiting.pop().key)
+                self._ahead.pop()
+        for batch in self._ahead:
+            batch.drawn.exception()
+
+    def _close(self, wait: bool) -> None:
+        self._closed = True
+        self._ahead.clear()
+        if self._threads is not None:
+            self._finalizer.detach()
+            _release(self._drawing, self._threads, wait)
+
+
+def _release(drawing: _Drawing, threads: ThreadPoolExecutor, wait: bool = False) -> None:
+    """Let the threads end after what they are doing."""
+    drawing.forget()
+    threads.shutdown(wait=wait, cancel_futures=True)

@@ -1,0 +1,146 @@
+"""A state as a flat dict of named arrays, for the checkpoints of others; the same names on both backends.
+
+    rows             int32 [capacity, words], the packed leaves
+    wide_0, ...      [capacity, *shape], the leaves that are not packed, bfloat16 as uint16
+    tree             float32 [rows, FANOUT], of samplers that have a sum tree
+    kept_<name>      what else sampler, writer and compact storage keep
+    counters         int32 [n], cursors, sizes and counts
+    spec             the `BufferSpec` as JSON text (on JAX its UTF-8 bytes, uint8 [n], as pytrees have no texts)
+
+An array without elements is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from functional_rb import counters, dtypes
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.convert import to_json
+from functional_rb.draft import Arrays
+from functional_rb.layout import KEPT_AS
+from functional_rb.ops import Array
+from functional_rb.state import State
+
+SPEC = "spec"
+
+
+def plan(spec: BufferSpec) -> dict[str, tuple[tuple[int, ...], str]]:
+    """The shape and dtype of every array of a state, by name, those without elements too."""
+    planned: dict[str, tuple[tuple[int, ...], str]] = {"rows": ((spec.capacity, spec.layout.row_words), "int32")}
+    for k, leaf in enumerate(spec.layout.wide):
+        planned[f"wide_{k}"] = (spec.capacity, *leaf.shape), KEPT_AS.get(leaf.dtype, leaf.dtype)
+    if spec.tree_shape is not None:
+        planned["tree"] = spec.tree_shape, "float32"
+    for name, kept in spec.kept.items():
+        planned[f"kept_{name}"] = kept.shape, kept.dtype
+    planned["counters"] = (counters.length(spec),), "int32"
+    return planned
+
+
+def named(arrays: Arrays | State) -> dict[str, Array]:
+    """The arrays by name, but for those without elements."""
+    found = {"rows": arrays.rows} | {f"wide_{k}": array for k, array in enumerate(arrays.wide)}
+    if arrays.tree is not None:
+        found["tree"] = arrays.tree
+    found |= {f"kept_{name}": array for name, array in arrays.kept.items()} | {"counters": arrays.counters}
+    return {name: array for name, array in found.items() if 0 not in array.shape}
+
+
+def text_of(spec: BufferSpec) -> str:
+    """The spec as JSON.
+
+    Raises:
+        TypeError: if items hold Python objects.
+        ValueError: if it names a function or class that has no name of its own.
+    """
+    for k in spec.objects:
+        raise TypeError(
+            f"state_dict: leaf {spec.names[k]!r} holds Python objects, which are no arrays and would need pickle; "
+            f"leave the leaf out of BufferSpec.item"
+        )
+    return to_json(spec)
+
+
+def as_arrays(spec: BufferSpec, given: Any, take: Callable[[str, Any], Array]) -> Arrays:
+    """The arrays of a state out of a dict of them.
+
+    Args:
+        spec: what the state is to be of.
+        given: from `state_dict`, of either backend.
+        take: makes an array of the backend of one that is given, told its name; called once all is known to fit.
+
+    Raises:
+        TypeError: if it is no dict, or something in it is no array or of another dtype.
+        ValueError: if it was made of another spec, or lacks an array, or has another or one of another shape.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
+    _check_spec(spec, given.get(SPEC))
+    planned = plan(spec)
+    needed = [name for name, (shape, _) in planned.items() if 0 not in shape]
+    extra = [name for name in given if name not in planned and name != SPEC]
+    missing = [name for name in needed if name not in given]
+    if extra or missing:
+        raise ValueError(
+            f"load_state_dict: expected the names {[*needed, SPEC]}, got {list(given)} "
+            f"(missing {missing}, not known {extra}); give the dict as rb.state_dict made it"
+        )
+    for name in needed:
+        _check_array(name, given[name], *planned[name])
+    blank = {name: np.zeros(shape, dtype) for name, (shape, dtype) in planned.items() if 0 in shape}
+    arrays = {name: take(name, blank.get(name, given.get(name))) for name in planned}
+    wide = tuple(arrays[f"wide_{k}"] for k in range(len(spec.layout.wide)))
+    kept = {name: arrays[f"kept_{name}"] for name in spec.kept}
+    return Arrays(arrays["rows"], wide, arrays.get("tree"), arrays["counters"], kept)
+
+
+def _check_array(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
+    if not (hasattr(array, "shape") and hasattr(array, "dtype")):
+        raise TypeError(
+            f"load_state_dict: {name!r}: expected an array {dtype} {list(shape)}, got {type(array).__name__}"
+        )
+    if tuple(array.shape) != shape:
+        raise ValueError(
+            f"load_state_dict: {name!r}: expected the shape {list(shape)}, got {list(array.shape)}; "
+            f"give the dict as rb.state_dict made it"
+        )
+    if dtypes.shown(array.dtype) != dtype:
+        raise TypeError(
+            f"load_state_dict: {name!r}: expected dtype {dtype}, got {dtypes.shown(array.dtype)}; "
+            f"restore it without casting"
+        )
+
+
+def _check_spec(spec: BufferSpec, told: Any) -> None:
+    """Refuse what was made of another spec; where the rows lie is the same to it."""
+    if told is None:
+        raise ValueError(
+            f"load_state_dict: the entry {SPEC!r} is missing, which tells what the arrays mean; "
+            f"give the dict as rb.state_dict made it"
+        )
+    if not isinstance(told, (str, bytes)):
+        told = np.asarray(told).tobytes()
+    try:
+        saved = _members(told)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"load_state_dict: {SPEC!r}: expected the JSON of a BufferSpec, got {error}") from None
+    wanted = _members(to_json(spec))
+    for name in [*wanted, *saved]:
+        # As texts: the order of leaves counts.
+        here, there = (json.dumps(members.get(name)) for members in (wanted, saved))
+        if here != there and name != "storage":
+            raise ValueError(
+                f"load_state_dict: the state was of another spec: expected {name} {here}, got {there}; "
+                f"make the state's own by frb.from_json(...[{SPEC!r}])"
+            )
+
+
+def _members(text: str | bytes) -> dict[str, Any]:
+    """The arguments of a spec as its JSON has them, and the version of that."""
+    whole = json.loads(text)
+    return {"version": whole["version"], **whole["spec"]}

@@ -1,0 +1,94 @@
+"""States in torch's own checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from functional_rb import checks
+from functional_rb import state_dict as core
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
+from functional_rb.state import State as CoreState
+from torch_backend import execute
+from torch_backend.memory import Memory
+from torch_backend.state import State
+
+
+def state_dict(state: CoreState) -> dict[str, Any]:
+    """A state as a dict of tensors and its spec as JSON text, for `torch.save` and a model's checkpoint.
+
+    Args:
+        state: the buffer.
+
+    Returns:
+        New tensors by name, on the state's device, see `functional_rb.state_dict`; and "spec", a text. That is what
+        `torch.load(weights_only=True)` reads. Of a buffer in files this reads all of it into memory: use `frb.save`.
+
+    Raises:
+        TypeError: for what is no state of torch, or one that holds Python objects.
+        ValueError: if the spec names a function or class that JSON cannot tell (a lambda).
+
+    Example:
+        >>> import functional_rb as frb
+        >>> state = rb.init(frb.BufferSpec({"x": frb.Unbounded((3,))}, capacity=8, sampler=frb.Prioritized()))
+        >>> list(rb.state_dict(state))
+        ['rows', 'tree', 'counters', 'spec']
+    """
+    execute.check_state(state, "state_dict")
+    text = core.text_of(state.spec)
+    assert isinstance(state, State)
+    copied = state._copy()
+    arrays = Arrays(copied.rows, copied.wide, copied.tree, state.counters.clone(), copied.kept)
+    return core.named(arrays) | {core.SPEC: text}
+
+
+def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = None) -> State:
+    """The state that a dict from `state_dict` tells.
+
+    Args:
+        target: a state, of the same spec and to be on the same device, or the spec. It stays as it is. The storage may
+            be another than it was.
+        given: from `state_dict`, of torch or JAX, or the same in NumPy. It is copied.
+        device: where the arrays live; by default that of the target.
+
+    Returns:
+        A state that goes on bit for bit as the one that was saved.
+
+    Raises:
+        ValueError: if the dict was made of another spec, lacks an array, or has one of another name or shape.
+        TypeError: if something in it is no array, or of another dtype.
+
+    Example:
+        >>> import functional_rb as frb
+        >>> spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=8)
+        >>> state = rb.add(rb.init(spec), {"x": np.arange(5, dtype=np.float32)})
+        >>> int(rb.size(rb.load_state_dict(spec, rb.state_dict(state))))
+        5
+    """
+    if isinstance(target, BufferSpec):
+        spec = target
+    else:
+        execute.check_state(target, "load_state_dict")
+        spec = target.spec
+        device = target.counters.device if device is None else device
+    checks.leaves_for_backend(spec, execute.unsupported)
+    arrays = core.as_arrays(spec, given, _taken)
+    state = execute.init(spec, device)
+    memory = state._version.own()
+    for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
+        mine.copy_(saved)
+    memory.written = True
+    return State(state._version, arrays.counters.to(state.counters.device, copy=True), spec)
+
+
+def _in_order(of: Memory | Arrays) -> list[torch.Tensor]:
+    return [of.rows, *of.wide, *([] if of.tree is None else [of.tree]), *(of.kept[name] for name in sorted(of.kept))]
+
+
+def _taken(name: str, array: Any) -> torch.Tensor:
+    if isinstance(array, torch.Tensor):
+        return array.detach()
+    return execute.from_numpy(np.asarray(array))

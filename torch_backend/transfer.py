@@ -1,0 +1,49 @@
+"""Moving sampled tensors to a device while the caller computes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_backend import execute
+
+Sent = tuple[list[Any], "torch.cuda.Event | None"]
+
+
+class Transfer:
+    """To one device. To CUDA copies go from pinned memory, on a stream beside the one that computes."""
+
+    build_mapping = staticmethod(execute.build_mapping)
+
+    def __init__(self, device: Any) -> None:
+        """To a device as torch takes it."""
+        self._device = torch.device(device)
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+
+    def send(self, leaves: Sequence[Any]) -> Sent:
+        """Begin to copy; what is no tensor (Python objects) stays as it is."""
+        if self._stream is None:
+            return [leaf.to(self._device) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], None
+        # What was drawn on the device may still be under way on this thread's stream.
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            moved = [self._copied(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+            return moved, self._stream.record_event()
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        # The pinned memory may be let go at once: torch's allocator waits for the copies out of it.
+        source = tensor.pin_memory() if tensor.device.type == "cpu" else tensor
+        return source.to(self._device, non_blocking=True)
+
+    def receive(self, sent: Sent) -> list[Any]:
+        """What was sent, for the stream on which the caller computes: it waits for the copies, the caller does not."""
+        moved, copied = sent
+        if copied is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(copied)
+            for tensor in moved:
+                if isinstance(tensor, torch.Tensor):
+                    tensor.record_stream(stream)  # else the memory could be given to others as soon as it is let go
+        return moved
