@@ -6,6 +6,7 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 
 from functional_rb import ted
 from functional_rb.buffer_spec import BufferSpec, spec_of
+from functional_rb.checkpoint import checkpoints, load, save, save_async
 from functional_rb.compact import Compact
 from functional_rb.convert import (
     from_dm_env,
@@ -16,6 +17,13 @@ from functional_rb.convert import (
     to_gymnasium,
     to_json,
     to_torchrl,
+)
+from functional_rb.errors import (
+    CheckpointError,
+    CheckpointWriteError,
+    CorruptCheckpointError,
+    NoCheckpointError,
+    StorageFullError,
 )
 from functional_rb.samplers import (
     Fifo,
@@ -66,8 +74,11 @@ __all__ = [
     "Bounded",
     "BufferSpec",
     "Categorical",
+    "CheckpointError",
+    "CheckpointWriteError",
     "Compact",
     "Composite",
+    "CorruptCheckpointError",
     "Crop",
     "Device",
     "Domain",
@@ -81,6 +92,7 @@ __all__ = [
     "Memmap",
     "MultiCategorical",
     "MultiOneHot",
+    "NoCheckpointError",
     "NonTensor",
     "Objects",
     "OneHot",
@@ -99,11 +111,13 @@ __all__ = [
     "Stacked",
     "State",
     "StopWhenFull",
+    "StorageFullError",
     "Text",
     "Unbounded",
     "Uniform",
     "WithoutReplacement",
     "check_env",
+    "checkpoints",
     "consolidate",
     "from_dm_env",
     "from_gymnasium",
@@ -113,7 +127,10 @@ __all__ = [
     "has_stacked",
     "her",
     "item_from_env",
+    "load",
     "n_step",
+    "save",
+    "save_async",
     "spec_of",
     "stack",
     "ted",

@@ -8,6 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.ops import Array
+from functional_rb.reader import ArrayReader, Reader
 from functional_rb.samplers.base import NOTHING_MORE
 
 Items = TypeVar("Items")
@@ -36,6 +37,14 @@ class State:
     def __repr__(self) -> str:
         """The description, not the arrays."""
         return f"State({self.spec!r})"
+
+    def reader(self, lasting: bool = False) -> Reader:
+        """Read the arrays piece by piece, as a checkpoint does.
+
+        Args:
+            lasting: whether the arrays may be written, donated or deleted before the reader is closed.
+        """
+        return ArrayReader(self, lasting)
 
 
 class Sample(NamedTuple, Generic[Items]):

@@ -12,6 +12,7 @@ from functional_rb import buffer, checks, crop, frames, values
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import with_invalid
 from functional_rb.draft import Arrays, Draft
+from functional_rb.lineage import Lineage
 from functional_rb.objects import gather, is_array, is_non_tensor
 from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
@@ -216,7 +217,12 @@ def add(
         writing = write_objects if spec.objects else write
         after = writing(spec, target, counters, leaves, batch, mask, priorities, key, saved)
         _count(version, saved)
-        return State(following, after, spec)
+        return State(following, after, spec, after_adding(state, batch))
+
+
+def after_adding(state: State, batch: int) -> Lineage | None:
+    """What the next state knows of the saves that it comes after."""
+    return None if state._lineage is None else state._lineage.after(state.spec.rows(batch))
 
 
 def place_add(
@@ -277,7 +283,7 @@ def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tenso
 def count_invalid(state: CoreState, outside: torch.Tensor) -> State:
     """The same state, with what was left out counted."""
     state = _torch_state(state, "add")
-    return State(state._version, with_invalid(ops, state._counters, outside), state.spec)
+    return State(state._version, with_invalid(ops, state._counters, outside), state.spec, state._lineage)
 
 
 def tidy(version: Version) -> None:
@@ -371,7 +377,7 @@ def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[
             version.recall()
             raise
         _count(version, saved)
-        return State(following, counters, spec), leaves, drawn
+        return State(following, counters, spec, state._lineage), leaves, drawn
 
 
 def draw(
@@ -470,7 +476,7 @@ def update(
         rewriting = rewrite_objects if spec.objects else rewrite
         after = rewriting(spec, target, counters, handles, priorities, replacements, saved)
         _count(version, saved)
-        return State(following, after, spec)
+        return State(following, after, spec, None if replacements else state._lineage)
 
 
 def place_update(

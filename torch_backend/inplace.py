@@ -78,7 +78,7 @@ def add_(
         counters = write(state.spec, memory, counters, leaves, size, mask, priorities, key)
     if outside is not None:
         counters = with_invalid(ops, counters, outside)
-    return _followed_by(state, version, counters)
+    return _followed_by(state, version, counters, size)
 
 
 def sample_(
@@ -146,7 +146,7 @@ def update_(state: State, indices: Any, priorities: Any = None, items: Any = Non
     version, memory = _take_over(state, "update_")
     rewrite = execute.rewrite_objects if state.spec.objects else execute.rewrite
     counters = rewrite(state.spec, memory, state._counters, indices, priorities, replacements)
-    return _followed_by(state, version, counters)
+    return _followed_by(state, version, counters, rewritten=bool(replacements))
 
 
 def _take_over(state: State, function: str) -> tuple[Version, Memory]:
@@ -175,8 +175,14 @@ def _owner(state: State) -> Version:
         return version.succeed(memory.copy(), None) if memory.pinned or memory.shared else version
 
 
-def _followed_by(state: State, version: Version, counters: torch.Tensor) -> State:
+def _followed_by(
+    state: State, version: Version, counters: torch.Tensor, added: int = 0, rewritten: bool = False
+) -> State:
     """The next state, with the given one consumed."""
-    following = State(version, counters, state.spec)
+    past = None
+    # What is traced knows nothing of saves: it would be compiled again after each.
+    if not torch.compiler.is_compiling() and not rewritten:
+        past = execute.after_adding(state, added)
+    following = State(version, counters, state.spec, past)
     state._consume()
     return following

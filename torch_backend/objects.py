@@ -141,16 +141,31 @@ class Table:
         """The objects in some arrays, by token."""
         named = {ROWS: arrays.rows, **arrays.kept}
         found = [tokens for name, columns in self._columns.items() for tokens in _cells(named[name], columns)]
+        return self._by_token(found)
+
+    def of_tokens(self, rows: Any, columns: Sequence[slice]) -> dict[int, Any]:
+        """Likewise of rows int32 [..., words] of NumPy, by where the tokens lie in them. Hold the lock."""
+        words = rows.view(np.int64)
+        return self._by_token([words[..., column].reshape(-1) for column in columns])
+
+    def _by_token(self, found: Sequence[Tokens]) -> dict[int, Any]:
         tokens = np.unique(np.concatenate(found)).tolist() if found else []
+        tokens = [token for token in tokens if token != NO_OBJECT]
         return dict(zip(tokens, self._known(tokens), strict=True))
 
 
 def _columns(spec: BufferSpec) -> dict[str, list[slice]]:
     """Where tokens lie in rows, counted in int64, by array."""
-    found = {ROWS: _slices(spec.layout, [spec.stored.index(k) for k in spec.objects])}
+    by_leaf = columns_of_leaves(spec)
+    return {name: [column for columns in leaves.values() for column in columns] for name, leaves in by_leaf.items()}
+
+
+def columns_of_leaves(spec: BufferSpec) -> dict[str, dict[int, list[slice]]]:
+    """Likewise, those of each leaf."""
+    found = {ROWS: {k: _slices(spec.layout, [spec.stored.index(k)]) for k in spec.objects}}
     for transform in spec.transforms:
         for name, layout in transform.carried().items():
-            found[name] = _slices(layout, spec.objects)
+            found[name] = {k: _slices(layout, [k]) for k in spec.objects}
     return found
 
 

@@ -12,12 +12,15 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from functional_rb import lineage
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.lineage import Lineage
 from torch_backend import memory
 from torch_backend.memory import Memory, Version
 from torch_backend.objects import Table
+from torch_backend.reader import VersionReader
 
 
 class State(core.State):
@@ -27,18 +30,20 @@ class State(core.State):
     next write moves to fresh memory, at the price of one copy.
     """
 
-    __slots__ = ("_consumed", "_counters", "_version")
+    __slots__ = ("_consumed", "_counters", "_lineage", "_version")
 
-    def __init__(self, version: Version, counters: torch.Tensor, spec: BufferSpec) -> None:
-        """Name a version. Users get states from `init` and the other functions."""
+    def __init__(self, version: Version, counters: torch.Tensor, spec: BufferSpec, past: Lineage | None = None) -> None:
+        """Name a version, and the saves that it comes after. Users get states from `init` and the other functions."""
         self.__dict__["spec"] = spec
         object.__setattr__(self, "_version", version)
         object.__setattr__(self, "_counters", counters)
         object.__setattr__(self, "_consumed", False)
+        object.__setattr__(self, "_lineage", past)
 
     _version: Version
     _counters: torch.Tensor
     _consumed: bool
+    _lineage: Lineage | None
 
     @classmethod
     def of_arrays(cls, arrays: Arrays, spec: BufferSpec, pinned: bool = True, table: Table | None = None) -> State:
@@ -53,6 +58,16 @@ class State(core.State):
     def _consume(self) -> None:
         """Refuse any further use."""
         object.__setattr__(self, "_consumed", True)
+
+    def _remember(self, past: Lineage) -> None:
+        """The saves that it comes after: what is made of it from now on knows of them."""
+        object.__setattr__(self, "_lineage", past)
+
+    def reader(self, lasting: bool = False) -> VersionReader:
+        """Read the arrays piece by piece; newer states may be written meanwhile in any case."""
+        made = VersionReader(readable(self), self._counters, self.spec, self._lineage or lineage.NEW)
+        self._remember(made.lineage.saved(made.stamp))
+        return made
 
     def _give_out(self) -> Memory:
         with locked(self._version):

@@ -1,0 +1,144 @@
+"""Saving while training goes on: one thread for each save, those to one directory in the order of their calls."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+from functional_rb.checkpoint.saving import Request, Saved, request, write
+from functional_rb.reader import Reader
+from functional_rb.state import State
+
+_log = logging.getLogger("functional_rb")
+_last: dict[str, Saving] = {}
+"""The last save to each directory that may still be going on."""
+_turn = threading.Lock()
+
+
+class Saving:
+    """A save that goes on in the background. The process's end waits for it."""
+
+    def __init__(self, reader: Reader, asked: Request) -> None:
+        """Begin; see `save_async`."""
+        self._reader, self._asked = reader, asked
+        self._saved: Saved | None = None
+        self._error: BaseException | None = None
+        self._told = False
+        self._finished = threading.Event()
+        # No daemon: the interpreter waits for it.
+        self._thread = threading.Thread(target=self._run, name="functional_rb.save_async")
+        with _turn:
+            self._before = _last.get(asked.directory)
+            _last[asked.directory] = self
+        try:
+            self._thread.start()
+        except BaseException:
+            self._finish()
+            raise
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._finished.is_set()
+
+    def result(self, timeout: float | None = None) -> Saved:
+        """Wait for its end.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            What was written.
+
+        Raises:
+            TimeoutError: if it goes on longer.
+            CheckpointError: what `save` would have raised, and its other errors.
+        """
+        if not self._finished.wait(timeout):
+            raise TimeoutError(f"save_async: still writing to {self._asked.directory} after {timeout} s")
+        self._told = True
+        if self._error is not None:
+            raise self._error
+        assert self._saved is not None
+        return self._saved
+
+    def wait(self) -> None:
+        """Wait for its end, whatever that is."""
+        self._finished.wait()
+
+    def _run(self) -> None:
+        try:
+            if self._before is not None:
+                self._before.wait()
+            self._saved = write(self._reader, self._asked)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._reader.close()
+        self._before = None
+        with _turn:
+            if _last.get(self._asked.directory) is self:
+                del _last[self._asked.directory]
+        self._finished.set()
+
+    def __del__(self) -> None:
+        """An error that nobody asked for is not passed over."""
+        if getattr(self, "_error", None) is not None and not self._told:
+            _log.error("save_async to %s failed, and nobody called result(): %r", self._asked.directory, self._error)
+
+
+def save_async(
+    state: State,
+    path: str | os.PathLike[str],
+    *,
+    incremental: bool = False,
+    keep: int = 2,
+    progress: bool | None = None,
+) -> Saving:
+    """`save` in the background: training goes on at once, in place as ever.
+
+    On torch the state is read piece by piece, and what is overwritten meanwhile is kept until it has been read. On JAX
+    the arrays are copied to the host first, as they may be donated.
+
+    Args:
+        state: as for `save`.
+        path: likewise.
+        incremental: likewise.
+        keep: likewise.
+        progress: likewise.
+
+    Returns:
+        A handle whose `result()` waits, and raises what went wrong. Saves to one directory follow each other in the
+        order of the calls, and the process's end waits for them.
+
+    Raises:
+        TypeError: for what is no state.
+        ValueError: for `keep`, and for a spec that has no JSON form.
+
+    Example:
+        >>> import tempfile
+        >>> state = rb.init(frb.BufferSpec((frb.Unbounded(()),), 4))
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     saving = frb.save_async(state, path)
+        ...     state = rb.add(state, (1.0,))
+        ...     saving.result().items
+        0
+    """
+    asked = request(state, path, incremental, keep, progress, "save_async")
+    reader = state.reader(lasting=True)
+    try:
+        return Saving(reader, asked)
+    except BaseException:
+        reader.close()
+        raise
+
+
+def wait_for(directory: str) -> None:
+    """Wait for the saves to a directory that go on in this process."""
+    with _turn:
+        last = _last.get(directory)
+    if last is not None:
+        last.wait()

@@ -1,0 +1,162 @@
+"""The arrays of a state in blocks, each with a checksum: the unit in which checkpoints are written and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from functional_rb.reader import shapes_of
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
+
+BLOCK_BYTES = 1 << 16
+"""Of a block: as many rows as fit, at least one. Part of the format."""
+CHUNK_BLOCKS = 64
+"""So many blocks are read and written at a time: 4 MiB."""
+DIGEST = 16
+"""Bytes of a checksum."""
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Table = np.ndarray[Any, np.dtype[np.uint8]]
+Run = tuple[int, int]
+"""Blocks from the first to before the second."""
+
+
+def digest(content: Any) -> bytes:
+    """The checksum xxh3-128 of a buffer, in its canonical (big-endian) form."""
+    return hasher()(content)
+
+
+@functools.cache
+def hasher() -> Any:
+    """The function of the xxhash library."""
+    try:
+        import xxhash
+    except ImportError as error:
+        raise ImportError(
+            "checkpoints need the xxhash library; pip install 'functional-rb[checkpoint]'", name="xxhash"
+        ) from error
+    return xxhash.xxh3_128_digest
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """An array in a checkpoint.
+
+    Attributes:
+        name: see `reader.shapes_of`.
+        shape: of it.
+        dtype: its name.
+        fill: what its elements are where nothing is stored.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    fill: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row along axis 0."""
+        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+
+    @property
+    def rows(self) -> int:
+        """The length of axis 0."""
+        return self.shape[0]
+
+    @property
+    def rows_of_block(self) -> int:
+        """Rows in a block; the last one may have fewer."""
+        return max(1, BLOCK_BYTES // self.row_bytes)
+
+    @property
+    def count(self) -> int:
+        """Blocks of the whole array."""
+        return -(-self.rows // self.rows_of_block)
+
+    def span(self, run: Run) -> tuple[int, int]:
+        """The rows of some blocks."""
+        return run[0] * self.rows_of_block, min(run[1] * self.rows_of_block, self.rows)
+
+    def length(self, runs: list[Run]) -> int:
+        """How many rows they have together."""
+        return sum(stop - start for start, stop in map(self.span, runs))
+
+    def of_rows(self, start: int, stop: int) -> slice:
+        """The blocks that have any of rows [start, stop)."""
+        return slice(start // self.rows_of_block, -(-stop // self.rows_of_block))
+
+    def digests(self, content: Any) -> bytes:
+        """The checksums of whole blocks that follow each other."""
+        size, make = self.rows_of_block * self.row_bytes, hasher()
+        view = memoryview(content).cast("B")
+        return b"".join([make(view[at : at + size]) for at in range(0, len(view), size)])
+
+    def blank(self) -> Table:
+        """The checksums of all blocks of an array that was never written."""
+        size = min(self.rows_of_block, self.rows)
+        table = np.empty((self.count, DIGEST), np.uint8)
+        table[:] = np.frombuffer(digest(self._filled(size)), np.uint8)
+        start, stop = self.span((self.count - 1, self.count))
+        table[-1] = np.frombuffer(digest(self._filled(stop - start)), np.uint8)
+        return table
+
+    def _filled(self, rows: int) -> memoryview:
+        return bytes_of(np.full((rows, *self.shape[1:]), self.fill, self.dtype))
+
+
+@functools.lru_cache(maxsize=16)
+def stored_arrays(spec: BufferSpec) -> dict[str, Stored]:
+    """The arrays of a state that checkpoints store, those without any byte left out; counters are stored apart."""
+    fills = {f"kept_{name}": array.fill for name, array in spec.kept.items()}
+    made = {
+        name: Stored(name, shape, dtype, fills.get(name, 0))
+        for name, (shape, dtype) in shapes_of(spec).items()
+        if name != "counters" and 0 not in shape
+    }
+    # The largest elements first, so that each array in a file is aligned for its dtype.
+    return dict(sorted(made.items(), key=lambda pair: -np.dtype(pair[1].dtype).itemsize))
+
+
+def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    """The memory of a contiguous array."""
+    content: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(content)
+
+
+def is_items(name: str) -> bool:
+    """Whether an array has the items in it, a row for each slot."""
+    return name == "rows" or name.startswith("wide_")
+
+
+def runs_of(mask: Mask) -> list[Run]:
+    """The blocks that are marked, as runs.
+
+    Example:
+        >>> runs_of(np.array([True, True, False, True]))
+        [(0, 2), (3, 4)]
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
+    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
+def mask_of(stored: Stored, runs: list[Run]) -> Mask:
+    """And back."""
+    mask = np.zeros(stored.count, bool)
+    for start, stop in runs:
+        mask[start:stop] = True
+    return mask
+
+
+def chunks(runs: list[Run]) -> Iterator[Run]:
+    """Runs in parts that are read at a time."""
+    for first, last in runs:
+        for start in range(first, last, CHUNK_BLOCKS):
+            yield start, min(start + CHUNK_BLOCKS, last)

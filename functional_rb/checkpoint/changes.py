@@ -1,0 +1,149 @@
+"""Which blocks a save has to write.
+
+Of the items a state that comes after the last checkpoint (see `functional_rb.lineage`) differs from it in the slots
+between the two cursors, and nothing has to be read to know that. Of all else, and of states whose past nobody knows,
+the blocks' checksums tell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from functional_rb import counters, handles
+from functional_rb.checkpoint.blocks import Mask, Run, Stored, Table, bytes_of, chunks, is_items, runs_of, stored_arrays
+from functional_rb.checkpoint.opened import Opened
+from functional_rb.reader import Reader
+
+MOST = 16
+"""Segments that a checkpoint has: what reading opens, and what a manifest tells, stays small."""
+
+Masks = dict[str, Mask]
+Vector = np.ndarray[Any, np.dtype[np.int32]]
+
+
+def changed(reader: Reader, vector: Vector, base: Opened | None) -> Masks:
+    """The blocks of each array that are not as in a checkpoint, or, without one, not as in an empty buffer.
+
+    Args:
+        reader: of the state.
+        vector: its counters.
+        base: a checkpoint of the same arrays.
+    """
+    arrays = stored_arrays(reader.spec)
+    written = _written(reader, vector)
+    added = None if base is None else _added(reader, vector, base)
+    masks = {}
+    for name, stored in arrays.items():
+        if is_items(name) and added is not None:
+            masks[name] = _blocks(stored, added)
+        elif is_items(name) and written is not None:
+            there = _blocks(stored, written)
+            masks[name] = there if base is None else _differing(reader, stored, base, there)
+        else:
+            masks[name] = _differing(reader, stored, base, np.ones(stored.count, bool))
+    return masks
+
+
+def _written(reader: Reader, vector: Vector) -> list[Run] | None:
+    """The slots outside of which no row was ever written; None if that is not known."""
+    spec = reader.spec
+    if spec.frames is not None:  # items are taken out there without being overwritten
+        return None
+    if not spec.writer.in_order:
+        name = f"kept_{handles.CURRENT}"
+        return runs_of(reader.read(name, 0, spec.capacity) >= 0)
+    ends = counters.read(spec, vector).ends
+    length = spec.ring.length
+    slots: list[Run] = []
+    for lane, (cursor, size) in enumerate(zip(ends.cursors.tolist(), ends.sizes.tolist(), strict=True)):
+        slots += _around(lane * length, length, cursor - size, size)
+    return slots
+
+
+def _added(reader: Reader, vector: Vector, base: Opened) -> list[Run] | None:
+    """The slots written since a checkpoint; None if nothing proves that the state comes after it."""
+    spec = reader.spec
+    most = reader.lineage.since(base.manifest.stamp)
+    if most is None or not spec.writer.in_order:
+        return None
+    length, limit = spec.ring.length, spec.ring.limit
+    before = counters.read(spec, np.array(base.manifest.counters, np.int32)).ends.cursors.tolist()
+    now = counters.read(spec, vector).ends.cursors.tolist()
+    slots: list[Run] = []
+    for lane, (first, last) in enumerate(zip(before, now, strict=True)):
+        # Cursors begin again at 0 below 2^31; after so many rows their distance says nothing.
+        count = length if most >= limit else (last - first) % limit
+        slots += _around(lane * length, length, first, count)
+    return slots
+
+
+def _around(start: int, length: int, first: int, count: int) -> list[Run]:
+    """Slots of a ring, as intervals."""
+    if count >= length:
+        return [(start, start + length)]
+    first %= length
+    end = first + count
+    parts = [(first, min(end, length)), (0, end - length)]
+    return [(start + a, start + b) for a, b in parts if a < b]
+
+
+def _blocks(stored: Stored, slots: list[Run]) -> Mask:
+    mask = np.zeros(stored.count, bool)
+    for start, stop in slots:
+        mask[stored.of_rows(start, stop)] = True
+    return mask
+
+
+def _differing(reader: Reader, stored: Stored, base: Opened | None, there: Mask) -> Mask:
+    """The blocks whose checksums differ. Only those that may have been written, here or in the checkpoint, are read."""
+    if base is None:
+        table = stored.blank()
+    else:
+        table = base.whole_table(stored.name)
+        there = there | (base.owners(stored.name) >= 0)
+    differs = np.zeros(stored.count, bool)
+    for chunk in chunks(runs_of(there)):
+        found = _digests(reader, stored, chunk)
+        differs[slice(*chunk)] = (found != table[slice(*chunk)]).any(axis=1)
+    return differs
+
+
+def _digests(reader: Reader, stored: Stored, chunk: Run) -> Table:
+    content = bytes_of(reader.read(stored.name, *stored.span(chunk)))
+    return np.frombuffer(stored.digests(content), np.uint8).reshape(chunk[1] - chunk[0], -1)
+
+
+def absorb(base: Opened, masks: Masks) -> list[int]:
+    """Let a save write small segments anew, so that there are few: each costs a read, and is mostly overwritten.
+
+    A segment goes if what still counts of it is no more than what is to be written (or if there are too many). So
+    a block is written again only with at least as much as it came with, and the base at last, when the deltas outgrow
+    it.
+
+    Args:
+        base: the checkpoint.
+        masks: the blocks to write; those of segments that go are added.
+
+    Returns:
+        The segments that stay.
+    """
+    arrays = base.manifest.arrays
+    owners = {name: base.owners(name) for name in masks}
+    live = {
+        k: {name: (owners[name] == k) & ~mask for name, mask in masks.items()}
+        for k in range(len(base.manifest.segments))
+    }
+    sizes = {k: _nbytes(arrays, own) for k, own in live.items()}
+    stay = set(live)
+    for k in sorted(live, key=sizes.__getitem__):
+        if sizes[k] <= _nbytes(arrays, masks) or len(stay) >= MOST:
+            stay.discard(k)
+            for name in masks:
+                masks[name] = masks[name] | live[k][name]
+    return sorted(stay)
+
+
+def _nbytes(arrays: dict[str, Stored], masks: Masks) -> int:
+    return sum(int(mask.sum()) * arrays[name].rows_of_block * arrays[name].row_bytes for name, mask in masks.items())

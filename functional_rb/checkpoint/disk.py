@@ -1,0 +1,93 @@
+"""Every call to the file system that a save makes: the one place where tests let it fail."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from functional_rb.errors import CheckpointWriteError, StorageFullError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def make_directory(path: str) -> None:
+    """Make a directory and those above it, so that they last; it may be there."""
+    above = os.path.dirname(path)
+    if os.path.isdir(path):
+        return
+    if above != path:
+        make_directory(above)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+    fsync_directory(above)
+
+
+def create(path: str) -> int:
+    """A new file, to be written; the descriptor."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+
+
+def write(fd: int, content: Any) -> None:
+    """Append all bytes of a buffer."""
+    rest = memoryview(content).cast("B")
+    while len(rest):
+        rest = rest[os.write(fd, rest) :]
+
+
+def fsync(fd: int) -> None:
+    """Wait until what was written lasts."""
+    os.fsync(fd)
+
+
+def close(fd: int) -> None:
+    """Close a file."""
+    os.close(fd)
+
+
+def rename(old: str, new: str) -> None:
+    """Give a file its name, at one instant."""
+    os.rename(old, new)
+
+
+def unlink(path: str) -> None:
+    """Remove a file."""
+    os.unlink(path)
+
+
+def fsync_directory(path: str) -> None:
+    """Wait until the names in a directory last."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Hold a lock file, waiting for whoever has it: a thread, or a process, whose death frees it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # closing would not do: a forked child may have the descriptor too
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def typed(path: str) -> Iterator[None]:
+    """Errors of the system as errors of checkpoints."""
+    try:
+        yield
+    except CheckpointWriteError:
+        raise
+    except OSError as error:
+        kind = StorageFullError if error.errno in FULL else CheckpointWriteError
+        raise kind(error.errno, error.strerror or str(error), error.filename or path) from error

@@ -1,0 +1,303 @@
+"""Reading checkpoints: everything is verified before a state is made of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import itertools
+import logging
+import os
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from functional_rb import counters, sum_tree
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.checkpoint import manifest as manifests
+from functional_rb.checkpoint.blocks import Stored, bytes_of, is_items, runs_of, stored_arrays
+from functional_rb.checkpoint.manifest import Manifest
+from functional_rb.checkpoint.opened import Opened, generations, read_manifest
+from functional_rb.checkpoint.progress import Progress
+from functional_rb.convert import from_json
+from functional_rb.draft import Arrays
+from functional_rb.errors import CheckpointError, CorruptCheckpointError, NoCheckpointError
+from functional_rb.ops import Array
+from functional_rb.reader import shapes_of
+from functional_rb.storages import Storage
+
+ALIGNMENT = 64
+"""Of arrays in memory: what XLA and torch want, so that they take them as they are."""
+TRIES = 100
+"""So often another save may remove what was about to be read."""
+
+_log = logging.getLogger("functional_rb")
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that is there.
+
+    Attributes:
+        path: the manifest.
+        generation: its number.
+        items: how many items it holds.
+        nbytes: of its files; checkpoints share some.
+        time: when it was written, seconds since 1970.
+        problem: what is wrong with a damaged one, None if files and sizes are as they should be; the content is read,
+            and verified, by `load` alone.
+    """
+
+    path: str
+    generation: int
+    items: int
+    nbytes: int
+    time: float
+    problem: str | None
+
+
+def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
+    """What is there to load.
+
+    Args:
+        path: a directory that `save` has written to.
+
+    Returns:
+        The checkpoints, the newest first; none for a directory that is not there.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     done = [frb.save(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), path) for _ in range(3)]
+        ...     [(found.generation, found.items, found.problem) for found in frb.checkpoints(path)]
+        [(3, 0, None), (2, 0, None)]
+    """
+    directory = os.path.abspath(os.fspath(path))
+    found = []
+    for generation in _there(directory):
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:  # removed meanwhile
+            name, problem = os.path.join(directory, manifests.name_of(generation)), None
+            try:
+                manifest = read_manifest(directory, generation)
+            except CheckpointError as error:
+                found.append(Checkpoint(name, generation, 0, 0, 0.0, str(error)))
+                continue
+            try:
+                Opened(directory, manifest, stack)
+            except CorruptCheckpointError as error:
+                problem = str(error)
+            found.append(Checkpoint(name, generation, manifest.items, manifest.nbytes, manifest.time, problem))
+    return found
+
+
+def load(
+    path: str | os.PathLike[str],
+    backend: ModuleType | str,
+    *,
+    mmap: bool = False,
+    device: Any = None,
+    known: Iterable[Any] = (),
+    fall_back: bool = False,
+    storage: Storage | None = None,
+    progress: bool | None = None,
+) -> Any:
+    """The state of the newest checkpoint in a directory. Nothing is run that the files contain.
+
+    Going on from it is bit for bit as going on from the state that was saved, on either backend.
+
+    Args:
+        path: a directory that `save` has written to.
+        backend: `jax_backend` or `torch_backend`, or "jax" or "torch".
+        mmap: do not read the rows into memory but map the file, copying what is written to page by page. The file is
+            verified all the same, which reads it once.
+        device: where the state goes, as for `init`.
+        known: the user's classes and functions that the spec names, see `from_json`.
+        fall_back: if the newest checkpoint is damaged, take the newest that is not.
+        storage: in place of the spec's.
+        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
+
+    Returns:
+        A state of that backend.
+
+    Raises:
+        NoCheckpointError: if there is none.
+        CorruptCheckpointError: for a file that is cut, changed or gone, naming it.
+        CheckpointError: for a checkpoint of a future format.
+        ValueError: for a spec that needs `known`, or an unknown backend.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     frb.load(path, "torch")
+        Traceback (most recent call last):
+        functional_rb.errors.NoCheckpointError: ...
+    """
+    restore = _restore_of(backend)
+    directory, known = os.path.abspath(os.fspath(path)), tuple(known)
+    with contextlib.ExitStack() as stack:
+        opened = _Loading(directory, known, mmap, progress, stack)
+        spec, arrays, objects, stamp = opened.newest(fall_back)
+        if storage is not None:
+            spec = dataclasses.replace(spec, storage=storage)
+        return restore(spec, arrays, device, objects=objects, stamp=stamp)
+
+
+def _restore_of(backend: ModuleType | str) -> Any:
+    name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
+    name = name.removesuffix("_backend")
+    if name not in ("jax", "torch"):
+        raise ValueError(f"load: backend: expected jax_backend or torch_backend, or 'jax' or 'torch', got {backend!r}")
+    return importlib.import_module(f"{name}_backend.restore").restore
+
+
+def _there(directory: str) -> list[int]:
+    try:
+        return generations(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+Content = tuple[BufferSpec, Arrays, dict[int, Any], str]
+
+
+class _Loading:
+    """A directory that is read from."""
+
+    def __init__(
+        self,
+        directory: str,
+        known: tuple[Any, ...],
+        mmap: bool,
+        progress: bool | None,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.directory, self.known, self.mmap, self.progress, self.stack = directory, known, mmap, progress, stack
+
+    def newest(self, fall_back: bool) -> Content:
+        """The newest checkpoint, or the newest that is whole."""
+        for tries in itertools.count():
+            found = _there(self.directory)
+            if not found:
+                raise NoCheckpointError(f"{self.directory}: no checkpoint is there; frb.save(state, path) writes one")
+            try:
+                return self.first_of(found if fall_back else found[:1])
+            except FileNotFoundError:  # a save has removed it: there is a newer one
+                if tries == TRIES:
+                    raise
+        raise AssertionError  # the loop has no end
+
+    def first_of(self, found: list[int]) -> Content:
+        damaged: list[CorruptCheckpointError] = []
+        for generation in found:
+            try:
+                content = self.content(read_manifest(self.directory, generation))
+            except CorruptCheckpointError as error:
+                damaged.append(error)
+                continue
+            if damaged:
+                _log.warning("checkpoint %d is loaded, since %s: %s", generation, damaged[0].file, damaged[0].reason)
+            return content
+        raise damaged[0]
+
+    def content(self, manifest: Manifest) -> Content:
+        """What a checkpoint holds, verified."""
+        path = os.path.join(self.directory, manifests.name_of(manifest.generation))
+        spec = from_json(manifest.spec, self.known)
+        if not isinstance(spec, BufferSpec) or manifest.arrays != stored_arrays(spec):
+            raise CorruptCheckpointError(path, "its arrays are not those of its spec")
+        vector = _checked(spec, manifest.counters, path)
+        opened = Opened(self.directory, manifest, self.stack)
+        total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
+        with Progress(min(total, manifest.nbytes), "load", self.progress) as progress:
+            read = {name: self.array(opened, stored, progress) for name, stored in manifest.arrays.items()}
+        objects: dict[int, Any] = {}
+        for k in range(len(manifest.segments)) if spec.objects else ():
+            objects |= opened.objects(k)
+        return spec, _arranged(spec, read, vector), objects, manifest.stamp
+
+    def array(self, opened: Opened, stored: Stored, progress: Progress) -> Array:
+        """An array, each block from the last segment that has it."""
+        name = stored.name
+        owners = opened.owners(name)
+        mapped = self.mappable(opened, stored) if self.mmap and is_items(name) else None
+        array = _blank(stored) if mapped is None else opened.map(mapped, name)
+        into = bytes_of(array)
+        # A mapped segment is verified first: the others are written over it.
+        order = sorted(range(len(opened.paths)), key=lambda k: k != mapped)
+        for k in order:
+            runs = runs_of(owners == k)
+            if k == mapped:
+                runs = opened.manifest.segments[k].arrays[name].runs
+            if runs:
+                progress.advance(opened.read(k, name, runs, into, mapped=k == mapped))
+        return array
+
+    def mappable(self, opened: Opened, stored: Stored) -> int | None:
+        """The segment that has the whole of an array, in one piece."""
+        for k, part in enumerate(opened.manifest.segments):
+            if stored.name in part.arrays and part.arrays[stored.name].runs == [(0, stored.count)]:
+                return k
+        return None
+
+
+def _checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The counters, if they fit the spec."""
+    if len(numbers) != counters.length(spec):
+        raise CorruptCheckpointError(path, f"expected {counters.length(spec)} counters, found {len(numbers)}")
+    vector = np.array(numbers, np.int32)
+    ends = counters.read(spec, vector).ends
+    cursors, sizes = ends.cursors, ends.sizes
+    limit = spec.ring.limit if spec.writer.in_order else 2**31
+    if (cursors < 0).any() or (cursors >= limit).any() or (sizes < 0).any() or (sizes > spec.ring.length).any():
+        raise CorruptCheckpointError(path, "its cursors are out of range")
+    return vector
+
+
+def _blank(stored: Stored) -> Array:
+    """An array as it is before anything is stored."""
+    nbytes = stored.rows * stored.row_bytes
+    room = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    first = -room.ctypes.data % ALIGNMENT
+    array = room[first : first + nbytes].view(stored.dtype).reshape(stored.shape)
+    if stored.fill:
+        array[...] = stored.fill
+    return array
+
+
+def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays:
+    """The arrays of a state; those without any byte are not stored."""
+    for name, (shape, dtype) in shapes_of(spec).items():
+        if name not in read:
+            read[name] = np.zeros(shape, dtype)
+    wide = tuple(read[f"wide_{k}"] for k in range(len(spec.layout.wide)))
+    tree = None if spec.tree_shape is None else _tree(spec, read["tree"])
+    return Arrays(read["rows"], wide, tree, vector, {name: read[f"kept_{name}"] for name in spec.kept})
+
+
+def _tree(spec: BufferSpec, leaves: Array) -> Array:
+    """A sum tree by its leaves, bit for bit as the functions make it."""
+    assert spec.tree_shape is not None
+    tree = _blank(Stored("tree", spec.tree_shape, "float32", 0))
+    tree[: len(leaves)] = leaves
+    levels = sum_tree.geometry(spec.capacity).levels
+    for below, level in itertools.pairwise(levels):
+        for fold, source, target in (
+            (sum_tree.add_up, below.sums, level.sums),
+            (_smallest, below.smallest, level.smallest),
+            (_largest, below.largest, level.largest),
+        ):
+            nodes = tree[target : target + level.groups].reshape(-1)
+            nodes[: level.nodes] = fold(tree[source : source + below.groups])
+    return tree
+
+
+def _smallest(children: Array) -> Array:
+    """The smallest positive value of each row, 0 if there is none."""
+    smallest = np.where(children > 0, children, np.float32(np.inf)).min(axis=1)
+    return np.where(smallest < np.inf, smallest, np.float32(0))
+
+
+def _largest(children: Array) -> Array:
+    return children.max(axis=1)

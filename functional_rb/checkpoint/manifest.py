@@ -1,0 +1,211 @@
+"""Manifests: JSON files, each of which names the files of one checkpoint. What comes from a file is believed in part.
+
+A file is `{"checksum":"<xxh3-128 of what follows>","manifest":{...}}`. Its numbers are checked against each other, so
+that a manifest from anywhere can name no file outside of its directory and no block that an array does not have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, digest
+
+FORMAT = 1
+GENERATION = re.compile(r"([0-9]{10})\.json", re.ASCII)
+SEGMENT = re.compile(r"([0-9]{10})\.safetensors", re.ASCII)
+LARGEST = 1 << 28
+"""Bytes of a manifest."""
+_HEAD, _MIDDLE, _TAIL = b'{"checksum":"', b'","manifest":', b"}\n"
+_FRAME = len(_HEAD) + 2 * DIGEST + len(_MIDDLE)
+
+
+class Unreadable(Exception):
+    """Why a manifest is none."""
+
+
+class OtherFormat(Exception):
+    """It is whole, but of a format that this version of the library does not know."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Blocks of an array that lie in a segment.
+
+    Attributes:
+        runs: which, in order.
+        checksum: of their checksums.
+    """
+
+    runs: list[Run]
+    checksum: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A file.
+
+    Attributes:
+        file: its name.
+        arrays: the blocks of each array.
+        objects: bytes of the Python objects there, and their checksum.
+        size: of the file, in bytes.
+    """
+
+    file: str
+    arrays: dict[str, Blocks]
+    objects: tuple[int, str]
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """A checkpoint.
+
+    Attributes:
+        generation: its number, and its file's name.
+        stamp: see `functional_rb.lineage`.
+        time: when it was written, seconds since 1970.
+        items: how many are stored.
+        spec: the buffer's, as `to_json` writes it.
+        arrays: the arrays of the state.
+        counters: of the state.
+        segments: the files, the oldest first; a block is that of the last one that has it.
+    """
+
+    generation: int
+    stamp: str
+    time: float
+    items: int
+    spec: str
+    arrays: dict[str, Stored]
+    counters: list[int]
+    segments: list[Segment]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all files."""
+        return sum(segment.size for segment in self.segments)
+
+
+def name_of(generation: int) -> str:
+    """The manifest's file."""
+    return f"{generation:010d}.json"
+
+
+def segment_name(generation: int) -> str:
+    """The file with what a checkpoint has that was not there before."""
+    return f"{generation:010d}.safetensors"
+
+
+def encode(manifest: Manifest) -> bytes:
+    """As a file's content."""
+    told = {
+        "format": FORMAT,
+        "generation": manifest.generation,
+        "stamp": manifest.stamp,
+        "time": manifest.time,
+        "items": manifest.items,
+        "spec": json.loads(manifest.spec),
+        "arrays": {
+            name: {"shape": stored.shape, "dtype": stored.dtype, "fill": stored.fill}
+            for name, stored in manifest.arrays.items()
+        },
+        "counters": manifest.counters,
+        "segments": [
+            {
+                "kind": "safetensors",
+                "file": segment.file,
+                "size": segment.size,
+                "objects": segment.objects,
+                "arrays": {name: dataclasses.asdict(blocks) for name, blocks in segment.arrays.items()},
+            }
+            for segment in manifest.segments
+        ],
+    }
+    body = json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
+    return _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL
+
+
+def decode(content: bytes, generation: int) -> Manifest:
+    """The manifest that a file holds.
+
+    Raises:
+        Unreadable: if it is not what `encode` wrote for that generation.
+        OtherFormat: if another version of the library did.
+    """
+    body = content[_FRAME : -len(_TAIL)]
+    if content != _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL:
+        raise Unreadable("its checksum does not fit")
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"no JSON text: {error}") from None
+    if not isinstance(told, dict) or type(told.get("format")) is not int:
+        raise Unreadable("no manifest")
+    if told["format"] != FORMAT:
+        raise OtherFormat(f"written in format {told['format']}, and this version of functional_rb knows {FORMAT}")
+    try:
+        manifest = _manifest(told)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise Unreadable(f"not as a manifest is: {type(error).__name__} {error}") from None
+    _expect(manifest.generation == generation, "its number is not that of its name")
+    return manifest
+
+
+def _manifest(told: dict[str, Any]) -> Manifest:
+    arrays = {name: _stored(name, part) for name, part in told["arrays"].items()}
+    return Manifest(
+        _count(told["generation"]),
+        _text(told["stamp"]),
+        float(told["time"]),
+        _count(told["items"]),
+        json.dumps(told["spec"]),
+        arrays,
+        [_number(value) for value in told["counters"]],
+        [_segment(part, arrays) for part in told["segments"]],
+    )
+
+
+def _stored(name: str, told: dict[str, Any]) -> Stored:
+    return Stored(name, tuple(_count(n) for n in told["shape"]), _text(told["dtype"]), _number(told["fill"]))
+
+
+def _segment(told: dict[str, Any], arrays: dict[str, Stored]) -> Segment:
+    _expect(told["kind"] == "safetensors", f"a segment of kind {told['kind']!r}")
+    _expect(SEGMENT.fullmatch(_text(told["file"])) is not None, f"a segment's file is called {told['file']!r}")
+    nbytes, checksum = told["objects"]
+    has = {name: _blocks(part, arrays[name]) for name, part in told["arrays"].items()}
+    ordered = {name: has[name] for name in arrays if name in has}
+    return Segment(told["file"], ordered, (_count(nbytes), _text(checksum)), _count(told["size"]))
+
+
+def _blocks(told: dict[str, Any], stored: Stored) -> Blocks:
+    runs = [(_count(start), _count(stop)) for start, stop in told["runs"]]
+    end = -1
+    for start, stop in runs:
+        _expect(end < start < stop <= stored.count, f"blocks {start} to {stop} of {stored.name!r}")
+        end = stop
+    return Blocks(runs, _text(told["checksum"]))
+
+
+def _number(value: Any) -> int:
+    _expect(type(value) is int and -(2**31) <= value < 2**31, f"expected a number, got {value!r:.40}")
+    return int(value)
+
+
+def _count(value: Any) -> int:
+    _expect(type(value) is int and 0 <= value < 2**62, f"expected a count, got {value!r:.40}")
+    return int(value)
+
+
+def _text(value: Any) -> str:
+    _expect(isinstance(value, str), f"expected a text, got {value!r:.40}")
+    return str(value)
+
+
+def _expect(fits: bool, reason: str) -> None:
+    if not fits:
+        raise Unreadable(reason)

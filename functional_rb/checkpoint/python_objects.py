@@ -1,0 +1,61 @@
+"""Python objects in checkpoints: JSON values, whose types come back exactly. Never pickle, which runs code."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+DEEPEST = 100
+"""Lists in lists."""
+LONGEST = 10**4000
+"""Whole numbers below this are read by Python without any setting."""
+
+
+def encode(by_token: dict[int, Any]) -> bytes:
+    """Objects by token, as JSON text; nothing for none."""
+    return json.dumps(by_token, separators=(",", ":"), allow_nan=False).encode() if by_token else b""
+
+
+def decode(content: bytes) -> dict[int, Any]:
+    """And back.
+
+    Raises:
+        ValueError: if that is not what was written.
+    """
+    try:
+        told = json.loads(content) if content else {}
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(told, dict):
+        raise ValueError("expected objects by token")
+    return {int(token): value for token, value in told.items()}
+
+
+def check(value: Any, leaf: str, depth: int = 0) -> None:
+    """Refuse what JSON would change.
+
+    Raises:
+        TypeError: naming the leaf and what is in it.
+    """
+    kind = type(value)
+    if value is None or kind is bool or kind is str:
+        return
+    if kind is int and -LONGEST < value < LONGEST:
+        return
+    if kind is float and math.isfinite(value):
+        return
+    if depth < DEEPEST and kind is list:
+        for part in value:
+            check(part, leaf, depth + 1)
+        return
+    if depth < DEEPEST and kind is dict and all(type(key) is str for key in value):
+        for part in value.values():
+            check(part, leaf, depth + 1)
+        return
+    what = f"{value!r:.40}" if kind in (int, float) else kind.__name__
+    what = "a nest too deep, or one that contains itself" if depth == DEEPEST else what
+    raise TypeError(
+        f"save: leaf {leaf!r}: expected objects that JSON can say (None, bool, int, finite float, str, and lists and "
+        f"dicts of such with str keys), got {what}; store that by a name or number of yours, or leave the leaf out"
+    )

@@ -1,0 +1,269 @@
+"""Writing checkpoints: everything aside first, the manifest last, and only then what is old goes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import time
+from typing import Any
+
+import numpy as np
+
+from functional_rb.checkpoint import changes, disk, python_objects, segment
+from functional_rb.checkpoint import manifest as manifests
+from functional_rb.checkpoint.blocks import Run, Stored, chunks, digest, hasher, runs_of, stored_arrays
+from functional_rb.checkpoint.changes import Masks
+from functional_rb.checkpoint.manifest import Blocks, Manifest, Segment
+from functional_rb.checkpoint.opened import Opened, generations, read_manifest
+from functional_rb.checkpoint.progress import Progress
+from functional_rb.convert import to_json
+from functional_rb.counters import SIZE
+from functional_rb.errors import CorruptCheckpointError
+from functional_rb.reader import Reader
+from functional_rb.state import State
+
+LOCK = "lock"
+TEMPORARY = ".part"
+_OURS = re.compile(r"([0-9]{10})\.(json|safetensors)(\.part)?", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """What a save has written.
+
+    Attributes:
+        path: the manifest.
+        generation: its number; each save has the next one.
+        items: how many items it holds.
+        nbytes: of the files that it consists of.
+        written: bytes that were written for it.
+        full: whether it needs no file of an earlier save.
+
+    """
+
+    path: str
+    generation: int
+    items: int
+    nbytes: int
+    written: int
+    full: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A save that has been checked.
+
+    Attributes:
+        spec: of the buffer, as text.
+        directory: where to.
+        incremental: see `save`.
+        keep: likewise.
+        progress: likewise.
+    """
+
+    spec: str
+    directory: str
+    incremental: bool
+    keep: int
+    progress: bool | None
+
+
+def request(state: Any, path: Any, incremental: bool, keep: int, progress: bool | None, who: str) -> Request:
+    """Check what `save` is given, before anything is touched."""
+    if not isinstance(state, State):
+        raise TypeError(f"{who}: expected a State, got {type(state).__name__}; it comes before the path")
+    if type(keep) is not int:
+        raise TypeError(f"{who}: keep: expected an int, got {keep!r}")
+    if keep < 1:
+        raise ValueError(f"{who}: keep: expected 1 or more, as one checkpoint at least has to stay, got {keep}")
+    hasher()
+    return Request(to_json(state.spec), os.path.abspath(os.fspath(path)), incremental, keep, progress)
+
+
+def save(
+    state: State,
+    path: str | os.PathLike[str],
+    *,
+    incremental: bool = False,
+    keep: int = 2,
+    progress: bool | None = None,
+) -> Saved:
+    """Write the whole of a state to a directory of checkpoints.
+
+    All is written aside and renamed once it lasts: whenever the process or the machine stops, what loads is this
+    checkpoint or the one before. Whoever saves to the same directory meanwhile is waited for.
+
+    Args:
+        state: of either backend.
+        path: a directory, made if it is not there.
+        incremental: write only what differs from the newest checkpoint there, whosever that is.
+        keep: so many checkpoints, the newest ones, stay.
+        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
+
+    Returns:
+        What was written.
+
+    Raises:
+        StorageFullError: if there is no room.
+        CheckpointWriteError: if the system refuses for another reason.
+        CheckpointError: if checkpoints of a future format are there.
+        TypeError: for Python objects that are no JSON values, naming the leaf.
+        ValueError: for `keep`, and for a spec that has no JSON form (a lambda in it, say).
+
+    Example:
+        >>> import tempfile
+        >>> state = rb.add(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), (1.0,))
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     print(frb.save(state, path).generation, rb.items(frb.load(path, rb))[0].tolist())
+        1 [1.0, 0.0, 0.0, 0.0]
+    """
+    from functional_rb.checkpoint.background import wait_for
+
+    asked = request(state, path, incremental, keep, progress, "save")
+    wait_for(asked.directory)
+    return write(state.reader(), asked)
+
+
+def write(reader: Reader, asked: Request) -> Saved:
+    """Carry a save out, and close the reader."""
+    with contextlib.closing(reader), disk.typed(asked.directory):
+        disk.make_directory(asked.directory)
+        with disk.locked(os.path.join(asked.directory, LOCK)):
+            return _Save(reader, asked).run()
+
+
+class _Save:
+    """One save, with the lock held."""
+
+    def __init__(self, reader: Reader, asked: Request) -> None:
+        self.reader, self.asked, self.directory = reader, asked, asked.directory
+        self.vector = np.array(reader.read("counters", 0, reader.shapes["counters"][0][0]), np.int32)
+        self.arrays = stored_arrays(reader.spec)
+        self.committing = False
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def run(self) -> Saved:
+        numbers = self.tidy()
+        manifests_there = self.readable()
+        generation = max(numbers, default=0) + 1
+        with contextlib.ExitStack() as stack:
+            base = self.base(manifests_there, stack) if self.asked.incremental else None
+            try:
+                masks = changes.changed(self.reader, self.vector, base)
+            except CorruptCheckpointError:  # nothing can be built on it
+                base, masks = None, changes.changed(self.reader, self.vector, None)
+            stay = [] if base is None else changes.absorb(base, masks)
+            kept = [] if base is None else [base.manifest.segments[k] for k in stay]
+        try:
+            segments, written = self.write_segment(generation, masks)
+            manifest = self.manifest(generation, [*kept, *segments])
+            written += self.commit(manifest)
+        except BaseException:
+            self.clean_up(generation)
+            raise
+        self.prune(manifest, manifests_there)
+        return Saved(
+            self.path(manifests.name_of(generation)), generation, manifest.items, manifest.nbytes, written, not kept
+        )
+
+    def tidy(self) -> list[int]:
+        """Remove what killed saves left unfinished; the numbers that have been used."""
+        found = [match for match in map(_OURS.fullmatch, os.listdir(self.directory)) if match]
+        for match in found:
+            if match[3]:
+                disk.unlink(self.path(match[0]))
+        return [int(match[1]) for match in found]
+
+    def readable(self) -> dict[int, Manifest]:
+        """The manifests that are whole, the newest first."""
+        found = {}
+        for number in generations(self.directory):
+            with contextlib.suppress(CorruptCheckpointError):
+                found[number] = read_manifest(self.directory, number)
+        return found
+
+    def base(self, there: dict[int, Manifest], stack: contextlib.ExitStack) -> Opened | None:
+        """The newest checkpoint, if it has the same arrays and its files are there."""
+        newest = next(iter(there.values()), None)
+        if newest is None or newest.arrays != self.arrays or len(newest.counters) != len(self.vector):
+            return None
+        try:
+            return Opened(self.directory, newest, stack)
+        except CorruptCheckpointError:
+            return None
+
+    def write_segment(self, generation: int, masks: Masks) -> tuple[list[Segment], int]:
+        """The new file with all that has changed; none if nothing has."""
+        runs: dict[str, tuple[Stored, list[Run]]] = {
+            name: (stored, runs_of(masks[name])) for name, stored in self.arrays.items() if masks[name].any()
+        }
+        if not runs:
+            return [], 0
+        objects = python_objects.encode(self.objects(runs))
+        name = manifests.segment_name(generation)
+        total = sum(stored.length(has) * stored.row_bytes for stored, has in runs.values())
+        with Progress(total, "save", self.asked.progress) as progress:
+            tables = segment.write(self.path(name + TEMPORARY), self.reader, runs, objects, progress)
+        disk.rename(self.path(name + TEMPORARY), self.path(name))
+        size = segment.places(runs, len(objects)).size
+        has = {name: Blocks(runs[name][1], digest(table).hex()) for name, table in tables.items()}
+        return [Segment(name, has, (len(objects), digest(objects).hex()), size)], size
+
+    def objects(self, runs: dict[str, tuple[Stored, list[Run]]]) -> dict[int, Any]:
+        """The Python objects whose tokens are in the blocks to be written."""
+        found: dict[int, Any] = {}
+        if not self.reader.spec.objects:
+            return found
+        for name, (stored, has) in runs.items():
+            for chunk in chunks(has):
+                for leaf, by_token in self.reader.objects(name, self.reader.read(name, *stored.span(chunk))):
+                    for value in by_token.values():
+                        python_objects.check(value, self.reader.spec.names[leaf])
+                    found |= by_token
+        return found
+
+    def manifest(self, generation: int, segments: list[Segment]) -> Manifest:
+        numbers = self.vector.tolist()
+        stamp, items = self.reader.stamp, numbers[SIZE]
+        return Manifest(generation, stamp, time.time(), items, self.asked.spec, self.arrays, numbers, segments)
+
+    def commit(self, manifest: Manifest) -> int:
+        """Let the checkpoint be seen, once all its files last."""
+        path = self.path(manifests.name_of(manifest.generation))
+        content = manifests.encode(manifest)
+        fd = disk.create(path + TEMPORARY)
+        try:
+            disk.write(fd, content)
+            disk.fsync(fd)
+        finally:
+            disk.close(fd)
+        disk.fsync_directory(self.directory)
+        self.committing = True
+        disk.rename(path + TEMPORARY, path)
+        disk.fsync_directory(self.directory)
+        return len(content)
+
+    def clean_up(self, generation: int) -> None:
+        """After a failure: leave nothing behind, unless the checkpoint may have become visible."""
+        if self.committing:
+            return
+        for name in (manifests.segment_name(generation), manifests.name_of(generation)):
+            for path in (self.path(name + TEMPORARY), self.path(name)):
+                with contextlib.suppress(OSError):
+                    disk.unlink(path)
+
+    def prune(self, newest: Manifest, there: dict[int, Manifest]) -> None:
+        """Remove older checkpoints and files that none needs; what cannot be removed is left to the next save."""
+        older = list(there.values())[: self.asked.keep - 1]
+        needed = {part.file for manifest in (newest, *older) for part in manifest.segments}
+        needed |= {manifests.name_of(manifest.generation) for manifest in (newest, *older)}
+        found = [match[0] for match in map(_OURS.fullmatch, os.listdir(self.directory)) if match]
+        # Manifests first: none is left without its files.
+        for name in sorted(found, key=lambda name: not name.endswith(".json")):
+            if name not in needed:
+                with contextlib.suppress(OSError):
+                    disk.unlink(self.path(name))

@@ -1,0 +1,115 @@
+"""Segments: files in the safetensors form that hold some blocks of some arrays, and the checksums of these.
+
+What lies where in the file follows from which blocks it has, so a reader expects every byte of the header and
+believes none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from functional_rb.checkpoint import disk
+from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, bytes_of, chunks
+from functional_rb.checkpoint.progress import Progress
+from functional_rb.reader import Reader
+
+OBJECTS = "objects"
+CHECKSUMS = "{}.checksums"
+ALIGNMENT = 64
+METADATA = {"format": "functional_rb.checkpoint", "version": "1"}
+NAMES = {
+    "bool": "BOOL",
+    "int8": "I8",
+    "uint8": "U8",
+    "int16": "I16",
+    "uint16": "U16",
+    "float16": "F16",
+    "int32": "I32",
+    "uint32": "U32",
+    "float32": "F32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float64": "F64",
+}
+"""Dtypes as safetensors calls them."""
+
+
+class Places(NamedTuple):
+    """Where things lie in a segment, counted in bytes from its beginning.
+
+    Attributes:
+        header: the file's first bytes.
+        data: of each array where its blocks begin.
+        tables: of each array where its checksums begin, uint8 [blocks, 16].
+        objects: where the Python objects begin.
+        size: of the file.
+    """
+
+    header: bytes
+    data: dict[str, int]
+    tables: dict[str, int]
+    objects: int
+    size: int
+
+
+def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int) -> Places:
+    """The file's plan.
+
+    Args:
+        runs: the blocks of each array, in the order of `blocks.stored_arrays`.
+        objects: bytes of JSON that tell Python objects.
+    """
+    tensors: list[tuple[str, str, tuple[int, ...], int]] = []
+    for name, (stored, has) in runs.items():
+        shape = (stored.length(has), *stored.shape[1:])
+        tensors.append((name, NAMES[stored.dtype], shape, shape[0] * stored.row_bytes))
+    tensors.append((OBJECTS, "U8", (objects,), objects))
+    for name, (_, has) in runs.items():
+        shape = (sum(stop - start for start, stop in has), DIGEST)
+        tensors.append((CHECKSUMS.format(name), "U8", shape, math.prod(shape)))
+    told: dict[str, Any] = {"__metadata__": METADATA}
+    starts, end = {}, 0
+    for name, dtype, shape, nbytes in tensors:
+        told[name] = {"dtype": dtype, "shape": shape, "data_offsets": (end, end + nbytes)}
+        starts[name], end = end, end + nbytes
+    text = json.dumps(told, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    header = len(text).to_bytes(8, "little") + text
+    at = {name: len(header) + start for name, start in starts.items()}
+    tables = {name: at[CHECKSUMS.format(name)] for name in runs}
+    return Places(header, {name: at[name] for name in runs}, tables, at[OBJECTS], len(header) + end)
+
+
+def write(
+    path: str,
+    reader: Reader,
+    runs: Mapping[str, tuple[Stored, list[Run]]],
+    objects: bytes,
+    progress: Progress,
+) -> dict[str, bytes]:
+    """Write a segment so that it lasts, chunk by chunk.
+
+    Returns:
+        The checksums of each array's blocks.
+    """
+    tables = {}
+    fd = disk.create(path)
+    try:
+        disk.write(fd, places(runs, len(objects)).header)
+        for name, (stored, has) in runs.items():
+            digests = []
+            for chunk in chunks(has):
+                content = bytes_of(reader.read(name, *stored.span(chunk)))
+                digests.append(stored.digests(content))
+                disk.write(fd, content)
+                progress.advance(len(content))
+            tables[name] = b"".join(digests)
+        disk.write(fd, objects)
+        disk.write(fd, b"".join(tables.values()))
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+    return tables

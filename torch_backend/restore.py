@@ -1,0 +1,50 @@
+"""States of torch from arrays of NumPy that nobody else holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from functional_rb import lineage
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
+from torch_backend.objects import Table
+from torch_backend.state import State
+
+
+def restore(
+    spec: BufferSpec,
+    arrays: Arrays,
+    device: Any = None,
+    *,
+    objects: Mapping[int, Any] | None = None,
+    stamp: str | None = None,
+) -> State:
+    """A state.
+
+    Args:
+        spec: of the buffer.
+        arrays: of NumPy, taken over.
+        device: a device of torch; None for the CPU.
+        objects: the Python objects by token.
+        stamp: of the checkpoint that it comes from, see `functional_rb.lineage`.
+    """
+
+    def take(array: Any) -> torch.Tensor:
+        return torch.from_numpy(array).to(device)
+
+    with torch.inference_mode(False):  # else torch would forbid writing to the memory outside of that mode
+        made = Arrays(
+            take(arrays.rows),
+            tuple(take(array) for array in arrays.wide),
+            None if arrays.tree is None else take(arrays.tree),
+            take(arrays.counters),
+            {name: take(array) for name, array in arrays.kept.items()},
+        )
+    table = Table(spec, objects or {}) if spec.objects else None
+    state = State.of_arrays(made, spec, pinned=False, table=table)
+    if stamp is not None:
+        state._remember(lineage.NEW.saved(stamp))
+    return state
