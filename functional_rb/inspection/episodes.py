@@ -49,14 +49,14 @@ class Episodes:
         returns: their sums of rewards, float64 [n]; None if there is no reward.
         ended: how many of these ended in each way that a flag tells: by both, if by both.
         going_on: how many are not over yet.
-        begun_before: how many have lost their first steps to newer ones.
+        cut: how many may have lost their first steps to newer ones: the oldest of each lane that has had more.
     """
 
     lengths: Array
     returns: Array | None
     ended: dict[str, int]
     going_on: int
-    begun_before: int
+    cut: int
 
 
 def find(spec: BufferSpec) -> Leaves | str:
@@ -90,11 +90,12 @@ def count(contents: Contents, leaves: Leaves) -> Episodes:
         last.append(np.where(over, slots[stops - 1], -1))
         if leaves.reward is not None:
             rewards = contents.rows[leaves.reward][slots].reshape(-1).astype(np.float64)
-            sums = np.concatenate([[0.0], np.cumsum(rewards)])
-            returns.append(sums[stops] - sums[starts])
+            returns.append(np.add.reduceat(rewards, starts) if size else rewards)
     partial, newest = np.concatenate(first), np.concatenate(last)
     whole = ~partial & (newest >= 0)
-    told = {name: contents.rows[k].reshape(spec.capacity, -1).any(1) for name, k in leaves.flags.items()}
+    told: dict[str, Array] = {}
+    for name, k in leaves.flags.items():
+        told[name] = np.asarray(contents.rows[k].reshape(spec.capacity, -1).any(1))
     return Episodes(
         np.concatenate(lengths)[whole],
         np.concatenate(returns)[whole] if returns else None,

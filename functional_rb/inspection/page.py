@@ -72,9 +72,7 @@ def _buffer(report: Report) -> Iterator[str]:
     if report["cursors"] is not None:
         rows.append(["cursor", f"slot {_some(report['cursors'])}"])
     rows.append(["bytes", f"{_bytes(report['bytes']['files'])} in files, {_bytes(report['bytes']['item'])} an item"])
-    for name in ("sampler", "writer", "storage", "compact"):
-        if spec[name] is not None:
-            rows.append([name, spec[name]])
+    rows += [[name, spec[name]] for name in ("sampler", "writer", "storage", "compact") if spec[name] is not None]
     rows += [["transform", transform] for transform in spec["transforms"]]
     if spec["batch_size"] is not None:
         rows.append(["batch size", str(spec["batch_size"])])
@@ -103,7 +101,7 @@ def _episodes(report: Report) -> Iterator[str]:
     ended = ", ".join(f"{n:,} {way}" for way, n in told["ended"].items() if n or way != "both")
     rows = [["whole", f"{told['whole']:,}" + (f" ({ended})" if ended else "")]]
     rows.append(["going on", f"{told['going_on']:,}"])
-    rows.append(["begun before", f"{told['begun_before']:,}"])
+    rows.append(["cut", f"{told['cut']:,} that may have lost their first steps"])
     yield from _table(rows)
     for name, what in (("lengths", "Length"), ("returns", "Return")):
         if told[name] is not None and told[name]["count"]:

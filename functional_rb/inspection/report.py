@@ -144,7 +144,7 @@ def _episodes(found: Episodes) -> Report:
         "whole": len(found.lengths),
         "ended": found.ended,
         "going_on": found.going_on,
-        "begun_before": found.begun_before,
+        "cut": found.cut,
         "lengths": distribution(found.lengths.astype(np.float64)),
         "returns": None if found.returns is None else distribution(found.returns),
     }
