@@ -34,7 +34,7 @@ class VersionReader(reader.Reader):
     def __init__(self, version: Version, counters: torch.Tensor, spec: BufferSpec, lineage: Lineage) -> None:
         """Of a state's parts."""
         super().__init__(spec, lineage)
-        self._counters = np.array(counters.cpu())
+        self._counters = np.array(counters.cpu().numpy())
         self._places: dict[str, int] = {}
         with version.lock:
             self._version: Version | None = _older_twin(version)
@@ -55,7 +55,7 @@ class VersionReader(reader.Reader):
         with version.lock:
             memory, later = _found(version)
             tensor = memory.tensors[k]
-            piece = np.array(tensor[start:stop].cpu(), order="C")
+            piece = np.array(tensor[start:stop].cpu().numpy(), order="C")
             row = piece[0].size if len(piece) else 1
             for saved in reversed(later):
                 for where, old, flat in _overwritten(saved, memory, k):

@@ -15,6 +15,7 @@ from functional_rb import counters, handles
 from functional_rb.checkpoint.blocks import Mask, Run, Stored, Table, bytes_of, chunks, is_items, runs_of, stored_arrays
 from functional_rb.checkpoint.opened import Opened
 from functional_rb.reader import Reader
+from functional_rb.samplers import Queue
 
 MOST = 16
 """Segments that a checkpoint has: what reading opens, and what a manifest tells, stays small."""
@@ -49,7 +50,7 @@ def changed(reader: Reader, vector: Vector, base: Opened | None) -> Masks:
 def _written(reader: Reader, vector: Vector) -> list[Run] | None:
     """The slots outside of which no row was ever written; None if that is not known."""
     spec = reader.spec
-    if spec.frames is not None:  # items are taken out there without being overwritten
+    if spec.frames is not None or isinstance(spec.sampler, Queue):  # these take items out, and leave their rows
         return None
     if not spec.writer.in_order:
         name = f"kept_{handles.CURRENT}"

@@ -135,13 +135,10 @@ def load(
         functional_rb.errors.NoCheckpointError: ...
     """
     restore = _restore_of(backend)
-    directory, known = os.path.abspath(os.fspath(path)), tuple(known)
-    with contextlib.ExitStack() as stack:
-        opened = _Loading(directory, known, mmap, progress, stack)
-        spec, arrays, objects, stamp = opened.newest(fall_back)
-        if storage is not None:
-            spec = dataclasses.replace(spec, storage=storage)
-        return restore(spec, arrays, device, objects=objects, stamp=stamp)
+    spec, arrays, objects, stamp = read(path, known, mmap, fall_back, progress)
+    if storage is not None:
+        spec = dataclasses.replace(spec, storage=storage)
+    return restore(spec, arrays, device, objects=objects, stamp=stamp)
 
 
 def _restore_of(backend: ModuleType | str) -> Any:
@@ -160,6 +157,18 @@ def _there(directory: str) -> list[int]:
 
 
 Content = tuple[BufferSpec, Arrays, dict[int, Any], str]
+
+
+def read(
+    path: str | os.PathLike[str],
+    known: Iterable[Any] = (),
+    mmap: bool = False,
+    fall_back: bool = False,
+    progress: bool | None = None,
+) -> Content:
+    """What `load` makes a state of: the spec, arrays of NumPy, Python objects by token, and the stamp."""
+    with contextlib.ExitStack() as stack:
+        return _Loading(os.path.abspath(os.fspath(path)), tuple(known), mmap, progress, stack).newest(fall_back)
 
 
 class _Loading:

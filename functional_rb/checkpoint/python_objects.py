@@ -53,7 +53,7 @@ def check(value: Any, leaf: str, depth: int = 0) -> None:
         for part in value.values():
             check(part, leaf, depth + 1)
         return
-    what = f"{value!r:.40}" if kind in (int, float) else kind.__name__
+    what = f"{value!r}" if kind is float else "a number too long" if kind is int else kind.__name__
     what = "a nest too deep, or one that contains itself" if depth == DEEPEST else what
     raise TypeError(
         f"save: leaf {leaf!r}: expected objects that JSON can say (None, bool, int, finite float, str, and lists and "

@@ -1,0 +1,132 @@
+"""What the tests of checkpoints have in common: states of NumPy, their bits, small blocks, failures of the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.checkpoint import blocks, disk
+from functional_rb.checkpoint.loading import read
+from functional_rb.counters import CURSOR, SIZE, length
+from functional_rb.reader import shapes_of
+
+CALLS = ("create", "write", "fsync", "rename", "unlink", "fsync_directory", "make_directory")
+"""What `disk` does that a test can let fail."""
+
+Bits = dict[str, tuple[str, tuple[int, ...], bytes]]
+
+
+def bits(state: Any) -> Bits:
+    """Of all arrays of a state of any backend; reading it does not change it, nor what it knows of saves."""
+    reader = type(state).reader(state) if type(state) is frb.State else quiet_reader(state)
+    found = {}
+    with contextlib.closing(reader):
+        for name, (shape, _) in reader.shapes.items():
+            array = np.array(reader.read(name, 0, shape[0]))
+            found[name] = (array.dtype.name, array.shape, array.tobytes())
+    return found
+
+
+def quiet_reader(state: Any) -> Any:
+    """A reader of a torch state, which would otherwise get a stamp."""
+    past = state._lineage
+    reader = state.reader()
+    object.__setattr__(state, "_lineage", past)
+    return reader
+
+
+def stored_bits(path: Any, **options: Any) -> Bits:
+    """Of what lies in a directory, read without any backend."""
+    spec, arrays, _, _ = read(path, **options)
+    return bits(frb.State(*arrays, spec))
+
+
+def small_blocks(patch: pytest.MonkeyPatch) -> None:
+    """So small that small buffers have many."""
+    patch.setattr(blocks, "BLOCK_BYTES", 48)
+    patch.setattr(blocks, "CHUNK_BLOCKS", 3)
+
+
+def numpy_state(spec: frb.BufferSpec) -> frb.State:
+    """An empty state of NumPy arrays, of which only a checkpoint knows anything."""
+    made = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes_of(spec).items()}
+    wide = tuple(made[f"wide_{k}"] for k in range(len(spec.layout.wide)))
+    kept = {name: made[f"kept_{name}"] for name in spec.kept}
+    tree = None if spec.tree_shape is None else np.zeros(spec.tree_shape, np.float32)
+    return frb.State(made["rows"], wide, tree, np.zeros(length(spec), np.int32), kept, spec)
+
+
+def advanced(state: frb.State, rng: np.random.Generator, rows: int) -> frb.State:
+    """A state of one lane with some more rows of any content, and new numbers in all that is not rows."""
+    capacity = state.spec.capacity
+    cursor, size = int(state.counters[CURSOR]), int(state.counters[SIZE])
+    slots = (cursor + np.arange(rows)) % capacity
+    new = numpy_state(state.spec)
+    new.rows[:] = state.rows
+    new.rows[slots] = rng.integers(0, 2**31, (rows, state.rows.shape[1]))
+    for old, array in zip(state.wide, new.wide, strict=True):
+        array[:] = old
+        array[slots] = rng.integers(0, 256, (rows, *old.shape[1:])).astype(old.dtype)
+    if new.tree is not None:
+        new.tree.reshape(-1)[:capacity] = rng.random(capacity)
+    new.counters[:] = state.counters
+    new.counters[CURSOR], new.counters[SIZE] = cursor + rows, min(size + rows, capacity)
+    return new
+
+
+SPEC = frb.BufferSpec(
+    {"x": frb.Unbounded((2,)), "image": frb.Unbounded((32, 32), "uint8")}, capacity=20, sampler=frb.Prioritized()
+)
+"""Of one lane, with rows, a wide leaf and a tree."""
+
+
+class Killed(BaseException):
+    """The process is gone: nothing comes after."""
+
+
+class Failing:
+    """Lets the n-th call to the disk fail, counting those in `CALLS`; the calls that were made are in `trace`."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, at: int | None, killed: bool = False, number: int = errno.EIO
+    ) -> None:
+        self.trace: list[tuple[str, Any]] = []
+        self.at, self.killed, self.number = at, killed, number
+        for name in CALLS:
+            patch.setattr(disk, name, self._wrapped(name, getattr(disk, name)))
+
+    def _wrapped(self, name: str, original: Any) -> Any:
+        def call(*args: Any) -> Any:
+            count = len(self.trace)
+            if self.at is None or count < self.at or (count > self.at and not self.killed):
+                self.trace.append((name, args))
+                return original(*args)
+            if count == self.at:
+                self.trace.append((name, args))
+                if name == "write":  # half of it is there
+                    os.write(args[0], bytes(memoryview(args[1]).cast("B")[: memoryview(args[1]).nbytes // 2]))
+            if self.killed:
+                raise Killed
+            raise OSError(self.number, os.strerror(self.number), str(args[0]))
+
+        return call
+
+
+@contextlib.contextmanager
+def failing(at: int | None, killed: bool = False, number: int = errno.EIO) -> Iterator[Failing]:
+    """For as long as the context lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield Failing(patch, at, killed, number)
+
+
+def files(path: Path) -> list[Path]:
+    """Of the checkpoints there, without the lock."""
+    return sorted(file for file in path.iterdir() if file.name != "lock")

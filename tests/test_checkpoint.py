@@ -1,0 +1,619 @@
+"""Checkpoints: whole states, from and to either backend, whatever was saved there before."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import pickle
+import threading
+import time
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+import functional_rb as frb
+import jax_backend
+import torch_backend
+from functional_rb.checkpoint import background, progress, saving
+from functional_rb.counters import BASE
+from tests import backends, lives
+from tests.backends import Backend
+from tests.checkpoints import SPEC, advanced, bits, files, numpy_state, small_blocks, stored_bits
+from tests.histories import beginning_at
+from tests.members import BATCH, ITEM, MEMBERS
+
+STEP = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary()}
+IMAGES = {"image": frb.Unbounded((32, 32), "bfloat16"), "flags": frb.Binary((1024,)), "done": frb.Binary()}
+COMPACT = {"obs": frb.Unbounded((3,)), "next": {"obs": frb.Unbounded((3,))}, "done": frb.Binary()}
+
+
+# ------------------------------------------------------------ round trips
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members_come_back_and_go_on_as_if_never_stopped(name: str, tmp_path: Path) -> None:
+    spec = MEMBERS[name].spec
+    with backends.make("torch") as torch_, backends.make("jax") as jax_:
+        state = lives.begin(torch_, spec)
+        other = state
+        for k, given in enumerate(lives.inputs(spec)):
+            keys = lives.keys(torch_, k)
+            state, seen = lives.step(torch_, state, given, keys, look=False)
+            other, seen_there = lives.step(torch_, other, given, keys, look=False)
+            assert lives.bits(torch_, seen) == lives.bits(torch_, seen_there)
+            frb.save(state, tmp_path, incremental=k % 2 == 1)
+            other = frb.load(tmp_path, torch_backend)
+            assert lives.state_bits(torch_, other) == lives.state_bits(torch_, state)
+        there = frb.load(tmp_path, "jax")
+        assert lives.state_bits(jax_, there) == lives.state_bits(torch_, state)
+        frb.save(there, tmp_path / "jax")
+        assert stored_bits(tmp_path / "jax") == bits(state)
+        assert frb.save(there, tmp_path, incremental=True).written < 10_000
+
+
+def test_going_on_on_jax(tmp_path: Path) -> None:
+    spec = frb.BufferSpec(ITEM, 12, frb.Prioritized(), batch_size=BATCH)
+    with backends.make("jax") as backend:
+        state = other = lives.begin(backend, spec)
+        for k, given in enumerate(lives.inputs(spec)):
+            keys = lives.keys(backend, k)
+            state, seen = lives.step(backend, state, given, keys, look=False)
+            other, seen_there = lives.step(backend, other, given, keys, look=False)
+            assert lives.bits(backend, seen) == lives.bits(backend, seen_there)
+            frb.save(state, tmp_path, incremental=True)
+            other = frb.load(tmp_path, "jax", mmap=k % 2 == 1)
+            assert lives.state_bits(backend, other) == lives.state_bits(backend, state)
+
+
+def test_donating_what_was_loaded_leaves_the_checkpoint_alone(tmp_path: Path) -> None:
+    state = jax_backend.add(jax_backend.init(frb.BufferSpec(STEP, 8)), items(0, 8))
+    frb.save(state, tmp_path)
+    before = stored_bits(tmp_path)
+    for mmap in (False, True):
+        loaded = frb.load(tmp_path, jax_backend, mmap=mmap)
+        added = jax.jit(jax_backend.add, donate_argnums=0)(loaded, items(8, 3))
+        assert np.asarray(jax_backend.items(added)["id"]).tolist() == [8, 9, 10, 3, 4, 5, 6, 7]
+        assert stored_bits(tmp_path) == before
+
+
+def items(start: int, count: int) -> dict[str, np.ndarray]:
+    """Steps that tell their number."""
+    ids = np.arange(start, start + count, dtype=np.int32)
+    return {"id": ids, "x": np.stack([ids, -ids], 1).astype(np.float32), "done": ids % 5 == 4}
+
+
+@pytest.mark.parametrize("spec", [frb.BufferSpec((), 3), frb.BufferSpec({"x": frb.Unbounded((0, 2))}, 3)])
+def test_items_without_bytes(library: Backend, spec: frb.BufferSpec, tmp_path: Path) -> None:
+    batch = {"x": np.zeros((2, 0, 2), np.float32)} if spec.leaves else None
+    state = library.rb.init(spec)
+    state = state if batch is None else library.rb.add(state, library.tree(batch))
+    frb.save(state, tmp_path)
+    assert int(library.rb.size(frb.load(tmp_path, library.library))) == (0 if batch is None else 2)
+
+
+def test_specs_come_back_with_what_is_known(tmp_path: Path) -> None:
+    spec = frb.BufferSpec(Pair(frb.Unbounded(()), frb.Binary()), 3)
+    frb.save(torch_backend.init(spec), tmp_path)
+    with pytest.raises(ValueError, match="known"):
+        frb.load(tmp_path, "torch")
+    assert frb.load(tmp_path, "torch", known=[Pair]).spec == spec
+    replaced = frb.load(tmp_path, "torch", known=[Pair], storage=frb.Device("cpu")).spec
+    assert replaced.storage == frb.Device("cpu")
+    assert replaced.item == spec.item
+
+
+class Pair(NamedTuple):
+    """A user's."""
+
+    left: Any
+    right: Any
+
+
+def test_states_of_many_at_once_are_refused(tmp_path: Path) -> None:
+    spec = frb.BufferSpec(STEP, 4)
+    many = jax.tree.map(lambda x: np.stack([x, x]), jax_backend.init(spec))
+    with pytest.raises(ValueError, match=r"state\.rows: expected an array of shape \(4, 4\).*save each by itself"):
+        frb.save(many, tmp_path)
+    with pytest.raises(TypeError, match="outside of jit"):
+        jax.jit(lambda state: frb.save(state, tmp_path) and 0)(jax_backend.init(spec))
+    assert not files(tmp_path)
+
+
+def test_arguments_are_checked_before_anything_is_touched(tmp_path: Path) -> None:
+    state, path = torch_backend.init(frb.BufferSpec(STEP, 4)), tmp_path / "new"
+    with pytest.raises(TypeError, match="save: expected a State, got PosixPath"):
+        frb.save(path, state)
+    with pytest.raises(TypeError, match="save_async: expected a State"):
+        frb.save_async({}, path)
+    with pytest.raises(ValueError, match="keep: expected 1 or more"):
+        frb.save(state, path, keep=0)
+    with pytest.raises(TypeError, match="keep: expected an int"):
+        frb.save(state, path, keep=True)
+    with pytest.raises(ValueError, match="backend: expected jax_backend or torch_backend"):
+        frb.load(path, np)
+    with pytest.raises(frb.NoCheckpointError, match=r"frb\.save"):
+        frb.load(path, "torch")
+    assert frb.checkpoints(path) == []
+    assert not path.exists()
+
+
+# ------------------------------------------------------------ the files
+
+
+def test_files_are_safetensors_with_the_arrays_as_they_are(tmp_path: Path) -> None:
+    state = torch_backend.init(frb.BufferSpec({**STEP, **IMAGES}, 6, frb.Prioritized()))
+    for k in range(4):
+        batch = items(2 * k, 2) | {
+            "image": torch.full((2, 32, 32), k, dtype=torch.bfloat16),
+            "flags": torch.ones((2, 1024), dtype=torch.bool),
+        }
+        state = torch_backend.add(state, batch)
+    info = frb.save(state, tmp_path)
+    read = safetensors.numpy.load_file(tmp_path / "0000000001.safetensors")
+    assert {name for name in read if "." not in name} == {"rows", "wide_0", "wide_1", "tree", "objects"}
+    assert read["rows"].tolist() == state.rows.tolist()
+    assert read["tree"].reshape(-1)[:6].tolist() == [1] * 6
+    for k in range(2):
+        assert read[f"wide_{k}"].tobytes() == bits(state)[f"wide_{k}"][2]
+    assert info.nbytes == (tmp_path / "0000000001.safetensors").stat().st_size
+    assert json.loads(Path(info.path).read_text())["manifest"]["items"] == info.items == 6
+
+
+def test_what_was_never_written_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small_blocks(monkeypatch)
+    spec = frb.BufferSpec({"x": frb.Unbounded((2,))}, 60_000, frb.Prioritized(), lanes=2)
+    state = torch_backend.add(torch_backend.init(spec), {"x": torch.ones(5, 2, 2)})
+    info = frb.save(state, tmp_path)
+    assert info.items == 10
+    assert info.nbytes < 1500
+    assert stored_bits(tmp_path) == bits(state)
+
+
+def test_keep_and_what_is_there(tmp_path: Path) -> None:
+    state = torch_backend.init(frb.BufferSpec(STEP, 8))
+    for k in range(5):
+        state = torch_backend.add(state, items(k, 1))
+        frb.save(state, tmp_path, keep=3)
+    found = frb.checkpoints(tmp_path)
+    assert [(c.generation, c.items, c.problem) for c in found] == [(5, 5, None), (4, 4, None), (3, 3, None)]
+    assert found[0].time >= found[1].time
+    (tmp_path / "0000000005.safetensors").unlink()
+    (tmp_path / "0000000004.json").write_bytes(b"{}")
+    (tmp_path / "notes.txt").write_text("somebody's")
+    problems = [c.problem or "" for c in frb.checkpoints(tmp_path)]
+    assert "0000000005.safetensors: the file is missing" in problems[0]
+    assert "0000000004.json: its checksum does not fit" in problems[1]
+    with pytest.raises(frb.CorruptCheckpointError, match=r"0000000005\.safetensors.*fall_back=True"):
+        frb.load(tmp_path, "torch")
+    assert int(torch_backend.size(frb.load(tmp_path, "torch", fall_back=True))) == 3
+    info = frb.save(state, tmp_path, keep=1, incremental=True)
+    assert info.full  # its base was gone
+    assert [file.name for file in files(tmp_path)] == ["0000000006.json", "0000000006.safetensors", "notes.txt"]
+
+
+def test_mapped_rows_are_the_file_and_writing_copies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small_blocks(monkeypatch)
+    state = torch_backend.add(
+        torch_backend.init(frb.BufferSpec({"x": frb.Unbounded((6,))}, 40)), {"x": torch.ones(40, 6)}
+    )
+    frb.save(state, tmp_path, keep=1)
+    state = torch_backend.add(state, {"x": torch.full((3, 6), 2.0)})
+    frb.save(state, tmp_path, keep=1, incremental=True)
+    assert len(files(tmp_path)) == 3
+    content = [file.read_bytes() for file in files(tmp_path)]
+    made = []
+    original = np.memmap
+    monkeypatch.setattr(np, "memmap", lambda *args, **options: made.append(args) or original(*args, **options))
+    loaded = frb.load(tmp_path, "torch", mmap=True)
+    assert len(made) == 1
+    assert bits(loaded) == bits(state)
+    loaded = torch_backend.add(loaded, {"x": torch.full((40, 6), 3.0)})
+    assert torch_backend.items(loaded)["x"].unique().tolist() == [3]
+    assert [file.read_bytes() for file in files(tmp_path)] == content
+    assert bits(frb.load(tmp_path, "torch", mmap=True)) == bits(state)
+
+
+# ------------------------------------------------------------ incremental
+
+
+def test_incremental_saves_cost_what_is_new(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spec = frb.BufferSpec({"x": frb.Unbounded((64,))}, 20_000)
+    state = torch_backend.add(torch_backend.init(spec), {"x": torch.rand(20_000, 64)})
+    reads = []
+    original = type(state.reader()).read
+    spy = lambda self, name, start, stop: reads.append((name, stop - start)) or original(self, name, start, stop)  # noqa: E731  # one line
+    monkeypatch.setattr(type(state.reader()), "read", spy)
+    full = frb.save(state, tmp_path)
+    assert full.full
+    assert full.written > 20_000 * 256
+    reads.clear()
+    state = torch_backend.add(state, {"x": torch.rand(200, 64)})
+    part = frb.save(state, tmp_path, incremental=True)
+    assert not part.full
+    assert part.written < 200 * 256 + 3 * 65536
+    assert sum(rows for name, rows in reads if name == "rows") < 200 + 2 * 256, "no more than is written is read"
+    assert part.nbytes == full.nbytes + (tmp_path / "0000000002.safetensors").stat().st_size
+    # So it is after a load too; where nothing is known of the past, content is compared.
+    loaded = torch_backend.add(frb.load(tmp_path, "torch"), {"x": torch.rand(100, 64)})
+    reads.clear()
+    assert frb.save(loaded, tmp_path, incremental=True).written < 100 * 256 + 3 * 65536
+    assert sum(rows for name, rows in reads if name == "rows") < 100 + 4 * 256
+    unknown = pickle.loads(pickle.dumps(torch_backend.add(loaded, {"x": torch.rand(100, 64)})))
+    reads.clear()
+    assert frb.save(unknown, tmp_path, incremental=True).written < 300 * 256 + 4 * 65536
+    assert sum(rows for name, rows in reads if name == "rows") >= 20_000
+    assert stored_bits(tmp_path) == bits(unknown)
+
+
+def test_segments_stay_few_and_small_ones_are_joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small_blocks(monkeypatch)
+    rng = np.random.default_rng(0)
+    state = torch_backend.init(frb.BufferSpec({"x": frb.Unbounded((4,))}, 600))
+    state = torch_backend.add(state, {"x": torch.rand(600, 4)})
+    first = frb.save(state, tmp_path)
+    written, most, full = 0, 0, 0
+    for _ in range(60):
+        state = torch_backend.add(state, {"x": torch.from_numpy(rng.random((12, 4), np.float32))})
+        info = frb.save(state, tmp_path, incremental=True, keep=1)
+        written += info.written
+        full += info.full
+        most = max(most, len(list(tmp_path.glob("*.safetensors"))))
+        assert info.nbytes < 4 * first.nbytes
+    assert most <= 16
+    assert 0 < full < 10
+    assert written < 12 * first.written, "each block is written again a few times at most"
+    assert stored_bits(tmp_path) == bits(state)
+
+
+LIVES = {
+    "prioritized": frb.BufferSpec(STEP, 24, frb.Prioritized()),
+    "slices": frb.BufferSpec(STEP, 24, frb.Slices(2, strict_length=False), lanes=3),
+    "reservoir": frb.BufferSpec(STEP, 24, frb.WithoutReplacement(), writer=frb.Reservoir()),
+    "best": frb.BufferSpec(STEP, 24, writer=frb.MaxValue("id")),
+    "queue": frb.BufferSpec(STEP, 24, frb.Queue()),
+    "n-step": frb.BufferSpec(STEP | {"reward": frb.Unbounded(())}, 24, transforms=(), lanes=2, writer=frb.RoundRobin()),
+    "images": frb.BufferSpec(IMAGES, 7),
+    "compact": frb.BufferSpec(COMPACT, 24, compact=frb.Compact()),
+}
+
+
+class Life:
+    """A buffer that is written, branched, saved and loaded; every save must read as the state that was saved."""
+
+    def __init__(self, rng: np.random.Generator, spec: frb.BufferSpec, path: Path, backend: Backend) -> None:
+        self.rng, self.spec, self.path, self.backend = rng, spec, path, backend
+        state = torch_backend.init(spec)
+        if spec.writer.in_order and rng.random() < 0.5:
+            back = int(rng.integers(1, 2 * spec.ring.length))
+            state = beginning_at(backend, state, spec.ring.limit - back)
+        self.states = [state]
+        self.newest: Any = None
+        self.handles: list[Any] = []
+
+    def pick(self) -> Any:
+        """Mostly the newest state."""
+        return self.states[-1 if self.rng.random() < 0.7 else int(self.rng.integers(len(self.states)))]
+
+    def leaf(self, spec: Any, lead: tuple[int, ...]) -> torch.Tensor:
+        """Few values, so that siblings often agree by chance."""
+        numbers = self.rng.integers(0, 2, (*lead, *([1] * len(spec.shape))))
+        dtype = getattr(torch, spec.dtype)
+        return torch.from_numpy(np.broadcast_to(numbers, (*lead, *spec.shape)).copy()).to(dtype)
+
+    def batch(self, lead: tuple[int, ...]) -> Any:
+        """Random items."""
+        return {
+            name: {n: self.leaf(s, lead) for n, s in spec.items()} if hasattr(spec, "items") else self.leaf(spec, lead)
+            for name, spec in self.spec.item.items()
+        }
+
+    def add(self) -> None:
+        state, rng = self.pick(), self.rng
+        steps = int(rng.choice([1, 1, 2, 3, 9, 30]))
+        if not self.spec.writer.overwrites:
+            steps = min(steps, self.spec.capacity - int(torch_backend.size(state)))
+            if steps == 0:
+                return
+        lead = (steps,) if self.spec.lanes is None else (steps, self.spec.lanes)
+        mask = torch.from_numpy(rng.random(lead) < 0.7) if rng.random() < 0.3 and self.spec.compact is None else None
+        key = torch_backend.key(int(rng.integers(1000))) if self.spec.writer.words else None
+        self.states.append(torch_backend.add(state, self.batch(lead), mask, key=key))
+
+    def sample(self) -> None:
+        state = self.pick()
+        if int(torch_backend.size(state)) < 4 or not bool(torch_backend.can_sample(state, 4)):
+            return
+        state, sample = torch_backend.sample(state, torch_backend.key(int(self.rng.integers(1000))), 4)
+        if self.rng.random() < 0.5:
+            self.states.append(state)
+            return
+        handles = sample.indices.reshape(-1)
+        priorities = torch.rand(len(handles)) if self.spec.sampler.has_priorities else None
+        new = None
+        if self.spec.compact is None and self.rng.random() < 0.5:
+            name = next(iter(self.spec.item)) if "id" not in self.spec.item else "x"
+            new = {name: self.leaf(self.spec.item[name], (len(handles),))}
+        if priorities is not None or new is not None:
+            self.states.append(torch_backend.update(state, handles, priorities, new))
+
+    def in_place(self) -> None:
+        """What comes of a state that is consumed, with a copy of it left."""
+        state = copy.deepcopy(self.pick()) if self.rng.random() < 0.5 else torch_backend.own_(self.states.pop())
+        lead = (2,) if self.spec.lanes is None else (2, self.spec.lanes)
+        if self.spec.writer.overwrites and not self.spec.writer.words:
+            state = torch_backend.add_(state, self.batch(lead))
+        self.states.append(state)
+
+    def save(self) -> None:
+        state = self.pick()
+        incremental, keep = bool(self.rng.random() < 0.8), int(self.rng.integers(1, 4))
+        expected = bits(state)
+        if self.rng.random() < 0.3:
+            self.handles.append(frb.save_async(state, self.path, incremental=incremental, keep=keep))
+        else:
+            frb.save(state, self.path, incremental=incremental, keep=keep)
+            assert stored_bits(self.path) == expected
+        self.newest = expected
+
+    def load(self) -> None:
+        """What is saved in the background comes before; everything that is kept must still be whole."""
+        for handle in self.handles:
+            handle.result(60)
+        if self.newest is None:
+            return
+        mmap = bool(self.rng.random() < 0.5)
+        state = frb.load(self.path, torch_backend, mmap=mmap)
+        assert bits(state) == self.newest
+        assert all(found.problem is None for found in frb.checkpoints(self.path))
+        self.states.append(state)
+
+    def other_library(self) -> None:
+        """As a state that knows nothing of its past: NumPy's."""
+        state = self.pick()
+        kept = {name: x.numpy().copy() for name, x in state.kept.items()}
+        tree = None if state.tree is None else state.tree.numpy().copy()
+        wide = tuple(x.numpy().copy() for x in state.wide)
+        plain = frb.State(state.rows.numpy().copy(), wide, tree, state.counters.numpy().copy(), kept, self.spec)
+        frb.save(plain, self.path, incremental=True)
+        assert stored_bits(self.path) == bits(plain) == bits(state)
+        self.newest = bits(state)
+
+
+@pytest.mark.parametrize("name", LIVES)
+@hypothesis.settings(max_examples=14, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
+@hypothesis.given(seed=st.integers(0, 2**32))
+def test_histories_with_branches_and_saves_to_one_place(
+    name: str, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rng = np.random.default_rng(seed)
+    with pytest.MonkeyPatch.context() as patch, backends.make("torch") as backend:
+        small_blocks(patch)
+        life = Life(rng, LIVES[name], tmp_path_factory.mktemp("life"), backend)
+        does = [life.add] * 5 + [life.sample] * 2 + [life.in_place, life.load, life.other_library] + [life.save] * 5
+        for _ in range(25):
+            do = does[int(rng.integers(len(does)))]
+            hypothesis.note(do.__name__)
+            do()
+        life.load()
+
+
+def test_siblings_with_the_same_cursors_are_told_apart(tmp_path: Path) -> None:
+    # Counters and the newest rows agree: only what each knows of its past, or the content, tells.
+    root = torch_backend.init(frb.BufferSpec(STEP, 64))
+    left = torch_backend.add(torch_backend.add(root, items(0, 8)), items(100, 8))
+    right = torch_backend.add(torch_backend.add(root, items(50, 8)), items(100, 8))
+    frb.save(left, tmp_path)
+    frb.save(torch_backend.add(right, items(7, 1)), tmp_path, incremental=True)
+    assert torch_backend.items(frb.load(tmp_path, "torch"))["id"].tolist()[:17] == [*range(50, 58), *range(100, 108), 7]
+
+
+def test_a_whole_round_of_cursors_is_not_taken_for_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from functional_rb import ring
+
+    monkeypatch.setattr(ring, "INT32_MAX", 40)  # coordinates wrap after five rounds of the ring
+    spec = frb.BufferSpec({"x": frb.Unbounded(())}, 8)
+    assert spec.ring.limit == 40
+    with backends.make("torch-core"):
+        state = torch_backend.add(torch_backend.init(spec), {"x": torch.zeros(8)})
+        frb.save(state, tmp_path)
+        cursor = int(state.counters[0])
+        for k in range(5):
+            state = torch_backend.add(state, {"x": torch.full((8,), 1.0 + k)})
+        assert int(state.counters[0]) == cursor
+        frb.save(state, tmp_path, incremental=True)
+        assert stored_bits(tmp_path) == bits(state)
+
+
+@hypothesis.settings(max_examples=30, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
+@hypothesis.given(seed=st.integers(0, 2**32))
+def test_any_change_of_plain_arrays_is_seen(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    rng, path = np.random.default_rng(seed), tmp_path_factory.mktemp("plain")
+    with pytest.MonkeyPatch.context() as patch:
+        small_blocks(patch)
+        state = numpy_state(SPEC)
+        for _ in range(8):
+            state = advanced(state, rng, int(rng.integers(0, 8)))
+            size = int(state.counters[1])
+            if size and rng.random() < 0.5:  # a rewritten leaf
+                state.rows[rng.integers(size), rng.integers(2)] = rng.integers(2**31)
+            frb.save(state, path, incremental=bool(rng.random() < 0.9), keep=1)
+            assert stored_bits(path) == stored_bits(path, mmap=True) == bits(state)
+
+
+# ------------------------------------------------------------ objects
+
+
+def test_objects_come_back_with_their_types(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small_blocks(monkeypatch)
+    spec = frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.NonTensor()}, 12)
+    values = [None, True, 1, 1.0, -0.0, "tëxt\ud800\n", [], [1, [True, {"a": None}]], {"": 1e-300}, 10**30, 0, False]
+    state = torch_backend.add(torch_backend.init(spec), {"x": torch.zeros(12), "note": values})
+    frb.save(state, tmp_path)
+    state = torch_backend.add(state, {"x": torch.ones(2), "note": ["new", {"b": [2]}]})
+    assert not frb.save(state, tmp_path, incremental=True).full
+    loaded = frb.load(tmp_path, "torch")
+    found = torch_backend.items(loaded)["note"].tolist()
+    assert repr(found) == repr(["new", {"b": [2]}, *values[2:]])
+    # And they live on.
+    for k in range(40):
+        loaded = torch_backend.add(loaded, {"x": torch.ones(1), "note": [k]})
+    frb.save(loaded, tmp_path, incremental=True)
+    assert torch_backend.items(frb.load(tmp_path, "torch"))["note"].tolist() == [*range(34, 40), *range(28, 34)]
+    with pytest.raises(TypeError, match="leaf 'note'"):
+        frb.load(tmp_path, "jax")
+
+
+class Text(str):
+    """No str."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), (1,), {1: 2}, Text("a"), {"a": [object()]}, b"", np.float32(1), 10**5000, set()],
+    ids=lambda value: type(value).__name__,
+)
+def test_objects_that_json_would_change_are_refused(value: Any, tmp_path: Path) -> None:
+    spec = frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.NonTensor()}, 4)
+    state = torch_backend.add(torch_backend.init(spec), {"x": torch.zeros(1), "note": ["good"]})
+    frb.save(state, tmp_path)
+    bad = torch_backend.add(state, {"x": torch.zeros(1), "note": [[value]]})
+    with pytest.raises(TypeError, match=r"save: leaf 'note': expected objects that JSON can say .*leave the leaf out"):
+        frb.save(bad, tmp_path, incremental=True)
+    with pytest.raises(TypeError, match="leaf 'note'"):
+        frb.save_async(bad, tmp_path).result(60)
+    assert torch_backend.items(frb.load(tmp_path, "torch"))["note"].tolist() == ["good", None, None, None]
+
+
+def test_objects_that_contain_themselves_are_refused(tmp_path: Path) -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    spec = frb.BufferSpec({"note": frb.NonTensor()}, 4)
+    with pytest.raises(TypeError, match="contains itself"):
+        frb.save(torch_backend.add(torch_backend.init(spec), {"note": [loop]}), tmp_path)
+
+
+# ------------------------------------------------------------ in the background
+
+
+def test_training_goes_on_in_place_while_a_state_is_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small_blocks(monkeypatch)
+    spec = frb.BufferSpec(STEP, 400, frb.Prioritized())
+    state = torch_backend.add(torch_backend.init(spec), items(0, 400))
+    expected = bits(state)
+    go, original = threading.Event(), saving._Save.run
+    monkeypatch.setattr(saving._Save, "run", lambda self: go.wait(60) and original(self))
+    handle = frb.save_async(state, tmp_path)
+    place = state._version.memory.rows.data_ptr()
+    assert not handle.done()
+    with pytest.raises(TimeoutError):
+        handle.result(0.001)
+    for k in range(30):
+        state = torch_backend.add(state, items(400 + 3 * k, 3))
+        state = torch_backend.update(state, np.arange(380, 390, dtype=np.int32), np.full(10, k + 1, np.float32))
+        if k == 10:
+            go.set()
+    assert state._version.memory.rows.data_ptr() == place, "no copy was made"
+    state = torch_backend.add_(state, items(0, 5))
+    assert handle.result(60).items == 400
+    assert handle.done()
+    assert stored_bits(tmp_path) == expected
+    newer = frb.save(state, tmp_path, incremental=True)
+    assert not newer.full
+    assert stored_bits(tmp_path) == bits(state)
+
+
+def test_in_place_forms_leave_what_is_being_saved_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    go, original = threading.Event(), saving._Save.run
+    monkeypatch.setattr(saving._Save, "run", lambda self: go.wait(60) and original(self))
+    state = torch_backend.add(torch_backend.init(frb.BufferSpec(STEP, 8)), items(0, 8))
+    expected = bits(state)
+    handle = frb.save_async(state, tmp_path)
+    state = torch_backend.add_(state, items(50, 6))
+    go.set()
+    handle.result(60)
+    assert stored_bits(tmp_path) == expected
+
+
+def test_saves_in_the_background_follow_each_other(library: Backend, tmp_path: Path) -> None:
+    state = library.rb.init(frb.BufferSpec(STEP, 64))
+    handles = []
+    for k in range(6):
+        state = library.rb.add(state, library.tree(items(4 * k, 4)))
+        handles.append(frb.save_async(state, tmp_path, incremental=True, keep=6))
+    last = frb.save(state, tmp_path, incremental=True, keep=7)
+    assert [handle.result().generation for handle in handles] == [1, 2, 3, 4, 5, 6]
+    assert [handle.result().items for handle in handles] == [4, 8, 12, 16, 20, 24]
+    assert last.generation == 7
+    assert not background._last
+
+
+def test_what_went_wrong_in_the_background_is_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    state = torch_backend.init(frb.BufferSpec(STEP, 4))
+    handle = frb.save_async(state, tmp_path / "file")
+    with pytest.raises(frb.CheckpointWriteError, match="file"):
+        handle.result(60)
+    del handle
+    assert not caplog.records
+    unseen = frb.save_async(state, tmp_path / "file")
+    while not unseen.done():
+        time.sleep(0.001)
+    unseen._thread.join()
+    del unseen
+    gc.collect()
+    assert "nobody called result()" in caplog.text
+
+
+# ------------------------------------------------------------ progress
+
+
+class Bar:
+    """As tqdm's."""
+
+    made: ClassVar[list[Bar]] = []
+
+    def __init__(self, **options: Any) -> None:
+        self.options, self.done, self.closed = options, 0, False
+        Bar.made.append(self)
+
+    def update(self, n: int) -> None:
+        self.done += n
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_progress_is_shown_after_a_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import tqdm
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    Bar.made.clear()
+    state = torch_backend.add(
+        torch_backend.init(SPEC), {"x": torch.ones(20, 2), "image": torch.ones(20, 32, 32, dtype=torch.uint8)}
+    )
+    frb.save(state, tmp_path, progress=False)
+    frb.load(tmp_path, "torch", progress=False)
+    assert not Bar.made
+    for shown, hidden in ((None, None), (True, False)):
+        frb.save(state, tmp_path, progress=shown)
+        frb.load(tmp_path, "torch", progress=shown)
+        for bar in Bar.made:
+            assert bar.options["delay"] == progress.DELAY == 1
+            assert bar.options["disable"] is hidden
+            assert bar.done == bar.options["total"] > 20 * 1024
+            assert bar.closed
+        assert len(Bar.made) == 2
+        Bar.made.clear()
+
+
+def test_base_is_what_it_was() -> None:
+    # The first six counters of every state are part of the format.
+    assert BASE == 6
