@@ -89,10 +89,12 @@ class Memmap(StorageBase):
 
     def __post_init__(self) -> None:
         """Take paths of any kind, check the types."""
-        if isinstance(self.path, os.PathLike):
-            object.__setattr__(self, "path", os.fspath(self.path))
-        if self.path is not None and not isinstance(self.path, str):
-            raise TypeError(f"Memmap.path: expected a path or None, got {self.path!r}")
+        path: Any = self.path
+        if isinstance(path, os.PathLike):
+            path = os.fspath(path)
+        if path is not None and not isinstance(path, str):
+            raise TypeError(f"Memmap.path: expected a path or None, got {path!r}")
+        object.__setattr__(self, "path", path)
         for name in ("existsok", "shared"):
             _check_flag(name, getattr(self, name))
         if self.auto_cleanup is not None:
