@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser(
         "inspect",
         help="tell what lies in a directory of checkpoints, and verify every file",
-        description="Tell what lies in a directory of checkpoints. Every file is verified; exits with 1 if one is damaged.",
+        description="Tell what lies in a directory of checkpoints. "
+        "Every file is verified; the exit code is 1 if one is damaged.",
     )
     command.add_argument("path", metavar="PATH", help="a directory that frb.save has written to")
     command.add_argument("--json", action="store_true", help="print JSON in place of a page")

@@ -93,9 +93,7 @@ def count(contents: Contents, leaves: Leaves) -> Episodes:
             returns.append(np.add.reduceat(rewards, starts) if size else rewards)
     partial, newest = np.concatenate(first), np.concatenate(last)
     whole = ~partial & (newest >= 0)
-    told: dict[str, Array] = {}
-    for name, k in leaves.flags.items():
-        told[name] = np.asarray(contents.rows[k].reshape(spec.capacity, -1).any(1))
+    told = {name: _any(contents.rows[k]) for name, k in leaves.flags.items()}
     return Episodes(
         np.concatenate(lengths)[whole],
         np.concatenate(returns)[whole] if returns else None,
@@ -109,7 +107,7 @@ def _pieces(rows: dict[int, Array], leaves: Leaves, slots: Array) -> tuple[Array
     """Where episodes begin and end among the steps in slots [n], and whether each is over."""
     over = np.zeros(len(slots), bool)
     for k in leaves.ends:
-        over |= rows[k][slots].reshape(len(slots), -1).any(1)
+        over |= _any(rows[k][slots])
     if leaves.identity is not None:
         identity = rows[leaves.identity][slots].reshape(len(slots))
         over[:-1] |= identity[1:] != identity[:-1]
@@ -117,6 +115,11 @@ def _pieces(rows: dict[int, Array], leaves: Leaves, slots: Array) -> tuple[Array
     if len(slots) and not over[-1]:
         stops = np.append(stops, len(slots))
     return np.concatenate([[0], stops])[:-1].astype(np.int64), stops, over[stops - 1]
+
+
+def _any(flags: Array) -> Array:
+    """Whether any flag of each row is set, bool [n]."""
+    return np.asarray(flags.any(tuple(range(1, flags.ndim))))
 
 
 def _ways(told: dict[str, Array], slots: Array) -> dict[str, int]:

@@ -68,7 +68,8 @@ def _buffer(report: Report) -> Iterator[str]:
     yield "Buffer"
     rows = [["size", f"{report['size']:,} of {spec['capacity']:,} ({share:.0%})"]]
     if spec["lanes"] is not None:
-        rows.append(["lanes", f"{spec['lanes']}, sizes {_some(report['sizes'])}"])
+        sizes = f", sizes {_some(report['sizes'])}" if len(report["sizes"]) > 1 else ""
+        rows.append(["lanes", f"{spec['lanes']}{sizes}"])
     if report["cursors"] is not None:
         rows.append(["cursor", f"slot {_some(report['cursors'])}"])
     rows.append(["bytes", f"{_bytes(report['bytes']['files'])} in files, {_bytes(report['bytes']['item'])} an item"])
@@ -76,8 +77,8 @@ def _buffer(report: Report) -> Iterator[str]:
     rows += [["transform", transform] for transform in spec["transforms"]]
     if spec["batch_size"] is not None:
         rows.append(["batch size", str(spec["batch_size"])])
-    counts = {"rejected": "bad priorities", "stale": "updates of items that were gone", "invalid": "invalid items"}
-    rows += [[what, f"{n:,}"] for name, what in counts.items() if (n := report["counters"][name])]
+    counts = {"rejected": "bad priorities", "stale": "updates of what was gone", "invalid": "items outside of the spec"}
+    rows += [[name, f"{n:,} {what}"] for name, what in counts.items() if (n := report["counters"][name])]
     yield from _table(rows)
     yield ""
     yield "Item"
@@ -101,7 +102,7 @@ def _episodes(report: Report) -> Iterator[str]:
     ended = ", ".join(f"{n:,} {way}" for way, n in told["ended"].items() if n or way != "both")
     rows = [["whole", f"{told['whole']:,}" + (f" ({ended})" if ended else "")]]
     rows.append(["going on", f"{told['going_on']:,}"])
-    rows.append(["cut", f"{told['cut']:,} that may have lost their first steps"])
+    rows.append(["cut off", f"{told['cut']:,} (they may have lost their first steps)"])
     yield from _table(rows)
     for name, what in (("lengths", "Length"), ("returns", "Return")):
         if told[name] is not None and told[name]["count"]:
@@ -116,14 +117,14 @@ def _distribution(told: Report) -> Iterator[str]:
         return
     names = ("smallest", "median", "mean", "largest")
     yield "  " + ", ".join(f"{name} {_number(told[name])}" for name in names)
-    edges, counts = told["histogram"]["edges"], told["histogram"]["counts"]
+    edges, counts, each = (told["histogram"][name] for name in ("edges", "counts", "each"))
     if len(counts) == 1:
         return
     most = max(counts)
     rows = []
     for low, high, n in zip(edges[:-1], edges[1:], counts, strict=True):
         bar = "#" * max(round(WIDTH * n / most), int(n > 0))
-        rows.append([_number(low), f"to {_number(high)}", f"{n:,}", bar])
+        rows.append([_number(low) if each else f"{_number(low)} to {_number(high)}", f"{n:,}", bar])
     yield from _table(rows)
 
 

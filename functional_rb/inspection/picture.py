@@ -25,8 +25,8 @@ def draw(report: Report, path: str | os.PathLike[str]) -> None:
     figure: Any = Figure(figsize=(4 * len(shown), 3), layout="constrained")
     for axes, (name, what, told) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         edges, counts = told["histogram"]["edges"], told["histogram"]["counts"]
-        if len(counts) == 1:
-            axes.bar([_label(edges[0])], counts, width=0.5)
+        if told["histogram"]["each"]:
+            axes.bar([f"{edge:.4g}" for edge in edges[:-1]], counts)
         else:
             axes.stairs(counts, edges, fill=True)
             if edges[0] > 0 and edges[-1] > 100 * edges[0]:
@@ -48,7 +48,3 @@ def _distributions(report: Report) -> list[tuple[str, str, Report]]:
             ("return of an episode", "episodes", report["episodes"]["returns"]),
         ]
     return [(name, what, told) for name, what, told in found if told is not None and told["histogram"] is not None]
-
-
-def _label(value: float) -> str:
-    return f"{value:.4g}"

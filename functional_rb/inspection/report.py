@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import os
 from collections.abc import Iterable
@@ -126,9 +127,23 @@ def _spec(spec: BufferSpec) -> Report:
         "capacity": spec.capacity,
         "lanes": spec.lanes,
         "batch_size": spec.batch_size,
-        **{name: None if getattr(spec, name) is None else repr(getattr(spec, name)) for name in members},
-        "transforms": [repr(transform) for transform in spec.transforms],
+        **{name: None if (value := getattr(spec, name)) is None else shown(value) for name in members},
+        "transforms": [shown(transform) for transform in spec.transforms],
     }
+
+
+def shown(member: Any) -> str:
+    """A part of a spec with what is not as by default.
+
+    Example:
+        >>> import functional_rb as frb
+        >>> shown(frb.Prioritized(alpha=0.5)), shown(frb.Prioritized(0.6))
+        ('Prioritized(alpha=0.5)', 'Prioritized()')
+    """
+    given = {field.name: getattr(member, field.name) for field in dataclasses.fields(member) if field.init}
+    usual = {field.name: field.default for field in dataclasses.fields(member)}
+    told = ", ".join(f"{name}={value!r}" for name, value in given.items() if value != usual[name])
+    return f"{type(member).__name__}({told})"
 
 
 def _priorities(contents: Contents) -> Report | None:
@@ -145,45 +160,42 @@ def _episodes(found: Episodes) -> Report:
         "ended": found.ended,
         "going_on": found.going_on,
         "cut": found.cut,
-        "lengths": distribution(found.lengths.astype(np.float64)),
+        "lengths": distribution(found.lengths),
         "returns": None if found.returns is None else distribution(found.returns),
     }
 
 
 def distribution(values: Array) -> Report:
-    """Numbers by what can be told of many, and a histogram with bins in proportion where they differ by much.
+    """Numbers by what can be told of many, and a histogram.
+
+    Its bins are equal; of numbers that differ by more than a factor of a hundred, in proportion; of few whole numbers,
+    one for each. A bin reaches from its edge to before the next, the last to its own.
 
     Example:
         >>> told = distribution(np.array([1.0, 2.0, 1000.0]))
         >>> told["median"], told["histogram"]["counts"], told["histogram"]["edges"][1].__round__(3)
         (2.0, [1, 1, 0, 0, 0, 0, 0, 0, 0, 1], 1.995)
+        >>> distribution(np.array([4, 4, 6]))["histogram"]
+        {'edges': [4.0, 5.0, 6.0, 7.0], 'counts': [2, 0, 1], 'each': True}
     """
     finite = values[np.isfinite(values)]
+    told: Report = {"count": len(values)}
     if not len(finite):
-        return {
-            "count": len(values),
-            "smallest": None,
-            "mean": None,
-            "median": None,
-            "largest": None,
-            "histogram": None,
-        }
+        return told | dict.fromkeys(("smallest", "mean", "median", "largest", "histogram"))
     low, high = float(finite.min()), float(finite.max())
-    if low == high:
-        edges = np.array([low, high])
-        counts = np.array([len(finite)])
+    each = values.dtype.kind == "i" and high - low < BINS
+    if each or low == high:
+        edges = np.arange(low, high + 2)
     else:
-        in_proportion = low > 0 and high > 100 * low
-        edges = np.geomspace(low, high, BINS + 1) if in_proportion else np.linspace(low, high, BINS + 1)
+        edges = np.geomspace(low, high, BINS + 1) if 0 < 100 * low < high else np.linspace(low, high, BINS + 1)
         edges[0], edges[-1] = low, high
-        counts = np.histogram(finite, edges)[0]
-    return {
-        "count": len(values),
+    counts = np.histogram(finite, edges)[0]
+    return told | {
         "smallest": low,
         "mean": float(finite.mean()),
         "median": float(np.median(finite)),
         "largest": high,
-        "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+        "histogram": {"edges": edges.tolist(), "counts": counts.tolist(), "each": each or low == high},
     }
 
 

@@ -210,7 +210,7 @@ def _read(backend: Any, state: State, handles: Array) -> Leaves:
     made = {path: np.empty((n, *leaf.shape), kept_dtype(leaf.dtype)) for path, leaf in own}
     for start in range(0, n, size):
         asked = handles[start : start + size]
-        found = backend.get(state, np.pad(asked, (0, size - len(asked)), mode="edge"))
+        found = backend.get(state, np.pad(asked, (0, size - len(asked))))
         for path, leaf in zip(spec.structure.paths, nest.flatten_as(spec.structure, found), strict=True):
             made[path][start : start + size] = _host(backend, leaf)[: len(asked)]
     return made
