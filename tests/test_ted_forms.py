@@ -206,6 +206,27 @@ def test_pieces_of_a_large_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
         same_form(ted.ted_to_flat(state), whole)
 
 
+def test_a_shared_buffer_that_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("functional_rb.shared", reason="needs shared buffers")
+    with backends.make("torch") as backend:
+        case = fixed([GOES_ON] * 4, 4)
+        spec = dataclasses.replace(case.spec, storage=frb.Memmap(str(tmp_path / "shared"), shared=True))
+        items, _ = case.batch()
+        state = backend.add(backend.init(spec), backend.tree(items))
+        plain = ted.ted_to_flat(case.filled(backend))
+        same(ted.ted_to_flat(state).data, plain.data)
+        get = backend.rb.get
+
+        def slowly(state: Any, handles: Any) -> Any:
+            found = get(state, handles)
+            backend.add(state, backend.tree(items))
+            return found
+
+        monkeypatch.setattr(backend.rb, "get", slowly)
+        with pytest.raises(ValueError, match="another process has overwritten steps while they were read"):
+            ted.ted_to_flat(state)
+
+
 def test_rewards_and_flags_by_another_name() -> None:
     """The reward may be a nest; flags within nests are observations, as TED2Flat has them."""
     with backends.make("torch") as backend:

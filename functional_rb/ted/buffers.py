@@ -47,9 +47,10 @@ def ted_to_flat(state: State, *, reward_key: Key = "reward") -> Flat:
 
     Raises:
         TypeError: for what is no state, or a leaf that holds Python objects.
-        ValueError: for a writer that chooses slots; for items without the nest "next", or without flags in it; for an
-            observation in "next" that is not at the root, with the same shape and dtype; for steps that do not follow
-            one another, bit for bit, or begin in a state that is done. It names the leaf.
+        ValueError: for a writer that chooses slots; for a shared buffer that is written meanwhile; for items without
+            the nest "next", or without flags in it; for an observation in "next" that is not at the root, with the
+            same shape and dtype; for steps that do not follow one another, bit for bit, or begin in a state that is
+            done. It names the leaf.
 
     Example:
         >>> import torch_backend as rb
@@ -146,9 +147,18 @@ def _flat(state: State, reward_key: Key, who: str) -> Flat:
     first = [(int(cursor) - size) % ring.limit for cursor, size in zip(ends.cursors, sizes, strict=True)]
     handles = [_handles(spec, lane, start, n) for lane, (start, n) in enumerate(zip(first, sizes, strict=True))]
     steps = _read(backend, state, np.concatenate(handles))
+    if getattr(spec.storage, "shared", False):
+        oldest = np.array([own[0] for own in handles if len(own)], np.int32)
+        _check_unchanged(_host(backend, backend.is_live(state, oldest)), who)
     dtypes = {nest.show(path): leaf.dtype for path, leaf in zip(spec.structure.paths, spec.leaves, strict=True)}
     following = {nest.show(path[1:]): dtypes[nest.show(path)] for path in spec.structure.paths if path[0] == NEXT}
     return steps_to_flat(steps, lanes, following | dtypes, reward, spec, who)
+
+
+def _check_unchanged(live: Array, who: str) -> None:
+    """Refuse what was read of a shared buffer while somebody wrote over its oldest items."""
+    if not live.all():
+        raise ValueError(f"{who}: another process has overwritten steps while they were read; let it pause meanwhile")
 
 
 def _check_spec(spec: BufferSpec, reward: Path, who: str) -> None:

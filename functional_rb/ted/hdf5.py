@@ -38,6 +38,19 @@ def h5_split(form: Flat | Nested, path: str | os.PathLike[str], *, compression: 
         ImportError: if h5py is not installed.
         FileExistsError: if the file is there.
         ValueError: for a leaf whose name the file has for something else.
+
+    Example:
+        >>> import tempfile
+        >>> import torch_backend as rb
+        >>> from functional_rb import Binary, BufferSpec, Unbounded, ted
+        >>> flags = dict.fromkeys(("done", "terminated", "truncated"), Binary())
+        >>> step = {"observation": Unbounded(()), **flags}
+        >>> item = step | {"action": Unbounded(()), "next": step | {"reward": Unbounded(())}}
+        >>> form = ted.ted_to_nested(rb.init(BufferSpec(item, capacity=3)))
+        >>> with tempfile.TemporaryDirectory() as scratch:
+        ...     h5_split(form, f"{scratch}/x.h5")
+        ...     h5_combine(f"{scratch}/x.h5").spec == form.spec
+        True
     """
     h5py = _h5py("h5_split")
     target = File(path)

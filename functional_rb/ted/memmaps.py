@@ -45,6 +45,19 @@ def save(form: Flat | Nested, directory: str | os.PathLike[str]) -> None:
     Raises:
         FileExistsError: if it is there and not empty.
         ValueError: for a leaf whose name the directory has for something else.
+
+    Example:
+        >>> import tempfile
+        >>> import torch_backend as rb
+        >>> from functional_rb import Binary, BufferSpec, Unbounded, ted
+        >>> flags = dict.fromkeys(("done", "terminated", "truncated"), Binary())
+        >>> step = {"observation": Unbounded(()), **flags}
+        >>> item = step | {"action": Unbounded(()), "next": step | {"reward": Unbounded(())}}
+        >>> form = ted.ted_to_flat(rb.init(BufferSpec(item, capacity=3)))
+        >>> with tempfile.TemporaryDirectory() as scratch:
+        ...     save(form, f"{scratch}/flat")
+        ...     load(f"{scratch}/flat").spec == form.spec
+        True
     """
     target = File(directory)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
