@@ -53,7 +53,7 @@ def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
         ...     saved = frb.save(rb.init(frb.BufferSpec({"x": frb.Unbounded(())}, capacity=5)), path)
         ...     report = inspect(path)
         >>> report["size"], report["spec"]["capacity"], [file["problem"] for file in report["files"]]
-        (0, 5, [None, None])
+        (0, 5, [None])
     """
     directory, known = os.path.abspath(os.fspath(path)), tuple(known)
     found: list[int] = []
