@@ -581,7 +581,7 @@ class Bar:
     made: ClassVar[list[Bar]] = []
 
     def __init__(self, **options: Any) -> None:
-        self.options, self.done, self.closed = options, 0, False
+        self.options, self.done, self.closed = options, options["initial"], False
         Bar.made.append(self)
 
     def update(self, n: int) -> None:
@@ -592,26 +592,39 @@ class Bar:
 
 
 def test_progress_is_shown_after_a_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import tqdm
-
-    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    small_blocks(monkeypatch)
+    monkeypatch.setattr(progress, "_bar", lambda: Bar)
     Bar.made.clear()
-    state = torch_backend.add(
-        torch_backend.init(SPEC), {"x": torch.ones(20, 2), "image": torch.ones(20, 32, 32, dtype=torch.uint8)}
-    )
-    frb.save(state, tmp_path, progress=False)
-    frb.load(tmp_path, "torch", progress=False)
-    assert not Bar.made
-    for shown, hidden in ((None, None), (True, False)):
+    state = advanced(numpy_state(SPEC), np.random.default_rng(0), 20)
+    assert progress.DELAY == 1
+    for shown in (True, None, False):
         frb.save(state, tmp_path, progress=shown)
         frb.load(tmp_path, "torch", progress=shown)
-        for bar in Bar.made:
-            assert bar.options["delay"] == progress.DELAY == 1
-            assert bar.options["disable"] is hidden
-            assert bar.done == bar.options["total"] > 20 * 1024
-            assert bar.closed
-        assert len(Bar.made) == 2
-        Bar.made.clear()
+    assert not Bar.made, "it took less"
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    frb.save(state, tmp_path, progress=False)
+    frb.load(tmp_path, "torch", progress=None)  # standard error is no terminal
+    assert not Bar.made
+    frb.save(state, tmp_path, progress=True)
+    frb.load(tmp_path, "torch", progress=True)
+    assert [bar.options["desc"] for bar in Bar.made] == ["save", "load"]
+    for bar in Bar.made:
+        assert bar.options["total"] == bar.done > 20 * 1024
+        assert bar.closed
+
+
+def test_progress_has_a_lock_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    # tqdm's own is shared with forked processes, and stays locked if one of them is killed.
+    import tqdm
+
+    bar = progress._bar()
+    assert issubclass(bar, tqdm.tqdm)
+    assert isinstance(bar.get_lock(), type(threading.RLock()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "DELAY", 0.0)
+        with progress.Progress(10, "save", True) as shown:
+            shown.advance(4)
+    assert "save" in capsys.readouterr().err
 
 
 def test_base_is_what_it_was() -> None:

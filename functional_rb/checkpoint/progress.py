@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.util
+import sys
+import threading
+import time
 from typing import Any
 
 DELAY = 1.0
@@ -20,24 +25,24 @@ class Progress:
 
     def __init__(self, total: int, what: str, shown: bool | None) -> None:
         """Begin to count."""
+        self._total, self._what, self._done = total, what, 0
         self._bar: Any = None
-        if shown is False:
-            return
-        try:
-            tqdm = importlib.import_module("tqdm").tqdm
-        except ImportError as error:
-            if shown:
-                raise ImportError(
-                    "progress=True needs the tqdm library; pip install 'functional-rb[checkpoint]'", name="tqdm"
-                ) from error
-            return
-        hidden = False if shown else None
-        self._bar = tqdm(total=total, desc=what, unit="B", unit_scale=True, delay=DELAY, disable=hidden, leave=False)
+        self._make: Any = None
+        if shown is None:
+            shown = sys.stderr is not None and sys.stderr.isatty() and importlib.util.find_spec("tqdm") is not None
+        if shown:
+            self._make = _bar()
+        self._begun = time.monotonic()
 
     def advance(self, nbytes: int) -> None:
         """So many more are done."""
+        self._done += nbytes
         if self._bar is not None:
             self._bar.update(nbytes)
+        elif self._make is not None and time.monotonic() - self._begun >= DELAY:
+            self._bar = self._make(
+                total=self._total, initial=self._done, desc=self._what, unit="B", unit_scale=True, leave=False
+            )
 
     def __enter__(self) -> Progress:
         """For as long as it goes on."""
@@ -47,3 +52,20 @@ class Progress:
         """Take the bar away."""
         if self._bar is not None:
             self._bar.close()
+
+
+@functools.cache
+def _bar() -> Any:
+    """The bar of tqdm with a lock of its own.
+
+    That of tqdm is shared with forked processes: if one of them is killed while it holds it, this one waits for ever.
+    """
+    try:
+        tqdm = importlib.import_module("tqdm").tqdm
+    except ImportError as error:
+        raise ImportError(
+            "progress=True needs the tqdm library; pip install 'functional-rb[checkpoint]'", name="tqdm"
+        ) from error
+    made: Any = type("Bar", (tqdm,), {})
+    made.set_lock(threading.RLock())
+    return made
