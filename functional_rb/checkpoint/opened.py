@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,18 @@ class Opened:
                 raise CorruptCheckpointError(self.paths[k], f"the content of {name!r} is not what was written")
             total += len(part)
         return total
+
+    def verified(self, k: int, name: str, runs: list[Run]) -> Iterator[tuple[Run, bytes]]:
+        """Blocks of an array from a segment, some at a time: which, and their content, verified."""
+        stored, blocks = self.manifest.arrays[name], self.manifest.segments[k].arrays[name]
+        table, firsts = _spread(stored, blocks.runs, self.table(k, name)), _first_rows(stored, blocks.runs)
+        for chunk in chunks(runs):
+            start, stop = stored.span(chunk)
+            at = self._places[k].data[name] + int(firsts[chunk[0]]) * stored.row_bytes
+            content = _read(self.paths[k], self._fds[k], at, (stop - start) * stored.row_bytes)
+            if stored.digests(content) != table[slice(*chunk)].tobytes():
+                raise CorruptCheckpointError(self.paths[k], f"the content of {name!r} is not what was written")
+            yield chunk, content
 
     def map(self, k: int, name: str) -> np.ndarray[Any, Any]:
         """The rows of an array in a segment as the file has them, copied where they are written to."""

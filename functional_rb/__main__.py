@@ -1,0 +1,71 @@
+"""`python -m functional_rb inspect PATH`: what lies in a directory of checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from functional_rb.errors import CheckpointError
+from functional_rb.inspection import inspect, page
+from functional_rb.inspection.picture import draw
+from functional_rb.inspection.report import is_whole
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says.
+
+    Args:
+        arguments: those of the program by default.
+
+    Returns:
+        0 if all went well and no file is damaged, else 1.
+    """
+    parser = argparse.ArgumentParser(prog="python -m functional_rb", description="Replay buffers as values.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser(
+        "inspect",
+        help="tell what lies in a directory of checkpoints, and verify every file",
+        description="Tell what lies in a directory of checkpoints. "
+        "Every file is verified; the exit code is 1 if one is damaged.",
+    )
+    command.add_argument("path", metavar="PATH", help="a directory that frb.save has written to")
+    command.add_argument("--json", action="store_true", help="print JSON in place of a page")
+    command.add_argument("--plot", metavar="OUT", help="draw the distributions to a file too, out.png say")
+    command.add_argument(
+        "--known",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="a class or function of yours that the spec names, imported from there; may be given several times",
+    )
+    given = parser.parse_args(arguments)
+    try:
+        report = inspect(given.path, [_imported(name) for name in given.known])
+        sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else page(report))
+        if given.plot:
+            draw(report, given.plot)
+    except (CheckpointError, ImportError, OSError, ValueError) as error:
+        print(f"inspect: {error}", file=sys.stderr)
+        return 1
+    return 0 if is_whole(report) else 1
+
+
+def _imported(name: str) -> Any:
+    """What a module has under a name.
+
+    Raises:
+        ValueError: if there is no such thing.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"--known {name}: expected MODULE:NAME of what can be imported: {error}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Reading checkpoints piece by piece: every byte of every file is verified, and little of it kept."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from functional_rb import counters
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.checkpoint import manifest as manifests
+from functional_rb.checkpoint.blocks import stored_arrays
+from functional_rb.checkpoint.manifest import Manifest
+from functional_rb.checkpoint.opened import Opened, read_manifest
+from functional_rb.convert import from_json
+from functional_rb.counters import Counters
+from functional_rb.errors import CheckpointError, CorruptCheckpointError
+from functional_rb.ted.forms import kept_dtype
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass
+class Files:
+    """The files that were looked at.
+
+    Attributes:
+        problems: what is wrong with each, by path; None if nothing is.
+        sizes: bytes of each.
+    """
+
+    problems: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def note(self, path: str, problem: str | None) -> None:
+        """Take note of a file; the first problem with it is what counts."""
+        if self.problems.get(path) is None:
+            self.problems[path] = problem
+        with contextlib.suppress(OSError):
+            self.sizes[path] = os.stat(path).st_size
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What is read of a checkpoint.
+
+    Attributes:
+        spec: of the buffer.
+        counters: of the state.
+        tree: the leaves of the sampler's tree, float32 [slots or more], or None.
+        rows: what was asked for of the items, by position, [capacity, *shape].
+    """
+
+    spec: BufferSpec
+    counters: Counters
+    tree: Array | None
+    rows: dict[int, Array]
+
+
+def manifest_of(directory: str, generation: int, files: Files) -> Manifest | None:
+    """A manifest, or None if it is damaged."""
+    path = os.path.join(directory, manifests.name_of(generation))
+    try:
+        manifest = read_manifest(directory, generation)
+    except (CheckpointError, OSError) as error:
+        files.note(path, reason(error))
+        return None
+    files.note(path, None)
+    return manifest
+
+
+def spec_of(manifest: Manifest, known: Iterable[Any]) -> BufferSpec:
+    """The spec of a manifest.
+
+    Raises:
+        ValueError: if it names what is not known, or is none.
+    """
+    spec = from_json(manifest.spec, known)
+    if not isinstance(spec, BufferSpec):
+        raise ValueError(f"expected the spec of a buffer, got {type(spec).__name__}")
+    return spec
+
+
+def read(
+    directory: str, manifest: Manifest, spec: BufferSpec | None, wanted: Iterable[int], files: Files
+) -> tuple[bool, Contents | None]:
+    """Verify a checkpoint's files, and read some of it.
+
+    Args:
+        directory: of the checkpoints.
+        manifest: of the one.
+        spec: its spec; None to verify it alone.
+        wanted: positions of leaves that lie in rows.
+        files: takes note of the files.
+
+    Returns:
+        Whether the checkpoint is whole, and what was read of it; None of one that is not, or if there is no spec.
+    """
+    path = os.path.join(directory, manifests.name_of(manifest.generation))
+    if spec is not None and (problem := _misfit(manifest, spec)):
+        files.note(path, problem)
+        return False, None
+    with contextlib.ExitStack() as stack:
+        try:
+            opened = Opened(directory, manifest, stack)
+        except (CorruptCheckpointError, OSError) as error:
+            files.note(str(getattr(error, "file", path)), reason(error))
+            return False, None
+        reading = _Reading(spec, {} if spec is None else _blank(spec, wanted), opened)
+        parts = [reading.segment(k, files) for k in range(len(opened.paths))]
+    if spec is None or not all(parts):
+        return all(parts), None
+    numbers = counters.read(spec, np.array(manifest.counters, np.int32))
+    return True, Contents(spec, numbers, reading.tree, reading.rows)
+
+
+class _Reading:
+    """A checkpoint that is read, the oldest segment first, so that what is newer is put over it."""
+
+    def __init__(self, spec: BufferSpec | None, rows: dict[int, Array], opened: Opened) -> None:
+        self.spec, self.rows, self.opened = spec, rows, opened
+        has_tree = spec is not None and spec.tree_shape is not None
+        self.tree = np.zeros(opened.manifest.arrays["tree"].shape, np.float32) if has_tree else None
+
+    def segment(self, k: int, files: Files) -> bool:
+        """Verify a segment, and keep what is wanted of it; whether it is whole."""
+        path = self.opened.paths[k]
+        part = self.opened.manifest.segments[k]
+        if self.spec is None and path in files.problems:  # of another checkpoint too, and looked at
+            return files.problems[path] is None
+        try:
+            for name, blocks in part.arrays.items():
+                stored = self.opened.manifest.arrays[name]
+                for run, content in self.opened.verified(k, name, blocks.runs):
+                    start, stop = stored.span(run)
+                    rows = np.frombuffer(content, stored.dtype).reshape(stop - start, *stored.shape[1:])
+                    self.keep(name, start, stop, rows)
+            self.opened.objects(k)
+        except (CorruptCheckpointError, OSError) as error:
+            files.note(path, reason(error))
+            return False
+        files.note(path, None)
+        return True
+
+    def keep(self, name: str, start: int, stop: int, rows: Array) -> None:
+        """What is wanted of some rows of an array."""
+        if name == "tree" and self.tree is not None:
+            self.tree[start:stop] = rows
+        if name != "rows" or self.spec is None:
+            return
+        content = rows.view(np.uint8).reshape(stop - start, -1)
+        for position, column in self.rows.items():
+            leaf = self.spec.layout.leaves[self.spec.stored.index(position)]
+            assert leaf.offset is not None
+            own = np.ascontiguousarray(content[:, leaf.offset : leaf.offset + leaf.nbytes])
+            column[start:stop] = own.view(column.dtype).reshape(column[start:stop].shape)
+
+
+def readable(spec: BufferSpec, position: int) -> bool:
+    """Whether a leaf lies in rows: small, an array, and not stored as a shared frame."""
+    if position in spec.objects or position not in spec.stored:
+        return False
+    leaf = spec.layout.leaves[spec.stored.index(position)]
+    return leaf.offset is not None and leaf.nbytes > 0
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, without the file's name and without advice that is not for a reader of pages."""
+    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
+
+
+def _misfit(manifest: Manifest, spec: BufferSpec) -> str | None:
+    if manifest.arrays != stored_arrays(spec):
+        return "its arrays are not those of its spec"
+    if len(manifest.counters) != counters.length(spec):
+        return f"expected {counters.length(spec)} counters, found {len(manifest.counters)}"
+    return None
+
+
+def _blank(spec: BufferSpec, wanted: Iterable[int]) -> dict[int, Array]:
+    leaves = {k: spec.leaves[k] for k in wanted}
+    return {k: np.zeros((spec.capacity, *leaf.shape), kept_dtype(leaf.dtype)) for k, leaf in leaves.items()}

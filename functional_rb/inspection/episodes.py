@@ -1,0 +1,152 @@
+"""The episodes that a buffer holds, by the leaves that tell where they end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from functional_rb import nest
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.inspection.contents import Array, Contents, readable
+from functional_rb.ted.check import FLAGS, NEXT
+from functional_rb.trajectories import Marks
+
+REWARDS = (f"{NEXT}/reward", "reward")
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaves:
+    """The leaves that tell of episodes, by position.
+
+    Attributes:
+        ends: those that mark a last step.
+        identity: that which is another in every episode, or None.
+        reward: or None.
+        flags: terminated and truncated after the step, those that there are, by name.
+    """
+
+    ends: tuple[int, ...]
+    identity: int | None
+    reward: int | None
+    flags: Mapping[str, int]
+
+    @property
+    def all(self) -> set[int]:
+        """All of them."""
+        more = [k for k in (self.identity, self.reward) if k is not None]
+        return {*self.ends, *self.flags.values(), *more}
+
+
+@dataclasses.dataclass(frozen=True)
+class Episodes:
+    """Episodes, or what is there of them.
+
+    Attributes:
+        lengths: steps of each that is there from its first step to its last, int64 [n].
+        returns: their sums of rewards, float64 [n]; None if there is no reward.
+        ended: how many of these ended in each way that a flag tells: by both, if by both.
+        going_on: how many are not over yet.
+        cut: how many may have lost their first steps to newer ones: the oldest of each lane that has had more.
+    """
+
+    lengths: Array
+    returns: Array | None
+    ended: dict[str, int]
+    going_on: int
+    cut: int
+
+
+def find(spec: BufferSpec) -> Leaves | str:
+    """The leaves of a buffer that tell of episodes; or why there are none."""
+    if not spec.writer.in_order:
+        return f"the writer {spec.writer} chooses slots, so that items are in no order"
+    try:
+        marks = spec.marks or Marks.find(None, None, spec.names, "inspect")
+    except ValueError:
+        return "no leaf tells where they end"
+    keys = [nest.position(spec.names, key, "inspect") for key in marks.end_keys]
+    identity = None
+    if marks.trajectory_key is not None:
+        identity = nest.position(spec.names, marks.trajectory_key, "inspect")
+    if not all(readable(spec, k) for k in (*keys, *([] if identity is None else [identity]))):
+        return "the leaves that tell where they end are stored apart from the others"
+    return Leaves(tuple(keys), identity, _reward(spec), _flags(spec))
+
+
+def count(contents: Contents, leaves: Leaves) -> Episodes:
+    """The episodes of a buffer, lane by lane."""
+    spec, ends = contents.spec, contents.counters.ends
+    lengths, returns, first, last = [], [], [], []
+    for lane in range(spec.ring.lanes):
+        cursor, size = int(ends.cursors[lane]), int(ends.sizes[lane])
+        slots = lane * spec.ring.length + (cursor - size + np.arange(size)) % spec.ring.length
+        starts, stops, over = _pieces(contents.rows, leaves, slots)
+        lost = (cursor - size) % spec.ring.limit != 0  # there were older steps
+        lengths.append(stops - starts)
+        first.append((starts == 0) & lost)
+        last.append(np.where(over, slots[stops - 1], -1))
+        if leaves.reward is not None:
+            rewards = contents.rows[leaves.reward][slots].reshape(-1).astype(np.float64)
+            returns.append(np.add.reduceat(rewards, starts) if size else rewards)
+    partial, newest = np.concatenate(first), np.concatenate(last)
+    whole = ~partial & (newest >= 0)
+    told = {name: _any(contents.rows[k]) for name, k in leaves.flags.items()}
+    return Episodes(
+        np.concatenate(lengths)[whole],
+        np.concatenate(returns)[whole] if returns else None,
+        _ways(told, newest[whole]),
+        int((newest < 0).sum()),
+        int(partial.sum()),
+    )
+
+
+def _pieces(rows: dict[int, Array], leaves: Leaves, slots: Array) -> tuple[Array, Array, Array]:
+    """Where episodes begin and end among the steps in slots [n], and whether each is over."""
+    over = np.zeros(len(slots), bool)
+    for k in leaves.ends:
+        over |= _any(rows[k][slots])
+    if leaves.identity is not None:
+        identity = rows[leaves.identity][slots].reshape(len(slots))
+        over[:-1] |= identity[1:] != identity[:-1]
+    stops = np.flatnonzero(over) + 1
+    if len(slots) and not over[-1]:
+        stops = np.append(stops, len(slots))
+    return np.concatenate([[0], stops])[:-1].astype(np.int64), stops, over[stops - 1]
+
+
+def _any(flags: Array) -> Array:
+    """Whether any flag of each row is set, bool [n]."""
+    return np.asarray(flags.any(tuple(range(1, flags.ndim))))
+
+
+def _ways(told: dict[str, Array], slots: Array) -> dict[str, int]:
+    """How many steps have which of the flags."""
+    found = {name: flags[slots] for name, flags in told.items()}
+    if len(found) < 2:
+        return {name: int(flags.sum()) for name, flags in found.items()}
+    terminated, truncated = found["terminated"], found["truncated"]
+    return {
+        "terminated": int((terminated & ~truncated).sum()),
+        "truncated": int((truncated & ~terminated).sum()),
+        "both": int((terminated & truncated).sum()),
+    }
+
+
+def _reward(spec: BufferSpec) -> int | None:
+    for name in REWARDS:
+        if name in spec.names:
+            k = spec.names.index(name)
+            fits = spec.leaves[k].shape in ((), (1,)) and spec.leaves[k].dtype in ("float16", "float32", "float64")
+            return k if fits and readable(spec, k) else None
+    return None
+
+
+def _flags(spec: BufferSpec) -> dict[str, int]:
+    inside = [name for name in spec.names if name.startswith(f"{NEXT}/")]
+    prefix = f"{NEXT}/" if any(name.removeprefix(f"{NEXT}/") in FLAGS for name in inside) else ""
+    found: dict[str, Any] = {flag: prefix + flag for flag in ("terminated", "truncated")}
+    where = {flag: spec.names.index(name) for flag, name in found.items() if name in spec.names}
+    return {flag: k for flag, k in where.items() if spec.leaves[k].dtype == "bool" and readable(spec, k)}

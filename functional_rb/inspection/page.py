@@ -1,0 +1,170 @@
+"""A report as one page of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from functional_rb.inspection.report import Report, is_whole
+
+WIDTH = 30
+"""Of the longest bar."""
+
+
+def page(report: Report) -> str:
+    """The page.
+
+    Args:
+        report: see `inspect`.
+    """
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"Checkpoints in {report['path']}"
+    yield from _table([_generation(report, part) for part in report["generations"]])
+    if report["checkpoint"] is None:
+        yield ""
+        yield "No checkpoint is whole."
+    elif report["spec"] is None:
+        yield ""
+        yield f"The spec is not known: {report['problem']}"
+    else:
+        yield from _buffer(report)
+        yield from _priorities(report["priorities"])
+        yield from _episodes(report)
+    yield ""
+    yield "Files"
+    rows = []
+    for file in report["files"]:
+        size = "gone" if file["bytes"] is None else _bytes(file["bytes"])
+        rows.append([file["name"], size, "whole" if file["problem"] is None else f"DAMAGED: {file['problem']}"])
+    yield from _table(rows)
+    yield ""
+    yield "Every byte is as it was written." if is_whole(report) else _remedy(report)
+
+
+def _remedy(report: Report) -> str:
+    if report["checkpoint"] is None:
+        return "DAMAGED; there is nothing to load."
+    newest = report["generations"][0]["generation"] == report["checkpoint"]
+    how = "" if newest else f"; frb.load(..., fall_back=True) loads generation {report['checkpoint']}"
+    return f"DAMAGED: see above{how}."
+
+
+def _generation(report: Report, part: Report) -> list[str]:
+    state = "whole" if part["whole"] else "DAMAGED"
+    shown = ", shown below" if part["generation"] == report["checkpoint"] else ""
+    name = f"generation {part['generation']}"
+    if part["items"] is None:
+        return [name, "", "", "", state]
+    return [name, part["time"] or "", _items(part["items"]), _bytes(part["bytes"]), state + shown]
+
+
+def _buffer(report: Report) -> Iterator[str]:
+    spec = report["spec"]
+    share = report["size"] / spec["capacity"]
+    yield ""
+    yield "Buffer"
+    rows = [["size", f"{report['size']:,} of {spec['capacity']:,} ({share:.0%})"]]
+    if spec["lanes"] is not None:
+        sizes = f", sizes {_some(report['sizes'])}" if len(report["sizes"]) > 1 else ""
+        rows.append(["lanes", f"{spec['lanes']}{sizes}"])
+    if report["cursors"] is not None:
+        rows.append(["cursor", f"slot {_some(report['cursors'])}"])
+    rows.append(["bytes", f"{_bytes(report['bytes']['files'])} in files, {_bytes(report['bytes']['item'])} an item"])
+    rows += [[name, spec[name]] for name in ("sampler", "writer", "storage", "compact") if spec[name] is not None]
+    rows += [["transform", transform] for transform in spec["transforms"]]
+    if spec["batch_size"] is not None:
+        rows.append(["batch size", str(spec["batch_size"])])
+    counts = {"rejected": "bad priorities", "stale": "updates of what was gone", "invalid": "items outside of the spec"}
+    rows += [[name, f"{n:,} {what}"] for name, what in counts.items() if (n := report["counters"][name])]
+    yield from _table(rows)
+    yield ""
+    yield "Item"
+    yield from _table([[x["leaf"], x["dtype"], _shape(x["shape"]), x["spec"]] for x in spec["item"]])
+
+
+def _priorities(told: Report | None) -> Iterator[str]:
+    if told is not None:
+        yield ""
+        yield f"Priorities, after alpha, of {_items(told['count'])} that can be drawn"
+        yield from _distribution(told)
+
+
+def _episodes(report: Report) -> Iterator[str]:
+    told = report["episodes"]
+    yield ""
+    if told is None:
+        yield f"Episodes: {report['no_episodes']}"
+        return
+    yield "Episodes"
+    ended = ", ".join(f"{n:,} {way}" for way, n in told["ended"].items() if n or way != "both")
+    rows = [["whole", f"{told['whole']:,}" + (f" ({ended})" if ended else "")]]
+    rows.append(["going on", f"{told['going_on']:,}"])
+    rows.append(["cut off", f"{told['cut']:,} (they may have lost their first steps)"])
+    yield from _table(rows)
+    for name, what in (("lengths", "Length"), ("returns", "Return")):
+        if told[name] is not None and told[name]["count"]:
+            yield ""
+            yield f"{what} of whole episodes"
+            yield from _distribution(told[name])
+
+
+def _distribution(told: Report) -> Iterator[str]:
+    """The numbers, and a bar for each bin."""
+    if told["histogram"] is None:
+        return
+    names = ("smallest", "median", "mean", "largest")
+    yield "  " + ", ".join(f"{name} {_number(told[name])}" for name in names)
+    edges, counts, each = (told["histogram"][name] for name in ("edges", "counts", "each"))
+    if len(counts) == 1:
+        return
+    most = max(counts)
+    rows = []
+    for low, high, n in zip(edges[:-1], edges[1:], counts, strict=True):
+        bar = "#" * max(round(WIDTH * n / most), int(n > 0))
+        rows.append([_number(low) if each else f"{_number(low)} to {_number(high)}", f"{n:,}", bar])
+    yield from _table(rows)
+
+
+def _table(rows: list[list[str]]) -> Iterator[str]:
+    """Rows with columns side by side."""
+    columns = max(map(len, rows), default=0)
+    widths = [max((len(row[k]) for row in rows if len(row) > k), default=0) for k in range(columns)]
+    for row in rows:
+        yield ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))).rstrip()
+
+
+def _items(n: int) -> str:
+    return f"{n:,} item" + "s" * (n != 1)
+
+
+def _some(numbers: list[int]) -> str:
+    """The first of many."""
+    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}"
+
+
+def _shape(shape: list[int]) -> str:
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+def _bytes(n: int) -> str:
+    """Bytes in decimal units.
+
+    Example:
+        >>> _bytes(999), _bytes(1_500), _bytes(2_000_000)
+        ('999 B', '1.5 kB', '2.0 MB')
+    """
+    if n < 1000:
+        return f"{n} B"
+    value = float(n)
+    for unit in ("kB", "MB", "GB"):
+        value /= 1000
+        if value < 1000:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:.1f} TB"

@@ -1,0 +1,50 @@
+"""The distributions of a report as a picture."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from functional_rb.inspection.report import Report
+
+
+def draw(report: Report, path: str | os.PathLike[str]) -> None:
+    """Draw the histograms of a report to a file, in the form that its name tells.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if there is none to draw.
+    """
+    shown = _distributions(report)
+    if not shown:
+        raise ValueError(f"inspect: there is nothing to draw of {report['path']}: no priorities and no whole episode")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("inspect --plot needs matplotlib: pip install 'functional-rb[plot]'") from error
+    figure: Any = Figure(figsize=(4 * len(shown), 3), layout="constrained")
+    for axes, (name, what, told) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        edges, counts = told["histogram"]["edges"], told["histogram"]["counts"]
+        if told["histogram"]["each"]:
+            axes.bar([f"{edge:.4g}" for edge in edges[:-1]], counts)
+        else:
+            axes.stairs(counts, edges, fill=True)
+            if edges[0] > 0 and edges[-1] > 100 * edges[0]:
+                axes.set_xscale("log")
+        axes.set_xlabel(name)
+        axes.set_ylabel(what)
+    figure.suptitle(f"generation {report['checkpoint']}, {report['size']:,} items")
+    figure.savefig(path, dpi=150)
+
+
+def _distributions(report: Report) -> list[tuple[str, str, Report]]:
+    """Name, what is counted, and numbers of each."""
+    found: list[tuple[str, str, Report | None]] = []
+    if report.get("priorities"):
+        found.append(("priority, after alpha", "items", report["priorities"]))
+    if report.get("episodes"):
+        found += [
+            ("steps of an episode", "episodes", report["episodes"]["lengths"]),
+            ("return of an episode", "episodes", report["episodes"]["returns"]),
+        ]
+    return [(name, what, told) for name, what, told in found if told is not None and told["histogram"] is not None]

@@ -1,0 +1,206 @@
+"""What there is to tell of checkpoints, as plain values: JSON, of which pages and pictures are made."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.checkpoint.manifest import Manifest
+from functional_rb.checkpoint.opened import generations
+from functional_rb.errors import NoCheckpointError
+from functional_rb.inspection import episodes
+from functional_rb.inspection.contents import Array, Contents, Files, manifest_of, read, spec_of
+from functional_rb.inspection.episodes import Episodes, Leaves
+
+BINS = 10
+
+Report = dict[str, Any]
+"""See `inspect`."""
+
+
+def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
+    """Look at the checkpoints of a directory: the newest that is whole in detail, and every byte of all their files.
+
+    Args:
+        path: a directory that `frb.save` has written to.
+        known: the user's classes that the spec names, as for `frb.from_json`.
+
+    Returns:
+        Numbers, texts, lists and dicts by name, for JSON:
+
+        - path: of the directory.
+        - generations: of each checkpoint, the newest first: generation, items, bytes, time, and whether it is whole.
+        - files: of each: name, bytes, and what is wrong with it. Whole ones have None there.
+        - checkpoint: the generation that the rest is about; None if none is whole, and then the rest is missing.
+        - spec: its members and the leaves of the item; None if it names classes that are not known, `problem` says.
+        - size, sizes, cursors, counters, bytes: numbers.
+        - priorities, episodes: distributions; None if there are none, `no_episodes` says why.
+
+    Raises:
+        NoCheckpointError: if there is none.
+
+    Example:
+        >>> import tempfile
+        >>> import functional_rb as frb, torch_backend as rb
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     saved = frb.save(rb.init(frb.BufferSpec({"x": frb.Unbounded(())}, capacity=5)), path)
+        ...     report = inspect(path)
+        >>> report["size"], report["spec"]["capacity"], [file["problem"] for file in report["files"]]
+        (0, 5, [None])
+    """
+    directory, known = os.path.abspath(os.fspath(path)), tuple(known)
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        found = generations(directory)
+    if not found:
+        raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
+    files = Files()
+    told: list[Report] = []
+    chosen: Report | None = None
+    for generation in found:
+        manifest = manifest_of(directory, generation, files)
+        if manifest is None:
+            told.append({"generation": generation, "items": None, "bytes": None, "time": None, "whole": False})
+            continue
+        whole, about = _of_checkpoint(directory, manifest, known, files, chosen is None)
+        if whole and chosen is None:
+            chosen = {"checkpoint": generation, **about}
+        numbers = {"items": manifest.items, "bytes": manifest.nbytes, "time": _time(manifest.time)}
+        told.append({"generation": generation, **numbers, "whole": whole})
+    listed = [
+        {"name": os.path.basename(name), "bytes": files.sizes.get(name), "problem": problem}
+        for name, problem in sorted(files.problems.items())
+    ]
+    return {"path": directory, "generations": told, "files": listed, **(chosen or {"checkpoint": None})}
+
+
+def is_whole(report: Report) -> bool:
+    """Whether no file is damaged."""
+    return all(part["whole"] for part in report["generations"])
+
+
+def _of_checkpoint(
+    directory: str, manifest: Manifest, known: tuple[Any, ...], files: Files, in_detail: bool
+) -> tuple[bool, Report]:
+    """Whether a checkpoint is whole, and what there is to tell of it."""
+    if not in_detail:
+        return read(directory, manifest, None, (), files)[0], {}
+    try:
+        spec, problem = spec_of(manifest, known), None
+    except ValueError as error:
+        spec, problem = None, str(error)
+    leaves = "no spec" if spec is None else episodes.find(spec)
+    whole, contents = read(directory, manifest, spec, leaves.all if isinstance(leaves, Leaves) else (), files)
+    if contents is not None:
+        return whole, _told(manifest, contents, leaves)
+    return whole, {"spec": None, "problem": problem, "size": manifest.items}
+
+
+def _told(manifest: Manifest, contents: Contents, leaves: Leaves | str) -> Report:
+    spec, counters = contents.spec, contents.counters
+    cursors = [int(cursor) % spec.ring.length for cursor in counters.ends.cursors]
+    return {
+        "spec": _spec(spec),
+        "size": manifest.items,
+        "sizes": [int(size) for size in counters.ends.sizes],
+        "cursors": cursors if spec.writer.in_order else None,
+        "counters": {name: int(getattr(counters, name)) for name in ("rejected", "stale", "invalid")},
+        "bytes": {"item": spec.item_bytes, "files": manifest.nbytes},
+        "priorities": _priorities(contents),
+        "episodes": _episodes(episodes.count(contents, leaves)) if isinstance(leaves, Leaves) else None,
+        "no_episodes": leaves if isinstance(leaves, str) else None,
+    }
+
+
+def _spec(spec: BufferSpec) -> Report:
+    named = zip(spec.names, spec.leaves, strict=True)
+    members = ("sampler", "writer", "storage", "compact")
+    return {
+        "item": [{"leaf": name, "dtype": x.dtype, "shape": list(x.shape), "spec": repr(x)} for name, x in named],
+        "capacity": spec.capacity,
+        "lanes": spec.lanes,
+        "batch_size": spec.batch_size,
+        **{name: None if (value := getattr(spec, name)) is None else shown(value) for name in members},
+        "transforms": [shown(transform) for transform in spec.transforms],
+    }
+
+
+def shown(member: Any) -> str:
+    """A part of a spec with what is not as by default.
+
+    Example:
+        >>> import functional_rb as frb
+        >>> shown(frb.Prioritized(alpha=0.5)), shown(frb.Prioritized(0.6))
+        ('Prioritized(alpha=0.5)', 'Prioritized()')
+    """
+    given = {field.name: getattr(member, field.name) for field in dataclasses.fields(member) if field.init}
+    usual = {field.name: field.default for field in dataclasses.fields(member)}
+    told = ", ".join(f"{name}={value!r}" for name, value in given.items() if value != usual[name])
+    return f"{type(member).__name__}({told})"
+
+
+def _priorities(contents: Contents) -> Report | None:
+    """Of items that can be drawn: what lies in the tree, after alpha."""
+    if contents.tree is None or not contents.spec.sampler.has_priorities:
+        return None
+    kept = contents.tree.reshape(-1)[: contents.spec.capacity].astype(np.float64)
+    return distribution(kept[kept > 0])
+
+
+def _episodes(found: Episodes) -> Report:
+    return {
+        "whole": len(found.lengths),
+        "ended": found.ended,
+        "going_on": found.going_on,
+        "cut": found.cut,
+        "lengths": distribution(found.lengths),
+        "returns": None if found.returns is None else distribution(found.returns),
+    }
+
+
+def distribution(values: Array) -> Report:
+    """Numbers by what can be told of many, and a histogram.
+
+    Its bins are equal; of numbers that differ by more than a factor of a hundred, in proportion; of few whole numbers,
+    one for each. A bin reaches from its edge to before the next, the last to its own.
+
+    Example:
+        >>> told = distribution(np.array([1.0, 2.0, 1000.0]))
+        >>> told["median"], told["histogram"]["counts"], told["histogram"]["edges"][1].__round__(3)
+        (2.0, [1, 1, 0, 0, 0, 0, 0, 0, 0, 1], 1.995)
+        >>> distribution(np.array([4, 4, 6]))["histogram"]
+        {'edges': [4.0, 5.0, 6.0, 7.0], 'counts': [2, 0, 1], 'each': True}
+    """
+    finite = values[np.isfinite(values)]
+    told: Report = {"count": len(values)}
+    if not len(finite):
+        return told | dict.fromkeys(("smallest", "mean", "median", "largest", "histogram"))
+    low, high = float(finite.min()), float(finite.max())
+    each = values.dtype.kind == "i" and high - low < BINS
+    if each or low == high:
+        edges = np.arange(low, high + 2)
+    else:
+        edges = np.geomspace(low, high, BINS + 1) if 0 < 100 * low < high else np.linspace(low, high, BINS + 1)
+        edges[0], edges[-1] = low, high
+    counts = np.histogram(finite, edges)[0]
+    return told | {
+        "smallest": low,
+        "mean": float(finite.mean()),
+        "median": float(np.median(finite)),
+        "largest": high,
+        "histogram": {"edges": edges.tolist(), "counts": counts.tolist(), "each": each or low == high},
+    }
+
+
+def _time(seconds: float) -> str | None:
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,290 @@
+"""States in the flat and the nested form, and back: the hooks of checkpoints that TorchRL calls by the same names."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Literal
+
+import numpy as np
+
+from functional_rb import counters, nest
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.layout import KEPT_AS
+from functional_rb.nest import Key, Path
+from functional_rb.specs import Unbounded
+from functional_rb.state import State
+from functional_rb.ted.check import FLAGS, NEXT, below, leaves_of, observation_paths, path_of
+from functional_rb.ted.forms import (
+    Array,
+    Flat,
+    Lanes,
+    Leaves,
+    Nested,
+    as_nest,
+    flat_to_nested,
+    flat_to_steps,
+    kept_dtype,
+    nested_to_flat,
+    steps_to_flat,
+)
+
+CHUNK = 2**16
+"""Items that are read at once: what else is held of a state is not more than these."""
+
+
+def ted_to_flat(state: State, *, reward_key: Key = "reward") -> Flat:
+    """What a buffer holds in the flat form: T + 1 observations for T steps.
+
+    A ring that is full is rolled to the order of time. Empty slots are left out.
+
+    Args:
+        state: of either backend; its items are steps in TED, written in their order (`RoundRobin`, say). It is read
+            in pieces, and nothing of it is given out.
+        reward_key: path of the reward, below "next".
+
+    Returns:
+        The steps, in NumPy arrays of their own.
+
+    Raises:
+        TypeError: for what is no state, or a leaf that holds Python objects.
+        ValueError: for a writer that chooses slots; for a shared buffer that is written meanwhile; for items without
+            the nest "next", or without flags in it; for an observation in "next" that is not at the root, with the
+            same shape and dtype; for steps that do not follow one another, bit for bit, or begin in a state that is
+            done. It names the leaf.
+
+    Example:
+        >>> import torch_backend as rb
+        >>> from functional_rb import BufferSpec, spec_of, ted
+        >>> rows = [np.arange(3.0), np.zeros(3), np.ones(3), np.arange(1.0, 4), np.array([False, True, False])]
+        >>> steps = ted.from_transitions(*rows)
+        >>> item = spec_of({name: x[0] for name, x in steps.items() if name != "next"} |
+        ...                {"next": {name: x[0] for name, x in steps["next"].items()}})
+        >>> state = rb.add(rb.init(BufferSpec(item, capacity=5)), steps)
+        >>> flat = ted_to_flat(state)
+        >>> flat.data["observation"], flat.data["action"].shape
+        (array([0., 1., 2., 2., 3.]), (3,))
+        >>> flat_to_ted(flat, rb).spec == state.spec
+        True
+    """
+    return _flat(state, reward_key, "ted_to_flat")
+
+
+def ted_to_nested(state: State, *, reward_key: Key = "reward") -> Nested:
+    """What a buffer holds as a sequence of trajectories, each with T + 1 observations for T steps.
+
+    Args:
+        state: as for `ted_to_flat`.
+        reward_key: likewise.
+
+    Returns:
+        The trajectories, lane by lane, the oldest first. The first of a lane may have lost its beginning to the ring,
+        the last may go on.
+
+    Raises:
+        TypeError: as `ted_to_flat`.
+        ValueError: likewise.
+    """
+    return flat_to_nested(_flat(state, reward_key, "ted_to_nested"))
+
+
+def flat_to_ted(
+    flat: Flat,
+    backend: Any = None,
+    spec: BufferSpec | None = None,
+    device: Any = None,
+    order: Literal["slots", "time"] = "slots",
+) -> Any:
+    """The steps of the flat form in TED: as arrays, or in a buffer of either backend.
+
+    Args:
+        flat: the steps.
+        backend: the module of a backend, to get a state; None for NumPy arrays.
+        spec: of the state; by default that of the buffer which the steps are from. Another has the same leaves, and
+            as many slots and lanes.
+        device: of the state, as for `init`.
+        order: of arrays: "slots" for [capacity, *shape] as `items` gives them, zeros where nothing lies, a full ring
+            rolled back; "time" for [N, *shape], lane by lane, the oldest first.
+
+    Returns:
+        A state, whose items lie in the slots that they had, and whose cursor is where it was; a lane that is not full
+        begins at its first slot. Priorities, and what a sampler remembers, are those of new items: `frb.save` keeps
+        all. Or nested dicts of NumPy arrays; leaves of bfloat16, which NumPy lacks, are uint16.
+
+    Raises:
+        TypeError: for leaves whose dtype is not the spec's.
+        ValueError: for leaves, slots or lanes that are not the spec's, or if there is none.
+    """
+    if order not in ("slots", "time"):
+        raise ValueError(f"flat_to_ted: expected order='slots' or 'time', got {order!r}")
+    steps = flat_to_steps(flat)
+    if backend is not None:
+        return _state(flat, steps, backend, _spec_for(flat, spec), device)
+    return as_nest(steps if order == "time" else {path: _in_slots(x, flat.lanes) for path, x in steps.items()})
+
+
+def nested_to_ted(
+    nested: Nested,
+    backend: Any = None,
+    spec: BufferSpec | None = None,
+    device: Any = None,
+    order: Literal["slots", "time"] = "slots",
+) -> Any:
+    """The steps of trajectories in TED: as arrays, or in a buffer of either backend; see `flat_to_ted`."""
+    return flat_to_ted(nested_to_flat(nested), backend, spec, device, order)
+
+
+def _flat(state: State, reward_key: Key, who: str) -> Flat:
+    if not isinstance(state, State):
+        raise TypeError(f"{who}: expected a State, got {type(state).__name__}")
+    spec, reward = state.spec, path_of(reward_key)
+    _check_spec(spec, reward, who)
+    backend = _backend_of(state)
+    ends = counters.read(spec, np.asarray(_host(backend, state.counters))).ends
+    ring = spec.ring
+    sizes = tuple(int(size) for size in ends.sizes)
+    cursors = tuple(int(cursor) % ring.length for cursor in ends.cursors)
+    lanes = Lanes(ring.length, sizes, cursors, spec.lanes is not None)
+    first = [(int(cursor) - size) % ring.limit for cursor, size in zip(ends.cursors, sizes, strict=True)]
+    handles = [_handles(spec, lane, start, n) for lane, (start, n) in enumerate(zip(first, sizes, strict=True))]
+    steps = _read(backend, state, np.concatenate(handles))
+    if getattr(spec.storage, "shared", False):
+        oldest = np.array([own[0] for own in handles if len(own)], np.int32)
+        _check_unchanged(_host(backend, backend.is_live(state, oldest)), who)
+    dtypes = {nest.show(path): leaf.dtype for path, leaf in zip(spec.structure.paths, spec.leaves, strict=True)}
+    following = {nest.show(path[1:]): dtypes[nest.show(path)] for path in spec.structure.paths if path[0] == NEXT}
+    return steps_to_flat(steps, lanes, following | dtypes, reward, spec, who)
+
+
+def _check_unchanged(live: Array, who: str) -> None:
+    """Refuse what was read of a shared buffer while somebody wrote over its oldest items."""
+    if not live.all():
+        raise ValueError(f"{who}: another process has overwritten steps while they were read; let it pause meanwhile")
+
+
+def _check_spec(spec: BufferSpec, reward: Path, who: str) -> None:
+    """Refuse what is not in TED, or not in order."""
+    for k in spec.objects:
+        raise TypeError(f"{who}: leaf {spec.names[k]!r} holds Python objects, which are no arrays; leave it out")
+    if not spec.writer.in_order:
+        raise ValueError(
+            f"{who}: {spec.writer} chooses slots, so that steps do not lie in the order of time; "
+            f"use writer=frb.RoundRobin(), or frb.save, which keeps any state"
+        )
+    leaves = leaves_of(spec, who)
+    done = leaves.get((NEXT, "done"))
+    if done is None or done.dtype != "bool" or done.shape not in ((), (1,)):
+        got = "none" if done is None else f"{done.dtype} {done.shape}"
+        raise ValueError(f"{who}: expected a leaf 'next/done', bool of shape () or (1,), got {got}; see ted.check")
+    for flag in FLAGS:
+        if ((flag,) in leaves) != ((NEXT, flag) in leaves):
+            raise ValueError(f"{who}: expected a leaf {flag!r} both at the root and in 'next', or in neither")
+    for path in leaves:
+        if below(path, reward):
+            raise ValueError(f"{who}: leaf {nest.show(path)!r} is out of place: expected the reward in 'next' only")
+    for path in observation_paths(leaves, reward):
+        before, after = leaves.get(path), leaves[NEXT, *path]
+        if before is None or (before.shape, before.dtype) != (after.shape, after.dtype):
+            got = "none" if before is None else f"{before.dtype} {before.shape}"
+            raise ValueError(
+                f"{who}: leaf {nest.show((NEXT, *path))!r}: expected a leaf {nest.show(path)!r} at the root, "
+                f"{after.dtype} {after.shape} as it is, got {got}; name the reward by reward_key=, if this is it"
+            )
+
+
+def _backend_of(state: State) -> Any:
+    """The module that a state was made by."""
+    of_torch = type(state).__module__.partition(".")[0] == "torch_backend"
+    return sys.modules["torch_backend" if of_torch else "jax_backend"]
+
+
+def _host(backend: Any, array: Any) -> Array:
+    """An array of a backend in NumPy; bfloat16 by its bits."""
+    if str(array.dtype).removeprefix("torch.") in KEPT_AS:
+        array = array.view("uint16") if isinstance(array, np.ndarray) else backend.values.ops.bitcast(array, "uint16")
+    return array if isinstance(array, np.ndarray) else np.asarray(backend.values.to_numpy(array))
+
+
+def _handles(spec: BufferSpec, lane: int, first: int, n: int) -> Array:
+    """Of n items of a lane, from a coordinate on; see `ring`."""
+    ring = spec.ring
+    coordinates = (first + np.arange(n)) % ring.limit
+    turns = coordinates // ring.length
+    return (turns * ring.capacity + lane * ring.length + coordinates % ring.length).astype(np.int32)
+
+
+def _read(backend: Any, state: State, handles: Array) -> Leaves:
+    """The items that handles int32 [N] name, by path, read in pieces of one size: JAX compiles for each."""
+    spec = state.spec
+    n, size = len(handles), min(CHUNK, spec.capacity)
+    own = zip(spec.structure.paths, spec.leaves, strict=True)
+    made = {path: np.empty((n, *leaf.shape), kept_dtype(leaf.dtype)) for path, leaf in own}
+    for start in range(0, n, size):
+        asked = handles[start : start + size]
+        found = backend.get(state, np.pad(asked, (0, size - len(asked))))
+        for path, leaf in zip(spec.structure.paths, nest.flatten_as(spec.structure, found), strict=True):
+            made[path][start : start + size] = _host(backend, leaf)[: len(asked)]
+    return made
+
+
+def _in_slots(rows: Array, lanes: Lanes) -> Array:
+    made = np.zeros((lanes.length * len(lanes.sizes), *rows.shape[1:]), rows.dtype)
+    made[lanes.slots()] = rows
+    return made
+
+
+def _spec_for(flat: Flat, spec: BufferSpec | None) -> BufferSpec:
+    """The spec of the state to make, with the leaves and the slots that there are."""
+    spec = flat.spec if spec is None else spec
+    if spec is None:
+        raise ValueError("flat_to_ted: the file does not tell the buffer's spec; give spec=frb.BufferSpec(...)")
+    lanes = flat.lanes
+    if (spec.ring.length, spec.ring.lanes) != (lanes.length, len(lanes.sizes)):
+        raise ValueError(
+            f"flat_to_ted: expected a spec with capacity={lanes.length * len(lanes.sizes)} and {len(lanes.sizes)} "
+            f"lanes, as the steps have, got {spec.capacity} and {spec.ring.lanes}; change it, or take the arrays "
+            f"(backend=None) and add them"
+        )
+    return spec
+
+
+def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: Any) -> State:
+    """A buffer of these steps. Before a full lane's oldest step, which does not lie first, go steps to overwrite."""
+    state: State = backend.init(spec, device)
+    lanes = flat.lanes
+    ahead = [start if n == lanes.length else 0 for start, n in zip(lanes.starts, lanes.sizes, strict=True)]
+    ends = [before + n for before, n in zip(ahead, lanes.sizes, strict=True)]
+    times, mask = max(ends), np.zeros((max(ends), len(ends)), bool)
+    for lane, end in enumerate(ends):
+        mask[:end, lane] = True
+    if not times:
+        return state
+    rows = np.concatenate([before + np.arange(n) for before, n in zip(ahead, lanes.sizes, strict=True)])
+    column = np.repeat(np.arange(len(ends)), lanes.sizes)
+    leaves = []
+    named = {nest.show(path): leaf for path, leaf in steps.items()}
+    if set(named) != set(spec.names):
+        raise ValueError(f"flat_to_ted: expected the leaves {sorted(spec.names)} of the spec, got {sorted(named)}")
+    for name, own in zip(spec.names, spec.leaves, strict=True):
+        given = named[name]
+        dtype = flat.dtypes[name.removeprefix(NEXT + "/")]
+        if given.shape[1:] != own.shape or dtype != own.dtype:
+            raise TypeError(
+                f"flat_to_ted: leaf {name!r}: expected {own.dtype} {own.shape} as in the spec, "
+                f"got {dtype} {given.shape[1:]}; convert it, or change the spec"
+            )
+        grid = np.zeros((*mask.shape, *own.shape), given.dtype)
+        if name == "next/done":
+            grid[...] = True  # what is overwritten does not go on in what follows
+        grid[rows, column] = given
+        leaves.append(_leaf(backend, grid if spec.lanes is not None else grid[:, 0], own.dtype, name))
+    whole = bool(mask.all())
+    nested = nest.unflatten(spec.structure, leaves, lambda kind, parts, batch: parts)
+    return backend.add(state, nested, mask=None if whole else mask if spec.lanes is not None else mask[:, 0])
+
+
+def _leaf(backend: Any, array: Array, dtype: str, name: str) -> Any:
+    """What `add` takes: NumPy's array; bfloat16 as the backend has it."""
+    if dtype not in KEPT_AS:
+        return array
+    bits = Unbounded(array.shape, KEPT_AS[dtype])
+    return backend.values.ops.bitcast(backend.values.convert(array, bits, name), dtype)

@@ -1,0 +1,298 @@
+"""Trajectories without their next observations twice: the flat and the nested form of what a buffer holds in TED.
+
+Along a trajectory the observation in "next" of one step is that at the root of the following one. So T steps have
+T + 1 observations, and both forms keep these and no more:
+
+    flat    every leaf is one array: all lanes one after the other, each from its oldest step to its newest
+    nested  the same, cut where trajectories end
+
+A trajectory ends with a step that is done, and at the newest step of its lane. Names are those of TorchRL's TED2Flat:
+the leaf "reward" and the flags are those of "next" (the flags at the root are False), the others those at the root.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functional_rb import nest
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.dtypes import ITEMSIZE
+from functional_rb.layout import KEPT_AS
+from functional_rb.nest import Path
+from functional_rb.ted.check import FLAGS, NEXT, below
+
+Array = np.ndarray[Any, Any]
+Leaves = dict[Path, Array]
+"""Leaves by their path; those of bfloat16, which NumPy lacks, as uint16."""
+
+
+class Lanes(NamedTuple):
+    """Where the steps lie in the buffer.
+
+    Attributes:
+        length: slots of each lane.
+        sizes: how many steps each lane has.
+        cursors: the slot of each lane, from 0 on, that its next step goes to.
+        axis: whether items have an axis of lanes: `BufferSpec(lanes=...)` is given.
+    """
+
+    length: int
+    sizes: tuple[int, ...]
+    cursors: tuple[int, ...]
+    axis: bool
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The slot of each lane that its oldest step lies in."""
+        return tuple((cursor - size) % self.length for cursor, size in zip(self.cursors, self.sizes, strict=True))
+
+    def slots(self) -> Array:
+        """The slot of every step, int64 [N], in the order of the flat form."""
+        lanes = zip(self.starts, self.sizes, strict=True)
+        own = [lane * self.length + (start + np.arange(n)) % self.length for lane, (start, n) in enumerate(lanes)]
+        return np.concatenate(own)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Form:
+    """What both forms know.
+
+    Attributes:
+        lanes: where the steps lie in the buffer.
+        dtypes: of the leaves by name; arrays of bfloat16, which NumPy lacks, are uint16 here.
+        shared: the leaves that steps have in "next" as well, each stored once.
+        reward_key: path of the reward.
+        spec: of the buffer, None where a file does not tell.
+    """
+
+    lanes: Lanes
+    dtypes: dict[str, str]
+    shared: frozenset[Path]
+    reward_key: Path
+    spec: BufferSpec | None
+
+    def __len__(self) -> int:
+        """How many steps there are."""
+        return sum(self.lanes.sizes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Flat(Form):
+    """Steps in the flat form.
+
+    Attributes:
+        data: nested dicts of NumPy arrays: [N + K, *shape] of the observations, for N steps in K trajectories,
+            [N, *shape] of all else.
+    """
+
+    data: dict[str, Any]
+
+    @property
+    def ends(self) -> Array:
+        """Which steps are the last of their trajectory, bool [N]."""
+        return ends_of(leaf_at(self.data, ("done",)), self.lanes.sizes)
+
+    @property
+    def lengths(self) -> Array:
+        """How many steps each trajectory has, int64 [K]."""
+        return np.diff(np.flatnonzero(self.ends) + 1, prepend=0)
+
+    def __repr__(self) -> str:
+        """The outline, not the arrays."""
+        return f"Flat({len(self)} steps in {len(self.lengths)} trajectories, {_shown(self.data)})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Nested(Form):
+    """Steps in the nested form: a sequence of trajectories, lane by lane, the oldest first.
+
+    Attributes:
+        trajectories: nested dicts of NumPy arrays each: [T + 1, *shape] of the observations, for T steps, [T, *shape]
+            of all else. Views of the flat form's arrays, where made of that.
+        empty: the same of no trajectory, which tells the leaves where there is none.
+    """
+
+    trajectories: tuple[dict[str, Any], ...]
+    empty: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """The outline, not the arrays."""
+        return f"Nested({len(self)} steps in {len(self.trajectories)} trajectories, {_shown(self.empty)})"
+
+
+def flat_to_nested(flat: Flat) -> Nested:
+    """Cut the flat form where trajectories end; arrays are views.
+
+    Example:
+        >>> flat = steps_to_flat({("observation",): np.arange(3), ("next", "observation"): np.array([1, 2, 9]),
+        ...     ("next", "done"): np.array([False, True, False])}, Lanes(4, (3,), (3,), False))
+        >>> [trajectory["observation"].tolist() for trajectory in flat_to_nested(flat).trajectories]
+        [[0, 1, 2], [2, 9]]
+    """
+    lengths = flat.lengths
+    last = np.cumsum(lengths)
+    leaves = leaves_of_form(flat.data)
+    made = []
+    for k, (length, stop) in enumerate(zip(lengths.tolist(), last.tolist(), strict=True)):
+        own, shared = slice(stop - length, stop), slice(stop - length + k, stop + k + 1)
+        made.append(as_nest({path: x[shared if path in flat.shared else own] for path, x in leaves.items()}))
+    empty = as_nest({path: x[:0] for path, x in leaves.items()})
+    return Nested(flat.lanes, flat.dtypes, flat.shared, flat.reward_key, flat.spec, tuple(made), empty)
+
+
+def nested_to_flat(nested: Nested) -> Flat:
+    """Join trajectories; the inverse of `flat_to_nested`."""
+    each = [leaves_of_form(trajectory) for trajectory in (nested.empty, *nested.trajectories)]
+    data = as_nest({path: np.concatenate([leaves[path] for leaves in each]) for path in each[0]})
+    return Flat(nested.lanes, nested.dtypes, nested.shared, nested.reward_key, nested.spec, data)
+
+
+def steps_to_flat(
+    steps: Leaves,
+    lanes: Lanes,
+    dtypes: dict[str, str] | None = None,
+    reward_key: Path = ("reward",),
+    spec: BufferSpec | None = None,
+    who: str = "ted_to_flat",
+) -> Flat:
+    """Steps [N, *shape] in TED in the order of the flat form, by path, in that form.
+
+    Raises:
+        ValueError: for steps that do not follow one another, or flags that are True at the root, naming the leaf.
+    """
+    ends = ends_of(steps[(NEXT, "done")], lanes.sizes)
+    own = [(NEXT, *path) for path in _of_next_alone(steps, reward_key)]
+    made: Leaves = {}
+    for path, leaf in steps.items():
+        if path[0] == NEXT or (NEXT, *path) in own:
+            continue
+        made[path] = _shared(leaf, steps[(NEXT, *path)], ends, lanes, path, who) if (NEXT, *path) in steps else leaf
+    for path in own:
+        _check_root_flag(steps, path[1:], lanes, who)
+        made[path[1:]] = steps[path]
+    named = dtypes or {nest.show(path): x.dtype.name for path, x in made.items()}
+    dtypes = {name: named[name] for name in map(nest.show, made)}
+    shared = frozenset(path for path in made if path in steps and (NEXT, *path) in steps and (NEXT, *path) not in own)
+    return Flat(lanes, dtypes, shared, reward_key, spec, as_nest(made))
+
+
+def flat_to_steps(flat: Flat) -> Leaves:
+    """Steps [N, *shape] in TED by path, in the order of the flat form; the inverse of `steps_to_flat`."""
+    leaves = leaves_of_form(flat.data)
+    ends = flat.ends
+    root, following = _rows(ends), _rows(ends) + 1
+    before: Leaves = {}
+    after: Leaves = {}
+    for path, leaf in leaves.items():
+        if path in flat.shared:
+            before[path], after[NEXT, *path] = leaf[root], leaf[following]
+        elif is_flag(path):
+            before[path], after[NEXT, *path] = np.zeros_like(leaf), leaf
+        elif below(path, flat.reward_key):
+            after[NEXT, *path] = leaf
+        else:
+            before[path] = leaf
+    return before | after
+
+
+def is_flag(path: Path) -> bool:
+    """Whether a leaf is one of TED's flags."""
+    return len(path) == 1 and path[0] in FLAGS
+
+
+def ends_of(done: Array, sizes: tuple[int, ...]) -> Array:
+    """Which steps are the last of their trajectory, bool [N], by flags [N] or [N, 1] of lanes one after the other."""
+    ends = done.reshape(-1).copy()
+    ends[np.cumsum([size for size in sizes if size], dtype=np.int64) - 1] = True
+    return ends
+
+
+def leaves_of_form(data: Mapping[str, Any]) -> Leaves:
+    """The arrays of nested dicts by path."""
+    leaves, structure = nest.flatten(data, lambda x: isinstance(x, np.ndarray))
+    return dict(zip(structure.paths, leaves, strict=True))
+
+
+def leaf_at(data: Mapping[str, Any], path: Path) -> Any:
+    """What lies at a path."""
+    found: Any = data
+    for key in path:
+        found = found[key]
+    return found
+
+
+def as_nest(leaves: Mapping[Path, Any]) -> dict[str, Any]:
+    """Nested dicts of leaves by path."""
+    made: dict[Any, Any] = {}
+    for path, leaf in leaves.items():
+        inner = made
+        for key in path[:-1]:
+            inner = inner.setdefault(key, {})
+        inner[path[-1]] = leaf
+    return made
+
+
+def kept_dtype(name: str) -> np.dtype[Any]:
+    """How NumPy has a dtype here."""
+    return np.dtype(KEPT_AS.get(name, name) if name in ITEMSIZE else name)
+
+
+def _rows(ends: Array) -> Array:
+    """Where the observation of each step lies among shared ones: one more after every end, int64 [N]."""
+    n = len(ends)
+    return np.arange(n) + np.cumsum(ends) - ends
+
+
+def _of_next_alone(steps: Leaves, reward_key: Path) -> list[Path]:
+    following = [path[1:] for path in steps if path[0] == NEXT]
+    return [path for path in following if is_flag(path) or below(path, reward_key)]
+
+
+def _shared(before: Array, after: Array, ends: Array, lanes: Lanes, path: Path, who: str) -> Array:
+    """Observations [N + K, *shape] of those before [N, *shape] and after each step."""
+    goes_on = np.flatnonzero(~ends)
+    different = (_bits(after[goes_on]) != _bits(before[goes_on + 1])).any(1)
+    if different.any():
+        lane, step = _place(int(goes_on[different.argmax()]), lanes)
+        raise ValueError(
+            f"{who}: leaf {nest.show((NEXT, *path))!r}: step {step} of lane {lane} (the oldest is 0) is not done, but "
+            f"what it has is not, bit for bit, the {nest.show(path)!r} of the step after it, so that they cannot be "
+            f"stored once; mark the last step of a trajectory that was cut off as truncated, and give each of several "
+            f"environments a lane of its own"
+        )
+    rows = _rows(ends)
+    made = np.empty((len(before) + int(ends.sum()), *before.shape[1:]), before.dtype)
+    made[rows] = before
+    made[rows[ends] + 1] = after[ends]
+    return made
+
+
+def _check_root_flag(steps: Leaves, path: Path, lanes: Lanes, who: str) -> None:
+    flag = steps.get(path) if is_flag(path) else None
+    if flag is not None and flag.any():
+        lane, step = _place(int(flag.reshape(len(flag), -1).any(1).argmax()), lanes)
+        raise ValueError(
+            f"{who}: leaf {nest.show(path)!r}: expected False in every step, as steps begin in an episode, got True in "
+            f"step {step} of lane {lane} (the oldest is 0); leave such steps out"
+        )
+
+
+def _place(row: int, lanes: Lanes) -> tuple[int, int]:
+    """The lane of a row, and which of its steps it is."""
+    lane = int(np.searchsorted(np.cumsum(lanes.sizes), row, "right"))
+    return lane, row - sum(lanes.sizes[:lane])
+
+
+def _bits(array: Array) -> Array:
+    """The bytes of each row [n, bytes]: a NaN is what it is, and -0 is not 0."""
+    n = len(array)
+    return np.ascontiguousarray(array).reshape(n, -1).view(np.uint8) if array.size else np.zeros((n, 0), np.uint8)
+
+
+def _shown(data: Mapping[str, Any]) -> str:
+    show: Callable[[Path], str] = nest.show
+    return ", ".join(f"{show(path)} {leaf.shape}" for path, leaf in leaves_of_form(data).items())
