@@ -12,8 +12,8 @@ from functional_rb import state_dict as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.state import State as CoreState
+from functional_rb.versions import Memory
 from torch_backend import execute
-from torch_backend.memory import Memory
 from torch_backend.state import State
 
 
