@@ -11,11 +11,14 @@ import numpy as np
 from functional_rb import checks
 from functional_rb import state_dict as core
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
+from functional_rb.host.state import HostState
 from functional_rb.state import State
-from jax_backend import execute
+from functional_rb.versions import Memory
+from jax_backend import execute, hosted
 
 
-def state_dict(state: State) -> dict[str, jax.Array]:
+def state_dict(state: State) -> dict[str, Any]:
     """A state as a flat dict of arrays, its spec among them, for Orbax.
 
     Args:
@@ -36,11 +39,14 @@ def state_dict(state: State) -> dict[str, jax.Array]:
         >>> sorted(rb.state_dict(state))
         ['counters', 'rows', 'spec', 'tree']
     """
-    execute.check_state(state, "state_dict")
+    on_host = _is_hosted(state, "state_dict")
     text = core.text_of(state.spec)
-    found: dict[str, jax.Array] = core.named(state)
+    found: dict[str, Any] = core.named(state)
     for name, array in found.items():
-        _check_at_hand(name, array)
+        if on_host:
+            found[name] = np.array(array)  # as a buffer on the host goes on in its memory
+        else:
+            _check_at_hand(name, array)
     return found | {core.SPEC: jnp.asarray(np.frombuffer(text.encode(), np.uint8))}
 
 
@@ -73,21 +79,56 @@ def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) 
     if isinstance(target, BufferSpec):
         spec = target
     else:
-        execute.check_state(target, "load_state_dict")
+        on_host = _is_hosted(target, "load_state_dict")
         spec = target.spec
-        placed = {name: x.sharding for name, x in core.named(target).items() if x.committed}
+        if isinstance(target, HostState):
+            device = target.device if device is None else device
+        placed = {} if on_host else {name: x.sharding for name, x in core.named(target).items() if x.committed}
     checks.leaves_for_backend(spec, execute.unsupported)
+    if spec.storage.on_host:
+        return _on_host(spec, core.as_arrays(spec, given, _in_numpy), device)
 
     def take(name: str, array: Any) -> jax.Array:
         if isinstance(array, jax.Array):
             _check_at_hand(name, array)
-        elif hasattr(array, "detach"):
-            array = array.detach().cpu().numpy()
+        else:
+            array = _in_numpy(name, array)
         where = placed.get(name) if device is None else device
         copied = jnp.array(array, copy=True)
         return copied if where is None else jax.device_put(copied, where)
 
     return execute.to_state(core.as_arrays(spec, given, take), spec)
+
+
+def _is_hosted(state: Any, function: str) -> bool:
+    """Whether a state lies in the memory of the host; what is none of JAX's is refused."""
+    if isinstance(state, HostState):
+        hosted.check_state(state, function)
+        return True
+    execute.check_state(state, function)
+    return False
+
+
+def _on_host(spec: BufferSpec, arrays: Arrays, device: Any) -> HostState:
+    """A state in the memory of the host, or in files, with the content of some arrays."""
+    state = hosted.init(spec, device)
+    memory = state._version.own()
+    if memory.files is not None:
+        memory.files.reserve(0, spec.capacity)  # a full disk is an error, not a signal as the pages are written
+    for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
+        mine[...] = saved
+    return HostState(state._version, arrays.counters.copy(), spec, state.device)
+
+
+def _in_order(of: Memory | Arrays) -> list[Any]:
+    return [of.rows, *of.wide, *([] if of.tree is None else [of.tree]), *(of.kept[name] for name in sorted(of.kept))]
+
+
+def _in_numpy(name: str, array: Any) -> Any:
+    """An array of whichever library."""
+    if isinstance(array, jax.Array):
+        _check_at_hand(name, array)
+    return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
 
 
 def _check_at_hand(name: str, array: jax.Array) -> None:

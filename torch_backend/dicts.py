@@ -78,6 +78,8 @@ def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = No
     arrays = core.as_arrays(spec, given, _taken)
     state = execute.init(spec, device)
     memory = state._version.own()
+    if memory.files is not None:
+        memory.files.reserve(0, spec.capacity)  # a full disk is an error, not a signal as the pages are written
     for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
         mine.copy_(saved)
     memory.written = True
