@@ -171,7 +171,7 @@ VARIANTS = ["jax-host", "jax-host-core"]
 
 
 @pytest.mark.parametrize("kind", [*SAMPLERS, *WRITERS])
-@histories(5)
+@histories(3)
 @hypothesis.given(rng=seeds)
 def test_histories_with_branches(kind: str, rng: Rng) -> None:
     """All states that were ever returned read as they did when they were new, also those gone on from twice."""
@@ -190,7 +190,7 @@ def test_histories_with_branches(kind: str, rng: Rng) -> None:
 ACROSS = Shapes((1, 2, 5), (1, 4), False)
 
 
-@histories(12)
+@histories(6)
 @hypothesis.given(rng=seeds)
 def test_histories_that_go_over_to_torch_and_back(rng: Rng) -> None:
     samplers = [frb.Uniform(), frb.Prioritized(), frb.WithoutReplacement(), frb.Prioritized(max_times_sampled=2)]
