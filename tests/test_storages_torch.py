@@ -344,10 +344,12 @@ def test_no_room_for_the_copy_that_an_older_state_needs(
     with backends.make("torch-core" if core else "torch"):
         older = rb.add(rb.init(spec_of()), batch(1, 16))
         state = rb.add(older, batch(20, 2))
+        memory = state._version.memory
         disk[0] = 3
         for _ in range(2):
             with pytest.raises(StorageFullError):
                 rb.add(state, batch(30, 2))
+            assert state._version.memory is memory
         disk[0] = 100
         assert first_column(rb.items(state)) == [20, 21, *range(3, 17)]
         after = rb.add(state, batch(30, 2))
