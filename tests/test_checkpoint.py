@@ -110,6 +110,36 @@ def test_specs_come_back_with_what_is_known(tmp_path: Path) -> None:
     assert replaced.item == spec.item
 
 
+@pytest.mark.parametrize("name", ["host", "files", "named files", "objects"])
+def test_storages_come_back_and_can_be_exchanged(name: str, library: Backend, tmp_path: Path) -> None:
+    rb, item, batch = library.rb, STEP, items(0, 9)
+    if name == "objects":
+        item, batch = STEP | {"note": frb.NonTensor()}, batch | {"note": [[k] for k in range(9)]}
+    storages = {"files": frb.Memmap(), "named files": frb.Memmap(str(tmp_path / "rows")), "objects": frb.Objects()}
+    spec = frb.BufferSpec(item, 12, frb.Prioritized(), storage=storages.get(name, frb.Host()))
+    state = rb.add(rb.init(spec), batch)
+    handle = frb.save_async(state, tmp_path / "saved")
+    newer = rb.add(state, batch)
+    expected = stored_bits(tmp_path / "saved") if handle.result(60) else {}
+    again = frb.Memmap(str(tmp_path / "again")) if name == "named files" else None
+    loaded = frb.load(tmp_path / "saved", library.library, storage=again)
+    assert type(loaded) is type(state)
+    assert loaded.spec.storage == (again or spec.storage)
+    assert np.asarray(rb.items(loaded)["id"]).tolist() == [*range(9), 0, 0, 0]
+    if again is not None:
+        content = np.fromfile(tmp_path / "again" / "rows.bin", np.int32).reshape(12, -1)
+        assert content.tobytes() == expected["rows"][2]
+    loaded = rb.add(loaded, batch)
+    frb.save(loaded, tmp_path / "saved", incremental=True)
+    frb.save(newer, tmp_path / "newer")
+    ours, theirs = stored_bits(tmp_path / "saved"), stored_bits(tmp_path / "newer")
+    if name == "objects":
+        there = [[k] for k in (3, 4, 5, 6, 7, 8, 6, 7, 8, 0, 1, 2)]
+        assert rb.items(loaded)["note"].tolist() == rb.items(newer)["note"].tolist() == there
+        del ours["rows"], theirs["rows"]  # tokens differ
+    assert ours == theirs
+
+
 class Pair(NamedTuple):
     """A user's."""
 

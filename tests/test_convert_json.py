@@ -7,6 +7,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import typing
 from typing import Any
 
 import hypothesis
@@ -101,8 +102,12 @@ BUFFERS = {
             frb.her("final", 3, reward=reward, achieved_key=("next", "obs", "achieved_goal")),
         ),
     ),
+    "device": frb.BufferSpec(STEP, 5, storage=frb.Device("cpu")),
+    "host": frb.BufferSpec(STEP, 5, storage=frb.Host()),
+    "mapped": frb.BufferSpec(STEP, 5, storage=frb.Memmap("somewhere", existsok=True, auto_cleanup=False, shared=True)),
+    "objects": frb.BufferSpec(frb.NonTensor(), 5, storage=frb.Objects()),
 }
-"""Every sampler, every writer, every transform."""
+"""Every sampler, every writer, every transform, every storage."""
 
 
 @pytest.mark.parametrize("spec", BUFFERS.values(), ids=BUFFERS)
@@ -115,14 +120,16 @@ def test_buffers_come_back(spec: frb.BufferSpec) -> None:
 
 
 def test_every_class_of_buffers_is_in_the_registry() -> None:
-    from functional_rb import samplers, specs, transforms, writers
+    from functional_rb import samplers, specs, storages, transforms, writers
 
     for package in (samplers, specs, transforms, writers):
         for name in package.__all__:
             thing = getattr(package, name)
             known = dataclasses.is_dataclass(thing) or thing is frb.Composite
             assert not known or name in module.OURS or name.endswith("Base"), name
-    used = {type(part) for spec in BUFFERS.values() for part in (spec.sampler, spec.writer, *spec.transforms)}
+    parts = [(spec.sampler, spec.writer, spec.storage, *spec.transforms) for spec in BUFFERS.values()]
+    used = {type(part) for several in parts for part in several}
+    assert set(typing.get_args(storages.Storage)) <= used
     unused = {kind for kind in module.OURS.values() if not issubclass(kind, frb.ArraySpec)} - used
     assert {kind.__name__ for kind in unused} <= {kind.__name__ for kind in SPECS_AND_MORE}
 
