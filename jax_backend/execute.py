@@ -121,10 +121,15 @@ def to_state(arrays: Arrays, spec: BufferSpec) -> State:
     return State(*arrays, spec)
 
 
+def device_of(spec: BufferSpec, device: Any) -> Any:
+    """Where the arrays of a state lie: on the device that is given, else on that of the storage."""
+    named = spec.storage.device if isinstance(spec.storage, Device) else None
+    return devices.resolve(named if device is None else device)
+
+
 def init(spec: BufferSpec, device: Any = None) -> State:
     """An empty state."""
-    named = spec.storage.device if isinstance(spec.storage, Device) else None
-    return to_state(buffer.init(ops, spec, devices.resolve(named if device is None else device)), spec)
+    return to_state(buffer.init(ops, spec, device_of(spec, device)), spec)
 
 
 @functools.partial(jax.jit, static_argnames=("batch", "kernels"), inline=True)
