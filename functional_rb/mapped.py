@@ -19,7 +19,7 @@ import numpy as np
 
 from functional_rb import counters, frames
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.errors import StorageLayoutError
+from functional_rb.errors import StorageInUseError, StorageLayoutError
 from functional_rb.mapped_directory import (
     FULL,
     Directory,
@@ -84,6 +84,11 @@ class MappedArray:
             for chunk in np.flatnonzero(~self.reserved[start:end]).tolist():
                 self._reserve_chunk(start + chunk)
             self.complete = bool(self.reserved.all())
+
+    def chunk_end(self, end: int) -> int:
+        """The row before which the chunk ends that has the last byte before another row."""
+        rows = len(self.array)
+        return min(rows, -(-end * self.item // CHUNK) * CHUNK // self.item) if self.item else rows
 
     def reserve_rows(self, rows: Any) -> None:
         """Have room for some rows, integers [n]."""
@@ -154,8 +159,9 @@ class MappedFiles:
         self.rows = arrays["rows"].array
         self.wide = tuple(arrays[f"wide_{k}"].array for k in range(len(spec.layout.wide)))
         self.kept = {name: arrays[name].array for name in filed(spec)}
-        self._pid = os.getpid()
+        self._pid, self._shared = os.getpid(), getattr(spec.storage, "shared", False)
         self.complete = False
+        self._room = 0, 0
         self._settle()
 
     def _settle(self) -> None:
@@ -167,7 +173,7 @@ class MappedFiles:
         Raises:
             RuntimeError: in another process than that which made or opened the files.
         """
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid and not self._shared:
             raise RuntimeError(
                 "Memmap: this state's files belong to the process that made it, and this one was forked from it; "
                 "make a state here (frb.load), send a copy (pickle), or use Memmap(shared=True)"
@@ -175,11 +181,14 @@ class MappedFiles:
 
     def reserve(self, first: int, n: int) -> None:
         """Have room on the disk for the items in slots [first, first + n), or raise `StorageFullError`."""
-        if not self.complete:
-            for name, array in self._arrays.items():
-                if name not in self.kept:
-                    array.reserve(first, n)
-            self._settle()
+        if self.complete or n <= 0 or (self._room[0] <= first and first + n <= self._room[1]):
+            return
+        stored = [array for name, array in self._arrays.items() if name not in self.kept]
+        for array in stored:
+            array.reserve(first, n)
+        # The chunks of the last slot reach further: until there nothing need be asked again.
+        self._room = first, min([array.chunk_end(first + n) for array in stored])
+        self._settle()
 
     def reserve_slots(self, slots: Any) -> None:
         """Likewise for the items in some slots, integers [n]: what was stored there may have been a hole."""
@@ -196,6 +205,11 @@ class MappedFiles:
                 self._arrays[name].reserve(first, n)
             self._settle()
 
+    def remove_at_end(self) -> None:
+        """Remove the files once nobody here uses them; if they are shared, only when this process ends."""
+        assert self._directory is not None
+        self._directory.remove_with(self, self.spec, self._shared)
+
     def flush(self) -> None:
         """Have what was written on the disk (fsync), so that it outlasts a failure of the machine."""
         for array in self._arrays.values():
@@ -208,6 +222,7 @@ class MappedFiles:
 
         They lie in the same directory, else in the system's directory for temporary files.
         """
+        self.check_process()
         copied = scratch(self.spec, self.directory)
         for name, array in self._arrays.items():
             array.copy_to(copied._arrays[name])
@@ -236,31 +251,41 @@ def create(spec: BufferSpec) -> MappedFiles:
     """
     storage = spec.storage
     assert isinstance(storage, Memmap)
+    if storage.shared:
+        return _shared(spec, storage)
     if storage.path is None:
         return scratch(spec)
-    if not storage.shared:
-        return _made(spec, Directory(storage.path), fresh=not storage.existsok)
-    with making(storage.path):
+    files = _made(spec, Directory(storage.path), fresh=not storage.existsok)
+    if storage.auto_cleanup:
+        files.remove_at_end()
+    return files
+
+
+def _shared(spec: BufferSpec, storage: Memmap) -> MappedFiles:
+    """The first process makes the files, and removes them if that is asked for; the others open them."""
+    need_posix()
+    own = storage.path is None
+    path = tempfile.mkdtemp(prefix="functional_rb-") if storage.path is None else storage.path
+    with making(path) as missing:
         try:
-            directory = Directory(storage.path)
-        except OSError:  # others are there already, unless it is one that does not share
-            return _made(spec, Directory(storage.path, shared=True), fresh=False)
+            directory = Directory(path, made=missing or own)
+        except StorageInUseError:  # others are there already, unless it is one that does not share
+            return _made(spec, Directory(path, shared=True), fresh=False)
         files = _made(spec, directory, fresh=not storage.existsok)
         directory.share()
-        return files
+    if storage.auto_cleanup or (own and storage.auto_cleanup is None):
+        files.remove_at_end()
+    return files
 
 
 def _made(spec: BufferSpec, directory: Directory, fresh: bool) -> MappedFiles:
     """Files that are all there, or none of those that were not there before."""
     try:
         directory.describe(spec, fresh)
-        files = MappedFiles(spec, _mapped(spec, directory), directory)
+        return MappedFiles(spec, _mapped(spec, directory), directory)
     except BaseException:
         directory.undo()
         raise
-    if spec.storage.auto_cleanup:  # type: ignore[union-attr]  # files are of Memmap alone
-        directory.remove_with(files, spec)
-    return files
 
 
 def _mapped(spec: BufferSpec, directory: Directory) -> dict[str, MappedArray]:
@@ -335,13 +360,18 @@ def make_room(files: MappedFiles, spec: BufferSpec, numbers: Vector, batch: int)
         numbers: its counters as a NumPy vector, `State.counters`.
         batch: rows that are added.
     """
+    files.check_process()
     if files.complete:
         return
-    rows = spec.rows(batch)
+    rows, ring = spec.rows(batch), spec.ring
     if not spec.writer.in_order:  # which fill the slots from the first on
         files.reserve(0, min(spec.capacity, int(numbers[counters.SIZE]) + rows))
         return
-    known, ring = counters.read(spec, numbers), spec.ring
+    first = int(numbers[counters.CURSOR]) % ring.length
+    if spec.plain and first + rows <= ring.length:  # the usual case at once
+        files.reserve(first, rows)
+        return
+    known = counters.read(spec, numbers)
     steps = rows // ring.lanes
     for lane, cursor in enumerate(known.ends.cursors.tolist()):
         for first, n in _around(cursor % ring.length, steps, ring.length):

@@ -74,13 +74,13 @@ class Directory:
         path: absolute.
     """
 
-    def __init__(self, path: str, shared: bool = False) -> None:
-        """Make it if it is missing, and lock it."""
+    def __init__(self, path: str, shared: bool = False, made: bool = False) -> None:
+        """Make it if it is missing, and lock it; made tells that it was missing a moment ago."""
         self.path = os.path.abspath(path)
         self._made: list[str] = []
         self._pid = os.getpid()
         with explained(self.path):
-            self._made_directory = not os.path.isdir(self.path)
+            self._made_directory = made or not os.path.isdir(self.path)
             os.makedirs(self.path, exist_ok=True)
             self._lock = _opened_lock(self.join(LOCK), shared)
         self._release = weakref.finalize(self, _unlock, self._lock, self._pid)
@@ -146,11 +146,11 @@ class Directory:
             _removed(self.join(name))
         self._release()
 
-    def remove_with(self, owner: Any, spec: BufferSpec) -> None:
+    def remove_with(self, owner: Any, spec: BufferSpec, shared: bool) -> None:
         """Remove the files once their owner goes, at the latest when this process ends; if shared, only then."""
         names = [self.join(name) for name in (*described(spec)["files"], DESCRIPTION, MAKING, LOCK)]
         clean = _Removal(names, self.path if self._made_directory else None, self._pid)
-        if spec.storage.shared:  # type: ignore[union-attr]  # files are of Memmap alone
+        if shared:
             atexit.register(clean)
         else:
             weakref.finalize(owner, clean)
@@ -221,7 +221,7 @@ def _typed(error: OSError, path: str) -> OSError:
         return full(where, what)
     remedy = "give Memmap(path=...) a directory that can be written to"
     if error.errno == errno.ENOENT:
-        remedy = "expected a file that a Memmap buffer has made; look at the path"
+        remedy = "look at the path"
     elif error.errno in (errno.ENOTDIR, errno.EEXIST):
         remedy = "give Memmap(path=...) a directory, or one that can be made"
     return type(error)(error.errno, f"Memmap: {what}; {remedy}", where)
@@ -239,17 +239,18 @@ def full(path: str, what: str | None = None, needed: int | None = None) -> Stora
 
 
 @contextlib.contextmanager
-def making(path: str) -> Iterator[None]:
-    """One process at a time makes or opens the files of a shared directory."""
+def making(path: str) -> Iterator[bool]:
+    """One process at a time makes or opens the files of a shared directory; yields whether it was missing."""
     need_posix()
     with explained(path):
+        missing = not os.path.isdir(path)
         os.makedirs(path, exist_ok=True)
         lock = os.open(os.path.join(path, MAKING), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield missing
+    finally:
+        os.close(lock)
 
 
 def need_posix() -> None:

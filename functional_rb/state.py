@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from functional_rb import counters
 from functional_rb.buffer_spec import BufferSpec
@@ -38,6 +38,10 @@ class State:
     def lost(self) -> Array:
         """How many items were being added by processes that died, int32 scalar: 0, but for shared buffers."""
         return self.counters[..., counters.SIZE] * 0
+
+    def given_out(self) -> Any:
+        """What has the arrays as its attributes: asked for together they are copied once, where they must be copied."""
+        return self
 
     def __repr__(self) -> str:
         """The description, not the arrays."""
