@@ -260,9 +260,8 @@ def test_what_cannot_be_shared_is_refused(library: Backend, tmp_path: Path, fiel
 
 def test_objects_and_a_missing_numba_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with backends.make("torch") as backend:
-        spec = spec_at(tmp_path / "buffer", item={"x": frb.NonTensor()})
         with pytest.raises(ValueError, match="holds Python objects"):
-            backend.rb.init(spec)
+            spec_at(tmp_path / "buffer", item={"x": frb.NonTensor()})
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(ImportError, match="numba, which is missing; pip install"):
             backend.rb.init(spec_at(tmp_path / "buffer"))
