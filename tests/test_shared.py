@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -259,9 +260,8 @@ def test_what_cannot_be_shared_is_refused(library: Backend, tmp_path: Path, fiel
 
 def test_objects_and_a_missing_numba_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with backends.make("torch") as backend:
-        spec = spec_at(tmp_path / "buffer", item={"x": frb.NonTensor()})
         with pytest.raises(ValueError, match="holds Python objects"):
-            backend.rb.init(spec)
+            spec_at(tmp_path / "buffer", item={"x": frb.NonTensor()})
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(ImportError, match="numba, which is missing; pip install"):
             backend.rb.init(spec_at(tmp_path / "buffer"))
@@ -415,6 +415,23 @@ def test_who_comes_when_it_is_gone_is_told(tmp_path: Path) -> None:
     assert shared.get(np.zeros(1, np.int32))[0].tolist() == [5]  # who has it open goes on
     shared.add(numbers(6), 1, None, None)
     assert shared.counters()[1] == 2
+
+
+def test_who_waited_for_a_lock_that_was_removed_begins_anew(tmp_path: Path) -> None:
+    shared, found = light(tmp_path), []
+    path = shared.files.directory
+    comer = threading.Thread(target=lambda: found.append(light(tmp_path)))
+
+    def remove_meanwhile() -> None:
+        comer.start()
+        time.sleep(0.1)  # it waits by now; else there is nothing to see, but nothing wrong either
+        files._remove_files(path)
+
+    shared.files.lock.hold(remove_meanwhile, lambda: None)
+    comer.join()
+    assert found[0].files.lock.is_at(f"{path}/lock")
+    found[0].add(numbers(1), 1, None, None)
+    assert light(tmp_path).counters()[1] == 1
 
 
 PROGRAM = """

@@ -22,11 +22,6 @@ def check_spec(spec: BufferSpec) -> None:
         ImportError: where numba is missing.
     """
     instead = "write frb.Memmap(shared=False), or"
-    if spec.objects:
-        raise ValueError(
-            f"Memmap(shared=True): leaf {spec.names[spec.objects[0]]!r} holds Python objects, which live in one "
-            f"process; leave it out, or store what it means in arrays"
-        )
     if spec.lanes is not None:
         raise ValueError(
             f"Memmap(shared=True): expected lanes=None, got {spec.lanes}, as writers do not step together; {instead} "

@@ -64,6 +64,10 @@ class SharedState(State):
         spec = dataclasses.replace(self.spec, storage=Device())
         return State(self.given(found.rows, "int32"), wide, tree, counters, {}, spec)
 
+    def given_out(self) -> State:
+        """All arrays of one moment."""
+        return self.detached()
+
     @property
     def rows(self) -> Array:
         """int32 [capacity, words], a copy."""
