@@ -165,8 +165,8 @@ def test_full_lanes_with_cursors_of_their_own() -> None:
     from functional_rb.ted.padded import Header
 
     with backends.make("torch") as backend:
-        flat = ted.ted_to_flat(fixed([GOES_ON] * 4, 2, lanes=2, skipped=((0, 1),)).filled(backend))
-        assert flat.lanes.cursors == (0, 1)
+        flat = ted.ted_to_flat(fixed([GOES_ON] * 5, 2, lanes=2, skipped=((0, 1),)).filled(backend))
+        assert flat.lanes.cursors == (1, 0)
         assert Header.of(flat.lanes) == Header(True, -2, (2, 2))
         check_files(flat)
 

@@ -139,7 +139,7 @@ def test_lanes_that_are_filled_unlike(tmp_path: Path) -> None:
 
 
 def test_full_lanes_with_cursors_of_their_own(tmp_path: Path) -> None:
-    case = fixed([GOES_ON] * 4, 2, lanes=2, skipped=((0, 1),))
+    case = fixed([GOES_ON] * 5, 2, lanes=2, skipped=((0, 1),))
     ted.save(form_of(case, "flat"), tmp_path / "flat")
     got = data.Flat2TED()(TensorDict.load(tmp_path / "flat"))
     for lane, steps in enumerate(case.held):
