@@ -20,6 +20,7 @@ from functional_rb.convert import (
 )
 from functional_rb.errors import (
     CheckpointError,
+    CheckpointFullError,
     CheckpointWriteError,
     CorruptCheckpointError,
     NoCheckpointError,
@@ -75,6 +76,7 @@ __all__ = [
     "BufferSpec",
     "Categorical",
     "CheckpointError",
+    "CheckpointFullError",
     "CheckpointWriteError",
     "Compact",
     "Composite",

@@ -63,12 +63,13 @@ def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, Any]:
             f"from_dlpack: leaf {state.spec.names[k]!r} of the state holds Python objects, which stay in their "
             f"process's memory and backend; leave the leaf out of BufferSpec.item, or bring single leaves over"
         )
+    given = state.given_out()
     return {
-        "rows": take_leaf("state.rows", state.rows),
-        "wide": tuple(take_leaf(f"state.wide[{k}]", array) for k, array in enumerate(state.wide)),
-        "tree": None if state.tree is None else take_leaf("state.tree", state.tree),
-        "counters": take_leaf("state.counters", state.counters),
-        "kept": {name: take_leaf(f"state.kept[{name!r}]", array) for name, array in state.kept.items()},
+        "rows": take_leaf("state.rows", given.rows),
+        "wide": tuple(take_leaf(f"state.wide[{k}]", array) for k, array in enumerate(given.wide)),
+        "tree": None if given.tree is None else take_leaf("state.tree", given.tree),
+        "counters": take_leaf("state.counters", given.counters),
+        "kept": {name: take_leaf(f"state.kept[{name!r}]", array) for name, array in given.kept.items()},
     }
 
 

@@ -13,17 +13,19 @@ from functional_rb.samplers.base import Batch, Drawn, Duplicates
 from functional_rb.state import State
 from functional_rb.transforms.base import Reader
 
+Stored = tuple[Array, tuple[Array, ...], Mapping[str, Array]]
+"""Rows, wide arrays, and some of the kept arrays by name."""
 NOTHING = -1
 """The handle of what could not be drawn."""
 
 
-def init(ops: Ops, spec: BufferSpec, device: Any = None) -> Arrays:
-    """An empty buffer."""
-    rows, wide = layout.allocate(ops, spec.layout, spec.capacity, device)
+def init(ops: Ops, spec: BufferSpec, device: Any = None, stored: Stored | None = None) -> Arrays:
+    """An empty buffer, in arrays of zeros that are there already, if any."""
+    rows, wide, there = stored or (*layout.allocate(ops, spec.layout, spec.capacity, device), {})
     tree = None if spec.tree_shape is None else ops.zeros(spec.tree_shape, "float32", device)
     kept = {}
     for name, array in spec.kept.items():
-        zeros = ops.zeros(array.shape, array.dtype, device)
+        zeros = there[name] if name in there else ops.zeros(array.shape, array.dtype, device)
         kept[name] = ops.full_like(zeros, array.fill) if array.fill else zeros
     vector = ops.zeros((counters.length(spec),), "int32", device)
     arrays = Arrays(rows, wide, tree, vector, kept)

@@ -117,6 +117,7 @@ class BufferSpec:
         object.__setattr__(self, "frames", None if self.compact is None else self.compact.chain(self))
         self._plan_members()
         self._plan_storage()
+        self.storage.check(self)
         object.__setattr__(self, "_hash", hash(self._key))
 
     def _plan_lanes(self) -> None:

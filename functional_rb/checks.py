@@ -81,7 +81,7 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
 def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert) -> tuple[list[Any], Convert]:
     """Leaves of which objects are object arrays with the batch axes of the others, and how only these are converted.
 
-    Where all leaves are objects, an object array is a batch, and anything else one item.
+    Where all leaves are objects, an object array is a batch (and in `Objects` a list), and anything else one item.
     """
     lead: tuple[int, ...] | None = None
     for k, (leaf, expected, name) in enumerate(zip(leaves, spec.leaves, spec.names, strict=True)):
@@ -90,6 +90,8 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert) -> tupl
     if lead is None:
         whole = zip(leaves, spec.leaves, strict=True)
         batches = [leaf.shape[: max(leaf.ndim - len(own.shape), 0)] for leaf, own in whole if objects.is_array(leaf)]
+        if not batches and spec.storage.takes_objects:
+            batches = _listed(spec, leaves)
         lead = batches[0] if batches else ()
     gathered = list(leaves)
     for k in spec.objects:
@@ -99,6 +101,15 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert) -> tupl
         return leaf if expected.dtype == "object" else convert(leaf, expected, name)
 
     return gathered, convert_arrays
+
+
+def _listed(spec: BufferSpec, leaves: Sequence[Any]) -> list[tuple[int, ...]]:
+    """The batch axes that lists have, where every leaf is a single object: [B], with lanes [E] or [T, E]."""
+    if any(leaf.shape for leaf in spec.leaves) or not isinstance(leaves[0], list):
+        return []
+    first = leaves[0]
+    steps = spec.lanes is not None and bool(first) and all(isinstance(x, list) and len(x) == spec.lanes for x in first)
+    return [(len(first), len(first[0])) if steps else (len(first),)]
 
 
 def _leading(spec: BufferSpec, shape: tuple[int, ...], item: tuple[int, ...], name: str) -> tuple[int, ...]:

@@ -1,6 +1,21 @@
-"""What can go wrong with files, by type. All else is a `ValueError` or `TypeError`."""
+"""Errors of what is kept in files, that a program may want to tell apart."""
 
 from __future__ import annotations
+
+
+class StorageFullError(OSError):
+    """There is no room left for what was to be written. Nothing has been changed.
+
+    Raised before anything is written, so the state, or the checkpoint, is as it was: make room, and call again.
+    """
+
+
+class StorageLayoutError(ValueError):
+    """Files in a directory are those of another buffer: of another capacity, or other leaves."""
+
+
+class StorageInUseError(OSError):
+    """Another state, here or in another process, writes to the files of a directory."""
 
 
 class CheckpointError(Exception):
@@ -42,7 +57,7 @@ class CheckpointWriteError(CheckpointError, OSError):
     remedy = "give a directory that can be written; the checkpoints there are as they were"
 
 
-class StorageFullError(CheckpointWriteError):
-    """There is no room left on the device, or within the quota."""
+class CheckpointFullError(CheckpointWriteError, StorageFullError):
+    """There is no room left for a checkpoint, on the device or within the quota."""
 
-    remedy = "free some room or give another device; what was there before is as it was"
+    remedy = "free some room or give another device; the checkpoints there are as they were"

@@ -7,7 +7,7 @@ throughout, because JAX has no others unless asked, and none of the algorithms l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -233,6 +233,10 @@ class Ops(Protocol):
 
     def mul_wide(self, a: Array, b: Array) -> tuple[Array, Array]:
         """The 62-bit product of int32 that are not negative, as `high * 2^31 + low`."""
+        ...
+
+    def call(self, function: Callable[..., Any], *arrays: Array) -> Any:
+        """A function of the user's on arrays of the backend; what it gives is for the caller to check."""
         ...
 
 

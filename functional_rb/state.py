@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.ops import Array
@@ -33,6 +33,10 @@ class State:
     counters: Array
     kept: dict[str, Array]
     spec: BufferSpec
+
+    def given_out(self) -> Any:
+        """What has the arrays as its attributes: asked for together they are copied once, where they must be copied."""
+        return self
 
     def __repr__(self) -> str:
         """The description, not the arrays."""

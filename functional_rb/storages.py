@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from functional_rb.buffer_spec import BufferSpec
 
 
 class StorageBase:
@@ -21,6 +24,9 @@ class StorageBase:
 
     on_host: bool = True
     takes_objects: bool = False
+
+    def check(self, spec: BufferSpec) -> None:
+        """Refuse a spec that does not fit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +59,10 @@ class Device(StorageBase):
 
 @dataclasses.dataclass(frozen=True)
 class Host(StorageBase):
-    """In the memory of the host, while training runs on an accelerator; pinned where there is one.
+    """In the memory of the host, while training runs on an accelerator.
+
+    `init(device=...)` names that: what is sampled comes there, from pinned memory without waiting where it is CUDA, and
+    what is added may lie on either.
 
     Example:
         >>> Host()
@@ -69,13 +78,15 @@ class Memmap(StorageBase):
         path: the directory of the files; None for files in the temporary directory, which nobody else sees.
         existsok: whether files that are there already are taken as they are; else they are an error. The
             buffer begins empty either way: what a run left behind is read by `frb.load`.
-        auto_cleanup: whether the files are removed when the process that made them ends; None for what is usual: with
-            `shared=True` and no path of one's own. Files without a path go when the last state that reads them does.
+        auto_cleanup: whether the files are removed once no state uses them any more, at the latest as the process that
+            made them ends; if shared, only then. None for what is usual: with `shared=True` and no path of one's own.
+            Files without a path have no name, and go when the last state that uses them does, in whatever way.
         shared: whether several processes write and sample the buffer at once. Whoever comes first makes the files, the
             others open them.
 
     Raises:
         TypeError: for an argument of another type.
+        ValueError: for files that are to stay but have no path.
 
     Example:
         >>> Memmap("/data/replay", existsok=True).path
@@ -99,11 +110,24 @@ class Memmap(StorageBase):
             _check_flag(name, getattr(self, name))
         if self.auto_cleanup is not None:
             _check_flag("auto_cleanup", self.auto_cleanup)
+            if self.path is None and not self.auto_cleanup and not self.shared:
+                raise ValueError("Memmap: auto_cleanup=False needs a path: files without one go with the last state")
+
+    def check(self, spec: BufferSpec) -> None:
+        """Python objects are no bytes that another process could read."""
+        if spec.objects:
+            raise ValueError(
+                f"Memmap: leaf {spec.names[spec.objects[0]]!r} holds Python objects, which cannot lie in files; "
+                f"use storage=frb.Objects(), or leave the leaf out of BufferSpec.item"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class Objects(StorageBase):
     """Python objects (`NonTensor` leaves), in the memory of the host, on both backends; arrays may be among the leaves.
+
+    Where all leaves are single objects, `add` takes a list for a batch of them, one for each item (and an item that is
+    a list itself as `[item]`), and anything but a list or an object array for one item.
 
     Example:
         >>> Objects().takes_objects

@@ -10,9 +10,10 @@ import numpy as np
 
 from functional_rb import bridge, checks
 from functional_rb.bridge import TakeLeaf
+from functional_rb.draft import Arrays
 from functional_rb.dtypes import shown
 from functional_rb.state import State
-from jax_backend import execute
+from jax_backend import execute, hosted
 
 
 def from_dlpack(tree: Any, copy: bool = False) -> Any:
@@ -39,10 +40,17 @@ def from_dlpack(tree: Any, copy: bool = False) -> Any:
     def take(name: str, array: Any) -> jax.Array:
         return _copied(name, array) if copy else _shared(name, array)
 
-    return bridge.take_over(tree, take, _take_state, execute.build_mapping)
+    def take_state(state: State, take: TakeLeaf) -> State:
+        if not state.spec.storage.on_host:
+            return _device_state(state, take)
+        checks.leaves_for_backend(state.spec, hosted.unsupported)
+        arrays = bridge.state_arrays(state, _copied_to_host if copy else _on_host)
+        return hosted.of_arrays(Arrays(**arrays), state.spec)
+
+    return bridge.take_over(tree, take, take_state, execute.build_mapping)
 
 
-def _take_state(state: State, take: TakeLeaf) -> State:
+def _device_state(state: State, take: TakeLeaf) -> State:
     checks.leaves_for_backend(state.spec, execute.unsupported)
     return State(**bridge.state_arrays(state, take), spec=state.spec)
 
@@ -65,6 +73,21 @@ def _shared(name: str, array: Any) -> jax.Array:
         return jax.dlpack.from_dlpack(array, copy=False)
     except Exception as error:
         raise bridge.refusal(name, array, error) from error
+
+
+def _on_host(name: str, array: Any) -> np.ndarray[Any, Any]:
+    """An array of a state in the host's memory, which NumPy has."""
+    if isinstance(array, np.ndarray):
+        return array
+    bridge.check_shareable(name, array)
+    try:
+        return np.from_dlpack(array)
+    except Exception as error:
+        raise bridge.refusal(name, array, error) from error
+
+
+def _copied_to_host(name: str, array: Any) -> np.ndarray[Any, Any]:
+    return np.array(_copied(name, array))
 
 
 def _copied(name: str, array: Any) -> jax.Array:

@@ -18,8 +18,9 @@ from functional_rb.dtypes import ITEMSIZE
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State
+from functional_rb.storages import Device
 from functional_rb.values import Outline
-from jax_backend import ops, twins
+from jax_backend import devices, ops, twins
 
 jax.tree_util.register_dataclass(State, data_fields=("rows", "wide", "tree", "counters", "kept"), meta_fields=("spec",))
 
@@ -96,8 +97,9 @@ def unsupported(dtype: str) -> str | None:
     """Python objects, and 64-bit dtypes unless JAX was told to have them."""
     if dtype == "object":
         return (
-            "means Python objects, which JAX can neither store nor trace; use torch_backend, "
-            "or keep them in a list of your own and store their position as an int32 leaf"
+            "means Python objects, which JAX can neither have on a device nor trace; give "
+            "BufferSpec(storage=frb.Objects()), which keeps them on the host, or keep them in a list of your own and "
+            "store their position as an int32 leaf"
         )
     if dtype in ("int64", "uint64", "float64") and not has_64_bit():
         narrow = dtype.replace("64", "32")
@@ -121,7 +123,8 @@ def to_state(arrays: Arrays, spec: BufferSpec) -> State:
 
 def init(spec: BufferSpec, device: Any = None) -> State:
     """An empty state."""
-    return to_state(buffer.init(ops, spec, device), spec)
+    named = spec.storage.device if isinstance(spec.storage, Device) else None
+    return to_state(buffer.init(ops, spec, devices.resolve(named if device is None else device)), spec)
 
 
 @functools.partial(jax.jit, static_argnames=("batch", "kernels"), inline=True)

@@ -6,11 +6,30 @@ from collections.abc import Generator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from functional_rb import api, spec_api
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.host.state import HostState
 from functional_rb.state import AnySample, Crop, State
-from jax_backend import execute, values
+from jax_backend import execute, hosted, values
+
+_ENGINES: dict[type, Any] = {HostState: hosted}
+"""What carries the functions out for states of other classes than `State`, whose arrays are on a device."""
+
+
+def _of(state: Any) -> Any:
+    return execute if type(state) is State else _ENGINES.get(type(state), execute)
+
+
+def _engine_for(spec: Any) -> Any:
+    """What makes a state of a spec."""
+    return hosted if isinstance(spec, BufferSpec) and spec.storage.on_host else execute
+
+
+def _number(state: State, found: Any) -> jax.Array:
+    """One of a state's counters, or what is computed of them."""
+    return found if type(state) is State else jnp.asarray(found)
 
 
 def key(seed: int) -> jax.Array:
@@ -25,7 +44,7 @@ def split(key: jax.Array, n: int = 2) -> jax.Array:
 
 @api.documented_by(api.init)
 def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
-    return api.init(execute, spec, device, items, validate)
+    return api.init(_engine_for(spec), spec, device, items, validate)
 
 
 @api.documented_by(api.add)
@@ -37,89 +56,83 @@ def add(
     key: jax.Array | None = None,
     validate: bool = False,
 ) -> State:
-    return api.add(execute, state, items, mask, priorities, key, validate)
+    return api.add(_of(state), state, items, mask, priorities, key, validate)
 
 
 @api.documented_by(api.sample)
 def sample(
     state: State, key: jax.Array, batch_size: int | None = None, beta: Any = None
 ) -> tuple[State, AnySample[Any]]:
-    return api.sample(execute, state, key, batch_size, beta)
+    return api.sample(_of(state), state, key, batch_size, beta)
 
 
 @api.documented_by(api.update)
 def update(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
-    return api.update(execute, state, indices, priorities, items)
+    return api.update(_of(state), state, indices, priorities, items)
 
 
 @api.documented_by(api.get)
 def get(state: State, indices: Any) -> Any:
-    return api.get(execute, state, indices)
+    return api.get(_of(state), state, indices)
 
 
 @api.documented_by(api.items)
 def items(state: State) -> Any:
-    return api.items(execute, state)
+    return api.items(_of(state), state)
 
 
 @api.documented_by(api.is_live)
 def is_live(state: State, indices: Any) -> jax.Array:
-    live: jax.Array = api.is_live(execute, state, indices)
+    live: jax.Array = api.is_live(_of(state), state, indices)
     return live
 
 
 @api.documented_by(api.size)
 def size(state: State) -> jax.Array:
-    count: jax.Array = api.size(execute, state)
-    return count
+    return _number(state, api.size(_of(state), state))
 
 
 @api.documented_by(api.can_sample)
 def can_sample(state: State, n: int | None = None) -> jax.Array:
-    possible: jax.Array = api.can_sample(execute, state, n)
+    possible: jax.Array = api.can_sample(_of(state), state, n)
     return possible
 
 
 @api.documented_by(api.rejected)
 def rejected(state: State) -> jax.Array:
-    count: jax.Array = api.rejected(execute, state)
-    return count
+    return _number(state, api.rejected(_of(state), state))
 
 
 @api.documented_by(api.stale)
 def stale(state: State) -> jax.Array:
-    count: jax.Array = api.stale(execute, state)
-    return count
+    return _number(state, api.stale(_of(state), state))
 
 
 @api.documented_by(api.invalid)
 def invalid(state: State) -> jax.Array:
-    count: jax.Array = api.invalid(execute, state)
-    return count
+    return _number(state, api.invalid(_of(state), state))
 
 
 @api.documented_by(api.refused)
 def refused(state: State) -> jax.Array:
-    count: jax.Array = api.refused(execute, state)
-    return count
+    return _number(state, api.refused(_of(state), state))
 
 
 @api.documented_by(api.passes)
 def passes(state: State) -> jax.Array:
-    count: jax.Array = api.passes(execute, state)
-    return count
+    return _number(state, api.passes(_of(state), state))
 
 
 @api.documented_by(api.epochs)
 def epochs(
     state: State, key: jax.Array, batch_size: int | None = None, n: int = 1
 ) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
-    return api.epochs(execute, state, key, batch_size, n)
+    return api.epochs(_of(state), state, key, batch_size, n)
 
 
 @api.documented_by(api.random_crop)
 def random_crop(items: Any, key: jax.Array, length: int, lengths: Any = None) -> Crop[Any]:
-    return api.random_crop(execute, items, key, length, lengths)
+    return api.random_crop(hosted, items, key, length, lengths)
 
 
 @api.documented_by(spec_api.rand)

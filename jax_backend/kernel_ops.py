@@ -8,6 +8,7 @@ from jax_backend.ops import all_rows as all_rows
 from jax_backend.ops import arange as arange
 from jax_backend.ops import argsort as argsort
 from jax_backend.ops import bitcast as bitcast
+from jax_backend.ops import call as call
 from jax_backend.ops import cast as cast
 from jax_backend.ops import concat as concat
 from jax_backend.ops import constant as constant

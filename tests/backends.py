@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 
+import functional_rb as frb
+
+HOST_VARIANTS = ("jax-host", "jax-host-core")
+"""JAX's functions on buffers in the host's memory, with kernels and without. They draw as torch does, and compile
+nothing, so that long histories take little time; that JAX's own numbers come in is for `test_host` to see."""
 VARIANTS = ("jax", "jax-jit", "jax-core", "torch", "torch-core", "torch-inplace")
 """Kernels called eagerly; under the user's jit; XLA operations; kernels; torch operations; the in-place forms."""
 
@@ -19,7 +25,7 @@ class Backend:
     """One variant. The functions are those of `rb`, compiled or replaced by in-place forms where the variant says so.
 
     Attributes:
-        name: one of `VARIANTS`.
+        name: one of `VARIANTS` or `HOST_VARIANTS`.
         rb: the backend's module.
         array: NumPy -> an array of the backend, dtype kept.
         numpy: an array of the backend -> NumPy (bfloat16 as ml_dtypes' type).
@@ -40,8 +46,12 @@ class Backend:
         """Whether a state must not be used again."""
         return self.name == "torch-inplace"
 
-    def init(self, spec: Any) -> Any:
-        return self.rb.init(spec)
+    def init(self, spec: Any, items: Any = None) -> Any:
+        """On the host for the variants that are about it, unless the spec says where."""
+        if self.name in HOST_VARIANTS and isinstance(spec.storage, frb.Device):
+            storage = frb.Objects() if spec.objects else frb.Host()
+            spec = dataclasses.replace(spec, storage=storage)
+        return self.rb.init(spec, items=items)
 
     def add(self, state: Any, items: Any, mask: Any = None, priorities: Any = None, key: Any = None) -> Any:
         return self._function("add")(state, items, mask, priorities, key)
@@ -91,10 +101,42 @@ def _torch_numpy(x: Any) -> np.ndarray:
     return x.detach().numpy()
 
 
+def _on_host(name: str, patch: pytest.MonkeyPatch) -> Backend:
+    import jax.numpy as jnp
+
+    import jax_backend
+    from functional_rb.host import engine
+    from jax_backend import hosted
+
+    patch.setattr(engine, "HAVE_KERNELS", not name.endswith("-core"))
+    patch.setattr(hosted, "SMALL", -1)
+    patch.setattr(hosted, "draws", torch_draws)
+    return Backend(name, jax_backend, jnp.asarray, np.asarray)
+
+
+def torch_draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None = None) -> tuple[Any, Any]:
+    """What torch draws by the number that a key of JAX was made of."""
+    import jax
+    import torch
+
+    from torch_backend import random
+
+    made = torch.tensor(int(np.asarray(jax.random.key_data(key))[-1]))
+    more = None
+    if extra is not None:
+        made, other = random.split(made)
+        more = random.draws(other, *extra).numpy()
+    return random.draws(made, *shape).numpy(), more
+
+
 @contextlib.contextmanager
 def make(name: str) -> Iterator[Backend]:
     """A variant, for as long as the context lasts: the core variants switch the kernels off."""
     library = name.split("-")[0]
+    if name in HOST_VARIANTS:
+        with pytest.MonkeyPatch.context() as patch:
+            yield _on_host(name, patch)
+        return
     rb = importlib.import_module(f"{library}_backend")
     switch = importlib.import_module("jax_backend.twins" if library == "jax" else "torch_backend.execute")
     assert switch.HAVE_KERNELS, "the tests need numba, so that both twins are tested"

@@ -23,7 +23,7 @@ import functional_rb as frb
 import torch_backend
 from functional_rb import frames
 from functional_rb.counters import BASE
-from jax_backend import twins
+from jax_backend import hosted, twins
 from tests import backends
 from tests.backends import Backend
 from tests.models import Leaves, Model, Told, Windows
@@ -334,6 +334,8 @@ def told_of(backend: Backend, sample: Any) -> Told:
 
 def words_of(backend: Backend, key: Any, batch: int) -> np.ndarray:
     """What a writer draws with a key."""
+    if backend.name in backends.HOST_VARIANTS:
+        return hosted.draws(key, (batch, 2))[0]
     if backend.library == "torch":
         return torch_backend.random.draws(key, batch, 2).numpy()
     return np.asarray(jax.jit(twins.draws, static_argnums=(1, 2, 3))(key, batch, 2, twins.HAVE_KERNELS))
@@ -354,6 +356,8 @@ def beginning_at(backend: Backend, state: Any, first: int) -> Any:
             vector[place : place + count] = spec.frames.limit - 3
         place += count
     counters = backend.array(vector)
+    if backend.name in backends.HOST_VARIANTS:
+        return type(state)(state._version, vector, spec)
     if backend.library == "jax":
         return dataclasses.replace(state, counters=counters)
     # A clone, as NumPy's memory is not aligned as JAX wants it to be.

@@ -358,11 +358,11 @@ def test_a_state_sent_to_another_process() -> None:
 def test_sending_leaves_the_senders_memory_in_place() -> None:
     """Torch moves tensors that it sends to shared memory, and frees the old one under other threads."""
     state = full()
-    places = [tensor.data_ptr() for tensor in state._version.memory.tensors]
+    places = [tensor.data_ptr() for tensor in state._version.memory.arrays]
     queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
     queue.put(state)
-    assert [tensor.data_ptr() for tensor in state._version.memory.tensors] == places
-    assert not any(tensor.is_shared() for tensor in state._version.memory.tensors)
+    assert [tensor.data_ptr() for tensor in state._version.memory.arrays] == places
+    assert not any(tensor.is_shared() for tensor in state._version.memory.arrays)
     received = queue.get()
     assert_equal(received, state)
     assert_equal(rb.add(received, batch(60, 4)), rb.add(state, batch(60, 4)))

@@ -19,10 +19,11 @@ from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 import torch_backend as rb
+from functional_rb.recorder import Log
+from functional_rb.versions import SavedSlots, Version, forget_dead
 from tests import backends
 from torch_backend import execute, ops
-from torch_backend.memory import Memory, SavedSlots, Version, forget_dead
-from torch_backend.recorder import Log
+from torch_backend.memory import Memory
 
 WIDE = 1100
 """Elements of a uint8 leaf that is kept in an array of its own."""
@@ -195,7 +196,7 @@ def alive(kind: type) -> int:
 @pytest.mark.parametrize("sampler", SAMPLERS[:2], ids=repr)
 def test_the_usual_loop_keeps_nothing_and_reuses_its_memory(sampler: Any) -> None:
     state = full(sampler)
-    places = [tensor.data_ptr() for tensor in memory_of(state).tensors]
+    places = [tensor.data_ptr() for tensor in memory_of(state).arrays]
     gc.collect()
     versions, copies = alive(Version), alive(SavedSlots) + alive(Log)
     gc.disable()  # so that only what reference counts free is freed: no cycle may hold an old state
@@ -208,7 +209,7 @@ def test_the_usual_loop_keeps_nothing_and_reuses_its_memory(sampler: Any) -> Non
             state = rb.update(state, sample.indices, priorities, {"id": sample.items["id"]})
             assert older() is None
             memory = memory_of(state)
-            assert [tensor.data_ptr() for tensor in memory.tensors] == places
+            assert [tensor.data_ptr() for tensor in memory.arrays] == places
             assert len(memory.history or ()) <= 1
         assert alive(Version) == versions
         assert alive(SavedSlots) + alive(Log) == copies
@@ -474,7 +475,7 @@ def test_no_gradient_is_recorded(mode: str, in_place: bool) -> None:
         state = add(state, {**batch(0, 4), "x": x * scale}, priorities=x[:, 0] * scale)
         state, drawn = sample(state, rb.key(0), 6, beta=scale * 0.5)
         state = update(state, drawn.indices, scale * torch.ones(6), {"x": scale * torch.ones(6, 3)})
-    for tensor in [*memory_of(state).tensors, *pytree.tree_leaves(drawn), *pytree.tree_leaves(state)]:
+    for tensor in [*memory_of(state).arrays, *pytree.tree_leaves(drawn), *pytree.tree_leaves(state)]:
         assert not tensor.requires_grad
         assert tensor.grad_fn is None
     assert drawn.items["x"].unique().tolist() == [2.0]

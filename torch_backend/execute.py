@@ -15,15 +15,15 @@ from functional_rb.draft import Arrays, Draft
 from functional_rb.lineage import Lineage
 from functional_rb.objects import gather, is_array, is_non_tensor
 from functional_rb.ops import Ops
+from functional_rb.recorder import Log, Recorder
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State as CoreState
 from functional_rb.values import Outline
-from torch_backend import ops, random
-from torch_backend.memory import Memory, Saved, SavedSlots, Version
+from functional_rb.versions import Memory, Saved, SavedSlots, Version
+from torch_backend import ops, placement, random
 from torch_backend.objects import Table
 from torch_backend.opaque import traceable
-from torch_backend.recorder import Log, Recorder
 from torch_backend.state import State, locked, readable
 
 try:
@@ -153,7 +153,9 @@ def _torch_state(state: CoreState, function: str) -> State:
 def init(spec: BufferSpec, device: Any = None) -> State:
     """An empty state."""
     with torch.inference_mode(False):  # else torch would forbid writing to the memory outside of that mode
-        state = State.of_arrays(buffer.init(ops, spec, device), spec, pinned=False)
+        device, files, place = placement.begin(spec, device)
+        stored = None if files is None else placement.tensors(files)
+        state = State.of_arrays(buffer.init(ops, spec, device, stored), spec, pinned=False, place=place, files=files)
     state._version.own().written = False
     return state
 
@@ -163,8 +165,11 @@ def native(memory: Memory) -> bool:
     return HAVE_KERNELS and not torch.compiler.is_compiling() and memory.plain
 
 
-def place(name: str, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A checked input, contiguous; on another device than the state it is refused."""
+def place(name: str, tensor: torch.Tensor, memory: Memory) -> torch.Tensor:
+    """A checked input, contiguous; on another device than the state, and than its samples, it is refused."""
+    device = memory.rows.device
+    if tensor.device != device:
+        tensor = memory.place.received(tensor, device)
     if tensor.device != device:
         raise ValueError(
             f"{name}: expected a tensor on {device}, where the state is, got one on {tensor.device}; "
@@ -173,22 +178,23 @@ def place(name: str, tensor: torch.Tensor, device: torch.device) -> torch.Tensor
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
-def _place_some(name: str, tensor: torch.Tensor | None, device: torch.device, batch: int) -> torch.Tensor | None:
-    return None if tensor is None else place(name, tensor.reshape(batch), device)
+def _place_some(name: str, tensor: torch.Tensor | None, memory: Memory, batch: int) -> torch.Tensor | None:
+    return None if tensor is None else place(name, tensor.reshape(batch), memory)
 
 
-def _place_leaves(spec: BufferSpec, leaves: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+def _place_leaves(spec: BufferSpec, leaves: Sequence[torch.Tensor], memory: Memory) -> list[torch.Tensor]:
     if spec.objects:
-        return [_place_leaf(spec, k, leaf, device) for k, leaf in enumerate(leaves)]
+        return [_place_leaf(spec, k, leaf, memory) for k, leaf in enumerate(leaves)]
+    device = memory.rows.device
     for leaf in leaves:
         if leaf.device != device or not leaf.is_contiguous():
-            return [place(f"leaf {name!r}", leaf, device) for name, leaf in zip(spec.names, leaves, strict=True)]
+            return [place(f"leaf {name!r}", leaf, memory) for name, leaf in zip(spec.names, leaves, strict=True)]
     return list(leaves)
 
 
-def _place_leaf(spec: BufferSpec, k: int, leaf: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _place_leaf(spec: BufferSpec, k: int, leaf: torch.Tensor, memory: Memory) -> torch.Tensor:
     """Objects as they are: they get their tokens once nothing can fail any more."""
-    return leaf if k in spec.objects else place(f"leaf {spec.names[k]!r}", leaf, device)
+    return leaf if k in spec.objects else place(f"leaf {spec.names[k]!r}", leaf, memory)
 
 
 def add(
@@ -206,11 +212,12 @@ def add(
         tidy(version)
     with locked(version):
         memory = version.own()
-        leaves, mask, priorities = place_add(spec, memory.rows.device, leaves, batch, mask, priorities, key)
+        leaves, mask, priorities = place_add(spec, memory, leaves, batch, mask, priorities, key)
         if batch == 0:
             return state
         counters = state._counters
         target, saved = version.writable(), None
+        target.place.make_room(target, counters, batch)
         if target is memory:
             saved = _room_for_add(spec, memory, batch)
         following = version.succeed(target, saved)
@@ -227,7 +234,7 @@ def after_adding(state: State, batch: int) -> Lineage | None:
 
 def place_add(
     spec: BufferSpec,
-    device: torch.device,
+    memory: Memory,
     leaves: Sequence[torch.Tensor],
     batch: int,
     mask: torch.Tensor | None,
@@ -238,9 +245,9 @@ def place_add(
     if key is not None:
         random.check_key(key)
     return (
-        _place_leaves(spec, leaves, device),
-        _place_some("mask", mask, device, batch),
-        _place_some("priorities", priorities, device, batch),
+        _place_leaves(spec, leaves, memory),
+        _place_some("mask", mask, memory, batch),
+        _place_some("priorities", priorities, memory, batch),
     )
 
 
@@ -295,8 +302,9 @@ def tidy(version: Version) -> None:
 
 def objects_of(memory: Memory) -> Table:
     """The objects by token, of a buffer that has some."""
-    assert memory.table is not None
-    return memory.table
+    table: Any = memory.table
+    assert table is not None
+    return table
 
 
 def write_objects(spec: BufferSpec, memory: Memory, counters: torch.Tensor, leaves: Sequence[Any], *rest: Any) -> Any:
@@ -388,8 +396,24 @@ def draw(
     batch: int,
     beta: Any,
     saved: Saved | None = None,
-) -> tuple[torch.Tensor, list[torch.Tensor], Drawn]:
+) -> tuple[torch.Tensor, list[Any], Drawn]:
     """Draw items from memory; the counters afterwards come first."""
+    counters, leaves, drawn = _drawn(spec, memory, counters, key, batch, beta, saved)
+    if spec.objects:
+        leaves = objects_of(memory).read(leaves)
+    return counters, *memory.place.sample_sent(leaves, drawn)
+
+
+def _drawn(
+    spec: BufferSpec,
+    memory: Memory,
+    counters: torch.Tensor,
+    key: torch.Tensor,
+    batch: int,
+    beta: Any,
+    saved: Saved | None,
+) -> tuple[torch.Tensor, list[torch.Tensor], Drawn]:
+    """Likewise, with tokens of objects, and where the memory is."""
     if isinstance(beta, torch.Tensor):
         beta = beta.detach()
     at_hand = batch > 0 and not torch.compiler.is_compiling()
@@ -404,8 +428,6 @@ def draw(
         checks.check_nonempty(spec, drawable, int(counters[1]) if not drawable else 1)
         if not spec.plain:
             leaves, drawn = _completed(spec, memory, counters, leaves, drawn, more)
-        if spec.objects:
-            leaves = objects_of(memory).read(leaves)
         return counters, leaves, drawn
     with torch.no_grad():
         words = numbers(key, spec.sampler.draw_shape(spec, batch), memory.rows.device)
@@ -415,8 +437,6 @@ def draw(
         after = _written(memory, arrays)
     if at_hand and memory.plain and not _is_batched(drawn.weights):
         checks.check_nonempty(spec, float(drawn.weights.max()) > 0, int(counters[1]))
-    if spec.objects:
-        leaves = objects_of(memory).read(leaves)
     return after, leaves, drawn
 
 
@@ -467,9 +487,11 @@ def update(
         tidy(version)
     with locked(version):
         memory = version.own()
-        handles, priorities, replacements = place_update(spec, memory.rows.device, handles, priorities, replacements)
+        handles, priorities, replacements = place_update(spec, memory, handles, priorities, replacements)
         counters = state._counters
         target, saved = version.writable(), None
+        if replacements:
+            target.place.make_room_at(target, handles)
         if target is memory:
             saved = _room_for_update(spec, memory, handles.shape[0], bool(replacements), priorities is not None)
         following = version.succeed(target, saved)
@@ -481,16 +503,16 @@ def update(
 
 def place_update(
     spec: BufferSpec,
-    device: torch.device,
+    memory: Memory,
     handles: torch.Tensor,
     priorities: torch.Tensor | None,
     replacements: Mapping[int, torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor | None, dict[int, torch.Tensor]]:
     """The checked inputs of `update`, contiguous and on the state's device."""
     return (
-        place("indices", handles, device),
-        _place_some("priorities", priorities, device, handles.shape[0]),
-        {k: _place_leaf(spec, k, leaf, device) for k, leaf in replacements.items()},
+        place("indices", handles, memory),
+        _place_some("priorities", priorities, memory, handles.shape[0]),
+        {k: _place_leaf(spec, k, leaf, memory) for k, leaf in replacements.items()},
     )
 
 
@@ -526,8 +548,10 @@ def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
     version = readable(state)
     with locked(version):
         memory, spec = version.own(), state.spec
+        handles = memory.place.received(handles, memory.rows.device)
         leaves = buffer.get(ops, _arrays(memory, state._counters), spec, handles)
-        return objects_of(memory).read(leaves) if spec.objects else leaves
+        leaves = objects_of(memory).read(leaves) if spec.objects else leaves
+        return [memory.place.sent(leaf) for leaf in leaves]
 
 
 def items(state: CoreState) -> list[torch.Tensor]:
@@ -567,8 +591,10 @@ def is_live(state: CoreState, handles: torch.Tensor) -> torch.Tensor:
     state = _torch_state(state, "is_live")
     version = readable(state)
     with locked(version):
-        live: torch.Tensor = buffer.is_live(ops, _arrays(version.own(), state._counters), state.spec, handles)
-        return live
+        memory = version.own()
+        handles = memory.place.received(handles, memory.rows.device)
+        live = buffer.is_live(ops, _arrays(memory, state._counters), state.spec, handles)
+        return memory.place.sent(live)
 
 
 def drawable(state: CoreState, n: int) -> torch.Tensor:

@@ -11,10 +11,10 @@ import torch
 
 from functional_rb import api
 from functional_rb.counters import with_invalid
+from functional_rb.recorder import Log
 from functional_rb.state import AnySample
+from functional_rb.versions import Memory, Version, forget_dead, part_with_older, take_back
 from torch_backend import execute, ops, random
-from torch_backend.memory import Memory, Version, forget_dead, take_back
-from torch_backend.recorder import Log
 from torch_backend.state import State, readable
 
 
@@ -71,9 +71,10 @@ def add_(
     given = api.check_add(execute, state, items, mask, priorities, key, validate, "add_")
     leaves, size, mask, priorities, key, outside = given
     counters = state._counters
-    leaves, mask, priorities = execute.place_add(state.spec, counters.device, leaves, size, mask, priorities, key)
     version, memory = _take_over(state, "add_")
+    leaves, mask, priorities = execute.place_add(state.spec, memory, leaves, size, mask, priorities, key)
     if size:
+        memory.place.make_room(memory, counters, size)
         write = execute.write_objects if state.spec.objects else execute.write
         counters = write(state.spec, memory, counters, leaves, size, mask, priorities, key)
     if outside is not None:
@@ -140,10 +141,10 @@ def update_(state: State, indices: Any, priorities: Any = None, items: Any = Non
         0
     """
     indices, priorities, replacements = api.check_update(execute, state, indices, priorities, items)
-    indices, priorities, replacements = execute.place_update(
-        state.spec, state._counters.device, indices, priorities, replacements
-    )
     version, memory = _take_over(state, "update_")
+    indices, priorities, replacements = execute.place_update(state.spec, memory, indices, priorities, replacements)
+    if replacements:
+        memory.place.make_room_at(memory, indices)
     rewrite = execute.rewrite_objects if state.spec.objects else execute.rewrite
     counters = rewrite(state.spec, memory, state._counters, indices, priorities, replacements)
     return _followed_by(state, version, counters, rewritten=bool(replacements))
@@ -172,6 +173,8 @@ def _owner(state: State) -> Version:
     with version.lock:
         memory = version.own()
         forget_dead(memory)
+        if memory.files is not None:  # which stay the live ones: the older states get copies
+            part_with_older(memory)
         return version.succeed(memory.copy(), None) if memory.pinned or memory.shared else version
 
 

@@ -8,6 +8,7 @@ from torch_backend.ops import all_rows as all_rows
 from torch_backend.ops import arange as arange
 from torch_backend.ops import argsort as argsort
 from torch_backend.ops import bitcast as bitcast
+from torch_backend.ops import call as call
 from torch_backend.ops import cast as cast
 from torch_backend.ops import concat as concat
 from torch_backend.ops import constant as constant

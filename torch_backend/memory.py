@@ -1,305 +1,68 @@
-"""Values at in-place speed: versioned arrays.
-
-There is one mutable `Memory`, and it belongs to the newest version. Writing takes it over: what will be overwritten
-is saved first, and the older version, if anyone still holds it, can be rebuilt from that (H. G. Baker: Shallow
-binding makes functional arrays fast, 1991). In the usual loop the older state dies at once and takes the saved rows
-with it.
-"""
+"""The memory of torch's states; see `functional_rb.versions`."""
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
-from functional_rb import sum_tree
+from functional_rb import versions
 from functional_rb.draft import Arrays
+from functional_rb.mapped import MappedFiles
+from functional_rb.versions import Version
 from torch_backend import ops
+from torch_backend.objects import Table
+from torch_backend.placement import Placement
 
-if TYPE_CHECKING:
-    from torch_backend.objects import Table
 
+class Memory(versions.Memory):
+    """Tensors."""
 
-class Memory:
-    """The arrays that a buffer is written into.
+    __slots__ = ()
 
-    Attributes:
-        rows: int32 [capacity, words].
-        wide: arrays [capacity, *shape].
-        tree: float32 [rows, FANOUT] or None.
-        kept: what else the sampler and the writer keep, by name.
-        pinned: whether an array has been given out: then it is never written again.
-        shared: whether an older version that needs the saved rows may be alive.
-        written: whether anything may have been added: a host's knowledge, where looking would wait for a device.
-        history: the older versions by age, each with the bytes saved for it.
-        retained: the sum of those bytes.
-        table: the Python objects whose tokens are in the arrays, if the buffer has such leaves.
-    """
+    ops: ClassVar[Any] = ops
 
-    __slots__ = (
-        "__weakref__",
-        "_nbytes",
-        "_plain",
-        "history",
-        "kept",
-        "native",
-        "pinned",
-        "retained",
-        "rows",
-        "shared",
-        "table",
-        "tree",
-        "wide",
-        "written",
-    )
-
-    def __init__(
-        self,
-        rows: torch.Tensor,
-        wide: tuple[torch.Tensor, ...],
-        tree: torch.Tensor | None,
-        kept: dict[str, torch.Tensor],
-        pinned: bool = False,
-    ) -> None:
-        """Take arrays over; pinned if somebody else may hold them."""
-        self.rows, self.wide, self.tree, self.kept, self.pinned = rows, wide, tree, kept, pinned
-        self.shared = False
-        self.written = True
-        self.history: deque[tuple[weakref.ref[Version], int]] | None = None
-        self.retained = 0
-        self.native: object = None
-        self.table: Table | None = None
-        self._plain: bool | None = None
-        self._nbytes: int | None = None
-
-    def copy(self) -> Memory:
+    def copy(self) -> Self:
         """Fresh memory with the same content, that may be written to in and outside of inference mode."""
         with torch.inference_mode(False):
-            tree = None if self.tree is None else self.tree.clone()
-            kept = {name: array.clone() for name, array in self.kept.items()}
-            copied = Memory(self.rows.clone(), tuple(array.clone() for array in self.wide), tree, kept)
-        if self.table is not None:
-            self.table.watch(copied)
-        return copied
+            return super().copy()
 
-    @property
-    def plain(self) -> bool:
+    def copied_files(self) -> MappedFiles | None:
+        """Files too for what belongs in files, and came from elsewhere."""
+        return self.place.filed(self) if self.files is None else super().copied_files()
+
+    @staticmethod
+    def taken(array: np.ndarray[Any, Any]) -> torch.Tensor:
+        """A tensor in the same memory."""
+        return torch.from_numpy(array)
+
+    @staticmethod
+    def clone(array: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor."""
+        return array.clone()
+
+    @staticmethod
+    def distinct(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Each number once."""
+        return torch.cat(list(vectors)).unique()
+
+    def is_plain(self) -> bool:
         """Whether the arrays are ordinary tensors on the CPU, not batched, fake or traced ones."""
-        if self._plain is None:
-            wrapped = torch._C._functorch.is_functorch_wrapped_tensor(self.rows)
-            self._plain = type(self.rows) is torch.Tensor and self.rows.device.type == "cpu" and not wrapped
-        return self._plain
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        """All arrays."""
-        return [self.rows, *self.wide, *([] if self.tree is None else [self.tree]), *self.kept.values()]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays; summed once, as every write asks."""
-        if self._nbytes is None:
-            self._nbytes = sum(tensor.nbytes for tensor in self.tensors)
-        return self._nbytes
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(self.rows)
+        return type(self.rows) is torch.Tensor and self.rows.device.type == "cpu" and not wrapped
 
 
-class Saved(Protocol):
-    """What the next version overwrote."""
-
-    @property
-    def nbytes(self) -> int:
-        """Of all that was saved."""
-        ...
-
-    @property
-    def leaves(self) -> list[torch.Tensor]:
-        """The leaves of the tree that were saved, int32 vectors; the nodes above follow from them."""
-        ...
-
-    def restore(self, memory: Memory) -> None:
-        """Write it back to a copy of the memory; the tree's nodes above are left to `sum_tree.refresh`."""
-        ...
-
-    def pieces(self, memory: Memory) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The whole rows that were saved, and of which array of the memory."""
-        ...
-
-
-class SavedSlots:
-    """What was in some slots before a kernel overwrote them.
-
-    Attributes:
-        slots: int32 [n]; equal slots come with equal content.
-        copies: of the rows and of each wide array, [n, ...]; empty if only priorities were written.
-        values: float32 [n], the tree's leaves; None if none were written.
-        count: int64 [1], how many of the n are filled in: a kernel saves and writes in one go, after older versions
-            have been told where to look, so that an interrupt in between finds nothing saved and nothing written.
-        nbytes: of all of it.
-    """
-
-    __slots__ = ("copies", "count", "nbytes", "slots", "values")
-
-    def __init__(self, slots: torch.Tensor, copies: Sequence[torch.Tensor], values: torch.Tensor | None) -> None:
-        """Take room over that nothing has been saved in yet."""
-        self.slots, self.copies, self.values = slots, copies, values
-        self.count = np.zeros(1, np.int64)
-        self.nbytes = slots.nbytes * (1 if values is None else 2) + sum([x.nbytes for x in copies])
-
-    @property
-    def leaves(self) -> list[torch.Tensor]:
-        """The slots, if their priorities were saved."""
-        return [] if self.values is None else [self.slots[: int(self.count[0])]]
-
-    def restore(self, memory: Memory) -> None:
-        """Write it back."""
-        n = int(self.count[0])
-        slots = self.slots[:n]
-        if n and self.copies:
-            for array, old in zip((memory.rows, *memory.wide), self.copies, strict=True):
-                ops.set_at(array, slots, old[:n])
-        if n and self.values is not None:
-            assert memory.tree is not None
-            ops.set_flat(memory.tree, slots, self.values[:n])
-
-    def pieces(self, memory: Memory) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Rows, and those of the wide arrays."""
-        n = int(self.count[0])
-        if self.copies:
-            for array, old in zip((memory.rows, *memory.wide), self.copies, strict=True):
-                yield array, old[:n]
-
-
-class Version:
-    """One value of a buffer: its memory, or how it differs from the next version.
-
-    Attributes:
-        memory: if this is the newest version of it.
-        saved: else, what the next version overwrote.
-        next: and that version.
-        lock: held while any version of this lineage is read or written, so that threads see whole items.
-    """
-
-    __slots__ = ("__weakref__", "capacity", "lock", "memory", "next", "saved")
-
-    def __init__(self, memory: Memory, capacity: int, lock: threading.RLock) -> None:
-        """The newest version of a memory."""
-        self.memory: Memory | None = memory
-        self.capacity = capacity
-        self.lock = lock
-        self.saved: Saved | None = None
-        self.next: Version | None = None
-
-    def own(self) -> Memory:
-        """The memory, rebuilt for this version alone if a newer one has it. Hold the lock."""
-        if self.memory is None:
-            self._rebuild()
-        assert self.memory is not None
-        return self.memory
-
-    def _rebuild(self) -> None:
-        later: list[Saved] = []
-        version = self
-        while version.memory is None:
-            assert version.saved is not None and version.next is not None
-            later.append(version.saved)
-            version = version.next
-        memory = version.memory.copy()
-        take_back(memory, later, self.capacity)
-        _divide_history(version.memory, memory, self)
-        self.memory, self.saved, self.next = memory, None, None
-
-    def writable(self) -> Memory:
-        """Memory with this version's content that may be written: its own, or a copy if arrays were given out."""
-        memory = self.own()
-        return memory.copy() if memory.pinned else memory
-
-    def succeed(self, memory: Memory, saved: Saved | None) -> Version:
-        """The next version, which takes the memory over; `saved` is None if the memory is a copy."""
-        following = Version(memory, self.capacity, self.lock)
-        if saved is not None:
-            self.memory, self.saved, self.next = None, saved, following
-            _remember(memory, self, saved.nbytes)
-        return following
-
-    def recall(self) -> None:
-        """Take the memory back from a next version that nobody has seen, with all that was written for it."""
-        if self.next is not None:
-            assert self.saved is not None
-            memory = self.next.own()
-            take_back(memory, [self.saved], self.capacity)
-            if memory.history and memory.history[-1][0]() is self:
-                memory.retained -= memory.history.pop()[1]
-            self.memory, self.saved, self.next = memory, None, None
-
-    def settle(self) -> None:
-        """Count what the next version has saved for this one since it took the memory over."""
-        if self.next is None or self.saved is None or self.next.memory is None:
-            return
-        memory = self.next.memory
-        if memory.history and memory.history[-1][0]() is self:
-            memory.retained -= memory.history.pop()[1]
-            _remember(memory, self, self.saved.nbytes)
-
-
-def take_back(memory: Memory, saved: Sequence[Saved], capacity: int) -> None:
-    """Undo writes, those of several functions in the order in which they were made."""
-    for writes in reversed(saved):
-        writes.restore(memory)
-    changed = [leaves for writes in saved for leaves in writes.leaves]
-    if changed and memory.tree is not None:
-        sum_tree.refresh(ops, memory.tree, capacity, torch.cat(changed).unique())
-
-
-def _remember(memory: Memory, version: Version, nbytes: int) -> None:
-    """Count what is kept for older versions; once that is more than the storage, the oldest gets a copy of its own."""
-    if memory.history is None:
-        memory.history = deque()
-    memory.history.append((weakref.ref(version), nbytes))
-    memory.retained += nbytes
-    memory.shared = True
-    forget_dead(memory)
-    if memory.retained > memory.nbytes:
-        oldest = memory.history[0][0]()
-        if oldest is not None and oldest.memory is None:
-            oldest._rebuild()
-        del oldest
-        forget_dead(memory)
-
-
-def _divide_history(source: Memory, memory: Memory, version: Version) -> None:
-    """Versions older than one that was rebuilt are found from its memory now, and no longer from the newest."""
-    memory.history = deque()
-    while source.history:
-        older, nbytes = source.history.popleft()
-        source.retained -= nbytes
-        if older() is version:
-            break
-        memory.history.append((older, nbytes))
-        memory.retained += nbytes
-    source.shared, memory.shared = bool(source.history), bool(memory.history)
-
-
-def forget_dead(memory: Memory) -> None:
-    """Drop the versions at the old end that nobody holds any more, or that have memory of their own."""
-    history = memory.history
-    while history:
-        version = history[0][0]()
-        if version is not None and version.memory is None:
-            break
-        memory.retained -= history.popleft()[1]
-    memory.shared = bool(history)
-
-
-def fresh(arrays: Arrays, capacity: int, pinned: bool = False, table: Table | None = None) -> Version:
-    """The first version of a lineage, with a table if there are Python objects."""
+def fresh(
+    arrays: Arrays,
+    capacity: int,
+    place: Placement,
+    pinned: bool = False,
+    table: Table | None = None,
+    files: MappedFiles | None = None,
+) -> Version:
+    """The first version of a lineage, with a table if there are Python objects, and the files that arrays lie in."""
     memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned)
-    if table is None:
-        return Version(memory, capacity, threading.RLock())
-    with table.lock:
-        table.watch(memory)
-    return Version(memory, capacity, table.lock)
+    memory.files, memory.place = files, place
+    return versions.begin(memory, capacity, table)

@@ -16,21 +16,26 @@ from functional_rb import lineage
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.layout import KEPT_AS
 from functional_rb.lineage import Lineage
-from torch_backend import memory
-from torch_backend.memory import Memory, Version
+from functional_rb.mapped import MappedFiles
+from functional_rb.tokens import Held
+from functional_rb.version_reader import VersionReader
+from functional_rb.versions import Memory, Version
+from torch_backend import memory, ops
 from torch_backend.objects import Table
-from torch_backend.reader import VersionReader
+from torch_backend.placement import Placement
 
 
 class State(core.State):
     """A replay buffer as a value; see `functional_rb.State` for its fields.
 
     Reading `rows`, `wide`, `tree` or the pytree's leaves gives the arrays out: they never change afterwards, and the
-    next write moves to fresh memory, at the price of one copy.
+    next write moves to fresh memory, at the price of one copy. Of a buffer in mapped files a copy is given out, in
+    files without a name; it is made once for a state, and what was never written costs nothing.
     """
 
-    __slots__ = ("_consumed", "_counters", "_lineage", "_version")
+    __slots__ = ("_consumed", "_counters", "_given", "_lineage", "_version")
 
     def __init__(self, version: Version, counters: torch.Tensor, spec: BufferSpec, past: Lineage | None = None) -> None:
         """Name a version, and the saves that it comes after. Users get states from `init` and the other functions."""
@@ -39,21 +44,32 @@ class State(core.State):
         object.__setattr__(self, "_counters", counters)
         object.__setattr__(self, "_consumed", False)
         object.__setattr__(self, "_lineage", past)
+        object.__setattr__(self, "_given", None)
 
     _version: Version
     _counters: torch.Tensor
     _consumed: bool
     _lineage: Lineage | None
+    _given: Memory | None
 
     @classmethod
-    def of_arrays(cls, arrays: Arrays, spec: BufferSpec, pinned: bool = True, table: Table | None = None) -> State:
+    def of_arrays(
+        cls,
+        arrays: Arrays,
+        spec: BufferSpec,
+        pinned: bool = True,
+        table: Table | None = None,
+        place: Placement | None = None,
+        files: MappedFiles | None = None,
+    ) -> State:
         """A state of given arrays; pinned (so never written) if somebody else may hold them.
 
         Where there are Python objects, the table is that of the arrays' tokens, by default an empty one.
         """
         if spec.objects and table is None:
             table = Table(spec)
-        return cls(memory.fresh(arrays, spec.capacity, pinned, table), arrays.counters, spec)
+        place = Placement(spec) if place is None else place
+        return cls(memory.fresh(arrays, spec.capacity, place, pinned, table, files), arrays.counters, spec)
 
     def _consume(self) -> None:
         """Refuse any further use."""
@@ -72,8 +88,17 @@ class State(core.State):
     def _give_out(self) -> Memory:
         with locked(self._version):
             owned = readable(self).own()
-            owned.pinned = True
-            return owned
+            if owned.files is None:
+                return owned.given_out()
+            if self._given is None:
+                object.__setattr__(self, "_given", owned.given_out())
+            assert self._given is not None
+            return self._given
+
+    @property
+    def _target(self) -> torch.device | None:
+        with locked(self._version):
+            return readable(self).own().place.target
 
     @property
     def rows(self) -> torch.Tensor:
@@ -105,10 +130,10 @@ class State(core.State):
         """A state with memory of its own."""
         copied = self._copy()
         if copied.table is None:
-            version = memory.Version(copied, self.spec.capacity, threading.RLock())
+            version = Version(copied, self.spec.capacity, threading.RLock())
             return State(version, self._counters.clone(), self.spec)
         arrays, held = _with_objects(copied, self._counters.clone())
-        return _rebuilt(arrays, self.spec, copy.deepcopy(held, memo))
+        return _rebuilt(arrays, self.spec, copy.deepcopy(held, memo), copied.place.target)
 
     def _copy(self) -> Memory:
         with locked(self._version):
@@ -116,11 +141,10 @@ class State(core.State):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arrays, which count as given out, and the Python objects that they stand for."""
-        arrays = Arrays(self.rows, self.wide, self.tree, self.counters, self.kept)
-        if not self.spec.objects:
-            return _rebuilt, (arrays, self.spec)
-        arrays, held = _with_objects(self._give_out(), self.counters)
-        return _rebuilt, (arrays, self.spec, held)
+        arrays, held = Arrays(self.rows, self.wide, self.tree, self.counters, self.kept), None
+        if self.spec.objects:
+            arrays, held = _with_objects(self._give_out(), self.counters)
+        return _unpickled, (_signed(arrays), self.spec, held, self._target)
 
 
 def readable(state: State) -> Version:
@@ -130,7 +154,10 @@ def readable(state: State) -> Version:
             "this state was consumed by an in-place function (add_, sample_, update_); go on with what that returned, "
             "or use add, sample and update, which leave states as they are"
         )
-    return state._version
+    version = state._version
+    if version.memory is not None and version.memory.files is not None and not torch.compiler.is_compiling():
+        version.memory.files.check_process()
+    return version
 
 
 def locked(version: Version) -> AbstractContextManager[Any]:
@@ -147,56 +174,52 @@ def _with_objects(memory: Memory, counters: torch.Tensor) -> tuple[Arrays, dict[
         return arrays, memory.table.held(arrays)
 
 
-def _rebuilt(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None = None) -> State:
+def _rebuilt(
+    arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None = None, target: torch.device | None = None
+) -> State:
     """A state of arrays, and the objects by the tokens in these, in a table of their own."""
-    return State.of_arrays(arrays, spec, table=None if held is None else Table(spec, held))
+    table = None if held is None else Table(spec, held)
+    return State.of_arrays(arrays, spec, table=table, place=Placement(spec, target))
+
+
+def _signed(arrays: Arrays) -> Arrays:
+    """Arrays of dtypes that torch can read from a pickle: of unsigned ones it cannot."""
+
+    def signed(array: torch.Tensor) -> torch.Tensor:
+        return array.view(ops.SIGNED.get(array.dtype, array.dtype))
+
+    kept = {name: signed(array) for name, array in arrays.kept.items()}
+    return arrays._replace(wide=tuple(map(signed, arrays.wide)), kept=kept)
+
+
+def _unpickled(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None, target: torch.device | None) -> State:
+    """The dtypes as they were."""
+    wide = [ops.DTYPES[KEPT_AS.get(leaf.dtype, leaf.dtype)] for leaf in spec.layout.wide]
+    restored = tuple(array.view(dtype) for array, dtype in zip(arrays.wide, wide, strict=True))
+    kept = {name: array.view(ops.DTYPES[spec.kept[name].dtype]) for name, array in arrays.kept.items()}
+    return _rebuilt(arrays._replace(wide=restored, kept=kept), spec, held, target)
 
 
 def _sent(state: State) -> tuple[Any, ...]:
     """Between processes go copies: torch moves what it sends to shared memory, and frees what others may be reading."""
     copied = state._copy()
-    own = memory.Version(copied, state.spec.capacity, state._version.lock)
+    copied.files = None  # of its own already, so it may be given out as it is
+    own = Version(copied, state.spec.capacity, state._version.lock)
     return State(own, state._counters.clone(), state.spec).__reduce__()
 
 
 ForkingPickler.register(State, _sent)
 
 
-class Held:
-    """What the outline of a state tells of its Python objects: equal for states that share their table.
-
-    It keeps the memory, and so the objects whose tokens are among the leaves.
-    """
-
-    __slots__ = ("memory",)
-
-    def __init__(self, memory: Memory) -> None:
-        """Of a memory with a table."""
-        self.memory = memory
-
-    @property
-    def table(self) -> Table:
-        """The objects by token."""
-        assert self.memory.table is not None
-        return self.memory.table
-
-    def __eq__(self, other: object) -> bool:
-        """Whether tokens of the one mean the same in the other."""
-        return isinstance(other, Held) and self.table is other.table
-
-    def __hash__(self) -> int:
-        """By the table."""
-        return hash(self.table)
-
-
-Outline = tuple[BufferSpec, int, Held | None]
+Outline = tuple[BufferSpec, int, Held | None, torch.device | None]
 
 
 def _flatten(state: State) -> tuple[list[torch.Tensor], Outline]:
     tree = state.tree
     kept = [state.kept[name] for name in state.spec.kept]
     leaves = [state.rows, *state.wide, *([] if tree is None else [tree]), *kept, state.counters]
-    return leaves, (state.spec, len(state.wide), Held(state._give_out()) if state.spec.objects else None)
+    held = Held(state._give_out()) if state.spec.objects else None
+    return leaves, (state.spec, len(state.wide), held, state._target)
 
 
 def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
@@ -207,12 +230,13 @@ def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
 
 
 def _unflatten(leaves: Any, context: Outline) -> State:
-    spec, wide, held = context
+    spec, wide, held, target = context
     rows, *rest = leaves
     tree = rest[wide] if spec.tree_shape else None
     kept = dict(zip(spec.kept, rest[wide + (tree is not None) : -1], strict=True))
     arrays = Arrays(rows, tuple(rest[:wide]), tree, rest[-1], kept)
-    return State.of_arrays(arrays, spec, table=None if held is None else held.table)
+    table = None if held is None else held.table
+    return State.of_arrays(arrays, spec, table=table, place=Placement(spec, target))
 
 
 pytree.register_pytree_node(

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from functional_rb.errors import CheckpointWriteError, StorageFullError
+from functional_rb.errors import CheckpointFullError, CheckpointWriteError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -89,5 +89,5 @@ def typed(path: str) -> Iterator[None]:
     except CheckpointWriteError:
         raise
     except OSError as error:
-        kind = StorageFullError if error.errno in FULL else CheckpointWriteError
+        kind = CheckpointFullError if error.errno in FULL else CheckpointWriteError
         raise kind(error.errno, error.strerror or str(error), error.filename or path) from error

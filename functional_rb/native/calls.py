@@ -1,4 +1,4 @@
-"""The kernels as torch calls them: every array by its address, which costs less than a view of it."""
+"""The kernels as Python calls them: every array by its address, which costs less than a view of it."""
 
 from __future__ import annotations
 
@@ -127,6 +127,37 @@ def sample(
         floats(tree, tree_size),
         ints(counters, 6),
         numbers,
+        np.float32(beta),
+        leaves,
+        ints(handles, batch),
+        floats(weights, batch),
+        floats(chances, batch),
+    )
+
+
+@compiled
+def draw(
+    plan: Any,
+    storage: Any,
+    tree: Any,
+    tree_size: Any,
+    counters: Any,
+    numbers: Any,
+    words: Any,
+    beta: Any,
+    leaves: Any,
+    batch: Any,
+    handles: Any,
+    weights: Any,
+    chances: Any,
+) -> Any:
+    """Likewise by draws int32 [batch, words]."""
+    return kernels.draw(
+        plan,
+        storage,
+        floats(tree, tree_size),
+        ints(counters, 6),
+        numba.carray(pointer_to(numbers, INT32), (batch, words)),
         np.float32(beta),
         leaves,
         ints(handles, batch),

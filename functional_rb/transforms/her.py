@@ -154,7 +154,7 @@ class Hindsight(Transform):
     def _rewarded(self, ops: Ops, achieved: Array, goal: Array, mask: Array, old: Array) -> Array:
         """Rewards anew where relabelled, [m, *shape] in the dtype and shape of the old."""
         assert self.reward is not None
-        new = self.reward(achieved, goal)
+        new = ops.call(self.reward, achieved, goal)
         if not (hasattr(new, "shape") and hasattr(new, "dtype")):
             raise TypeError(f"her: expected reward(achieved, goal) as an array, got {type(new).__name__}")
         if tuple(new.shape[:1]) != tuple(old.shape[:1]) or math.prod(new.shape) != math.prod(old.shape):

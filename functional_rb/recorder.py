@@ -1,23 +1,20 @@
-"""The primitives of torch, writing down what they overwrite, so that the older version can be rebuilt."""
+"""Primitives that write in place, writing down what they overwrite, so that the older version can be rebuilt."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import torch
-
 from functional_rb.layout import Layout
-from functional_rb.ops import Native
-from torch_backend import ops
-from torch_backend.memory import Memory
+from functional_rb.ops import Array, Native
+from functional_rb.versions import Memory
 
 
 class Entry(NamedTuple):
     """What one write overwrote.
 
     Attributes:
-        array: which of `Memory.tensors`.
+        array: which of `Memory.arrays`.
         flat: whether the index counts elements of the array seen as a vector, not rows.
         where: int32 [n].
         old: what was there.
@@ -25,8 +22,8 @@ class Entry(NamedTuple):
 
     array: int
     flat: bool
-    where: torch.Tensor
-    old: torch.Tensor
+    where: Array
+    old: Array
 
 
 class Log:
@@ -42,7 +39,7 @@ class Log:
     def __init__(self) -> None:
         """Nothing yet."""
         self.entries: list[Entry] = []
-        self.leaves: list[torch.Tensor] = []
+        self.leaves: list[Array] = []
 
     @property
     def nbytes(self) -> int:
@@ -51,15 +48,15 @@ class Log:
 
     def restore(self, memory: Memory) -> None:
         """Take the writes back, the last one first."""
-        tensors = memory.tensors
+        arrays = memory.arrays
         for entry in reversed(self.entries):
-            write = ops.set_flat if entry.flat else ops.set_at
-            write(tensors[entry.array], entry.where, entry.old)
+            write = memory.ops.set_flat if entry.flat else memory.ops.set_at
+            write(arrays[entry.array], entry.where, entry.old)
 
-    def pieces(self, memory: Memory) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
         """What writes of whole rows have overwritten."""
-        tensors = memory.tensors
-        return ((tensors[entry.array], entry.old) for entry in self.entries if not entry.flat)
+        arrays = memory.arrays
+        return ((arrays[entry.array], entry.old) for entry in self.entries if not entry.flat)
 
 
 class Recorder:
@@ -70,33 +67,34 @@ class Recorder:
 
     def __init__(self, primitives: Any, memory: Memory, log: Log) -> None:
         """Carry the operations of a module of primitives out."""
-        self._primitives, self._tensors, self._log = primitives, memory.tensors, log
+        self._primitives, self._arrays, self._log = primitives, memory.arrays, log
         self.native: Any = None if primitives.native is None else RecordingNative(primitives.native, self)
 
     def __getattr__(self, name: str) -> Any:
         """What writes nothing."""
         return getattr(self._primitives, name)
 
-    def save(self, x: torch.Tensor, index: torch.Tensor, flat: bool = False) -> None:
+    def save(self, x: Array, index: Array, flat: bool = False) -> None:
         """Write down what lies in rows (or elements) of an array, if that is one of the memory's."""
-        for k, tensor in enumerate(self._tensors):
-            if tensor is x:
-                self._log.entries.append(Entry(k, flat, index, ops.take(x.view(-1) if flat else x, index)))
+        for k, array in enumerate(self._arrays):
+            if array is x:
+                old = self._primitives.take(x.reshape(-1) if flat else x, index)
+                self._log.entries.append(Entry(k, flat, index, old))
 
-    def save_leaves(self, tree: torch.Tensor, leaves: torch.Tensor) -> None:
+    def save_leaves(self, tree: Array, leaves: Array) -> None:
         """Write leaves of the tree down, for a kernel that computes the nodes above anew."""
         self.save(tree, leaves, flat=True)
         self._log.leaves.append(leaves)
 
-    def set_at(self, x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def set_at(self, x: Array, index: Array, values: Array) -> Array:
         """`x[index] = values`, in place."""
         self.save(x, index)
-        return ops.set_at(x, index, values)
+        return self._primitives.set_at(x, index, values)
 
-    def set_flat(self, x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def set_flat(self, x: Array, index: Array, values: Array) -> Array:
         """Likewise for `x` seen as one vector."""
         self.save(x, index, flat=True)
-        return ops.set_flat(x, index, values)
+        return self._primitives.set_flat(x, index, values)
 
 
 class RecordingNative:
@@ -110,7 +108,7 @@ class RecordingNative:
         """What writes nothing."""
         return getattr(self._native, name)
 
-    def set_leaves(self, tree: torch.Tensor, capacity: int, leaves: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def set_leaves(self, tree: Array, capacity: int, leaves: Array, values: Array) -> Array:
         """`sum_tree.set_leaves`."""
         self._recorder.save_leaves(tree, leaves)
         return self._native.set_leaves(tree, capacity, leaves, values)
@@ -118,13 +116,13 @@ class RecordingNative:
     def store(
         self,
         layout: Layout,
-        rows: torch.Tensor,
-        wide: Sequence[torch.Tensor],
-        slots: torch.Tensor,
-        source: torch.Tensor | None,
-        live: torch.Tensor | None,
-        leaves: Sequence[torch.Tensor],
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        rows: Array,
+        wide: Sequence[Array],
+        slots: Array,
+        source: Array | None,
+        live: Array | None,
+        leaves: Sequence[Array],
+    ) -> tuple[Array, tuple[Array, ...]]:
         """`layout.store`."""
         written = slots if live is None else slots[live]
         for array in (rows, *wide):

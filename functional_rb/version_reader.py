@@ -8,19 +8,19 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from functional_rb import reader
 from functional_rb.lineage import Lineage
+from functional_rb.ops import Array
 from functional_rb.reader import Piece
-from torch_backend.memory import Memory, Saved, SavedSlots, Version
-from torch_backend.objects import ROWS, columns_of_leaves
-from torch_backend.recorder import Log
+from functional_rb.recorder import Log
+from functional_rb.tokens import ROWS, columns_of_leaves
+from functional_rb.versions import Memory, Saved, SavedSlots, Version
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
 
-Overwritten = tuple[torch.Tensor, torch.Tensor, bool]
+Overwritten = tuple[Array, Array, bool]
 """int32 [n], what lay there, and whether the index counts elements, not rows."""
 
 
@@ -31,10 +31,10 @@ class VersionReader(reader.Reader):
     and what is kept for it is bounded as for every older state.
     """
 
-    def __init__(self, version: Version, counters: torch.Tensor, spec: BufferSpec, lineage: Lineage) -> None:
+    def __init__(self, version: Version, counters: Array, spec: BufferSpec, lineage: Lineage) -> None:
         """Of a state's parts."""
         super().__init__(spec, lineage)
-        self._counters = np.array(counters.cpu().numpy())
+        self._counters = np.array(_of_numpy(counters))
         self._places: dict[str, int] = {}
         with version.lock:
             self._version: Version | None = _older_twin(version)
@@ -42,8 +42,8 @@ class VersionReader(reader.Reader):
             wide = [f"wide_{k}" for k in range(len(memory.wide))]
             tree = [] if memory.tree is None else ["tree"]
             names = ["rows", *wide, *tree, *(f"kept_{name}" for name in memory.kept)]
-            for k, (name, tensor) in enumerate(zip(names, memory.tensors, strict=True)):
-                self.check_shape(name, tuple(tensor.shape))
+            for k, (name, array) in enumerate(zip(names, memory.arrays, strict=True)):
+                self.check_shape(name, tuple(array.shape))
                 self._places[name] = k
 
     def read(self, name: str, start: int, stop: int) -> Piece:
@@ -54,15 +54,15 @@ class VersionReader(reader.Reader):
         assert version is not None, "the reader is closed"
         with version.lock:
             memory, later = _found(version)
-            tensor = memory.tensors[k]
-            piece = np.array(tensor[start:stop].cpu().numpy(), order="C")
+            array = memory.arrays[k]
+            piece = np.array(_of_numpy(array[start:stop]), order="C")
             row = piece[0].size if len(piece) else 1
             for saved in reversed(later):
-                for where, old, flat in _overwritten(saved, memory, k):
-                    scale = row if flat else 1
+                for places, old, flat in _overwritten(saved, memory, k):
+                    where, scale = _of_numpy(places), row if flat else 1
                     inside = (where >= start * scale) & (where < stop * scale)
                     target = piece.reshape(-1) if flat else piece
-                    target[(where[inside] - start * scale).cpu().numpy()] = old[inside].cpu().numpy()
+                    target[where[inside] - start * scale] = _of_numpy(old)[inside]
         return piece
 
     def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, Any]]]:
@@ -73,7 +73,7 @@ class VersionReader(reader.Reader):
             with version.lock:
                 table = _found(version)[0].table
                 assert table is not None
-                yield leaf, table.of_tokens(piece, columns)
+                yield leaf, table.of_rows(piece, columns)
 
     def close(self) -> None:
         """Let go of the version."""
@@ -103,7 +103,7 @@ def _found(version: Version) -> tuple[Memory, Sequence[Saved]]:
 
 
 def _overwritten(saved: Saved, memory: Memory, k: int) -> Iterator[Overwritten]:
-    """What was in an array, by its position in `Memory.tensors`; the last write first."""
+    """What was in an array, by its position in `Memory.arrays`; the last write first."""
     if isinstance(saved, SavedSlots):
         n, items = int(saved.count[0]), 1 + len(memory.wide)
         if k < items and saved.copies:
@@ -115,3 +115,8 @@ def _overwritten(saved: Saved, memory: Memory, k: int) -> Iterator[Overwritten]:
     for entry in reversed(saved.entries):
         if entry.array == k:
             yield entry.where, entry.old, entry.flat
+
+
+def _of_numpy(array: Array) -> Piece:
+    """An array of NumPy or torch, on whatever device, as one of NumPy, in the same memory where that can be."""
+    return array if isinstance(array, np.ndarray) else array.cpu().numpy()

@@ -1,0 +1,5 @@
+"""Buffers in the host's memory, in NumPy's arrays: the engine below backends whose own arrays cannot be written to."""
+
+from functional_rb.host.state import HostState
+
+__all__ = ["HostState"]

@@ -1,0 +1,286 @@
+"""The functions on host states: a new state takes over the memory of the old one, which can be rebuilt.
+
+Inputs are checked, and arrays of NumPy whose rows follow upon each other; randomness comes as draws. The primitives
+are `host.ops`, or a module that has its own `call`, for functions of the user's on arrays of another library.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb import buffer, checks, counters, frames, layout, mapped
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays, Draft
+from functional_rb.host import memory as memories
+from functional_rb.host import ops as host_ops
+from functional_rb.host.ops import Vector
+from functional_rb.host.state import HostState, readable
+from functional_rb.objects import is_array
+from functional_rb.ops import Ops
+from functional_rb.recorder import Log, Recorder
+from functional_rb.ring import modulus
+from functional_rb.samplers import Drawn
+from functional_rb.storages import Memmap
+from functional_rb.tokens import Table
+from functional_rb.versions import Memory, Saved, SavedSlots, Version
+
+HAVE_KERNELS = importlib.util.find_spec("numba") is not None
+
+quiet = np.errstate(all="ignore")
+"""NumPy warns of what the core reckons with (NaN among priorities, say), and torch and XLA do not."""
+
+
+@functools.cache
+def _kernels() -> Any:
+    """Imported when first used: numba takes longer to import than all the rest."""
+    return importlib.import_module("functional_rb.host.kernels")
+
+
+@quiet
+def init(spec: BufferSpec, device: Any = None) -> HostState:
+    """An empty state."""
+    files = mapped.create(spec) if isinstance(spec.storage, Memmap) else None
+    stored = None if files is None else (files.rows, files.wide, files.kept)
+    arrays = buffer.init(host_ops, spec, stored=stored)
+    table = Table(spec) if spec.objects else None
+    return HostState(memories.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, device)
+
+
+@quiet
+def add(
+    ops: Ops,
+    state: HostState,
+    leaves: Sequence[Vector],
+    batch: int,
+    mask: Vector | None,
+    priorities: Vector | None,
+    draws: Vector | None,
+) -> HostState:
+    """Write a batch, by draws int32 [rows, words] if the writer takes any."""
+    version, spec, before = readable(state), state.spec, state._counters
+    if batch == 0:
+        return state
+    _tidy(version, spec)
+    with version.lock:
+        target = version.writable()
+        if target.files is not None:
+            mapped.make_room(target.files, spec, before, batch)
+        saved = _room(spec, version, target, min(batch, spec.capacity), rows=True, values=target.tree is not None)
+        following = version.succeed(target, saved)
+        leaves = [_stored(target, leaf) for leaf in leaves]
+        if spec.plain and HAVE_KERNELS and target.plain:
+            after = _kernels().add(spec, target, before, leaves, batch, mask, priorities, saved)
+        else:
+            arrays = _arrays(target, before)
+            added = buffer.add(_recording(ops, target, saved), arrays, spec, leaves, batch, mask, priorities, draws)
+            after = _written(target, added)
+        return _following(version, following, saved, after, state)
+
+
+@quiet
+def sample(
+    ops: Ops, state: HostState, draws: Vector, more: Vector | None, beta: float, batch: int
+) -> tuple[HostState, list[Any], Drawn]:
+    """Draw items by draws int32 [rows, words]; more draws are for transforms. Of an empty buffer it is an error."""
+    version, spec, before = readable(state), state.spec, state._counters
+    with version.lock:
+        if not (spec.sampler.remembers and batch):
+            return state, *_draw(ops, version.own(), spec, before, draws, more, beta, batch, None)[1:]
+        target = version.writable()
+        saved = Log() if target is version.memory else None
+        following = version.succeed(target, saved)
+        try:
+            after, leaves, drawn = _draw(ops, target, spec, before, draws, more, beta, batch, saved)
+        except Exception:  # there is nothing to draw, or a transform calls a function that fails
+            version.recall()
+            raise
+        return _following(version, following, saved, after, state), leaves, drawn
+
+
+def _draw(
+    ops: Ops,
+    memory: Memory,
+    spec: BufferSpec,
+    before: Vector,
+    draws: Vector,
+    more: Vector | None,
+    beta: float,
+    batch: int,
+    saved: Saved | None,
+) -> tuple[Vector, list[Any], Drawn]:
+    """Draw items from memory; the counters afterwards come first."""
+    if batch and spec.plain_draws and HAVE_KERNELS and memory.plain:
+        leaves, drawn, drawable = _kernels().draw(spec, memory, before, draws, batch, beta)
+        _check_nonempty(spec, drawable, before)
+        after = before
+        if not spec.plain:
+            leaves, drawn = _completed(ops, spec, memory, before, leaves, drawn, more)
+    else:
+        primitives, arrays = _recording(ops, memory, saved), _arrays(memory, before)
+        made, leaves, drawn = buffer.draw(primitives, arrays, spec, draws, np.float32(beta), batch, more)
+        after = _written(memory, made)
+        if batch:
+            _check_nonempty(spec, bool(drawn.handles.max() >= 0), before)
+    return after, leaves if memory.table is None else memory.table.read(leaves), drawn
+
+
+def _completed(
+    ops: Ops,
+    spec: BufferSpec,
+    memory: Memory,
+    before: Vector,
+    stored: list[Vector],
+    drawn: Drawn,
+    more: Vector | None,
+) -> tuple[list[Vector], Drawn]:
+    """What a kernel has drawn, with leaves that are frames, and as transforms have it."""
+    known = dict(zip(spec.stored, stored, strict=True))
+    slots = drawn.handles % np.int32(spec.capacity)
+    if spec.frames is not None and not spec.transforms:
+        known |= frames.read(ops, spec.frames, memory.kept, slots, range(len(spec.leaves)))
+        return [known[k] for k in range(len(spec.leaves))], drawn
+    draft = Draft.of(_arrays(memory, before), spec)
+    leaves, extras = buffer.read_drawn(ops, draft, slots, drawn.handles, more, known)
+    return leaves, drawn._replace(extras=extras)
+
+
+def _check_nonempty(spec: BufferSpec, drawable: bool, before: Vector) -> None:
+    checks.check_nonempty(spec, drawable, 1 if drawable else int(before[counters.SIZE]))
+
+
+@quiet
+def update(
+    ops: Ops, state: HostState, handles: Vector, priorities: Vector | None, replacements: Mapping[int, Vector]
+) -> HostState:
+    """Set priorities and rewrite leaves."""
+    version, spec, before = readable(state), state.spec, state._counters
+    _tidy(version, spec)
+    with version.lock:
+        target = version.writable()
+        if target.files is not None and replacements:
+            # What names nothing may be written as slot 0, as it was.
+            known = (handles >= 0) & (handles < modulus(spec.capacity))
+            target.files.reserve_slots(np.where(known, handles, 0) % np.int32(spec.capacity))
+        saved = _room(spec, version, target, handles.shape[0], bool(replacements), priorities is not None)
+        following = version.succeed(target, saved)
+        new = {k: _stored(target, leaf) for k, leaf in replacements.items()}
+        if spec.plain and HAVE_KERNELS and target.plain:
+            after = _kernels().update(spec, target, before, handles, priorities, new, saved)
+        else:
+            primitives, arrays = _recording(ops, target, saved), _arrays(target, before)
+            after = _written(target, buffer.update(primitives, arrays, spec, handles, priorities, new))
+        return _following(version, following, saved, after, state)
+
+
+def count_invalid(state: HostState, outside: Vector) -> HostState:
+    """The same state, with what was left out counted."""
+    after = counters.with_invalid(host_ops, state._counters, outside)
+    return HostState(state._version, after, state.spec, state.device)
+
+
+@quiet
+def get(state: HostState, handles: Vector) -> list[Any]:
+    """Read items by handle."""
+    version = readable(state)
+    with version.lock:
+        memory = version.own()
+        return _read(memory, buffer.get(host_ops, _arrays(memory, state._counters), state.spec, handles))
+
+
+@quiet
+def items(state: HostState) -> list[Any]:
+    """All of the storage, unpacked: a copy."""
+    version = readable(state)
+    with version.lock:
+        memory, spec = version.own(), state.spec
+        arrays = _arrays(memory, state._counters)
+        if spec.frames is not None:
+            return _read(memory, buffer.items(host_ops, arrays, spec))
+        leaves = _read(memory, layout.unpack(host_ops, spec.layout, arrays.rows, arrays.wide))
+        return [leaf if is_array(leaf) else host_ops.copy(leaf) for leaf in leaves[: len(spec.leaves)]]
+
+
+@quiet
+def is_live(state: HostState, handles: Vector) -> Vector:
+    """Whether handles name stored items."""
+    version = readable(state)
+    with version.lock:
+        arrays = _arrays(version.own(), state._counters)
+        live: Vector = buffer.is_live(host_ops, arrays, state.spec, handles)
+        return live
+
+
+@quiet
+def drawable(state: HostState, n: int) -> bool:
+    """Whether n can be drawn."""
+    version = readable(state)
+    with version.lock:
+        return bool(buffer.drawable(host_ops, _arrays(version.own(), state._counters), state.spec, n))
+
+
+# ---------------------------------------------------------------- versions
+
+
+def _room(spec: BufferSpec, version: Version, target: Memory, n: int, rows: bool, values: bool) -> Saved | None:
+    """Where what is overwritten is saved: a kernel and the recorder do that on their way. None in a copy."""
+    if target is not version.memory:
+        return None
+    if spec.plain and HAVE_KERNELS and target.plain:
+        room: SavedSlots = _kernels().room(spec, n, rows, values)
+        return room
+    return Log()
+
+
+def _following(version: Version, following: Version, saved: Saved | None, after: Vector, state: HostState) -> HostState:
+    """The next state, once all is written: what was saved for the older version is counted, if not known before."""
+    if isinstance(saved, Log):
+        version.settle()
+    return HostState(following, after, state.spec, state.device)
+
+
+def _recording(ops: Ops, memory: Memory, saved: Saved | None) -> Ops:
+    if not isinstance(saved, Log):
+        return ops
+    recorder: Any = Recorder(ops, memory, saved)
+    return recorder
+
+
+def _arrays(memory: Memory, vector: Vector) -> Arrays:
+    return Arrays(memory.rows, memory.wide, memory.tree, vector, dict(memory.kept))
+
+
+def _written(memory: Memory, arrays: Arrays) -> Vector:
+    """The new counters. All other arrays were written in place."""
+    assert arrays.tree is memory.tree
+    assert all(arrays.kept[name] is array for name, array in memory.kept.items())
+    after: Vector = arrays.counters
+    return after
+
+
+# ---------------------------------------------------------------- objects
+
+
+def _tidy(version: Version, spec: BufferSpec) -> None:
+    """Drop Python objects that nobody can read any more, if there may be many: before a write, as it takes the lock."""
+    if spec.objects:
+        with version.lock:
+            table = version.own().table
+        assert table is not None
+        table.tidy()
+
+
+def _stored(memory: Memory, leaf: Any) -> Vector:
+    """A leaf as it is stored, of objects their tokens. Hold the lock until they are in memory."""
+    if memory.table is None or not is_array(leaf):
+        return leaf
+    return memory.table.tokens(leaf)
+
+
+def _read(memory: Memory, leaves: list[Any]) -> list[Any]:
+    return leaves if memory.table is None else memory.table.read(leaves)

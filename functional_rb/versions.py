@@ -1,0 +1,374 @@
+"""Values at in-place speed: versioned arrays, for libraries whose arrays can be written to (torch, NumPy).
+
+There is one mutable `Memory`, and it belongs to the newest version. Writing takes it over: what will be overwritten
+is saved first, and the older version, if anyone still holds it, can be rebuilt from that (H. G. Baker: Shallow
+binding makes functional arrays fast, 1991). In the usual loop the older state dies at once and takes the saved rows
+with it.
+
+What depends on the library is in a few methods of `Memory`, which each has a subclass of.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import numpy as np
+
+from functional_rb import sum_tree
+from functional_rb.ops import Array
+
+if TYPE_CHECKING:
+    from functional_rb.mapped import MappedFiles
+    from functional_rb.tokens import Table
+
+RETAINED_BYTES = 2**30
+"""So much is kept in memory for older states of a buffer in files, before the oldest gets files of its own."""
+
+
+class Memory(abc.ABC):
+    """The arrays that a buffer is written into.
+
+    Attributes:
+        ops: the primitives of the library, which write in place.
+        rows: int32 [capacity, words].
+        wide: arrays [capacity, *shape].
+        tree: float32 [rows, FANOUT] or None.
+        kept: what else the sampler and the writer keep, by name.
+        pinned: whether an array has been given out: then it is never written again.
+        shared: whether an older version that needs the saved rows may be alive.
+        written: whether anything may have been added: a host's knowledge, where looking would wait for a device.
+        history: the older versions by age, each with the bytes saved for it.
+        retained: the sum of those bytes.
+        table: the Python objects whose tokens are in the arrays, if the buffer has such leaves.
+        files: the mapped files that rows, wide arrays and frames lie in, if they do.
+        place: what else the library wants to know of where the memory lies.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_nbytes",
+        "_plain",
+        "files",
+        "history",
+        "kept",
+        "native",
+        "pinned",
+        "place",
+        "retained",
+        "rows",
+        "shared",
+        "table",
+        "tree",
+        "wide",
+        "written",
+    )
+
+    ops: ClassVar[Any]
+
+    def __init__(
+        self,
+        rows: Array,
+        wide: tuple[Array, ...],
+        tree: Array | None,
+        kept: dict[str, Array],
+        pinned: bool = False,
+    ) -> None:
+        """Take arrays over; pinned if somebody else may hold them."""
+        self.rows, self.wide, self.tree, self.kept, self.pinned = rows, wide, tree, kept, pinned
+        self.shared = False
+        self.written = True
+        self.history: deque[tuple[weakref.ref[Version], int]] | None = None
+        self.retained = 0
+        self.native: object = None
+        self.table: Table | None = None
+        self.files: MappedFiles | None = None
+        self.place: Any = None
+        self._nbytes: int | None = None
+        self._plain: bool | None = None
+
+    def copy(self) -> Self:
+        """Fresh memory with the same content; of mapped files, in files without a name."""
+        files = self.copied_files()
+        stored = (self.rows, self.wide, self.kept) if files is None else (files.rows, files.wide, files.kept)
+        taken = self.clone if files is None else self.taken
+        tree = None if self.tree is None else self.clone(self.tree)
+        kept = {name: taken(stored[2][name]) if name in stored[2] else self.clone(x) for name, x in self.kept.items()}
+        copied = type(self)(taken(stored[0]), tuple(map(taken, stored[1])), tree, kept)
+        copied.files, copied.place = files, self.place
+        if self.table is not None:
+            self.table.watch(copied)
+        return copied
+
+    def copied_files(self) -> MappedFiles | None:
+        """What a copy of the memory lies in; None for ordinary arrays."""
+        return None if self.files is None else self.files.copy()
+
+    def given_out(self) -> Self:
+        """Memory whose arrays will never be written again; of mapped files, which stay in use, a copy."""
+        if self.files is not None:
+            return self.copy()
+        self.pinned = True
+        return self
+
+    @staticmethod
+    @abc.abstractmethod
+    def taken(array: np.ndarray[Any, Any]) -> Array:
+        """An array of NumPy's as the library has it, in the same memory."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def clone(array: Array) -> Array:
+        """A copy of an array."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def distinct(vectors: Sequence[Array]) -> Array:
+        """Each number once that occurs in int32 vectors."""
+
+    @abc.abstractmethod
+    def is_plain(self) -> bool:
+        """Whether the compiled kernels can read and write the arrays: ordinary ones, in the CPU's memory."""
+
+    @property
+    def plain(self) -> bool:
+        """Likewise; asked once."""
+        if self._plain is None:
+            self._plain = self.is_plain()
+        return self._plain
+
+    @property
+    def arrays(self) -> list[Array]:
+        """All arrays."""
+        return [self.rows, *self.wide, *([] if self.tree is None else [self.tree]), *self.kept.values()]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays; summed once, as every write asks."""
+        if self._nbytes is None:
+            self._nbytes = sum(array.nbytes for array in self.arrays)
+        return self._nbytes
+
+    @property
+    def most_retained(self) -> int:
+        """Bytes that may be kept for older versions: not more than a copy takes, and of files what memory can bear."""
+        return self.nbytes if self.files is None else min(self.nbytes, RETAINED_BYTES)
+
+
+class Saved(Protocol):
+    """What the next version overwrote."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that was saved."""
+        ...
+
+    @property
+    def leaves(self) -> list[Array]:
+        """The leaves of the tree that were saved, int32 vectors; the nodes above follow from them."""
+        ...
+
+    def restore(self, memory: Memory) -> None:
+        """Write it back to a copy of the memory; the tree's nodes above are left to `sum_tree.refresh`."""
+        ...
+
+    def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
+        """The whole rows that were saved, and of which array of the memory."""
+        ...
+
+
+class SavedSlots:
+    """What was in some slots before a kernel overwrote them.
+
+    Attributes:
+        slots: int32 [n]; equal slots come with equal content.
+        copies: of the rows and of each wide array, [n, ...]; empty if only priorities were written.
+        values: float32 [n], the tree's leaves; None if none were written.
+        count: int64 [1], how many of the n are filled in: a kernel saves and writes in one go, after older versions
+            have been told where to look, so that an interrupt in between finds nothing saved and nothing written.
+        nbytes: of all of it.
+    """
+
+    __slots__ = ("copies", "count", "nbytes", "slots", "values")
+
+    def __init__(self, slots: Array, copies: Sequence[Array], values: Array | None) -> None:
+        """Take room over that nothing has been saved in yet."""
+        self.slots, self.copies, self.values = slots, copies, values
+        self.count = np.zeros(1, np.int64)
+        self.nbytes = slots.nbytes * (1 if values is None else 2) + sum([x.nbytes for x in copies])
+
+    @property
+    def leaves(self) -> list[Array]:
+        """The slots, if their priorities were saved."""
+        return [] if self.values is None else [self.slots[: int(self.count[0])]]
+
+    def restore(self, memory: Memory) -> None:
+        """Write it back."""
+        n = int(self.count[0])
+        slots = self.slots[:n]
+        if n and self.copies:
+            for array, old in zip((memory.rows, *memory.wide), self.copies, strict=True):
+                memory.ops.set_at(array, slots, old[:n])
+        if n and self.values is not None:
+            assert memory.tree is not None
+            memory.ops.set_flat(memory.tree, slots, self.values[:n])
+
+    def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
+        """Rows, and those of the wide arrays."""
+        n = int(self.count[0])
+        if self.copies:
+            for array, old in zip((memory.rows, *memory.wide), self.copies, strict=True):
+                yield array, old[:n]
+
+
+class Version:
+    """One value of a buffer: its memory, or how it differs from the next version.
+
+    Attributes:
+        memory: if this is the newest version of it.
+        saved: else, what the next version overwrote.
+        next: and that version.
+        lock: held while any version of this lineage is read or written, so that threads see whole items.
+    """
+
+    __slots__ = ("__weakref__", "capacity", "lock", "memory", "next", "saved")
+
+    def __init__(self, memory: Memory, capacity: int, lock: threading.RLock) -> None:
+        """The newest version of a memory."""
+        self.memory: Memory | None = memory
+        self.capacity = capacity
+        self.lock = lock
+        self.saved: Saved | None = None
+        self.next: Version | None = None
+
+    def own(self) -> Memory:
+        """The memory, rebuilt for this version alone if a newer one has it. Hold the lock."""
+        if self.memory is None:
+            self._rebuild()
+        assert self.memory is not None
+        return self.memory
+
+    def _rebuild(self) -> None:
+        later: list[Saved] = []
+        version = self
+        while version.memory is None:
+            assert version.saved is not None and version.next is not None
+            later.append(version.saved)
+            version = version.next
+        memory = version.memory.copy()
+        take_back(memory, later, self.capacity)
+        _divide_history(version.memory, memory, self)
+        self.memory, self.saved, self.next = memory, None, None
+
+    def writable(self) -> Memory:
+        """Memory with this version's content that may be written: its own, or a copy if arrays were given out."""
+        memory = self.own()
+        return memory.copy() if memory.pinned else memory
+
+    def succeed(self, memory: Memory, saved: Saved | None) -> Version:
+        """The next version, which takes the memory over; `saved` is None if the memory is a copy."""
+        following = Version(memory, self.capacity, self.lock)
+        if saved is not None:
+            self.memory, self.saved, self.next = None, saved, following
+            self._counted(memory, saved.nbytes)
+        return following
+
+    def recall(self) -> None:
+        """Take the memory back from a next version that nobody has seen, with all that was written for it."""
+        if self.next is not None:
+            assert self.saved is not None
+            memory = self.next.own()
+            take_back(memory, [self.saved], self.capacity)
+            if memory.history and memory.history[-1][0]() is self:
+                memory.retained -= memory.history.pop()[1]
+            self.memory, self.saved, self.next = memory, None, None
+
+    def settle(self) -> None:
+        """Count what the next version has saved for this one since it took the memory over."""
+        if self.next is None or self.saved is None or self.next.memory is None:
+            return
+        memory = self.next.memory
+        if memory.history and memory.history[-1][0]() is self:
+            memory.retained -= memory.history.pop()[1]
+            self._counted(memory, self.saved.nbytes)
+
+    def _counted(self, memory: Memory, nbytes: int) -> None:
+        """Count what is saved for this version; if there is no room for an older one's copy, nothing has happened."""
+        try:
+            _remember(memory, self, nbytes)
+        except OSError:
+            self.recall()
+            raise
+
+
+def take_back(memory: Memory, saved: Sequence[Saved], capacity: int) -> None:
+    """Undo writes, those of several functions in the order in which they were made."""
+    for writes in reversed(saved):
+        writes.restore(memory)
+    changed = [leaves for writes in saved for leaves in writes.leaves]
+    if changed and memory.tree is not None:
+        sum_tree.refresh(memory.ops, memory.tree, capacity, memory.distinct(changed))
+
+
+def _remember(memory: Memory, version: Version, nbytes: int) -> None:
+    """Count what is kept for older versions; once that is more than the storage, the oldest gets a copy of its own."""
+    if memory.history is None:
+        memory.history = deque()
+    memory.history.append((weakref.ref(version), nbytes))
+    memory.retained += nbytes
+    memory.shared = True
+    forget_dead(memory)
+    if memory.retained > memory.most_retained:
+        oldest = memory.history[0][0]()
+        if oldest is not None and oldest.memory is None:
+            oldest._rebuild()
+        del oldest
+        forget_dead(memory)
+
+
+def _divide_history(source: Memory, memory: Memory, version: Version) -> None:
+    """Versions older than one that was rebuilt are found from its memory now, and no longer from the newest."""
+    memory.history = deque()
+    while source.history:
+        older, nbytes = source.history.popleft()
+        source.retained -= nbytes
+        if older() is version:
+            break
+        memory.history.append((older, nbytes))
+        memory.retained += nbytes
+    source.shared, memory.shared = bool(source.history), bool(memory.history)
+
+
+def forget_dead(memory: Memory) -> None:
+    """Drop the versions at the old end that nobody holds any more, or that have memory of their own."""
+    history = memory.history
+    while history:
+        version = history[0][0]()
+        if version is not None and version.memory is None:
+            break
+        memory.retained -= history.popleft()[1]
+    memory.shared = bool(history)
+
+
+def part_with_older(memory: Memory) -> None:
+    """Give the newest of the older versions a copy, from which those before it are found too."""
+    while memory.history:
+        version = memory.history[-1][0]()
+        if version is not None and version.memory is None:
+            version._rebuild()  # which empties the history
+        else:
+            memory.retained -= memory.history.pop()[1]
+    memory.shared = False
+
+
+def begin(memory: Memory, capacity: int, table: Table | None = None) -> Version:
+    """The first version of a lineage, with a table if there are Python objects."""
+    if table is None:
+        return Version(memory, capacity, threading.RLock())
+    with table.lock:
+        table.watch(memory)
+    return Version(memory, capacity, table.lock)

@@ -1,0 +1,252 @@
+"""`functional_rb.api.Backend` on JAX for buffers in the host's memory: the functions are called outside of jit.
+
+JAX's arrays come in without a copy where they lie in the host's memory, and go out without one where NumPy's memory is
+aligned as XLA wants it. Random numbers are JAX's, so that results are those of a buffer on a device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from functional_rb import checks
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
+from functional_rb.host import engine
+from functional_rb.host.memory import Memory
+from functional_rb.host.ops import Vector
+from functional_rb.host.state import HostState
+from functional_rb.objects import is_array, is_non_tensor
+from functional_rb.samplers import Drawn
+from functional_rb.specs import ArraySpec
+from functional_rb.tokens import Held
+from functional_rb.values import Outline
+from functional_rb.versions import begin
+from jax_backend import devices, execute, host_ops, twins
+from jax_backend.execute import NUMBERS, NUMPY, check_key
+from jax_backend.execute import build_mapping as build_mapping
+from jax_backend.execute import split as split
+
+SMALL = 2**16
+"""Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 15 us for each, and
+handing them all to a jitted function a few."""
+
+
+def convert(leaf: Any, expected: ArraySpec, name: str) -> Vector:
+    """Arrays of JAX and NumPy as NumPy has them, Python numbers for scalar leaves."""
+    if isinstance(leaf, jax.Array):
+        checks.check_dtype(name, leaf, expected.dtype)
+        return _in_numpy(leaf)
+    if isinstance(leaf, NUMPY):
+        checks.check_dtype(name, leaf, expected.dtype)
+        return np.asarray(leaf, order="C")
+    if isinstance(leaf, NUMBERS) and expected.shape == ():
+        checks.scalar_leaf(leaf, expected, name)
+        return np.asarray(leaf, jax.numpy.dtype(expected.dtype))
+    return np.asarray(execute.convert(leaf, expected, name))
+
+
+def _in_numpy(array: jax.Array) -> Vector:
+    if isinstance(array, jax.core.Tracer):
+        raise _traced()
+    return np.asarray(array, order="C")
+
+
+def _traced() -> TypeError:
+    return TypeError(
+        "this buffer lies in the memory of the host (BufferSpec.storage), out of the reach of jax.jit, vmap and scan; "
+        "call the function outside of them, or use storage=frb.Device()"
+    )
+
+
+def check_state(state: Any, function: str) -> None:
+    """Refuse what is no state, and to trace one."""
+    checks.check_state(state, function)
+    if not isinstance(state._counters, np.ndarray):
+        raise _traced()
+
+
+def as_vector(array: Any, name: str) -> Any:
+    """Masks, priorities and indices as NumPy has them."""
+    if isinstance(array, jax.Array):
+        return _in_numpy(array)
+    if isinstance(array, NUMPY):
+        return np.asarray(array, order="C")
+    return array if is_non_tensor(array) else execute.as_vector(array, name)
+
+
+def unsupported(dtype: str) -> str | None:
+    """64-bit dtypes, unless JAX was told to have them."""
+    return None if dtype == "object" else execute.unsupported(dtype)
+
+
+def init(spec: BufferSpec, device: Any) -> HostState:
+    """An empty state; what is sampled goes to the device."""
+    for k in spec.objects:
+        if not spec.storage.takes_objects:
+            raise TypeError(f"leaf {spec.names[k]!r}: dtype object {execute.unsupported('object')}")
+    return engine.init(spec, devices.resolve(device))
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "extra", "kernels"))
+def _draws(
+    key: jax.Array, shape: tuple[int, int], extra: tuple[int, int] | None, kernels: bool
+) -> tuple[jax.Array, jax.Array | None]:
+    """Numbers as `execute` draws them: the sampler's, and those for transforms."""
+    more = None
+    if extra is not None:
+        key, other = jax.random.split(key)
+        more = twins.draws(other, *extra, kernels)
+    return twins.draws(key, *shape, kernels), more
+
+
+def draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None = None) -> tuple[Vector, Vector | None]:
+    """Likewise as NumPy has them."""
+    if isinstance(key, jax.core.Tracer):
+        raise _traced()
+    check_key(key)
+    numbers, more = _draws(key, shape, extra, twins.HAVE_KERNELS)
+    return np.asarray(numbers), None if more is None else np.asarray(more)
+
+
+def add(
+    state: Any, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: Any
+) -> HostState:
+    """Write a batch."""
+    words, numbers = state.spec.writer.words, None
+    if key is not None and words:
+        numbers = draws(key, (state.spec.rows(batch), words))[0]
+    elif key is not None:
+        check_key(key)
+    return engine.add(host_ops, state, leaves, batch, mask, priorities, numbers)
+
+
+def sample(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Drawn]:
+    """Draw items."""
+    spec = state.spec
+    extra = spec.extra_shape(batch) if spec.extra_words else None
+    numbers, more = draws(key, spec.sampler.draw_shape(spec, batch), extra)
+    after, leaves, drawn = engine.sample(host_ops, state, numbers, more, float(beta), batch)
+    told = {name: x for name, x in drawn._asdict().items() if x is not None and name != "extras"}
+    made = out(state, [*leaves, *told.values(), *drawn.extras.values()])
+    rest = iter(made[len(leaves) :])
+    named = {name: next(rest) for name in told}
+    return after, made[: len(leaves)], Drawn(**named, extras=dict(zip(drawn.extras, rest, strict=True)))
+
+
+def out(state: HostState, arrays: Sequence[Any]) -> list[Any]:
+    """Arrays that nobody writes to any more, as JAX has them; objects as they are."""
+    found = list(arrays)
+    places = [k for k, x in enumerate(found) if not is_array(x)]
+    small = [k for k in places if state.device is None and found[k].nbytes <= SMALL]
+    large = [k for k in places if k not in small] if len(small) < len(places) else []
+    moved = _copied([found[k] for k in small]) if small else []
+    if large:
+        moved = [*moved, *jax.device_put([found[k] for k in large], state.device)]
+    for k, x in zip([*small, *large], moved, strict=True):
+        found[k] = x
+    return found
+
+
+@jax.jit
+def _copied(arrays: list[Any]) -> list[jax.Array]:
+    return arrays
+
+
+def known(state: Any, mask: Vector | None) -> tuple[Any, Any]:
+    """The state's counters and a mask."""
+    return state.counters, mask
+
+
+def inside(outline: Outline, leaves: Sequence[Any]) -> list[Vector]:
+    """Whether values lie in the domain of each unit."""
+    nothing = np.zeros(0, np.bool_)
+    return [np.asarray(x) for x in execute.inside(outline, [nothing if is_array(x) else x for x in leaves])]
+
+
+def count_invalid(state: Any, outside: Vector) -> HostState:
+    """The same state, with what was left out counted."""
+    return engine.count_invalid(state, outside)
+
+
+def update(state: Any, handles: Vector, priorities: Vector | None, replacements: Mapping[int, Vector]) -> HostState:
+    """Set priorities and rewrite leaves."""
+    return engine.update(host_ops, state, handles, priorities, replacements)
+
+
+def get(state: Any, handles: Vector) -> list[Any]:
+    """Read items by handle."""
+    return out(state, engine.get(state, handles))
+
+
+def items(state: Any) -> list[Any]:
+    """All of the storage, unpacked."""
+    return out(state, engine.items(state))
+
+
+def is_live(state: Any, handles: Vector) -> jax.Array:
+    """Whether handles name stored items."""
+    return out(state, [engine.is_live(state, handles)])[0]
+
+
+def drawable(state: Any, n: int) -> jax.Array:
+    """Whether n can be drawn."""
+    return out(state, [np.asarray(engine.drawable(state, n))])[0]
+
+
+def random_crop(leaves: Sequence[Any], lengths: Any, key: Any, length: int) -> tuple[list[Any], jax.Array, jax.Array]:
+    """`crop.random_crop`; objects are found by where they were."""
+    batch, steps = leaves[0].shape[:2]
+    objects = {k: leaf for k, leaf in enumerate(leaves) if is_array(leaf)}
+    places = np.arange(batch * steps, dtype=np.int32).reshape(batch, steps)
+    arrays: list[Any] = [places if k in objects else leaf for k, leaf in enumerate(leaves)]
+    made, starts, mask = execute.random_crop(arrays, lengths, key, length)
+    cut: list[Any] = list(made)
+    for k, leaf in objects.items():
+        cut[k] = leaf.reshape(batch * steps, *leaf.shape[2:])[np.asarray(made[k])]
+    return cut, starts, mask
+
+
+# ---------------------------------------------------------------- pytrees
+
+_Outline = tuple[BufferSpec, int, Held | None, Any]
+
+
+def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device: Any = None) -> HostState:
+    """A state of arrays that others may hold."""
+    named = [arrays.rows, *arrays.wide, arrays.tree, arrays.counters, *arrays.kept.values()]
+    if all(x is None or isinstance(x, np.ndarray) or _is_known(x) for x in named):
+        arrays = jax.tree.map(np.asarray, arrays)
+        return HostState.of_arrays(arrays, spec, table=None if held is None else held.table, device=device)
+    # Tracers, or whatever a mapped function has made of the leaves: only to be handed on.
+    version = begin(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned=True), spec.capacity)
+    return HostState(version, arrays.counters, spec, device)
+
+
+def _is_known(x: Any) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+
+
+def _flatten_with_keys(state: HostState) -> tuple[list[tuple[Any, Any]], _Outline]:
+    arrays, memory = state.with_memory()
+    spec, key = state.spec, jax.tree_util.GetAttrKey
+    leaves = [("rows", arrays.rows), *((f"wide_{k}", x) for k, x in enumerate(arrays.wide))]
+    leaves += [] if arrays.tree is None else [("tree", arrays.tree)]
+    leaves += [*((f"kept_{name}", arrays.kept[name]) for name in spec.kept), ("counters", arrays.counters)]
+    held = Held(memory) if spec.objects and memory.table is not None else None
+    return [(key(name), x) for name, x in leaves], (spec, len(arrays.wide), held, state.device)
+
+
+def _unflatten(outline: _Outline, leaves: Any) -> HostState:
+    spec, wide, held, device = outline
+    rows, *rest = leaves
+    tree = rest[wide] if spec.tree_shape else None
+    kept = dict(zip(spec.kept, rest[wide + bool(spec.tree_shape) : -1], strict=True))
+    return of_arrays(Arrays(rows, tuple(rest[:wide]), tree, rest[-1], kept), spec, held, device)
+
+
+jax.tree_util.register_pytree_with_keys(HostState, _flatten_with_keys, _unflatten)

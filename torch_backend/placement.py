@@ -1,0 +1,100 @@
+"""Where the arrays of a memory lie, and where what is drawn from it goes: what `BufferSpec.storage` means on torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from functional_rb import mapped
+from functional_rb.buffer import Stored
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.mapped import MappedFiles
+from functional_rb.ring import modulus
+from functional_rb.samplers import Drawn
+from functional_rb.storages import Memmap
+from functional_rb.versions import Memory
+
+
+class Placement:
+    """Where the memories of a lineage lie.
+
+    Attributes:
+        spec: of a buffer whose rows belong in mapped files, else None.
+        target: the device that samples go to, and from which items may come; None for that of the memory.
+    """
+
+    __slots__ = ("spec", "target")
+
+    def __init__(self, spec: BufferSpec, target: torch.device | None = None) -> None:
+        """As the storage of the spec says."""
+        self.spec = spec if isinstance(spec.storage, Memmap) else None
+        self.target = target
+
+    def filed(self, memory: Memory) -> MappedFiles | None:
+        """A copy, in files without a name, of what belongs in files and came from elsewhere; None of all else."""
+        if self.spec is None or memory.files is not None or not memory.plain:
+            return None
+        given = {"rows": memory.rows, **{f"wide_{k}": x for k, x in enumerate(memory.wide)}, **memory.kept}
+        return mapped.filled(self.spec, {name: given[name].numpy() for name in mapped.shapes(self.spec)})
+
+    def make_room(self, memory: Memory, counters: torch.Tensor, batch: int) -> None:
+        """Have room on the disk for what adding a batch may write, or raise `StorageFullError`."""
+        if self.spec is None or memory.files is None:
+            return
+        if not torch.compiler.is_compiling():
+            mapped.make_room(memory.files, self.spec, counters.numpy(), batch)
+        elif not memory.files.complete:
+            raise ValueError(
+                "add_: room for a Memmap buffer is reserved on the disk before rows are written, which torch.compile "
+                "cannot trace; call add_ outside of the compiled function until the buffer is full, or use frb.Host()"
+            )
+
+    def make_room_at(self, memory: Memory, handles: torch.Tensor) -> None:
+        """Likewise for rewriting the items that handles int32 [B] name."""
+        if self.spec is None or memory.files is None or memory.files.complete or torch.compiler.is_compiling():
+            return
+        known = (handles >= 0) & (handles < modulus(self.spec.capacity))
+        # What names nothing may be written as slot 0, as it was.
+        memory.files.reserve_slots((torch.where(known, handles, 0) % self.spec.capacity).numpy())
+
+    def received(self, tensor: Any, device: torch.device) -> Any:
+        """What a caller gives, on the memory's device if it is on the target."""
+        if self.target is None or not isinstance(tensor, torch.Tensor) or tensor.device != self.target:
+            return tensor
+        return tensor.to(device)
+
+    def sent(self, tensor: Any) -> Any:
+        """A result on the target: from pinned memory to CUDA, so that nobody waits for the copy."""
+        if self.target is None or not isinstance(tensor, torch.Tensor) or tensor.device == self.target:
+            return tensor
+        if self.target.type == "cuda" and not torch.compiler.is_compiling():
+            tensor = tensor.pin_memory()
+        return tensor.to(self.target, non_blocking=True)
+
+    def sample_sent(self, leaves: Sequence[Any], drawn: Drawn) -> tuple[list[Any], Drawn]:
+        """A sample likewise; Python objects stay as they are."""
+        if self.target is None:
+            return list(leaves), drawn
+        told = {name: self.sent(x) for name, x in drawn._asdict().items() if name != "extras"}
+        extras = {name: self.sent(x) for name, x in drawn.extras.items()}
+        return [self.sent(leaf) for leaf in leaves], Drawn(**told, extras=extras)
+
+
+def begin(spec: BufferSpec, device: Any) -> tuple[torch.device | None, MappedFiles | None, Placement]:
+    """For an empty buffer: the device of its arrays, the files that some of them lie in, and its place."""
+    storage = spec.storage
+    if not storage.on_host:
+        return device if device is not None else getattr(storage, "device", None), None, Placement(spec)
+    target = None if device is None else torch.empty(0, device=device).device  # "cuda" means the current one
+    if target is not None and target.type == "cpu":
+        target = None
+    files = mapped.create(spec) if isinstance(storage, Memmap) else None
+    return torch.device("cpu"), files, Placement(spec, target)
+
+
+def tensors(files: MappedFiles) -> Stored:
+    """The arrays of mapped files."""
+    wide = tuple(torch.from_numpy(array) for array in files.wide)
+    return torch.from_numpy(files.rows), wide, {name: torch.from_numpy(array) for name, array in files.kept.items()}
