@@ -246,6 +246,24 @@ def test_an_older_checkpoint_is_shown_if_the_newest_is_damaged(torch: Backend, t
     assert "DAMAGED: see above; frb.load(..., fall_back=True) loads generation 1." in inspection.page(report)
 
 
+def test_a_file_of_several_checkpoints_is_read_for_the_one_that_is_shown(torch: Backend, tmp_path: Path) -> None:
+    """The newest has a segment of its own, which is damaged, and one in common with the older."""
+    spec = frb.BufferSpec({"x": frb.Unbounded((1000,)), "done": frb.Binary()}, capacity=400)
+    steps = {"x": np.zeros((300, 1000), np.float32), "done": np.arange(300) % 3 == 2}
+    state = torch.add(torch.init(spec), torch.tree(steps))
+    frb.save(state, tmp_path)
+    alone = inspection.inspect(tmp_path)
+    frb.save(torch.add(state, torch.tree({name: x[:1] for name, x in steps.items()})), tmp_path, incremental=True)
+    assert inspection.inspect(tmp_path)["size"] == 301
+    assert len(inspection.inspect(tmp_path)["files"]) == 4
+    assert (tmp_path / "0000000002.safetensors").stat().st_size < 200_000
+    flip(tmp_path / "0000000002.safetensors", 0.5)
+    report = inspection.inspect(tmp_path)
+    assert report["checkpoint"] == 1
+    assert report["episodes"] == alone["episodes"]
+    assert report["episodes"]["whole"] == 100
+
+
 def test_nothing_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for place in (tmp_path, tmp_path / "nowhere"):
         assert main(["inspect", str(place)]) == 1

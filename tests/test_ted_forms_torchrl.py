@@ -138,6 +138,14 @@ def test_lanes_that_are_filled_unlike(tmp_path: Path) -> None:
     assert not got[2:4, 1]["action"].any()
 
 
+def test_full_lanes_with_cursors_of_their_own(tmp_path: Path) -> None:
+    case = fixed([GOES_ON] * 5, 2, lanes=2, skipped=((0, 1),))
+    ted.save(form_of(case, "flat"), tmp_path / "flat")
+    got = data.Flat2TED()(TensorDict.load(tmp_path / "flat"))
+    for lane, steps in enumerate(case.held):
+        same(as_numpy(got[:, lane]), arrays(steps, case.flags))
+
+
 def test_names_and_numbers_as_tensordict_has_them(tmp_path: Path) -> None:
     import functional_rb as frb
     from functional_rb.dtypes import ITEMSIZE
