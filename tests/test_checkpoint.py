@@ -298,12 +298,41 @@ def test_segments_stay_few_and_small_ones_are_joined(monkeypatch: pytest.MonkeyP
     assert stored_bits(tmp_path) == bits(state)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_rewritten_items_are_written(in_place: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small_blocks(monkeypatch)
+    state = torch_backend.add(torch_backend.init(frb.BufferSpec(STEP, 64)), items(0, 64))
+    frb.save(state, tmp_path)
+    update = torch_backend.update_ if in_place else torch_backend.update
+    state = update(state, np.array([5, 40], np.int32), None, {"x": torch.full((2, 2), 9.0)})
+    state = torch_backend.add(state, items(64, 2))
+    assert not frb.save(state, tmp_path, incremental=True).full
+    assert stored_bits(tmp_path) == bits(state)
+
+
+def test_rows_of_items_that_were_taken_out_are_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small_blocks(monkeypatch)
+    item = {"obs": frb.Unbounded((3,)), "next": {"obs": frb.Unbounded((3,))}, "id": frb.Unbounded((), "int32")}
+    item |= {"done": frb.Binary()}
+    state = torch_backend.init(frb.BufferSpec(item, 24, compact=frb.Compact()))
+    for k in range(20):  # no step goes on where the one before ended, so each has two frames
+        x = torch.full((1, 3), float(k + 1))
+        batch = {"obs": x, "next": {"obs": -x}, "id": torch.tensor([k + 1], dtype=torch.int32)}
+        state = torch_backend.add(state, batch | {"done": torch.ones(1, dtype=torch.bool)})
+    size = int(torch_backend.size(state))
+    assert size < 20
+    assert np.frombuffer(bits(state)["rows"][2], np.int32).reshape(24, -1)[: 20 - size].any()
+    frb.save(state, tmp_path)
+    assert stored_bits(tmp_path) == bits(state)
+
+
 def test_siblings_with_the_same_cursors_are_told_apart(tmp_path: Path) -> None:
     # Counters and the newest rows agree: only what each knows of its past, or the content, tells.
     root = torch_backend.init(frb.BufferSpec(STEP, 64))
+    frb.save(root, tmp_path)
     left = torch_backend.add(torch_backend.add(root, items(0, 8)), items(100, 8))
     right = torch_backend.add(torch_backend.add(root, items(50, 8)), items(100, 8))
-    frb.save(left, tmp_path)
+    frb.save(left, tmp_path, incremental=True)
     frb.save(torch_backend.add(right, items(7, 1)), tmp_path, incremental=True)
     assert torch_backend.items(frb.load(tmp_path, "torch"))["id"].tolist()[:17] == [*range(50, 58), *range(100, 108), 7]
 

@@ -253,7 +253,14 @@ def run_examples(name: str, extra: dict[str, Any]) -> int:
     return runner.summarize(verbose=False).attempted
 
 
-BOUND = ("functional_rb.api", "functional_rb.prefetch", "functional_rb.spec_api")
+BOUND = (
+    "functional_rb.api",
+    "functional_rb.prefetch",
+    "functional_rb.spec_api",
+    "functional_rb.checkpoint.background",
+    "functional_rb.checkpoint.loading",
+    "functional_rb.checkpoint.saving",
+)
 """The functions that backends bind: their examples need one."""
 
 

@@ -129,10 +129,11 @@ def load(
 
     Example:
         >>> import tempfile
+        >>> state = rb.add(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), (1.0,))
         >>> with tempfile.TemporaryDirectory() as path:
-        ...     frb.load(path, "torch")
-        Traceback (most recent call last):
-        functional_rb.errors.NoCheckpointError: ...
+        ...     done = frb.save(state, path)
+        ...     print(int(rb.size(frb.load(path, rb))))
+        1
     """
     restore = _restore_of(backend)
     spec, arrays, objects, stamp = read(path, known, mmap, fall_back, progress)
