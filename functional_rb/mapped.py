@@ -49,6 +49,7 @@ class MappedArray:
         array: as NumPy has it; the mapping lives as long as this, or a view of it.
         item: bytes of a row.
         complete: whether there is room for all of it.
+        new: whether the file was made for it, so that what was not written is zero.
         path: of the file, as errors show it.
     """
 
@@ -58,11 +59,13 @@ class MappedArray:
         weakref.finalize(self, os.close, descriptor)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         self.item = nbytes // shape[0]
+        self.new = False
         self.reserved = np.zeros(-(-nbytes // CHUNK), bool)
         self.complete = not nbytes or not writable
         with explained(path):
             if writable and not os.fstat(descriptor).st_size:
                 os.ftruncate(descriptor, nbytes)
+                self.new = True
             size = os.fstat(descriptor).st_size
             if size != nbytes:
                 raise StorageLayoutError(
@@ -133,13 +136,18 @@ class MappedArray:
             at = end
 
     def fill(self, values: Any) -> None:
-        """Write an array of the same shape, leaving out what is zero: of a new file that is so already."""
+        """Write an array of the same shape, leaving out what is zero where the file is so already."""
         step = max(1, CHUNK // max(self.item, 1))
         for first in range(0, len(values), step):
             part = np.ascontiguousarray(values[first : first + step])
-            if part.size and part.view(np.uint8).any():
+            if _any(part) or (not self.new and _any(self.array[first : first + step])):
                 self.reserve(first, len(part))
                 self.array[first : first + step] = part
+
+
+def _any(part: Any) -> bool:
+    """Whether a byte of a contiguous array is not zero."""
+    return bool(part.size and part.view(np.uint8).any())
 
 
 class MappedFiles:
@@ -210,6 +218,11 @@ class MappedFiles:
         """Remove the files once nobody here uses them; if they are shared, only when this process ends."""
         assert self._directory is not None
         self._directory.remove_with(self, self.spec, self._shared)
+
+    def undo(self) -> None:
+        """Remove those of the files that were made for this, as they could not be filled."""
+        if self._directory is not None:
+            self._directory.undo()
 
     def flush(self) -> None:
         """Have what was written on the disk (fsync), so that it outlasts a failure of the machine."""
@@ -353,11 +366,25 @@ def filled(spec: BufferSpec, arrays: dict[str, Any], directory: str | None = Non
 
 
 def replaced(spec: BufferSpec, arrays: Arrays) -> tuple[MappedFiles, Arrays]:
-    """The files that `spec.storage` asks for, with the content of a state's arrays, and these with the files' own."""
+    """The files that `spec.storage` asks for, with the content of a state's arrays, and these with the files' own.
+
+    Raises:
+        ValueError: if processes are to share them.
+        OSError: as from `create`; then what was made is removed.
+    """
+    if getattr(spec.storage, "shared", False):
+        raise ValueError(
+            "Memmap(shared=True): a buffer that processes share begins empty; load into another storage, "
+            "and add its items to rb.init(spec)"
+        )
     files = create(spec)
     given = {"rows": arrays.rows, **{f"wide_{k}": x for k, x in enumerate(arrays.wide)}, **arrays.kept}
-    for name in shapes(spec):
-        files._arrays[name].fill(given[name])
+    try:
+        for name in shapes(spec):
+            files._arrays[name].fill(given[name])
+    except BaseException:
+        files.undo()
+        raise
     files._settle()
     return files, arrays._replace(rows=files.rows, wide=files.wide, kept=arrays.kept | files.kept)
 

@@ -80,7 +80,7 @@ def iterate(
 
     Raises:
         ValueError: for a number that is too small, a missing batch size, or a `lag` with a sampler that remembers.
-        TypeError: for what is no state or no number.
+        TypeError: for what is no backend, state or number.
 
     Example:
         >>> spec = frb.BufferSpec(item=frb.Unbounded(()), capacity=8, batch_size=4)
@@ -88,6 +88,8 @@ def iterate(
         >>> [sample.items.shape[0] for sample in frb.iterate(rb, state, rb.key(0), n=3)]
         [4, 4, 4]
     """
+    if not (hasattr(rb, "sample") and hasattr(rb, "split")):
+        raise TypeError(f"{WHO}: rb: expected a backend, the module jax_backend or torch_backend, got {rb!r}")
     checks.check_state(state, WHO)
     wanted = None if n is None else checks.count(WHO, "n", n)
     ahead, late = checks.count(WHO, "prefetch", prefetch), checks.count(WHO, "lag", lag)

@@ -24,6 +24,7 @@ from functional_rb.convert import to_json
 from functional_rb.draft import Arrays
 from functional_rb.layout import KEPT_AS
 from functional_rb.ops import Array
+from functional_rb.shared.state import SharedState
 from functional_rb.state import State
 
 SPEC = "spec"
@@ -49,6 +50,19 @@ def named(arrays: Arrays | State) -> dict[str, Array]:
         found["tree"] = arrays.tree
     found |= {f"kept_{name}": array for name, array in arrays.kept.items()} | {"counters": arrays.counters}
     return {name: array for name, array in found.items() if 0 not in array.shape}
+
+
+def check_whole(state: Any, function: str) -> None:
+    """Refuse a handle of a buffer that processes share: it is no value.
+
+    Raises:
+        TypeError: with the remedy.
+    """
+    if isinstance(state, SharedState):
+        raise TypeError(
+            f"{function}: other processes write to a shared buffer meanwhile; take a copy of it, "
+            f"rb.from_dlpack(state, copy=True)"
+        )
 
 
 def text_of(spec: BufferSpec) -> str:

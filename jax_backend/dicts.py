@@ -11,11 +11,10 @@ import numpy as np
 from functional_rb import checks
 from functional_rb import state_dict as core
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays
 from functional_rb.host.state import HostState
 from functional_rb.state import State
-from functional_rb.versions import Memory
-from jax_backend import execute, hosted
+from jax_backend import devices, execute, hosted
+from jax_backend.restore import restore
 
 
 def state_dict(state: State) -> dict[str, Any]:
@@ -39,13 +38,14 @@ def state_dict(state: State) -> dict[str, Any]:
         >>> sorted(rb.state_dict(state))
         ['counters', 'rows', 'spec', 'tree']
     """
-    on_host = _is_hosted(state, "state_dict")
+    _is_hosted(state, "state_dict")
     text = core.text_of(state.spec)
-    found: dict[str, Any] = core.named(state)
-    for name, array in found.items():
-        if on_host:
-            found[name] = np.array(array)  # as a buffer on the host goes on in its memory
-        else:
+    found: dict[str, Any]
+    if isinstance(state, HostState):  # which goes on in its memory
+        found = core.named(state.copied()[0])
+    else:
+        found = core.named(state)
+        for name, array in found.items():
             _check_at_hand(name, array)
     return found | {core.SPEC: jnp.asarray(np.frombuffer(text.encode(), np.uint8))}
 
@@ -58,8 +58,8 @@ def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) 
             be another than it was.
         given: from `state_dict`, of JAX or torch, or the same in NumPy, as Orbax restores it. It is copied, so that
             donating the state leaves it.
-        device: where the arrays live, a `jax.Device` or sharding; by default as those of the target, or, where these
-            are bound to no device, as those given.
+        device: where the arrays live, a `jax.Device`, a sharding, or a name; by default where the spec says or those of
+            the target are, or, where these are bound to no device, as those given.
 
     Returns:
         A state that goes on bit for bit as the one that was saved.
@@ -78,15 +78,16 @@ def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) 
     placed: dict[str, Any] = {}
     if isinstance(target, BufferSpec):
         spec = target
+        device = devices.resolve(device) if spec.storage.on_host else execute.device_of(spec, device)
     else:
         on_host = _is_hosted(target, "load_state_dict")
-        spec = target.spec
+        spec, device = target.spec, devices.resolve(device)
         if isinstance(target, HostState):
             device = target.device if device is None else device
         placed = {} if on_host else {name: x.sharding for name, x in core.named(target).items() if x.committed}
     checks.leaves_for_backend(spec, execute.unsupported)
     if spec.storage.on_host:
-        return _on_host(spec, core.as_arrays(spec, given, _in_numpy), device)
+        return restore(spec, core.as_arrays(spec, given, _copied), device)
 
     def take(name: str, array: Any) -> jax.Array:
         if isinstance(array, jax.Array):
@@ -102,6 +103,7 @@ def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) 
 
 def _is_hosted(state: Any, function: str) -> bool:
     """Whether a state lies in the memory of the host; what is none of JAX's is refused."""
+    core.check_whole(state, function)
     if isinstance(state, HostState):
         hosted.check_state(state, function)
         return True
@@ -109,19 +111,8 @@ def _is_hosted(state: Any, function: str) -> bool:
     return False
 
 
-def _on_host(spec: BufferSpec, arrays: Arrays, device: Any) -> HostState:
-    """A state in the memory of the host, or in files, with the content of some arrays."""
-    state = hosted.init(spec, device)
-    memory = state._version.own()
-    if memory.files is not None:
-        memory.files.reserve(0, spec.capacity)  # a full disk is an error, not a signal as the pages are written
-    for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
-        mine[...] = saved
-    return HostState(state._version, arrays.counters.copy(), spec, state.device)
-
-
-def _in_order(of: Memory | Arrays) -> list[Any]:
-    return [of.rows, *of.wide, *([] if of.tree is None else [of.tree]), *(of.kept[name] for name in sorted(of.kept))]
+def _copied(name: str, array: Any) -> Any:
+    return np.array(_in_numpy(name, array), order="C")
 
 
 def _in_numpy(name: str, array: Any) -> Any:

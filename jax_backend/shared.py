@@ -19,7 +19,7 @@ from functional_rb.samplers import Drawn
 from functional_rb.shared import check, state
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State
-from jax_backend import execute, ops, twins
+from jax_backend import devices, execute, ops, twins
 from jax_backend.execute import (
     as_vector,
     build_mapping,
@@ -77,7 +77,8 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     check.check_spec(spec)
     from functional_rb.shared.buffer import SharedBuffer  # needs numba
 
-    return SharedState(SharedBuffer.open(spec), device)
+    where = devices.resolve(device)
+    return SharedState(SharedBuffer.open(spec), where)
 
 
 def check_state(state: Any, function: str) -> None:

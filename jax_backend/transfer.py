@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from jax_backend import execute
+from functional_rb.objects import is_array
+from jax_backend import devices, execute
 
 
 class Transfer:
@@ -16,13 +17,13 @@ class Transfer:
     build_mapping = staticmethod(execute.build_mapping)
 
     def __init__(self, device: Any) -> None:
-        """To a `jax.Device` or a `jax.sharding.Sharding`."""
-        self._device = device
+        """To a `jax.Device`, a `jax.sharding.Sharding`, or a device by name."""
+        self._device = devices.resolve(device)
 
     def send(self, leaves: Sequence[Any]) -> list[Any]:
-        """Begin to copy."""
-        moved: list[Any] = jax.device_put(list(leaves), self._device)
-        return moved
+        """Begin to copy; Python objects stay as they are."""
+        arrays = iter(jax.device_put([leaf for leaf in leaves if not is_array(leaf)], self._device))
+        return [leaf if is_array(leaf) else next(arrays) for leaf in leaves]
 
     def receive(self, sent: list[Any]) -> list[Any]:
         """What was sent; JAX waits where the values are used."""

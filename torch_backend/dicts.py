@@ -14,6 +14,7 @@ from functional_rb.draft import Arrays
 from functional_rb.state import State as CoreState
 from functional_rb.versions import Memory
 from torch_backend import execute
+from torch_backend.restore import restore
 from torch_backend.state import State
 
 
@@ -37,6 +38,7 @@ def state_dict(state: CoreState) -> dict[str, Any]:
         >>> list(rb.state_dict(state))
         ['rows', 'tree', 'counters', 'spec']
     """
+    core.check_whole(state, "state_dict")
     execute.check_state(state, "state_dict")
     text = core.text_of(state.spec)
     assert isinstance(state, State)
@@ -52,7 +54,7 @@ def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = No
         target: a state, of the same spec and to be on the same device, or the spec. It stays as it is. The storage may
             be another than it was.
         given: from `state_dict`, of torch or JAX, or the same in NumPy. It is copied.
-        device: where the arrays live; by default that of the target.
+        device: where the arrays live (of a buffer on the host: where samples go); by default that of the target.
 
     Returns:
         A state that goes on bit for bit as the one that was saved.
@@ -71,15 +73,18 @@ def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = No
     if isinstance(target, BufferSpec):
         spec = target
     else:
+        core.check_whole(target, "load_state_dict")
         execute.check_state(target, "load_state_dict")
         spec = target.spec
-        device = target.counters.device if device is None else device
+        assert isinstance(target, State)
+        if device is None:
+            device = target._target if spec.storage.on_host else target.counters.device
     checks.leaves_for_backend(spec, execute.unsupported)
+    if spec.storage.on_host:
+        return restore(spec, core.as_arrays(spec, given, _copied), device)
     arrays = core.as_arrays(spec, given, _taken)
     state = execute.init(spec, device)
     memory = state._version.own()
-    if memory.files is not None:
-        memory.files.reserve(0, spec.capacity)  # a full disk is an error, not a signal as the pages are written
     for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
         mine.copy_(saved)
     memory.written = True
@@ -88,6 +93,11 @@ def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = No
 
 def _in_order(of: Memory | Arrays) -> list[torch.Tensor]:
     return [of.rows, *of.wide, *([] if of.tree is None else [of.tree]), *(of.kept[name] for name in sorted(of.kept))]
+
+
+def _copied(name: str, array: Any) -> np.ndarray[Any, Any]:
+    """An array of NumPy that nobody else holds."""
+    return np.array(_taken(name, array).cpu().numpy(), order="C")
 
 
 def _taken(name: str, array: Any) -> torch.Tensor:

@@ -13,8 +13,9 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.mapped import MappedFiles
 from functional_rb.ring import modulus
 from functional_rb.samplers import Drawn
-from functional_rb.storages import Memmap
+from functional_rb.storages import Device, Memmap
 from functional_rb.versions import Memory
+from torch_backend import devices
 
 
 class Placement:
@@ -86,12 +87,16 @@ def begin(spec: BufferSpec, device: Any) -> tuple[torch.device | None, MappedFil
     """For an empty buffer: the device of its arrays, the files that some of them lie in, and its place."""
     storage = spec.storage
     if not storage.on_host:
-        return device if device is not None else getattr(storage, "device", None), None, Placement(spec)
-    target = None if device is None else torch.empty(0, device=device).device  # "cuda" means the current one
-    if target is not None and target.type == "cpu":
-        target = None
+        return device_of(spec, device), None, Placement(spec)
+    target = devices.target(device)
     files = mapped.create(spec) if isinstance(storage, Memmap) else None
     return torch.device("cpu"), files, Placement(spec, target)
+
+
+def device_of(spec: BufferSpec, device: Any) -> torch.device | None:
+    """Where the arrays of a state lie: on the device that is given, else on that of the storage."""
+    named = spec.storage.device if isinstance(spec.storage, Device) else None
+    return devices.resolve(named if device is None else device)
 
 
 def tensors(files: MappedFiles) -> Stored:

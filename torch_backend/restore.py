@@ -11,8 +11,9 @@ from functional_rb import lineage, mapped
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.storages import Memmap
+from torch_backend import devices
 from torch_backend.objects import Table
-from torch_backend.placement import Placement
+from torch_backend.placement import Placement, device_of
 from torch_backend.state import State
 
 
@@ -38,11 +39,9 @@ def restore(
     """
     place, files = Placement(spec), None
     if spec.storage.on_host:
-        target = None if device is None else torch.empty(0, device=device).device  # "cuda" means the current one
-        place = Placement(spec, None if target is None or target.type == "cpu" else target)
-        device = None
-    elif device is None:
-        device = getattr(spec.storage, "device", None)
+        place, device = Placement(spec, devices.target(device)), None
+    else:
+        device = device_of(spec, device)
     if isinstance(spec.storage, Memmap):
         files, arrays = mapped.replaced(spec, arrays)
 

@@ -13,7 +13,7 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.samplers import Drawn
 from functional_rb.shared import check, state
 from functional_rb.state import State
-from torch_backend import execute, ops, random
+from torch_backend import devices, execute, ops, random
 from torch_backend.execute import (
     as_vector,
     build_mapping,
@@ -69,7 +69,8 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     check.check_spec(spec)
     from functional_rb.shared.buffer import SharedBuffer  # needs numba
 
-    return SharedState(SharedBuffer.open(spec), None if device is None else torch.device(device))
+    where = devices.resolve(device)
+    return SharedState(SharedBuffer.open(spec), where)
 
 
 def check_state(state: Any, function: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_backend import execute
+from torch_backend import devices, execute
 
 Sent = tuple[list[Any], "torch.cuda.Event | None"]
 
@@ -19,7 +19,9 @@ class Transfer:
 
     def __init__(self, device: Any) -> None:
         """To a device as torch takes it."""
-        self._device = torch.device(device)
+        found = devices.resolve(device)
+        assert found is not None
+        self._device = found
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
 
     def send(self, leaves: Sequence[Any]) -> Sent:

@@ -115,12 +115,16 @@ class HostState(core.State):
         given = self._give_out()
         return Arrays(given.rows, given.wide, given.tree, self._counters, given.kept), given
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> HostState:
-        """A state with memory of its own."""
+    def copied(self) -> tuple[Arrays, Memory]:
+        """Copies of all arrays, and the memory that they are of; nothing is given out."""
         version = readable(self)
         with version.lock:
             copied = version.own().copy()
-        arrays = Arrays(copied.rows, copied.wide, copied.tree, self._counters.copy(), copied.kept)
+        return Arrays(copied.rows, copied.wide, copied.tree, self._counters.copy(), copied.kept), copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HostState:
+        """A state with memory of its own."""
+        arrays, copied = self.copied()
         held = None if copied.table is None else copy.deepcopy(_objects(arrays, copied), memo)
         table = None if held is None else Table(self.spec, held)
         own = memory.fresh(arrays, self.spec, table=table, files=copied.files)
