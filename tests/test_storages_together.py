@@ -53,14 +53,13 @@ def test_a_device_that_is_not_there_is_refused_by_whatever_takes_one(library: Ba
         frb.iterate("torch", state, rb.key(0), 4)
 
 
-def test_iterate_sends_to_a_device_by_name_and_leaves_objects_as_they_are(library: Backend) -> None:
-    rb, what = library.rb, object()
-    spec = frb.BufferSpec({"what": frb.NonTensor(), "x": frb.Unbounded(())}, 4, storage=frb.Objects())
-    state = rb.add(rb.init(spec), {"what": [what, what], "x": np.float32([5, 5])})
-    for sample in frb.iterate(rb, state, rb.key(0), 3, n=2, device="cpu"):
-        assert [x is what for x in sample.items["what"]] == [True] * 3
-        assert np.asarray(sample.items["x"]).tolist() == [5.0] * 3
-        assert type(sample.items["x"]) is type(sample.weights)
+def test_arrays_are_sent_to_a_device_by_name_and_objects_stay_as_they_are(library: Backend) -> None:
+    transfer = importlib.import_module(f"{library.rb.__name__}.transfer").Transfer("cpu")
+    objects, array = np.array([object(), None]), library.array(np.float32([1, 2]))
+    first, second = transfer.receive(transfer.send([objects, array]))
+    assert first is objects
+    assert type(second) is type(array)
+    assert library.numpy(second).tolist() == [1.0, 2.0]
 
 
 def test_a_state_dict_gives_nothing_out(library: Backend) -> None:
