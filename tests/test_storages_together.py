@@ -147,3 +147,21 @@ def test_samples_go_on_to_where_those_of_the_target_go() -> None:
     target = rb.init(HOST, device="meta")
     again = rb.load_state_dict(target, rb.state_dict(rb.add(rb.init(HOST), items(1))))
     assert rb.sample(again, rb.key(0), 4)[1].items["x"].device.type == "meta"
+
+
+@pytest.mark.parametrize("sampler", [frb.Prioritized(), frb.WithoutReplacement(), frb.Slices(2, end_keys=("y",))])
+def test_a_default_device_of_torch_is_not_for_buffers_on_the_host(sampler: Any) -> None:
+    """Kernels of the CPU once wrote to what lay there."""
+    rb, torch = importlib.import_module("torch_backend"), importlib.import_module("torch")
+    item = {"x": frb.Unbounded((3,)), "y": frb.Binary(())}
+    key, batch = rb.key(0), {"x": np.ones((4, 3), np.float32), "y": np.zeros(4, bool)}
+    for storage in (frb.Device("cpu"), frb.Host(), frb.Memmap()):
+        with torch.device("meta"):
+            state = rb.init(frb.BufferSpec(item, 16, sampler=sampler, storage=storage))
+            for _ in range(3):
+                state = rb.add(state, batch)
+            state = rb.add(state, {"x": np.ones(3, np.float32), "y": False})
+            state, sample = rb.sample(state, key, 4)
+            state = rb.update(state, sample.indices.reshape(-1), items={"x": sample.items["x"].reshape(-1, 3)})
+        assert bool((sample.items["x"] == 1).all())
+        assert int(rb.size(state)) == 13

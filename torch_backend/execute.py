@@ -56,7 +56,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
         return from_numpy(leaf)
     if isinstance(leaf, NUMBERS) and expected.shape == ():
         checks.scalar_leaf(leaf, expected, name)
-        return torch.tensor(leaf, dtype=ops.DTYPES[expected.dtype])
+        return torch.tensor(leaf, dtype=ops.DTYPES[expected.dtype], device=ops.CPU)
     _refuse_jax(leaf, f"leaf {name!r}")
     raise TypeError(
         f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {type(leaf).__name__}; "

@@ -16,13 +16,16 @@ class Tensors:
 
     address = staticmethod(torch.Tensor.data_ptr)
 
-    empty = staticmethod(torch.empty)
+    empty = staticmethod(ops.empty)
     dtypes = ops.DTYPES
 
     @staticmethod
     def results(spec: BufferSpec, batch: int) -> list[torch.Tensor]:
         """Likewise for each leaf."""
-        return [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in _results(spec, batch)]
+        return [
+            torch.empty_strided(shape, strides, dtype=dtype, device=ops.CPU)
+            for shape, strides, dtype in _results(spec, batch)
+        ]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -21,7 +22,10 @@ native: Native | None = None
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE}
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 """Torch can hold these but hardly compute with them; moving them about works under another name."""
-CONSTANTS = {torch.device("cpu"): {name: torch.from_numpy(table) for name, table in TABLES.items()}}
+CPU = torch.device("cpu")
+empty = functools.partial(torch.empty, device=CPU)
+"""For what kernels write: whatever `torch.set_default_device` says, they reach the CPU's memory only."""
+CONSTANTS = {CPU: {name: torch.from_numpy(table) for name, table in TABLES.items()}}
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> torch.Tensor:

@@ -31,7 +31,7 @@ def descend(tree: torch.Tensor, capacity: int, draws: torch.Tensor) -> torch.Ten
     """`sum_tree.descend`: leaves int32 [B] by draws int32 [B, levels]."""
     draws = _ready(draws, torch.int32)
     batch, words = draws.shape
-    leaves = torch.empty(batch, dtype=torch.int32)
+    leaves = ops.empty(batch, dtype=torch.int32)
     calls.descend(
         plan.encode_tree(capacity), tree.data_ptr(), tree.numel(), draws.data_ptr(), batch, words, leaves.data_ptr()
     )
@@ -67,7 +67,10 @@ def read(layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots
     ]
     if any(large):
         return _read_apart(layout, rows, wide, slots, large)
-    leaves = [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in _results(layout, batch)]
+    leaves = [
+        torch.empty_strided(shape, strides, dtype=dtype, device=ops.CPU)
+        for shape, strides, dtype in _results(layout, batch)
+    ]
     calls.read(plan.encode_layout(layout), _addresses([rows, *wide]), slots.data_ptr(), batch, _addresses(leaves))
     return leaves
 
@@ -127,7 +130,7 @@ def store(
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
     """`random.draws`: uniform int32 [batch, words]."""
-    numbers = torch.empty((batch, words), dtype=torch.int32)
+    numbers = ops.empty((batch, words), dtype=torch.int32)
     calls.fill_draws(int(key), numbers.data_ptr(), batch * words)
     return numbers
 
@@ -135,7 +138,7 @@ def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
 def below(draws: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     """`integers.below`: draws int32 [B, 2], n int32 [B] or scalar."""
     draws, n = _ready(draws, torch.int32), _ready(n, torch.int32)
-    chosen = torch.empty(draws.shape[0], dtype=torch.int32)
+    chosen = ops.empty(draws.shape[0], dtype=torch.int32)
     calls.below(draws.data_ptr(), n.data_ptr(), n.numel(), chosen.data_ptr(), chosen.shape[0])
     return chosen
 
@@ -167,7 +170,7 @@ def plan_write(ring: Ring, ends: Ends, batch: int, mask: torch.Tensor | None) ->
     mask = None if mask is None else _ready(mask, torch.bool)
     steps = batch // ring.lanes
     n = min(steps, ring.length) * ring.lanes
-    slots, written = torch.empty(n, dtype=torch.int32), torch.empty_like(cursors)
+    slots, written = ops.empty(n, dtype=torch.int32), torch.empty_like(cursors)
     after = Ends(torch.empty_like(cursors), torch.empty_like(sizes))
     source = live = None
     if mask is not None:
@@ -198,7 +201,7 @@ def step_ages(
     ends = None if ends is None else _ready(ends, torch.bool)
     given = begins if ends is None else ends
     assert given is not None
-    ages, following = torch.empty(given.shape, dtype=torch.int32), torch.empty_like(next_age)
+    ages, following = ops.empty(given.shape, dtype=torch.int32), torch.empty_like(next_age)
     calls.step_ages(
         next_age.data_ptr(),
         written.data_ptr(),
@@ -217,7 +220,7 @@ def changed(rule: Rule, lanes: Lanes, age: torch.Tensor, n: int, by_trajectory: 
     cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
     distances = plan.encode_distances(lanes.ring, rule, n, by_trajectory)
     count = plan.entries(lanes.ring, distances)
-    entries = Entries(*(torch.empty(count, dtype=torch.int32) for _ in Entries._fields))
+    entries = Entries(*(ops.empty(count, dtype=torch.int32) for _ in Entries._fields))
     calls.changed(
         plan.encode_windows(lanes.ring, rule, by_trajectory),
         distances,
@@ -255,9 +258,9 @@ def plan_frames(
     moves = None if moves is None else _ready(moves, torch.bool)
     lanes, rows = cursor.shape[0], shares.shape[0]
     n = lanes * min(chain.most * (rows // lanes), chain.room)
-    slots, source = torch.empty(n, dtype=torch.int32), torch.empty(n, dtype=torch.int32)
-    live, after = torch.empty(n, dtype=torch.bool), torch.empty_like(cursor)
-    at = torch.empty((lanes, rows // lanes), dtype=torch.int32)
+    slots, source = ops.empty(n, dtype=torch.int32), ops.empty(n, dtype=torch.int32)
+    live, after = ops.empty(n, dtype=torch.bool), torch.empty_like(cursor)
+    at = ops.empty((lanes, rows // lanes), dtype=torch.int32)
     calls.plan_frames(
         chains.encode_chain(chain),
         lanes,
@@ -277,7 +280,7 @@ def overwritten(chain: Chain, at: torch.Tensor, ends: Ends, after: torch.Tensor,
     cursors, sizes, after = (_ready(x, torch.int32) for x in (*ends, after))
     lanes = cursors.shape[0]
     n = lanes * min(chain.most * steps, chain.items.length)
-    slots, gone = torch.empty(n, dtype=torch.int32), torch.empty(n, dtype=torch.bool)
+    slots, gone = ops.empty(n, dtype=torch.int32), ops.empty(n, dtype=torch.bool)
     left = torch.empty_like(sizes)
     calls.overwritten(
         chains.encode_chain(chain),
@@ -297,7 +300,7 @@ def places(chain: Chain, at: torch.Tensor, slots: torch.Tensor, depth: int, foll
     """`frames.places`: slots int32 [n]."""
     slots = _ready(slots, torch.int32)
     count = slots.shape[0]
-    found = torch.empty(count * depth, dtype=torch.int32)
+    found = ops.empty(count * depth, dtype=torch.int32)
     encoded = chains.encode(chain, depth, following)
     calls.places(encoded, at.data_ptr(), at.shape[0], slots.data_ptr(), count, found.data_ptr())
     return found
@@ -318,8 +321,8 @@ def expand(
     next_age, slots, draws = (_ready(x, torch.int32) for x in (next_age, slots, draws))
     live = None if live is None else _ready(live, torch.bool)
     shape = (slots.shape[0], rule.length)
-    numbers = [torch.empty(shape, dtype=torch.int32) for _ in range(2)]
-    slices = Slices(*numbers, *(torch.empty(shape, dtype=torch.bool) for _ in range(4)))
+    numbers = [ops.empty(shape, dtype=torch.int32) for _ in range(2)]
+    slices = Slices(*numbers, *(ops.empty(shape, dtype=torch.bool) for _ in range(4)))
     calls.expand(
         plan.encode_windows(lanes.ring, rule, by_trajectory),
         cursors.data_ptr(),
@@ -339,7 +342,7 @@ def following(lanes: Lanes, age: torch.Tensor, slots: torch.Tensor, n: int) -> t
     """`windows.following`: slots int32 [m]."""
     cursors, slots = _ready(lanes.ends.cursors, torch.int32), _ready(slots, torch.int32)
     shape = (slots.shape[0], n)
-    found, real = torch.empty(shape, dtype=torch.int32), torch.empty(shape, dtype=torch.bool)
+    found, real = ops.empty(shape, dtype=torch.int32), ops.empty(shape, dtype=torch.bool)
     calls.following(
         plan.encode_ring(lanes.ring),
         cursors.data_ptr(),
@@ -375,7 +378,7 @@ def fold(rewards: torch.Tensor, real: torch.Tensor, gamma: float) -> tuple[torch
     dtype = torch.float64 if rewards.dtype == torch.float64 else torch.float32
     rewards, real = _ready(rewards, dtype), _ready(real, torch.bool)
     m, n, *shape = rewards.shape
-    total, steps = torch.empty((m, *shape), dtype=dtype), torch.empty(m, dtype=torch.int32)
+    total, steps = ops.empty((m, *shape), dtype=dtype), ops.empty(m, dtype=torch.int32)
     calls.fold(
         plan.encode_discounts(gamma, n, shown(dtype)),
         rewards.data_ptr(),
@@ -398,10 +401,10 @@ def plan_line(
     lanes, batch = pending.shape[0], ended.shape[0]
     rows = batch + lanes * (n - 1)
     line = Line(
-        torch.empty((rows, n), dtype=torch.int32),
-        torch.empty((rows, n), dtype=torch.bool),
-        torch.empty(rows, dtype=torch.bool),
-        torch.empty(lanes * (n - 1), dtype=torch.int32),
+        ops.empty((rows, n), dtype=torch.int32),
+        ops.empty((rows, n), dtype=torch.bool),
+        ops.empty(rows, dtype=torch.bool),
+        ops.empty(lanes * (n - 1), dtype=torch.int32),
         torch.empty_like(pending),
     )
     calls.plan_line(

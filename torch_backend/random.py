@@ -9,7 +9,7 @@ import torch
 from functional_rb import splitmix
 from functional_rb.splitmix import DRAW, FACTORS, GAMMA, SHIFTS, SPLIT, signed
 
-_GAMMA = torch.tensor(signed(GAMMA))
+_GAMMA = torch.tensor(signed(GAMMA), device="cpu")
 """A tensor: torch.compile takes a product of arange with a number for an index, and finds this one too large."""
 
 
