@@ -25,7 +25,7 @@ def state_dict(state: State) -> dict[str, Any]:
 
     Returns:
         The state's arrays by name, see `functional_rb.state_dict`, not copied: donating the state deletes them, so
-        save first. And "spec", the UTF-8 bytes of its JSON, uint8 [n].
+        save first. Of buffers on the host copies. And "spec", the UTF-8 bytes of its JSON, uint8 [n].
 
     Raises:
         TypeError: for what is no state of JAX; while tracing.
