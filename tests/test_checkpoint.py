@@ -79,6 +79,21 @@ def test_donating_what_was_loaded_leaves_the_checkpoint_alone(tmp_path: Path) ->
         assert stored_bits(tmp_path) == before
 
 
+@pytest.mark.parametrize("sampler", [frb.Prioritized(), frb.Slices(2, strict_length=False)], ids=["sums", "counts"])
+def test_nodes_of_the_tree_are_computed_to_the_same_bits(sampler: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    state = torch_backend.init(frb.BufferSpec(STEP, 5000, sampler))
+    for k in range(3):
+        state = torch_backend.add(state, items(1300 * k, 1300))
+        if sampler.has_priorities:
+            some = rng.integers(0, 1300 * (k + 1), 900).astype(np.int32)
+            new = (10.0 ** rng.uniform(-9, 9, 900) * (rng.random(900) < 0.8)).astype(np.float32)
+            state = torch_backend.update(state, some, new)
+    frb.save(state, tmp_path)
+    loaded = frb.load(tmp_path, "torch")
+    assert loaded.tree.numpy().tobytes() == state.tree.numpy().tobytes()
+
+
 def items(start: int, count: int) -> dict[str, np.ndarray]:
     """Steps that tell their number."""
     ids = np.arange(start, start + count, dtype=np.int32)

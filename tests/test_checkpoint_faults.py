@@ -134,6 +134,9 @@ def test_nothing_is_named_before_it_lasts(states: list[frb.State], tmp_path: Pat
         elif name == "unlink":
             assert not unsynced, "nothing is removed before the checkpoint lasts"
     assert not unsynced
+    removed = [os.path.splitext(args[0])[1] for name, args in counted.trace if name == "unlink"]
+    assert {".json", ".safetensors"} == set(removed)
+    assert removed == sorted(removed), "manifests go first"
 
 
 @pytest.mark.parametrize(
