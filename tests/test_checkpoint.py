@@ -341,7 +341,8 @@ def test_rows_of_items_that_were_taken_out_are_written(monkeypatch: pytest.Monke
     assert stored_bits(tmp_path) == bits(state)
 
 
-def test_siblings_with_the_same_cursors_are_told_apart(tmp_path: Path) -> None:
+def test_siblings_with_the_same_cursors_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small_blocks(monkeypatch)
     # Counters and the newest rows agree: only what each knows of its past, or the content, tells.
     root = torch_backend.init(frb.BufferSpec(STEP, 64))
     frb.save(root, tmp_path)
