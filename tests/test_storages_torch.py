@@ -9,6 +9,7 @@ import gc
 import os
 import pickle
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -420,7 +421,9 @@ def test_adding_to_files_without_reserved_room_is_not_traced() -> None:
 def test_a_forked_process_is_told_to_make_its_own() -> None:
     state = rb.add(rb.init(spec_of()), batch(1, 3))
     read, write = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # JAX warns of forks, where another test has loaded it
+        child = os.fork()
     if not child:
         for call in (
             lambda: rb.add(state, batch(1, 1)),
