@@ -175,7 +175,7 @@ betas = st.floats(0, 1, width=32) | st.sampled_from([0.0, 1.0, 7.5, -1.0, float(
 words = st.integers(0, 2**31 - 1) | st.sampled_from([0, 2**31 - 1])
 
 
-@hypothesis.settings(max_examples=60)
+@hypothesis.settings(max_examples=36)
 @hypothesis.given(data=st.data())
 def test_the_same_history_gives_the_same_bits(data: st.DataObject) -> None:
     spec = data.draw(st.sampled_from(SPECS), "spec")
@@ -232,7 +232,7 @@ def _random_leaves(rng: np.random.Generator, n: int) -> Leaves:
     }
 
 
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(key=st.integers(-(2**63), 2**63 - 1), batch=st.integers(0, 9), width=st.integers(1, 5))
 def test_a_key_gives_the_same_draws(key: int, batch: int, width: int) -> None:
     by_torch = torch_random.draws(torch.tensor(key), batch, width).numpy()

@@ -206,7 +206,7 @@ def test_what_is_taken_out_is_a_copy(shared: tuple[Backend, Any]) -> None:
     items = backend.numpy(rb.items(state)["id"]).tolist()
     for value in (rb.from_dlpack(state), state.detached()):
         assert value.spec.storage == frb.Device()
-        kept = rb.add(value, backend.tree(batch_of(7, 1))) if type(value) is not frb.State else value
+        kept = rb.add(value, backend.tree(batch_of(7, 1)))
         assert int(rb.size(state)) == 3
         rb.update(state, backend.array(np.array([0], np.int32)), np.array([9.0], np.float32))
         assert float(backend.numpy(kept.tree).reshape(-1)[0]) == 1.0

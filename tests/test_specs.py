@@ -260,6 +260,7 @@ BOUND = (
     "functional_rb.checkpoint.background",
     "functional_rb.checkpoint.loading",
     "functional_rb.checkpoint.saving",
+    "functional_rb.shared.state",
 )
 """The functions that backends bind: their examples need one."""
 

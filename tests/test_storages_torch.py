@@ -422,7 +422,7 @@ def test_a_forked_process_is_told_to_make_its_own() -> None:
     state = rb.add(rb.init(spec_of()), batch(1, 3))
     read, write = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # JAX warns of forks, where another test has imported it
+        warnings.simplefilter("ignore", RuntimeWarning)  # JAX warns of forks, where another test has loaded it
         child = os.fork()
     if not child:
         for call in (

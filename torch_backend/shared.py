@@ -10,6 +10,7 @@ import torch
 
 from functional_rb import checks, layout
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
 from functional_rb.samplers import Drawn
 from functional_rb.shared import check, state
 from functional_rb.state import State
@@ -24,6 +25,7 @@ from torch_backend.execute import (
     split,
     unsupported,
 )
+from torch_backend.state import State as TorchState
 
 if TYPE_CHECKING:
     from functional_rb.shared.buffer import SharedBuffer
@@ -62,6 +64,10 @@ class SharedState(state.SharedState):
         """A tensor of the same memory, or on the state's device."""
         tensor = torch.from_numpy(array).view(ops.DTYPES[dtype])
         return tensor if self.device is None else tensor.to(self.device)
+
+    def as_value(self, arrays: Arrays, spec: BufferSpec) -> State:
+        """A state of torch."""
+        return TorchState.of_arrays(arrays, spec, pinned=False)
 
 
 def init(spec: BufferSpec, device: Any = None) -> State:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import BASE
+from functional_rb.draft import Arrays
 from functional_rb.layout import KEPT_AS
 from functional_rb.ops import Array
 from functional_rb.state import State
@@ -62,7 +63,11 @@ class SharedState(State):
         tree = None if self.spec.tree_shape is None else self.given(found.tree, "float32")
         counters = self.given(found.counters[:BASE].copy(), "int32")
         spec = dataclasses.replace(self.spec, storage=Device())
-        return State(self.given(found.rows, "int32"), wide, tree, counters, {}, spec)
+        return self.as_value(Arrays(self.given(found.rows, "int32"), wide, tree, counters, {}), spec)
+
+    def as_value(self, arrays: Arrays, spec: BufferSpec) -> State:
+        """A state of the backend, of arrays that nobody else has."""
+        return State(*arrays, spec)
 
     def given_out(self) -> State:
         """All arrays of one moment."""
