@@ -15,6 +15,7 @@ import numpy as np
 
 from functional_rb import checks, layout
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
 from functional_rb.samplers import Drawn
 from functional_rb.shared import check, state
 from functional_rb.specs import ArraySpec
@@ -78,6 +79,17 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     from functional_rb.shared.buffer import SharedBuffer  # needs numba
 
     return SharedState(SharedBuffer.open(spec), device)
+
+
+def restored(spec: BufferSpec, arrays: Arrays, device: Any = None) -> State:
+    """A handle of the buffer that the spec names, which takes these arrays of NumPy as its content.
+
+    Raises:
+        FileExistsError: if it has items already.
+    """
+    state = init(spec, device)
+    _buffer(state).fill(arrays)
+    return state
 
 
 def check_state(state: Any, function: str) -> None:

@@ -10,7 +10,9 @@ import torch
 from functional_rb import lineage, mapped
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.shared.check import is_shared
 from functional_rb.storages import Memmap
+from torch_backend import shared
 from torch_backend.objects import Table
 from torch_backend.placement import Placement
 from torch_backend.state import State
@@ -27,7 +29,8 @@ def restore(
     """A state.
 
     Args:
-        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled.
+        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled; if they are shared, they may
+            be there, but without items.
         arrays: of NumPy, taken over.
         device: a device of torch, as for `init`.
         objects: the Python objects by token.
@@ -36,6 +39,8 @@ def restore(
     Raises:
         OSError: for files that cannot be made, as for `init`.
     """
+    if is_shared(spec):
+        return shared.restored(spec, arrays, device)
     place, files = Placement(spec), None
     if spec.storage.on_host:
         target = None if device is None else torch.empty(0, device=device).device  # "cuda" means the current one

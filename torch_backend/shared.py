@@ -10,6 +10,7 @@ import torch
 
 from functional_rb import checks, layout
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
 from functional_rb.samplers import Drawn
 from functional_rb.shared import check, state
 from functional_rb.state import State
@@ -70,6 +71,17 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     from functional_rb.shared.buffer import SharedBuffer  # needs numba
 
     return SharedState(SharedBuffer.open(spec), None if device is None else torch.device(device))
+
+
+def restored(spec: BufferSpec, arrays: Arrays, device: Any = None) -> State:
+    """A handle of the buffer that the spec names, which takes these arrays of NumPy as its content.
+
+    Raises:
+        FileExistsError: if it has items already.
+    """
+    state = init(spec, device)
+    _buffer(state).fill(arrays)
+    return state
 
 
 def check_state(state: Any, function: str) -> None:

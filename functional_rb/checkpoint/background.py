@@ -159,8 +159,9 @@ def _after_fork() -> None:
     for saving in list(_last.values()):
         found: Saving | None = saving
         while found is not None:
-            found, before = found._before, found
-            before._after_fork()
+            before = found._before
+            found._after_fork()
+            found = before
     _last.clear()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,6 +12,7 @@ import numpy as np
 from functional_rb import checks
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import BASE, CURSOR, SIZE
+from functional_rb.draft import Arrays
 from functional_rb.layout import KEPT_AS
 from functional_rb.native import calls, plan
 from functional_rb.native import shared as native
@@ -123,6 +125,41 @@ class SharedBuffer:
             0 if priorities is None else priorities.ctypes.data,
             *NO_ROOM,
         )
+        native.commit(self._control, 0)
+
+    def fill(self, arrays: Arrays) -> None:
+        """Take the content of another buffer of the same spec; this one must be as it was made.
+
+        Who dies at it leaves an empty buffer, and lost items.
+
+        Raises:
+            FileExistsError: if something has been added already.
+            StorageFullError: if the disk is full; nothing is written.
+        """
+        self.exclusively(lambda: self._fill(arrays))
+
+    def _fill(self, arrays: Arrays) -> None:
+        if self._in_force()[[CURSOR, SIZE]].any():
+            raise FileExistsError(
+                errno.EEXIST,
+                "the shared buffer there has items already; remove the directory, or load with another "
+                "storage=frb.Memmap(path, shared=True)",
+                self.files.directory,
+            )
+        capacity = self.spec.capacity
+        # From a buffer that was not shared cursor and size may come in any way: all but the empty end is written.
+        count = min(int(arrays.counters[CURSOR]), capacity)
+        self.files.reserve(count)
+        _, new = self._vectors()
+        native.note_add(self._control, self._plan, count)
+        native.begin(self._control)
+        self.files.rows[:count] = arrays.rows[:count]
+        for own, array in zip(self.files.wide, arrays.wide, strict=True):
+            own[:count] = array[:count]
+        if arrays.tree is not None:
+            self.files.tree[...] = arrays.tree
+        at = (new - self._control) // 8
+        self.files.control[at : at + control.SLOT_WORDS].view(np.int32)[:BASE] = arrays.counters[:BASE]
         native.commit(self._control, 0)
 
     def update(self, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> None:
