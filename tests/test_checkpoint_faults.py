@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.checkpoint import blocks, manifest
+from functional_rb.checkpoint import blocks, disk, manifest
 from functional_rb.checkpoint.blocks import digest
 from tests import kill_saves
 from tests.checkpoints import SPEC, Bits, Killed, advanced, bits, failing, files, numpy_state, small_blocks, stored_bits
@@ -135,6 +135,9 @@ def test_nothing_is_named_before_it_lasts(states: list[frb.State], tmp_path: Pat
         elif name == "unlink":
             assert not unsynced, "nothing is removed before the checkpoint lasts"
     assert not unsynced
+    removed = [os.path.splitext(args[0])[1] for name, args in counted.trace if name == "unlink"]
+    assert {".json", ".safetensors"} == set(removed)
+    assert removed == sorted(removed), "manifests go first"
 
 
 @pytest.mark.parametrize(
@@ -452,6 +455,23 @@ for k in range(12):
     assert [process.wait() for process in running] == [0, 0]
     assert len(seen) > 1
     assert frb.checkpoints(tmp_path)[0].generation == 24
+
+
+def test_a_save_waits_for_the_lock(states: list[frb.State], tmp_path: Path) -> None:
+    with disk.locked(str(tmp_path / "lock")):
+        handle = frb.save_async(states[0], tmp_path)
+        with pytest.raises(TimeoutError):
+            handle.result(0.1)
+        assert [file.name for file in tmp_path.iterdir()] == ["lock"]
+    assert handle.result(60).generation == 1
+
+
+def test_what_a_killed_save_left_goes_before_anything_is_written(states: list[frb.State], tmp_path: Path) -> None:
+    (tmp_path / "0000000004.safetensors.part").write_bytes(b"half")
+    with failing(None) as counted:
+        assert frb.save(states[0], tmp_path).generation == 5
+    names = [name for name, _ in counted.trace]
+    assert names.index("unlink") < names.index("create")
 
 
 def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
