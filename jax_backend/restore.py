@@ -12,7 +12,7 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.host import memory
 from functional_rb.host.state import HostState
-from functional_rb.shared.check import is_shared
+from functional_rb.shared import check
 from functional_rb.state import State
 from functional_rb.storages import Memmap
 from functional_rb.tokens import Table
@@ -40,7 +40,7 @@ def restore(
     Raises:
         TypeError: for dtypes that JAX lacks, naming leaf and remedy.
     """
-    if is_shared(spec):
+    if check.is_shared(spec):
         return shared.restored(spec, arrays, device)
     if spec.storage.on_host:
         checks.leaves_for_backend(spec, hosted.unsupported)

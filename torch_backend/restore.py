@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from functional_rb import lineage, mapped
+from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
-from functional_rb.shared.check import is_shared
+from functional_rb.shared import check
 from functional_rb.storages import Memmap
 from torch_backend import shared
 from torch_backend.objects import Table
@@ -25,7 +26,7 @@ def restore(
     *,
     objects: Mapping[int, Any] | None = None,
     stamp: str | None = None,
-) -> State:
+) -> core.State:
     """A state.
 
     Args:
@@ -39,7 +40,7 @@ def restore(
     Raises:
         OSError: for files that cannot be made, as for `init`.
     """
-    if is_shared(spec):
+    if check.is_shared(spec):
         return shared.restored(spec, arrays, device)
     place, files = Placement(spec), None
     if spec.storage.on_host:

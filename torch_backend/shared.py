@@ -73,14 +73,11 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     return SharedState(SharedBuffer.open(spec), None if device is None else torch.device(device))
 
 
-def restored(spec: BufferSpec, arrays: Arrays, device: Any = None) -> State:
-    """A handle of the buffer that the spec names, which takes these arrays of NumPy as its content.
-
-    Raises:
-        FileExistsError: if it has items already.
-    """
+def restored(spec: BufferSpec, arrays: Arrays, device: Any) -> State:
+    """A handle of a buffer that has had nothing in it so far, with the content of some arrays."""
     state = init(spec, device)
-    _buffer(state).fill(arrays)
+    assert isinstance(state, SharedState)
+    state.buffer.fill(arrays)
     return state
 
 

@@ -128,38 +128,33 @@ class SharedBuffer:
         native.commit(self._control, 0)
 
     def fill(self, arrays: Arrays) -> None:
-        """Take the content of another buffer of the same spec; this one must be as it was made.
-
-        Who dies at it leaves an empty buffer, and lost items.
+        """Give an empty buffer the content of a state's arrays. One who dies at it leaves it empty.
 
         Raises:
-            FileExistsError: if something has been added already.
+            FileExistsError: if something was added already.
             StorageFullError: if the disk is full; nothing is written.
         """
         self.exclusively(lambda: self._fill(arrays))
 
     def _fill(self, arrays: Arrays) -> None:
-        if self._in_force()[[CURSOR, SIZE]].any():
+        found, given = self._in_force(), arrays.counters
+        if found[CURSOR] or found[SIZE]:
             raise FileExistsError(
                 errno.EEXIST,
-                "the shared buffer there has items already; remove the directory, or load with another "
-                "storage=frb.Memmap(path, shared=True)",
+                "the shared buffer there has items already; rb.init(spec) joins it, and frb.load(..., "
+                "storage=frb.Memmap(another_path, shared=True)), or frb.Host(), makes another of the checkpoint",
                 self.files.directory,
             )
-        capacity = self.spec.capacity
-        # From a buffer that was not shared cursor and size may come in any way: all but the empty end is written.
-        count = min(int(arrays.counters[CURSOR]), capacity)
-        self.files.reserve(count)
-        _, new = self._vectors()
-        native.note_add(self._control, self._plan, count)
+        stored = int(given[SIZE]) if given[CURSOR] == given[SIZE] else self.spec.capacity
+        self.files.reserve(stored)
+        # As an add is: whoever repairs it empties these slots.
+        native.note_add(self._control, self._plan, stored)
         native.begin(self._control)
-        self.files.rows[:count] = arrays.rows[:count]
-        for own, array in zip(self.files.wide, arrays.wide, strict=True):
-            own[:count] = array[:count]
+        for array, values in zip((self.files.rows, *self.files.wide), (arrays.rows, *arrays.wide), strict=True):
+            array[:stored] = values[:stored]
         if arrays.tree is not None:
             self.files.tree[...] = arrays.tree
-        at = (new - self._control) // 8
-        self.files.control[at : at + control.SLOT_WORDS].view(np.int32)[:BASE] = arrays.counters[:BASE]
+        self._to_come()[:BASE] = given[:BASE]
         native.commit(self._control, 0)
 
     def update(self, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> None:
@@ -210,7 +205,14 @@ class SharedBuffer:
 
     def _in_force(self) -> Array:
         """Under the lock: the counters in force, int32 [SLOT]."""
-        first = control.COUNTERS + control.SLOT_WORDS * (int(self.files.control[control.SEQUENCE]) >> 1 & 1)
+        return self._vector(int(self.files.control[control.SEQUENCE]) >> 1)
+
+    def _to_come(self) -> Array:
+        """Likewise those that the write under way puts in force."""
+        return self._vector((int(self.files.control[control.SEQUENCE]) >> 1) + 1)
+
+    def _vector(self, finished: int) -> Array:
+        first = control.COUNTERS + control.SLOT_WORDS * (finished & 1)
         return self.files.control[first : first + control.SLOT_WORDS].view(np.int32)
 
     # Reading.
