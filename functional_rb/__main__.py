@@ -11,6 +11,7 @@ from typing import Any
 
 from functional_rb.errors import CheckpointError
 from functional_rb.inspection import inspect, page
+from functional_rb.inspection.page import printable
 from functional_rb.inspection.picture import draw
 from functional_rb.inspection.report import is_whole
 
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.plot:
             draw(report, given.plot)
     except (CheckpointError, ImportError, OSError, ValueError) as error:
-        print(f"inspect: {error}", file=sys.stderr)
+        print(printable(f"inspect: {error}"), file=sys.stderr)
         return 1
     return 0 if is_whole(report) else 1
 

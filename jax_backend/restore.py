@@ -12,10 +12,11 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.host import memory
 from functional_rb.host.state import HostState
+from functional_rb.shared import check
 from functional_rb.state import State
 from functional_rb.storages import Memmap
 from functional_rb.tokens import Table
-from jax_backend import devices, execute, hosted
+from jax_backend import devices, execute, hosted, shared
 
 
 def restore(
@@ -29,7 +30,8 @@ def restore(
     """A state.
 
     Args:
-        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled.
+        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled; if they are shared, they may
+            be there, but without items.
         arrays: of NumPy, taken over.
         device: a device or sharding of JAX; None for the default.
         objects: the Python objects by token, which buffers in the host's memory can have.
@@ -38,6 +40,8 @@ def restore(
     Raises:
         TypeError: for dtypes that JAX lacks, naming leaf and remedy.
     """
+    if check.is_shared(spec):
+        return shared.restored(spec, arrays, device)
     if spec.storage.on_host:
         checks.leaves_for_backend(spec, hosted.unsupported)
         device, files = devices.resolve(device), None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -382,6 +383,51 @@ def test_what_is_no_file_is_no_checkpoint(states: list[frb.State], tmp_path: Pat
         stored_bits(tmp_path)
 
 
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to("nothing")
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("name", ["0000000002.json", "0000000002.safetensors"])
+@pytest.mark.parametrize("make", [link_to_nothing, link_to_itself, Path.mkdir])
+def test_what_cannot_be_opened_is_damaged(
+    name: str, make: Callable[[Path], None], states: list[frb.State], tmp_path: Path
+) -> None:
+    begun(tmp_path / "x", states[:1])
+    frb.save(states[1], tmp_path / "x")
+    file = tmp_path / "x" / name
+    file.unlink()
+    make(file)
+    with pytest.raises(frb.CorruptCheckpointError, match=re.escape(name)):
+        stored_bits(tmp_path / "x")
+    assert stored_bits(tmp_path / "x", fall_back=True) == bits(states[0])
+    assert frb.checkpoints(tmp_path / "x")[0].problem
+    frb.save(states[2], tmp_path / "x", incremental=True)
+    assert stored_bits(tmp_path / "x") == bits(states[2])
+
+
+def test_more_segments_than_can_be_open_are_refused(states: list[frb.State], tmp_path: Path) -> None:
+    frb.save(states[0], tmp_path)
+    rewritten(tmp_path, lambda told: told.update(segments=told["segments"] * 5000))
+    with pytest.raises(frb.CorruptCheckpointError, match="5000 segments are too many"):
+        stored_bits(tmp_path)
+
+
+def test_no_save_gets_a_number_that_nobody_would_find(states: list[frb.State], tmp_path: Path) -> None:
+    frb.save(states[0], tmp_path)
+    (tmp_path / "9999999999.json").write_text("")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(frb.CheckpointError, match=r"9999999999\.json: no number"):
+        frb.save(states[1], tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
+    (tmp_path / "9999999999.json").unlink()
+    frb.save(states[1], tmp_path)
+    assert stored_bits(tmp_path) == bits(states[1])
+
+
 # ------------------------------------------------------------ at once
 
 
@@ -444,5 +490,35 @@ try:
     frb.save(state_at(0), sys.argv[1])
 finally:
     os.kill(child, 9)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=True)
+
+
+def test_a_forked_child_does_not_wait_for_the_parents_saves(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys, threading
+import functional_rb as frb
+from functional_rb.checkpoint import background
+from functional_rb.checkpoint.loading import read
+from tests.kill_saves import state_at, check
+go, write = threading.Event(), background.write
+background.write = lambda *args: go.wait() and write(*args)
+path = sys.argv[1]
+first, second = (frb.save_async(state_at(k), path) for k in (0, 1))
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    for saving in (first, second):
+        try:
+            saving.result()
+        except frb.CheckpointError as error:
+            assert "in the process that began it" in str(error)
+    frb.save(state_at(2), path)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+check(read(path)[1], state_at(2))
+go.set()
+assert second.result().generation == 3
+check(read(path)[1], state_at(1))
 """
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=True)

@@ -24,6 +24,7 @@ from functional_rb.inspection.report import distribution, is_whole
 from tests import backends
 from tests.backends import Backend
 from tests.ted_model import BOTH, GOES_ON, TERMINATED, TRUNCATED, Case, Step, fixed
+from tests.test_checkpoint_faults import rewritten
 from tests.test_ted_forms import cases
 
 GOLDEN = Path(__file__).parent / "golden_inspect"
@@ -324,6 +325,21 @@ assert not {{"torch", "jax", "matplotlib", "h5py", "numba"}} & sys.modules.keys(
     done = subprocess.run(command, check=False, cwd=root, capture_output=True, text=True)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("place", "number"), [(0, -1), (1, 2**31 - 1)])
+def test_counters_that_load_refuses_are_damage(place: int, number: int, torch: Backend, tmp_path: Path) -> None:
+    saved(torch, tmp_path, fixed(ENDS, 12))
+    rewritten(tmp_path, lambda told: told["counters"].__setitem__(place, number))
+    report = inspection.inspect(tmp_path)
+    assert not is_whole(report)
+    assert "cursors are out of range" in inspection.page(report)
+
+
+def test_names_cannot_command_a_terminal(torch: Backend, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frb.save(torch.init(frb.BufferSpec({"x\x1b[2J\n\ud800": frb.Unbounded(())}, 3)), tmp_path)
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "x\\x1b[2J\\n\\ud800" in capsys.readouterr().out
 
 
 def test_leaves_are_found_by_the_usual_names() -> None:

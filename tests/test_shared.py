@@ -180,6 +180,60 @@ def shared(library: Backend, tmp_path: Path) -> tuple[Backend, Any]:
     return library, library.rb.add(state, library.tree(batch_of(0, 3)))
 
 
+@pytest.mark.parametrize("library", ["torch"], indirect=True)
+def test_a_checkpoint_of_a_shared_buffer_is_one_again(shared: tuple[Backend, Any], tmp_path: Path) -> None:
+    library, state = shared
+    rb, storage = library.rb, frb.Memmap(str(tmp_path / "again"), shared=True)
+    for first in (3, 7):  # around the ring
+        rb.add(state, library.tree(batch_of(first, 4)))
+    rb.update(state, library.array(np.arange(6, 10, dtype=np.int32)), library.array(np.arange(4, dtype=np.float32)))
+    frb.save(state, tmp_path / "saved")
+    loaded = frb.load(tmp_path / "saved", library.library, storage=storage)
+    assert type(loaded) is type(state)
+    other = rb.init(dataclasses.replace(state.spec, storage=storage))  # in any process
+    for first in (11, 14):
+        for one in (state, loaded):
+            rb.add(one, library.tree(batch_of(first, 3)))
+        assert np.asarray(rb.items(other)["id"]).tolist() == np.asarray(rb.items(state)["id"]).tolist()
+        drawn = [np.asarray(rb.sample(one, rb.key(first), 8)[1].indices).tolist() for one in (state, other)]
+        assert drawn[0] == drawn[1]
+    for backend in ("torch", "jax"):
+        with pytest.raises(FileExistsError, match="has items already"):
+            frb.load(tmp_path / "saved", backend, storage=storage)
+    assert int(rb.size(other)) == 6
+    on_jax = frb.load(tmp_path / "saved", "jax", storage=frb.Memmap(str(tmp_path / "jax"), shared=True))
+    assert type(on_jax).__module__ == "jax_backend.shared"
+    assert np.asarray(on_jax.counters)[:2].tolist() == [11, 6]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"format": 1}'])
+def test_a_damaged_description_is_named(content: bytes, tmp_path: Path) -> None:
+    with backends.make("torch") as backend:
+        state = backend.init(spec_at(tmp_path))
+        (tmp_path / "shared.json").write_bytes(content)
+        with pytest.raises(StorageLayoutError, match=r"shared\.json"):
+            backend.init(state.spec)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with backends.make("torch") as backend:
+        state = backend.init(spec_at(tmp_path))
+        (tmp_path / "rows.bin").unlink()
+        with pytest.raises(StorageLayoutError, match=r"rows\.bin: the file is missing"):
+            backend.init(state.spec)
+
+
+def test_nothing_is_said_at_the_interpreters_end(tmp_path: Path) -> None:
+    code = f"""
+from functional_rb.shared import lock
+held = lock.FileLock({str(tmp_path / "lock")!r})
+lock.os = lock._LOCKS = None  # as when modules are taken apart
+del held
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert done.stderr == b""
+
+
 def test_a_state_is_a_handle(shared: tuple[Backend, Any]) -> None:
     backend, state = shared
     rb = backend.rb

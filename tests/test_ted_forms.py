@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -474,6 +475,34 @@ def test_damaged_shapes_and_groups_are_named(flat: ted.Flat, tmp_path: Path) -> 
         del file["shift"]
     with pytest.raises(ValueError, match=r"x\.h5: expected a value 'shift'"):
         ted.h5_combine(tmp_path / "x.h5")
+
+
+LIES = {
+    "shape": ("meta.json", lambda told: told["reward"].update(shape=[[]])),
+    "huge": ("meta.json", lambda told: told["reward"].update(shape=[1, 10**30])),
+    "cursor": ("functional_rb.json", lambda told: told["cursors"].__setitem__(0, 0.5)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_lies_are_damage(lie: str, flat: ted.Flat, tmp_path: Path) -> None:
+    name, change = LIES[lie]
+    ted.save(ted.flat_to_nested(flat), tmp_path / "x")
+    file = tmp_path / "x" / name
+    told = json.loads(file.read_text())
+    change(told)
+    file.write_text(json.dumps(told))
+    with pytest.raises(ValueError, match="damaged"):
+        ted.load(tmp_path / "x")
+
+
+def test_pipes_keep_nobody_waiting(flat: ted.Flat, tmp_path: Path) -> None:
+    ted.save(ted.flat_to_nested(flat), tmp_path / "x")
+    for name in ("functional_rb.json", "reward.shape.memmap", "meta.json"):
+        (tmp_path / "x" / name).unlink()
+        os.mkfifo(tmp_path / "x" / name)
+        with pytest.raises(ValueError, match=f"{name}: no regular file"):
+            ted.load(tmp_path / "x")
 
 
 def test_files_need_numpy_alone(flat: ted.Flat, tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from functional_rb import lineage, mapped
+from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.shared import check
 from functional_rb.storages import Memmap
-from torch_backend import devices
+from torch_backend import devices, shared
 from torch_backend.objects import Table
 from torch_backend.placement import Placement, device_of
 from torch_backend.state import State
@@ -24,11 +26,12 @@ def restore(
     *,
     objects: Mapping[int, Any] | None = None,
     stamp: str | None = None,
-) -> State:
+) -> core.State:
     """A state.
 
     Args:
-        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled.
+        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled; if they are shared, they may
+            be there, but without items.
         arrays: of NumPy, taken over.
         device: a device of torch, as for `init`.
         objects: the Python objects by token.
@@ -37,6 +40,8 @@ def restore(
     Raises:
         OSError: for files that cannot be made, as for `init`.
     """
+    if check.is_shared(spec):
+        return shared.restored(spec, arrays, device)
     place, files = Placement(spec), None
     if spec.storage.on_host:
         place, device = Placement(spec, devices.target(device)), None

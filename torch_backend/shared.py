@@ -79,6 +79,14 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     return SharedState(SharedBuffer.open(spec), where)
 
 
+def restored(spec: BufferSpec, arrays: Arrays, device: Any) -> State:
+    """A handle of a buffer that has had nothing in it so far, with the content of some arrays."""
+    state = init(spec, device)
+    assert isinstance(state, SharedState)
+    state.buffer.fill(arrays)
+    return state
+
+
 def check_state(state: Any, function: str) -> None:
     """Refuse to trace: what a compiled function did once, it would not do again."""
     checks.check_state(state, function)

@@ -7,6 +7,7 @@ import os
 import threading
 
 from functional_rb.checkpoint.saving import Request, Saved, request, write
+from functional_rb.errors import CheckpointError
 from functional_rb.reader import Reader
 from functional_rb.state import State
 
@@ -84,6 +85,14 @@ class Saving:
                 del _last[self._asked.directory]
         self._finished.set()
 
+    def _after_fork(self) -> None:
+        """In a child, which has not the thread that saves: it would wait for ever."""
+        self._error = CheckpointError(
+            f"save_async to {self._asked.directory}: it goes on in the process that began it; ask for its result there"
+        )
+        self._told, self._before, self._finished = True, None, threading.Event()
+        self._finished.set()
+
     def __del__(self) -> None:
         """An error that nobody asked for is not passed over."""
         if getattr(self, "_error", None) is not None and not self._told:
@@ -142,3 +151,18 @@ def wait_for(directory: str) -> None:
         last = _last.get(directory)
     if last is not None:
         last.wait()
+
+
+def _after_fork() -> None:
+    global _turn
+    _turn = threading.Lock()  # a thread that is not here may hold the old one
+    for saving in list(_last.values()):
+        found: Saving | None = saving
+        while found is not None:
+            before = found._before
+            found._after_fork()
+            found = before
+    _last.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

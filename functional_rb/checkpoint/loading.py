@@ -217,7 +217,7 @@ class _Loading:
         spec = from_json(manifest.spec, self.known)
         if not isinstance(spec, BufferSpec) or manifest.arrays != stored_arrays(spec):
             raise CorruptCheckpointError(path, "its arrays are not those of its spec")
-        vector = _checked(spec, manifest.counters, path)
+        vector = checked(spec, manifest.counters, path)
         opened = Opened(self.directory, manifest, self.stack)
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
         with Progress(min(total, manifest.nbytes), "load", self.progress) as progress:
@@ -252,8 +252,12 @@ class _Loading:
         return None
 
 
-def _checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The counters, if they fit the spec."""
+def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The counters, if they fit the spec.
+
+    Raises:
+        CorruptCheckpointError: naming the manifest, if they do not.
+    """
     if len(numbers) != counters.length(spec):
         raise CorruptCheckpointError(path, f"expected {counters.length(spec)} counters, found {len(numbers)}")
     vector = np.array(numbers, np.int32)

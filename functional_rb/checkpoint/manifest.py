@@ -18,6 +18,10 @@ GENERATION = re.compile(r"([0-9]{10})\.json", re.ASCII)
 SEGMENT = re.compile(r"([0-9]{10})\.safetensors", re.ASCII)
 LARGEST = 1 << 28
 """Bytes of a manifest."""
+MOST_SEGMENTS = 256
+"""Of a checkpoint, all of which are open at once; what is written has far fewer."""
+LAST_GENERATION = 9_999_999_999
+"""Of ten digits."""
 _HEAD, _MIDDLE, _TAIL = b'{"checksum":"', b'","manifest":', b"}\n"
 _FRAME = len(_HEAD) + 2 * DIGEST + len(_MIDDLE)
 
@@ -157,6 +161,7 @@ def decode(content: bytes, generation: int) -> Manifest:
 
 def _manifest(told: dict[str, Any]) -> Manifest:
     arrays = {name: _stored(name, part) for name, part in told["arrays"].items()}
+    _expect(len(told["segments"]) <= MOST_SEGMENTS, f"{len(told['segments'])} segments are too many")
     return Manifest(
         _count(told["generation"]),
         _text(told["stamp"]),

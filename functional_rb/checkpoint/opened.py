@@ -190,8 +190,18 @@ def _spread(stored: Stored, runs: list[Run], table: Table) -> Table:
 
 
 def _open(path: str, stack: contextlib.ExitStack) -> tuple[int, int]:
-    """A regular file's descriptor and size."""
-    fd = os.open(path, FLAGS)
+    """A regular file's descriptor and size.
+
+    Raises:
+        FileNotFoundError: if there is none of that name.
+        CorruptCheckpointError: if it is something else, or cannot be opened.
+    """
+    try:
+        fd = os.open(path, FLAGS)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not os.path.islink(path):
+            raise
+        raise CorruptCheckpointError(path, f"cannot be opened: {error.strerror}") from error
     stack.callback(os.close, fd)
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):

@@ -20,7 +20,7 @@ from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert import to_json
 from functional_rb.counters import SIZE
-from functional_rb.errors import CorruptCheckpointError
+from functional_rb.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.reader import Reader
 from functional_rb.state import State
 
@@ -150,6 +150,11 @@ class _Save:
         numbers = self.tidy()
         manifests_there = self.readable()
         generation = max(numbers, default=0) + 1
+        if generation > manifests.LAST_GENERATION:
+            raise CheckpointError(
+                f"{self.path(manifests.name_of(generation - 1))}: no number of ten digits is left for another "
+                f"checkpoint; remove the files with that number if they are none of yours, or use another directory"
+            )
         with contextlib.ExitStack() as stack:
             base = self.base(manifests_there, stack) if self.asked.incremental else None
             try:

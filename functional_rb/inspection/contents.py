@@ -14,6 +14,7 @@ from functional_rb import counters
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import stored_arrays
+from functional_rb.checkpoint.loading import checked
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, read_manifest
 from functional_rb.convert import from_json
@@ -176,8 +177,10 @@ def reason(error: Exception) -> str:
 def _misfit(manifest: Manifest, spec: BufferSpec) -> str | None:
     if manifest.arrays != stored_arrays(spec):
         return "its arrays are not those of its spec"
-    if len(manifest.counters) != counters.length(spec):
-        return f"expected {counters.length(spec)} counters, found {len(manifest.counters)}"
+    try:
+        checked(spec, manifest.counters, "")
+    except CorruptCheckpointError as error:
+        return error.reason
     return None
 
 

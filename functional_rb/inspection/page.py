@@ -17,7 +17,17 @@ def page(report: Report) -> str:
     Args:
         report: see `inspect`.
     """
-    return "\n".join(_lines(report)) + "\n"
+    return "\n".join(map(printable, _lines(report))) + "\n"
+
+
+def printable(text: str) -> str:
+    r"""A line without anything that a terminal would obey: names in a spec are whatever a file says.
+
+    Example:
+        >>> printable("x\x1b[2J\n")
+        'x\\x1b[2J\\n'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _lines(report: Report) -> Iterator[str]:

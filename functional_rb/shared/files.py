@@ -118,7 +118,10 @@ class SharedFiles:
 
     def _mapped(self, region: Region) -> Array:
         path = os.path.join(self.directory, region.name)
-        fd = os.open(path, os.O_RDWR)
+        try:
+            fd = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            raise StorageLayoutError(f"{path}: the file is missing; remove the directory") from None
         self._fds.append(fd)
         size = os.fstat(fd).st_size
         if size != region.nbytes:
@@ -284,15 +287,20 @@ def _boot() -> str:
 
 def _check_description(spec: BufferSpec, directory: str) -> None:
     path = os.path.join(directory, "shared.json")
-    with open(path) as file:
-        found = json.load(file)
+    try:
+        with open(path) as file:
+            found = json.load(file)
+    except ValueError as error:
+        raise StorageLayoutError(f"{path}: the file is damaged ({error}); remove the directory") from None
     expected = _description(spec)
+    if not isinstance(found, dict):
+        raise StorageLayoutError(f"{path}: not what describes a shared buffer; give another path, or remove the file")
     if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
         raise StorageLayoutError(
             f"{path}: expected format {FORMAT} version {VERSION}, got {found.get('format')} version "
             f"{found.get('version')}; use the version of functional_rb that made it, or remove the directory"
         )
-    if found["boot"] != expected["boot"]:
+    if found.get("boot") != expected["boot"]:
         raise StorageLayoutError(
             f"{path}: made before the machine was started last, so the files may be torn; remove the directory"
         )

@@ -68,12 +68,11 @@ class FileLock:
         except FileNotFoundError:
             return False
 
-    def close(self) -> None:
-        """Close the file."""
-        _LOCKS.discard(self)
+    def close(self, close: Callable[[int], None] = os.close) -> None:
+        """Close the file; also while the interpreter ends, when this module has lost its names."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            close(fd)
 
     def __del__(self) -> None:
         """Leave no descriptor behind."""
@@ -82,6 +81,8 @@ class FileLock:
     def _after_fork(self) -> None:
         """In a child: a lock of its own on the same file, whether that still has a name or not."""
         inherited, self._fd = self._fd, -1
+        if inherited < 0:  # closed
+            return
         self._threads, self._holder = threading.Lock(), None
         try:
             self._fd = os.open(f"/proc/self/fd/{inherited}", os.O_RDWR)

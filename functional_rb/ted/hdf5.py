@@ -87,7 +87,7 @@ def h5_combine(path: str | os.PathLike[str], *, reward_key: Key = "reward", know
         ValueError: for what is damaged, or no such form, naming the file.
     """
     h5py = _h5py("h5_combine")
-    with h5py.File(path, "r") as file:
+    with h5py.File(path, "r") as file, padded.believing_none(os.fspath(path)):
         return flat_to_nested(_read(file, str(path), path_of(reward_key), known))
 
 

@@ -91,13 +91,17 @@ def load(directory: str | os.PathLike[str], *, reward_key: Key = "reward", known
         FileNotFoundError: if a file is missing, naming it.
         ValueError: for what is damaged, or no such form, naming the file.
     """
-    root = File(directory)
+    with padded.believing_none(os.fspath(directory)):
+        return _read(File(directory), path_of(reward_key), known)
+
+
+def _read(root: File, reward: Path, known: Iterable[Any]) -> Flat | Nested:
     files, nested = _files_of(root, ())
     header = Header(bool(_number(root, "is_full")), _number(root, "shift"), _storage_shape(root))
     found = {path: table for path, (_, table) in files.items()}
     mapped = {path: _mapped(file, table) for path, (file, table) in files.items()}
     beside = root / f"{padded.EXTRA}.json"
-    told = padded.told(header, beside.read_text() if beside.exists() else None, path_of(reward_key), str(root), known)
+    told = padded.told(header, _content(beside).decode() if beside.exists() else None, reward, str(root), known)
 
     def rows(path: Path, start: int, stop: int) -> Array:
         return np.array(mapped[path][start:stop])
@@ -181,9 +185,16 @@ def _dump(file: File, value: Any) -> None:
     file.write_text(json.dumps(value))
 
 
+def _content(file: File) -> bytes:
+    """Of a file; reading a pipe would wait for ever."""
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file}: no regular file; damaged")
+    return file.read_bytes()
+
+
 def _json(file: File) -> dict[str, Any]:
     try:
-        value = json.loads(file.read_text())
+        value = json.loads(_content(file))
     except ValueError as error:
         raise ValueError(f"{file}: expected JSON: {error}; the file is damaged") from None
     if not isinstance(value, dict):
@@ -241,7 +252,7 @@ def _table(place: File, path: Path, meta: dict[str, Any]) -> Table:
     if not meta.get("is_nested"):
         return Table(shape[0], tuple(shape[1:]), dtype)
     file = place / (_encoded(path[-1]) + SHAPE)
-    data = file.read_bytes()
+    data = _content(file)
     if len(data) != 8 * shape[0] * shape[1]:
         raise ValueError(f"{file}: expected {8 * shape[0] * shape[1]} bytes, got {len(data)}; the file is damaged")
     shapes = np.frombuffer(data, "<i8").reshape(shape)

@@ -10,6 +10,7 @@ is beside it in JSON, which TorchRL does not look at; to it, rows past the end o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -126,6 +127,15 @@ class Piece(NamedTuple):
     shared_stop: int
 
 
+@contextlib.contextmanager
+def believing_none(where: str) -> Iterator[None]:
+    """What numbers and texts of a damaged file lead to, as the error that says so."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{where}: damaged: {type(error).__name__} {error}") from error
+
+
 def tables(flat: Flat) -> tuple[Header, dict[Path, Table]]:
     """What a file has of the flat form; the rows are views."""
     header = Header.of(flat.lanes)
@@ -203,7 +213,7 @@ def told(header: Header, extra: str | None, reward_key: Path, where: str, known:
         version, sizes, cursors = found["format"], tuple(found["sizes"]), tuple(found["cursors"])
         reward_key, spec = tuple(found["reward_key"]), found["spec"]
         fits = len(sizes) == len(cursors) == header.count and max(sizes) <= header.length > max(cursors)
-        fits = fits and min(sizes) >= 0 <= min(cursors)
+        fits = fits and min(sizes) >= 0 <= min(cursors) and all(type(n) is int for n in (*sizes, *cursors))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{where}: {EXTRA}: {type(error).__name__}: {error}; the file is damaged") from None
     if version != FORMAT:
