@@ -369,14 +369,8 @@ def replaced(spec: BufferSpec, arrays: Arrays) -> tuple[MappedFiles, Arrays]:
     """The files that `spec.storage` asks for, with the content of a state's arrays, and these with the files' own.
 
     Raises:
-        ValueError: if processes are to share them.
         OSError: as from `create`; then what was made is removed.
     """
-    if getattr(spec.storage, "shared", False):
-        raise ValueError(
-            "Memmap(shared=True): a buffer that processes share begins empty; load into another storage, "
-            "and add its items to rb.init(spec)"
-        )
     files = create(spec)
     given = {"rows": arrays.rows, **{f"wide_{k}": x for k, x in enumerate(arrays.wide)}, **arrays.kept}
     try:

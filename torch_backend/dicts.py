@@ -47,7 +47,7 @@ def state_dict(state: CoreState) -> dict[str, Any]:
     return core.named(arrays) | {core.SPEC: text}
 
 
-def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = None) -> State:
+def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = None) -> CoreState:
     """The state that a dict from `state_dict` tells.
 
     Args:
