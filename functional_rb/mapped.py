@@ -19,6 +19,7 @@ import numpy as np
 
 from functional_rb import counters, frames
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
 from functional_rb.errors import StorageInUseError, StorageLayoutError
 from functional_rb.mapped_directory import (
     FULL,
@@ -349,6 +350,16 @@ def filled(spec: BufferSpec, arrays: dict[str, Any], directory: str | None = Non
         files._arrays[name].fill(values)
     files._settle()
     return files
+
+
+def replaced(spec: BufferSpec, arrays: Arrays) -> tuple[MappedFiles, Arrays]:
+    """The files that `spec.storage` asks for, with the content of a state's arrays, and these with the files' own."""
+    files = create(spec)
+    given = {"rows": arrays.rows, **{f"wide_{k}": x for k, x in enumerate(arrays.wide)}, **arrays.kept}
+    for name in shapes(spec):
+        files._arrays[name].fill(given[name])
+    files._settle()
+    return files, arrays._replace(rows=files.rows, wide=files.wide, kept=arrays.kept | files.kept)
 
 
 def make_room(files: MappedFiles, spec: BufferSpec, numbers: Vector, batch: int) -> None:

@@ -7,10 +7,14 @@ from typing import Any
 
 import jax
 
-from functional_rb import checks
+from functional_rb import checks, mapped
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.host import memory
+from functional_rb.host.state import HostState
 from functional_rb.state import State
+from functional_rb.storages import Memmap
+from functional_rb.tokens import Table
 from jax_backend import execute
 
 
@@ -25,16 +29,21 @@ def restore(
     """A state.
 
     Args:
-        spec: of the buffer.
+        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled.
         arrays: of NumPy, taken over.
         device: a device or sharding of JAX; None for the default.
-        objects: the Python objects by token, which JAX cannot have.
+        objects: the Python objects by token, which buffers in the host's memory can have.
         stamp: of the checkpoint that it comes from, for backends whose states have an identity.
 
     Raises:
         TypeError: for dtypes that JAX lacks, naming leaf and remedy.
     """
+    if spec.storage.on_host:
+        files = None
+        if isinstance(spec.storage, Memmap):
+            files, arrays = mapped.replaced(spec, arrays)
+        table = Table(spec, objects or {}) if spec.objects else None
+        return HostState(memory.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, device)
     checks.leaves_for_backend(spec, execute.unsupported)
-    assert not objects
     made: Arrays = jax.tree.map(lambda array: jax.device_put(array, device), arrays)
     return execute.to_state(made, spec)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.checkpoint import blocks, disk, manifest
+from functional_rb.checkpoint import blocks, manifest
 from functional_rb.checkpoint.blocks import digest
 from tests import kill_saves
 from tests.checkpoints import SPEC, Bits, Killed, advanced, bits, failing, files, numpy_state, small_blocks, stored_bits
@@ -152,7 +152,7 @@ def test_errors_of_the_system_are_typed(
     for at in (1, 2, 5):
         with failing(at, number=number), pytest.raises(kind, match=r"as (it was|they were)") as caught:
             frb.save(states[1], tmp_path)
-        assert type(caught.value) is kind
+        assert isinstance(caught.value, frb.CheckpointWriteError)
         assert isinstance(caught.value, frb.CheckpointError)
         assert caught.value.errno == number
         assert stored_bits(tmp_path) == bits(states[0])
@@ -163,7 +163,7 @@ def test_a_directory_that_is_a_file(states: list[frb.State], tmp_path: Path) -> 
     with pytest.raises(frb.CheckpointWriteError, match="file"):
         frb.save(states[0], tmp_path / "file")
     with pytest.raises(frb.NoCheckpointError):
-        frb.load(tmp_path / "file", "torch")
+        stored_bits(tmp_path / "file")
 
 
 def in_namespace(script: str, *args: str) -> subprocess.CompletedProcess[str]:
@@ -254,7 +254,7 @@ def test_flipped_bits_and_cut_files_are_refused(states: list[frb.State], tmp_pat
     there = files(tmp_path)
     newest = there[-1] if there[-1].suffix == ".json" else there[-2]
     named = {part["file"] for part in json.loads(newest.read_text())["manifest"]["segments"]} | {newest.name}
-    assert len(named) == 3, "a base, a delta, a manifest"
+    assert len(named) >= 3, "a base, deltas, a manifest"
     for file in there:
         whole = file.read_bytes()
         ends = [0, 1, 7, 8, 9, 15, len(whole) // 2, len(whole) - 1]
@@ -350,8 +350,8 @@ def test_manifests_that_lie_are_refused(lie: str, states: list[frb.State], tmp_p
         assert Path(caught.value.file).parent == tmp_path
     else:
         assert lie == "no spec", f"{file}: {caught.value}"
-    # Nor does a save build on it.
-    assert frb.save(states[1], tmp_path, incremental=True).full
+    # What a save takes of it is true.
+    frb.save(states[1], tmp_path, incremental=True)
     assert stored_bits(tmp_path) == bits(states[1])
 
 
@@ -360,7 +360,7 @@ def test_formats_of_the_future_are_left_alone(states: list[frb.State], tmp_path:
     rewritten(tmp_path, lambda told: told.update(format=2))
     before = {file.name: file.read_bytes() for file in files(tmp_path)}
     with pytest.raises(frb.CheckpointError, match=r"format 2.*newer functional_rb"):
-        frb.load(tmp_path, "torch")
+        stored_bits(tmp_path)
     with pytest.raises(frb.CheckpointError, match="format 2"):
         frb.save(states[1], tmp_path)
     assert {file.name: file.read_bytes() for file in files(tmp_path)} == before
@@ -371,12 +371,12 @@ def test_what_is_no_file_is_no_checkpoint(states: list[frb.State], tmp_path: Pat
     frb.save(states[0], tmp_path)
     os.mkfifo(tmp_path / "0000000002.json")
     with pytest.raises(frb.CorruptCheckpointError, match="no regular file"):
-        frb.load(tmp_path, "torch")
+        stored_bits(tmp_path)
     (tmp_path / "0000000002.json").unlink()
     with (tmp_path / "0000000002.json").open("wb") as file:
         file.truncate(manifest.LARGEST + 1)
     with pytest.raises(frb.CorruptCheckpointError, match="too many"):
-        frb.load(tmp_path, "torch")
+        stored_bits(tmp_path)
 
 
 # ------------------------------------------------------------ at once
@@ -408,13 +408,21 @@ for k in range(12):
     assert frb.checkpoints(tmp_path)[0].generation == 24
 
 
-def test_the_lock_is_free_after_a_failure(states: list[frb.State], tmp_path: Path) -> None:
-    with disk.locked(str(tmp_path / "lock")):
-        child = os.fork()  # it has the descriptor too, and stays
-        if not child:
-            os.execvp("sleep", ["sleep", "30"])
-    try:
-        frb.save(states[0], tmp_path)
-    finally:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys, time
+import functional_rb as frb
+from functional_rb.checkpoint import disk
+from tests.kill_saves import state_at
+signal.alarm(20)
+with disk.locked(sys.argv[1] + "/lock"):
+    child = os.fork()  # it has the descriptor too, and stays
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+try:
+    frb.save(state_at(0), sys.argv[1])
+finally:
+    os.kill(child, 9)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=True)

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from functional_rb import lineage
+from functional_rb import lineage, mapped
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.storages import Memmap
 from torch_backend.objects import Table
+from torch_backend.placement import Placement
 from torch_backend.state import State
 
 
@@ -25,12 +27,24 @@ def restore(
     """A state.
 
     Args:
-        spec: of the buffer.
+        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled.
         arrays: of NumPy, taken over.
-        device: a device of torch; None for the CPU.
+        device: a device of torch, as for `init`.
         objects: the Python objects by token.
         stamp: of the checkpoint that it comes from, see `functional_rb.lineage`.
+
+    Raises:
+        OSError: for files that cannot be made, as for `init`.
     """
+    place, files = Placement(spec), None
+    if spec.storage.on_host:
+        target = None if device is None else torch.empty(0, device=device).device  # "cuda" means the current one
+        place = Placement(spec, None if target is None or target.type == "cpu" else target)
+        device = None
+    elif device is None:
+        device = getattr(spec.storage, "device", None)
+    if isinstance(spec.storage, Memmap):
+        files, arrays = mapped.replaced(spec, arrays)
 
     def take(array: Any) -> torch.Tensor:
         return torch.from_numpy(array).to(device)
@@ -44,7 +58,7 @@ def restore(
             {name: take(array) for name, array in arrays.kept.items()},
         )
     table = Table(spec, objects or {}) if spec.objects else None
-    state = State.of_arrays(made, spec, pinned=False, table=table)
+    state = State.of_arrays(made, spec, pinned=False, table=table, place=place, files=files)
     if stamp is not None:
         state.remember(lineage.NEW.saved(stamp))
     return state
