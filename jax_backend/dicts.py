@@ -114,7 +114,7 @@ def _on_host(spec: BufferSpec, arrays: Arrays, device: Any) -> HostState:
     state = hosted.init(spec, device)
     memory = state._version.own()
     if memory.files is not None:
-        memory.files.reserve(0, spec.capacity)  # a full disk is an error, not a signal as the pages are written
+        memory.files.prepare_all()  # a full disk is an error, not a signal as the pages are written
     for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
         mine[...] = saved
     return HostState(state._version, arrays.counters.copy(), spec, state.device)

@@ -12,10 +12,13 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.host import memory
 from functional_rb.host.state import HostState
+from functional_rb.lineage import NEW
+from functional_rb.mapped import MappedFiles
+from functional_rb.shared import check
 from functional_rb.state import State
 from functional_rb.storages import Memmap
 from functional_rb.tokens import Table
-from jax_backend import execute
+from jax_backend import devices, execute, hosted, shared
 
 
 def restore(
@@ -25,6 +28,7 @@ def restore(
     *,
     objects: Mapping[int, Any] | None = None,
     stamp: str | None = None,
+    files: MappedFiles | None = None,
 ) -> State:
     """A state.
 
@@ -33,17 +37,26 @@ def restore(
         arrays: of NumPy, taken over.
         device: a device or sharding of JAX; None for the default.
         objects: the Python objects by token, which buffers in the host's memory can have.
-        stamp: of the checkpoint that it comes from, for backends whose states have an identity.
+        stamp: of the checkpoint that it comes from, see `functional_rb.lineage`.
+        files: the mapped files that arrays lie in already, if they do.
 
     Raises:
         TypeError: for dtypes that JAX lacks, naming leaf and remedy.
     """
+    if check.is_shared(spec):
+        return shared.restored(spec, arrays, device)
     if spec.storage.on_host:
-        files = None
-        if isinstance(spec.storage, Memmap):
+        hosted.check_leaves(spec)
+        checks.leaves_for_backend(spec, hosted.unsupported)
+        place = devices.resolve(device)
+        if files is None and isinstance(spec.storage, Memmap):
             files, arrays = mapped.replaced(spec, arrays)
         table = Table(spec, objects or {}) if spec.objects else None
-        return HostState(memory.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, device)
+        state = HostState(memory.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, place)
+        if stamp is not None:
+            state.remember(NEW.saved(stamp))
+        return state
     checks.leaves_for_backend(spec, execute.unsupported)
-    made: Arrays = jax.tree.map(lambda array: jax.device_put(array, device), arrays)
+    place = devices.resolve(getattr(spec.storage, "device", None) if device is None else device)
+    made: Arrays = jax.tree.map(lambda array: jax.device_put(array, place), arrays)
     return execute.to_state(made, spec)

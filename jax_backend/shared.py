@@ -15,6 +15,7 @@ import numpy as np
 
 from functional_rb import checks, layout
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
 from functional_rb.samplers import Drawn
 from functional_rb.shared import check, state
 from functional_rb.specs import ArraySpec
@@ -78,6 +79,14 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     from functional_rb.shared.buffer import SharedBuffer  # needs numba
 
     return SharedState(SharedBuffer.open(spec), device)
+
+
+def restored(spec: BufferSpec, arrays: Arrays, device: Any) -> State:
+    """A handle of a buffer that has had nothing in it so far, with the content of some arrays."""
+    state = init(spec, device)
+    assert isinstance(state, SharedState)
+    state.buffer.fill(arrays)
+    return state
 
 
 def check_state(state: Any, function: str) -> None:

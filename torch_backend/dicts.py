@@ -79,7 +79,7 @@ def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = No
     state = execute.init(spec, device)
     memory = state._version.own()
     if memory.files is not None:
-        memory.files.reserve(0, spec.capacity)  # a full disk is an error, not a signal as the pages are written
+        memory.files.prepare_all()  # a full disk is an error, not a signal as the pages are written
     for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
         mine.copy_(saved)
     memory.written = True

@@ -9,8 +9,12 @@ import torch
 
 from functional_rb import lineage, mapped
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb import state as core
 from functional_rb.draft import Arrays
+from functional_rb.mapped import MappedFiles
+from functional_rb.shared import check
 from functional_rb.storages import Memmap
+from torch_backend import shared
 from torch_backend.objects import Table
 from torch_backend.placement import Placement
 from torch_backend.state import State
@@ -23,7 +27,8 @@ def restore(
     *,
     objects: Mapping[int, Any] | None = None,
     stamp: str | None = None,
-) -> State:
+    files: MappedFiles | None = None,
+) -> core.State:
     """A state.
 
     Args:
@@ -32,18 +37,21 @@ def restore(
         device: a device of torch, as for `init`.
         objects: the Python objects by token.
         stamp: of the checkpoint that it comes from, see `functional_rb.lineage`.
+        files: the mapped files that arrays lie in already, if they do.
 
     Raises:
         OSError: for files that cannot be made, as for `init`.
     """
-    place, files = Placement(spec), None
+    if check.is_shared(spec):
+        return shared.restored(spec, arrays, device)
+    place = Placement(spec)
     if spec.storage.on_host:
         target = None if device is None else torch.empty(0, device=device).device  # "cuda" means the current one
         place = Placement(spec, None if target is None or target.type == "cpu" else target)
         device = None
     elif device is None:
         device = getattr(spec.storage, "device", None)
-    if isinstance(spec.storage, Memmap):
+    if files is None and isinstance(spec.storage, Memmap):
         files, arrays = mapped.replaced(spec, arrays)
 
     def take(array: Any) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from functional_rb import checks, layout
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
 from functional_rb.samplers import Drawn
 from functional_rb.shared import check, state
 from functional_rb.state import State
@@ -70,6 +71,14 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     from functional_rb.shared.buffer import SharedBuffer  # needs numba
 
     return SharedState(SharedBuffer.open(spec), None if device is None else torch.device(device))
+
+
+def restored(spec: BufferSpec, arrays: Arrays, device: Any) -> State:
+    """A handle of a buffer that has had nothing in it so far, with the content of some arrays."""
+    state = init(spec, device)
+    assert isinstance(state, SharedState)
+    state.buffer.fill(arrays)
+    return state
 
 
 def check_state(state: Any, function: str) -> None:

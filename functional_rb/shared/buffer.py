@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,6 +12,7 @@ import numpy as np
 from functional_rb import checks
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import BASE, CURSOR, SIZE
+from functional_rb.draft import Arrays
 from functional_rb.layout import KEPT_AS
 from functional_rb.native import calls, plan
 from functional_rb.native import shared as native
@@ -125,6 +127,36 @@ class SharedBuffer:
         )
         native.commit(self._control, 0)
 
+    def fill(self, arrays: Arrays) -> None:
+        """Give an empty buffer the content of a state's arrays. One who dies at it leaves it empty.
+
+        Raises:
+            FileExistsError: if something was added already.
+            StorageFullError: if the disk is full; nothing is written.
+        """
+        self.exclusively(lambda: self._fill(arrays))
+
+    def _fill(self, arrays: Arrays) -> None:
+        found, given = self._in_force(), arrays.counters
+        if found[CURSOR] or found[SIZE]:
+            raise FileExistsError(
+                errno.EEXIST,
+                "the shared buffer there has items already; rb.init(spec) joins it, and frb.load(..., "
+                "storage=frb.Memmap(another_path, shared=True)), or frb.Host(), makes another of the checkpoint",
+                self.files.directory,
+            )
+        stored = int(given[SIZE]) if given[CURSOR] == given[SIZE] else self.spec.capacity
+        self.files.reserve(stored)
+        # As an add is: whoever repairs it empties these slots.
+        native.note_add(self._control, self._plan, stored)
+        native.begin(self._control)
+        for array, values in zip((self.files.rows, *self.files.wide), (arrays.rows, *arrays.wide), strict=True):
+            array[:stored] = values[:stored]
+        if arrays.tree is not None:
+            self.files.tree[...] = arrays.tree
+        self._to_come()[:BASE] = given[:BASE]
+        native.commit(self._control, 0)
+
     def update(self, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> None:
         """Set priorities float32 [B] and rewrite leaves [B, *shape] of what handles int32 [B] name.
 
@@ -173,7 +205,14 @@ class SharedBuffer:
 
     def _in_force(self) -> Array:
         """Under the lock: the counters in force, int32 [SLOT]."""
-        first = control.COUNTERS + control.SLOT_WORDS * (int(self.files.control[control.SEQUENCE]) >> 1 & 1)
+        return self._vector(int(self.files.control[control.SEQUENCE]) >> 1)
+
+    def _to_come(self) -> Array:
+        """Likewise those that the write under way puts in force."""
+        return self._vector((int(self.files.control[control.SEQUENCE]) >> 1) + 1)
+
+    def _vector(self, finished: int) -> Array:
+        first = control.COUNTERS + control.SLOT_WORDS * (finished & 1)
         return self.files.control[first : first + control.SLOT_WORDS].view(np.int32)
 
     # Reading.

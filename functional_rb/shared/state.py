@@ -9,6 +9,7 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import BASE
 from functional_rb.layout import KEPT_AS
 from functional_rb.ops import Array
+from functional_rb.reader import Reader
 from functional_rb.state import State
 from functional_rb.storages import Device
 
@@ -63,6 +64,10 @@ class SharedState(State):
         counters = self.given(found.counters[:BASE].copy(), "int32")
         spec = dataclasses.replace(self.spec, storage=Device())
         return State(self.given(found.rows, "int32"), wide, tree, counters, {}, spec)
+
+    def reader(self, lasting: bool = False, directory: str | None = None) -> Reader:
+        """Read a copy of one moment."""
+        return self.detached().reader()
 
     @property
     def rows(self) -> Array:
