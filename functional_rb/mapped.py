@@ -370,15 +370,20 @@ def _made(spec: BufferSpec, directory: Directory, fresh: bool) -> MappedFiles:
     try:
         directory.describe(spec, fresh)
         files = MappedFiles(spec, _mapped(spec, directory), directory)
-        if any(name.startswith("undo-") for name in os.listdir(directory.path)):
-            # Checkpoints lie in these files, which needs xxhash; imported here as they import this module.
-            from functional_rb.checkpoint.in_place import begin
-
-            begin(files)
+        _keep_checkpoints(files)
         return files
     except BaseException:
         directory.undo()
         raise
+
+
+def _keep_checkpoints(files: MappedFiles) -> None:
+    """If checkpoints lie in the files, keep from now on what is overwritten of them."""
+    assert files.directory is not None
+    if any(name.startswith("undo-") for name in os.listdir(files.directory)):
+        from functional_rb.checkpoint.in_place import begin  # which imports this module, and needs xxhash
+
+        begin(files)
 
 
 def _mapped(spec: BufferSpec, directory: Directory) -> dict[str, MappedArray]:
@@ -412,6 +417,8 @@ def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFil
         arrays[name] = MappedArray(descriptor, shape, dtype, path, writable)
     files = MappedFiles(spec, arrays, held)
     files.directory = os.path.abspath(directory)
+    if held is not None:
+        _keep_checkpoints(files)
     return files
 
 

@@ -86,7 +86,7 @@ class VersionReader(reader.Reader):
 
     def close(self) -> None:
         """Let go of the version."""
-        self._version = None
+        self._version, self.in_place = None, None
 
 
 def _older_twin(version: Version) -> Version:

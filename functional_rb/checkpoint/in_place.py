@@ -90,7 +90,7 @@ def begin(files: MappedFiles) -> Snapshot:
     frames = None
     if kept:
         before = None if older is None else older.frames
-        in_use = _rows(spec, kept, present)[0]
+        in_use = np.logical_or.reduce(_rows(spec, kept, present))
         frames = UndoLog(directory, number, [files.kept[name] for name in kept], in_use, before, undo.FRAMES)
     in_use = np.logical_or.reduce(_rows(spec, items, present))
     log = UndoLog(directory, number, [files.rows, *files.wide], in_use, None if older is None else older.items)
@@ -160,9 +160,9 @@ def read(opened: Opened, spec: BufferSpec, advance: Callable[[int], None]) -> Ar
 
 
 def take_over(opened: Opened, spec: BufferSpec, files: MappedFiles, advance: Callable[[int], None]) -> None:
-    """Make the files' content that of a checkpoint, verified. A kill in the midst of it changes no checkpoint.
+    """Make the content of files that were just opened that of a checkpoint, verified.
 
-    What was written since to rows that the checkpoint does not have becomes zero again, as it was.
+    A kill in the midst of it changes no checkpoint. What was written since to rows that the checkpoint does not have becomes zero again, as it was.
     """
     arrays = files.arrays()
     _lead_back(opened, spec, arrays, advance, files)
@@ -175,7 +175,6 @@ def take_over(opened: Opened, spec: BufferSpec, files: MappedFiles, advance: Cal
                     rows = array[slice(*stored.span((start + run[0], start + run[1])))]
                     if rows.view(np.uint8).any():
                         rows[...] = 0
-    begin(files)
 
 
 def _lead_back(
