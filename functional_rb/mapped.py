@@ -142,7 +142,7 @@ class MappedArray:
 
     def clear(self) -> None:
         """Make everything zero, and give the room back."""
-        if any(True for _ in self._written()):
+        if self.array.nbytes and any(True for _ in self._written()):
             with explained(self.path):
                 os.ftruncate(self._descriptor, 0)
                 os.ftruncate(self._descriptor, self.array.nbytes)
@@ -265,15 +265,15 @@ class MappedFiles:
         return self._arrays[name].written() if self._arrays[name].array.nbytes else iter(())
 
     def replace(self, arrays: dict[str, Any]) -> None:
-        """Other content, by name: nothing of the old one stays, but what checkpoints need of it."""
+        """Other content, by name (arrays without bytes may be left out); checkpoints keep what they need of the old."""
         for name in self._arrays if self.undo is not None else ():
             for first, stop in self.written(name):
                 rows = np.arange(first, stop)
                 assert self.undo is not None
                 (self.undo.before_frames if name in self.kept else self.undo.before_items)(rows)
-        for name, array in self._arrays.items():
-            array.clear()
-            array.fill(arrays[name])
+        for name, values in arrays.items():
+            self._arrays[name].clear()
+            self._arrays[name].fill(values)
         self._room = 0, 0
         self._settle()
 
