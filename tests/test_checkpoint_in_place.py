@@ -277,3 +277,248 @@ def kill_one(path: Path, way: int, chance: random.Random, done: int) -> int:
     for generation in generations(str(path)):
         agree(path, generation)
     return found
+
+
+# ------------------------------------------------------------ damage
+
+
+def saved_twice(path: Path) -> HostState:
+    """Two checkpoints, with logs since both; what is returned goes on."""
+    state, _ = open_here(path)
+    for k in range(1, 10):
+        state = stepped(state, k)
+        if k in (3, 6):
+            frb.save(state, path, incremental=True)
+    return state
+
+
+@pytest.mark.parametrize("name", ["rows.bin", "wide_0.bin", "undo-00000001.bin", "undo-00000002.bin"])
+def test_flipped_bytes_are_found_or_do_not_matter(name: str, tmp_path: Path) -> None:
+    state, chance = saved_twice(tmp_path), random.Random(1)
+    older, newer = sorted(generations(str(tmp_path)))
+    damaged, size = 0, (tmp_path / name).stat().st_size
+    assert size
+    for _ in range(12):
+        at = chance.randrange(size)
+        with open(tmp_path / name, "r+b", buffering=0) as file:
+            byte = os.pread(file.fileno(), 1, at)
+            os.pwrite(file.fileno(), bytes([byte[0] ^ 4]), at)
+            for generation, expected in ((older, 3), (newer, 6)):
+                try:
+                    assert agree(tmp_path, generation) == expected
+                except frb.CorruptCheckpointError as error:
+                    assert error.file.startswith(str(tmp_path))
+                    assert name in error.file or name.startswith("undo")
+                    damaged += 1
+            os.pwrite(file.fileno(), byte, at)
+    assert damaged
+    assert agree(tmp_path, older) == 3
+    del state
+
+
+@pytest.mark.parametrize("name", ["rows.bin", "undo-00000002.bin"])
+def test_what_is_missing_or_cut_is_named(name: str, tmp_path: Path) -> None:
+    del_me = saved_twice(tmp_path)
+    del del_me
+    if name == "rows.bin":
+        os.truncate(tmp_path / name, 100)
+        with pytest.raises(frb.CorruptCheckpointError, match=r"rows\.bin: expected"):
+            loading.read(tmp_path)
+    (tmp_path / name).unlink()
+    assert name in str(frb.checkpoints(tmp_path)[0].problem)
+    with pytest.raises(frb.CorruptCheckpointError, match="missing"):
+        loading.read(tmp_path)
+
+
+def test_falling_back_in_place_gives_up_the_damaged_one(tmp_path: Path) -> None:
+    state = saved_twice(tmp_path)
+    del state
+    newest = tmp_path / f"{generations(str(tmp_path))[0]:010d}.json"
+    os.truncate(newest, 100)
+    storage = frb.Memmap(tmp_path)
+    with pytest.raises(frb.CorruptCheckpointError):
+        loading.read(tmp_path, storage=storage, here=True)
+    found = loading.read(tmp_path, storage=storage, here=True, fall_back=True)
+    assert found.arrays.rows.tobytes() == written(3)[0].view(np.int32).tobytes()
+    assert found.files is not None
+    assert found.files.rows is found.arrays.rows
+
+
+# ------------------------------------------------------------ costs
+
+
+def test_a_save_writes_nothing_of_the_rows_and_a_log_only_what_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capacity, row = 20_000, 4096
+    spec = frb.BufferSpec({"x": frb.Unbounded((1024,))}, capacity, storage=frb.Memmap(tmp_path))
+    state = torch_backend.init(spec)
+    state = torch_backend.add(state, {"x": torch.ones(2000, 1024)})
+    count = {"bytes": 0}
+
+    def counted(original: Any) -> Any:
+        def call(fd: int, content: Any, *rest: Any) -> Any:
+            count["bytes"] += memoryview(content).nbytes
+            return original(fd, content, *rest)
+
+        return call
+
+    monkeypatch.setattr(os, "write", counted(os.write))
+    monkeypatch.setattr(os, "pwrite", counted(os.pwrite))
+    info = frb.save(state, tmp_path)
+    assert count["bytes"] < 20_000
+    assert info.written < 20_000
+    reads: list[int] = []
+    original = type(state.reader()).read
+    monkeypatch.setattr(
+        type(state.reader()), "read", lambda self, name, a, b: (reads.append(b - a), original(self, name, a, b))[1]
+    )
+    state = torch_backend.add(state, {"x": torch.ones(100, 1024)})
+    logged = count["bytes"]
+    frb.save(state, tmp_path, incremental=True)
+    assert count["bytes"] - logged < 20_000
+    assert sum(reads) < 100 + 2 * 16 + 20
+    state = torch_backend.add(state, {"x": torch.ones(50, 1024)})
+    assert count["bytes"] - logged < 20_000 + 50 * (row + 100)
+    # Reading it back costs no more memory than what is there.
+    assert int(torch_backend.size(frb.load(tmp_path, "torch", storage=frb.Memmap()))) == 2100
+    del state
+
+
+def test_logs_go_with_the_checkpoints_that_need_them(tmp_path: Path) -> None:
+    state = saved_twice(tmp_path)
+    for k in range(10, 16):
+        state = stepped(state, k)
+        frb.save(state, tmp_path, keep=1)
+    assert len(undo.numbers(str(tmp_path))) == 1
+    frb.save(loaded := frb.load(tmp_path, "torch", storage=frb.Host()), tmp_path / "elsewhere")
+    frb.save(loaded, tmp_path, keep=1)
+    assert undo.numbers(str(tmp_path)) == []
+    state = stepped(state, 16)
+    frb.save(state, tmp_path)
+    assert agree(tmp_path) == 16
+
+
+# ------------------------------------------------------------ backends, storages
+
+
+@pytest.mark.parametrize("storage", ["host", "objects", "scratch", "path", "device"])
+def test_loads_into_every_storage(library: Backend, storage: str, tmp_path: Path) -> None:
+    spec = frb.BufferSpec(STEP, 8, frb.Prioritized())
+    items = {"id": np.arange(5, dtype=np.int32), "x": np.ones((5, 2), np.float32), "done": np.zeros(5, bool)}
+    state = library.rb.add(library.rb.init(spec), library.tree(items))
+    frb.save(state, tmp_path / "checkpoint")
+    path = tmp_path / "files"
+    if storage == "path":  # with other content
+        old = library.rb.init(dataclasses.replace(spec, storage=frb.Memmap(path)))
+        for _ in range(4):
+            old = library.rb.add(old, library.tree(items))
+        del old
+    where = {
+        "host": frb.Host(),
+        "objects": frb.Objects(),
+        "scratch": frb.Memmap(),
+        "path": frb.Memmap(path, existsok=True),
+        "device": frb.Device("cpu"),
+    }[storage]
+    loaded = frb.load(tmp_path / "checkpoint", library.library, storage=where, mmap=storage == "host")
+    assert loaded.spec.storage == where
+    plain = frb.load(tmp_path / "checkpoint", library.library)
+    for _ in range(3):
+        loaded, plain = (library.rb.add(x, library.tree(items)) for x in (loaded, plain))
+        assert np.array_equal(library.numpy(library.rb.items(loaded)["id"]), library.numpy(library.rb.items(plain)["id"]))
+    if storage == "path":
+        assert (path / "rows.bin").stat().st_size == 8 * 4 * 4
+        del loaded
+        with pytest.raises(FileExistsError, match="existsok"):
+            frb.load(tmp_path / "checkpoint", library.library, storage=frb.Memmap(path))
+
+
+def test_in_place_on_jax_and_over_to_torch(tmp_path: Path) -> None:
+    spec = frb.BufferSpec(STEP, 8, frb.Prioritized(), storage=frb.Memmap(tmp_path))
+    items = {"id": np.arange(5, dtype=np.int32), "x": np.ones((5, 2), np.float32), "done": np.zeros(5, bool)}
+    state = jax_backend.add(jax_backend.init(spec), items)
+    older = state
+    state = jax_backend.add(state, items)
+    info = frb.save_async(state, tmp_path)
+    expected = bits(state)
+    state = jax_backend.add(state, items)
+    assert info.result().written < 3000
+    frb.save(older, tmp_path, incremental=True, keep=3)  # not the newest: copied
+    assert not read_manifest(str(tmp_path), 2).undo
+    assert read_back(tmp_path, 1) == expected
+    assert read_back(tmp_path, 2) == bits(older)
+    frb.save(state, tmp_path, incremental=True, keep=3)
+    with pytest.raises(frb.StorageInUseError):
+        frb.load(tmp_path, "jax", storage=frb.Memmap(tmp_path))
+    assert frb.load(tmp_path, "jax").spec.storage == frb.Host()
+    expected = bits(state)
+    del state, older
+    gc.collect()
+    there = frb.load(tmp_path, "torch")
+    assert bits(there) == expected
+    there = torch_backend.add_(there, {name: torch.from_numpy(x) for name, x in items.items()})
+    assert read_back(tmp_path, 3) == expected
+
+
+def test_compiled_forms_are_refused_while_checkpoints_lie_in_the_files(tmp_path: Path) -> None:
+    spec = frb.BufferSpec(STEP, 8, storage=frb.Memmap(tmp_path))
+    items = {"id": torch.arange(3, dtype=torch.int32), "x": torch.ones(3, 2), "done": torch.zeros(3, dtype=torch.bool)}
+    state = torch_backend.add_(torch_backend.init(spec), items)
+    state = torch_backend.own_(state)
+    state._version.own().files.prepare_all()
+    add = torch.compile(torch_backend.add_, fullgraph=True, backend="eager")
+    state = add(state, items)
+    frb.save(state, tmp_path)
+    gc.collect()
+    with pytest.raises(Exception, match="outside of the compiled function, or save to another directory"):
+        add(torch_backend.own_(state), items)
+
+
+def test_files_that_are_removed_in_the_end_are_copied(tmp_path: Path) -> None:
+    spec = frb.BufferSpec(STEP, 8, storage=frb.Memmap(tmp_path, auto_cleanup=True))
+    state = torch_backend.init(spec)
+    frb.save(state, tmp_path)
+    assert not read_manifest(str(tmp_path), 1).undo
+    del state
+    gc.collect()
+    assert int(torch_backend.size(frb.load(tmp_path, "torch", storage=frb.Host()))) == 0
+
+
+def test_shared_buffers_are_saved_and_made_of_checkpoints(library: Backend, tmp_path: Path) -> None:
+    rb, shared = library.rb, frb.Memmap(tmp_path / "shared", shared=True, auto_cleanup=True)
+    spec = frb.BufferSpec(STEP, 8, frb.Prioritized(), storage=shared)
+    items = {"id": np.arange(5, dtype=np.int32), "x": np.ones((5, 2), np.float32), "done": np.zeros(5, bool)}
+    state = rb.add(rb.init(spec), library.tree(items))
+    state = rb.add(state, library.tree(items), priorities=np.arange(1, 6, dtype=np.float32))
+    frb.save(state, tmp_path / "checkpoint")
+    expected = bits(state.detached())
+    state = rb.add(state, library.tree(items))
+    with pytest.raises(FileExistsError, match=r"joins it"):
+        frb.load(tmp_path / "checkpoint", library.library)
+    other = frb.Memmap(tmp_path / "other", shared=True, auto_cleanup=True)
+    loaded = frb.load(tmp_path / "checkpoint", library.library, storage=other)
+    assert bits(loaded.detached()) == expected
+    assert int(loaded.lost) == 0
+    native = type(loaded.buffer)
+    assert native.attach(loaded.spec, loaded.directory).counters()[CURSOR] == 10
+
+
+def test_who_dies_as_a_shared_buffer_is_made_of_a_checkpoint_leaves_it_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from functional_rb.shared import buffer
+
+    spec = frb.BufferSpec(STEP, 8, frb.Prioritized())
+    items = {"id": torch.arange(5, dtype=torch.int32), "x": torch.ones(5, 2), "done": torch.zeros(5, dtype=torch.bool)}
+    frb.save(torch_backend.add(torch_backend.init(spec), items), tmp_path / "checkpoint")
+    storage = frb.Memmap(tmp_path / "shared", shared=True, auto_cleanup=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(buffer.SharedBuffer, "_to_come", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            frb.load(tmp_path / "checkpoint", "torch", storage=storage)
+    state = torch_backend.init(dataclasses.replace(spec, storage=storage))
+    assert int(torch_backend.size(state)) == 0
+    assert not bits(state.detached())["tree"][2].strip(b"\0")
+    loaded = frb.load(tmp_path / "checkpoint", "torch", storage=storage)
+    assert int(torch_backend.size(loaded)) == 5
