@@ -4,8 +4,9 @@ A buffer whose files lie in its checkpoint's directory is not copied when it is 
 same files, so each row that belongs to the checkpoint is appended to a log before it is overwritten for the first
 time. The files as they are now, with the logs since the checkpoint taken back, the newest first, are the rows of then.
 
-A log is `undo-<number>.bin` (of frames `undo-frames-<number>.bin`): records one after the other, each in one append. A process that is killed leaves at most a
-part of the last record, which its checksum tells, and then the rows that it would have kept were not yet overwritten.
+A log is `undo-<number>.bin` (of frames `undo-frames-<number>.bin`): records one after the other, each in one append. A
+process that is killed leaves at most a part of the last record, which its checksum tells, and then the rows that it
+would have kept were not yet overwritten.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from functional_rb import lineage, mapped
-from functional_rb.buffer_spec import BufferSpec
 from functional_rb import state as core
+from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.mapped import MappedFiles
 from functional_rb.shared import check

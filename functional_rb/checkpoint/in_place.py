@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from functional_rb import mapped, undo
+from functional_rb import undo
 from functional_rb.checkpoint import disk
 from functional_rb.checkpoint.blocks import Mask, Stored, bytes_of, chunks, is_items, runs_of, stored_arrays
 from functional_rb.checkpoint.opened import Opened, mapped_file, read_into
@@ -162,7 +162,8 @@ def read(opened: Opened, spec: BufferSpec, advance: Callable[[int], None]) -> Ar
 def take_over(opened: Opened, spec: BufferSpec, files: MappedFiles, advance: Callable[[int], None]) -> None:
     """Make the content of files that were just opened that of a checkpoint, verified.
 
-    A kill in the midst of it changes no checkpoint. What was written since to rows that the checkpoint does not have becomes zero again, as it was.
+    A kill in the midst of it changes no checkpoint. What was written since to rows that the checkpoint does not have
+    becomes zero again, as it was.
     """
     arrays = files.arrays()
     _lead_back(opened, spec, arrays, advance, files)

@@ -164,9 +164,7 @@ def decode(content: bytes, generation: int) -> Manifest:
 
 def _manifest(told: dict[str, Any]) -> Manifest:
     arrays = {name: _stored(name, part) for name, part in told["arrays"].items()}
-    undo, in_place = 0, ()
-    if "in_place" in told:
-        undo, in_place = _in_place(told["in_place"], arrays)
+    undo, in_place = _in_place(told["in_place"], arrays) if "in_place" in told else (0, ())
     return Manifest(
         _count(told["generation"]),
         _text(told["stamp"]),

@@ -55,9 +55,7 @@ class Places(NamedTuple):
     size: int
 
 
-def places(
-    runs: Mapping[str, tuple[Stored, list[Run]]], objects: int, in_place: Collection[str] = ()
-) -> Places:
+def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int, in_place: Collection[str] = ()) -> Places:
     """The file's plan.
 
     Args:
@@ -85,7 +83,9 @@ def places(
     header = len(text).to_bytes(8, "little") + text
     at = {name: len(header) + start for name, start in starts.items()}
     tables = {name: at[CHECKSUMS.format(name)] for name in runs}
-    return Places(header, {name: at[name] for name in runs if name not in in_place}, tables, at[OBJECTS], len(header) + end)
+    return Places(
+        header, {name: at[name] for name in runs if name not in in_place}, tables, at[OBJECTS], len(header) + end
+    )
 
 
 def write(
