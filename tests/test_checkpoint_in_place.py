@@ -23,6 +23,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb import undo
+from functional_rb.__main__ import main
 from functional_rb.checkpoint import loading
 from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.counters import CURSOR
@@ -532,3 +533,26 @@ def test_who_dies_as_a_shared_buffer_is_made_of_a_checkpoint_leaves_it_empty(
     assert not bits(state.detached())["tree"][2].strip(b"\0")
     loaded = frb.load(tmp_path / "checkpoint", "torch", storage=storage)
     assert int(torch_backend.size(loaded)) == 5
+
+
+def test_inspection_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = saved_twice(tmp_path)
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "144" in capsys.readouterr().out  # the cursor, or how many were added
+    os.truncate(tmp_path / "wide_0.bin", 10)
+    assert main(["inspect", str(tmp_path)]) != 0
+    assert "wide_0.bin" in capsys.readouterr().out
+    del state
+
+
+def test_rows_that_the_checkpoint_has_not_are_blank_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_blocks(monkeypatch)
+    state, _ = open_here(tmp_path)
+    state = stepped(state, 1)
+    frb.save(state, tmp_path)
+    for k in range(2, 5):
+        state = stepped(state, k)
+    del state
+    state, k = open_here(tmp_path)
+    assert k == 1
+    assert [array.tobytes() for array in (state.rows.view(np.float32), *state.wide)] == [x.tobytes() for x in written(1)]
