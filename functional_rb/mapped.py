@@ -13,7 +13,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from functional_rb.mapped_directory import (
 from functional_rb.mapped_directory import filed as filed
 from functional_rb.mapped_directory import shapes as shapes
 from functional_rb.storages import Memmap
+
+if TYPE_CHECKING:
+    from functional_rb.undo import Logs
 
 CHUNK = 2**22
 """Bytes for which room is reserved at a time: some ten microseconds each, so next to nothing for what is written."""
@@ -135,6 +138,20 @@ class MappedArray:
             yield at, end
             at = end
 
+    def written(self) -> Iterator[tuple[int, int]]:
+        """Rows outside of which nothing was ever written, as (first, stop)."""
+        for start, end in self._written():
+            yield start // self.item, -(-end // self.item)
+
+    def clear(self) -> None:
+        """Make everything zero, and give the room back."""
+        if self.array.nbytes and any(True for _ in self._written()):
+            with explained(self.path):
+                os.ftruncate(self._descriptor, 0)
+                os.ftruncate(self._descriptor, self.array.nbytes)
+            self.reserved[:] = False
+            self.complete = False
+
     def fill(self, values: Any) -> None:
         """Write an array of the same shape, leaving out what is zero where the file is so already."""
         step = max(1, CHUNK // max(self.item, 1))
@@ -159,6 +176,7 @@ class MappedFiles:
         kept: the arrays of `State.kept` that lie in files: the frames of compact storage.
         directory: where the files are; None for files that have no name, and vanish with the last mapping.
         complete: whether there is room on the disk for all of it.
+        undo: where what checkpoints still need is kept before it is overwritten; None if none needs these files.
     """
 
     def __init__(self, spec: BufferSpec, arrays: dict[str, MappedArray], directory: Directory | None) -> None:
@@ -169,8 +187,10 @@ class MappedFiles:
         self.wide = tuple(arrays[f"wide_{k}"].array for k in range(len(spec.layout.wide)))
         self.kept = {name: arrays[name].array for name in filed(spec)}
         self._pid, self._shared = os.getpid(), getattr(spec.storage, "shared", False)
+        self._removed = False
         self.complete = False
         self._room = 0, 0
+        self.undo: Logs | None = None
         self._settle()
 
     def _settle(self) -> None:
@@ -214,12 +234,72 @@ class MappedFiles:
                 self._arrays[name].reserve(first, n)
             self._settle()
 
+    @property
+    def ready(self) -> bool:
+        """Whether it may be written to without further ado."""
+        return self.complete and self.undo is None
+
+    def prepare(self, first: int, n: int) -> None:
+        """Before items are written to slots [first, first + n): have room, and keep what checkpoints need of them."""
+        self.reserve(first, n)
+        if self.undo is not None and n > 0:
+            self.undo.before_items(np.arange(first, first + n))
+
+    def prepare_slots(self, slots: Any) -> None:
+        """Likewise for some slots, integers [n]."""
+        self.reserve_slots(slots)
+        if self.undo is not None:
+            self.undo.before_items(np.asarray(slots))
+
+    def prepare_frames(self, first: int, n: int) -> None:
+        """Likewise for frames [first, first + n)."""
+        self.reserve_frames(first, n)
+        if self.undo is not None and n > 0:
+            self.undo.before_frames(np.arange(first, first + n))
+
+    def reserve_places(self, places: Any) -> None:
+        """Have room on the disk for frames at some places, integers [n]."""
+        for name in self.kept:
+            self._arrays[name].reserve_rows(places)
+
+    def written(self, name: str) -> Iterator[tuple[int, int]]:
+        """Rows of an array outside of which nothing was ever written, as (first, stop)."""
+        return self._arrays[name].written() if self._arrays[name].array.nbytes else iter(())
+
+    def replace(self, arrays: dict[str, Any]) -> None:
+        """Other content, by name (arrays without bytes may be left out); checkpoints keep what they need of the old."""
+        for name in self._arrays if self.undo is not None else ():
+            for first, stop in self.written(name):
+                rows = np.arange(first, stop)
+                assert self.undo is not None
+                (self.undo.before_frames if name in self.kept else self.undo.before_items)(rows)
+        for name, values in arrays.items():
+            self._arrays[name].clear()
+            self._arrays[name].fill(values)
+        self._room = 0, 0
+        self._settle()
+
+    def release(self) -> None:
+        """Let others have the directory: these files are not used any more."""
+        if self._directory is not None:
+            self._directory.release()
+
+    @property
+    def stays(self) -> bool:
+        """Whether the files lie in a directory, and are not removed in the end."""
+        return self.directory is not None and not self._removed and not self._shared
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """All of them by name, as in `shapes`."""
+        return {name: array.array for name, array in self._arrays.items()}
+
     def remove_at_end(self) -> None:
         """Remove the files once nobody here uses them; if they are shared, only when this process ends."""
         assert self._directory is not None
+        self._removed = True
         self._directory.remove_with(self, self.spec, self._shared)
 
-    def undo(self) -> None:
+    def discard(self) -> None:
         """Remove those of the files that were made for this, as they could not be filled."""
         if self._directory is not None:
             self._directory.undo()
@@ -296,10 +376,21 @@ def _made(spec: BufferSpec, directory: Directory, fresh: bool) -> MappedFiles:
     """Files that are all there, or none of those that were not there before."""
     try:
         directory.describe(spec, fresh)
-        return MappedFiles(spec, _mapped(spec, directory), directory)
+        files = MappedFiles(spec, _mapped(spec, directory), directory)
+        _keep_checkpoints(files)
+        return files
     except BaseException:
         directory.undo()
         raise
+
+
+def _keep_checkpoints(files: MappedFiles) -> None:
+    """If checkpoints lie in the files, keep from now on what is overwritten of them."""
+    assert files.directory is not None
+    if any(name.startswith("undo-") for name in os.listdir(files.directory)):
+        from functional_rb.checkpoint.in_place import begin  # which imports this module, and needs xxhash
+
+        begin(files)
 
 
 def _mapped(spec: BufferSpec, directory: Directory) -> dict[str, MappedArray]:
@@ -333,6 +424,8 @@ def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFil
         arrays[name] = MappedArray(descriptor, shape, dtype, path, writable)
     files = MappedFiles(spec, arrays, held)
     files.directory = os.path.abspath(directory)
+    if held is not None:
+        _keep_checkpoints(files)
     return files
 
 
@@ -374,17 +467,22 @@ def replaced(spec: BufferSpec, arrays: Arrays) -> tuple[MappedFiles, Arrays]:
     files = create(spec)
     given = {"rows": arrays.rows, **{f"wide_{k}": x for k, x in enumerate(arrays.wide)}, **arrays.kept}
     try:
-        for name in shapes(spec):
-            files._arrays[name].fill(given[name])
+        files.replace({name: given[name] for name in shapes(spec)})
     except BaseException:
-        files.undo()
+        files.discard()
         raise
-    files._settle()
-    return files, arrays._replace(rows=files.rows, wide=files.wide, kept=arrays.kept | files.kept)
+    return files, within(files, arrays)
+
+
+def within(files: MappedFiles, arrays: Arrays) -> Arrays:
+    """A state's arrays with those of files in place of what lies there."""
+    return arrays._replace(rows=files.rows, wide=files.wide, kept=arrays.kept | files.kept)
 
 
 def make_room(files: MappedFiles, spec: BufferSpec, numbers: Vector, batch: int) -> None:
     """Have room for all that adding a batch may write, or raise `StorageFullError`: then nothing has been written.
+
+    What checkpoints need of it is kept; of writers that choose slots the recorder does that, which knows them.
 
     Args:
         files: of the buffer.
@@ -393,7 +491,7 @@ def make_room(files: MappedFiles, spec: BufferSpec, numbers: Vector, batch: int)
         batch: rows that are added.
     """
     files.check_process()
-    if files.complete:
+    if files.ready:
         return
     rows, ring = spec.rows(batch), spec.ring
     if not spec.writer.in_order:  # which fill the slots from the first on
@@ -401,19 +499,19 @@ def make_room(files: MappedFiles, spec: BufferSpec, numbers: Vector, batch: int)
         return
     first = int(numbers[counters.CURSOR]) % ring.length
     if spec.plain and first + rows <= ring.length:  # the usual case at once
-        files.reserve(first, rows)
+        files.prepare(first, rows)
         return
     known = counters.read(spec, numbers)
     steps = rows // ring.lanes
     for lane, cursor in enumerate(known.ends.cursors.tolist()):
         for first, n in _around(cursor % ring.length, steps, ring.length):
-            files.reserve(lane * ring.length + first, n)
+            files.prepare(lane * ring.length + first, n)
     if spec.frames is not None:
         # Where fewer frames are new than may be, those before the cursor are written as they are.
         room, most = spec.frames.room, spec.frames.most * steps
         for lane, cursor in enumerate(known.more[frames.CURSOR].tolist()):
             for first, n in _around((cursor - most) % room, 2 * most, room):
-                files.reserve_frames(lane * room + first, n)
+                files.prepare_frames(lane * room + first, n)
 
 
 def _around(first: int, n: int, length: int) -> list[tuple[int, int]]:

@@ -144,6 +144,10 @@ class Directory:
         """Remove what was made here, as the rest could not be."""
         for name in self._made:
             _removed(self.join(name))
+        self.release()
+
+    def release(self) -> None:
+        """Let others have it."""
         self._release()
 
     def remove_with(self, owner: Any, spec: BufferSpec, shared: bool) -> None:

@@ -14,6 +14,7 @@ from functional_rb.lineage import NEW, Lineage
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.checkpoint.in_place import Snapshot
     from functional_rb.state import State
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
@@ -49,7 +50,10 @@ class Reader:
         shapes: see `shapes_of`.
         stamp: what a checkpoint of this state is known by, see `lineage`.
         lineage: the saves that the state comes after.
+        in_place: the instant of a save to the directory that the buffer's files lie in; None of all others.
     """
+
+    in_place: Snapshot | None = None
 
     def __init__(self, spec: BufferSpec, lineage: Lineage = NEW) -> None:
         """Begin to read."""

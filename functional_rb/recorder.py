@@ -67,7 +67,8 @@ class Recorder:
 
     def __init__(self, primitives: Any, memory: Memory, log: Log) -> None:
         """Carry the operations of a module of primitives out."""
-        self._primitives, self._arrays, self._log = primitives, memory.arrays, log
+        self._primitives, self._memory, self._arrays, self._log = primitives, memory, memory.arrays, log
+        self._undo = None if memory.files is None else memory.files.undo
         self.native: Any = None if primitives.native is None else RecordingNative(primitives.native, self)
 
     def __getattr__(self, name: str) -> Any:
@@ -78,6 +79,8 @@ class Recorder:
         """Write down what lies in rows (or elements) of an array, if that is one of the memory's."""
         for k, array in enumerate(self._arrays):
             if array is x:
+                if self._undo is not None and k <= len(self._memory.wide):
+                    self._undo.before_items(self._memory.as_numpy(index))
                 old = self._primitives.take(x.reshape(-1) if flat else x, index)
                 self._log.entries.append(Entry(k, flat, index, old))
 

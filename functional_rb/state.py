@@ -48,11 +48,12 @@ class State:
         """The description, not the arrays."""
         return f"State({self.spec!r})"
 
-    def reader(self, lasting: bool = False) -> Reader:
+    def reader(self, lasting: bool = False, directory: str | None = None) -> Reader:
         """Read the arrays piece by piece, as a checkpoint does.
 
         Args:
             lasting: whether the arrays may be written, donated or deleted before the reader is closed.
+            directory: where to, if it is for a checkpoint: the buffer's own files may lie there already.
         """
         return ArrayReader(self, lasting)
 

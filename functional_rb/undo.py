@@ -4,14 +4,16 @@ A buffer whose files lie in its checkpoint's directory is not copied when it is 
 same files, so each row that belongs to the checkpoint is appended to a log before it is overwritten for the first
 time. The files as they are now, with the logs since the checkpoint taken back, the newest first, are the rows of then.
 
-A log is `undo-<number>.bin`: records one after the other, each in one append. A process that is killed leaves at most a
-part of the last record, which its checksum tells, and then the rows that it would have kept were not yet overwritten.
+A log is `undo-<number>.bin` (of frames `undo-frames-<number>.bin`): records one after the other, each in one append. A
+process that is killed leaves at most a part of the last record, which its checksum tells, and then the rows that it
+would have kept were not yet overwritten.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,16 +30,19 @@ HEAD = 40
 bytes of all arrays a row has (8), and the checksum of these three (8)."""
 CHUNK = 2**24
 """About so many bytes are put into one record."""
+ITEMS, FRAMES = "undo", "undo-frames"
+"""What the names of the logs begin with, those of rows and wide arrays, and those of frames."""
 
 
-def name_of(number: int) -> str:
+def name_of(number: int, prefix: str = ITEMS) -> str:
     """The file of a log."""
-    return f"undo-{number:08d}.bin"
+    return f"{prefix}-{number:08d}.bin"
 
 
-def numbers(directory: str) -> list[int]:
+def numbers(directory: str, prefix: str = ITEMS) -> list[int]:
     """The logs in a directory, oldest first."""
-    found = [name[5:-4] for name in os.listdir(directory) if name.startswith("undo-") and name.endswith(".bin")]
+    start = f"{prefix}-"
+    found = [name[len(start) : -4] for name in os.listdir(directory) if name.startswith(start) and name[-4:] == ".bin"]
     return sorted(int(digits) for digits in found if digits.isdecimal())
 
 
@@ -50,7 +55,13 @@ class UndoLog:
     """
 
     def __init__(
-        self, directory: str, number: int, arrays: Sequence[Rows], in_use: Rows, older: UndoLog | None = None
+        self,
+        directory: str,
+        number: int,
+        arrays: Sequence[Rows],
+        in_use: Rows,
+        older: UndoLog | None = None,
+        prefix: str = ITEMS,
     ) -> None:
         """Begin a log.
 
@@ -60,6 +71,7 @@ class UndoLog:
             arrays: the mapped arrays [capacity, ...].
             in_use: bool [capacity], which rows belong to the checkpoint.
             older: the log of the checkpoint before, whose rows are kept on too.
+            prefix: of the file's name.
 
         Raises:
             CheckpointError: if the file cannot be made.
@@ -70,12 +82,13 @@ class UndoLog:
         self._of_checkpoints: Rows = in_use if older is None else in_use | older._of_checkpoints
         self._needed = self._of_checkpoints.copy()
         self._left = int(np.count_nonzero(self._needed))
-        path = os.path.join(directory, name_of(number))
+        self._path = os.path.join(directory, name_of(number, prefix))
         try:
             # Not exclusive: what a killed save has begun, nobody refers to.
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise CheckpointError(f"{path}: cannot write the undo log: {error.strerror}") from error
+            raise CheckpointError(f"{self._path}: cannot write the undo log: {error.strerror}") from error
+        self._close = weakref.finalize(self, os.close, self._file)
         self._end = 0
 
     def before_write(self, slots: Rows) -> None:
@@ -108,16 +121,15 @@ class UndoLog:
         try:
             while done < len(content):
                 done += os.pwrite(self._file, content[done:], self._end + done)
-        except OSError as error:
+            self._end += done
+        except BaseException as error:  # an interrupt too: a part of a record must not lie before the next one
             os.ftruncate(self._file, self._end)
-            if error.errno not in FULL:
+            if not isinstance(error, OSError) or error.errno not in FULL:
                 raise
-            path = os.path.join(self.directory, name_of(self.number))
             raise StorageFullError(
-                f"{path}: no room for what the last checkpoint still needs of {slots.size} rows; nothing was written: "
-                f"make room, or save again"
+                f"{self._path}: no room for what the last checkpoint still needs of {slots.size} rows; nothing was "
+                f"written: make room, or save again"
             ) from error
-        self._end += done
 
     def sync(self) -> None:
         """Put what is written on the disk."""
@@ -125,9 +137,37 @@ class UndoLog:
 
     def close(self) -> None:
         """Write no more. What lies in the file stays."""
-        if self._file >= 0:
-            os.close(self._file)
+        self._close()
         self._file, self._left = -1, 0
+
+
+class Logs:
+    """The logs of a buffer's files that are being written: one for its items, and one for its frames if it has some.
+
+    Attributes:
+        number: of both.
+        items: of rows and wide arrays.
+        frames: of the frames, or None.
+    """
+
+    def __init__(self, items: UndoLog, frames: UndoLog | None) -> None:
+        """Of one number."""
+        self.number, self.items, self.frames = items.number, items, frames
+
+    def before_items(self, slots: Rows) -> None:
+        """Items in some slots, integers [n], are about to be overwritten."""
+        self.items.before_write(slots)
+
+    def before_frames(self, places: Rows) -> None:
+        """Frames at some places are."""
+        if self.frames is not None:
+            self.frames.before_write(places)
+
+    def close(self) -> None:
+        """Write no more."""
+        self.items.close()
+        if self.frames is not None:
+            self.frames.close()
 
 
 def _as_bytes(array: Rows) -> Rows:
@@ -194,11 +234,16 @@ def records(path: str, arrays: Sequence[Rows]) -> Iterator[Record]:
             at += HEAD + body
 
 
-def _piece(content: bytes, start: int, n: int, width: int) -> Rows:
-    return np.frombuffer(content[start : start + n * width], np.uint8).reshape(n, width)
-
-
-def roll_back(directory: str, number: int, arrays: Sequence[Rows], since: Callable[[int], bool] | None = None) -> None:
+def roll_back(
+    directory: str,
+    number: int,
+    arrays: Sequence[Rows],
+    since: Callable[[int], bool] | None = None,
+    *,
+    prefix: str = ITEMS,
+    wanted: Sequence[Rows] | None = None,
+    room: Callable[[Rows], None] | None = None,
+) -> None:
     """Make rows those of a checkpoint again, by all logs since, the newest first.
 
     Args:
@@ -206,14 +251,20 @@ def roll_back(directory: str, number: int, arrays: Sequence[Rows], since: Callab
         number: of the checkpoint.
         arrays: [capacity, ...], as they lie in the mapped files now, or copies of them that were taken before.
         since: which logs count, by number; all by default.
+        prefix: of their names.
+        wanted: of each array bool [capacity], which rows are written at all; all by default.
+        room: called with the slots of each record before it is written.
 
     Raises:
         CorruptCheckpointError: for a log that is not what was written.
     """
     views = [_as_bytes(array) for array in arrays]
-    for later in reversed(numbers(directory)):
+    for later in reversed(numbers(directory, prefix)):
         if later < number or (since is not None and not since(later)):
             continue
-        for record in records(os.path.join(directory, name_of(later)), arrays):
-            for view, rows in zip(views, record.rows, strict=True):
-                view[record.slots] = rows
+        for record in records(os.path.join(directory, name_of(later, prefix)), arrays):
+            if room is not None:
+                room(record.slots)
+            for k, (view, rows) in enumerate(zip(views, record.rows, strict=True)):
+                chosen = slice(None) if wanted is None else wanted[k][record.slots]
+                view[record.slots[chosen]] = rows[chosen]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from functional_rb import reader
+from functional_rb.checkpoint import in_place
 from functional_rb.lineage import Lineage
 from functional_rb.ops import Array
 from functional_rb.reader import Piece
@@ -31,12 +32,21 @@ class VersionReader(reader.Reader):
     and what is kept for it is bounded as for every older state.
     """
 
-    def __init__(self, version: Version, counters: Piece, spec: BufferSpec, lineage: Lineage) -> None:
-        """Of a state's parts."""
+    def __init__(
+        self,
+        version: Version,
+        counters: Piece,
+        spec: BufferSpec,
+        lineage: Lineage,
+        directory: str | None = None,
+    ) -> None:
+        """Of a state's parts, for a checkpoint in a directory."""
         super().__init__(spec, lineage)
         self._counters = counters.copy()
         self._places: dict[str, int] = {}
         with version.lock:
+            if version.memory is not None:
+                self.in_place = in_place.taken(version.memory.files, directory)
             self._version: Version | None = _older_twin(version)
             memory, _ = _found(self._version)
             wide = [f"wide_{k}" for k in range(len(memory.wide))]
@@ -76,7 +86,7 @@ class VersionReader(reader.Reader):
 
     def close(self) -> None:
         """Let go of the version."""
-        self._version = None
+        self._version, self.in_place = None, None
 
 
 def _older_twin(version: Version) -> Version:

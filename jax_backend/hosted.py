@@ -84,11 +84,16 @@ def unsupported(dtype: str) -> str | None:
     return None if dtype == "object" else execute.unsupported(dtype)
 
 
-def init(spec: BufferSpec, device: Any) -> HostState:
-    """An empty state; what is sampled goes to the device."""
+def check_leaves(spec: BufferSpec) -> None:
+    """Refuse Python objects where the storage takes none."""
     for k in spec.objects:
         if not spec.storage.takes_objects:
             raise TypeError(f"leaf {spec.names[k]!r}: dtype object {execute.unsupported('object')}")
+
+
+def init(spec: BufferSpec, device: Any) -> HostState:
+    """An empty state; what is sampled goes to the device."""
+    check_leaves(spec)
     return engine.init(spec, devices.resolve(device))
 
 

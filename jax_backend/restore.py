@@ -12,6 +12,7 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.host import memory
 from functional_rb.host.state import HostState
+from functional_rb.mapped import MappedFiles
 from functional_rb.shared import check
 from functional_rb.state import State
 from functional_rb.storages import Memmap
@@ -26,6 +27,7 @@ def restore(
     *,
     objects: Mapping[int, Any] | None = None,
     stamp: str | None = None,
+    files: MappedFiles | None = None,
 ) -> State:
     """A state.
 
@@ -35,7 +37,8 @@ def restore(
         arrays: of NumPy, taken over.
         device: a device or sharding of JAX; None for the default.
         objects: the Python objects by token, which buffers in the host's memory can have.
-        stamp: of the checkpoint that it comes from, for backends whose states have an identity.
+        stamp: of the checkpoint that it comes from, see `functional_rb.lineage`.
+        files: the mapped files that arrays lie in already, if they do.
 
     Raises:
         TypeError: for dtypes that JAX lacks, naming leaf and remedy.
@@ -43,12 +46,13 @@ def restore(
     if check.is_shared(spec):
         return shared.restored(spec, arrays, device)
     if spec.storage.on_host:
+        hosted.check_leaves(spec)
         checks.leaves_for_backend(spec, hosted.unsupported)
-        device, files = devices.resolve(device), None
-        if isinstance(spec.storage, Memmap):
+        place = devices.resolve(device)
+        if files is None and isinstance(spec.storage, Memmap):
             files, arrays = mapped.replaced(spec, arrays)
         table = Table(spec, objects or {}) if spec.objects else None
-        state = HostState(memory.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, device)
+        state = HostState(memory.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, place)
         if stamp is not None:
             state.remember(lineage.NEW.saved(stamp))
         return state

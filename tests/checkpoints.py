@@ -45,8 +45,8 @@ def quiet_reader(state: Any) -> Any:
 
 def stored_bits(path: Any, **options: Any) -> Bits:
     """Of what lies in a directory, read without any backend."""
-    spec, arrays, _, _ = read(path, **options)
-    return bits(frb.State(*arrays, spec))
+    found = read(path, **options)
+    return bits(frb.State(*found.arrays, found.spec))
 
 
 def small_blocks(patch: pytest.MonkeyPatch) -> None:

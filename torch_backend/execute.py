@@ -348,7 +348,9 @@ def _primitives(memory: Memory, saved: Saved | None) -> Ops:
     """The primitives for the core: kernels for parts of it where they can work, and a recorder around them."""
     primitives: Any = kernel_ops if native(memory) else ops
     if saved is None:
-        return primitives
+        if _compiling() or memory.files is None or memory.files.undo is None:
+            return primitives
+        saved = Log()  # of no use, but the recorder tells the undo log too
     assert isinstance(saved, Log)
     recorder: Any = Recorder(primitives, memory, saved)
     return recorder

@@ -51,14 +51,21 @@ class Placement:
                 "add_: room for a Memmap buffer is reserved on the disk before rows are written, which torch.compile "
                 "cannot trace; call add_ outside of the compiled function until the buffer is full, or use frb.Host()"
             )
+        else:
+            _refuse_undo(memory.files, "add_")
 
     def make_room_at(self, memory: Memory, handles: torch.Tensor) -> None:
         """Likewise for rewriting the items that handles int32 [B] name."""
-        if self.spec is None or memory.files is None or memory.files.complete or torch.compiler.is_compiling():
+        if self.spec is None or memory.files is None:
+            return
+        if torch.compiler.is_compiling():
+            _refuse_undo(memory.files, "update_")
+            return
+        if memory.files.ready:
             return
         known = (handles >= 0) & (handles < modulus(self.spec.capacity))
         # What names nothing may be written as slot 0, as it was.
-        memory.files.reserve_slots((torch.where(known, handles, 0) % self.spec.capacity).numpy())
+        memory.files.prepare_slots((torch.where(known, handles, 0) % self.spec.capacity).numpy())
 
     def received(self, tensor: Any, device: torch.device) -> Any:
         """What a caller gives, on the memory's device if it is on the target."""
@@ -81,6 +88,15 @@ class Placement:
         told = {name: self.sent(x) for name, x in drawn._asdict().items() if name != "extras"}
         extras = {name: self.sent(x) for name, x in drawn.extras.items()}
         return [self.sent(leaf) for leaf in leaves], Drawn(**told, extras=extras)
+
+
+def _refuse_undo(files: MappedFiles, function: str) -> None:
+    if files.undo is not None:
+        raise ValueError(
+            f"{function}: this Memmap buffer is saved in its own directory, so what checkpoints need is kept before it "
+            f"is overwritten, which torch.compile cannot trace; call {function} outside of the compiled function, or "
+            f"save to another directory"
+        )
 
 
 def begin(spec: BufferSpec, device: Any) -> tuple[torch.device | None, MappedFiles | None, Placement]:

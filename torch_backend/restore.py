@@ -11,6 +11,7 @@ from functional_rb import lineage, mapped
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.mapped import MappedFiles
 from functional_rb.shared import check
 from functional_rb.storages import Memmap
 from torch_backend import devices, shared
@@ -26,6 +27,7 @@ def restore(
     *,
     objects: Mapping[int, Any] | None = None,
     stamp: str | None = None,
+    files: MappedFiles | None = None,
 ) -> core.State:
     """A state.
 
@@ -36,18 +38,19 @@ def restore(
         device: a device of torch, as for `init`.
         objects: the Python objects by token.
         stamp: of the checkpoint that it comes from, see `functional_rb.lineage`.
+        files: the mapped files that arrays lie in already, if they do.
 
     Raises:
         OSError: for files that cannot be made, as for `init`.
     """
     if check.is_shared(spec):
         return shared.restored(spec, arrays, device)
-    place, files = Placement(spec), None
+    place = Placement(spec)
     if spec.storage.on_host:
         place, device = Placement(spec, devices.target(device)), None
     else:
         device = device_of(spec, device)
-    if isinstance(spec.storage, Memmap):
+    if files is None and isinstance(spec.storage, Memmap):
         files, arrays = mapped.replaced(spec, arrays)
 
     def take(array: Any) -> torch.Tensor:

@@ -79,9 +79,10 @@ class State(core.State):
         """The saves that it comes after: what is made of it from now on knows of them."""
         object.__setattr__(self, "_lineage", past)
 
-    def reader(self, lasting: bool = False) -> VersionReader:
+    def reader(self, lasting: bool = False, directory: str | None = None) -> VersionReader:
         """Read the arrays piece by piece; newer states may be written meanwhile in any case."""
-        made = VersionReader(readable(self), self._counters.cpu().numpy(), self.spec, self._lineage or lineage.NEW)
+        past = self._lineage or lineage.NEW
+        made = VersionReader(readable(self), self._counters.cpu().numpy(), self.spec, past, directory)
         self.remember(made.lineage.saved(made.stamp))
         return made
 

@@ -137,7 +137,7 @@ def save_async(
         0
     """
     asked = request(state, path, incremental, keep, progress, "save_async")
-    reader = state.reader(lasting=True)
+    reader = state.reader(lasting=True, directory=asked.directory)
     try:
         return Saving(reader, asked)
     except BaseException:

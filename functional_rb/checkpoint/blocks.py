@@ -19,6 +19,8 @@ BLOCK_BYTES = 1 << 16
 """Of a block: as many rows as fit, at least one. Part of the format."""
 CHUNK_BLOCKS = 64
 """So many blocks are read and written at a time: 4 MiB."""
+ALIGNMENT = 64
+"""Of arrays in memory: what XLA and torch want, so that they take them as they are."""
 DIGEST = 16
 """Bytes of a checksum."""
 
@@ -98,6 +100,16 @@ class Stored:
         size, make = self.rows_of_block * self.row_bytes, hasher()
         view = memoryview(content).cast("B")
         return b"".join([make(view[at : at + size]) for at in range(0, len(view), size)])
+
+    def blank_array(self) -> np.ndarray[Any, Any]:
+        """The array as it is before anything is stored."""
+        nbytes = self.rows * self.row_bytes
+        room = np.zeros(nbytes + ALIGNMENT, np.uint8)
+        first = -room.ctypes.data % ALIGNMENT
+        array: np.ndarray[Any, Any] = room[first : first + nbytes].view(self.dtype).reshape(self.shape)
+        if self.fill:
+            array[...] = self.fill
+        return array
 
     def blank(self) -> Table:
         """The checksums of all blocks of an array that was never written."""

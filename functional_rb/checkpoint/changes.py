@@ -33,12 +33,15 @@ def changed(reader: Reader, vector: Vector, base: Opened | None) -> Masks:
         base: a checkpoint of the same arrays.
     """
     arrays = stored_arrays(reader.spec)
-    written = _written(reader, vector)
+    present = {} if reader.in_place is None else reader.in_place.present
+    written = None if present else _written(reader, vector)
     added = None if base is None else _added(reader, vector, base)
     masks = {}
     for name, stored in arrays.items():
         if is_items(name) and added is not None:
             masks[name] = _blocks(stored, added)
+        elif name in present:
+            masks[name] = present[name] if base is None else _differing(reader, stored, base, present[name])
         elif is_items(name) and written is not None:
             there = _blocks(stored, written)
             masks[name] = there if base is None else _differing(reader, stored, base, there)

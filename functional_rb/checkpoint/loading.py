@@ -10,12 +10,13 @@ import logging
 import os
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb import counters, sum_tree
+from functional_rb import counters, mapped, sum_tree
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Stored, bytes_of, is_items, runs_of, stored_arrays
 from functional_rb.checkpoint.manifest import Manifest
@@ -23,13 +24,12 @@ from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert import from_json
 from functional_rb.draft import Arrays
-from functional_rb.errors import CheckpointError, CorruptCheckpointError, NoCheckpointError
+from functional_rb.errors import CheckpointError, CorruptCheckpointError, NoCheckpointError, StorageInUseError
+from functional_rb.mapped import MappedFiles
 from functional_rb.ops import Array
 from functional_rb.reader import shapes_of
-from functional_rb.storages import Storage
+from functional_rb.storages import Host, Memmap, Storage
 
-ALIGNMENT = 64
-"""Of arrays in memory: what XLA and torch want, so that they take them as they are."""
 TRIES = 100
 """So often another save may remove what was about to be read."""
 
@@ -115,7 +115,8 @@ def load(
         device: where the state goes, as for `init`.
         known: the user's classes and functions that the spec names, see `from_json`.
         fall_back: if the newest checkpoint is damaged, take the newest that is not.
-        storage: in place of the spec's.
+        storage: in place of the spec's. Mapped files in this very directory are gone on with, without a copy; if
+            another state writes to them and this is None, the checkpoint is read into memory (`Host()`).
         progress: whether to show a bar once it takes more than a second; None for: on a terminal.
 
     Returns:
@@ -136,10 +137,13 @@ def load(
         1
     """
     restore = _restore_of(backend)
-    spec, arrays, objects, stamp = read(path, known, mmap, fall_back, progress)
-    if storage is not None:
-        spec = dataclasses.replace(spec, storage=storage)
-    return restore(spec, arrays, device, objects=objects, stamp=stamp)
+    found = read(path, known, mmap, fall_back, progress, storage, here=True)
+    try:
+        return restore(found.spec, found.arrays, device, objects=found.objects, stamp=found.stamp, files=found.files)
+    except BaseException:
+        if found.files is not None:
+            found.files.release()
+        raise
 
 
 def _restore_of(backend: ModuleType | str) -> Any:
@@ -157,7 +161,22 @@ def _there(directory: str) -> list[int]:
         return []
 
 
-Content = tuple[BufferSpec, Arrays, dict[int, Any], str]
+class Content(NamedTuple):
+    """What a state is made of.
+
+    Attributes:
+        spec: of the buffer.
+        arrays: of NumPy.
+        objects: Python objects by token.
+        stamp: see `functional_rb.lineage`.
+        files: the mapped files in the checkpoint's directory, if some of the arrays are theirs.
+    """
+
+    spec: BufferSpec
+    arrays: Arrays
+    objects: dict[int, Any]
+    stamp: str
+    files: MappedFiles | None
 
 
 def read(
@@ -166,10 +185,30 @@ def read(
     mmap: bool = False,
     fall_back: bool = False,
     progress: bool | None = None,
+    storage: Storage | None = None,
+    here: bool = False,
 ) -> Content:
-    """What `load` makes a state of: the spec, arrays of NumPy, Python objects by token, and the stamp."""
+    """What `load` makes a state of.
+
+    Args:
+        path: as for `load`.
+        known: likewise.
+        mmap: likewise.
+        fall_back: likewise.
+        progress: likewise.
+        storage: likewise.
+        here: if that is mapped files in this very directory, go on with these, whose content is led back; else
+            nothing is written.
+    """
     with contextlib.ExitStack() as stack:
-        return _Loading(os.path.abspath(os.fspath(path)), tuple(known), mmap, progress, stack).newest(fall_back)
+        directory = os.path.abspath(os.fspath(path))
+        loading = _Loading(directory, tuple(known), mmap, progress, stack, storage, here)
+        try:
+            return loading.newest(fall_back)
+        except BaseException:
+            if loading.files is not None:
+                loading.files.release()
+            raise
 
 
 class _Loading:
@@ -182,8 +221,12 @@ class _Loading:
         mmap: bool,
         progress: bool | None,
         stack: contextlib.ExitStack,
+        storage: Storage | None,
+        here: bool,
     ) -> None:
         self.directory, self.known, self.mmap, self.progress, self.stack = directory, known, mmap, progress, stack
+        self.storage, self.here = storage, here
+        self.files: MappedFiles | None = None
 
     def newest(self, fall_back: bool) -> Content:
         """The newest checkpoint, or the newest that is whole."""
@@ -217,31 +260,70 @@ class _Loading:
         spec = from_json(manifest.spec, self.known)
         if not isinstance(spec, BufferSpec) or manifest.arrays != stored_arrays(spec):
             raise CorruptCheckpointError(path, "its arrays are not those of its spec")
+        if manifest.undo and set(manifest.in_place) != set(in_place.names(spec)):
+            raise CorruptCheckpointError(path, "its arrays in mapped files are not those of its spec")
         vector = checked(spec, manifest.counters, path)
         opened = Opened(self.directory, manifest, self.stack)
+        if self.storage is not None:
+            spec = dataclasses.replace(spec, storage=self.storage)
+        spec = self.open_files(spec)
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
         with Progress(min(total, manifest.nbytes), "load", self.progress) as progress:
-            read = {name: self.array(opened, stored, progress) for name, stored in manifest.arrays.items()}
+            here = self.in_place(opened, spec, progress) if manifest.undo else {}
+            apart = [stored for name, stored in manifest.arrays.items() if name not in manifest.in_place]
+            read = here | {stored.name: self.array(opened, stored, progress) for stored in apart}
         objects: dict[int, Any] = {}
         for k in range(len(manifest.segments)) if spec.objects else ():
             objects |= opened.objects(k)
-        return spec, _arranged(spec, read, vector), objects, manifest.stamp
+        arrays = _arranged(spec, read, vector)
+        if self.files is not None:
+            if not manifest.undo:
+                self.files.replace({there: read[name] for name, there in in_place.names(spec).items()})
+            arrays = mapped.within(self.files, arrays)
+        return Content(spec, arrays, objects, manifest.stamp, self.files)
+
+    def open_files(self, spec: BufferSpec) -> BufferSpec:
+        """Take the files in this directory, if they are to be gone on with; the spec of what the state will be."""
+        storage = spec.storage
+        if not self.here or not isinstance(storage, Memmap) or storage.shared or storage.path is None:
+            return spec
+        if self.files is not None or not in_place.is_here(storage.path, self.directory):
+            return spec
+        try:
+            self.files = mapped.open_existing(spec, self.directory, writable=True)
+        except StorageInUseError:
+            if self.storage is not None:
+                raise
+            _log.warning("%s: the files are in use, so the checkpoint is read into memory", self.directory)
+            return dataclasses.replace(spec, storage=Host())
+        except FileNotFoundError:  # there are none: they are made, as of any path
+            return spec
+        return spec
+
+    def in_place(self, opened: Opened, spec: BufferSpec, progress: Progress) -> dict[str, Array]:
+        """The arrays that lie in mapped files: in these, or in copies."""
+        if self.files is None:
+            found = in_place.read(opened, spec, progress.advance)
+        else:
+            in_place.take_over(opened, spec, self.files, progress.advance)
+            found = self.files.arrays()
+        return {name: found[there] for name, there in in_place.names(spec).items()}
 
     def array(self, opened: Opened, stored: Stored, progress: Progress) -> Array:
         """An array, each block from the last segment that has it."""
         name = stored.name
         owners = opened.owners(name)
-        mapped = self.mappable(opened, stored) if self.mmap and is_items(name) else None
-        array = _blank(stored) if mapped is None else opened.map(mapped, name)
+        whole = self.mappable(opened, stored) if self.mmap and is_items(name) else None
+        array = stored.blank_array() if whole is None else opened.map(whole, name)
         into = bytes_of(array)
         # A mapped segment is verified first: the others are written over it.
-        order = sorted(range(len(opened.paths)), key=lambda k: k != mapped)
+        order = sorted(range(len(opened.paths)), key=lambda k: k != whole)
         for k in order:
             runs = runs_of(owners == k)
-            if k == mapped:
+            if k == whole:
                 runs = opened.manifest.segments[k].arrays[name].runs
             if runs:
-                progress.advance(opened.read(k, name, runs, into, mapped=k == mapped))
+                progress.advance(opened.read(k, name, runs, into, mapped=k == whole))
         return array
 
     def mappable(self, opened: Opened, stored: Stored) -> int | None:
@@ -269,17 +351,6 @@ def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, 
     return vector
 
 
-def _blank(stored: Stored) -> Array:
-    """An array as it is before anything is stored."""
-    nbytes = stored.rows * stored.row_bytes
-    room = np.zeros(nbytes + ALIGNMENT, np.uint8)
-    first = -room.ctypes.data % ALIGNMENT
-    array = room[first : first + nbytes].view(stored.dtype).reshape(stored.shape)
-    if stored.fill:
-        array[...] = stored.fill
-    return array
-
-
 def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays:
     """The arrays of a state; those without any byte are not stored."""
     for name, (shape, dtype) in shapes_of(spec).items():
@@ -293,7 +364,7 @@ def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays
 def _tree(spec: BufferSpec, leaves: Array) -> Array:
     """A sum tree by its leaves, bit for bit as the functions make it."""
     assert spec.tree_shape is not None
-    tree = _blank(Stored("tree", spec.tree_shape, "float32", 0))
+    tree = Stored("tree", spec.tree_shape, "float32", 0).blank_array()
     tree[: len(leaves)] = leaves
     levels = sum_tree.geometry(spec.capacity).levels
     for below, level in itertools.pairwise(levels):

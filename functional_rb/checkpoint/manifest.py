@@ -16,6 +16,7 @@ from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, digest
 FORMAT = 1
 GENERATION = re.compile(r"([0-9]{10})\.json", re.ASCII)
 SEGMENT = re.compile(r"([0-9]{10})\.safetensors", re.ASCII)
+IN_PLACE = re.compile(r"rows|wide_[0-9]+|kept_frames(_[0-9]+)?", re.ASCII)
 LARGEST = 1 << 28
 """Bytes of a manifest."""
 MOST_SEGMENTS = 256
@@ -77,6 +78,8 @@ class Manifest:
         arrays: the arrays of the state.
         counters: of the state.
         segments: the files, the oldest first; a block is that of the last one that has it.
+        in_place: the arrays whose rows lie in mapped files of the buffer's own, led back by undo logs.
+        undo: the first of these, by number; 0 if there are none.
     """
 
     generation: int
@@ -87,6 +90,8 @@ class Manifest:
     arrays: dict[str, Stored]
     counters: list[int]
     segments: list[Segment]
+    in_place: tuple[str, ...] = ()
+    undo: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -120,7 +125,7 @@ def encode(manifest: Manifest) -> bytes:
         "counters": manifest.counters,
         "segments": [
             {
-                "kind": "safetensors",
+                "kind": _kind(segment.arrays, manifest.in_place),
                 "file": segment.file,
                 "size": segment.size,
                 "objects": segment.objects,
@@ -129,6 +134,8 @@ def encode(manifest: Manifest) -> bytes:
             for segment in manifest.segments
         ],
     }
+    if manifest.undo:
+        told["in_place"] = {"undo": manifest.undo, "arrays": manifest.in_place}
     body = json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
     return _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL
 
@@ -162,6 +169,7 @@ def decode(content: bytes, generation: int) -> Manifest:
 def _manifest(told: dict[str, Any]) -> Manifest:
     arrays = {name: _stored(name, part) for name, part in told["arrays"].items()}
     _expect(len(told["segments"]) <= MOST_SEGMENTS, f"{len(told['segments'])} segments are too many")
+    undo, in_place = _in_place(told["in_place"], arrays) if "in_place" in told else (0, ())
     return Manifest(
         _count(told["generation"]),
         _text(told["stamp"]),
@@ -170,16 +178,30 @@ def _manifest(told: dict[str, Any]) -> Manifest:
         json.dumps(told["spec"]),
         arrays,
         [_number(value) for value in told["counters"]],
-        [_segment(part, arrays) for part in told["segments"]],
+        [_segment(part, arrays, in_place) for part in told["segments"]],
+        in_place,
+        undo,
     )
+
+
+def _in_place(told: dict[str, Any], arrays: dict[str, Stored]) -> tuple[int, tuple[str, ...]]:
+    names = tuple(_text(name) for name in told["arrays"])
+    for name in names:
+        _expect(name in arrays and IN_PLACE.fullmatch(name) is not None, f"{name!r} in mapped files")
+    _expect(_count(told["undo"]) > 0, "no undo log")
+    return told["undo"], names
+
+
+def _kind(arrays: dict[str, Any], in_place: tuple[str, ...]) -> str:
+    return "in place" if any(name in in_place for name in arrays) else "safetensors"
 
 
 def _stored(name: str, told: dict[str, Any]) -> Stored:
     return Stored(name, tuple(_count(n) for n in told["shape"]), _text(told["dtype"]), _number(told["fill"]))
 
 
-def _segment(told: dict[str, Any], arrays: dict[str, Stored]) -> Segment:
-    _expect(told["kind"] == "safetensors", f"a segment of kind {told['kind']!r}")
+def _segment(told: dict[str, Any], arrays: dict[str, Stored], in_place: tuple[str, ...]) -> Segment:
+    _expect(told["kind"] == _kind(told["arrays"], in_place), f"a segment of kind {told['kind']!r}")
     _expect(SEGMENT.fullmatch(_text(told["file"])) is not None, f"a segment's file is called {told['file']!r}")
     nbytes, checksum = told["objects"]
     has = {name: _blocks(part, arrays[name]) for name, part in told["arrays"].items()}

@@ -12,11 +12,13 @@ import numpy as np
 
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint import python_objects, segment
-from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, Table, chunks, digest
+from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, Table, chunks, digest, is_items
 from functional_rb.checkpoint.manifest import LARGEST, Manifest, OtherFormat, Unreadable
 from functional_rb.checkpoint.segment import Places
 from functional_rb.errors import CheckpointError, CorruptCheckpointError
+from functional_rb.undo import FRAMES, ITEMS, name_of
 
+MAPPED = ".bin"
 FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """The last one, so that no pipe keeps us waiting."""
 
@@ -51,17 +53,23 @@ def read_manifest(directory: str, generation: int) -> Manifest:
         raise CheckpointError(f"{path}: {error}; install a newer functional_rb, or use another directory") from None
 
 
+def mapped_file(name: str) -> str:
+    """The file of the buffer's own that has an array."""
+    return name.removeprefix("kept_") + MAPPED
+
+
 class Opened:
     """A checkpoint whose files are open: removing them meanwhile does not matter.
 
     Attributes:
+        directory: where they are.
         manifest: of it.
         paths: of the segments.
     """
 
     def __init__(self, directory: str, manifest: Manifest, stack: contextlib.ExitStack) -> None:
         """Open the segments until the stack closes, and look at their sizes and headers."""
-        self.manifest = manifest
+        self.directory, self.manifest = directory, manifest
         self.paths = [os.path.join(directory, part.file) for part in manifest.segments]
         self._fds: list[int] = []
         self._places: list[Places] = []
@@ -69,17 +77,44 @@ class Opened:
             try:
                 fd, size = _open(path, stack)
             except FileNotFoundError:
-                if not os.path.exists(os.path.join(directory, manifests.name_of(manifest.generation))):
-                    raise  # removed as a whole, while we looked
+                self.check_there()
                 raise CorruptCheckpointError(path, "the file is missing") from None
             runs = {name: (manifest.arrays[name], blocks.runs) for name, blocks in part.arrays.items()}
-            plan = segment.places(runs, part.objects[0])
+            plan = segment.places(runs, part.objects[0], manifest.in_place)
             if not size == part.size == plan.size:
                 raise CorruptCheckpointError(path, f"expected {plan.size} bytes, found {size}")
             if _read(path, fd, 0, len(plan.header)) != plan.header:
                 raise CorruptCheckpointError(path, "its header is not what was written")
             self._fds.append(fd)
             self._places.append(plan)
+        self._check_in_place()
+
+    def beside(self, name: str) -> str:
+        """A file in the directory."""
+        return os.path.join(self.directory, name)
+
+    def check_there(self) -> None:
+        """Tell damage from a checkpoint that was removed as a whole, while we looked: a FileNotFoundError."""
+        os.stat(self.beside(manifests.name_of(self.manifest.generation)))
+
+    def _check_in_place(self) -> None:
+        """The files of the buffer's own, and the logs."""
+        manifest = self.manifest
+        sizes = {mapped_file(name): manifest.arrays[name] for name in manifest.in_place}
+        for name, stored in sizes.items():
+            try:
+                size = os.stat(self.beside(name)).st_size
+            except FileNotFoundError:
+                raise CorruptCheckpointError(self.beside(name), "the file is missing") from None
+            if size != stored.rows * stored.row_bytes:
+                raise CorruptCheckpointError(
+                    self.beside(name), f"expected {stored.rows * stored.row_bytes} bytes, found {size}"
+                )
+        prefixes = {ITEMS if is_items(name) else FRAMES for name in manifest.in_place}
+        for path in (self.beside(name_of(manifest.undo, prefix)) for prefix in sorted(prefixes)):
+            if not os.path.exists(path):
+                self.check_there()
+                raise CorruptCheckpointError(path, "the file is missing")
 
     def owners(self, name: str) -> Owners:
         """Which segment has each block of an array, int32 [blocks]; -1 for none."""
@@ -142,7 +177,7 @@ class Opened:
             part = into[start * stored.row_bytes : stop * stored.row_bytes]
             if not mapped:
                 at = self._places[k].data[name] + int(firsts[chunk[0]]) * stored.row_bytes
-                _read_into(self.paths[k], self._fds[k], at, part)
+                read_into(self.paths[k], self._fds[k], at, part)
             if stored.digests(part) != table[slice(*chunk)].tobytes():
                 raise CorruptCheckpointError(self.paths[k], f"the content of {name!r} is not what was written")
             total += len(part)
@@ -211,11 +246,12 @@ def _open(path: str, stack: contextlib.ExitStack) -> tuple[int, int]:
 
 def _read(path: str, fd: int, at: int, size: int) -> bytes:
     content = bytearray(size)
-    _read_into(path, fd, at, memoryview(content))
+    read_into(path, fd, at, memoryview(content))
     return bytes(content)
 
 
-def _read_into(path: str, fd: int, at: int, into: memoryview) -> None:
+def read_into(path: str, fd: int, at: int, into: memoryview) -> None:
+    """Fill memory from a place in a file."""
     done = 0
     while done < len(into):
         try:

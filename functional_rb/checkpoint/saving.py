@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.checkpoint import changes, disk, python_objects, segment
+from functional_rb.checkpoint import changes, disk, in_place, python_objects, segment
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Run, Stored, chunks, digest, hasher, runs_of, stored_arrays
 from functional_rb.checkpoint.changes import Masks
@@ -37,7 +37,7 @@ class Saved:
         path: the manifest.
         generation: its number; each save has the next one.
         items: how many items it holds.
-        nbytes: of the files that it consists of.
+        nbytes: of the files that it consists of; those that the rows of a `Memmap` buffer lie in are not counted.
         written: bytes that were written for it.
         full: whether it needs no file of an earlier save.
 
@@ -123,7 +123,7 @@ def save(
 
     asked = request(state, path, incremental, keep, progress, "save")
     wait_for(asked.directory)
-    return write(state.reader(), asked)
+    return write(state.reader(directory=asked.directory), asked)
 
 
 def write(reader: Reader, asked: Request) -> Saved:
@@ -141,6 +141,7 @@ class _Save:
         self.reader, self.asked, self.directory = reader, asked, asked.directory
         self.vector = np.array(reader.read("counters", 0, reader.shapes["counters"][0][0]), np.int32)
         self.arrays = stored_arrays(reader.spec)
+        self.in_place = () if reader.in_place is None else tuple(reader.in_place.present)
         self.committing = False
 
     def path(self, name: str) -> str:
@@ -196,6 +197,8 @@ class _Save:
         newest = next(iter(there.values()), None)
         if newest is None or newest.arrays != self.arrays or len(newest.counters) != len(self.vector):
             return None
+        if newest.in_place != self.in_place:
+            return None
         try:
             return Opened(self.directory, newest, stack)
         except CorruptCheckpointError:
@@ -212,9 +215,9 @@ class _Save:
         name = manifests.segment_name(generation)
         total = sum(stored.length(has) * stored.row_bytes for stored, has in runs.values())
         with Progress(total, "save", self.asked.progress) as progress:
-            tables = segment.write(self.path(name + TEMPORARY), self.reader, runs, objects, progress)
+            tables = segment.write(self.path(name + TEMPORARY), self.reader, runs, objects, progress, self.in_place)
         disk.rename(self.path(name + TEMPORARY), self.path(name))
-        size = segment.places(runs, len(objects)).size
+        size = segment.places(runs, len(objects), self.in_place).size
         has = {name: Blocks(runs[name][1], digest(table).hex()) for name, table in tables.items()}
         return [Segment(name, has, (len(objects), digest(objects).hex()), size)], size
 
@@ -234,10 +237,14 @@ class _Save:
     def manifest(self, generation: int, segments: list[Segment]) -> Manifest:
         numbers = self.vector.tolist()
         stamp, items = self.reader.stamp, numbers[SIZE]
-        return Manifest(generation, stamp, time.time(), items, self.asked.spec, self.arrays, numbers, segments)
+        undo = 0 if self.reader.in_place is None else self.reader.in_place.number
+        told = self.asked.spec, self.arrays, numbers, segments, self.in_place, undo
+        return Manifest(generation, stamp, time.time(), items, *told)
 
     def commit(self, manifest: Manifest) -> int:
         """Let the checkpoint be seen, once all its files last."""
+        if self.reader.in_place is not None:
+            self.reader.in_place.sync()
         path = self.path(manifests.name_of(manifest.generation))
         content = manifests.encode(manifest)
         fd = disk.create(path + TEMPORARY)
@@ -272,3 +279,8 @@ class _Save:
             if name not in needed:
                 with contextlib.suppress(OSError):
                     disk.unlink(self.path(name))
+        stay = [newest.generation, *(manifest.generation for manifest in older)]
+        logs = [manifest.undo for manifest in (newest, *older) if manifest.undo]
+        with contextlib.suppress(OSError):
+            gone = [manifest.undo for number, manifest in there.items() if number not in stay]
+            in_place.prune(self.directory, logs, gone)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from functional_rb.checkpoint import disk
@@ -55,15 +55,18 @@ class Places(NamedTuple):
     size: int
 
 
-def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int) -> Places:
+def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int, in_place: Collection[str] = ()) -> Places:
     """The file's plan.
 
     Args:
         runs: the blocks of each array, in the order of `blocks.stored_arrays`.
         objects: bytes of JSON that tell Python objects.
+        in_place: arrays of which it has the checksums alone.
     """
     tensors: list[tuple[str, str, tuple[int, ...], int]] = []
     for name, (stored, has) in runs.items():
+        if name in in_place:
+            continue
         shape = (stored.length(has), *stored.shape[1:])
         tensors.append((name, NAMES[stored.dtype], shape, shape[0] * stored.row_bytes))
     tensors.append((OBJECTS, "U8", (objects,), objects))
@@ -80,7 +83,9 @@ def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int) -> Places
     header = len(text).to_bytes(8, "little") + text
     at = {name: len(header) + start for name, start in starts.items()}
     tables = {name: at[CHECKSUMS.format(name)] for name in runs}
-    return Places(header, {name: at[name] for name in runs}, tables, at[OBJECTS], len(header) + end)
+    return Places(
+        header, {name: at[name] for name in runs if name not in in_place}, tables, at[OBJECTS], len(header) + end
+    )
 
 
 def write(
@@ -89,8 +94,9 @@ def write(
     runs: Mapping[str, tuple[Stored, list[Run]]],
     objects: bytes,
     progress: Progress,
+    in_place: Collection[str] = (),
 ) -> dict[str, bytes]:
-    """Write a segment so that it lasts, chunk by chunk.
+    """Write a segment so that it lasts, chunk by chunk; of arrays in place their checksums.
 
     Returns:
         The checksums of each array's blocks.
@@ -98,13 +104,14 @@ def write(
     tables = {}
     fd = disk.create(path)
     try:
-        disk.write(fd, places(runs, len(objects)).header)
+        disk.write(fd, places(runs, len(objects), in_place).header)
         for name, (stored, has) in runs.items():
             digests = []
             for chunk in chunks(has):
                 content = bytes_of(reader.read(name, *stored.span(chunk)))
                 digests.append(stored.digests(content))
-                disk.write(fd, content)
+                if name not in in_place:
+                    disk.write(fd, content)
                 progress.advance(len(content))
             tables[name] = b"".join(digests)
         disk.write(fd, objects)

@@ -168,7 +168,7 @@ def update(
         if target.files is not None and replacements:
             # What names nothing may be written as slot 0, as it was.
             known = (handles >= 0) & (handles < modulus(spec.capacity))
-            target.files.reserve_slots(np.where(known, handles, 0) % np.int32(spec.capacity))
+            target.files.prepare_slots(np.where(known, handles, 0) % np.int32(spec.capacity))
         saved = _room(spec, version, target, handles.shape[0], bool(replacements), priorities is not None)
         following = version.succeed(target, saved)
         new = {k: _stored(target, leaf) for k, leaf in replacements.items()}

@@ -64,9 +64,10 @@ class HostState(core.State):
         """Come after a save."""
         object.__setattr__(self, "_lineage", past)
 
-    def reader(self, lasting: bool = False) -> VersionReader:
+    def reader(self, lasting: bool = False, directory: str | None = None) -> VersionReader:
         """Read the arrays piece by piece; newer states may be written meanwhile, lasting or not."""
-        made = VersionReader(self._version, self._counters, self.spec, self._lineage or NEW)
+        past = self._lineage or NEW
+        made = VersionReader(readable(self), self._counters, self.spec, past, directory)
         self.remember(made.lineage.saved(made.stamp))
         return made
 

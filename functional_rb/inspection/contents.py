@@ -12,6 +12,7 @@ import numpy as np
 
 from functional_rb import counters
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import stored_arrays
 from functional_rb.checkpoint.loading import checked
@@ -113,6 +114,7 @@ def read(
             return False, None
         reading = _Reading(spec, {} if spec is None else _blank(spec, wanted), opened)
         parts = [reading.segment(k, files) for k in range(len(opened.paths))]
+        parts.append(reading.in_place(files))
     if spec is None or not all(parts):
         return all(parts), None
     numbers = counters.read(spec, np.array(manifest.counters, np.int32))
@@ -136,6 +138,9 @@ class _Reading:
         try:
             for name, blocks in part.arrays.items():
                 stored = self.opened.manifest.arrays[name]
+                if name in self.opened.manifest.in_place:
+                    self.opened.table(k, name)
+                    continue
                 for run, content in self.opened.verified(k, name, blocks.runs):
                     start, stop = stored.span(run)
                     rows = np.frombuffer(content, stored.dtype).reshape(stop - start, *stored.shape[1:])
@@ -145,6 +150,18 @@ class _Reading:
             files.note(path, reason(error))
             return False
         files.note(path, None)
+        return True
+
+    def in_place(self, files: Files) -> bool:
+        """Likewise what lies in mapped files, which without a spec is only known to be there."""
+        if self.spec is None or not self.opened.manifest.undo:
+            return True
+        try:
+            rows = in_place.read(self.opened, self.spec, lambda nbytes: None)["rows"]
+        except (CorruptCheckpointError, OSError) as error:
+            files.note(str(getattr(error, "file", self.opened.directory)), reason(error))
+            return False
+        self.keep("rows", 0, len(rows), rows)
         return True
 
     def keep(self, name: str, start: int, stop: int, rows: Array) -> None:

@@ -10,6 +10,7 @@ from functional_rb.counters import BASE
 from functional_rb.draft import Arrays
 from functional_rb.layout import KEPT_AS
 from functional_rb.ops import Array
+from functional_rb.reader import Reader
 from functional_rb.state import State
 from functional_rb.storages import Device
 
@@ -72,6 +73,10 @@ class SharedState(State):
     def given_out(self) -> State:
         """All arrays of one moment."""
         return self.detached()
+
+    def reader(self, lasting: bool = False, directory: str | None = None) -> Reader:
+        """Read a copy of one moment."""
+        return self.detached().reader()
 
     @property
     def rows(self) -> Array:
