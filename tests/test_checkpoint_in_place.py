@@ -557,3 +557,12 @@ def test_rows_that_the_checkpoint_has_not_are_blank_again(tmp_path: Path, monkey
     state, k = open_here(tmp_path)
     assert k == 1
     assert [array.tobytes() for array in (state.rows, *state.wide)] == [array.tobytes() for array in written(1)]
+
+
+def test_nothing_of_what_lay_in_the_files_shines_through(tmp_path: Path) -> None:
+    state = saved_twice(tmp_path / "files")
+    del state
+    frb.save(torch_backend.init(KILLED), tmp_path / "empty")
+    loaded = frb.load(tmp_path / "empty", "torch", storage=frb.Memmap(tmp_path / "files", existsok=True))
+    assert not loaded.rows.any()
+    assert agree(tmp_path / "files") == 6
