@@ -225,7 +225,6 @@ def test_pieces_of_a_large_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_shared_buffer_that_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("functional_rb.shared", reason="needs shared buffers")
     with backends.make("torch") as backend:
         case = fixed([GOES_ON] * 4, 4)
         spec = dataclasses.replace(case.spec, storage=frb.Memmap(str(tmp_path / "shared"), shared=True))
