@@ -175,7 +175,7 @@ betas = st.floats(0, 1, width=32) | st.sampled_from([0.0, 1.0, 7.5, -1.0, float(
 words = st.integers(0, 2**31 - 1) | st.sampled_from([0, 2**31 - 1])
 
 
-@hypothesis.settings(max_examples=36)
+@hypothesis.settings(max_examples=24)
 @hypothesis.given(data=st.data())
 def test_the_same_history_gives_the_same_bits(data: st.DataObject) -> None:
     spec = data.draw(st.sampled_from(SPECS), "spec")

@@ -255,7 +255,9 @@ def test_a_killed_process_leaves_the_old_or_the_new_checkpoint(way: int, tmp_pat
 
 def kill_one(path: Path, way: int, chance: random.Random, done: int) -> int:
     reading, telling = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # JAX warns of forks, where another test has loaded it
+        child = os.fork()
     if not child:
         try:
             live(path, telling, way)

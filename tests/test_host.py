@@ -334,7 +334,7 @@ def test_where_samples_go(monkeypatch: pytest.MonkeyPatch) -> None:
     assert places == [cpu] * 6
     by_name = rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Device("cpu:0")))
     assert by_name.rows.devices() == {cpu}
-    with pytest.raises(ValueError, match=r"init: expected one of JAX's devices, \['cpu:0'.*\], got 'cpu:99'"):
+    with pytest.raises(ValueError, match=r"device: expected one of JAX's devices, \['cpu:0'.*\], got 'cpu:99'"):
         rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Host()), device="cpu:99")
 
 
