@@ -22,6 +22,14 @@ hypothesis.settings.register_profile("explore", parent=hypothesis.settings.get_p
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+LONGEST = ("test_soak", "test_docs", "test_agreement", "test_members", "test_jax", "test_model", "test_torch_interop")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest modules first."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
 @pytest.fixture(params=backends.VARIANTS)
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """Each way of carrying the public functions out."""

@@ -159,7 +159,7 @@ def histories(draw: st.DrawFn) -> tuple[int, int, list[tuple[Any, ...]]]:
     return capacity, batch, begin + draw(st.lists(operation, max_size=12))
 
 
-@hypothesis.settings(max_examples=60)
+@hypothesis.settings(max_examples=40)
 @hypothesis.given(history=histories())
 def test_histories(history: tuple[int, int, list[tuple[Any, ...]]]) -> None:
     capacity, batch, operations = history
@@ -199,7 +199,7 @@ def test_every_ordered_choice_comes_once(remaining: int, batch: int) -> None:
         assert sorted(outcomes) == sorted(itertools.permutations(slots, min(batch, remaining)))
 
 
-@hypothesis.settings(max_examples=60)
+@hypothesis.settings(max_examples=40)
 @hypothesis.given(
     remaining=st.sampled_from([1, 2, 15, 16, 17, 20, 40]),
     chosen=st.lists(st.integers(-20, 3), min_size=16, max_size=16),

@@ -76,7 +76,7 @@ def histories(draw: st.DrawFn) -> tuple[int, list[dict[int, int]]]:
     return capacity, fills + draw(st.lists(updates, max_size=3))
 
 
-@hypothesis.settings(max_examples=90)
+@hypothesis.settings(max_examples=50)
 @hypothesis.given(history=histories())
 def test_lowest(history: tuple[int, list[dict[int, int]]]) -> None:
     capacity, updates = history

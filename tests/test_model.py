@@ -519,15 +519,15 @@ def settings(examples: int, steps: int) -> hypothesis.settings:
 
 
 TestOnTorch = OnTorch.TestCase
-TestOnTorch.settings = settings(60, 25)
+TestOnTorch.settings = settings(40, 25)
 TestOnTorchOperations = OnTorchOperations.TestCase
 TestOnTorchOperations.settings = settings(40, 15)
 TestInPlace = InPlace.TestCase
 TestInPlace.settings = settings(40, 20)
 TestOnBoth = OnBoth.TestCase
-TestOnBoth.settings = settings(28, 25)
+TestOnBoth.settings = settings(18, 25)
 TestOnBothOperations = OnBothOperations.TestCase
-TestOnBothOperations.settings = settings(14, 20)
+TestOnBothOperations.settings = settings(10, 20)
 TestJitted = Jitted.TestCase
 TestJitted.settings = settings(30, 20)
 

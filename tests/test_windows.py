@@ -285,7 +285,7 @@ def histories(draw: st.DrawFn) -> tuple[Rule, int, int, list[Batch]]:
     return draw(rules), lanes, length, draw(st.lists(batches(lanes, length, likely), min_size=1, max_size=8))
 
 
-@hypothesis.settings(max_examples=240)
+@hypothesis.settings(max_examples=120)
 @hypothesis.given(history=histories())
 def test_any_history(history: tuple[Rule, int, int, list[Batch]]) -> None:
     rule, lanes, length, writes = history
