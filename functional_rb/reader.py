@@ -62,7 +62,7 @@ class Reader:
         self.stamp = secrets.token_hex(16)
 
     def read(self, name: str, start: int, stop: int) -> Piece:
-        """Rows [start, stop) along axis 0 of an array, contiguous; to be read until the reader is closed."""
+        """Rows [start, stop) along axis 0 of an array, contiguous; only to be read, and only until the next call."""
         raise KeyError(name)
 
     def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, Any]]]:

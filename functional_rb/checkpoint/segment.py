@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from functional_rb.checkpoint import disk
@@ -106,21 +105,15 @@ def write(
     fd = disk.create(path)
     try:
         disk.write(fd, places(runs, len(objects), in_place).header)
-        # One chunk is written while the next one is read and summed up.
-        with ThreadPoolExecutor(1, "frb-save") as writer:
-            under_way: Future[None] | None = None
-            for name, (stored, has) in runs.items():
-                digests = []
-                for chunk in chunks(has):
-                    content = bytes_of(reader.read(name, *stored.span(chunk)))
-                    digests.append(stored.digests(content))
-                    if under_way is not None:
-                        under_way.result()
-                    under_way = None if name in in_place else writer.submit(disk.write, fd, content)
-                    progress.advance(len(content))
-                tables[name] = b"".join(digests)
-            if under_way is not None:
-                under_way.result()
+        for name, (stored, has) in runs.items():
+            digests = []
+            for chunk in chunks(has):
+                content = bytes_of(reader.read(name, *stored.span(chunk)))
+                digests.append(stored.digests(content))
+                if name not in in_place:
+                    disk.write(fd, content)
+                progress.advance(len(content))
+            tables[name] = b"".join(digests)
         disk.write(fd, objects)
         disk.write(fd, b"".join(tables.values()))
         disk.fsync(fd)
