@@ -159,14 +159,6 @@ def runs_of(mask: Mask) -> list[Run]:
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
 
-def mask_of(stored: Stored, runs: list[Run]) -> Mask:
-    """And back."""
-    mask = np.zeros(stored.count, bool)
-    for start, stop in runs:
-        mask[start:stop] = True
-    return mask
-
-
 def chunks(runs: list[Run]) -> Iterator[Run]:
     """Runs in parts that are read at a time."""
     for first, last in runs:
