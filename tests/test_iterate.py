@@ -523,6 +523,7 @@ def test_objects_and_containers_come_through() -> None:
     assert set(sample.items["name"]) <= {"zero", "one", "two", "three"}
 
 
+@pytest.mark.gpu
 def test_to_cuda_and_back() -> None:
     import torch
 

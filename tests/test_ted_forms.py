@@ -326,7 +326,7 @@ def test_buffers_that_are_not_in_ted_are_refused(item: Any, more: Any, error: An
 
 def test_what_is_no_state_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^ted_to_flat: expected a State, got dict"):
-        ted.ted_to_flat({})  # type: ignore[arg-type]
+        ted.ted_to_flat({})  # type: ignore[arg-type]  # refused
 
 
 def test_specs_that_do_not_fit_are_refused() -> None:
@@ -343,7 +343,7 @@ def test_specs_that_do_not_fit_are_refused() -> None:
         with pytest.raises(ValueError, match="does not tell the buffer's spec"):
             ted.flat_to_ted(dataclasses.replace(flat, spec=None), backend.rb)
         with pytest.raises(ValueError, match="order='slots' or 'time'"):
-            ted.flat_to_ted(flat, order="age")  # type: ignore[arg-type]
+            ted.flat_to_ted(flat, order="age")  # type: ignore[arg-type]  # refused
 
 
 @pytest.fixture
