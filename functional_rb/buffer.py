@@ -58,7 +58,7 @@ def add(
         batch = spec.rows(batch)
         write = spec.writer.plan(ops, draft, leaves, batch, mask, draws)
         if spec.marks is not None:
-            spec.marks.note(ops, draft, write, leaves)
+            spec.marks.note(ops, draft, write, leaves, batch)
         spec.sampler.added(ops, draft, write, leaves, priorities)
         storage.store(ops, draft, write.slots, write.source, write.live, leaves)
         draft.counters = draft.counters.replace(ends=write.after)

@@ -213,20 +213,20 @@ def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
         ValueError: if the nest has a leaf that the outline lacks, naming its path.
     """
     position = {path: i for i, path in enumerate(structure.paths)}
-    inner = {(), *(path[:k] for path in position for k in range(len(path)))}
     found: dict[int, Any] = {}
-    waiting: deque[tuple[Path, Any]] = deque([((), nest)])
+    waiting: deque[tuple[Path, Structure | None, Any]] = deque([((), structure, nest)])
     while waiting:
-        path, value = waiting.popleft()
+        path, outline, value = waiting.popleft()
         if path in position:
             found[position[path]] = value
             continue
         parts = parts_of(value)
-        if parts is None or path not in inner:
+        if parts is None or outline is None:
             raise ValueError(
                 f"leaf {show(path)!r}: no such leaf in BufferSpec.item; expected some of {[show(p) for p in position]}"
             )
-        waiting.extend(((*path, key), part) for key, part in zip(parts[0].keys, parts[1], strict=True))
+        below = dict(zip(outline.keys, outline.children, strict=True))
+        waiting.extend(((*path, key), below.get(key), part) for key, part in zip(parts[0].keys, parts[1], strict=True))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from functional_rb import nest, ring, windows
 from functional_rb.dtypes import ITEMSIZE, shown
@@ -38,7 +38,8 @@ class Marks:
 
     Attributes:
         end_keys: paths of bool leaves that mark a trajectory's last step; any of them does.
-        trajectory_key: path of an integer leaf that is another in every trajectory than in the one before.
+        trajectory_key: path of an integer leaf that is another in every trajectory than in the one before. Without
+            either a lane is one trajectory that never ends.
     """
 
     end_keys: tuple[Key, ...] = ()
@@ -48,7 +49,7 @@ class Marks:
     def find(
         cls, end_keys: tuple[Key, ...] | None, trajectory_key: Key | None, names: Sequence[str], who: str
     ) -> Marks:
-        """The keys given; where there are none, the usual ends among the leaves' names."""
+        """The keys given, `end_keys=()` for none; where nothing is given, the usual ends among the leaves' names."""
         if end_keys is not None or trajectory_key is not None:
             return cls(end_keys or (), trajectory_key)
         for keys in USUAL_ENDS:
@@ -56,8 +57,14 @@ class Marks:
                 return cls(keys)
         raise ValueError(
             f"{who}: the item has no leaf 'done' (nor 'next/done', nor 'terminated' with 'truncated') "
-            f"that tells where trajectories end; give end_keys=(...) or trajectory_key=..., of the leaves {names}"
+            f"that tells where trajectories end; give end_keys=(...) or trajectory_key=..., of the leaves {names}; "
+            f"or end_keys=(), if they never end"
         )
+
+    @property
+    def told_ends(self) -> tuple[Key, ...] | None:
+        """The end keys as samplers and transforms are told them: None where only a trajectory key was meant."""
+        return self.end_keys or (None if self.trajectory_key is not None else ())
 
     @property
     def names(self) -> frozenset[str]:
@@ -101,16 +108,16 @@ class Marks:
         leaf = spec.leaves[nest.position(spec.names, self.trajectory_key, "BufferSpec")]
         return ages, (NEWEST_ID, spec.ring.lanes * max(ITEMSIZE[leaf.dtype] // 4, 1))
 
-    def note(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> None:
-        """Keep the ages of a batch about to be written."""
-        ages, next_age = self._ages(ops, draft, write, leaves)
+    def note(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], batch: int) -> None:
+        """Keep the ages of a batch of so many rows about to be written."""
+        ages, next_age = self._ages(ops, draft, write, leaves, batch)
         new = ring.for_slots(ops, write, ages)
         if write.live is not None:
             new = ops.where(write.live, new, ops.take(draft.kept[AGE], write.slots))
         draft.kept[AGE] = ops.set_at(draft.kept[AGE], write.slots, new)
         draft.count(next_age=next_age)
 
-    def _ages(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> tuple[Array, Array]:
+    def _ages(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], batch: int) -> tuple[Array, Array]:
         """The ages of all steps of a batch, int32 [lanes, T] in the order of writing, and the lanes' next."""
         spec = draft.spec
         rows = None if write.mask is None else ring.compact(ops, spec.ring.lanes, write.mask)[0]
@@ -127,19 +134,10 @@ class Marks:
             marks["ends"] = marks["ends"] | ended if marks else ended
         if self.trajectory_key is not None:
             marks["begins"] = _id_changes(ops, draft, write, in_lanes(self.trajectory_key))
+        if not marks:
+            lanes = spec.ring.lanes
+            marks["ends"] = ops.arange(batch, like=write.written).reshape(lanes, batch // lanes) < 0
         return windows.step_ages(ops, draft.counters.more[NEXT_AGE], write.written, **marks)
-
-
-def checked_end_keys(given: Any, trajectory_key: Key | None, who: str) -> tuple[Key, ...] | None:
-    """End keys as a tuple: a single name is meant often enough.
-
-    Raises:
-        ValueError: if they are of another kind, or none though no trajectory key is given.
-    """
-    keys = nest.checked_keys(given, "end_keys", who)
-    if keys == () and trajectory_key is None:
-        raise ValueError(f"{who}: expected an end key at least, got {given!r}; or give trajectory_key=...")
-    return keys
 
 
 def _id_changes(ops: Ops, draft: Draft, write: Write, ids: Array) -> Array:

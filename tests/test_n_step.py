@@ -79,6 +79,10 @@ KINDS = {
         terminated=("terminated", None),
         settings={"trajectory_key": "episode"},
     ),
+    "without an end": Kind(ROW, ends=(), nexts=("next_obs",), terminated=None, settings={"end_keys": ()}),
+    "flags that end nothing": Kind(
+        ROW | {"done": FLAG}, ends=(), nexts=("next_obs", "done"), settings={"end_keys": ()}
+    ),
     "names of one's own": Kind(
         {"s": PAIR, "r": PAIR, "after/s": PAIR, "over": FLAG, "dead": FLAG, "id": ID, "reward": SCALAR},
         {"s": "obs", "after/s": "next_obs", "r": "reward", "over": "done", "dead": "terminated", "reward": "id"},
@@ -164,6 +168,7 @@ SAMPLED_ON_BOTH = {
     "uniform": ("ted", frb.Uniform(), 2, 3),
     "slices": ("rows of two ends", frb.Slices(2), 2, 4),
     "by number": ("episodes by number", frb.Prioritized(), 2, 2),
+    "without an end": ("without an end", frb.Slices(2, end_keys=()), 2, 3),
 }
 
 
@@ -303,7 +308,6 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"gamma": float("nan")}, r"n_step: expected gamma .* got nan"),
     ({"gamma": "much"}, r"n_step: expected gamma .* got 'much'"),
     ({"at": "once"}, r"n_step: expected at='sample' or at='add', got 'once'"),
-    ({"end_keys": ()}, r"n_step: expected an end key at least"),
     ({"end_keys": 3}, r"n_step: expected end_keys as a tuple of leaves' names, got 3"),
 ]
 

@@ -18,6 +18,7 @@ EPISODES = STEP | {"episode": frb.Unbounded((), "int32")}
 OTHER_EPISODES = [STEP | {"episode": frb.Unbounded((1,), dtype)} for dtype in ("uint8", "int64")]
 TWO_ENDS = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "terminated": frb.Binary((1,))}
 TWO_ENDS |= {"truncated": frb.Binary()}
+ENDLESS = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,))}
 WIDE = STEP | {"image": frb.Unbounded((1030,), "uint8")}
 ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 9, 20), (1, 1, 2, 3, 8), False)
 TO_THE_RIGHT = [(True, False), (False, False), (False, (False, True))]
@@ -31,7 +32,7 @@ def random_spec(rng: Rng, kind: str) -> frb.BufferSpec:
     weighting = pick(rng, ["trajectory", "window"])
     lefts = kind == "with" or (kind == "without" and weighting == "trajectory")
     strict, span = pick(rng, TO_THE_RIGHT + TO_THE_LEFT * lefts)
-    item = pick(rng, [STEP, STEP, WIDE, TWO_ENDS, EPISODES, *OTHER_EPISODES])
+    item = pick(rng, [STEP, STEP, WIDE, TWO_ENDS, EPISODES, ENDLESS, *OTHER_EPISODES])
     settings: dict[str, Any] = {
         "length": int(rng.integers(1, min(4, length) + 1)),
         "strict_length": strict,
@@ -42,6 +43,8 @@ def random_spec(rng: Rng, kind: str) -> frb.BufferSpec:
     }
     if "episode" in item:
         settings |= {"trajectory_key": "episode", "end_keys": pick(rng, [None, ("done",)])}
+    if item is ENDLESS:
+        settings |= {"end_keys": ()}
     sampler: Any
     if kind == "prioritized":
         alpha, beta, new_priority = pick(rng, [0.0, 0.6, 1.0]), pick(rng, [0.0, 0.4, 1.0]), pick(rng, ["live", "ever"])

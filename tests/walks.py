@@ -124,7 +124,7 @@ class Kind:
         trajectory: the leaf that is another in every trajectory, if any.
         reward: the leaf of the reward.
         nexts: leaves of what there is after the step.
-        terminated: the leaf that says so; with another that says it only looks so.
+        terminated: the leaf that says so; with another that says it only looks so. None where nothing ever does.
         settings: what `n_step` has to be told.
     """
 
@@ -135,7 +135,7 @@ class Kind:
     trajectory: str | None = None
     reward: str = "reward"
     nexts: tuple[str, ...] = ()
-    terminated: tuple[str, str | None] = ("done", None)
+    terminated: tuple[str, str | None] | None = ("done", None)
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -432,8 +432,10 @@ def n_step(kind: Kind, steps: Lane, gamma: float, rewards: Sequence[Array] | Non
     leaves = dict(steps[0].leaves)
     leaves[kind.reward] = fold(rewards, gamma)
     leaves |= {path: steps[-1].leaves[path] for path in kind.nexts}
-    flag, but_not = kind.terminated
-    terminated = bool(steps[-1].leaves[flag].all()) and not (but_not and bool(steps[-1].leaves[but_not].all()))
+    terminated = False
+    if kind.terminated is not None:
+        flag, but_not = kind.terminated
+        terminated = bool(steps[-1].leaves[flag].all()) and not (but_not and bool(steps[-1].leaves[but_not].all()))
     extras = {
         "steps": np.int32(len(steps)),
         "discount": np.float32(gamma ** len(steps)),

@@ -30,7 +30,8 @@ class Slices(Trajectories):
     Attributes:
         length: steps in a slice.
         end_keys: paths of bool leaves, one value an item, that mark a trajectory's last step; any of them does. By
-            default what the item has of "next/done", "done", or "terminated" and "truncated".
+            default what the item has of "next/done", "done", or "terminated" and "truncated". `()` for none: without a
+            trajectory key either, each lane is one trajectory that never ends.
         trajectory_key: path of an integer leaf that is another in every trajectory than in the one before.
         strict_length: whether trajectories with fewer stored steps than `length` are left out; else they come whole.
         span: whether slices may reach out before the first and past the last stored step of a trajectory, so that

@@ -6,11 +6,11 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING, Any, Literal
 
-from functional_rb import windows
+from functional_rb import nest, windows
 from functional_rb.nest import Key
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn, SamplerBase, check_bools, need_order
-from functional_rb.trajectories import AGE, NEXT_AGE, Marks, checked_end_keys
+from functional_rb.trajectories import AGE, NEXT_AGE, Marks
 from functional_rb.windows import Entries, Lanes, Rule
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Trajectories(SamplerBase):
             )
         if self.batch not in ("slices", "steps"):
             raise ValueError(f"{kind}: expected batch 'slices' or 'steps', got {self.batch!r}")
-        object.__setattr__(self, "end_keys", checked_end_keys(self.end_keys, self.trajectory_key, kind))
+        object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", kind))
 
     @property
     def rule(self) -> Rule:
@@ -80,7 +80,7 @@ class Trajectories(SamplerBase):
     def resolve(self, spec: BufferSpec) -> Any:
         """Find the leaves that mark ends, if none were named."""
         marks = Marks.find(self.end_keys, self.trajectory_key, spec.names, type(self).__name__)
-        return self if self.end_keys is not None else dataclasses.replace(self, end_keys=marks.end_keys or None)
+        return self if self.end_keys is not None else dataclasses.replace(self, end_keys=marks.told_ends)
 
     @property
     def marks(self) -> Marks:

@@ -17,7 +17,7 @@ from functional_rb.integers import below
 from functional_rb.nest import Key
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import need_order
-from functional_rb.trajectories import AGE, Marks, checked_end_keys
+from functional_rb.trajectories import AGE, Marks
 from functional_rb.transforms.base import Reader, Transform
 from functional_rb.transforms.returns import USUAL_REWARDS
 from functional_rb.windows import Lanes
@@ -60,7 +60,7 @@ class Hindsight(Transform):
         object.__setattr__(self, "k", operator.index(self.k))
         if self.reward is not None and not callable(self.reward):
             raise TypeError(f"her: expected reward as a function of (achieved, goal), got {self.reward!r}")
-        object.__setattr__(self, "end_keys", checked_end_keys(self.end_keys, self.trajectory_key, "her"))
+        object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", "her"))
 
     @property
     def marks(self) -> Marks:
@@ -75,7 +75,7 @@ class Hindsight(Transform):
             achieved_key=_achieved(spec) if self.achieved_key is None else self.achieved_key,
             goal_keys=_goals(spec) if self.goal_keys is None else self.goal_keys,
             reward_key=self.reward_key or next((k for k in USUAL_REWARDS if nest.show_key(k) in spec.names), None),
-            end_keys=marks.end_keys or None,
+            end_keys=marks.told_ends,
             trajectory_key=marks.trajectory_key,
         )
         marks.check(spec, "her")

@@ -46,7 +46,7 @@ def n_step(
             without, but what is stored are transitions over n steps.
         reward_key: the leaf of rewards, of a float dtype; by default "next/reward" or "reward".
         terminated_key: a bool leaf; by default "next/terminated", "terminated", or "done" (where there is "truncated"
-            too, done and not truncated).
+            too, done and not truncated). With `end_keys=()` there need be none: all steps are nonterminal.
         next_keys: the leaves that follow on a step; by default all below "next" and all "next_...", and of an item
             without "next" also "done", "terminated" and "truncated".
         end_keys: where trajectories end, as for `Slices`; by default as the sampler has it, or as usual.

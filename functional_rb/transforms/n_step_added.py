@@ -147,8 +147,8 @@ class NStepOfAdded(NStep):
     ) -> tuple[Array, Array | None]:
         """Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any."""
         marks = [leaves[nest.position(spec.names, key, "n_step")].reshape(-1) for key in self.end_keys or ()]
+        ended = functools.reduce(operator.or_, marks or [rows[: leaves[self.positions.reward].shape[0]] < 0])
         if self.trajectory_key is None:
-            return functools.reduce(operator.or_, marks), None
+            return ended, None
         position = nest.position(spec.names, self.trajectory_key, "n_step")
-        ids = id_words(ops, read(rows, [position])[position].reshape(-1))
-        return functools.reduce(operator.or_, marks, rows[: leaves[position].shape[0]] < 0), ids
+        return ended, id_words(ops, read(rows, [position])[position].reshape(-1))

@@ -19,7 +19,7 @@ from functional_rb import layout, nest
 from functional_rb.dtypes import ITEMSIZE, shown
 from functional_rb.nest import Key
 from functional_rb.ops import Array, Ops
-from functional_rb.trajectories import Marks, checked_end_keys
+from functional_rb.trajectories import Marks
 from functional_rb.transforms.base import Reader, Transform
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ class Positions(NamedTuple):
 
     Attributes:
         reward: the reward.
-        terminated: marks a step after which there is nothing to bootstrap from.
+        terminated: marks a step after which there is nothing to bootstrap from; none where no trajectory ever ends.
         truncations: where `terminated` marks truncations too, the leaf that tells them apart; else empty.
         following: the leaves that come from the last of the n steps.
     """
 
     reward: int
-    terminated: int
+    terminated: tuple[int, ...]
     truncations: tuple[int, ...]
     following: tuple[int, ...]
 
@@ -90,7 +90,7 @@ class NStep(Transform):
         if isinstance(given, bool) or not isinstance(given, (int, float, np.floating)) or not 0 <= given <= 1:
             raise ValueError(f"n_step: expected gamma as a number from 0 to 1, got {given!r}")
         object.__setattr__(self, "gamma", float(given))
-        object.__setattr__(self, "end_keys", checked_end_keys(self.end_keys, self.trajectory_key, "n_step"))
+        object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", "n_step"))
 
     def resolve(self, spec: BufferSpec) -> NStep:
         """Fill in the keys that were left out."""
@@ -98,13 +98,20 @@ class NStep(Transform):
         found = dataclasses.replace(
             self,
             reward_key=_first(self.reward_key, USUAL_REWARDS, spec, "reward_key"),
-            terminated_key=_first(self.terminated_key, USUAL_TERMINATED, spec, "terminated_key"),
-            end_keys=marks.end_keys or None,
+            terminated_key=self._terminated(spec, marks),
+            end_keys=marks.told_ends,
             trajectory_key=marks.trajectory_key,
         )
         object.__setattr__(found, "positions", found._positions(spec))
         found.check(spec, marks)
         return found
+
+    def _terminated(self, spec: BufferSpec, marks: Marks) -> Key | None:
+        """The leaf that says where there is nothing to bootstrap from; where nothing ever ends there need be none."""
+        endless = marks.told_ends == () and not any(nest.show_key(key) in spec.names for key in USUAL_TERMINATED)
+        if self.terminated_key is None and endless:
+            return None
+        return _first(self.terminated_key, USUAL_TERMINATED, spec, "terminated_key")
 
     def check(self, spec: BufferSpec, marks: Marks) -> None:
         """Refuse leaves that do not fit."""
@@ -116,7 +123,7 @@ class NStep(Transform):
                 f"n_step: leaf {spec.names[positions.reward]!r}: expected rewards of a float dtype, got {reward}; "
                 f"change BufferSpec.item, or name another leaf by reward_key=..."
             )
-        for position in (positions.terminated, *positions.truncations):
+        for position in (*positions.terminated, *positions.truncations):
             flag = spec.leaves[position]
             if flag.dtype != "bool" or math.prod(flag.shape) != 1:
                 raise ValueError(
@@ -128,12 +135,14 @@ class NStep(Transform):
         """Where the leaves are."""
         names = spec.names
         assert self.reward_key is not None
-        assert self.terminated_key is not None
         reward = nest.position(names, self.reward_key, "n_step")
-        terminated = nest.position(names, self.terminated_key, "n_step")
-        *parent, last = names[terminated].split("/")
-        beside = "/".join([*parent, "truncated"])
-        truncations = (names.index(beside),) if last == "done" and beside in names else ()
+        terminated: tuple[int, ...] = ()
+        truncations: tuple[int, ...] = ()
+        if self.terminated_key is not None:
+            terminated = (nest.position(names, self.terminated_key, "n_step"),)
+            *parent, last = names[terminated[0]].split("/")
+            beside = "/".join([*parent, "truncated"])
+            truncations = (names.index(beside),) if last == "done" and beside in names else ()
         if self.next_keys is not None:
             following = tuple(nest.position(names, key, "n_step") for key in self.next_keys)
         else:
@@ -166,15 +175,15 @@ class NStep(Transform):
         rewards = rewards.reshape(*window.shape, *rewards.shape[1:])
         total, steps = fold(ops, rewards, real, self.gamma)
         last = ops.take(window.reshape(-1), ops.arange(window.shape[0], like=window) * self.n + steps - 1)
-        found = read(last[:, None], [*positions.following, positions.terminated, *positions.truncations])
-        nonterminal = self._nonterminal(found)
+        found = read(last[:, None], [*positions.following, *positions.terminated, *positions.truncations])
+        nonterminal = self._nonterminal(found) if positions.terminated else steps > 0
         rest = [k for k in range(len(spec.leaves)) if k != positions.reward and k not in positions.following]
         found |= read(own, rest) | {positions.reward: total}
         return found, Told(steps, rewards[:, 0], nonterminal)
 
     def _nonterminal(self, leaves: Mapping[int, Array]) -> Array:
         """Whether there is something to bootstrap from after the last of the n steps, bool [m]."""
-        terminated = leaves[self.positions.terminated].reshape(-1)
+        terminated = leaves[self.positions.terminated[0]].reshape(-1)
         for truncated in self.positions.truncations:
             terminated = terminated & ~leaves[truncated].reshape(-1)
         return ~terminated
