@@ -79,6 +79,29 @@ def test_theirs_come_back(theirs: Any) -> None:
         assert tuple(theirs.shape) == (ours.batch_shape if isinstance(ours, frb.Composite) else ours.shape)
 
 
+SINGLE = {
+    "of one": data.MultiCategorical([5]),
+    "of one, by shape": data.MultiCategorical(torch.tensor([5]), shape=(1,), dtype=torch.int8),
+    "of one with its axis": data.MultiCategorical([5], remove_singleton=False),
+    "of one in a row": data.MultiCategorical([5], shape=(3, 1)),
+    "of one with a mask": data.MultiCategorical([3], mask=MASK),
+    "in a composite": data.Composite(a=data.MultiCategorical([5]), b=data.MultiCategorical([5, 2])),
+    "in a batch": data.Composite(a=data.MultiCategorical([5], shape=(2, 1)), shape=(2,)),
+}
+UNSTACKED = {name: spec for name, spec in THEIRS.items() if "Stacked" not in name}  # those may be drawn one by one
+
+
+@pytest.mark.parametrize("theirs", (UNSTACKED | SINGLE).values(), ids=UNSTACKED | SINGLE)
+def test_values_of_theirs_fit_ours_and_ours_theirs(theirs: Any) -> None:
+    ours = frb.from_torchrl(theirs)
+    if theirs is not THEIRS["NonTensor"]:
+        state = rb.add(rb.init(frb.BufferSpec({"x": ours}, 4)), {"x": theirs.rand((4,))}, validate=True)
+        assert int(rb.size(state)) == 4
+        assert theirs.is_in(rb.rand(ours, rb.key(0)))
+    back = frb.from_torchrl(frb.to_torchrl(ours))
+    assert (back, repr(back)) == (ours, repr(ours))
+
+
 @tensorclass
 class Agent:
     x: Any

@@ -686,7 +686,12 @@ def test_changes_of_shape_say_what_is_wrong() -> None:
         (lambda: spec.unsqueeze(2), ValueError, "unsqueeze: there is no axis 2 among 2"),
         (lambda: spec.reshape(3), ValueError, r"reshape: \(2,\) has 2 elements, which do not fill \(3,\)"),
         (lambda: spec[0, 1], IndexError, r"Composite has 1 axes to index, \(2,\), got \(0, 1\)"),
-        (lambda: spec[5], IndexError, "index 5 is out of bounds"),
+        (lambda: spec[5], IndexError, r"Composite: 5 is no index of its axes \(2,\): .*index 5 is out of bounds"),
+        (
+            lambda: U((2, 3, 4))[2, :, [0, 1]],
+            IndexError,
+            r"torch reads in another way where a number and a list .* spec\[0\]\[:, \[0, 1\]\]",
+        ),
         (lambda: spec[1.5], IndexError, "valid indices"),
         (lambda: U((2,))["a"], IndexError, "valid indices"),
         (lambda: 3 in U((2,)), TypeError, r"write rb.contains\(spec, value\)"),

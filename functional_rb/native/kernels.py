@@ -20,9 +20,11 @@ from functional_rb.native.cache import compiled
 from functional_rb.native.memory import (
     bits_of,
     copy_bytes,
+    copy_into,
+    copy_out,
     float_of,
-    load_int8,
-    load_int32,
+    get_int8,
+    get_int32,
     store_int8,
     store_int32,
 )
@@ -69,21 +71,15 @@ def leaf_field(plan: Any, leaf: Any, field: Any) -> Any:
 
 
 @compiled
-def row_address(tree: Any, row: Any) -> Any:
-    """The address of a row of the tree."""
-    return np.int64(tree.ctypes.data) + 4 * FANOUT * row
-
-
-@compiled
 def refresh_node(plan: Any, tree: Any, bits: Any, level: Any, node: Any) -> None:
     """Compute one node of a level from its children."""
     below = level - 1
     target = level_field(plan, level, LEVEL_SUMS) * FANOUT + node
-    tree[target] = vector.add_up(row_address(tree, level_field(plan, below, LEVEL_SUMS) + node))
+    tree[target] = vector.add_up(tree, level_field(plan, below, LEVEL_SUMS) + node)
     target = level_field(plan, level, LEVEL_SMALLEST) * FANOUT + node
-    bits[target] = vector.smallest(row_address(tree, level_field(plan, below, LEVEL_SMALLEST) + node))
+    bits[target] = vector.smallest(tree, level_field(plan, below, LEVEL_SMALLEST) + node)
     target = level_field(plan, level, LEVEL_LARGEST) * FANOUT + node
-    bits[target] = vector.largest(row_address(tree, level_field(plan, below, LEVEL_LARGEST) + node))
+    bits[target] = vector.largest(tree, level_field(plan, below, LEVEL_LARGEST) + node)
 
 
 @compiled
@@ -179,15 +175,14 @@ def load_items(plan: Any, storage: Any, slots: Any, leaves: Any) -> None:
     first, width = piece_of_rows(plan, stride)
     together = max(np.int64(1), SCRATCH_BYTES // max(width, np.int64(1)))
     scratch = np.empty(min(together, slots.size) * width, np.uint8)
-    base = np.int64(scratch.ctypes.data)
     for start in range(0, slots.size, together):
         stop = min(start + together, slots.size)
-        load_rows(storage[0] + first, stride, width, slots[start:stop], base)
+        load_rows(storage[0] + first, stride, width, slots[start:stop], scratch)
         for leaf in range(plan[LEAVES]):
             size = leaf_field(plan, leaf, LEAF_BYTES)
             if size != 0 and leaf_field(plan, leaf, LEAF_STORAGE) == 0:
-                source = base + leaf_field(plan, leaf, LEAF_OFFSET) - first
-                copy_column(leaves[leaf] + start * size, source, stop - start, width, size)
+                offset = leaf_field(plan, leaf, LEAF_OFFSET) - first
+                copy_column(leaves[leaf] + start * size, scratch, offset, stop - start, width, size)
     for leaf in range(plan[LEAVES]):
         array, size = leaf_field(plan, leaf, LEAF_STORAGE), leaf_field(plan, leaf, LEAF_BYTES)
         if array != 0:
@@ -209,30 +204,30 @@ def piece_of_rows(plan: Any, stride: Any) -> Any:
 
 @compiled
 def load_rows(rows: Any, stride: Any, width: Any, slots: Any, target: Any) -> None:
-    """Copy so many bytes of rows; of whole ones those of consecutive slots together."""
+    """Copy so many bytes of rows to an array; of whole ones those of consecutive slots together."""
     if width < stride:
         for i in range(slots.size):
-            copy_bytes(target + i * width, rows + np.int64(slots[i]) * stride, width)
+            copy_into(target, i * width, rows + np.int64(slots[i]) * stride, width)
         return
     start = 0
     for stop in range(1, slots.size + 1):
         if stop == slots.size or slots[stop] != slots[stop - 1] + 1:
-            copy_bytes(target + start * stride, rows + np.int64(slots[start]) * stride, (stop - start) * stride)
+            copy_into(target, start * stride, rows + np.int64(slots[start]) * stride, (stop - start) * stride)
             start = stop
 
 
 @compiled
-def copy_column(target: Any, source: Any, count: Any, stride: Any, size: Any) -> None:
-    """Copy pieces of one size that lie a stride apart; the sizes of scalars without a call for each."""
+def copy_column(target: Any, source: Any, offset: Any, count: Any, stride: Any, size: Any) -> None:
+    """Copy pieces of one size that lie a stride apart in an array; the sizes of scalars without a call for each."""
     if size == 4:
         for i in range(count):
-            store_int32(target + i * 4, load_int32(source + i * stride))
+            store_int32(target + i * 4, get_int32(source, offset + i * stride))
     elif size == 1:
         for i in range(count):
-            store_int8(target + i, load_int8(source + i * stride))
+            store_int8(target + i, get_int8(source, offset + i * stride))
     else:
         for i in range(count):
-            copy_bytes(target + i * size, source + i * stride, size)
+            copy_out(target + i * size, source, offset + i * stride, size)
 
 
 @compiled
@@ -327,7 +322,7 @@ def new_value(plan: Any, tree: Any, counters: Any) -> Any:
         value = float_of(counters[PEAK])
     else:
         row = level_field(plan, plan[LEVELS] - 1, LEVEL_LARGEST)
-        value = float_of(vector.largest(row_address(tree, row)))
+        value = float_of(vector.largest(tree, row))
     return value if value > 0 else np.float32(1)
 
 
@@ -425,20 +420,19 @@ def update(
 def descend(plan: Any, tree: Any, draws: Any, slots: Any) -> Any:
     """`sum_tree.descend`, level by level, so that the cache misses of different draws overlap; returns the total."""
     top = plan[LEVELS] - 1
-    total = vector.add_up(row_address(tree, level_field(plan, top, LEVEL_SUMS)))
+    total = vector.add_up(tree, level_field(plan, top, LEVEL_SUMS))
     sums = np.empty(slots.size, np.float32)
     sums[:] = total
     slots[:] = 0
-    address = np.int64(tree.ctypes.data)
     for depth in range(plan[LEVELS]):
         level = top - depth
         first, last = level_field(plan, level, LEVEL_SUMS), level_field(plan, level, LEVEL_NODES) - 1
         for i in range(slots.size):
             # A node equals the sum of its children bit for bit, so the parent's value is at hand.
             unit = float_of(np.int32((254 - (bits_of(sums[i]) >> 23)) << 23))
-            start = (first + np.int64(slots[i])) * FANOUT
-            child = min(vector.pick_child(address + 4 * start, unit, draws[i, depth]), FANOUT - 1)
-            sums[i] = tree[start + child]
+            row = first + np.int64(slots[i])
+            child = min(vector.pick_child(tree, row, unit, draws[i, depth]), FANOUT - 1)
+            sums[i] = tree[row * FANOUT + child]
             slots[i] = min(np.int64(slots[i]) * FANOUT + child, last)
     return total
 
@@ -478,7 +472,7 @@ def draw_prioritized(
     """`Prioritized.draw`."""
     total = descend(plan, tree, draws, slots)
     row = level_field(plan, plan[LEVELS] - 1, LEVEL_SMALLEST)
-    base = fixed.log2_biased(bits_of(max(float_of(vector.smallest(row_address(tree, row))), fixed.SMALLEST)))
+    base = fixed.log2_biased(bits_of(max(float_of(vector.smallest(tree, row)), fixed.SMALLEST)))
     capacity, modulus = np.int64(plan[CAPACITY]), np.int64(plan[MODULUS])
     cursor = np.int64(counters[CURSOR])
     next_slot = cursor % capacity

@@ -1,4 +1,9 @@
-"""Raw memory for compiled code: addresses as int64, because XLA hands out nothing else and torch's are cheap to get."""
+"""Raw memory for compiled code: addresses as int64, because XLA hands out nothing else and torch's are cheap to get.
+
+They are of memory that whoever calls the kernel keeps alive. Compiled code never takes the address of an array itself:
+numba frees an array after its last use, and knows nothing of what its address is used for later. What reaches into
+arrays takes the array and a place in it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np import arrayobj
 
 
 @intrinsic
@@ -21,6 +27,50 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+def inside(context: Any, builder: Any, kind: Any, array: Any, offset: Any) -> Any:
+    """For intrinsics: the address so many bytes into a contiguous array, which they were given as an argument."""
+    first = builder.ptrtoint(arrayobj.make_array(kind)(context, builder, array).data, ir.IntType(64))
+    return builder.add(first, offset)
+
+
+@intrinsic
+def copy_into(typingctx: Any, array: Any, offset: Any, source: Any, count: Any) -> Any:
+    """Copy bytes from an address to a place in an array, so many bytes from its beginning."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        target = inside(context, builder, signature.args[0], args[0], args[1])
+        cgutils.raw_memcpy(builder, builder.inttoptr(target, pointer), builder.inttoptr(args[2], pointer), args[3], 1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def copy_out(typingctx: Any, target: Any, array: Any, offset: Any, count: Any) -> Any:
+    """And back."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        source = inside(context, builder, signature.args[1], args[1], args[2])
+        cgutils.raw_memcpy(builder, builder.inttoptr(args[0], pointer), builder.inttoptr(source, pointer), args[3], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, array, types.int64, types.int64), generate
+
+
+def _getter(width: int) -> Any:
+    @intrinsic
+    def get(typingctx: Any, array: Any, offset: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            source = inside(context, builder, signature.args[0], args[0], args[1])
+            return builder.load(builder.inttoptr(source, ir.IntType(width).as_pointer()), align=1)
+
+        return getattr(types, f"int{width}")(array, types.int64), generate
+
+    return get
 
 
 def _loader(width: int) -> Any:
@@ -48,7 +98,9 @@ def _storer(width: int) -> Any:
 
 load_int64 = _loader(64)
 load_int32 = _loader(32)
-load_int8 = _loader(8)
+get_int32 = _getter(32)
+"""So many bytes into an array."""
+get_int8 = _getter(8)
 store_int32 = _storer(32)
 store_int8 = _storer(8)
 

@@ -17,8 +17,8 @@ from functional_rb.native import kernels, vector
 from functional_rb.native.atomics import load_acquire, reads_before, store_release, writes_before
 from functional_rb.native.cache import compiled
 from functional_rb.native.calls import floats, ints, marks
-from functional_rb.native.kernels import INT32_MAX, level_field, row_address
-from functional_rb.native.memory import copy_bytes, load_int32, store_int32
+from functional_rb.native.kernels import INT32_MAX, level_field
+from functional_rb.native.memory import copy_bytes, copy_into, load_int32, store_int32
 from functional_rb.native.plan import CAPACITY, FIRST_STORAGE, LEVEL_SUMS, LEVELS
 from functional_rb.shared.control import (
     ADD,
@@ -101,7 +101,7 @@ def read_counters(control: Any, counters: Any) -> Any:
     for _ in range(TRIES):
         sequence = settled(control)
         if sequence & 1 == 0:
-            copy_bytes(np.int64(counters.ctypes.data), vector_at(control, sequence), 4 * counters.size)
+            copy_into(counters, 0, vector_at(control, sequence), 4 * counters.size)
             if unchanged(control, sequence):
                 return sequence
     return np.int64(1)
@@ -258,8 +258,7 @@ def can_draw(control: Any, plan: Any, tree: Any, n: Any) -> Any:
             return TORN
         found = counters[kernels.SIZE] >= n
         if plan[LEVELS]:
-            root = row_address(tree, level_field(plan, plan[LEVELS] - 1, LEVEL_SUMS))
-            found = found and vector.add_up(root) > 0
+            found = found and vector.add_up(tree, level_field(plan, plan[LEVELS] - 1, LEVEL_SUMS)) > 0
         if unchanged(control, sequence):
             return DRAWN if found else NOTHING
     return TORN
