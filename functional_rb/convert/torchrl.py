@@ -34,7 +34,8 @@ def from_torchrl(spec: Any) -> Any:
     """The spec of what a torchrl spec describes: that of the same name, for each of them but `Choice`.
 
     A `Composite` has its shape as `batch_shape`; one with a `data_cls` becomes a `Composite.like` that. A
-    `StackedComposite` becomes a `Stacked`. Devices, names of axes and examples are left out.
+    `StackedComposite` becomes a `Stacked`. Devices, names of axes and examples are left out. A `MultiCategorical` of
+    one element whose values come without their axis (`remove_singleton`) becomes a `Categorical`, as these values are.
 
     Args:
         spec: any of torchrl's, by whichever of its names.
@@ -56,7 +57,8 @@ def from_torchrl(spec: Any) -> Any:
 def to_torchrl(spec: Any) -> Any:
     """The torchrl spec of a spec's values, on the CPU.
 
-    `from_torchrl` gives the spec back, apart from an `ArraySpec`, which comes back as `Unbounded`.
+    `from_torchrl` gives the spec back, apart from an `ArraySpec`, which comes back as `Unbounded`. A `MultiCategorical`
+    has `remove_singleton=False`, so that values of one element keep their axis.
 
     Args:
         spec: a spec, or a nest of dicts and `Composite`s: torchrl has no tuples.
@@ -126,7 +128,10 @@ class _FromTorchrl:
         return Categorical(spec.space.n, _array(spec.mask), tuple(spec.shape), spec.dtype)
 
     def _multi_categorical(self, spec: Any, path: Path) -> Any:
-        return MultiCategorical(_array(spec.nvec), _array(spec.mask), tuple(spec.shape), spec.dtype)
+        made = MultiCategorical(_array(spec.nvec), _array(spec.mask), tuple(spec.shape), spec.dtype)
+        # What theirs draws under a mask keeps its axis all the same.
+        removed = spec.remove_singleton and made.shape == (1,) and made.mask is None
+        return made[0] if removed else made
 
     def _bounded(self, spec: Any, path: Path) -> Any:
         low, high = (_array(bound) for bound in (spec.space.low, spec.space.high))
@@ -204,7 +209,8 @@ class _ToTorchrl:
     def _multi_categorical(self, spec: MultiCategorical, path: Path) -> Any:
         self._from_zero(spec)
         nvec = self._tensor(spec.table("nvec").astype(np.int64))
-        return self.specs.MultiCategorical(nvec, spec.shape, dtype=self._dtype(spec), mask=self._mask(spec))
+        settings = {"dtype": self._dtype(spec), "mask": self._mask(spec), "remove_singleton": False}
+        return self.specs.MultiCategorical(nvec, spec.shape, **settings)
 
     def _multi_one_hot(self, spec: MultiOneHot, path: Path) -> Any:
         return self.specs.MultiOneHot(spec.nvec, spec.shape, dtype=self._dtype(spec), mask=self._mask(spec))

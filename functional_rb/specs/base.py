@@ -135,17 +135,32 @@ class Spec(abc.ABC):
     def __getitem__(self, index: Any) -> Any:
         """The spec of `value[index]`; the index is one of NumPy's, for the first of the axes.
 
+        Where a number and a list stand apart, as in `spec[0, :, [0, 1]]`, NumPy and JAX put the list's axes in front:
+        this is the spec of their values. Torch leaves them in their place, which `spec[0][:, [0, 1]]` does everywhere.
+
         Raises:
             IndexError: if it is out of bounds, or has too many parts.
+
+        Example:
+            >>> from functional_rb import Unbounded
+            >>> Unbounded((4, 3, 5))[0, :, [0, 1]].shape, Unbounded((4, 3, 5))[0][:, [0, 1]].shape
+            ((2, 3), (3, 2))
         """
         axes = self.axes
         parts, left = index_parts(self, index)
-        if not left and any(part is Ellipsis for part in parts):
-            # One for no axes still tells where arrays are apart: let NumPy look for the elements.
-            found = np.arange(math.prod(axes)).reshape(axes)[parts]
-            return self.changed(len(axes), lambda x: x.reshape((-1, *x.shape[len(axes) :]))[found])
-        parts = without_ellipsis(parts, left)
-        return self.changed(len(axes), lambda x: x[parts])
+        try:
+            if not left and any(part is Ellipsis for part in parts):
+                # One for no axes still tells where arrays are apart: let NumPy look for the elements.
+                found = np.arange(math.prod(axes)).reshape(axes)[parts]
+                return self.changed(len(axes), lambda x: x.reshape((-1, *x.shape[len(axes) :]))[found])
+            parts = without_ellipsis(parts, left)
+            return self.changed(len(axes), lambda x: x[parts])
+        except IndexError as error:
+            raise IndexError(
+                f"{type(self).__name__}: {index!r:.80} is no index of its axes {axes}: {error}; indices are NumPy's, "
+                f"which torch reads in another way where a number and a list stand apart: index by one, then by the "
+                f"other, spec[0][:, [0, 1]]"
+            ) from None
 
     def __iter__(self) -> Iterator[Any]:
         """The specs along the first axis.
