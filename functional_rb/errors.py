@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a system says if there is no room: on the disk, in the quota, under the limit on the size of a file."""
+MANY: Final = (errno.EMFILE, errno.ENFILE)
+"""What it says if too many files are open: in the process, on the machine."""
+LIMIT: Final = "close some files, or raise the limit (ulimit -n), and call again"
+
 
 class StorageFullError(OSError):
     """There is no room left for what was to be written. Nothing has been changed.
@@ -43,7 +52,7 @@ class CorruptCheckpointError(CheckpointError):
 
 
 class CheckpointWriteError(CheckpointError, OSError):
-    """The system refused to write a checkpoint: a directory that is read-only, a device that fails.
+    """The system refused to write a checkpoint: a directory that is read-only, a device that fails, too many files.
 
     Attributes:
         errno: the system's number, as for every `OSError`.
@@ -52,12 +61,12 @@ class CheckpointWriteError(CheckpointError, OSError):
 
     def __str__(self) -> str:
         """Name the file and the remedy."""
-        return f"{super().__str__()}; {self.remedy}"
+        return f"{super().__str__()}; {LIMIT if self.errno in MANY else self.remedy}"
 
     remedy = "give a directory that can be written; the checkpoints there are as they were"
 
 
 class CheckpointFullError(CheckpointWriteError, StorageFullError):
-    """There is no room left for a checkpoint on the device, or within the quota."""
+    """There is no room left for a checkpoint on the device, within the quota, or under the limit on a file's size."""
 
-    remedy = "free some room or give another device; what was there before is as it was"
+    remedy = "free some room (df; quota; ulimit -f) or give another device; what was there before is as it was"

@@ -20,9 +20,8 @@ import numpy as np
 from functional_rb import counters, frames
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
-from functional_rb.errors import StorageInUseError, StorageLayoutError
+from functional_rb.errors import FULL, StorageInUseError, StorageLayoutError
 from functional_rb.mapped_directory import (
-    FULL,
     Directory,
     check_layout,
     described,
@@ -387,7 +386,9 @@ def _made(spec: BufferSpec, directory: Directory, fresh: bool) -> MappedFiles:
 def _keep_checkpoints(files: MappedFiles) -> None:
     """If checkpoints lie in the files, keep from now on what is overwritten of them."""
     assert files.directory is not None
-    if any(name.startswith("undo-") for name in os.listdir(files.directory)):
+    with explained(files.directory):
+        names = os.listdir(files.directory)
+    if any(name.startswith("undo-") for name in names):
         from functional_rb.checkpoint.in_place import begin  # which imports this module, and needs xxhash
 
         begin(files)

@@ -18,7 +18,7 @@ from typing import Any
 
 from functional_rb import frames, nest
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.errors import StorageFullError, StorageInUseError, StorageLayoutError
+from functional_rb.errors import FULL, LIMIT, MANY, StorageFullError, StorageInUseError, StorageLayoutError
 from functional_rb.layout import KEPT_AS
 
 try:
@@ -27,8 +27,6 @@ except ImportError:  # there is none on Windows
     fcntl = None  # type: ignore[assignment]  # looked at before it is used
 
 DESCRIPTION, LOCK, MAKING = "storage.json", "storage.lock", "storage.making"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a system says if there is no room: on the disk, in the quota, under the limit on the size of a file."""
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 
@@ -228,6 +226,8 @@ def _typed(error: OSError, path: str) -> OSError:
         remedy = "look at the path"
     elif error.errno in (errno.ENOTDIR, errno.EEXIST):
         remedy = "give Memmap(path=...) a directory, or one that can be made"
+    elif error.errno in MANY:
+        remedy = LIMIT
     return type(error)(error.errno, f"Memmap: {what}; {remedy}", where)
 
 

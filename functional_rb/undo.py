@@ -12,6 +12,7 @@ would have kept were not yet overwritten.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.checkpoint import disk
 from functional_rb.checkpoint.blocks import digest
-from functional_rb.checkpoint.disk import FULL
-from functional_rb.errors import CheckpointError, CorruptCheckpointError, StorageFullError
+from functional_rb.errors import FULL, CorruptCheckpointError, StorageFullError
 
 Rows = np.ndarray[Any, Any]
 
@@ -74,7 +75,8 @@ class UndoLog:
             prefix: of the file's name.
 
         Raises:
-            CheckpointError: if the file cannot be made.
+            CheckpointWriteError: if the file cannot be made.
+            StorageFullError: if there is no room for it.
         """
         self.directory, self.number = directory, number
         self._arrays = [_as_bytes(array) for array in arrays]
@@ -83,11 +85,9 @@ class UndoLog:
         self._needed = self._of_checkpoints.copy()
         self._left = int(np.count_nonzero(self._needed))
         self._path = os.path.join(directory, name_of(number, prefix))
-        try:
+        with disk.typed(self._path):
             # Not exclusive: what a killed save has begun, nobody refers to.
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise CheckpointError(f"{self._path}: cannot write the undo log: {error.strerror}") from error
         self._close = weakref.finalize(self, os.close, self._file)
         self._end = 0
 
@@ -124,12 +124,23 @@ class UndoLog:
             self._end += done
         except BaseException as error:  # an interrupt too: a part of a record must not lie before the next one
             os.ftruncate(self._file, self._end)
-            if not isinstance(error, OSError) or error.errno not in FULL:
-                raise
-            raise StorageFullError(
-                f"{self._path}: no room for what the last checkpoint still needs of {slots.size} rows; nothing was "
-                f"written: make room, or save again"
-            ) from error
+            if isinstance(error, OSError):
+                raise self._refused(error, slots.size) from error
+            raise
+
+    def _refused(self, error: OSError, rows: int) -> OSError:
+        """Why nothing was written."""
+        needed = f"what the last checkpoint still needs of {rows} rows"
+        if error.errno not in FULL:
+            return type(error)(
+                error.errno, f"{error.strerror}: {needed} cannot be kept; nothing was written", self._path
+            )
+        return StorageFullError(
+            errno.ENOSPC,
+            f"{error.strerror}: no room for {needed}; nothing was written: make room (df; quota; ulimit -f), or save "
+            f"with keep=1, and call again",
+            self._path,
+        )
 
     def sync(self) -> None:
         """Put what is written on the disk."""

@@ -457,6 +457,122 @@ def test_a_directory_is_refused_that_does_not_fit(tmp_path: Path) -> None:
         light(tmp_path)
 
 
+FEW_FILES = """
+import errno, gc, os, resource, sys, tempfile
+import functional_rb as frb
+from functional_rb import mapped
+from functional_rb.shared.buffer import SharedBuffer
+
+item = {"x": frb.Unbounded((4,)), "image": frb.Unbounded((2000,), "uint8")}
+
+def spec_at(path, **flags):
+    return frb.BufferSpec(item, 10, frb.Prioritized(), storage=frb.Memmap(path, **flags))
+
+WAYS = {
+    "made": lambda path: SharedBuffer.open(spec_at(path, shared=True)),
+    "anywhere": lambda path: SharedBuffer.open(spec_at(None, shared=True)),
+    "opened": lambda path: SharedBuffer.attach(spec_at(path, shared=True), there),
+    "mapped": lambda path: mapped.create(spec_at(path)),
+    "without a name": lambda path: mapped.create(spec_at(None)),
+}
+there = SharedBuffer.open(spec_at(sys.argv[1] + "/there", shared=True)).files.directory
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+tempfile.gettempdir()  # which tries it out, once
+
+def open_files():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+for way, make in WAYS.items():
+    refused = 0
+    while True:
+        path, before = f"{sys.argv[1]}/{way} {refused}", open_files()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + refused, most))
+        try:
+            made = make(path)
+        except OSError as error:
+            assert (error.errno, "ulimit -n" in str(error), bool(error.filename)) == (errno.EMFILE, True, True), error
+            made = None
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        assert (open_files() == before) == (made is None), (way, refused)
+        if made is not None:
+            break
+        make(path)  # nothing is left that would be in its way
+        refused += 1
+    del made
+    print(way, refused)
+"""
+
+
+def test_too_few_descriptors_are_an_error_that_passes(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    command = [sys.executable, "-c", FEW_FILES, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    refused = [int(line.split()[-1]) for line in done.stdout.splitlines()]
+    assert len(refused) == 5
+    assert min(refused) > 3, "at each file that is opened once"
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["boot_id", "lock", "making", "shared.json"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
+def test_an_error_at_any_file_of_the_directory_is_typed_and_passes(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(original: Any) -> Any:
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if os.path.basename(path) == name:
+                raise OSError(number, os.strerror(number), path)
+            return original(path, *args, **kwargs)
+
+        return call
+
+    spec = spec_at(tmp_path / "buffer")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refusing(os.open))
+        patch.setattr("builtins.open", refusing(open))
+        with pytest.raises(OSError, match=name) as caught:
+            SharedBuffer.open(spec)
+    assert isinstance(caught.value, StorageFullError) == (number == errno.ENOSPC)
+    assert ("ulimit -n" in str(caught.value)) == (number == errno.EMFILE)
+    if number == errno.ENOSPC and name != "shared.json":
+        assert list((tmp_path / "buffer").iterdir()) == []
+    assert SharedBuffer.open(spec).counters()[:2].tolist() == [0, 0]
+
+
+def test_a_forked_child_that_cannot_open_the_lock_does_not_write(tmp_path: Path) -> None:
+    program = """
+import os, resource, sys
+import numpy as np
+import functional_rb as frb
+from functional_rb.shared.buffer import SharedBuffer
+spec = frb.BufferSpec((frb.Unbounded((), "int32"),), 6, storage=frb.Memmap(sys.argv[1], shared=True))
+shared = SharedBuffer.open(spec)
+shared.add([np.ones(1, np.int32)], 1, None, None)
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1, most))
+child = os.fork()
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+if not child:
+    others = [os.open("/dev/null", os.O_RDWR) for _ in range(40)]  # one has the lock's number
+    try:
+        shared.add([np.ones(1, np.int32)], 1, None, None)
+    except OSError as error:
+        assert "ulimit -n" in str(error), error
+        os._exit(3)
+    os._exit(4)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+shared.add([np.ones(1, np.int32)], 1, None, None)
+assert shared.counters()[0] == 2
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_who_comes_when_it_is_gone_is_told(tmp_path: Path) -> None:
     shared = light(tmp_path)
     sent = pickle.dumps(shared)

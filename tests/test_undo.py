@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import pathlib
+import resource
 import shutil
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 from functional_rb import undo
-from functional_rb.errors import CheckpointError, CorruptCheckpointError, StorageFullError
+from functional_rb.errors import CheckpointWriteError, CorruptCheckpointError, StorageFullError
 
 CAPACITY = 7
 
@@ -120,9 +121,18 @@ def test_large_writes_are_kept_in_pieces(tmp_path: pathlib.Path, monkeypatch: py
     assert rows_equal(arrays, old, slice(None))
 
 
-@pytest.mark.parametrize("written", [0, 1, 40, 100])
+@pytest.mark.parametrize(
+    ("written", "number", "kind"),
+    [
+        (0, errno.ENOSPC, StorageFullError),
+        (1, errno.EDQUOT, StorageFullError),
+        (40, errno.EFBIG, StorageFullError),
+        (100, errno.ENOSPC, StorageFullError),
+        (40, errno.EIO, OSError),
+    ],
+)
 def test_a_full_disk_leaves_the_log_as_it_was(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, written: int
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, written: int, number: int, kind: type[OSError]
 ) -> None:
     arrays = arrays_of()
     log = undo.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
@@ -136,11 +146,13 @@ def test_a_full_disk_leaves_the_log_as_it_was(
         calls += 1
         if calls == 1 and written:
             return real(file, content[:written], at)
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    with pytest.raises(StorageFullError, match=r"undo-00000001.*make room"):
+    with pytest.raises(kind, match=rf"{os.strerror(number)}.*nothing was written.*undo-00000001\.bin") as caught:
         log.before_write(np.array([1, 2, 3, 4]))
+    assert type(caught.value) is kind
+    assert ("make room" in str(caught.value)) == (kind is StorageFullError)
     assert path.read_bytes() == before
     monkeypatch.undo()
     old = copied(arrays)
@@ -148,6 +160,23 @@ def test_a_full_disk_leaves_the_log_as_it_was(
     write(arrays, [1, 2], np.random.default_rng(3))
     undo.roll_back(str(tmp_path), 1, arrays)
     assert rows_equal(arrays, old, slice(None))
+
+
+def test_a_limit_on_the_size_of_files(tmp_path: pathlib.Path) -> None:
+    arrays = arrays_of()
+    log = undo.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
+    log.before_write(np.array([0]))
+    before = (tmp_path / undo.name_of(1)).read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))
+    try:
+        with pytest.raises(StorageFullError, match=r"File too large.*ulimit -f"):
+            log.before_write(np.array([1, 2]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / undo.name_of(1)).read_bytes() == before
+    log.before_write(np.array([1, 2]))
+    assert [record.slots.tolist() for record in undo.records(str(tmp_path / undo.name_of(1)), arrays)] == [[0], [1, 2]]
 
 
 def test_damage_is_told(tmp_path: pathlib.Path) -> None:
@@ -178,5 +207,5 @@ def test_other_logs_are_left_alone(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_directory_that_is_not_there(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(CheckpointError, match="cannot write the undo log"):
+    with pytest.raises(CheckpointWriteError, match=r"undo-00000001\.bin"):
         undo.UndoLog(str(tmp_path / "none"), 1, arrays_of(), np.ones(CAPACITY, bool))

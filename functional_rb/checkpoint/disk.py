@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from typing import Any
 
-from functional_rb.errors import CheckpointFullError, CheckpointWriteError
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
+from functional_rb.errors import FULL, CheckpointFullError, CheckpointWriteError
 
 
 def make_directory(path: str) -> None:

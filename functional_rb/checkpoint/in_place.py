@@ -73,14 +73,16 @@ def taken(files: MappedFiles | None, directory: str | None) -> Snapshot | None:
     """The instant of a save to a directory, if files lie there to stay. Hold the lock of the buffer."""
     if files is None or directory is None or not files.stays or not is_here(directory, files.directory or ""):
         return None
-    return begin(files)
+    with disk.typed(directory):
+        return begin(files)
 
 
 def begin(files: MappedFiles) -> Snapshot:
     """Keep from now on what is overwritten, so that the files can be led back to this instant.
 
     Raises:
-        CheckpointError: if the logs cannot be made; then those before stay in force.
+        CheckpointWriteError: if the logs cannot be made; then those before stay in force.
+        StorageFullError: if there is no room for them; likewise.
     """
     spec, directory, older = files.spec, files.directory, files.undo
     assert directory is not None

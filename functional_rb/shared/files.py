@@ -28,9 +28,9 @@ import numpy as np
 
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.convert.json import to_json
-from functional_rb.errors import StorageFullError, StorageLayoutError
+from functional_rb.errors import FULL, StorageFullError, StorageLayoutError
 from functional_rb.mapped import allocate
-from functional_rb.mapped_directory import FULL, explained, file_name, full, shapes
+from functional_rb.mapped_directory import explained, file_name, full, shapes
 from functional_rb.shared import control
 from functional_rb.shared.lock import FileLock
 from functional_rb.storages import Device, Memmap
@@ -118,19 +118,20 @@ class SharedFiles:
 
     def _mapped(self, region: Region) -> Array:
         path = os.path.join(self.directory, region.name)
-        try:
-            fd = os.open(path, os.O_RDWR)
-        except FileNotFoundError:
-            raise StorageLayoutError(f"{path}: the file is missing; remove the directory") from None
-        self._fds.append(fd)
-        size = os.fstat(fd).st_size
-        if size != region.nbytes:
-            raise StorageLayoutError(
-                f"{path}: expected {region.nbytes} bytes, got {size}: the file is damaged; remove the directory"
-            )
-        if not size:
-            return np.empty(region.shape, region.dtype)
-        return np.frombuffer(mmap.mmap(fd, size), region.dtype).reshape(region.shape)
+        with explained(path):
+            try:
+                fd = os.open(path, os.O_RDWR)
+            except FileNotFoundError:
+                raise StorageLayoutError(f"{path}: the file is missing; remove the directory") from None
+            self._fds.append(fd)
+            size = os.fstat(fd).st_size
+            if size != region.nbytes:
+                raise StorageLayoutError(
+                    f"{path}: expected {region.nbytes} bytes, got {size}: the file is damaged; remove the directory"
+                )
+            if not size:
+                return np.empty(region.shape, region.dtype)
+            return np.frombuffer(mmap.mmap(fd, size), region.dtype).reshape(region.shape)
 
     def reserve(self, slots: int) -> None:
         """Have room on the disk for the slots below a number; called under the lock, before anything is written.
@@ -179,13 +180,22 @@ def open_shared(spec: BufferSpec) -> SharedFiles:
         StorageLayoutError: if they are those of another spec, of another format version, or may be torn.
         FileExistsError: if there are files of that name which are no shared buffer's.
         StorageFullError: if there is no room.
+        OSError: if the system refuses for another reason; nothing is in the way of a later call.
     """
     storage = spec.storage
     assert isinstance(storage, Memmap)
-    if storage.path is None:
-        directory, cleanup = tempfile.mkdtemp(prefix="functional_rb_"), storage.auto_cleanup is not False
-    else:
-        directory, cleanup = os.path.abspath(storage.path), bool(storage.auto_cleanup)
+    if storage.path is not None:
+        return _opened(spec, os.path.abspath(storage.path), bool(storage.auto_cleanup))
+    with explained(tempfile.gettempdir()):
+        directory = tempfile.mkdtemp(prefix="functional_rb_")
+    try:
+        return _opened(spec, directory, storage.auto_cleanup is not False)
+    except BaseException:  # nobody else knows it; now there may be no descriptor left to look into it
+        util.Finalize(None, remove, (directory,), exitpriority=0)
+        raise
+
+
+def _opened(spec: BufferSpec, directory: str, cleanup: bool) -> SharedFiles:
     for _ in range(100):
         with explained(directory):
             os.makedirs(directory, exist_ok=True)
@@ -215,7 +225,8 @@ def attach(spec: BufferSpec, directory: str) -> SharedFiles:
 def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> SharedFiles | None:
     """Under the directory's lock: map the files, make them first if need be. None if the directory has been removed."""
     path = os.path.join(directory, "lock")
-    lock = FileLock(path)
+    with explained(path):
+        lock = FileLock(path)
 
     def work() -> SharedFiles | None:
         if not lock.is_at(path):
@@ -243,17 +254,20 @@ def _make(spec: BufferSpec, directory: str) -> None:
                 raise FileExistsError(
                     errno.EEXIST, "no shared buffer's file; give Memmap another path, or remove the file", path
                 )
-    with open(making, "w") as file:
-        json.dump(_description(spec), file)
     try:
+        with explained(making):
+            description = json.dumps(_description(spec))
+            with open(making, "w") as file:
+                file.write(description)
         for region in regions(spec):
             path = os.path.join(directory, region.name)
             with explained(path):
                 _make_file(region, path)
+        with explained(making):
+            os.rename(making, os.path.join(directory, "shared.json"))
     except StorageFullError:
         _remove_files(directory)
         raise
-    os.rename(making, os.path.join(directory, "shared.json"))
 
 
 def _make_file(region: Region, path: str) -> None:
@@ -277,22 +291,27 @@ def _description(spec: BufferSpec) -> dict[str, Any]:
 
 
 def _boot() -> str:
-    """Which start of the machine this is."""
+    """Which start of the machine this is; "" where the system tells nobody.
+
+    Raises:
+        OSError: if it is only now that it cannot be told, as no file can be opened: what is written down stays.
+    """
     try:
         with open(BOOT) as file:
             return file.read().strip()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return ""
 
 
 def _check_description(spec: BufferSpec, directory: str) -> None:
     path = os.path.join(directory, "shared.json")
-    try:
-        with open(path) as file:
-            found = json.load(file)
-    except ValueError as error:
-        raise StorageLayoutError(f"{path}: the file is damaged ({error}); remove the directory") from None
-    expected = _description(spec)
+    with explained(path):
+        try:
+            with open(path) as file:
+                found = json.load(file)
+        except ValueError as error:
+            raise StorageLayoutError(f"{path}: the file is damaged ({error}); remove the directory") from None
+        expected = _description(spec)
     if not isinstance(found, dict):
         raise StorageLayoutError(f"{path}: not what describes a shared buffer; give another path, or remove the file")
     if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
@@ -314,11 +333,10 @@ def _check_description(spec: BufferSpec, directory: str) -> None:
 def remove(directory: str) -> None:
     """Remove the files of a shared buffer, and the directory if nothing else is in it. Who has them open goes on."""
     path = os.path.join(directory, "lock")
-    if not os.path.exists(path):
-        return
-    lock = FileLock(path)
-    lock.hold(lambda: _remove_files(directory) if lock.is_at(path) else None, lambda: None)
-    lock.close()
+    if os.path.exists(path):
+        lock = FileLock(path)
+        lock.hold(lambda: _remove_files(directory) if lock.is_at(path) else None, lambda: None)
+        lock.close()
     with contextlib.suppress(OSError):
         os.rmdir(directory)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import threading
 import weakref
 from collections.abc import Callable
 from typing import TypeVar
+
+from functional_rb.errors import LIMIT
 
 T = TypeVar("T")
 
@@ -42,12 +46,15 @@ class FileLock:
             finish: called afterwards, also where `work` was interrupted.
 
         Raises:
+            OSError: in a forked process that could not open the file anew.
             RuntimeError: where this very thread holds it, as in a signal handler that came in the midst of a write.
         """
         if self._holder == threading.get_ident():
             raise RuntimeError(
                 f"{self.path}: this thread is writing to the shared buffer already; do not use it in a signal handler"
             )
+        if self._fd < 0:
+            raise OSError(errno.EBADF, f"the lock is not open in this process; {LIMIT}", self.path)
         with self._threads:
             try:
                 self._holder = threading.get_ident()
@@ -83,11 +90,15 @@ class FileLock:
         inherited, self._fd = self._fd, -1
         if inherited < 0:  # closed
             return
-        self._threads, self._holder = threading.Lock(), None
+        # Whatever comes: it must not stay the parent's, nor become that of the next file with this number.
+        self._threads, self._holder, self._fd = threading.Lock(), None, -1
         try:
             self._fd = os.open(f"/proc/self/fd/{inherited}", os.O_RDWR)
         except OSError:  # a system without /proc
-            self._fd = os.open(self.path, os.O_RDWR)
+            with contextlib.suppress(OSError):  # told by `hold`
+                self._fd = os.open(self.path, os.O_RDWR)
+                if not os.path.samestat(os.fstat(self._fd), os.fstat(inherited)):  # that of another buffer
+                    self.close()
         finally:
             os.close(inherited)
 
