@@ -85,6 +85,10 @@ class Backend(Protocol):
         """Set priorities and rewrite leaves."""
         ...
 
+    def clear(self, state: State) -> State:
+        """Take all items out."""
+        ...
+
     def get(self, state: State, handles: Array) -> list[Array]:
         """Read items by handle."""
         ...
@@ -363,6 +367,44 @@ def check_update(
     count = int(indices.shape[0])
     checks.new_priorities(state.spec, priorities, count)
     return indices, priorities, checks.replacements(state.spec, items, backend.convert, count)
+
+
+def clear(backend: Backend, state: State) -> State:
+    """Take all items out.
+
+    What is added from now on is stored and drawn as in a buffer that `init` has just made: trajectories begin, steps
+    that waited for n-step returns are dropped, a first priority counts 1, a `Reservoir` has seen nothing. Only the
+    handles go on, so none that was given out before names a new item (until their numbers begin again, after some
+    2^31 items): a late `update` drops it and counts it in `stale(state)`. What has been counted stays so: `rejected`,
+    `stale`, `refused`, `invalid`, `lost`, and `passes`, where a pass under way counts as done.
+
+    The rows are not written to: of a large buffer this costs what its sum tree does, and in mapped files the room on
+    the disk stays reserved for what is to come. Python objects are let go.
+
+    Args:
+        state: the buffer.
+
+    Returns:
+        The new state, of size 0. The given one still reads as it did.
+
+    Raises:
+        ValueError: for an `Immutable` buffer.
+
+    Example:
+        >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4))
+        >>> state = rb.clear(rb.add(state, (np.zeros(3, np.float32),)))
+        >>> state = rb.add(state, (np.ones(2, np.float32),))
+        >>> int(rb.size(state)), rb.is_live(state, np.arange(5, dtype=np.int32)).tolist()
+        (2, [False, False, False, True, True])
+    """
+    check_clear(backend, state, "clear")
+    return backend.clear(state)
+
+
+def check_clear(backend: Backend, state: State, function: str) -> None:
+    """Refuse to empty what can never be filled again."""
+    backend.check_state(state, function)
+    checks.check_writable(state.spec)
 
 
 def get(backend: Backend, state: State, indices: Any) -> Any:

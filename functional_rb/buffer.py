@@ -9,6 +9,7 @@ from functional_rb import counters, frame_writes, layout, ring, storage
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays, Draft
 from functional_rb.ops import Array, Ops, settled
+from functional_rb.ring import Ends
 from functional_rb.samplers.base import Batch, Drawn, Duplicates
 from functional_rb.state import State
 from functional_rb.transforms.base import Reader
@@ -163,6 +164,25 @@ def _rewrite(ops: Ops, draft: Draft, batch: Batch, replacements: Mapping[int, Ar
     new = [ops.take(replacements[k], winner) if k in replacements else old[k] for k in spec.stored]
     spec.writer.rewritten(ops, draft, batch, new, replaced)
     storage.store(ops, draft, batch.slots, None, replaced, new)
+
+
+def clear(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
+    """Take all items out. What changes comes in new arrays; rows and frames stay as they are, tokens of objects go."""
+    draft = Draft.of(state, spec)
+    spec.sampler.cleared(ops, draft)
+    spec.writer.cleared(ops, draft)
+    if spec.marks is not None:
+        spec.marks.cleared(ops, draft)
+    for transform in spec.transforms:
+        transform.cleared(ops, draft)
+        if spec.objects:
+            draft.kept |= {name: ops.full_like(draft.kept[name], 0) for name in transform.carried()}
+    if spec.objects:
+        draft.rows = ops.full_like(draft.rows, 0)
+    ends, peak = draft.counters.ends, draft.counters.peak
+    ends = Ends(ends.cursors, ops.full_like(ends.sizes, 0))
+    draft.counters = draft.counters.replace(ends=ends, peak=ops.full_like(peak, 0))
+    return draft.finish(ops)
 
 
 def get(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> list[Array]:

@@ -1,7 +1,8 @@
 """Which slot a handle names, for writers that fill rings and for those that choose slots.
 
 In a ring the handle follows from the slot and the cursor. Where a writer chooses slots, each slot's current handle is
-kept: it grows by the capacity whenever the slot is written again, so that `slot = handle % capacity` here too.
+kept: it grows by the capacity whenever the slot is written again, so that `slot = handle % capacity` here too. Where
+item h was taken out there is `-2 - h`, from which the next one goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
 
 CURRENT = "handle"
-"""The array int32 [capacity] of a writer that chooses slots; -1 where nothing was ever written."""
+"""The array int32 [capacity] of a writer that chooses slots; -1 where nothing was ever written, -2 - h where h was."""
 
 
 def locate(ops: Ops, spec: BufferSpec, ends: Ends, kept: Mapping[str, Array], wanted: Array) -> tuple[Array, Array]:
@@ -40,5 +41,11 @@ def of_slots(ops: Ops, spec: BufferSpec, ends: Ends, kept: Mapping[str, Array], 
 def renewed(ops: Ops, capacity: int, current: Array, slots: Array) -> Array:
     """The handles of new items in slots int32 [B], by the current ones."""
     old = ops.take(current, slots)
-    following = ring.advance(ops, ops.maximum(old, ops.full_like(old, 0)), capacity, ring.modulus(capacity))
-    return ops.where(old < 0, slots, following)
+    last = ops.maximum(ops.where(old < -1, -2 - old, old), ops.full_like(old, 0))
+    following = ring.advance(ops, last, capacity, ring.modulus(capacity))
+    return ops.where(old == -1, slots, following)
+
+
+def vacated(ops: Ops, current: Array) -> Array:
+    """The same array once all items are taken out."""
+    return ops.where(current < 0, current, -2 - current)

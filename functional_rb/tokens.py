@@ -116,6 +116,10 @@ class Table:
                 dropped = self._sweep()
             del dropped  # what dies with it may run code of its own, which finds the buffer at rest
 
+    def tidy_soon(self) -> None:
+        """Sweep at the next write, though nobody has added much: items have been taken out."""
+        self._limit = 0
+
     def _sweep(self) -> dict[int, Any]:
         """Keep the objects whose tokens are found in a memory, or are saved for an older version; returns the old."""
         found = [tokens for memory in list(self._memories) for tokens in self._tokens_of(memory)]

@@ -117,6 +117,10 @@ class Marks:
         draft.kept[AGE] = ops.set_at(draft.kept[AGE], write.slots, new)
         draft.count(next_age=next_age)
 
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """The next step of each lane begins a trajectory."""
+        draft.count(next_age=ops.full_like(draft.counters.more[NEXT_AGE], 0))
+
     def _ages(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], batch: int) -> tuple[Array, Array]:
         """The ages of all steps of a batch, int32 [lanes, T] in the order of writing, and the lanes' next."""
         spec = draft.spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from functional_rb.ops import Array
 from functional_rb.reader import Piece
 from functional_rb.recorder import Log
 from functional_rb.tokens import ROWS, columns_of_leaves
-from functional_rb.versions import Memory, Saved, SavedSlots, Version
+from functional_rb.versions import Exchanged, Memory, Saved, SavedSlots, Version
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -43,31 +43,26 @@ class VersionReader(reader.Reader):
         """Of a state's parts, for a checkpoint in a directory."""
         super().__init__(spec, lineage)
         self._counters = counters.copy()
-        self._places: dict[str, int] = {}
         with version.lock:
             if version.memory is not None:
                 self.in_place = in_place.taken(version.memory.files, directory)
             self._version: Version | None = _older_twin(version)
-            memory, _ = _found(self._version)
-            wide = [f"wide_{k}" for k in range(len(memory.wide))]
-            tree = [] if memory.tree is None else ["tree"]
-            names = ["rows", *wide, *tree, *(f"kept_{name}" for name in memory.kept)]
-            for k, (name, array) in enumerate(zip(names, memory.arrays, strict=True)):
-                self.check_shape(name, tuple(array.shape))
-                self._places[name] = k
+            for name in self.shapes:
+                if name != "counters":
+                    self.check_shape(name, tuple(_source(self._version, name).array.shape))
 
     def read(self, name: str, start: int, stop: int) -> Piece:
         """A copy."""
         if name == "counters":
             return self._counters[start:stop]
-        version, k = self._version, self._places[name]
+        version = self._version
         assert version is not None, "the reader is closed"
         with version.lock:
-            memory, later = _found(version)
-            piece = np.array(memory.as_numpy(memory.arrays[k][start:stop]), order="C")
+            memory, array, k, later = _source(version, name)
+            piece = np.array(memory.as_numpy(array[start:stop]), order="C")
             row = piece[0].size if len(piece) else 1
             for saved in reversed(later):
-                for index, old, flat in _overwritten(saved, memory, k):
+                for index, old, flat in _overwritten(saved, name, k):
                     scale, where = row if flat else 1, memory.as_numpy(index)
                     inside = (where >= start * scale) & (where < stop * scale)
                     target = piece.reshape(-1) if flat else piece
@@ -111,16 +106,41 @@ def _found(version: Version) -> tuple[Memory, Sequence[Saved]]:
     return version.memory, later
 
 
-def _overwritten(saved: Saved, memory: Memory, k: int) -> Iterator[Overwritten]:
-    """What was in an array, by its position in `Memory.arrays`; the last write first."""
+class Source(NamedTuple):
+    """Where an array of a version is found.
+
+    Attributes:
+        memory: of the newest version.
+        array: one of its arrays, or one that a version before had in its place.
+        place: among the arrays of that memory, or of that version's.
+        later: what versions that have this array have overwritten since, in their order.
+    """
+
+    memory: Memory
+    array: Array
+    place: int
+    later: Sequence[Saved]
+
+
+def _source(version: Version, name: str) -> Source:
+    """Where an array lies, by name."""
+    memory, later = _found(version)
+    for n, saved in enumerate(later):
+        if isinstance(saved, Exchanged) and name in saved.arrays:
+            return Source(memory, saved.arrays[name], saved.places[name], later[:n])
+    place = memory.names.index(name)
+    return Source(memory, memory.arrays[place], place, later)
+
+
+def _overwritten(saved: Saved, name: str, place: int) -> Iterator[Overwritten]:
+    """What was in an array, by its name and place; the last write first."""
     if isinstance(saved, SavedSlots):
-        n, items = int(saved.count[0]), 1 + len(memory.wide)
-        if k < items and saved.copies:
-            yield saved.slots[:n], saved.copies[k][:n], False
-        if k == items and saved.values is not None:
+        n = int(saved.count[0])
+        if place < len(saved.copies):
+            yield saved.slots[:n], saved.copies[place][:n], False
+        if name == "tree" and saved.values is not None:
             yield saved.slots[:n], saved.values[:n], True
-        return
-    assert isinstance(saved, Log)
-    for entry in reversed(saved.entries):
-        if entry.array == k:
-            yield entry.where, entry.old, entry.flat
+    elif isinstance(saved, Log):
+        for entry in reversed(saved.entries):
+            if entry.array == place:
+                yield entry.where, entry.old, entry.flat

@@ -23,6 +23,7 @@ from functional_rb import sum_tree
 from functional_rb.ops import Array
 
 if TYPE_CHECKING:
+    from functional_rb.draft import Arrays
     from functional_rb.mapped import MappedFiles
     from functional_rb.tokens import Table
 
@@ -148,8 +149,14 @@ class Memory(abc.ABC):
 
     @property
     def arrays(self) -> list[Array]:
-        """All arrays."""
-        return [self.rows, *self.wide, *([] if self.tree is None else [self.tree]), *self.kept.values()]
+        """All arrays. The tree comes last: those that versions share, whatever their sampler, have the same places."""
+        return [self.rows, *self.wide, *self.kept.values(), *([] if self.tree is None else [self.tree])]
+
+    @property
+    def names(self) -> list[str]:
+        """Their names, as in a checkpoint."""
+        wide = [f"wide_{k}" for k in range(len(self.wide))]
+        return ["rows", *wide, *(f"kept_{name}" for name in self.kept), *([] if self.tree is None else ["tree"])]
 
     @property
     def nbytes(self) -> int:
@@ -157,6 +164,10 @@ class Memory(abc.ABC):
         if self._nbytes is None:
             self._nbytes = sum(array.nbytes for array in self.arrays)
         return self._nbytes
+
+    def forget(self) -> None:
+        """What was noted of the arrays: there are others now."""
+        self.native = self._nbytes = self._plain = None
 
     @property
     def most_retained(self) -> int:
@@ -230,6 +241,49 @@ class SavedSlots:
                 yield array, old[:n]
 
 
+class Exchanged:
+    """The arrays of a version that the next one has not written to, but has others in place of.
+
+    Attributes:
+        places: where each array, by name, is among `Memory.arrays`.
+        arrays: those that are not the next version's too.
+        place: `Memory.place`.
+        nbytes: of these arrays.
+    """
+
+    __slots__ = ("arrays", "nbytes", "place", "places")
+
+    def __init__(self, memory: Memory, following: Memory) -> None:
+        """Of the memories of both versions."""
+        others = dict(zip(following.names, following.arrays, strict=True))
+        own = dict(zip(memory.names, memory.arrays, strict=True))
+        self.places = {name: k for k, name in enumerate(own)}
+        self.arrays = {name: array for name, array in own.items() if others.get(name) is not array}
+        self.place = memory.place
+        self.nbytes = sum([array.nbytes for array in self.arrays.values()])
+
+    @property
+    def leaves(self) -> list[Array]:
+        """None: the whole tree is here."""
+        return []
+
+    def restore(self, memory: Memory) -> None:
+        """Put copies of them back, as others may be made of the same ones."""
+        clone, kept = memory.clone, memory.kept
+        given = {name: clone(array) for name, array in self.arrays.items()}
+        names = [name.removeprefix("kept_") for name in self.places if name.startswith("kept_")]
+        memory.rows = given.get("rows", memory.rows)
+        memory.kept = {name: given[f"kept_{name}"] if f"kept_{name}" in given else kept[name] for name in names}
+        memory.tree = given.get("tree", memory.tree) if "tree" in self.places else None
+        memory.place = self.place
+        memory.forget()
+
+    def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
+        """These arrays, where the memory has such too."""
+        there = dict(zip(memory.names, memory.arrays, strict=True))
+        return ((there[name], array) for name, array in self.arrays.items() if name in there)
+
+
 class Version:
     """One value of a buffer: its memory, or how it differs from the next version.
 
@@ -281,6 +335,21 @@ class Version:
             self.memory, self.saved, self.next = None, saved, following
             self._counted(memory, saved.nbytes)
         return following
+
+    def exchange(self, arrays: Arrays, place: Any) -> Version:
+        """The next version, some of whose arrays are others: those of rows may be, the wide ones are not.
+
+        So nothing is copied that both have. Hold the lock.
+        """
+        memory = self.own()
+        following = type(memory)(arrays.rows, memory.wide, arrays.tree, arrays.kept, memory.pinned)
+        following.files, following.place, following.written = memory.files, place, memory.written
+        if memory.table is not None:
+            memory.table.watch(following)
+        if memory.pinned:  # nobody writes to it any more, so this version keeps it
+            return Version(following, self.capacity, self.lock)
+        following.history, following.retained, following.shared = memory.history, memory.retained, memory.shared
+        return self.succeed(following, Exchanged(memory, following))
 
     def recall(self) -> None:
         """Take the memory back from a next version that nobody has seen, with all that was written for it."""

@@ -5,6 +5,7 @@ from jax_backend.dlpack import from_dlpack
 from jax_backend.functions import (
     add,
     can_sample,
+    clear,
     contains,
     decode,
     encode,
@@ -34,6 +35,7 @@ from jax_backend.shapes import shape_dtype_struct
 __all__ = [
     "add",
     "can_sample",
+    "clear",
     "contains",
     "decode",
     "encode",

@@ -235,6 +235,19 @@ def update(
     return _update(state, handles, priorities, dict(replacements), twins.HAVE_KERNELS)
 
 
+@functools.partial(jax.jit, static_argnames="kernels", inline=True)
+def _clear(state: State, kernels: bool) -> dict[str, Any]:
+    arrays = buffer.clear(twins.parts(kernels), state, state.spec)
+    changed = {name: x for name, x in arrays.kept.items() if x is not state.kept[name]}
+    return {"tree": arrays.tree, "counters": arrays.counters, "kept": changed}
+
+
+def clear(state: State) -> State:
+    """Take all items out; the rows are handed on as they are."""
+    changed = _clear(state, twins.HAVE_KERNELS)
+    return dataclasses.replace(state, **changed | {"kept": state.kept | changed["kept"]})
+
+
 @functools.partial(jax.jit, inline=True)
 def get(state: State, handles: jax.Array) -> list[jax.Array]:
     """Read items by handle."""

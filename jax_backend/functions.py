@@ -74,6 +74,11 @@ def update(state: State, indices: Any, priorities: Any = None, items: Any = None
     return api.update(_of(state), state, indices, priorities, items)
 
 
+@api.documented_by(api.clear)
+def clear(state: State) -> State:
+    return api.clear(_of(state), state)
+
+
 @api.documented_by(api.get)
 def get(state: State, indices: Any) -> Any:
     return api.get(_of(state), state, indices)

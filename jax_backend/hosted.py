@@ -183,6 +183,11 @@ def update(state: Any, handles: Vector, priorities: Vector | None, replacements:
     return engine.update(host_ops, state, handles, priorities, replacements)
 
 
+def clear(state: Any) -> HostState:
+    """Take all items out."""
+    return engine.clear(state)
+
+
 def get(state: Any, handles: Vector) -> list[Any]:
     """Read items by handle."""
     return out(state, engine.get(state, handles))

@@ -66,6 +66,9 @@ class Backend:
     def update(self, state: Any, indices: Any, priorities: Any = None, items: Any = None) -> Any:
         return self._function("update")(state, indices, priorities, items)
 
+    def clear(self, state: Any) -> Any:
+        return self._function("clear")(state)
+
     def _function(self, name: str) -> Callable[..., Any]:
         if self.name == "jax-jit":
             import jax

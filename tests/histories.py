@@ -111,7 +111,7 @@ class History:
     def run(self, steps: int) -> None:
         """Do this and that, then look at everything."""
         for step in range(steps):
-            do = pick(self.rng, [self.add] * 4 + [self.sample] * 4 + [self.update, self.read])
+            do = pick(self.rng, [self.add] * 8 + [self.sample] * 8 + [self.update, self.read] * 2 + [self.clear])
             hypothesis.note(f"{step}: {do.__name__}, {self.spec}")
             do(*self.choose())
         # From the oldest or from the newest: torch rebuilds older states from the newer ones.
@@ -247,6 +247,17 @@ class History:
         model.update(handles.tolist(), None if new is None else new.tolist(), items)
         self.keep(after, backend, model)
 
+    def clear(self, state: Any, backend: Backend, model: Model) -> None:
+        """Take everything out."""
+        if isinstance(self.spec.writer, frb.Immutable):
+            with pytest.raises(ValueError, match="Immutable"):
+                backend.clear(state)
+            return
+        after = backend.clear(state)
+        model = model.clone()
+        model.clear()
+        self.keep(after, backend, model)
+
     def read(self, state: Any, backend: Backend, model: Model) -> None:
         """Look, go over to the other backend, or through a pickle."""
         what = self.rng.random()
@@ -280,7 +291,9 @@ class History:
         capacity = self.spec.capacity
         there = {step.slot: step.handle for step in model.steps()}
         current = np.array([there.get(slot, slot) for slot in range(capacity)])
-        found = np.concatenate([current, current - capacity, current + capacity, [-1, WORD - 1]])
+        # What was there before it was emptied: the last that a turn has had, and the first of these.
+        gone = np.array(model.gone[-3:] + model.gone[:3], np.int64)
+        found = np.concatenate([current, current - capacity, current + capacity, [-1, WORD - 1], gone])
         return np.where((found < 0) | (found >= WORD), -1, found).astype(np.int32)
 
     def check(self, state: Any, backend: Backend, model: Model, arrays: bool = False) -> None:

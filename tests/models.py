@@ -119,6 +119,11 @@ class Ring:
         """Whether one more may come."""
         return True
 
+    def clear(self) -> None:
+        """The numbers go on."""
+        self.lanes = [[] for _ in self.lanes]
+        self.newest = [None] * len(self.lanes)
+
     def rewritten(self, steps: Sequence[Step]) -> None:
         """What these hold has changed."""
 
@@ -161,12 +166,14 @@ class Chosen:
         assert first == 0
         self.spec, self.capacity = spec, spec.capacity
         self.slots: list[Step | None] = [None] * spec.capacity
+        self.handles: list[int | None] = [None] * spec.capacity
         self.refused = 0
 
     def clone(self) -> Any:
         """With steps of its own."""
         new = copy.copy(self)
         new.slots = [None if step is None else copy.copy(step) for step in self.slots]
+        new.handles = list(self.handles)
         return new
 
     def steps(self) -> list[Step]:
@@ -181,10 +188,14 @@ class Chosen:
         """Write rows by slot: {slot: row}."""
         made = {}
         for slot, row in chosen.items():
-            old = self.slots[slot]
-            handle = slot if old is None else old.handle + self.capacity
+            old = self.handles[slot]
+            handle = self.handles[slot] = slot if old is None else old + self.capacity
             made[row] = self.slots[slot] = Step(int(rows[row]["id"]), 0, slot, handle, rows[row])
         return made
+
+    def clear(self) -> None:
+        """The handles go on."""
+        self.slots = [None] * self.capacity
 
     def rewritten(self, steps: Sequence[Step]) -> None:
         """Where they lie does not depend on it."""
@@ -207,6 +218,11 @@ class Sampled(Chosen):
                 chosen[slot] = row
             self.seen += 1
         return self.place(chosen, rows)
+
+    def clear(self) -> None:
+        """Nothing was ever added."""
+        super().clear()
+        self.seen = 0
 
 
 class Best(Chosen):
@@ -242,6 +258,11 @@ class Best(Chosen):
             self.ever = sorted([*self.ever, *(ranks[row] for row in good)])
             assert sorted(step.rank for step in self.steps()) == self.ever[-self.capacity :]
         return made
+
+    def clear(self) -> None:
+        """Nothing was ever added."""
+        super().clear()
+        self.ever = []
 
     def rewritten(self, steps: Sequence[Step]) -> None:
         """One that has no rank any more keeps its old one."""
@@ -688,11 +709,12 @@ class Model:
         self.law: Any = LAWS[type(spec.sampler)](spec)
         self.rejected = self.stale = 0
         self.peak = 0.0
+        self.gone: list[int] = []
 
     def clone(self) -> Model:
         """For a history that goes another way from here."""
         new = copy.copy(self)
-        new.store, new.law = self.store.clone(), self.law.clone()
+        new.store, new.law, new.gone = self.store.clone(), self.law.clone(), list(self.gone)
         return new
 
     def steps(self) -> list[Step]:
@@ -729,6 +751,13 @@ class Model:
             step.value = default if value is None else value
             self.peak = max(self.peak, step.value)
         self.law.added(self)
+
+    def clear(self) -> None:
+        """Everything anew, but for the handles and what was counted."""
+        self.gone += [step.handle for step in self.steps()]
+        self.store.clear()
+        self.law.added(self)
+        self.peak = 0.0
 
     def update(
         self, handles: Sequence[int], priorities: Sequence[float] | None, items: dict[str, np.ndarray] | None

@@ -423,6 +423,15 @@ class Histories(RuleBasedStateMachine):
         self.keep(after, backend, copy.deepcopy(model))
 
     @rule(data=st.data())
+    def clear(self, data: st.DataObject) -> None:
+        state, backend, model = self.choose(data)
+        if data.draw(st.integers(0, 3), "seldom"):
+            return
+        model = copy.deepcopy(model)
+        model.entries, model.peak = [], 0.0
+        self.keep(backend.clear(state), backend, model)
+
+    @rule(data=st.data())
     def read(self, data: st.DataObject) -> None:
         kept = self.choose(data)
         self.check_by_handle(kept)

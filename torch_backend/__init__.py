@@ -5,6 +5,7 @@ from torch_backend.dlpack import from_dlpack
 from torch_backend.functions import (
     add,
     can_sample,
+    clear,
     contains,
     decode,
     encode,
@@ -27,13 +28,15 @@ from torch_backend.functions import (
     update,
     zeros,
 )
-from torch_backend.inplace import add_, own_, sample_, update_
+from torch_backend.inplace import add_, clear_, own_, sample_, update_
 from torch_backend.random import key, split
 
 __all__ = [
     "add",
     "add_",
     "can_sample",
+    "clear",
+    "clear_",
     "contains",
     "decode",
     "encode",

@@ -547,6 +547,34 @@ def _arrays(memory: Memory, counters: torch.Tensor) -> Arrays:
     return Arrays(memory.rows, memory.wide, memory.tree, counters, dict(memory.kept))
 
 
+def clear(state: CoreState) -> State:
+    """Take all items out; the rows are handed on as they are."""
+    state = _torch_state(state, "clear")
+    version, spec = readable(state), state.spec
+    with locked(version), torch.no_grad(), torch.inference_mode(False):
+        memory = version.own()
+        arrays = buffer.clear(ops, _arrays(memory, state._counters), spec)
+        following = version.exchange(arrays, memory.place)
+    if spec.objects:
+        objects_of(memory).tidy_soon()
+    return State(following, arrays.counters, spec, None if spec.objects else state._lineage)
+
+
+def clear_in_place(spec: BufferSpec, memory: Memory, counters: torch.Tensor) -> torch.Tensor:
+    """Likewise in memory; returns the new counters."""
+    with torch.no_grad():
+        arrays = buffer.clear(ops, _arrays(memory, counters), spec)
+        pairs = [(memory.rows, arrays.rows), (memory.tree, arrays.tree)]
+        pairs += [(array, arrays.kept[name]) for name, array in memory.kept.items()]
+        for array, new in pairs:
+            if new is not array:
+                array.copy_(new)
+    if spec.objects:
+        objects_of(memory).tidy_soon()
+    after: torch.Tensor = arrays.counters
+    return after
+
+
 def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
     """Read items by handle."""
     state = _torch_state(state, "get")

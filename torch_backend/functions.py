@@ -53,6 +53,11 @@ def update(state: State, indices: Any, priorities: Any = None, items: Any = None
     return api.update(_engine(state), state, indices, priorities, items)
 
 
+@api.documented_by(api.clear)
+def clear(state: State) -> State:
+    return api.clear(_engine(state), state)
+
+
 @api.documented_by(api.get)
 def get(state: State, indices: Any) -> Any:
     return api.get(_engine(state), state, indices)

@@ -150,6 +150,27 @@ def update_(state: State, indices: Any, priorities: Any = None, items: Any = Non
     return _followed_by(state, version, counters, rewritten=bool(replacements))
 
 
+def clear_(state: State) -> State:
+    """`clear`, in place.
+
+    Args:
+        state: consumed: using it again raises `RuntimeError`.
+
+    Returns:
+        The new state.
+
+    Example:
+        >>> state = rb.add_(rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2)), (1.0,))
+        >>> state = rb.clear_(state)
+        >>> int(rb.size(state))
+        0
+    """
+    api.check_clear(execute, state, "clear_")
+    version, memory = _take_over(state, "clear_")
+    counters = execute.clear_in_place(state.spec, memory, state._counters)
+    return _followed_by(state, version, counters, rewritten=bool(state.spec.objects))
+
+
 def _take_over(state: State, function: str) -> tuple[Version, Memory]:
     """A version of the state's value that alone owns its memory, and that memory."""
     if not torch.compiler.is_compiling():

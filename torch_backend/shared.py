@@ -36,6 +36,7 @@ __all__ = [
     "as_vector",
     "build_mapping",
     "check_state",
+    "clear",
     "convert",
     "count_invalid",
     "drawable",
@@ -154,6 +155,12 @@ def update(
     """Set priorities and rewrite leaves."""
     new = {k: _numpy(leaf) for k, leaf in replacements.items()}
     _buffer(state).update(_numpy(handles), _numpy(priorities), new)
+    return state
+
+
+def clear(state: State) -> State:
+    """Take all items out."""
+    _buffer(state).clear()
     return state
 
 

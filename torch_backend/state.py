@@ -152,7 +152,7 @@ def readable(state: State) -> Version:
     """The version of a state that has not been consumed by an in-place function."""
     if state._consumed:
         raise RuntimeError(
-            "this state was consumed by an in-place function (add_, sample_, update_); go on with what that returned, "
+            "this state was consumed by an in-place function (add_, sample_, update_, clear_); go on with what that returned, "
             "or use add, sample and update, which leave states as they are"
         )
     version = state._version

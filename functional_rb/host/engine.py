@@ -180,6 +180,20 @@ def update(
         return _following(version, following, saved, after, state, None if replacements else state._lineage)
 
 
+@quiet
+def clear(state: HostState) -> HostState:
+    """Take all items out."""
+    version, spec = readable(state), state.spec
+    with version.lock:
+        memory = version.own()
+        arrays = buffer.clear(host_ops, _arrays(memory, state._counters), spec)
+        following = version.exchange(arrays, memory.place)
+    if memory.table is not None:
+        memory.table.tidy_soon()
+    past = None if spec.objects else state._lineage
+    return HostState(following, arrays.counters, spec, state.device, past)
+
+
 def count_invalid(state: HostState, outside: Vector) -> HostState:
     """The same state, with what was left out counted."""
     after = counters.with_invalid(host_ops, state._counters, outside)

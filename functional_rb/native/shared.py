@@ -22,6 +22,7 @@ from functional_rb.native.memory import copy_bytes, copy_into, load_int32, store
 from functional_rb.native.plan import CAPACITY, FIRST_STORAGE, LEVEL_SUMS, LEVELS
 from functional_rb.shared.control import (
     ADD,
+    CLEAR,
     COUNT,
     COUNTERS,
     FIRST,
@@ -139,10 +140,29 @@ def note_update(control: Any, plan: Any, storage: Any, tree: Any, journal: Any, 
 
 
 @compiled
+def note_clear(control: Any) -> None:
+    """Write down that all items will be taken out."""
+    set_word(control, KIND, CLEAR)
+
+
+@compiled
+def empty(control: Any, tree: Any) -> None:
+    """Take all items out: the counters to come, and the tree."""
+    sequence = word(control, SEQUENCE)
+    new = vector_at(control, sequence + 1)
+    copy_bytes(new, vector_at(control, sequence), 4 * BASE)
+    ends = ints(new, BASE)
+    ends[kernels.SIZE] = 0
+    ends[kernels.PEAK] = 0
+    tree[:] = 0
+
+
+@compiled
 def repair(control: Any, plan: Any, storage: Any, tree: Any, journal: Any) -> None:
     """End the write of one who has died as if it had never begun. Who dies here leaves it to the next, who repeats it.
 
-    An add has spoilt some of the oldest items, which it was to replace: the ring gives them up. An update is undone.
+    An add has spoilt some of the oldest items, which it was to replace: the ring gives them up. An update is undone. A
+    clear is carried on to its end.
     """
     sequence = word(control, SEQUENCE)
     if sequence & 1 == 0:
@@ -150,7 +170,9 @@ def repair(control: Any, plan: Any, storage: Any, tree: Any, journal: Any) -> No
     old, new = vector_at(control, sequence), vector_at(control, sequence + 1)
     copy_bytes(new, old, 4 * BASE)
     lost, count = np.int64(0), word(control, COUNT)
-    if word(control, KIND) == ADD:
+    if word(control, KIND) == CLEAR:
+        empty(control, tree)
+    elif word(control, KIND) == ADD:
         ends = ints(new, BASE)
         capacity, lost = np.int64(plan[CAPACITY]), count
         ends[kernels.SIZE] = min(np.int64(ends[kernels.SIZE]), capacity - count)

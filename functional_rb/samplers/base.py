@@ -111,6 +111,10 @@ class Sampler(Protocol):
         """Prepare what an empty buffer holds, beyond zeros."""
         ...
 
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """Forget all items, in new arrays: `draft.counters.ends` are still the old."""
+        ...
+
     def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
         """How many draws a batch takes, as (rows, words)."""
         ...
@@ -199,6 +203,11 @@ class SamplerBase:
 
     def begin(self, ops: Ops, draft: Draft) -> None:
         """Zeros are right."""
+
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """Nothing is in the tree. What is kept of single items means nothing until they come."""
+        if draft.tree is not None:
+            draft.tree = ops.full_like(draft.tree, 0)
 
     def leading_shape(self, batch: int) -> tuple[int, ...]:
         """Items one by one."""

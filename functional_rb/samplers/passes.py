@@ -71,6 +71,13 @@ class PassKeeper(NamedTuple):
         return slots, live, left
 
 
+def abandon(ops: Ops, draft: Draft) -> None:
+    """Nothing is left of a pass under way: it is done."""
+    more = draft.counters.more
+    passes = add_passes(ops, more[PASSES], more[REMAINING][0] > 0)
+    draft.count(remaining=ops.full_like(more[REMAINING], 0), passes=passes)
+
+
 def add_passes(ops: Ops, passes: Array, *done: Array) -> Array:
     """Count passes that are done, given as bool scalars."""
     for one in done:

@@ -10,7 +10,7 @@ from functional_rb import deck as decks
 from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn, check_bools, single
-from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, kept_deck
+from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, abandon, kept_deck
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.samplers.without_replacement import once
 from functional_rb.trajectories import AGE
@@ -150,6 +150,11 @@ class SlicesWithoutReplacement(Trajectories):
         deck, count = decks.insert(ops, deck, count, slots, first & new & ~old)
         PassKeeper(deck, remaining, count).keep(ops, draft)
         draft.count(count=count.reshape(1))
+
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """A pass under way is done, and the deck is empty."""
+        abandon(ops, draft)
+        draft.count(count=ops.full_like(draft.counters.more[COUNT], 0))
 
     def _moves(
         self,

@@ -13,7 +13,7 @@ from functional_rb.ops import Array, Ops
 from functional_rb.ring import Ends
 from functional_rb.samplers.base import Drawn, SamplerBase, check_bools, need_order, single
 from functional_rb.samplers.fifo import in_turn
-from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, add_passes, kept_deck
+from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, abandon, add_passes, kept_deck
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -84,7 +84,7 @@ class WithoutReplacement(SamplerBase):
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """The new items are in the deck, but not in this pass."""
         if not self.shuffle:
-            self._note_emptied(ops, draft, write)
+            self._note_emptied(ops, draft, write.after)
             return
         keeper = PassKeeper.of(draft, draft.size(ops))
         # All of them; but if XLA knew that, it would drop what keeps the deck's writes in order, and copy the deck.
@@ -98,16 +98,24 @@ class WithoutReplacement(SamplerBase):
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
         """What is gone leaves the deck, drawn or not."""
         if not self.shuffle:
-            self._note_emptied(ops, draft, removal)
+            self._note_emptied(ops, draft, removal.after)
             return
         keeper = PassKeeper.of(draft, draft.size(ops))
         PassKeeper(*decks.remove(ops, *keeper, removal.slots, removal.gone)).keep(ops, draft)
 
-    def _note_emptied(self, ops: Ops, draft: Draft, change: Write | Removal) -> None:
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """A pass under way is done."""
+        if self.shuffle:
+            abandon(ops, draft)
+            return
+        ends = draft.counters.ends
+        self._note_emptied(ops, draft, Ends(ends.cursors, ops.full_like(ends.sizes, 0)))
+
+    def _note_emptied(self, ops: Ops, draft: Draft, ends: Ends) -> None:
         """A pass of which all that was left goes now is done."""
         more, limit = draft.counters.more, draft.spec.ring.limit
         before = _left(ops, draft.counters.ends, more[NEXT], more[END], limit)[1]
-        after = _left(ops, change.after, more[NEXT], more[END], limit)[1]
+        after = _left(ops, ends, more[NEXT], more[END], limit)[1]
         emptied = (ops.cumsum(before)[-1] > 0) & (ops.cumsum(after)[-1] == 0)
         draft.count(passes=add_passes(ops, more[PASSES], emptied))
 

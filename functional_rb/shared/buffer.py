@@ -198,6 +198,16 @@ class SharedBuffer:
 
         self.exclusively(work)
 
+    def clear(self) -> None:
+        """Take all items out. One who dies at it has either done so or not."""
+        self.exclusively(self._clear)
+
+    def _clear(self) -> None:
+        native.note_clear(self._control)
+        native.begin(self._control)
+        native.empty(self._control, self._tree)
+        native.commit(self._control, 0)
+
     def _vectors(self) -> tuple[int, int]:
         """The addresses of the counters in force, and of those to come."""
         sequence = int(self.files.control[control.SEQUENCE])

@@ -9,7 +9,7 @@ SEQUENCE: Final = 0
 RESERVED: Final = 8
 """The files have room on the disk for the slots below this one."""
 KIND: Final = 16
-"""Of the write under way: ADD or UPDATE."""
+"""Of the write under way: ADD, UPDATE or CLEAR."""
 FIRST: Final = 17
 """Of an add: the first slot that it writes."""
 COUNT: Final = 18
@@ -24,6 +24,7 @@ BYTES: Final = 4096
 
 ADD: Final = 1
 UPDATE: Final = 2
+CLEAR: Final = 3
 
 LOST: Final = 6
 """The place behind the counters that every state has (`counters.BASE`) for the items of adds that were cut short."""

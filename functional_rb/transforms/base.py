@@ -72,6 +72,9 @@ class Transform:
         """The rows that are written for a batch of added ones, and which are real."""
         return leaves, mask
 
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """Forget what waits to be written, in new arrays."""
+
     def reading(
         self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:

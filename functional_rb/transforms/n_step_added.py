@@ -129,6 +129,10 @@ class NStepOfAdded(NStep):
                 draft.kept[name] = ops.set_at(draft.kept[name], places, ops.take(array, line.waiting))
         return [*(found[k] for k in range(len(spec.leaves))), *told], line.complete
 
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """No step waits."""
+        draft.count(**{PENDING: ops.full_like(draft.counters.more[PENDING], 0)})
+
     def reading(
         self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:

@@ -68,6 +68,10 @@ class Writer(Protocol):
         """Take note of stored items, named by a batch, of which leaves [B, *shape] have been exchanged."""
         ...
 
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """Forget all items, in new arrays, but not which handles there were."""
+        ...
+
 
 class WriterBase:
     """What most writers share: a ring for each lane, and nothing remembered but where they are."""
@@ -109,6 +113,9 @@ class WriterBase:
     def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
         """Where items lie does not depend on what they hold."""
 
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """Nothing is remembered."""
+
 
 class ChoosingWriter(WriterBase):
     """What writers share that choose slots: each slot's current handle is kept."""
@@ -121,6 +128,10 @@ class ChoosingWriter(WriterBase):
     def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
         """The handles."""
         return {handles.CURRENT: KeptArray((spec.capacity,), fill=-1)}
+
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """The handles go on."""
+        draft.kept[handles.CURRENT] = handles.vacated(ops, draft.kept[handles.CURRENT])
 
     def renew(self, ops: Ops, draft: Draft, slots: Array, live: Array) -> None:
         """Give the items that go to live slots new handles; equal slots are equally live."""

@@ -76,6 +76,12 @@ class MaxValue(ChoosingWriter):
         """All slots are empty."""
         draft.kept[RANK] = lowest.pad(ops, draft.kept[RANK], draft.spec.capacity)
 
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """All slots are empty."""
+        super().cleared(ops, draft)
+        draft.kept[RANK] = ops.full_like(draft.kept[RANK], lowest.EMPTY)
+        self.begin(ops, draft)
+
     def plan(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:

@@ -42,6 +42,11 @@ class Reservoir(ChoosingWriter):
         """How many items were ever added."""
         return ((SEEN, 1),)
 
+    def cleared(self, ops: Ops, draft: Draft) -> None:
+        """From now on nothing was ever added."""
+        super().cleared(ops, draft)
+        draft.count(seen=ops.full_like(draft.counters.more[SEEN], 0))
+
     def plan(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
