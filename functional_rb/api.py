@@ -439,9 +439,10 @@ def items(backend: Backend, state: State) -> Any:
 
     Returns:
         The item's structure, leaves [capacity, *shape]. The item of handle h lies in row `h % capacity`; rows never
-        written are zero, and rows whose item was taken out (by a `Queue`, by `clear`) may hold it still. On torch these are views without a copy, and they never change afterwards. From compact
-        storage (`frb.Compact`) all items are rebuilt, and rows of which the item is gone are zero. Transforms that work
-        as one samples have no part in this: what is read is what is stored.
+        written are zero, and rows whose item was taken out (by a `Queue`, by `clear`) may hold it still. On torch these
+        are views without a copy, and they never change afterwards. From compact storage (`frb.Compact`) all items are
+        rebuilt, and rows of which the item is gone are zero. Transforms that work as one samples have no part in this:
+        what is read is what is stored.
 
     Example:
         >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))

@@ -152,8 +152,8 @@ def readable(state: State) -> Version:
     """The version of a state that has not been consumed by an in-place function."""
     if state._consumed:
         raise RuntimeError(
-            "this state was consumed by an in-place function (add_, sample_, update_, clear_); go on with what that returned, "
-            "or use add, sample and update, which leave states as they are"
+            "this state was consumed by an in-place function (add_, sample_, update_, clear_); go on with what that "
+            "returned, or use add, sample, update and clear, which leave states as they are"
         )
     version = state._version
     if version.memory is not None and version.memory.files is not None and not torch.compiler.is_compiling():
