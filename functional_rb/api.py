@@ -227,7 +227,7 @@ def check_add(
     function: str = "add",
 ) -> tuple[list[Array], int, Array | None, Array | None, Any, Array | None]:
     """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], the key, and who is invalid."""
-    backend.check_state(state, function)
+    _check_one(backend, state, function)
     spec = state.spec
     if mask is not None:
         mask = backend.as_vector(mask, "mask")
@@ -273,6 +273,8 @@ def sample(
 ) -> tuple[State, AnySample[Any]]:
     """Draw items, as the sampler of the spec says.
 
+    What is stored is data: gradients through the items of a sample are zero, see the guide.
+
     Args:
         state: the buffer.
         key: randomness, from `key(seed)` or `split`; the same key draws the same items.
@@ -301,7 +303,7 @@ def sample(
 
 def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any) -> tuple[int, Any]:
     """The checked arguments of `sample`: how many to draw, and beta."""
-    backend.check_state(state, "sample")
+    _check_one(backend, state, "sample")
     spec = state.spec
     size = checks.batch_size(spec, batch_size)
     if not isinstance(beta, (int, float)):
@@ -360,7 +362,7 @@ def check_update(
     backend: Backend, state: State, indices: Any, priorities: Any, items: Any
 ) -> tuple[Array, Array | None, dict[int, Array]]:
     """The checked arguments of `update`: handles, priorities, and the leaves to rewrite by position."""
-    backend.check_state(state, "update")
+    _check_one(backend, state, "update")
     indices = backend.as_vector(indices, "indices")
     priorities = backend.as_vector(priorities, "priorities")
     checks.handles(indices)
@@ -424,7 +426,7 @@ def get(backend: Backend, state: State, indices: Any) -> Any:
         >>> rb.get(state, np.array([2, 9], np.int32))["reward"].tolist()
         [2.0, 0.0]
     """
-    backend.check_state(state, "get")
+    _check_one(backend, state, "get")
     indices = backend.as_vector(indices, "indices")
     checks.handles(indices)
     leaves = backend.get(state, indices)
@@ -449,7 +451,7 @@ def items(backend: Backend, state: State) -> Any:
         >>> rb.items(rb.add(state, (5.0,)))[0].tolist()
         [5.0, 0.0]
     """
-    backend.check_state(state, "items")
+    _check_one(backend, state, "items")
     leaves = backend.items(state)
     return nest.unflatten(state.spec.structure, leaves, backend.build_mapping, (state.spec.capacity,))
 
@@ -470,7 +472,7 @@ def is_live(backend: Backend, state: State, indices: Any) -> Array:
         >>> rb.is_live(state, np.array([0, 1, 2, 3], np.int32)).tolist()
         [False, True, True, False]
     """
-    backend.check_state(state, "is_live")
+    _check_one(backend, state, "is_live")
     indices = backend.as_vector(indices, "indices")
     checks.handles(indices)
     return backend.is_live(state, indices)
@@ -503,7 +505,7 @@ def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
         >>> bool(rb.can_sample(state)), bool(rb.can_sample(state, 3))
         (False, True)
     """
-    backend.check_state(state, "can_sample")
+    _check_one(backend, state, "can_sample")
     needed = state.spec.batch_size or 1 if n is None else checks.count("can_sample", "n", n)
     return backend.drawable(state, max(needed, 1))
 
@@ -584,7 +586,7 @@ def epochs(
         >>> [sample.items[0].tolist() for state, sample in rb.epochs(state, rb.key(0), 2)]
         [[0.0, 1.0], [2.0, 3.0], [4.0]]
     """
-    backend.check_state(state, "epochs")
+    _check_one(backend, state, "epochs")
     checks.check_passes(state.spec, batch_size)
     wanted = int(passes(backend, state)) + checks.count("epochs", "n", n)
     while int(passes(backend, state)) < wanted:
@@ -650,6 +652,12 @@ def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: An
 
 def _more(state: State, name: str) -> Array:
     """One number that sampler or writer keep; 0 for those that do not."""
-    if name not in dict(state.spec.counter_names):
-        return state.counters[..., counters.SIZE] * 0
-    return counters.read(state.spec, state.counters).more[name][0]
+    place = counters.place(state.spec, name)
+    return state.counters[..., counters.SIZE] * 0 if place is None else state.counters[..., place]
+
+
+def _check_one(backend: Backend, state: State, function: str) -> None:
+    """Refuse what is no state of the backend, and a stack of states, which only vmap takes apart."""
+    backend.check_state(state, function)
+    if len(state.axes) != 1:
+        raise checks.not_one(state.axes, function)

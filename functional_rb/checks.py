@@ -193,6 +193,21 @@ def check_state(state: Any, function: str) -> None:
         raise TypeError(f"{function}: expected a State, got {type(state).__name__}{hint}")
 
 
+def not_one(axes: tuple[int, ...], function: str) -> ValueError:
+    """The error for counters of this shape: a stack of states without vmap, or vmap over a state that is no stack."""
+    if not axes:
+        return ValueError(
+            f"{function}: vmap took the arrays of a single buffer apart; stack states to map over them, "
+            f"or give in_axes=None for this one"
+        )
+    lead = tuple(axes[:-1])
+    return ValueError(
+        f"{function}: expected one buffer, got a stack of them with the batch axes {lead}; use "
+        f"jax.vmap(rb.{function})(states, ...), {'once for each axis, ' if len(lead) > 1 else ''}"
+        f"on torch torch.func.vmap"
+    )
+
+
 def check_spec(spec: Any) -> None:
     """Refuse what is no spec."""
     if not isinstance(spec, BufferSpec):

@@ -66,6 +66,17 @@ def read(spec: BufferSpec, vector: Array) -> Counters:
     return Counters(ends, vector[REJECTED], vector[STALE], vector[PEAK], vector[INVALID], more)
 
 
+def place(spec: BufferSpec, name: str) -> int | None:
+    """Where in the vector the first number of a name of the sampler's or the writer's is; None if they have none."""
+    lanes = spec.ring.lanes
+    start = BASE + (2 * lanes if lanes > 1 else 0)
+    for known, length in spec.counter_names:
+        if known == name:
+            return start
+        start += length
+    return None
+
+
 def write(ops: Ops, spec: BufferSpec, counters: Counters) -> Array:
     """The vector for them."""
     ends = counters.ends

@@ -40,6 +40,11 @@ class State:
         return self
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape of the counters: of one buffer (n,), of a stack of buffers with the axes of the stack before."""
+        return tuple(self.counters.shape)
+
+    @property
     def lost(self) -> Array:
         """How many items were being added by processes that died, int32 scalar: 0, but for shared buffers."""
         return self.counters[..., counters.SIZE] * 0

@@ -23,6 +23,7 @@ from functional_rb.values import Outline
 from jax_backend import devices, ops, twins
 
 jax.tree_util.register_dataclass(State, data_fields=("rows", "wide", "tree", "counters", "kept"), meta_fields=("spec",))
+jax.tree_util.register_static(BufferSpec)
 
 
 NUMPY = (np.ndarray, np.generic)

@@ -63,6 +63,12 @@ def _traced() -> TypeError:
     )
 
 
+def refuse_tracing() -> None:
+    """Refuse to make a buffer while tracing: the compiled program would make no other one."""
+    if isinstance(jax.numpy.zeros(()), jax.core.Tracer):
+        raise _traced()
+
+
 def check_state(state: Any, function: str) -> None:
     """Refuse what is no state, and to trace one."""
     checks.check_state(state, function)
@@ -93,6 +99,7 @@ def check_leaves(spec: BufferSpec) -> None:
 
 def init(spec: BufferSpec, device: Any) -> HostState:
     """An empty state; what is sampled goes to the device."""
+    refuse_tracing()
     check_leaves(spec)
     return engine.init(spec, devices.resolve(device))
 

@@ -20,7 +20,7 @@ from functional_rb.samplers import Drawn
 from functional_rb.shared import check, state
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State
-from jax_backend import devices, execute, ops, twins
+from jax_backend import devices, execute, hosted, ops, twins
 from jax_backend.execute import (
     as_vector,
     build_mapping,
@@ -77,6 +77,7 @@ class SharedState(state.SharedState):
 def init(spec: BufferSpec, device: Any = None) -> State:
     """A handle of the buffer that the spec names; the device is where samples go."""
     check.check_spec(spec)
+    hosted.refuse_tracing()
     from functional_rb.shared.buffer import SharedBuffer  # needs numba
 
     where = devices.resolve(device)

@@ -123,6 +123,11 @@ class State(core.State):
         return self._counters
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape of the counters."""
+        return self._counters.shape
+
+    @property
     def kept(self) -> dict[str, torch.Tensor]:
         """What else the sampler and the writer keep, by name."""
         return self._give_out().kept if self.spec.kept else {}

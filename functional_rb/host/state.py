@@ -103,6 +103,11 @@ class HostState(core.State):
         return self._counters
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape of the counters."""
+        return self._counters.shape
+
+    @property
     def kept(self) -> dict[str, ops.Vector]:
         """What else the sampler and the writer keep, by name."""
         return self._give_out().kept if self.spec.kept else {}

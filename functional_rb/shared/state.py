@@ -99,6 +99,11 @@ class SharedState(State):
         return self.given(self.buffer.counters(), "int32")
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape of the counters: a handle is never stacked."""
+        return (BASE,)
+
+    @property
     def lost(self) -> Array:
         """How many items were being added by processes that died, int32 scalar."""
         return self.given(self.buffer.lost(), "int32")[0]

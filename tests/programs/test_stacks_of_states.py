@@ -1,0 +1,94 @@
+"""Several buffers stacked into one state, for `vmap`, and what happens where it was forgotten."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+import functional_rb as frb
+import jax_backend
+from tests import lives
+from tests.backends import Backend
+from tests.members import BATCH, MEMBERS, Member
+
+SPEC = frb.BufferSpec({"x": frb.Unbounded((2,))}, 6, frb.Prioritized(), batch_size=2)
+HANDLES = np.zeros(3, np.int32)
+
+
+def stacked(library: str, states: list[Any]) -> Any:
+    if library == "jax":
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    return pytree.tree_map(lambda *leaves: torch.stack(leaves), *states)
+
+
+def filled(rb: Any, count: int, spec: frb.BufferSpec = SPEC) -> Any:
+    return rb.add(rb.init(spec), {"x": np.ones((count, 2), np.float32)})
+
+
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda rb, s: rb.add(s, {"x": np.ones((3, 2), np.float32)}),
+    "sample": lambda rb, s: rb.sample(s, rb.key(0)),
+    "update": lambda rb, s: rb.update(s, HANDLES, np.ones(3, np.float32)),
+    "get": lambda rb, s: rb.get(s, HANDLES),
+    "is_live": lambda rb, s: rb.is_live(s, HANDLES),
+    "items": lambda rb, s: rb.items(s),
+    "can_sample": lambda rb, s: rb.can_sample(s),
+    "epochs": lambda rb, s: next(rb.epochs(s, rb.key(0))),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_stack_without_vmap_is_told_of_vmap(library: Backend, name: str) -> None:
+    rb = library.rb
+    states = stacked(library.library, [filled(rb, n) for n in (1, 2, 3)])
+    with pytest.raises(ValueError, match=rf"^{name}: .*batch axes \(3,\); use jax\.vmap\(rb\.{name}\)\(states"):
+        CALLS[name](rb, states)
+    if name == "can_sample":
+        twice = stacked(library.library, [states, states])
+        with pytest.raises(ValueError, match=r"batch axes \(2, 3\); use jax\.vmap.*once for each axis"):
+            rb.can_sample(twice)
+
+
+def test_a_stack_on_the_host_too() -> None:
+    rb = jax_backend
+    spec = frb.BufferSpec({"x": frb.Unbounded((2,))}, 6, storage=frb.Host())
+    states = jax.tree.map(lambda *leaves: np.stack(leaves), filled(rb, 1, spec), filled(rb, 2, spec))
+    with pytest.raises(ValueError, match=r"can_sample: expected one buffer, got a stack of them"):
+        rb.can_sample(states)
+
+
+def test_vmap_over_a_state_that_is_no_stack() -> None:
+    spec = frb.BufferSpec({"x": frb.Unbounded(())}, 6)  # as many slots as counters, so that JAX itself finds no fault
+    with pytest.raises(ValueError, match=r"add: vmap took the arrays of a single buffer apart; .* in_axes=None"):
+        jax.vmap(jax_backend.add)(jax_backend.init(spec), {"x": np.ones(6, np.float32)})
+
+
+def test_vmap_takes_a_stack_apart(library: Backend) -> None:
+    rb = library.rb
+    states = stacked(library.library, [filled(rb, n) for n in (1, 2, 3)])
+    vmap: Any = jax.vmap if library.library == "jax" else torch.func.vmap
+    assert vmap(rb.can_sample)(states).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
+def test_what_is_counted_is_read_of_each(member: Member) -> None:
+    """`size`, `passes` and the others work on a stack as they are."""
+    rb = importlib.import_module("torch_backend")
+    backend = Backend("torch", rb, torch.from_numpy, lambda x: x.numpy())
+    states, state = [], lives.begin(backend, member.spec)
+    for k, given in enumerate(lives.inputs(member.spec)):
+        state = lives.step(backend, state, given, lives.keys(backend, k), look=False)[0]
+        states.append(state)
+    together = stacked("torch", states)
+    for read in (rb.size, rb.rejected, rb.stale, rb.invalid, rb.refused, rb.passes, rb.lost):
+        assert read(together).tolist() == [int(read(state)) for state in states]
+    with pytest.raises(ValueError, match=r"sample: expected one buffer, got a stack"):
+        rb.sample(together, rb.key(0), BATCH)
