@@ -15,6 +15,7 @@ from functional_rb.lineage import NEW, Lineage
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.checkpoint.in_place import Snapshot
+    from functional_rb.draft import Arrays
     from functional_rb.state import State
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
@@ -40,6 +41,17 @@ def shapes_of(spec: BufferSpec) -> Shapes:
     kept = {f"kept_{name}": (array.shape, array.dtype) for name, array in spec.kept.items()}
     rows = {"rows": ((spec.capacity, spec.layout.row_words), "int32")}
     return {**rows, **wide, **tree, **kept, "counters": ((counters.length(spec),), "int32")}
+
+
+def misfit(arrays: State | Arrays, spec: BufferSpec) -> str | None:
+    """Which of some arrays are not as a spec has them, told; None if all are. Kernels must not be given others."""
+    expected = shapes_of(spec)
+    whole = {name: shape if name != "tree" else spec.tree_shape for name, (shape, _) in expected.items()}
+    for name, array in arrays_of(arrays, spec).items():
+        shape = tuple(getattr(array, "shape", ()))
+        if shape != whole.get(name):
+            return f"state.{name} has the shape {shape}, and by the spec it is {whole.get(name)}"
+    return None
 
 
 class Reader:
@@ -95,7 +107,7 @@ class ArrayReader(Reader):
         super().__init__(state.spec)
         take = np.array if lasting else np.asarray
         self._arrays: dict[str, Piece] = {}
-        for name, array in arrays_of(state).items():
+        for name, array in arrays_of(state, state.spec).items():
             self.check_shape(name, tuple(array.shape))
             try:
                 self._arrays[name] = take(array)
@@ -114,9 +126,9 @@ class ArrayReader(Reader):
         self._arrays = {}
 
 
-def arrays_of(state: State) -> Mapping[str, Any]:
+def arrays_of(state: State | Arrays, spec: BufferSpec) -> Mapping[str, Any]:
     """The arrays of a state by name."""
     tree = {} if state.tree is None else {"tree": state.tree}
     wide = {f"wide_{k}": array for k, array in enumerate(state.wide)}
-    kept = {f"kept_{name}": state.kept[name] for name in state.spec.kept}
+    kept = {f"kept_{name}": state.kept[name] for name in spec.kept}
     return {"rows": state.rows, **wide, **tree, **kept, "counters": state.counters}

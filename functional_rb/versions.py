@@ -47,6 +47,8 @@ class Memory(abc.ABC):
         retained: the sum of those bytes.
         table: the Python objects whose tokens are in the arrays, if the buffer has such leaves.
         files: the mapped files that rows, wide arrays and frames lie in, if they do.
+        fits: whether the arrays have the shapes that the buffer's spec says. What a user's function over a pytree has
+            made may have others (a stack of states, say), and kernels would write beyond them.
         place: what else the library wants to know of where the memory lies.
     """
 
@@ -55,6 +57,7 @@ class Memory(abc.ABC):
         "_nbytes",
         "_plain",
         "files",
+        "fits",
         "history",
         "kept",
         "native",
@@ -88,6 +91,7 @@ class Memory(abc.ABC):
         self.native: object = None
         self.table: Table | None = None
         self.files: MappedFiles | None = None
+        self.fits = True
         self.place: Any = None
         self._nbytes: int | None = None
         self._plain: bool | None = None
@@ -100,7 +104,7 @@ class Memory(abc.ABC):
         tree = None if self.tree is None else self.clone(self.tree)
         kept = {name: taken(stored[2][name]) if name in stored[2] else self.clone(x) for name, x in self.kept.items()}
         copied = type(self)(taken(stored[0]), tuple(map(taken, stored[1])), tree, kept)
-        copied.files, copied.place = files, self.place
+        copied.files, copied.fits, copied.place = files, self.fits, self.place
         if self.table is not None:
             self.table.watch(copied)
         return copied
@@ -144,7 +148,7 @@ class Memory(abc.ABC):
     def plain(self) -> bool:
         """Likewise; asked once."""
         if self._plain is None:
-            self._plain = self.is_plain()
+            self._plain = self.fits and self.is_plain()
         return self._plain
 
     @property

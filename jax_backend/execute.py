@@ -15,6 +15,7 @@ from functional_rb import buffer, checks, counters, crop, layout, values
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.dtypes import ITEMSIZE
+from functional_rb.reader import misfit
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State
@@ -55,6 +56,13 @@ def check_state(state: Any, function: str) -> None:
         raise TypeError(
             f"{function}: expected a state of jax_backend, got one of torch; bring it over by rb.from_dlpack(state)"
         )
+
+
+def _check_shapes(state: State, function: str) -> None:
+    """Refuse arrays of other shapes than the spec says, which kernels would read and write beyond. While tracing."""
+    found = misfit(state, state.spec)
+    if found is not None:
+        raise ValueError(f"{function}: {found}; give a state whose arrays were not cut, reshaped or put together")
 
 
 def as_vector(array: Any, name: str) -> Any:
@@ -143,6 +151,7 @@ def _add(
     key: jax.Array | None,
     kernels: bool,
 ) -> State:
+    _check_shapes(state, "add")
     words = state.spec.writer.words
     numbers = None if key is None or not words else twins.draws(key, state.spec.rows(batch), words, kernels)
     return to_state(twins.add(state, leaves, batch, mask, priorities, numbers, kernels), state.spec)
@@ -166,6 +175,7 @@ def add(
 def _sample(
     state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool
 ) -> tuple[dict[str, Any], list[jax.Array], Drawn]:
+    _check_shapes(state, "sample")
     spec, more = state.spec, None
     if spec.extra_words:
         key, other = jax.random.split(key)
@@ -226,6 +236,7 @@ def _update(
     replacements: dict[int, jax.Array],
     kernels: bool,
 ) -> State:
+    _check_shapes(state, "update")
     return to_state(twins.update(state, handles, priorities, replacements, kernels), state.spec)
 
 

@@ -19,6 +19,7 @@ from functional_rb.draft import Arrays
 from functional_rb.layout import KEPT_AS
 from functional_rb.lineage import Lineage
 from functional_rb.mapped import MappedFiles
+from functional_rb.reader import misfit
 from functional_rb.tokens import Held
 from functional_rb.version_reader import VersionReader
 from functional_rb.versions import Memory, Version
@@ -69,7 +70,9 @@ class State(core.State):
         if spec.objects and table is None:
             table = Table(spec)
         place = Placement(spec) if place is None else place
-        return cls(memory.fresh(arrays, spec.capacity, place, pinned, table, files), arrays.counters, spec)
+        version = memory.fresh(arrays, spec.capacity, place, pinned, table, files)
+        version.own().fits = misfit(arrays, spec) is None
+        return cls(version, arrays.counters, spec)
 
     def _consume(self) -> None:
         """Refuse any further use."""

@@ -10,6 +10,7 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.host import memory, ops
 from functional_rb.lineage import NEW, Lineage
+from functional_rb.reader import misfit
 from functional_rb.tokens import Table
 from functional_rb.version_reader import VersionReader
 from functional_rb.versions import Memory, Version
@@ -58,7 +59,9 @@ class HostState(core.State):
         """
         if spec.objects and table is None:
             table = Table(spec)
-        return cls(memory.fresh(arrays, spec, pinned, table), arrays.counters, spec, device)
+        version = memory.fresh(arrays, spec, pinned, table)
+        version.own().fits = misfit(arrays, spec) is None
+        return cls(version, arrays.counters, spec, device)
 
     def remember(self, past: Lineage) -> None:
         """Come after a save."""
