@@ -14,6 +14,7 @@ from functional_rb import checks, counters, nest
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.objects import is_non_tensor
 from functional_rb.ops import Array
+from functional_rb.ring import INT32_MAX
 from functional_rb.samplers import Drawn
 from functional_rb.samplers.passes import PASSES
 from functional_rb.specs import ArraySpec
@@ -61,6 +62,10 @@ class Backend(Protocol):
         key: Any,
     ) -> State:
         """Write a batch."""
+        ...
+
+    def value_of(self, scalar: Any) -> float | None:
+        """The number in a scalar array; None while tracing, and where reading it would wait for an accelerator."""
         ...
 
     def known(self, state: State, mask: Array | None) -> tuple[Any, Any] | None:
@@ -279,7 +284,8 @@ def sample(
         state: the buffer.
         key: randomness, from `key(seed)` or `split`; the same key draws the same items.
         batch_size: B; by default the spec's. Static under compilation.
-        beta: overrides the sampler's; a number or a float32 scalar, traced if you like.
+        beta: overrides the sampler's; a number in [0, 100] or a float32 scalar, traced if you like: then weights are
+            NaN where it is NaN or negative.
 
     Returns:
         The state after drawing (the same one, for samplers that remember nothing), and the `Sample`; of samplers
@@ -287,7 +293,8 @@ def sample(
 
     Raises:
         ValueError: if nothing can be drawn and that is known (not while tracing: then indices are -1, weights 0), if
-            the batch size is missing, or if `beta` is given to a sampler without weights.
+            the batch size is missing, if `beta` is given to a sampler without weights, or if it is out of range and
+            that is known.
 
     Example:
         >>> spec = frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4, sampler=frb.Prioritized())
@@ -308,9 +315,10 @@ def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any) -> 
     size = checks.batch_size(spec, batch_size)
     if not isinstance(beta, (int, float)):
         beta = backend.as_vector(beta, "beta")
-    checks.check_beta(spec, beta)
+    checks.check_beta(spec, beta, backend.value_of)
     if not spec.plain:
         spec.sampler.check_batch(spec, size)
+        checks.rows_of_sample(spec, size)
     return size, getattr(spec.sampler, "beta", 0.0) if beta is None else beta
 
 
@@ -506,8 +514,9 @@ def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
         (False, True)
     """
     _check_one(backend, state, "can_sample")
-    needed = state.spec.batch_size or 1 if n is None else checks.count("can_sample", "n", n)
-    return backend.drawable(state, max(needed, 1))
+    needed = state.spec.batch_size or 1 if n is None else checks.needed(n)
+    possible = backend.drawable(state, max(min(needed, INT32_MAX), 1))
+    return possible if needed <= INT32_MAX else possible & False
 
 
 def rejected(backend: Backend, state: State) -> Array:

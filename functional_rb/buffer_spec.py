@@ -18,6 +18,7 @@ from functional_rb.ring import Ring
 from functional_rb.samplers import Sampler, Uniform
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import ArraySpec, Binary, Composite, NonTensor, Unbounded, freeze
+from functional_rb.specs.composite import check_depth
 from functional_rb.storages import Device, Storage, StorageBase
 from functional_rb.trajectories import Marks
 from functional_rb.transforms.base import Transform, check_transforms
@@ -293,6 +294,7 @@ def spec_of(example: Any) -> Any:
 
 
 def _spec_of(example: Any, path: nest.Path) -> Any:
+    check_depth(len(path))
     if is_non_tensor(example):
         return NonTensor(tuple(example.batch_size))
     is_array = hasattr(example, "dtype") and not hasattr(example, "batch_size")

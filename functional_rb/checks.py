@@ -10,10 +10,13 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from functional_rb import dtypes, nest, objects
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import BASE, read
 from functional_rb.frames import CURSOR
+from functional_rb.ring import INT32_MAX
 from functional_rb.samplers.passes import PASSES
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State
@@ -173,6 +176,18 @@ def check_dtype(name: str, array: Any, expected: str) -> None:
 _ARGUMENTS = ("mask", "priorities", "indices", "beta", "lengths")
 
 
+def check_numpy(name: str, array: Any) -> None:
+    """Refuse what NumPy has and other libraries do not: arrays with a mask of their own, and foreign byte orders."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            f"{_label(name)}: expected an array without a mask of its own, got numpy.ma.MaskedArray, whose masked "
+            f"elements would be stored as if they were not; give array.filled(...), or the rows to leave out by "
+            f"add(..., mask=...)"
+        )
+    if not array.dtype.isnative:
+        check_dtype(name, array, array.dtype.newbyteorder("=").name)
+
+
 def _label(name: str) -> str:
     return name if name in _ARGUMENTS else f"leaf {name!r}"
 
@@ -277,6 +292,14 @@ def batch_size(spec: BufferSpec, given: Any) -> int:
 
 def count(function: str, name: str, given: Any) -> int:
     """A number that is a shape: known while tracing, and not negative."""
+    number = needed(given, function, name)
+    if number > INT32_MAX:
+        raise ValueError(f"{function}: expected {name} up to {INT32_MAX}, got {number}")
+    return number
+
+
+def needed(given: Any, function: str = "can_sample", name: str = "n") -> int:
+    """Likewise, without an upper end: more than can be is an answer, not an error."""
     number = given
     if type(given) is not int:
         try:
@@ -293,21 +316,44 @@ def count(function: str, name: str, given: Any) -> int:
     return int(number)
 
 
-def check_beta(spec: BufferSpec, beta: Any) -> None:
-    """Refuse a beta where there are no weights, and one that is no scalar."""
+def rows_of_sample(spec: BufferSpec, size: int) -> None:
+    """Refuse a batch whose rows, those of slices too, cannot be counted in int32."""
+    rows = math.prod(spec.sampler.leading_shape(size))
+    if rows > INT32_MAX:
+        raise ValueError(
+            f"sample: {size} of {spec.sampler} have {rows} rows, and at most {INT32_MAX} can be drawn at once; "
+            f"give a smaller batch_size"
+        )
+
+
+def check_beta(spec: BufferSpec, beta: Any, value_of: Callable[[Any], float | None]) -> None:
+    """Refuse a beta where there are no weights, one that is no scalar, and a known one that is out of range.
+
+    Args:
+        spec: of the buffer.
+        beta: None, a number, or an array of the backend.
+        value_of: the number that an array holds; None where it cannot be known yet.
+    """
     if beta is None:
         return
     if not spec.sampler.has_priorities:
         raise ValueError(f"sample: beta was given, but the sampler is {spec.sampler}, whose weights are all 1")
     if isinstance(beta, (int, float)) and not isinstance(beta, bool):
-        if not 0 <= beta <= 100:
-            raise ValueError(f"beta: expected a number in [0, 100], got {beta!r}")
+        _beta_in_range(beta)
         return
     if not hasattr(beta, "dtype") or not any(kind in dtypes.shown(beta.dtype) for kind in ("float", "int")):
         got = dtypes.shown(beta.dtype) if hasattr(beta, "dtype") else type(beta).__name__
         raise TypeError(f"beta: expected a number or a float32 scalar, got {got}")
     if len(beta.shape) != 0:
         raise ValueError(f"beta: expected a scalar, got shape {tuple(beta.shape)}; give beta[()] or one number")
+    known = value_of(beta)
+    if known is not None:
+        _beta_in_range(known)
+
+
+def _beta_in_range(beta: float) -> None:
+    if not 0 <= beta <= 100:
+        raise ValueError(f"beta: expected a number in [0, 100], got {beta!r}; clip the schedule that it comes from")
 
 
 def check_passes(spec: BufferSpec, given: Any) -> None:

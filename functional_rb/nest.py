@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from functional_rb.specs import Composite, Stacked, Varying
+from functional_rb.specs.composite import check_depth
 
 Path = tuple[str | int, ...]
 BuildMapping = Callable[[type | None, dict[str, Any], tuple[int, ...]], Any]
@@ -144,16 +145,21 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
     return None
 
 
-def flatten(nest: Any, is_leaf: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
+def flatten(nest: Any, is_leaf: Callable[[Any], bool], depth: int = 0) -> tuple[list[Any], Structure]:
     """Take a nest apart.
 
     Args:
         nest: any nest of dicts, tuples, lists, NamedTuples, dataclasses, `Composite`s, TensorDicts.
         is_leaf: asked first, because some leaves (specs) are dataclasses themselves.
+        depth: how many containers it lies in.
 
     Returns:
         The leaves in the order of their keys, and the outline.
+
+    Raises:
+        ValueError: if containers lie too deep in each other.
     """
+    check_depth(depth)
     parts = None if is_leaf(nest) else parts_of(nest)
     if parts is None:
         return [nest], LEAF
@@ -161,7 +167,7 @@ def flatten(nest: Any, is_leaf: Callable[[Any], bool]) -> tuple[list[Any], Struc
     leaves: list[Any] = []
     children = []
     for value in values:
-        below, child = flatten(value, is_leaf)
+        below, child = flatten(value, is_leaf, depth + 1)
         leaves += below
         children.append(child)
     return leaves, dataclasses.replace(outline, children=tuple(children))

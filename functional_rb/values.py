@@ -13,7 +13,7 @@ from functional_rb import nest
 from functional_rb.nest import Structure
 from functional_rb.ops import Array
 from functional_rb.specs import ArraySpec, NonTensor, Spec, Varying
-from functional_rb.specs.composite import checked
+from functional_rb.specs.composite import check_depth, checked
 from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.walk import is_unit
 
@@ -127,13 +127,14 @@ def kept_outline(spec: Any, who: str) -> Outline:
     return found[1]
 
 
-def _places(specs: Any, found: list[Any]) -> Any:
+def _places(specs: Any, found: list[Any], depth: int = 0) -> Any:
     """The containers of a nest of specs, and the place of each spec, which is appended to those that were found."""
+    check_depth(depth)
     parts = None if isinstance(specs, Spec) else nest.parts_of(specs)
     if parts is None:
         found.append(specs)
         return id(specs)
-    return parts[0], *(_places(part, found) for part in parts[1])
+    return parts[0], *(_places(part, found, depth + 1) for part in parts[1])
 
 
 def words(outline: Outline, masked: bool) -> int:

@@ -37,6 +37,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
         checks.check_dtype(name, leaf, expected.dtype)
         return leaf
     if isinstance(leaf, NUMPY):
+        checks.check_numpy(name, leaf)
         checks.check_dtype(name, leaf, expected.dtype)
         return jnp.asarray(leaf.copy())  # JAX reads in the background, the caller may write
     if isinstance(leaf, NUMBERS) and expected.shape == ():
@@ -68,9 +69,17 @@ def _check_shapes(state: State, function: str) -> None:
 def as_vector(array: Any, name: str) -> Any:
     """Masks, priorities and indices from NumPy; dtypes are checked by the caller, before NumPy's could change."""
     if isinstance(array, NUMPY) and array.dtype.itemsize <= 4 and array.dtype.kind in "biuf":
+        checks.check_numpy(name, array)
         return jnp.asarray(array.copy())
     _refuse_torch(array, name)
     return array
+
+
+def value_of(scalar: Any) -> float | None:
+    """The number in a scalar array, None while tracing."""
+    if isinstance(scalar, jax.core.Tracer) or not getattr(scalar, "is_fully_addressable", True):
+        return None
+    return float(np.asarray(scalar))
 
 
 def check_key(key: Any) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from functional_rb import api, spec_api
+from functional_rb import api, checks, spec_api
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.host.state import HostState
 from functional_rb.shared.check import is_shared
@@ -35,14 +36,29 @@ def _number(state: State, found: Any) -> jax.Array:
     return found if type(state) is State else jnp.asarray(found)
 
 
-def key(seed: int) -> jax.Array:
-    """A key of JAX's default kind: `jax.random.key(seed)`."""
-    return jax.random.key(seed)
+def key(seed: int | jax.Array) -> jax.Array:
+    """A key of JAX's default kind: `jax.random.key(seed)`.
+
+    Args:
+        seed: a whole number, of which all 64 bits count, whether JAX's 64-bit mode is on or not; beyond, it is taken
+            modulo 2^64. Or a traced integer.
+
+    Example:
+        >>> first, second = rb.key(1), rb.key(2**32 + 1)
+        >>> bool((jax.random.key_data(first) == jax.random.key_data(second)).all())
+        False
+    """
+    if not isinstance(seed, (int, np.integer)) or -(2**31) <= seed < 2**32:
+        return jax.random.key(seed)
+    # In its 32-bit mode JAX drops the upper bits, and gives the key of another seed.
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        return jax.random.key((int(seed) + 2**63) % 2**64 - 2**63)
 
 
 def split(key: jax.Array, n: int = 2) -> jax.Array:
     """`n` independent keys [n] from one: `jax.random.split`."""
-    return jax.random.split(key, n)
+    execute.check_key(key)
+    return jax.random.split(key, checks.count("split", "n", n))
 
 
 @api.documented_by(api.init)

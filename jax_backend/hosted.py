@@ -30,6 +30,7 @@ from jax_backend import devices, execute, host_ops, twins
 from jax_backend.execute import NUMBERS, NUMPY, check_key
 from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.execute import split as split
+from jax_backend.execute import value_of as value_of
 
 SMALL = 2**16
 """Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 15 us for each, and
@@ -42,6 +43,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> Vector:
         checks.check_dtype(name, leaf, expected.dtype)
         return _in_numpy(leaf)
     if isinstance(leaf, NUMPY):
+        checks.check_numpy(name, leaf)
         checks.check_dtype(name, leaf, expected.dtype)
         return np.asarray(leaf, order="C")
     if isinstance(leaf, NUMBERS) and expected.shape == ():
@@ -81,6 +83,7 @@ def as_vector(array: Any, name: str) -> Any:
     if isinstance(array, jax.Array):
         return _in_numpy(array)
     if isinstance(array, NUMPY):
+        checks.check_numpy(name, array)
         return np.asarray(array, order="C")
     return array if is_non_tensor(array) else execute.as_vector(array, name)
 

@@ -29,6 +29,7 @@ from jax_backend.execute import (
     random_crop,
     split,
     unsupported,
+    value_of,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ __all__ = [
     "split",
     "unsupported",
     "update",
+    "value_of",
 ]
 
 
@@ -100,6 +102,7 @@ def check_state(state: Any, function: str) -> None:
 def convert(leaf: Any, expected: ArraySpec, name: str) -> Any:
     """NumPy's arrays as they are, the rest as JAX's."""
     if isinstance(leaf, np.ndarray):
+        checks.check_numpy(name, leaf)
         checks.check_dtype(name, leaf, expected.dtype)
         return leaf
     return execute.convert(leaf, expected, name)

@@ -39,19 +39,23 @@ NUMPY = (np.ndarray, np.generic)
 NUMBERS = (bool, int, float, complex)
 """Tuples, because torch.compile does not trace unions of types."""
 _DTYPES, _STRIDED, _compiling = ops.DTYPES, torch.strided, torch.compiler.is_compiling
+_transforms = torch._C._functorch.peek_interpreter_stack
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_WRITES = frozenset(("add", "add_", "update", "update_"))
 
 
 def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
     """Tensors without their autograd history, NumPy arrays as they are, Python numbers for scalar leaves."""
     if isinstance(leaf, torch.Tensor):
+        if leaf.layout is not _STRIDED or type(leaf) is not torch.Tensor:
+            _check_memory(leaf, f"leaf {name!r}")
         if leaf.dtype != _DTYPES[expected.dtype]:
             checks.check_dtype(name, leaf, expected.dtype)
-        if leaf.layout is not _STRIDED:
-            raise TypeError(f"leaf {name!r}: expected a dense tensor, got {leaf.layout}; give leaf.to_dense()")
         if leaf.requires_grad or (not _compiling() and (leaf.is_neg() or leaf.is_conj())):
             return plain(leaf)
         return leaf
     if isinstance(leaf, NUMPY):
+        checks.check_numpy(name, leaf)
         checks.check_dtype(name, leaf, expected.dtype)
         return from_numpy(leaf)
     if isinstance(leaf, NUMBERS) and expected.shape == ():
@@ -64,10 +68,26 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
     )
 
 
+def _check_memory(tensor: torch.Tensor, what: str) -> None:
+    """Refuse tensors that are more, or less, than an array in memory: sparse, nested, masked, fake ones."""
+    if tensor.layout is not _STRIDED:
+        raise TypeError(f"{what}: expected a dense tensor, got {tensor.layout}; give {what.split()[0]}.to_dense()")
+    if not _compiling() and type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise TypeError(
+            f"{what}: expected a tensor that is an array in memory, got {type(tensor).__name__}, which means something "
+            f"else by its elements; give the torch.Tensor that it stands for"
+        )
+
+
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor without autograd history, and what it says in its memory: torch puts conjugation and negation off."""
     if tensor.requires_grad:
         tensor = tensor.detach()
+        if not _compiling() and _wrapped(tensor):
+            raise TypeError(
+                "expected a tensor, got one that torch.func differentiates through, which has no memory of its own; "
+                "add and update outside of the function that is differentiated"
+            )
     if not _compiling() and (tensor.is_neg() or tensor.is_conj()):  # which torch.compile does not trace
         tensor = tensor.resolve_conj().resolve_neg()
     return tensor
@@ -85,10 +105,21 @@ def check_state(state: Any, function: str) -> None:
     """Refuse what is no state of torch, and to trace one that holds Python objects."""
     checks.check_state(state, function)
     _torch_state(state, function)
+    if function in _WRITES and not _compiling() and _transforms() is not None:
+        _refuse_vmap(function)
     if state.spec.objects and _compiling():
         raise TypeError(
             f"{function}: leaf {state.spec.names[state.spec.objects[0]]!r} holds Python objects, which torch.compile "
             f"cannot trace; call {function} outside of the compiled function, or leave the leaf out of BufferSpec.item"
+        )
+
+
+def _refuse_vmap(function: str) -> None:
+    """Refuse to write under torch.vmap: its tensors stand for several, and the buffer is one."""
+    if _transforms().key() == torch._C._functorch.TransformType.Vmap:
+        raise TypeError(
+            f"{function}: torch.vmap cannot write to one buffer for each of its rows; give all rows as one batch "
+            f"[N * B, *shape], or loop over several states"
         )
 
 
@@ -97,13 +128,23 @@ def as_vector(array: Any, name: str) -> Any:
     if array is None:
         return None
     if isinstance(array, torch.Tensor):
+        if array.layout is not _STRIDED or type(array) is not torch.Tensor:
+            _check_memory(array, name)
         return plain(array)
     if isinstance(array, NUMPY) and array.dtype.kind in "biuf":
+        checks.check_numpy(name, array)
         return from_numpy(array)
     if is_non_tensor(array):
         return gather(array, tuple(array.batch_size), (), name)
     _refuse_jax(array, name)
     return array
+
+
+def value_of(scalar: Any) -> float | None:
+    """The number in a scalar array; None while tracing, under vmap, and on an accelerator."""
+    if _compiling() or scalar.device.type != "cpu" or _wrapped(scalar):
+        return None
+    return float(scalar)
 
 
 def _refuse_jax(array: Any, what: str) -> None:

@@ -6,7 +6,7 @@ import operator
 
 import torch
 
-from functional_rb import splitmix
+from functional_rb import checks, splitmix
 from functional_rb.splitmix import DRAW, FACTORS, GAMMA, SHIFTS, SPLIT, signed
 
 _GAMMA = torch.tensor(signed(GAMMA), device="cpu")
@@ -41,7 +41,7 @@ def split(key: torch.Tensor, n: int = 2) -> torch.Tensor:
         >>> torch.equal(first, second)
         False
     """
-    return _outputs(check_key(key), SPLIT, n)
+    return _outputs(check_key(key), SPLIT, checks.count("split", "n", n))
 
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:

@@ -24,6 +24,7 @@ from torch_backend.execute import (
     random_crop,
     split,
     unsupported,
+    value_of,
 )
 from torch_backend.state import State as TorchState
 
@@ -51,6 +52,7 @@ __all__ = [
     "split",
     "unsupported",
     "update",
+    "value_of",
 ]
 
 CPU = torch.device("cpu")

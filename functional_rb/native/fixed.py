@@ -74,8 +74,10 @@ def stored_value(plan: Any, bits: Any) -> Any:
 
 @compiled
 def importance_weight(value: Any, base: Any, beta: Any) -> Any:
-    """`(value / smallest) ** -beta`, for the biased logarithm of the smallest as base."""
-    beta = min(beta, np.float32(2.0**20)) if beta > 0 else np.float32(0)
+    """`(value / smallest) ** -beta`, for the biased logarithm of the smallest as base; NaN for no such beta."""
+    if not beta >= 0:
+        return np.float32(np.nan)
+    beta = min(beta, np.float32(2.0**20))
     whole = np.int64(beta)
     fraction = np.int64((beta - np.float32(whole)) * np.float32(2.0**31))
     return exp2(-times(log2_biased(bits_of(value)) - base, whole, fraction))

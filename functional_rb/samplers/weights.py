@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from functional_rb import power
 from functional_rb.ops import Array, Ops
 
@@ -41,7 +43,8 @@ def importance_weights(ops: Ops, values: Array, smallest: Array, beta: Array) ->
     """`(values / smallest) ** -beta` in (0, 1], for float32 [B], a scalar, and a float32 scalar beta.
 
     Values are positive and at least the smallest; where they are not (nothing could be drawn), the result is
-    meaningless but finite. A beta beyond [0, 2^20], or NaN, counts as the nearest bound, NaN as 0.
+    meaningless but finite. A beta beyond 2^20 counts as 2^20. With one that is negative or NaN there are no weights,
+    and NaN says so: to take it for 0 would switch the correction off without a word.
     """
     if ops.native is not None:
         return ops.native.importance_weights(values, smallest, beta)
@@ -50,13 +53,15 @@ def importance_weights(ops: Ops, values: Array, smallest: Array, beta: Array) ->
     base = ops.maximum(smallest + ops.full_like(values, 0), floor)
     distance = power.minus(ops, log, power.log2_biased(ops, ops.bitcast(base[:, None], "int32")[:, 0]))
     beta = beta + ops.full_like(values, 0)
-    beta = ops.where(beta > 0, ops.minimum(beta, ops.full_like(beta, 2.0**20)), ops.full_like(beta, 0))
+    is_power = beta >= 0
+    beta = ops.where(is_power, ops.minimum(beta, ops.full_like(beta, 2.0**20)), ops.full_like(beta, 0))
     whole = ops.cast(beta, "int32")
     rest = ops.cast((beta - ops.cast(whole, "float32")) * float(2**power.FRACTION), "int32")
     y = power.times(ops, distance, power.Fixed(whole, rest))
     zero = ops.full_like(y.whole, 0)
     y = power.minus(ops, power.Fixed(zero, zero), y)
-    return power.exp2(ops, power.Fixed(_clip(ops, y.whole), y.fraction))
+    weights = power.exp2(ops, power.Fixed(_clip(ops, y.whole), y.fraction))
+    return ops.where(is_power, weights, ops.full_like(weights, math.nan))
 
 
 def _clip(ops: Ops, whole: Array) -> Array:

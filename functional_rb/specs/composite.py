@@ -12,6 +12,8 @@ import numpy as np
 
 from functional_rb.specs.base import Change, Spec, checked_shape
 
+DEEPEST = 64
+
 
 class Composite(Mapping[str, Any], Spec):
     """Named parts, each a spec or again a nest of them; immutable and hashable.
@@ -220,8 +222,18 @@ def map_members(nest: Any, function: Callable[[Any], Any]) -> Any:
     return function(nest)
 
 
+def check_depth(depth: int) -> None:
+    """Refuse containers so deep in each other that Python's stack would end somewhere in the middle of them."""
+    if depth > DEEPEST:
+        raise ValueError(
+            f"expected containers at most {DEEPEST} deep in each other, got more; name the leaves of the inner ones "
+            f"by their paths, in one dict"
+        )
+
+
 def members(nest: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """The specs of a nest with their paths, down to the first spec on each way."""
+    check_depth(len(path))
     if isinstance(nest, Spec):
         yield path, nest
     elif isinstance(nest, Mapping):
