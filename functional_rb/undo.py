@@ -11,9 +11,11 @@ would have kept were not yet overwritten.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
+import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,6 +24,7 @@ import numpy as np
 
 from functional_rb.checkpoint import disk
 from functional_rb.checkpoint.blocks import digest
+from functional_rb.checkpoint.reading import open_file, read_bytes
 from functional_rb.errors import FULL, CorruptCheckpointError, StorageFullError
 
 Rows = np.ndarray[Any, Any]
@@ -33,6 +36,8 @@ CHUNK = 2**24
 """About so many bytes are put into one record."""
 ITEMS, FRAMES = "undo", "undo-frames"
 """What the names of the logs begin with, those of rows and wide arrays, and those of frames."""
+_NAME = re.compile(rf"({ITEMS}|{FRAMES})-([0-9]{{8}}|[1-9][0-9]{{8,17}})\.bin", re.ASCII)
+"""As `name_of` writes them."""
 
 
 def name_of(number: int, prefix: str = ITEMS) -> str:
@@ -41,10 +46,9 @@ def name_of(number: int, prefix: str = ITEMS) -> str:
 
 
 def numbers(directory: str, prefix: str = ITEMS) -> list[int]:
-    """The logs in a directory, oldest first."""
-    start = f"{prefix}-"
-    found = [name[len(start) : -4] for name in os.listdir(directory) if name.startswith(start) and name[-4:] == ".bin"]
-    return sorted(int(digits) for digits in found if digits.isdecimal())
+    """The logs in a directory, oldest first; files of other names are none, `undo-9.bin` too."""
+    found = (_NAME.fullmatch(name) for name in os.listdir(directory))
+    return sorted(int(match[2]) for match in found if match and match[1] == prefix)
 
 
 class UndoLog:
@@ -205,44 +209,74 @@ class Record:
     rows: tuple[Rows, ...]
 
 
-def records(path: str, arrays: Sequence[Rows]) -> Iterator[Record]:
+@dataclasses.dataclass(frozen=True)
+class Torn:
+    """The end of a log, which is no whole record.
+
+    Attributes:
+        path: of the log.
+        at: where the record begins, in bytes.
+        short: whether the file ends before it does, which is what a kill leaves.
+    """
+
+    path: str
+    at: int
+    short: bool
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with the log."""
+        what = "is cut short" if self.short else "is not the one that its checksum tells"
+        return f"its last record, at byte {self.at}, {what}"
+
+
+def records(path: str, arrays: Sequence[Rows], torn: list[Torn] | None = None) -> Iterator[Record]:
     """The whole records of a log, oldest first.
 
     Args:
         path: of the file.
         arrays: [capacity, ...], whose rows it has.
+        torn: gets the end of the log, if that is no whole record.
 
     Raises:
         CorruptCheckpointError: if something lies behind a record that is not whole, as no kill leaves it, or a record
-            does not fit the arrays.
+            does not fit the arrays; or if it is no file that can be read.
     """
     widths = [_as_bytes(array).shape[1] for array in arrays]
     capacity = arrays[0].shape[0]
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
+    torn = [] if torn is None else torn
+    with contextlib.ExitStack() as stack:
+        file, size = open_file(path, stack)
         at = 0
-        while at + HEAD <= size:
-            head = file.read(HEAD)
+        while at < size:
+            if at + HEAD > size:
+                torn.append(Torn(path, at, True))
+                return
+            head = read_bytes(path, file, size, at, HEAD)
             n, row = (int(x) for x in np.frombuffer(head, np.int64, 2, 16))
             if head != _head(n, row, head[:16]) or row != sum(widths) or not 0 < n <= capacity:
                 raise CorruptCheckpointError(path, f"at byte {at} there is no record of rows of {sum(widths)} bytes")
-            body = n * (8 + row)
-            if at + HEAD + body > size:
-                return  # the process was killed while it appended this one
-            content = file.read(body)
+            end = at + HEAD + n * (8 + row)
+            if end > size:  # the process was killed while it appended this one
+                torn.append(Torn(path, at, True))
+                return
+            content = read_bytes(path, file, size, at + HEAD, n * (8 + row))
             if digest(content) != head[:16]:
-                if at + HEAD + body == size:
-                    return  # a machine that lost its power may leave the end of a file so
-                raise CorruptCheckpointError(path, f"the record at byte {at} is not the one that its checksum tells")
-            slots = np.frombuffer(content, np.int64, n)
-            if int(slots.min()) < 0 or int(slots.max()) >= capacity:
-                raise CorruptCheckpointError(path, f"the record at byte {at} names rows beyond {capacity}")
-            starts = 8 * n + n * np.cumsum([0, *widths])
-            kept = (
-                np.frombuffer(content, np.uint8, n * width, start) for start, width in zip(starts, widths, strict=False)
-            )
-            yield Record(slots, tuple(rows.reshape(n, -1) if rows.size else rows.reshape(n, 0) for rows in kept))
-            at += HEAD + body
+                if end < size:
+                    raise CorruptCheckpointError(path, f"the record at byte {at} is not what its checksum tells")
+                torn.append(Torn(path, at, False))  # a machine that lost its power may leave the end of a file so
+                return
+            yield _record(path, at, content, n, widths, capacity)
+            at = end
+
+
+def _record(path: str, at: int, content: bytes, n: int, widths: list[int], capacity: int) -> Record:
+    slots = np.frombuffer(content, np.int64, n)
+    if int(slots.min()) < 0 or int(slots.max()) >= capacity:
+        raise CorruptCheckpointError(path, f"the record at byte {at} names rows beyond {capacity}")
+    starts = 8 * n + n * np.cumsum([0, *widths])
+    kept = (np.frombuffer(content, np.uint8, n * width, start) for start, width in zip(starts, widths, strict=False))
+    return Record(slots, tuple(rows.reshape(n, -1) if rows.size else rows.reshape(n, 0) for rows in kept))
 
 
 def roll_back(
@@ -254,7 +288,7 @@ def roll_back(
     prefix: str = ITEMS,
     wanted: Sequence[Rows] | None = None,
     room: Callable[[Rows], None] | None = None,
-) -> None:
+) -> list[Torn]:
     """Make rows those of a checkpoint again, by all logs since, the newest first.
 
     Args:
@@ -266,16 +300,21 @@ def roll_back(
         wanted: of each array bool [capacity], which rows are written at all; all by default.
         room: called with the slots of each record before it is written.
 
+    Returns:
+        The ends of logs that are no whole records. If the rows are not those of the checkpoint then, it is for these.
+
     Raises:
         CorruptCheckpointError: for a log that is not what was written.
     """
     views = [_as_bytes(array) for array in arrays]
+    torn: list[Torn] = []
     for later in reversed(numbers(directory, prefix)):
         if later < number or (since is not None and not since(later)):
             continue
-        for record in records(os.path.join(directory, name_of(later, prefix)), arrays):
+        for record in records(os.path.join(directory, name_of(later, prefix)), arrays, torn):
             if room is not None:
                 room(record.slots)
             for k, (view, rows) in enumerate(zip(views, record.rows, strict=True)):
                 chosen = slice(None) if wanted is None else wanted[k][record.slots]
                 view[record.slots[chosen]] = rows[chosen]
+    return torn

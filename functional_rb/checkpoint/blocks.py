@@ -28,6 +28,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Table = np.ndarray[Any, np.dtype[np.uint8]]
 Run = tuple[int, int]
 """Blocks from the first to before the second."""
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def digest(content: Any) -> bytes:
@@ -88,8 +89,10 @@ class Stored:
         return run[0] * self.rows_of_block, min(run[1] * self.rows_of_block, self.rows)
 
     def length(self, runs: list[Run]) -> int:
-        """How many rows they have together."""
-        return sum(stop - start for start, stop in map(self.span, runs))
+        """How many rows they have together; the last block of all may be shorter than others."""
+        blocks = int(np.diff(as_array(runs)).sum())
+        missing = self.count * self.rows_of_block - self.rows if runs and runs[-1][1] == self.count else 0
+        return blocks * self.rows_of_block - missing
 
     def of_rows(self, start: int, stop: int) -> slice:
         """The blocks that have any of rows [start, stop)."""
@@ -157,6 +160,25 @@ def runs_of(mask: Mask) -> list[Run]:
     """
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
+def marked(runs: list[Run], count: int) -> Mask:
+    """The inverse: which of so many blocks are in the runs.
+
+    Example:
+        >>> marked([(0, 2), (3, 4)], 5).tolist()
+        [True, True, False, True, False]
+    """
+    edges = np.zeros(count + 1, np.int8)
+    starts, stops = as_array(runs).T
+    edges[starts] = 1
+    edges[stops] = -1
+    return np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
+
+
+def as_array(runs: list[Run]) -> Numbers:
+    """Runs as int64 [n, 2]."""
+    return np.array(runs, np.int64).reshape(-1, 2)
 
 
 def chunks(runs: list[Run]) -> Iterator[Run]:

@@ -6,6 +6,7 @@ log first (`functional_rb.undo`), and loading takes that back.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -16,11 +17,12 @@ import numpy as np
 from functional_rb import undo
 from functional_rb.checkpoint import disk
 from functional_rb.checkpoint.blocks import Mask, Stored, bytes_of, chunks, is_items, runs_of, stored_arrays
-from functional_rb.checkpoint.opened import Opened, mapped_file, read_into
+from functional_rb.checkpoint.opened import Opened, mapped_file
+from functional_rb.checkpoint.reading import open_file, read_into
 from functional_rb.errors import CorruptCheckpointError
 from functional_rb.mapped import MappedFiles
 from functional_rb.mapped_directory import shapes
-from functional_rb.undo import Logs, UndoLog
+from functional_rb.undo import Logs, Torn, UndoLog
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -153,10 +155,11 @@ def read(opened: Opened, spec: BufferSpec, advance: Callable[[int], None]) -> Ar
         stored = arrays[name]
         found[there] = stored.blank_array()
         into, path = bytes_of(found[there]), opened.beside(mapped_file(name))
-        with open(path, "rb") as file:
+        with contextlib.ExitStack() as stack:
+            file, _ = open_file(path, stack)
             for chunk in chunks(runs_of(opened.owners(name) >= 0)):
                 start, stop = (row * stored.row_bytes for row in stored.span(chunk))
-                read_into(path, file.fileno(), start, into[start:stop])
+                read_into(path, file, start, into[start:stop])
     _lead_back(opened, spec, found, advance, None)
     return found
 
@@ -186,12 +189,15 @@ def _lead_back(
     """Undo what was written since the checkpoint, in arrays by their mapped names, and verify."""
     manifest = opened.manifest
     owned = {name: opened.owners(name) >= 0 for name in names(spec)}
+    torn: dict[str, Torn] = {}
     for group, prefix in zip(_groups(spec), (undo.ITEMS, undo.FRAMES), strict=True):
         room = None if files is None else files.reserve_slots if prefix == undo.ITEMS else files.reserve_places
         rows = [arrays[name] for name in group]
         wanted = _rows(spec, group, owned)
         if group:
-            undo.roll_back(opened.directory, manifest.undo, rows, prefix=prefix, wanted=wanted, room=room)
+            ends = undo.roll_back(opened.directory, manifest.undo, rows, prefix=prefix, wanted=wanted, room=room)
+            if ends:  # one that no kill leaves so, if there is one
+                torn |= dict.fromkeys(group, min(ends, key=lambda end: end.short))
     for name, there in names(spec).items():
         stored, table = manifest.arrays[name], opened.whole_table(name)
         content = bytes_of(arrays[there])
@@ -199,7 +205,15 @@ def _lead_back(
             start, stop = (row * stored.row_bytes for row in stored.span(chunk))
             if stored.digests(content[start:stop]) != table[slice(*chunk)].tobytes():
                 opened.check_there()
-                raise CorruptCheckpointError(
-                    opened.beside(mapped_file(name)), "its content, led back by the undo logs, is not what was saved"
-                )
+                raise _damage(opened.beside(mapped_file(name)), torn.get(there))
             advance(stop - start)
+
+
+def _damage(mapped: str, torn: Torn | None) -> CorruptCheckpointError:
+    """What to say of a mapped file whose rows, led back, are not those of the checkpoint."""
+    if torn is None:
+        return CorruptCheckpointError(mapped, "its content, led back by the undo logs, is not what was saved")
+    # What a kill leaves of a record keeps rows that were not yet overwritten: so the record was whole once.
+    return CorruptCheckpointError(
+        torn.path, f"{torn.reason}, and without it the rows in {os.path.basename(mapped)} are not what was saved"
+    )

@@ -8,7 +8,7 @@ import importlib
 import itertools
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -22,9 +22,14 @@ from functional_rb.checkpoint.blocks import Stored, bytes_of, is_items, runs_of,
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.checkpoint.progress import Progress
-from functional_rb.convert import from_json
+from functional_rb.convert.json import KnownError, OtherVersionError, from_json
 from functional_rb.draft import Arrays
-from functional_rb.errors import CheckpointError, CorruptCheckpointError, NoCheckpointError, StorageInUseError
+from functional_rb.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    NoCheckpointError,
+    StorageInUseError,
+)
 from functional_rb.mapped import MappedFiles
 from functional_rb.ops import Array
 from functional_rb.reader import shapes_of
@@ -32,6 +37,8 @@ from functional_rb.storages import Host, Memmap, Storage
 
 TRIES = 100
 """So often another save may remove what was about to be read."""
+LARGEST = 1 << 60
+"""Bytes of a buffer's arrays: no machine has more."""
 
 _log = logging.getLogger("functional_rb")
 
@@ -76,7 +83,7 @@ def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
     """
     directory = os.path.abspath(os.fspath(path))
     found = []
-    for generation in _there(directory):
+    for generation in there(directory):
         with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:  # removed meanwhile
             name, problem = os.path.join(directory, manifests.name_of(generation)), None
             try:
@@ -86,7 +93,7 @@ def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
                 continue
             try:
                 Opened(directory, manifest, stack)
-            except CorruptCheckpointError as error:
+            except CheckpointError as error:
                 problem = str(error)
             found.append(Checkpoint(name, generation, manifest.items, manifest.nbytes, manifest.time, problem))
     return found
@@ -125,8 +132,9 @@ def load(
     Raises:
         NoCheckpointError: if there is none.
         CorruptCheckpointError: for a file that is cut, changed or gone, naming it.
-        CheckpointError: for a checkpoint of a future format.
-        ValueError: for a spec that needs `known`, or an unknown backend.
+        CheckpointError: for a checkpoint of a future format, a directory that cannot be read, too little memory.
+        ValueError: for a spec that needs `known`, naming the manifest, or an unknown backend.
+        OSError: for mapped files that cannot be made or written to, as from `init`.
 
     Example:
         >>> import tempfile
@@ -154,11 +162,18 @@ def _restore_of(backend: ModuleType | str) -> Any:
     return importlib.import_module(f"{name}_backend.restore").restore
 
 
-def _there(directory: str) -> list[int]:
+def there(directory: str) -> list[int]:
+    """The numbers of the checkpoints in a directory, the newest first; none if it is not there.
+
+    Raises:
+        CheckpointError: if it cannot be read.
+    """
     try:
         return generations(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise CheckpointError(f"{directory}: the directory cannot be read: {error.strerror}") from error
 
 
 class Content(NamedTuple):
@@ -231,7 +246,7 @@ class _Loading:
     def newest(self, fall_back: bool) -> Content:
         """The newest checkpoint, or the newest that is whole."""
         for tries in itertools.count():
-            found = _there(self.directory)
+            found = there(self.directory)
             if not found:
                 raise NoCheckpointError(f"{self.directory}: no checkpoint is there; frb.save(state, path) writes one")
             try:
@@ -249,16 +264,27 @@ class _Loading:
             except CorruptCheckpointError as error:
                 damaged.append(error)
                 continue
+            except FileNotFoundError as error:
+                self.check_there(generation)
+                damaged.append(CorruptCheckpointError(str(error.filename), "the file is missing"))
+                continue
             if damaged:
                 _log.warning("checkpoint %d is loaded, since %s: %s", generation, damaged[0].file, damaged[0].reason)
             return content
         raise damaged[0]
 
+    def check_there(self, generation: int) -> None:
+        """Tell a file that is missing from a checkpoint that was removed as a whole: a FileNotFoundError."""
+        os.stat(os.path.join(self.directory, manifests.name_of(generation)))
+
     def content(self, manifest: Manifest) -> Content:
         """What a checkpoint holds, verified."""
         path = os.path.join(self.directory, manifests.name_of(manifest.generation))
-        spec = from_json(manifest.spec, self.known)
-        if not isinstance(spec, BufferSpec) or manifest.arrays != stored_arrays(spec):
+        try:
+            spec = spec_of(manifest, self.known, path)
+        except KnownError as error:
+            raise KnownError(f"{path}: {error}") from None
+        if manifest.arrays != stored_arrays(spec):
             raise CorruptCheckpointError(path, "its arrays are not those of its spec")
         if manifest.undo and set(manifest.in_place) != set(in_place.names(spec)):
             raise CorruptCheckpointError(path, "its arrays in mapped files are not those of its spec")
@@ -268,7 +294,7 @@ class _Loading:
             spec = dataclasses.replace(spec, storage=self.storage)
         spec = self.open_files(spec)
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
-        with Progress(min(total, manifest.nbytes), "load", self.progress) as progress:
+        with enough_memory(path, total), Progress(min(total, manifest.nbytes), "load", self.progress) as progress:
             here = self.in_place(opened, spec, progress) if manifest.undo else {}
             apart = [stored for name, stored in manifest.arrays.items() if name not in manifest.in_place]
             read = here | {stored.name: self.array(opened, stored, progress) for stored in apart}
@@ -334,6 +360,27 @@ class _Loading:
         return None
 
 
+def spec_of(manifest: Manifest, known: Iterable[Any], path: str) -> BufferSpec:
+    """The spec that a manifest tells.
+
+    Raises:
+        KnownError: if it names the user's classes, and those known are others; without the file.
+        CheckpointError: if only a newer version of the library has what it names.
+        CorruptCheckpointError: if it is none.
+    """
+    try:
+        spec = from_json(manifest.spec, known)
+    except KnownError:
+        raise
+    except OtherVersionError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise CorruptCheckpointError(path, f"its spec is none: {error}") from None
+    if not isinstance(spec, BufferSpec):
+        raise CorruptCheckpointError(path, f"its spec is that of no buffer but {spec!r:.60}")
+    return spec
+
+
 def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, np.dtype[np.int32]]:
     """The counters, if they fit the spec.
 
@@ -349,6 +396,24 @@ def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, 
     if (cursors < 0).any() or (cursors >= limit).any() or (sizes < 0).any() or (sizes > spec.ring.length).any():
         raise CorruptCheckpointError(path, "its cursors are out of range")
     return vector
+
+
+@contextlib.contextmanager
+def enough_memory(path: str, total: int) -> Iterator[None]:
+    """What to say where a buffer is larger than the machine's memory.
+
+    Raises:
+        CheckpointError: naming the manifest.
+    """
+    try:
+        if total >= LARGEST:
+            raise MemoryError
+        yield
+    except MemoryError as error:
+        raise CheckpointError(
+            f"{path}: no memory for the {total} bytes of the buffer that it tells of; load it where there is more, or "
+            f"give storage=frb.Memmap(path)"
+        ) from error
 
 
 def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from typing import Any
 
-from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, digest
+import numpy as np
+
+from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, as_array, digest
+from functional_rb.checkpoint.segment import NAMES
 
 FORMAT = 1
 GENERATION = re.compile(r"([0-9]{10})\.json", re.ASCII)
@@ -23,6 +27,7 @@ MOST_SEGMENTS = 256
 """Of a checkpoint, all of which are open at once; what is written has far fewer."""
 LAST_GENERATION = 9_999_999_999
 """Of ten digits."""
+_SEGMENTS = b'"segments":['
 _HEAD, _MIDDLE, _TAIL = b'{"checksum":"', b'","manifest":', b"}\n"
 _FRAME = len(_HEAD) + 2 * DIGEST + len(_MIDDLE)
 
@@ -46,6 +51,11 @@ class Blocks:
 
     runs: list[Run]
     checksum: str
+
+    @property
+    def count(self) -> int:
+        """How many blocks these are."""
+        return int(np.diff(as_array(self.runs)).sum())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +150,11 @@ def encode(manifest: Manifest) -> bytes:
     return _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL
 
 
+def runs_told(content: bytes) -> int:
+    """How many runs of blocks a file tells of at most, without parsing it."""
+    return content.count(b"],[", max(content.rfind(_SEGMENTS), 0)) + 1
+
+
 def decode(content: bytes, generation: int) -> Manifest:
     """The manifest that a file holds.
 
@@ -151,7 +166,7 @@ def decode(content: bytes, generation: int) -> Manifest:
     if content != _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL:
         raise Unreadable("its checksum does not fit")
     try:
-        told = json.loads(body)
+        told = json.loads(body, object_pairs_hook=_distinct, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"no JSON text: {error}") from None
     if not isinstance(told, dict) or type(told.get("format")) is not int:
@@ -173,7 +188,7 @@ def _manifest(told: dict[str, Any]) -> Manifest:
     return Manifest(
         _count(told["generation"]),
         _text(told["stamp"]),
-        float(told["time"]),
+        _time(told["time"]),
         _count(told["items"]),
         json.dumps(told["spec"]),
         arrays,
@@ -197,7 +212,9 @@ def _kind(arrays: dict[str, Any], in_place: tuple[str, ...]) -> str:
 
 
 def _stored(name: str, told: dict[str, Any]) -> Stored:
-    return Stored(name, tuple(_count(n) for n in told["shape"]), _text(told["dtype"]), _number(told["fill"]))
+    shape, dtype = tuple(_count(n) for n in told["shape"]), _text(told["dtype"])
+    _expect(len(shape) > 0 and 0 not in shape and dtype in NAMES, f"{name!r} of {dtype} {list(shape)}")
+    return Stored(name, shape, dtype, _number(told["fill"]))
 
 
 def _segment(told: dict[str, Any], arrays: dict[str, Stored], in_place: tuple[str, ...]) -> Segment:
@@ -210,12 +227,32 @@ def _segment(told: dict[str, Any], arrays: dict[str, Stored], in_place: tuple[st
 
 
 def _blocks(told: dict[str, Any], stored: Stored) -> Blocks:
-    runs = [(_count(start), _count(stop)) for start, stop in told["runs"]]
-    end = -1
-    for start, stop in runs:
-        _expect(end < start < stop <= stored.count, f"blocks {start} to {stop} of {stored.name!r}")
-        end = stop
-    return Blocks(runs, _text(told["checksum"]))
+    runs = told["runs"]
+    _expect(isinstance(runs, list), "no blocks")
+    # Runs do not touch, so that at most every other block begins one.
+    _expect(len(runs) <= (stored.count + 1) // 2, f"{len(runs)} runs of {stored.count} blocks of {stored.name!r}")
+    pairs = np.array(runs) if runs else np.empty((0, 2), np.int64)
+    _expect(pairs.dtype == np.int64 and pairs.shape == (len(runs), 2), f"blocks of {stored.name!r}")
+    ends = pairs.reshape(-1)
+    rising = not runs or bool(ends[0] >= 0 and ends[-1] <= stored.count and (np.diff(ends) > 0).all())
+    _expect(rising, f"blocks of {stored.name!r} that are not in order, or beyond its {stored.count}")
+    return Blocks([(start, stop) for start, stop in pairs.tolist()], _text(told["checksum"]))
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a name comes twice")
+    return made
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _time(value: Any) -> float:
+    _expect(type(value) in (int, float) and math.isfinite(value), f"expected a time, got {value!r:.40}")
+    return float(value)
 
 
 def _number(value: Any) -> int:

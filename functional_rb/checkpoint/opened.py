@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,15 +11,26 @@ import numpy as np
 
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint import python_objects, segment
-from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, Table, chunks, digest, is_items
+from functional_rb.checkpoint.blocks import (
+    DIGEST,
+    Numbers,
+    Run,
+    Table,
+    as_array,
+    chunks,
+    digest,
+    is_items,
+    marked,
+)
 from functional_rb.checkpoint.manifest import LARGEST, Manifest, OtherFormat, Unreadable
+from functional_rb.checkpoint.reading import open_file, read_bytes, read_into
 from functional_rb.checkpoint.segment import Places
 from functional_rb.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.undo import FRAMES, ITEMS, name_of
 
 MAPPED = ".bin"
-FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""The last one, so that no pipe keeps us waiting."""
+FEW_RUNS = 1 << 16
+"""So many runs of blocks a manifest may tell of whatever lies beside it."""
 
 Owners = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -41,16 +51,32 @@ def read_manifest(directory: str, generation: int) -> Manifest:
     """
     path = os.path.join(directory, manifests.name_of(generation))
     with contextlib.ExitStack() as stack:
-        fd, size = _open(path, stack)
+        fd, size = open_file(path, stack)
         if size > LARGEST:
             raise CorruptCheckpointError(path, f"{size} bytes are too many for a manifest")
-        content = _read(path, fd, 0, size)
+        content = read_bytes(path, fd, size, 0, size)
+    _check_runs(directory, path, manifests.runs_told(content))
     try:
         return manifests.decode(content, generation)
     except Unreadable as error:
         raise CorruptCheckpointError(path, str(error)) from None
     except OtherFormat as error:
         raise CheckpointError(f"{path}: {error}; install a newer functional_rb, or use another directory") from None
+
+
+def _check_runs(directory: str, path: str, told: int) -> None:
+    """Refuse more runs of blocks than the segments can have, before any room is made for them.
+
+    Of each block a segment has a checksum at least.
+    """
+    if told <= FEW_RUNS:
+        return
+    with os.scandir(directory) as found:
+        segments = [entry for entry in found if manifests.SEGMENT.fullmatch(entry.name)]
+        there = sum(entry.stat(follow_symlinks=True).st_size for entry in segments)
+    if told > FEW_RUNS + there // DIGEST:
+        os.stat(path)  # a FileNotFoundError, if it was removed meanwhile, and its segments with it
+        raise CorruptCheckpointError(path, f"{told} runs of blocks are more than the files beside it can have")
 
 
 def mapped_file(name: str) -> str:
@@ -72,10 +98,11 @@ class Opened:
         self.directory, self.manifest = directory, manifest
         self.paths = [os.path.join(directory, part.file) for part in manifest.segments]
         self._fds: list[int] = []
+        self._sizes: list[int] = []
         self._places: list[Places] = []
         for path, part in zip(self.paths, manifest.segments, strict=True):
             try:
-                fd, size = _open(path, stack)
+                fd, size = open_file(path, stack)
             except FileNotFoundError:
                 self.check_there()
                 raise CorruptCheckpointError(path, "the file is missing") from None
@@ -83,9 +110,10 @@ class Opened:
             plan = segment.places(runs, part.objects[0], manifest.in_place)
             if not size == part.size == plan.size:
                 raise CorruptCheckpointError(path, f"expected {plan.size} bytes, found {size}")
-            if _read(path, fd, 0, len(plan.header)) != plan.header:
+            if read_bytes(path, fd, size, 0, len(plan.header)) != plan.header:
                 raise CorruptCheckpointError(path, "its header is not what was written")
             self._fds.append(fd)
+            self._sizes.append(size)
             self._places.append(plan)
         self._check_in_place()
 
@@ -100,38 +128,42 @@ class Opened:
     def _check_in_place(self) -> None:
         """The files of the buffer's own, and the logs."""
         manifest = self.manifest
-        sizes = {mapped_file(name): manifest.arrays[name] for name in manifest.in_place}
-        for name, stored in sizes.items():
+        for name in manifest.in_place:
+            stored = manifest.arrays[name]
+            size, expected = self._size(mapped_file(name)), stored.rows * stored.row_bytes
+            if size != expected:
+                raise CorruptCheckpointError(self.beside(mapped_file(name)), f"expected {expected} bytes, found {size}")
+        for prefix in sorted({ITEMS if is_items(name) else FRAMES for name in manifest.in_place}):
+            self._size(name_of(manifest.undo, prefix))
+
+    def _size(self, name: str) -> int:
+        """Of a file in the directory that can be read."""
+        with contextlib.ExitStack() as stack:
             try:
-                size = os.stat(self.beside(name)).st_size
+                return open_file(self.beside(name), stack)[1]
             except FileNotFoundError:
-                raise CorruptCheckpointError(self.beside(name), "the file is missing") from None
-            if size != stored.rows * stored.row_bytes:
-                raise CorruptCheckpointError(
-                    self.beside(name), f"expected {stored.rows * stored.row_bytes} bytes, found {size}"
-                )
-        prefixes = {ITEMS if is_items(name) else FRAMES for name in manifest.in_place}
-        for path in (self.beside(name_of(manifest.undo, prefix)) for prefix in sorted(prefixes)):
-            if not os.path.exists(path):
                 self.check_there()
-                raise CorruptCheckpointError(path, "the file is missing")
+                raise CorruptCheckpointError(self.beside(name), "the file is missing") from None
 
     def owners(self, name: str) -> Owners:
         """Which segment has each block of an array, int32 [blocks]; -1 for none."""
         owners = np.full(self.manifest.arrays[name].count, -1, np.int32)
         for k, part in enumerate(self.manifest.segments):
-            for start, stop in part.arrays[name].runs if name in part.arrays else ():
-                owners[start:stop] = k
+            if name in part.arrays:
+                owners[marked(part.arrays[name].runs, len(owners))] = k
         return owners
 
     def table(self, k: int, name: str) -> Table:
         """The checksums of all blocks of an array that a segment has, uint8 [blocks, 16]."""
         blocks = self.manifest.segments[k].arrays[name]
-        count = sum(stop - start for start, stop in blocks.runs)
-        content = _read(self.paths[k], self._fds[k], self._places[k].tables[name], DIGEST * count)
+        count = blocks.count
+        content = self._read(k, self._places[k].tables[name], DIGEST * count)
         if digest(content).hex() != blocks.checksum:
             raise CorruptCheckpointError(self.paths[k], f"the checksums of {name!r} are not what was written")
         return np.frombuffer(content, np.uint8).reshape(count, DIGEST)
+
+    def _read(self, k: int, at: int, size: int) -> bytes:
+        return read_bytes(self.paths[k], self._fds[k], self._sizes[k], at, size)
 
     def whole_table(self, name: str) -> Table:
         """The checksums of all blocks of an array."""
@@ -140,14 +172,14 @@ class Opened:
         owners = self.owners(name)
         for k, part in enumerate(self.manifest.segments):
             if name in part.arrays:
-                own = _spread(stored, part.arrays[name].runs, self.table(k, name))
-                table[owners == k] = own[owners == k]
+                mine = np.flatnonzero(owners == k)
+                table[mine] = self.table(k, name)[_Positions(part.arrays[name].runs).of(mine)]
         return table
 
     def objects(self, k: int) -> dict[int, Any]:
         """The Python objects of a segment, by token."""
         nbytes, checksum = self.manifest.segments[k].objects
-        content = _read(self.paths[k], self._fds[k], self._places[k].objects, nbytes)
+        content = self._read(k, self._places[k].objects, nbytes)
         if digest(content).hex() != checksum:
             raise CorruptCheckpointError(self.paths[k], "its Python objects are not what was written")
         try:
@@ -168,32 +200,37 @@ class Opened:
         Returns:
             How many bytes.
         """
-        stored, blocks = self.manifest.arrays[name], self.manifest.segments[k].arrays[name]
-        table = _spread(stored, blocks.runs, self.table(k, name))
-        firsts = _first_rows(stored, blocks.runs)
+        stored = self.manifest.arrays[name]
         total = 0
-        for chunk in chunks(runs):
+        for chunk, at, digests in self._chunks(k, name, runs):
             start, stop = stored.span(chunk)
             part = into[start * stored.row_bytes : stop * stored.row_bytes]
             if not mapped:
-                at = self._places[k].data[name] + int(firsts[chunk[0]]) * stored.row_bytes
                 read_into(self.paths[k], self._fds[k], at, part)
-            if stored.digests(part) != table[slice(*chunk)].tobytes():
+            if stored.digests(part) != digests:
                 raise CorruptCheckpointError(self.paths[k], f"the content of {name!r} is not what was written")
             total += len(part)
         return total
 
-    def verified(self, k: int, name: str, runs: list[Run]) -> Iterator[tuple[Run, bytes]]:
-        """Blocks of an array from a segment, some at a time: which, and their content, verified."""
-        stored, blocks = self.manifest.arrays[name], self.manifest.segments[k].arrays[name]
-        table, firsts = _spread(stored, blocks.runs, self.table(k, name)), _first_rows(stored, blocks.runs)
-        for chunk in chunks(runs):
+    def verified(self, k: int, name: str) -> Iterator[tuple[Run, bytes]]:
+        """The blocks of an array that a segment has, some at a time: which, and their content, verified."""
+        stored = self.manifest.arrays[name]
+        for chunk, at, digests in self._chunks(k, name, self.manifest.segments[k].arrays[name].runs):
             start, stop = stored.span(chunk)
-            at = self._places[k].data[name] + int(firsts[chunk[0]]) * stored.row_bytes
-            content = _read(self.paths[k], self._fds[k], at, (stop - start) * stored.row_bytes)
-            if stored.digests(content) != table[slice(*chunk)].tobytes():
+            content = self._read(k, at, (stop - start) * stored.row_bytes)
+            if stored.digests(content) != digests:
                 raise CorruptCheckpointError(self.paths[k], f"the content of {name!r} is not what was written")
             yield chunk, content
+
+    def _chunks(self, k: int, name: str, runs: list[Run]) -> Iterator[tuple[Run, int, bytes]]:
+        """Blocks of an array that a segment has, in chunks: which, where in the file they begin, their checksums."""
+        stored, table = self.manifest.arrays[name], self.table(k, name)
+        positions = _Positions(self.manifest.segments[k].arrays[name].runs)
+        for chunk in chunks(runs):
+            first = int(positions.of(np.array(chunk[:1]))[0])
+            # All blocks before it are whole, as only an array's last one may be shorter.
+            at = self._places[k].data[name] + first * stored.rows_of_block * stored.row_bytes
+            yield chunk, at, table[first : first + chunk[1] - chunk[0]].tobytes()
 
     def map(self, k: int, name: str) -> np.ndarray[Any, Any]:
         """The rows of an array in a segment as the file has them, copied where they are written to."""
@@ -204,60 +241,14 @@ class Opened:
             return np.memmap(file, stored.dtype, "c", offset, (rows, *stored.shape[1:]))
 
 
-def _first_rows(stored: Stored, runs: list[Run]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where in the segment each block's rows begin, int64 [blocks], counted in rows."""
-    firsts = np.zeros(stored.count, np.int64)
-    row = 0
-    for start, stop in runs:
-        firsts[start:stop] = row + stored.rows_of_block * np.arange(stop - start)
-        row += stored.length([(start, stop)])
-    return firsts
+class _Positions:
+    """Where among the blocks of a segment each of them comes."""
 
+    def __init__(self, runs: list[Run]) -> None:
+        self.starts, stops = as_array(runs).T
+        self.before = np.cumsum(stops - self.starts) - (stops - self.starts)
 
-def _spread(stored: Stored, runs: list[Run], table: Table) -> Table:
-    """The checksums that a segment has, at the numbers of their blocks."""
-    spread = np.zeros((stored.count, DIGEST), np.uint8)
-    at = 0
-    for start, stop in runs:
-        spread[start:stop] = table[at : at + stop - start]
-        at += stop - start
-    return spread
-
-
-def _open(path: str, stack: contextlib.ExitStack) -> tuple[int, int]:
-    """A regular file's descriptor and size.
-
-    Raises:
-        FileNotFoundError: if there is none of that name.
-        CorruptCheckpointError: if it is something else, or cannot be opened.
-    """
-    try:
-        fd = os.open(path, FLAGS)
-    except OSError as error:
-        if isinstance(error, FileNotFoundError) and not os.path.islink(path):
-            raise
-        raise CorruptCheckpointError(path, f"cannot be opened: {error.strerror}") from error
-    stack.callback(os.close, fd)
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        raise CorruptCheckpointError(path, "no regular file")
-    return fd, status.st_size
-
-
-def _read(path: str, fd: int, at: int, size: int) -> bytes:
-    content = bytearray(size)
-    read_into(path, fd, at, memoryview(content))
-    return bytes(content)
-
-
-def read_into(path: str, fd: int, at: int, into: memoryview) -> None:
-    """Fill memory from a place in a file."""
-    done = 0
-    while done < len(into):
-        try:
-            got = os.preadv(fd, [into[done:]], at + done)
-        except OSError as error:
-            raise CorruptCheckpointError(path, f"cannot be read: {error.strerror}") from error
-        if not got:
-            raise CorruptCheckpointError(path, "it is shorter than it was")
-        done += got
+    def of(self, blocks: Numbers) -> Numbers:
+        """The positions int64 [n] of blocks int64 [n] that are in the segment."""
+        run = np.searchsorted(self.starts, blocks, "right") - 1
+        return self.before[run] + blocks - self.starts[run]

@@ -11,8 +11,10 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from functional_rb.checkpoint import disk
-from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, bytes_of, chunks
+from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, as_array, bytes_of, chunks
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.reader import Reader
 
@@ -71,7 +73,7 @@ def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int, in_place:
         tensors.append((name, NAMES[stored.dtype], shape, shape[0] * stored.row_bytes))
     tensors.append((OBJECTS, "U8", (objects,), objects))
     for name, (_, has) in runs.items():
-        shape = (sum(stop - start for start, stop in has), DIGEST)
+        shape = (int(np.diff(as_array(has)).sum()), DIGEST)
         tensors.append((CHECKSUMS.format(name), "U8", shape, math.prod(shape)))
     told: dict[str, Any] = {"__metadata__": METADATA}
     starts, end = {}, 0

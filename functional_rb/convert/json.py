@@ -84,6 +84,14 @@ OURS: Final[dict[str, type]] = {
 Path = tuple[str | int, ...]
 
 
+class KnownError(ValueError):
+    """What is given as known is not what a text names: the caller's to mend, not the text's."""
+
+
+class OtherVersionError(ValueError):
+    """A text is of another version of the library, or names something that only a newer one has."""
+
+
 def to_json(spec: Any) -> str:
     """A spec as JSON text.
 
@@ -136,7 +144,10 @@ def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
     """
     by_name: dict[str, list[Any]] = {}
     for thing in known:
-        by_name.setdefault(_name_of(thing, ("known",), "from_json"), []).append(thing)
+        try:
+            by_name.setdefault(_name_of(thing, ("known",), "from_json"), []).append(thing)
+        except ValueError as error:
+            raise KnownError(str(error)) from None
     try:
         whole = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
         spec = _Reader(by_name).read(_payload(whole), ())
@@ -258,7 +269,7 @@ def _payload(whole: Any) -> Any:
         raise ValueError(f'from_json: expected {{"format": "{FORMAT}", ...}}, as to_json writes it, got {whole!r:.80}')
     version = whole.get("version")
     if version != VERSION or type(version) is not int:
-        raise ValueError(
+        raise OtherVersionError(
             f"from_json: expected format version {VERSION}, got {version!r}; it was written by another version of "
             f"functional_rb, read it with that one"
         )
@@ -293,7 +304,7 @@ class _Reader:
         if kind in self.kinds:
             return self.kinds[kind](told, path)
         if kind not in OURS:
-            raise ValueError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {[*OURS]}")
+            raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {[*OURS]}")
         self._check(told, ("type", *arguments_of(OURS[kind])), path)
         arguments = {name: self.read(part, (*path, name)) for name, part in told.items() if name != "type"}
         return _made(OURS[kind], arguments, path)
@@ -329,23 +340,23 @@ class _Reader:
             return _made(_composite_of, arguments, path)
         container = self._known(told["container"], path)
         if not isinstance(container, type):
-            raise ValueError(f"from_json: {_shown(path)}: expected a class, got {container!r:.80}")
-        return _made(Composite.like, {"container": container, **arguments}, path)
+            raise KnownError(f"from_json: {_shown(path)}: expected a class, got {container!r:.80}")
+        return _made(Composite.like, {"container": container, **arguments}, path, KnownError)
 
     def _namedtuple(self, told: dict[str, Any], path: Path) -> Any:
         self._check(told, ("type", "name", "parts"), path)
         kind, parts = self._known(told["name"], path), self._named(told, path)
         if not (isinstance(kind, type) and issubclass(kind, tuple) and set(getattr(kind, "_fields", ())) == set(parts)):
-            raise ValueError(f"from_json: {_shown(path)}: expected a NamedTuple of {list(parts)}, got {kind!r:.80}")
-        return _made(kind, parts, path)
+            raise KnownError(f"from_json: {_shown(path)}: expected a NamedTuple of {list(parts)}, got {kind!r:.80}")
+        return _made(kind, parts, path, KnownError)
 
     def _dataclass(self, told: dict[str, Any], path: Path) -> Any:
         self._check(told, ("type", "name", "parts"), path)
         kind, parts = self._known(told["name"], path), self._named(told, path)
         fields = dataclasses.fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else ()
         if {field.name for field in fields if field.init} != set(parts):
-            raise ValueError(f"from_json: {_shown(path)}: expected a dataclass of {list(parts)}, got {kind!r:.80}")
-        return _made(kind, parts, path)
+            raise KnownError(f"from_json: {_shown(path)}: expected a dataclass of {list(parts)}, got {kind!r:.80}")
+        return _made(kind, parts, path, KnownError)
 
     def _function(self, told: dict[str, Any], path: Path) -> Any:
         self._check(told, ("type", "name"), path)
@@ -355,10 +366,10 @@ class _Reader:
         """What the user gave under this name."""
         found = self.known.get(name, []) if isinstance(name, str) else []
         if any(other is not found[0] for other in found[1:]):
-            raise ValueError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
+            raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
         if not found:
             short = str(name).rpartition(":")[2]
-            raise ValueError(
+            raise KnownError(
                 f"from_json: {_shown(path)}: the text names {name!r}, which is not among those known, "
                 f"{list(self.known)}; write from_json(text, known=({short},))"
             )
@@ -377,12 +388,12 @@ def _composite_of(parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Compos
     return Composite(parts, batch_shape=batch_shape)
 
 
-def _made(kind: Callable[..., Any], arguments: dict[str, Any], path: Path) -> Any:
+def _made(kind: Callable[..., Any], arguments: dict[str, Any], path: Path, wrong: type[ValueError] = ValueError) -> Any:
     """What a constructor makes of arguments, which may be anything."""
     try:
         return kind(**arguments)
     except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
-        raise ValueError(f"from_json: {_shown(path)}: {error}") from None
+        raise wrong(f"from_json: {_shown(path)}: {error}") from None
 
 
 def _shown(path: Path) -> str:

@@ -15,10 +15,10 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import stored_arrays
-from functional_rb.checkpoint.loading import checked
+from functional_rb.checkpoint.loading import checked, enough_memory, spec_of
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, read_manifest
-from functional_rb.convert import from_json
+from functional_rb.convert.json import KnownError
 from functional_rb.counters import Counters
 from functional_rb.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.ted.forms import kept_dtype
@@ -75,16 +75,16 @@ def manifest_of(directory: str, generation: int, files: Files) -> Manifest | Non
     return manifest
 
 
-def spec_of(manifest: Manifest, known: Iterable[Any]) -> BufferSpec:
-    """The spec of a manifest.
-
-    Raises:
-        ValueError: if it names what is not known, or is none.
-    """
-    spec = from_json(manifest.spec, known)
-    if not isinstance(spec, BufferSpec):
-        raise ValueError(f"expected the spec of a buffer, got {type(spec).__name__}")
-    return spec
+def spec_in(directory: str, manifest: Manifest, known: Iterable[Any], files: Files) -> BufferSpec | str | None:
+    """The spec of a manifest; why it is not known; or None if it is damaged."""
+    path = os.path.join(directory, manifests.name_of(manifest.generation))
+    try:
+        return spec_of(manifest, known, path)
+    except CorruptCheckpointError as error:
+        files.note(path, error.reason)
+        return None
+    except (KnownError, CheckpointError) as error:
+        return str(error)
 
 
 def read(
@@ -99,6 +99,9 @@ def read(
         wanted: positions of leaves that lie in rows.
         files: takes note of the files.
 
+    Raises:
+        CheckpointError: if there is too little memory.
+
     Returns:
         Whether the checkpoint is whole, and what was read of it; None of one that is not, or if there is no spec.
     """
@@ -109,12 +112,14 @@ def read(
     with contextlib.ExitStack() as stack:
         try:
             opened = Opened(directory, manifest, stack)
-        except (CorruptCheckpointError, OSError) as error:
+        except (CheckpointError, OSError) as error:
             files.note(str(getattr(error, "file", path)), reason(error))
             return False, None
-        reading = _Reading(spec, {} if spec is None else _blank(spec, wanted), opened)
-        parts = [reading.segment(k, files) for k in range(len(opened.paths))]
-        parts.append(reading.in_place(files))
+        total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
+        with enough_memory(path, 0 if spec is None else total):
+            reading = _Reading(spec, {} if spec is None else _blank(spec, wanted), opened)
+            parts = [reading.segment(k, files) for k in range(len(opened.paths))]
+            parts.append(reading.in_place(files))
     if spec is None or not all(parts):
         return all(parts), None
     numbers = counters.read(spec, np.array(manifest.counters, np.int32))
@@ -136,17 +141,17 @@ class _Reading:
         if self.spec is None and path in files.problems:  # of another checkpoint too, and looked at
             return files.problems[path] is None
         try:
-            for name, blocks in part.arrays.items():
+            for name in part.arrays:
                 stored = self.opened.manifest.arrays[name]
                 if name in self.opened.manifest.in_place:
                     self.opened.table(k, name)
                     continue
-                for run, content in self.opened.verified(k, name, blocks.runs):
+                for run, content in self.opened.verified(k, name):
                     start, stop = stored.span(run)
                     rows = np.frombuffer(content, stored.dtype).reshape(stop - start, *stored.shape[1:])
                     self.keep(name, start, stop, rows)
             self.opened.objects(k)
-        except (CorruptCheckpointError, OSError) as error:
+        except (CheckpointError, OSError) as error:
             files.note(path, reason(error))
             return False
         files.note(path, None)
@@ -158,7 +163,7 @@ class _Reading:
             return True
         try:
             rows = in_place.read(self.opened, self.spec, lambda nbytes: None)["rows"]
-        except (CorruptCheckpointError, OSError) as error:
+        except (CheckpointError, OSError) as error:
             files.note(str(getattr(error, "file", self.opened.directory)), reason(error))
             return False
         self.keep("rows", 0, len(rows), rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import os
@@ -12,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.checkpoint.loading import there
 from functional_rb.checkpoint.manifest import Manifest
-from functional_rb.checkpoint.opened import generations
 from functional_rb.errors import NoCheckpointError
 from functional_rb.inspection import episodes
-from functional_rb.inspection.contents import Array, Contents, Files, manifest_of, read, spec_of
+from functional_rb.inspection.contents import Array, Contents, Files, manifest_of, read, spec_in
 from functional_rb.inspection.episodes import Episodes, Leaves
 
 BINS = 10
@@ -45,6 +44,7 @@ def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
 
     Raises:
         NoCheckpointError: if there is none.
+        CheckpointError: if the directory cannot be read.
 
     Example:
         >>> import tempfile
@@ -56,9 +56,7 @@ def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
         (0, 5, [None])
     """
     directory, known = os.path.abspath(os.fspath(path)), tuple(known)
-    found: list[int] = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        found = generations(directory)
+    found = there(directory)
     if not found:
         raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
     files = Files()
@@ -90,12 +88,12 @@ def _of_checkpoint(
     directory: str, manifest: Manifest, known: tuple[Any, ...], files: Files, in_detail: bool
 ) -> tuple[bool, Report]:
     """Whether a checkpoint is whole, and what there is to tell of it."""
+    found = spec_in(directory, manifest, known, files)
+    if found is None:
+        return False, {}
     if not in_detail:
         return read(directory, manifest, None, (), files)[0], {}
-    try:
-        spec, problem = spec_of(manifest, known), None
-    except ValueError as error:
-        spec, problem = None, str(error)
+    spec, problem = (None, found) if isinstance(found, str) else (found, None)
     leaves = "no spec" if spec is None else episodes.find(spec)
     whole, contents = read(directory, manifest, spec, leaves.all if isinstance(leaves, Leaves) else (), files)
     if contents is not None:
