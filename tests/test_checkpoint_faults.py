@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.checkpoint import blocks, disk, manifest
+from functional_rb import inspection
+from functional_rb.checkpoint import blocks, disk, manifest, opened
 from functional_rb.checkpoint.blocks import digest
 from tests import kill_saves
 from tests.checkpoints import SPEC, Bits, Killed, advanced, bits, failing, files, numpy_state, small_blocks, stored_bits
@@ -308,6 +309,13 @@ def _of(told: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def nested(depth: int) -> Any:
+    made: Any = {"type": "Binary", "shape": [], "dtype": "bool"}
+    for _ in range(depth):
+        made = {"type": "dict", "parts": {"x": made}}
+    return {"format": "functional_rb.spec", "version": 1, "spec": made}
+
+
 LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a file elsewhere": lambda told: _of(told).update(file="../0000000001.safetensors"),
     "an absolute file": lambda told: _of(told).update(file="/0000000001.safetensors"),
@@ -319,11 +327,19 @@ LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an array more": lambda told: told["arrays"].update(more={"shape": [2**40], "dtype": "int32", "fill": 0}),
     "another dtype": lambda told: told["arrays"]["rows"].update(dtype="float64"),
     "no dtype": lambda told: told["arrays"]["rows"].update(dtype="O,O"),
+    "a dtype that no segment has": lambda told: told["arrays"]["rows"].update(dtype="complex64"),
+    "no time": lambda told: told.update(time=float("nan")),
+    "a time too large": lambda told: told.update(time=10**400),
     "another fill": lambda told: told["arrays"]["rows"].update(fill=2**31),
     "blocks out of bounds": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0, 2**50]]),
     "blocks from behind": lambda told: _of(told)["arrays"]["rows"].update(runs=[[2, 3], [0, 1]]),
     "blocks that are none": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0, 0]]),
     "half a run": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0]]),
+    "more runs than blocks": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0, 1]] * 40),
+    "blocks that are half numbers": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0, 1.5]]),
+    "blocks that are True": lambda told: _of(told)["arrays"]["rows"].update(runs=[[False, True]]),
+    "blocks that are huge": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0, 2**63]]),
+    "blocks in blocks": lambda told: _of(told)["arrays"]["rows"].update(runs=[[[0, 1]]]),
     "blocks by text": lambda told: _of(told)["arrays"]["rows"].update(runs="0-3"),
     "fewer blocks": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0, 1]]),
     "objects without end": lambda told: _of(told).update(objects=[2**60, ""]),
@@ -338,25 +354,126 @@ LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a counter more": lambda told: told["counters"].append(0),
     "another generation": lambda told: told.update(generation=7),
     "no spec": lambda told: told.update(spec={"format": "functional_rb.spec", "version": 1, "spec": None}),
+    "a spec of nonsense": lambda told: told["spec"]["spec"].update(capacity=-1),
+    "a spec that is a text": lambda told: told.update(spec="spec"),
+    "a spec that is too deep": lambda told: told.update(spec=nested(300)),
+    "a spec larger than memory": lambda told: told["spec"]["spec"].update(capacity=2**31 - 1),
     "a spec of another buffer": lambda told: told["spec"]["spec"].update(capacity=2**30),
     "no segments": lambda told: told.pop("segments"),
     "a text for everything": lambda told: told.update(arrays="rows"),
 }
 
 
+OF_MANIFESTS = [lie for lie in LIES if "spec" in lie or "dtype" in lie or "time" in lie]
+
+
+def inspected(path: Path) -> None:
+    """Raise what a report tells."""
+    damaged = [file for file in inspection.inspect(path)["files"] if file["problem"]]
+    for file in damaged[:1]:
+        raise frb.CorruptCheckpointError(str(path / file["name"]), file["problem"])
+
+
 @pytest.mark.parametrize("lie", LIES)
 def test_manifests_that_lie_are_refused(lie: str, states: list[frb.State], tmp_path: Path) -> None:
     frb.save(states[0], tmp_path)
     file = rewritten(tmp_path, LIES[lie])
-    with pytest.raises((frb.CorruptCheckpointError, ValueError)) as caught:
-        stored_bits(tmp_path)
-    if isinstance(caught.value, frb.CorruptCheckpointError):
+    for look in (stored_bits, inspected):
+        with pytest.raises(frb.CorruptCheckpointError) as caught:
+            look(tmp_path)
         assert Path(caught.value.file).parent == tmp_path
-    else:
-        assert lie == "no spec", f"{file}: {caught.value}"
+        assert lie not in OF_MANIFESTS or caught.value.file == str(file)
+    assert all(Path(found.path) == file for found in frb.checkpoints(tmp_path))
     # What a save takes of it is true.
     frb.save(states[1], tmp_path, incremental=True)
     assert stored_bits(tmp_path) == bits(states[1])
+
+
+def test_more_runs_than_the_files_can_have_are_refused_before_they_are_parsed(
+    states: list[frb.State], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frb.save(states[0], tmp_path)
+    many = [[2 * k, 2 * k + 1] for k in range(opened.FEW_RUNS + 5000)]
+    rewritten(tmp_path, lambda told: _of(told)["arrays"]["rows"].update(runs=many))
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "decode", None)
+        with pytest.raises(frb.CorruptCheckpointError, match=r"0000000001\.json: \d+ runs of blocks are more than"):
+            stored_bits(tmp_path)
+    # As many as the files have are none too many.
+    frb.save(states[1], tmp_path)
+    monkeypatch.setattr(opened, "FEW_RUNS", 1)
+    assert stored_bits(tmp_path) == bits(states[1])
+
+
+def test_many_runs_are_no_work_for_python(tmp_path: Path) -> None:
+    """Every other of 400,000 blocks: a tenth of a second, and some operations of NumPy."""
+    stored = blocks.Stored("rows", (800_000, 12), "int32", 0)
+    runs = [(2 * k, 2 * k + 1) for k in range(200_000)]
+    told = {"runs": runs, "checksum": ""}
+    calls = 0
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        nonlocal calls
+        calls += event == "call" and "functional_rb" in frame.f_code.co_filename  # and not whoever collects garbage
+
+    sys.setprofile(count)
+    try:
+        found = manifest._blocks(json.loads(json.dumps(told)), stored)
+        mask = blocks.marked(found.runs, stored.count)
+        rows = stored.length(found.runs)
+    finally:
+        sys.setprofile(None)
+    assert calls < 100
+    assert found.runs == runs
+    assert blocks.runs_of(mask) == runs
+    assert rows == 200_000
+
+
+def test_names_that_come_twice_are_refused(states: list[frb.State], tmp_path: Path) -> None:
+    frb.save(states[0], tmp_path)
+    file = rewritten(tmp_path, lambda told: None)
+    body = file.read_bytes().partition(b'"manifest":')[2][:-2].replace(b'{"format":1,', b'{"format":1,"items":0,', 1)
+    file.write_bytes(b'{"checksum":"' + digest(body).hex().encode() + b'","manifest":' + body + b"}\n")
+    with pytest.raises(frb.CorruptCheckpointError, match="a name comes twice"):
+        stored_bits(tmp_path)
+
+
+def test_specs_of_a_newer_library_are_no_damage(states: list[frb.State], tmp_path: Path) -> None:
+    """Falling back would give them up."""
+    for state in states[:2]:
+        frb.save(state, tmp_path)
+    file = rewritten(tmp_path, lambda told: told["spec"]["spec"]["sampler"].update(type="Clairvoyant"))
+    with pytest.raises(frb.CheckpointError, match=rf"{file}: .*there is no type 'Clairvoyant'") as caught:
+        stored_bits(tmp_path, fall_back=True)
+    assert not isinstance(caught.value, frb.CorruptCheckpointError)
+
+
+def test_what_is_known_is_the_callers(states: list[frb.State], tmp_path: Path) -> None:
+    class Known:
+        pass
+
+    frb.save(states[0], tmp_path)
+    leaf = {"type": "dataclass", "name": "there:Known", "parts": {}}
+    file = rewritten(tmp_path, lambda told: told["spec"]["spec"].update(item=leaf))
+    for known, message in ([], "not among those known"), ([lambda: 0], "a class or function with a name"):
+        with pytest.raises(ValueError, match=rf"{file}: from_json: .*{message}"):
+            stored_bits(tmp_path, known=known, fall_back=True)
+    Known.__module__, Known.__qualname__ = "there", "Known"
+    with pytest.raises(ValueError, match=rf"{file}: from_json: .*expected a dataclass of \[\]"):
+        stored_bits(tmp_path, known=[Known])
+
+
+def test_a_manifest_that_nobody_would_read_is_not_written(
+    states: list[frb.State], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path, states[:1])
+    before = files(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "LARGEST", 500)
+        with pytest.raises(frb.CheckpointError, match="larger than the 500 that are read"):
+            frb.save(states[1], tmp_path)
+    assert files(tmp_path) == before
+    assert stored_bits(tmp_path) == bits(states[0])
 
 
 def test_formats_of_the_future_are_left_alone(states: list[frb.State], tmp_path: Path) -> None:

@@ -134,7 +134,9 @@ def test_a_damaged_end_of_a_log_is_told_from_damaged_rows(place: Path) -> None:
             loading.read(place)
         assert caught.value.file == str(log)
     log.write_bytes(content[:-1])
-    with pytest.raises(frb.CorruptCheckpointError, match=r"is cut short, and without it the rows in \w+\.bin") as caught:
+    with pytest.raises(
+        frb.CorruptCheckpointError, match=r"is cut short, and without it the rows in \w+\.bin"
+    ) as caught:
         loading.read(place)
     assert caught.value.file == str(log)
     log.write_bytes(content)

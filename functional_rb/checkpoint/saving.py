@@ -247,6 +247,11 @@ class _Save:
             self.reader.in_place.sync()
         path = self.path(manifests.name_of(manifest.generation))
         content = manifests.encode(manifest)
+        if len(content) > manifests.LARGEST:  # which nobody would read
+            raise CheckpointError(
+                f"{path}: a manifest of {len(content)} bytes is larger than the {manifests.LARGEST} that are read; "
+                f"save without incremental=True, or describe the items by fewer leaves"
+            )
         fd = disk.create(path + TEMPORARY)
         try:
             disk.write(fd, content)

@@ -353,8 +353,8 @@ class _Reader:
     def _dataclass(self, told: dict[str, Any], path: Path) -> Any:
         self._check(told, ("type", "name", "parts"), path)
         kind, parts = self._known(told["name"], path), self._named(told, path)
-        fields = dataclasses.fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else ()
-        if {field.name for field in fields if field.init} != set(parts):
+        fields = dataclasses.fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
+        if fields is None or {field.name for field in fields if field.init} != set(parts):
             raise KnownError(f"from_json: {_shown(path)}: expected a dataclass of {list(parts)}, got {kind!r:.80}")
         return _made(kind, parts, path, KnownError)
 
