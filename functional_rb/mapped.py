@@ -151,14 +151,15 @@ class MappedArray:
             self.reserved[:] = False
             self.complete = False
 
-    def fill(self, values: Any) -> None:
-        """Write an array of the same shape, leaving out what is zero where the file is so already."""
+    def fill(self, values: Any, start: int = 0) -> None:
+        """Write rows from one on, leaving out what is zero where the file is so already."""
         step = max(1, CHUNK // max(self.item, 1))
-        for first in range(0, len(values), step):
-            part = np.ascontiguousarray(values[first : first + step])
-            if _any(part) or (not self.new and _any(self.array[first : first + step])):
+        for k in range(0, len(values), step):
+            part = np.ascontiguousarray(values[k : k + step])
+            first, stop = start + k, start + k + len(part)
+            if _any(part) or (not self.new and _any(self.array[first:stop])):
                 self.reserve(first, len(part))
-                self.array[first : first + step] = part
+                self.array[first:stop] = part
 
 
 def _any(part: Any) -> bool:
@@ -260,6 +261,10 @@ class MappedFiles:
         """Have room on the disk for frames at some places, integers [n]."""
         for name in self.kept:
             self._arrays[name].reserve_rows(places)
+
+    def descriptors(self) -> dict[str, int]:
+        """Of the files, by array; they are closed with the last mapping here."""
+        return {name: array._descriptor for name, array in self._arrays.items()}
 
     def written(self, name: str) -> Iterator[tuple[int, int]]:
         """Rows of an array outside of which nothing was ever written, as (first, stop)."""
@@ -444,6 +449,12 @@ def scratch(spec: BufferSpec, directory: str | None = None) -> MappedFiles:
     return MappedFiles(spec, arrays, None)
 
 
+def inherited(spec: BufferSpec, descriptors: dict[str, int]) -> MappedFiles:
+    """Files without a name that another process has made, and maps too; they may not be written."""
+    where, of = "a file without a name, of another process", shapes(spec)
+    return MappedFiles(spec, {name: MappedArray(fd, *of[name], where) for name, fd in descriptors.items()}, None)
+
+
 def filled(spec: BufferSpec, arrays: dict[str, Any], directory: str | None = None) -> MappedFiles:
     """Such files with some content.
 
@@ -452,9 +463,15 @@ def filled(spec: BufferSpec, arrays: dict[str, Any], directory: str | None = Non
         arrays: by name as in `shapes`; what is missing is zero, and what is zero takes no room.
         directory: where the files lie, None for the system's directory for temporary files.
     """
+    return pieced(spec, {name: [(0, values)] for name, values in arrays.items()}, directory)
+
+
+def pieced(spec: BufferSpec, pieces: dict[str, list[tuple[int, Any]]], directory: str | None = None) -> MappedFiles:
+    """Likewise, of some rows of each array, and which is the first of them."""
     files = scratch(spec, directory)
-    for name, values in arrays.items():
-        files._arrays[name].fill(values)
+    for name, some in pieces.items():
+        for first, values in some:
+            files._arrays[name].fill(values, first)
     files._settle()
     return files
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import secrets
-import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functional_rb import forks
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.layout import Layout
@@ -56,7 +56,7 @@ class Table:
         Fresh tokens begin somewhere at random: none is ever taken for one of another table.
         """
         self.spec = spec
-        self.lock = threading.RLock()
+        self.lock = forks.lock()
         self._objects: dict[int, Any] = {NO_OBJECT: None, **objects}
         self._next = 1 + secrets.randbelow(2**62)
         self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from functional_rb import sum_tree
+from functional_rb import forks, sum_tree
 from functional_rb.ops import Array
 
 if TYPE_CHECKING:
@@ -332,6 +332,14 @@ class Version:
         memory = self.own()
         return memory.copy() if memory.pinned else memory
 
+    def move(self, memory: Memory) -> None:
+        """Have the same content in other memory, of this version alone so far. Hold the lock."""
+        left = self.own()
+        memory.history, memory.retained, memory.shared = left.history, left.retained, left.shared
+        memory.written = left.written
+        left.history, left.retained, left.shared = None, 0, False
+        self.memory = memory
+
     def succeed(self, memory: Memory, saved: Saved | None) -> Version:
         """The next version, which takes the memory over; `saved` is None if the memory is a copy."""
         following = Version(memory, self.capacity, self.lock)
@@ -446,7 +454,7 @@ def part_with_older(memory: Memory) -> None:
 def begin(memory: Memory, capacity: int, table: Table | None = None) -> Version:
     """The first version of a lineage, with a table if there are Python objects."""
     if table is None:
-        return Version(memory, capacity, threading.RLock())
+        return Version(memory, capacity, forks.lock())
     with table.lock:
         table.watch(memory)
     return Version(memory, capacity, table.lock)

@@ -18,11 +18,20 @@ from torch_backend.placement import Placement
 
 
 class Memory(versions.Memory):
-    """Tensors."""
+    """Tensors.
 
-    __slots__ = ()
+    Attributes:
+        sharing: by which of torch's strategies they lie in memory that processes share; None if they do not.
+    """
+
+    __slots__ = ("sharing",)
 
     ops: ClassVar[Any] = ops
+
+    def __init__(self, *arrays: Any, **more: Any) -> None:
+        """As every memory."""
+        super().__init__(*arrays, **more)
+        self.sharing: str | None = None
 
     def copy(self) -> Self:
         """Fresh memory with the same content, that may be written to in and outside of inference mode."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
 from contextlib import AbstractContextManager
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from functional_rb import lineage
+from functional_rb import forks, lineage
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
@@ -139,7 +137,7 @@ class State(core.State):
         """A state with memory of its own."""
         copied = self._copy()
         if copied.table is None:
-            version = Version(copied, self.spec.capacity, threading.RLock())
+            version = Version(copied, self.spec.capacity, forks.lock())
             return State(version, self._counters.clone(), self.spec)
         arrays, held = _with_objects(copied, self._counters.clone())
         return _rebuilt(arrays, self.spec, copy.deepcopy(held, memo), copied.place.target)
@@ -153,7 +151,7 @@ class State(core.State):
         arrays, held = Arrays(self.rows, self.wide, self.tree, self.counters, self.kept), None
         if self.spec.objects:
             arrays, held = _with_objects(self._give_out(), self.counters)
-        return _unpickled, (_signed(arrays), self.spec, held, self._target)
+        return unpickled, (signed(arrays), self.spec, held, self._target)
 
 
 def readable(state: State) -> Version:
@@ -184,40 +182,39 @@ def _with_objects(memory: Memory, counters: torch.Tensor) -> tuple[Arrays, dict[
 
 
 def _rebuilt(
-    arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None = None, target: torch.device | None = None
+    arrays: Arrays,
+    spec: BufferSpec,
+    held: dict[int, Any] | None = None,
+    target: torch.device | None = None,
+    pinned: bool = True,
 ) -> State:
     """A state of arrays, and the objects by the tokens in these, in a table of their own."""
     table = None if held is None else Table(spec, held)
-    return State.of_arrays(arrays, spec, table=table, place=Placement(spec, target))
+    return State.of_arrays(arrays, spec, pinned, table, Placement(spec, target))
 
 
-def _signed(arrays: Arrays) -> Arrays:
+def signed(arrays: Arrays) -> Arrays:
     """Arrays of dtypes that torch can read from a pickle: of unsigned ones it cannot."""
 
-    def signed(array: torch.Tensor) -> torch.Tensor:
+    def as_signed(array: torch.Tensor) -> torch.Tensor:
         return array.view(ops.SIGNED.get(array.dtype, array.dtype))
 
-    kept = {name: signed(array) for name, array in arrays.kept.items()}
-    return arrays._replace(wide=tuple(map(signed, arrays.wide)), kept=kept)
+    kept = {name: as_signed(array) for name, array in arrays.kept.items()}
+    return arrays._replace(wide=tuple(map(as_signed, arrays.wide)), kept=kept)
 
 
-def _unpickled(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None, target: torch.device | None) -> State:
-    """The dtypes as they were."""
+def unpickled(
+    arrays: Arrays,
+    spec: BufferSpec,
+    held: dict[int, Any] | None,
+    target: torch.device | None,
+    pinned: bool = True,
+) -> State:
+    """A state of such arrays, with the dtypes as they were; pinned if somebody else may hold them."""
     wide = [ops.DTYPES[KEPT_AS.get(leaf.dtype, leaf.dtype)] for leaf in spec.layout.wide]
     restored = tuple(array.view(dtype) for array, dtype in zip(arrays.wide, wide, strict=True))
     kept = {name: array.view(ops.DTYPES[spec.kept[name].dtype]) for name, array in arrays.kept.items()}
-    return _rebuilt(arrays._replace(wide=restored, kept=kept), spec, held, target)
-
-
-def _sent(state: State) -> tuple[Any, ...]:
-    """Between processes go copies: torch moves what it sends to shared memory, and frees what others may be reading."""
-    copied = state._copy()
-    copied.files = None  # of its own already, so it may be given out as it is
-    own = Version(copied, state.spec.capacity, state._version.lock)
-    return State(own, state._counters.clone(), state.spec).__reduce__()
-
-
-ForkingPickler.register(State, _sent)
+    return _rebuilt(arrays._replace(wide=restored, kept=kept), spec, held, target, pinned)
 
 
 Outline = tuple[BufferSpec, int, Held | None, torch.device | None]

@@ -1,0 +1,41 @@
+"""Locks that a forked process finds free, and what they guard whole.
+
+A fork copies the memory of a process and one of its threads. If another thread was writing to a buffer at that moment,
+the copy would have a lock whose holder does not exist, and half of a write. So whoever forks waits for the writes under
+way, which take microseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+_LOCKS: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+_forking = threading.Lock()
+"""Two threads that fork at once would wait for each other's locks."""
+_held: list[threading.RLock] = []
+
+
+def lock() -> threading.RLock:
+    """A lock that every fork takes before it happens, and lets go of afterwards, in both processes."""
+    made = threading.RLock()
+    _LOCKS.add(made)
+    return made
+
+
+def _before() -> None:
+    _forking.acquire()
+    for each in list(_LOCKS):
+        each.acquire()
+        _held.append(each)
+
+
+def _after() -> None:
+    while _held:
+        _held.pop().release()
+    _forking.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
