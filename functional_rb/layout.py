@@ -75,8 +75,9 @@ class Layout:
 
     @property
     def wide(self) -> tuple[LeafLayout, ...]:
-        """The leaves with an array of their own."""
-        return tuple(leaf for leaf in self.leaves if leaf.wide is not None)
+        """The leaves with an array of their own, in the order of these."""
+        own = [leaf for leaf in self.leaves if leaf.wide is not None]
+        return tuple(sorted(own, key=lambda leaf: leaf.wide or 0))
 
     def part(self, chosen: tuple[int, ...]) -> Layout:
         """Some of the leaves, in the order given, lying where they lie; of the wide arrays only theirs."""

@@ -189,6 +189,12 @@ def check_layout(path: str, wanted: dict[str, Any]) -> None:
         found = None
     if not isinstance(found, dict):
         raise StorageLayoutError(f"{description}: expected JSON that describes a buffer's files, got {text[:60]!r}")
+    here, there = _order(wanted["leaves"]), _order(found.get("leaves"))
+    if here != there and sorted(here) == sorted(there):
+        raise StorageLayoutError(
+            f"{description}: the leaves lie in the order {[name for name, _ in there]}, those of the BufferSpec in the "
+            f"order {[name for name, _ in here]}; give its item with the keys in the first, or Memmap another path"
+        )
     for key, value in wanted.items():
         if found.get(key) != value:
             expected, got = _difference(value, found.get(key))
@@ -196,6 +202,12 @@ def check_layout(path: str, wanted: dict[str, Any]) -> None:
                 f"{description}: the files are of another buffer: {key}: expected {expected}, got {got}; "
                 f"give Memmap another path, or the BufferSpec that they were made with"
             )
+
+
+def _order(leaves: Any) -> list[tuple[str, str]]:
+    """The leaves that a description tells of, with shape and dtype as text, in their order."""
+    told = leaves.items() if isinstance(leaves, dict) else ()
+    return [(name, json.dumps(place[:2])) for name, place in told if isinstance(place, list)]
 
 
 def _difference(wanted: Any, found: Any) -> tuple[Any, Any]:

@@ -70,7 +70,10 @@ def same(backend: Backend, one: Any, other: Any) -> None:
 
 
 class Both:
-    """The same history on a shared buffer and on one in memory, which must not be told apart."""
+    """The same history on a shared buffer and on one in memory, which must not be told apart.
+
+    The shared one is used by several handles, whose specs have their leaves in different orders.
+    """
 
     def __init__(self, rng: np.random.Generator, backend: Backend, path: str, fixed: bool) -> None:
         self.rng, self.backend, self.fixed, self.made = rng, backend, fixed, 0
@@ -78,12 +81,21 @@ class Both:
         self.prioritized = isinstance(sampler, frb.Prioritized)
         capacity = 20 if fixed else int(rng.integers(1, 40))
         spec = frb.BufferSpec(ITEM, capacity, sampler)
-        self.states = [backend.rb.init(spec), backend.rb.init(spec_at(path, capacity=capacity, sampler=sampler))]
+        orders = [rng.permutation(list(ITEM)).tolist(), list(ITEM), list(ITEM)[::-1]]
+        items = [{name: ITEM[name] for name in order} for order in orders]
+        specs = [spec_at(path, capacity=capacity, sampler=sampler, item=item) for item in items]
+        self.handles_of_it = [backend.rb.init(one) for one in specs]
+        self.states = [backend.rb.init(spec), self.handles_of_it[0]]
 
     def do(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         return [getattr(self.backend.rb, name)(state, *args, **kwargs) for state in self.states]
 
+    def turn(self) -> None:
+        """Go on by another handle."""
+        self.states[1] = self.handles_of_it[int(self.rng.integers(3))]
+
     def step(self) -> None:
+        self.turn()
         getattr(self, ["add", "add", "sample", "update"][int(self.rng.integers(4))])()
         for name in ("size", "stale", "rejected", "lost", "can_sample"):
             one, other = self.do(name)
@@ -136,6 +148,7 @@ class Both:
 
     def look(self) -> None:
         handles = self.backend.array(self.handles(40))
+        self.states[1] = self.handles_of_it[1]  # whose own order is that of the other: else rows lie otherwise
         one, other = self.do("get", handles)
         copies = self.do("items")
         for name in NAMES:
@@ -171,6 +184,153 @@ def run(rng: np.random.Generator, backend: Backend, fixed: bool) -> None:
         for _ in range(12):
             both.step()
         both.look()
+
+
+PAIR = {"reward": frb.Unbounded(()), "value": frb.Unbounded(())}
+WIDE = {name: frb.Unbounded((1024,), "uint8") for name in ("left", "right")}
+NEST = {"b": {"y": frb.Unbounded((2,)), "x": frb.Unbounded((2,))}, **PAIR, **WIDE}
+
+
+def reversed_(nest: Any) -> Any:
+    """The same nest of dicts, their keys the other way round."""
+    return {name: reversed_(nest[name]) for name in list(nest)[::-1]} if isinstance(nest, dict) else nest
+
+
+def nested(first: int, count: int) -> Any:
+    """A batch of `NEST`, other values in each leaf."""
+    leaf = np.arange(first, first + count, dtype=np.float32)
+    pairs = {name: np.stack([leaf, leaf], 1) + add for name, add in (("y", 10), ("x", 20))}
+    wide = {
+        name: np.repeat((leaf + add).astype(np.uint8)[:, None], 1024, 1) for name, add in (("left", 1), ("right", 2))
+    }
+    return {"b": pairs, "reward": leaf + 30, "value": leaf + 40, **wide}
+
+
+def of(backend: Backend, nest: Any) -> Any:
+    """A nest of the backend's arrays."""
+    return {name: of(backend, x) if isinstance(x, dict) else backend.array(x) for name, x in nest.items()}
+
+
+def same_nests(backend: Backend, one: Any, other: Any) -> None:
+    for name, leaf in other.items():
+        if isinstance(leaf, dict):
+            same_nests(backend, one[name], leaf)
+        else:
+            np.testing.assert_array_equal(backend.numpy(one[name]), leaf)
+
+
+def test_leaves_are_found_by_their_paths_in_whatever_order(library: Backend, tmp_path: Path) -> None:
+    rb, there = library.rb, tmp_path / "buffer"
+    made = rb.init(spec_at(there, item=NEST))
+    other = rb.init(spec_at(there, item=reversed_(NEST)))
+    expected = nested(0, 6)
+    rb.add(made, of(library, nested(0, 2)))
+    rb.add(other, of(library, reversed_(nested(2, 4))))
+    sent = pickle.loads(pickle.dumps(other))
+    for state in (made, other, sent, made.detached(), other.detached(), rb.from_dlpack(other)):
+        same_nests(library, rb.items(state), expected)
+        same_nests(library, rb.get(state, library.array(np.arange(6, dtype=np.int32))), expected)
+        _, sample = rb.sample(state, rb.key(1), 4)
+        chosen = library.numpy(sample.indices)
+        same_nests(library, sample.items, {k: v[chosen] for k, v in expected.items() if k != "b"})
+    new = of(library, {"value": np.float32([7]), "left": nested(90, 1)["left"]})
+    rb.update(other, library.array(np.array([3], np.int32)), items=new)
+    expected["value"][3], expected["left"][3] = 7, 91
+    same_nests(library, rb.items(made), expected)
+    assert list(rb.items(other)) == list(reversed_(NEST))
+
+
+def test_a_checkpoint_fills_a_buffer_whose_leaves_lie_otherwise(library: Backend, tmp_path: Path) -> None:
+    rb, storage = library.rb, frb.Memmap(str(tmp_path / "buffer"), shared=True)
+    made = rb.init(spec_at(tmp_path / "buffer", item=NEST))
+    state = rb.add(rb.init(frb.BufferSpec(reversed_(NEST), 6)), of(library, reversed_(nested(0, 5))))
+    frb.save(state, tmp_path / "saved")
+    loaded = frb.load(tmp_path / "saved", library.library, storage=storage)
+    for one in (made, loaded):
+        same_nests(library, rb.get(one, library.array(np.arange(5, dtype=np.int32))), nested(0, 5))
+    frb.save(loaded, tmp_path / "saved again")
+    again = frb.load(tmp_path / "saved again", library.library, storage=frb.Device())
+    same_nests(library, rb.get(again, library.array(np.arange(5, dtype=np.int32))), nested(0, 5))
+
+
+def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_at(tmp_path / "buffer", item=NEST)
+    made, other = SharedBuffer.open(spec), SharedBuffer.open(dataclasses.replace(spec, item=reversed_(NEST)))
+    batch = nested(0, 6)
+    leaves = [batch["b"]["y"], batch["b"]["x"], *(batch[name] for name in ("reward", "value", "left", "right"))]
+    made.add(leaves, 6, None, None)
+    before = made.snapshot()
+
+    def died(*args: Any) -> None:
+        for array in (made.files.rows, *made.files.wide):
+            array[[1, 4]] = 99
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("functional_rb.native.calls.update", died)
+        patch.setattr(SharedBuffer, "_repair", lambda self: None)
+        with pytest.raises(KeyboardInterrupt):
+            made.update(np.array([1, 4], np.int32), None, {2: np.zeros(2, np.float32)})
+    assert made.files.control[control.SEQUENCE] % 2
+    for array, old in zip(other.get(np.arange(6, dtype=np.int32)), leaves[::-1], strict=True):
+        np.testing.assert_array_equal(array, old)
+    np.testing.assert_array_equal(made.snapshot().rows, before.rows)
+
+
+OTHER_ITEMS = {
+    "a dtype of the same size": (PAIR | {"value": frb.Unbounded((), "int32")}, r"spec/item/parts/value/dtype.*int32"),
+    "shapes exchanged": (
+        {"reward": frb.Unbounded((3, 2)), "value": frb.Unbounded((2, 3))},
+        r"spec/item/parts/(reward|value)/shape: expected \[(3, 2|2, 3)\], got \[\]",
+    ),
+    "other bounds": (
+        PAIR | {"value": frb.Bounded(0.0, 1.0, ())},
+        r'spec/item/parts/value: expected {"type": "Bounded"',
+    ),
+    "another name": (
+        {"reward": PAIR["reward"], "values": PAIR["value"]},
+        r'spec/item/parts: expected \["reward", "values"\]',
+    ),
+    "a tuple": ((PAIR["reward"], PAIR["value"]), r"spec/item: expected"),
+    "one level more": ({"in": PAIR}, r'spec/item/parts: expected \["in"\]'),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_ITEMS)
+def test_another_item_is_refused_by_its_path(name: str, tmp_path: Path) -> None:
+    item, message = OTHER_ITEMS[name]
+    shared = SharedBuffer.open(spec_at(tmp_path, item=PAIR))
+    shared.add([np.ones(1, np.float32), np.zeros(1, np.float32)], 1, None, None)
+    spec = spec_at(tmp_path, item=item)
+    for come in (lambda: SharedBuffer.open(spec), lambda: SharedBuffer.attach(spec, str(tmp_path))):
+        with pytest.raises(StorageLayoutError, match=f"another spec; {message}"):
+            come()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: told.pop("layout"),
+        lambda told: told["layout"].update(row_words=3),
+        lambda told: told["layout"]["leaves"].pop(),
+        lambda told: told["layout"]["leaves"].append([["z"], [], "float32", 8, None]),
+        lambda told: told["layout"]["leaves"][0].__setitem__(2, "int32"),
+        lambda told: told["layout"]["leaves"][0].__setitem__(3, 4),
+        lambda told: told["layout"]["leaves"][1].__setitem__(3, 8),
+        lambda told: told["layout"]["leaves"][0].__setitem__(3, -4),
+        lambda told: told["layout"]["leaves"][0].__setitem__(3, "0"),
+        lambda told: told["layout"]["leaves"][0].__setitem__(3, None),
+        lambda told: told["layout"]["leaves"][2].__setitem__(4, 1),
+    ],
+)
+def test_a_description_of_no_layout_is_refused(change: Any, tmp_path: Path) -> None:
+    spec = spec_at(tmp_path, item=PAIR | WIDE)
+    SharedBuffer.open(spec)
+    told = json.loads((tmp_path / "shared.json").read_text())
+    change(told)
+    (tmp_path / "shared.json").write_text(json.dumps(told))
+    with pytest.raises(StorageLayoutError, match=r"shared\.json: the file is damaged"):
+        SharedBuffer.open(spec)
 
 
 @pytest.fixture
@@ -436,12 +596,12 @@ def test_a_directory_is_refused_that_does_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "buffer"
     light(tmp_path)
     description = json.loads((path / "shared.json").read_text())
-    assert (description["format"], description["version"]) == ("functional_rb.shared", 1)
+    assert (description["format"], description["version"]) == ("functional_rb.shared", 2)
     for fields in ({"capacity": 7}, {"sampler": frb.Prioritized()}, {"item": (frb.Unbounded(()),)}):
         with pytest.raises(StorageLayoutError, match="another spec"):
             light(tmp_path, **fields)
     for change, message in (
-        ({"version": 2}, "version 2"),
+        ({"version": 1}, "version 1"),
         ({"boot": "x"}, "started last"),
         ({"format": "y"}, "format"),
     ):

@@ -65,8 +65,8 @@ NO_LEAVES = Layout((), 0)
 
 
 @functools.cache
-def encode(spec: BufferSpec) -> Vector:
-    """The vector for a spec, read-only."""
+def encode(spec: BufferSpec, layout: Layout | None = None) -> Vector:
+    """The vector for a spec, read-only; the layout of its items if that is not the spec's own."""
     sampler = spec.sampler
     prioritized = isinstance(sampler, Prioritized)
     alpha = sampler.alpha if isinstance(sampler, Prioritized) else 0.0
@@ -78,7 +78,7 @@ def encode(spec: BufferSpec) -> Vector:
         int(alpha == 1.0),
         int(isinstance(sampler, Prioritized) and sampler.new_priority == "ever"),
     ]
-    return _vector(buffer, sum_tree.geometry(spec.capacity).levels if prioritized else (), spec.layout)
+    return _vector(buffer, sum_tree.geometry(spec.capacity).levels if prioritized else (), layout or spec.layout)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from functional_rb.layout import KEPT_AS
 from functional_rb.native import calls, plan
 from functional_rb.native import shared as native
 from functional_rb.samplers import Drawn
-from functional_rb.shared import control, files
+from functional_rb.shared import control, files, places
 from functional_rb.shared.files import SharedFiles
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ NO_ROOM = (0, 0, NO_ADDRESSES, 0, NO_COUNT)
 
 
 class Snapshot(NamedTuple):
-    """Copies of the arrays of one moment, and the counters, int32 [SLOT]."""
+    """Copies of the arrays of one moment, as in a state of the spec, and the counters, int32 [SLOT]."""
 
     rows: Array
     wide: tuple[Array, ...]
@@ -60,7 +60,7 @@ class SharedBuffer:
         found = self.files
         storage = np.array([found.rows.ctypes.data, *(x.ctypes.data for x in found.wide)], np.int64)
         for name, value in {
-            "_plan": plan.encode(self.spec),
+            "_plan": plan.encode(self.spec, found.layout),
             "_storage": storage,
             "_control": found.control.ctypes.data,
             "_tree": found.tree.reshape(-1),
@@ -150,8 +150,10 @@ class SharedBuffer:
         # As an add is: whoever repairs it empties these slots.
         native.note_add(self._control, self._plan, stored)
         native.begin(self._control)
-        for array, values in zip((self.files.rows, *self.files.wide), (arrays.rows, *arrays.wide), strict=True):
-            array[:stored] = values[:stored]
+        of_all = [array[:stored] for array in arrays.wide]
+        rows, wide = places.moved(arrays.rows[:stored], of_all, self.spec.layout, self.files.layout)
+        for array, values in zip((self.files.rows, *self.files.wide), (rows, *wide), strict=True):
+            array[:stored] = values
         if arrays.tree is not None:
             self.files.tree[...] = arrays.tree
         self._to_come()[:BASE] = given[:BASE]
@@ -292,14 +294,14 @@ class SharedBuffer:
         """Copies of all arrays, of one moment. Writers wait for it where they would come between."""
         counters = np.empty(control.SLOT, np.int32)
         sequence = int(native.read_counters(self._control, counters))
-        if sequence & 1 == 0:
-            found = self._copied(counters)
-            if native.unchanged(self._control, sequence):
-                return found
-        return self.exclusively(lambda: self._copied(self._in_force().copy()))
+        found = None if sequence & 1 else self._copied(counters)
+        if found is None or not native.unchanged(self._control, sequence):
+            found = self.exclusively(lambda: self._copied(self._in_force().copy()))
+        rows, wide = places.moved(found.rows, found.wide, self.files.layout, self.spec.layout)
+        return found._replace(rows=rows, wide=tuple(wide))
 
     def _copied(self, counters: Array) -> Snapshot:
-        """Of rows only those with room on the disk: on a full one, reading a hole may be an error too."""
+        """As they lie in the files. Of rows only those with room: reading a hole may be an error on a full disk."""
         reserved = int(self.files.control[control.RESERVED])
         copies = []
         for array in (self.files.rows, *self.files.wide):

@@ -1,6 +1,6 @@
 """The directory of a shared buffer: made once, opened by all, removed by whoever made it.
 
-shared.json     format version, spec, and the boot at which it was made; there once all the rest is
+shared.json     format version, spec, where its leaves lie, and the boot at which it was made; there once all else is
 lock            which `FileLock` locks
 control.bin     the words of `control`
 rows.bin, wide_0.bin, ...    the items, sparse
@@ -29,14 +29,15 @@ import numpy as np
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.convert.json import to_json
 from functional_rb.errors import FULL, StorageFullError, StorageLayoutError
+from functional_rb.layout import KEPT_AS, Layout
 from functional_rb.mapped import allocate
-from functional_rb.mapped_directory import explained, file_name, full, shapes
-from functional_rb.shared import control
+from functional_rb.mapped_directory import explained, full
+from functional_rb.shared import control, places
 from functional_rb.shared.lock import FileLock
 from functional_rb.storages import Device, Memmap
 
 FORMAT: Final = "functional_rb.shared"
-VERSION: Final = 1
+VERSION: Final = 2
 JOURNAL_BYTES: Final = 2**20
 """Of the items that an update rewrites: it is made in pieces that fit in."""
 JOURNAL_SLOTS: Final = 2**14
@@ -62,13 +63,15 @@ class Region:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-def regions(spec: BufferSpec) -> list[Region]:
-    """Control, tree (empty if there is none), journal, rows, wide arrays."""
+def regions(spec: BufferSpec, layout: Layout) -> list[Region]:
+    """Control, tree (empty if there is none), journal, rows, wide arrays, of a buffer with a layout."""
+    wide = [((spec.capacity, *leaf.shape), KEPT_AS.get(leaf.dtype, leaf.dtype)) for leaf in layout.wide]
     return [
         Region("control.bin", (control.BYTES // 8,), "int64", True),
         Region("tree.bin", spec.tree_shape or (0, 1), "float32", True),
-        Region("journal.bin", (8 * slots(spec) + room(spec) * spec.layout.item_bytes,), "uint8", True),
-        *(Region(file_name(name), shape, dtype, False) for name, (shape, dtype) in shapes(spec).items()),
+        Region("journal.bin", (8 * slots(spec) + room(spec) * layout.item_bytes,), "uint8", True),
+        Region("rows.bin", (spec.capacity, layout.row_words), "int32", False),
+        *(Region(f"wide_{k}.bin", shape, dtype, False) for k, (shape, dtype) in enumerate(wide)),
     ]
 
 
@@ -87,6 +90,7 @@ class SharedFiles:
 
     Attributes:
         spec: of the buffer.
+        layout: where its leaves lie here, in the order of the spec's own layout.
         directory: an absolute path.
         lock: of the directory.
         control: int64, the words of `control`.
@@ -96,16 +100,17 @@ class SharedFiles:
         wide: arrays [capacity, *shape].
     """
 
-    def __init__(self, spec: BufferSpec, directory: str, lock: FileLock) -> None:
+    def __init__(self, spec: BufferSpec, layout: Layout, directory: str, lock: FileLock) -> None:
         """Map files that are there.
 
         Raises:
             StorageLayoutError: for a file of another size, naming it.
         """
-        self.spec, self.directory, self.lock = spec, directory, lock
+        self.spec, self.layout, self.directory, self.lock = spec, layout, directory, lock
         self._fds: list[int] = []
         weakref.finalize(self, _close, self._fds)
-        arrays = [self._mapped(region) for region in regions(spec)]
+        self._regions = regions(spec, layout)
+        arrays = [self._mapped(region) for region in self._regions]
         self.control, self.tree, saved, self.rows = arrays[:4]
         self.wide = tuple(arrays[4:])
         self._saved = saved  # whose memory the journal's addresses name
@@ -114,7 +119,7 @@ class SharedFiles:
 
     def _item_sizes(self) -> list[int]:
         """Bytes of an item in the rows and in each wide array."""
-        return [4 * self.spec.layout.row_words, *(leaf.nbytes for leaf in self.spec.layout.wide)]
+        return [4 * self.layout.row_words, *(leaf.nbytes for leaf in self.layout.wide)]
 
     def _mapped(self, region: Region) -> Array:
         path = os.path.join(self.directory, region.name)
@@ -144,7 +149,7 @@ class SharedFiles:
         reserved = int(self.control[control.RESERVED])
         if slots <= reserved:
             return
-        step = max(1, STEP_BYTES // max(self.spec.layout.item_bytes, 1))
+        step = max(1, STEP_BYTES // max(self.layout.item_bytes, 1))
         wanted = min(self.spec.capacity, max(slots, reserved + min(reserved + 1, step)))
         try:
             self._allocate(reserved, wanted)
@@ -154,7 +159,7 @@ class SharedFiles:
         self.control[control.RESERVED] = wanted
 
     def _allocate(self, start: int, stop: int) -> None:
-        for fd, size, region in zip(self._fds[3:], self._item_sizes(), regions(self.spec)[3:], strict=True):
+        for fd, size, region in zip(self._fds[3:], self._item_sizes(), self._regions[3:], strict=True):
             if size:
                 _allocate(fd, start * size, (stop - start) * size, os.path.join(self.directory, region.name))
 
@@ -238,8 +243,7 @@ def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> Shar
             if cleanup:
                 # Like atexit, and also in processes that multiprocessing starts; not in children that are forked.
                 util.Finalize(None, remove, (directory,), exitpriority=0)
-        _check_description(spec, directory)
-        return SharedFiles(spec, directory, lock)
+        return SharedFiles(spec, _layout_there(spec, directory), directory, lock)
 
     return lock.hold(work, lambda: None)
 
@@ -247,8 +251,9 @@ def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> Shar
 def _make(spec: BufferSpec, directory: str) -> None:
     """Make all files. One who dies at it leaves `making`: then the next begins anew."""
     making = os.path.join(directory, "making")
+    made = regions(spec, spec.layout)
     if not os.path.exists(making):
-        for region in regions(spec):
+        for region in made:
             path = os.path.join(directory, region.name)
             if os.path.exists(path):
                 raise FileExistsError(
@@ -259,7 +264,7 @@ def _make(spec: BufferSpec, directory: str) -> None:
             description = json.dumps(_description(spec))
             with open(making, "w") as file:
                 file.write(description)
-        for region in regions(spec):
+        for region in made:
             path = os.path.join(directory, region.name)
             with explained(path):
                 _make_file(region, path)
@@ -286,8 +291,8 @@ def _make_file(region: Region, path: str) -> None:
 def _description(spec: BufferSpec) -> dict[str, Any]:
     """What all who open the files must agree on; not where they lie, nor how many are usually drawn."""
     same = dataclasses.replace(spec, storage=Device(), batch_size=None)
-    text = json.loads(to_json(same))
-    return {"format": FORMAT, "version": VERSION, "byteorder": sys.byteorder, "boot": _boot(), "spec": text}
+    told: dict[str, Any] = {"format": FORMAT, "version": VERSION, "byteorder": sys.byteorder, "boot": _boot()}
+    return told | {"spec": json.loads(to_json(same))["spec"], "layout": places.described(spec.layout)}
 
 
 def _boot() -> str:
@@ -303,7 +308,8 @@ def _boot() -> str:
         return ""
 
 
-def _check_description(spec: BufferSpec, directory: str) -> None:
+def _layout_there(spec: BufferSpec, directory: str) -> Layout:
+    """Where the leaves lie in the files of a directory, if these are of the buffer that a spec names."""
     path = os.path.join(directory, "shared.json")
     with explained(path):
         try:
@@ -323,11 +329,27 @@ def _check_description(spec: BufferSpec, directory: str) -> None:
         raise StorageLayoutError(
             f"{path}: made before the machine was started last, so the files may be torn; remove the directory"
         )
-    if found != expected:
-        raise StorageLayoutError(
-            f"{path}: the buffer there has another spec; expected {expected['spec']}, got {found['spec']}; "
-            f"give the same spec in every process, or another path"
-        )
+    for differs in (_difference(expected[name], found.get(name), name) for name in ("byteorder", "spec")):
+        if differs is not None:
+            raise StorageLayoutError(
+                f"{path}: the buffer there has another spec; {differs}; give the same spec in every process, with the "
+                f"keys of dicts in any order, or another path"
+            )
+    try:
+        return places.as_there(spec.layout, found.get("layout"))
+    except ValueError as error:
+        raise StorageLayoutError(f"{path}: the file is damaged: {error}; remove the directory") from None
+
+
+def _difference(expected: Any, found: Any, where: str) -> str | None:
+    """Where two values from JSON differ first, the names in objects in any order; None if they do not."""
+    if isinstance(expected, dict) and isinstance(found, dict) and expected.get("type") == found.get("type"):
+        if expected.keys() == found.keys():
+            parts = (_difference(expected[name], found[name], f"{where}/{name}") for name in expected)
+            return next((part for part in parts if part is not None), None)
+        expected, found = [*expected], [*found]
+    wanted, got = json.dumps(expected), json.dumps(found)  # as text: True is not 1
+    return None if wanted == got else f"{where}: expected {wanted:.300}, got {got:.300}"
 
 
 def remove(directory: str) -> None:
