@@ -80,6 +80,22 @@ def integer_limits(name: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
+_MANTISSA: Final = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+"""Bits of the whole numbers that a float dtype has all of."""
+
+
+def exact_integers(name: str) -> tuple[int, int]:
+    """The ends of the range in which a dtype of integers or floats has every whole number.
+
+    Example:
+        >>> exact_integers("int8"), exact_integers("float16")
+        ((-128, 127), (-2048, 2048))
+    """
+    if kind_of(name) == "int":
+        return integer_limits(name)
+    return -(2 ** _MANTISSA[name]), 2 ** _MANTISSA[name]
+
+
 def canonical(name: str, value: Any, who: str) -> Any:
     """A number, or nested tuples of them, as a real or integer dtype has it: the shortest decimal that means the same.
 

@@ -13,10 +13,13 @@ import numpy as np
 from functional_rb import checks, nest
 from functional_rb.dtypes import shown
 from functional_rb.ops import Array
-from functional_rb.specs import ArraySpec, Binary, Categorical, NonTensor, OneHot, Varying
+from functional_rb.specs import ArraySpec, Binary, Categorical, NonTensor, OneHot, Varying, counting
 from functional_rb.specs.base import checked_shape
 from functional_rb.specs.ops import SpecOps
 from functional_rb.values import Outline, is_leaf
+
+MOST_VALUES = 2**24
+"""So many values `enumerate` lists."""
 
 
 class SpecBackend(Protocol):
@@ -147,6 +150,70 @@ def zeros(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) 
         leaf = outline.leaves[k]
         made[k] = backend.ops.zeros((*lead, *leaf.shape), leaf.dtype, device)
     return _built(backend, outline, made, lead)
+
+
+def ones(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) -> Any:
+    """Ones in the structure of a spec, whether or not one lies in its domain; truth values are True.
+
+    Args:
+        spec: a spec, or a nest of them.
+        batch: a number, or the sizes of leading axes; none by default.
+        device: where the values live; the backend's default if None.
+
+    Returns:
+        A nest like the spec, leaves [*batch, *shape]. A `NonTensor` leaf is None, or an object array of None.
+
+    Example:
+        >>> rb.ones({"reward": frb.Unbounded(()), "done": frb.Binary()}, 2)["done"].tolist()
+        [True, True]
+    """
+    outline, lead = _outline(backend, spec, "ones"), _lead(batch)
+    ops, made = backend.ops, {}
+    for k in outline.arrays:
+        leaf = outline.leaves[k]
+        true = ~ops.zeros((*lead, *leaf.shape), "bool", device)
+        made[k] = true if leaf.dtype == "bool" else ops.cast(true, leaf.dtype)
+    return _built(backend, outline, made, lead)
+
+
+def enumerate_values(backend: SpecBackend, spec: Any) -> Any:
+    """All values of a spec, each once, the last element of the last leaf changing fastest.
+
+    Args:
+        spec: a spec, or a nest of them, of whole numbers, truth values, choices and texts.
+
+    Returns:
+        A nest like the spec, leaves [N, *shape] for N = `frb.cardinality(spec)`.
+
+    Raises:
+        TypeError: for a leaf that varies in length or kind, or is of objects, naming it.
+        ValueError: if there are more than 2^24 values, or infinitely many, naming a leaf that has too many.
+
+    Example:
+        >>> found = rb.enumerate({"done": frb.Binary(), "action": frb.Categorical(3, mask=[True, False, True])})
+        >>> found["done"].tolist(), found["action"].tolist()
+        ([False, False, True, True], [0, 2, 0, 2])
+    """
+    outline = _outline(backend, spec, "enumerate")
+    counts = []
+    for member in outline.members:
+        if not isinstance(member.spec, ArraySpec):
+            raise TypeError(
+                f"enumerate: leaf {member.name!r}: the values of a {type(member.spec).__name__} are no arrays of one "
+                f"shape; enumerate its parts"
+            )
+        counts.append(counting.of_unit(member.spec))
+        if math.prod(counts) > MOST_VALUES:
+            raise ValueError(
+                f"enumerate: leaf {member.name!r} has {counts[-1]} values, which makes {math.prod(counts)} of all, and "
+                f"at most {MOST_VALUES} are listed; draw some by rb.rand"
+            )
+    sizes = [int(count) for count in counts]
+    number, made = np.arange(math.prod(sizes)), {}
+    for member, size in reversed(list(zip(outline.members, sizes, strict=True))):
+        number, index = np.divmod(number, size)
+        made[member.first] = _from_host(backend, counting.values_at(member.spec, index), member.spec, member.name)
+    return _built(backend, outline, made, (math.prod(sizes),))
 
 
 def contains(backend: SpecBackend, spec: Any, x: Any) -> Array:

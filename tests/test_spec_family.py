@@ -580,7 +580,12 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: frb.Categorical(True), TypeError, "Categorical: n: expected a whole number, got True"),
     (lambda: frb.Categorical("3"), TypeError, "Categorical: n: expected a whole number, got '3'"),
     (lambda: frb.Categorical(3, start=0.5), TypeError, "Categorical: start: expected a whole number, got 0.5"),
-    (lambda: frb.Categorical(3, dtype="float32"), TypeError, "Categorical: expected a dtype of integers.*float32"),
+    (lambda: frb.Categorical(3, dtype="complex64"), TypeError, "Categorical: expected a dtype of integers.*complex64"),
+    (
+        lambda: frb.Categorical(258, dtype="bfloat16"),
+        ValueError,
+        r"from 0 to 257 do not fit into bfloat16 \(-256 to 256",
+    ),
     (lambda: frb.Categorical(3, dtype="bool"), TypeError, "Categorical: expected a dtype of integers.*bool"),
     (lambda: frb.Categorical(200, dtype="int8"), ValueError, "from 0 to 199 do not fit into int8.*give a wider dtype"),
     (lambda: frb.Categorical(2, start=-1, dtype="uint8"), ValueError, "from -1 to 0 do not fit into uint8"),
@@ -606,7 +611,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         r"nvec of shape \(2,\) does not broadcast to \(3,\)",
     ),
     (lambda: frb.MultiCategorical([3, 4], start=[1, 2, 3]), ValueError, r"start of shape \(3,\) does not broadcast"),
-    (lambda: frb.MultiCategorical([3, 4], dtype="float32"), TypeError, "a dtype of integers"),
+    (lambda: frb.MultiCategorical([3, 4], dtype="bool"), TypeError, "a dtype of integers"),
     (
         lambda: frb.MultiCategorical([[3, 4], [4, 3]], [True] * 7),
         ValueError,

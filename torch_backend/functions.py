@@ -144,6 +144,16 @@ def zeros(spec: Any, batch: Any = (), device: Any = None) -> Any:
     return spec_api.zeros(values, spec, batch, device)
 
 
+@api.documented_by(spec_api.ones)
+def ones(spec: Any, batch: Any = (), device: Any = None) -> Any:
+    return spec_api.ones(values, spec, batch, device)
+
+
+@api.documented_by(spec_api.enumerate_values)
+def enumerate(spec: Any) -> Any:
+    return spec_api.enumerate_values(values, spec)
+
+
 @api.documented_by(spec_api.contains)
 def contains(spec: Any, x: Any) -> torch.Tensor:
     found: torch.Tensor = spec_api.contains(values, spec, x)

@@ -56,6 +56,19 @@ def stored_dtype(dtype: Any, narrow: bool) -> str:
     return dtypes.name_of(NARROWED.get(name, name) if narrow else name)
 
 
+def need_integers(spec: Any, where: str) -> None:
+    """Refuse choices that are numbered by floats, which other libraries do not have.
+
+    Raises:
+        TypeError: with the remedy.
+    """
+    if dtypes.kind_of(spec.dtype) != "int":
+        raise TypeError(
+            f"{where} has choices as {spec.dtype}; write {type(spec).__name__}(..., dtype='int32'), and convert its "
+            f"values where floats are wanted"
+        )
+
+
 def narrowed_bounds(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
     """Bounds in a narrower dtype, floats rounded; of integers, the limits of the wide one say that there is no bound.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb import dtypes
-from functional_rb.convert.common import Path, at, imported, narrowed_bounds, shown, stored_dtype
+from functional_rb.convert.common import Path, at, imported, narrowed_bounds, need_integers, shown, stored_dtype
 from functional_rb.specs import (
     ArraySpec,
     Binary,
@@ -128,6 +128,8 @@ def _array(specs: Any, spec: Any, name: str | None) -> Any:
     """One array that dm_env knows the values of."""
     if type(spec) in (ArraySpec, Unbounded):
         return specs.Array(spec.shape, spec.dtype, name)
+    if isinstance(spec, Categorical | MultiCategorical):
+        need_integers(spec, "no spec of dm_env")
     if isinstance(spec, Categorical) and not spec.shape and spec.start == 0:
         return specs.DiscreteArray(spec.n, spec.dtype, name)
     if isinstance(spec, Binary) and dtypes.kind_of(spec.dtype) not in ("bool", "int"):

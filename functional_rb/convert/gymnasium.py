@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb import dtypes
-from functional_rb.convert.common import Path, at, imported, narrowed_bounds, shown, stored_dtype
+from functional_rb.convert.common import Path, at, imported, narrowed_bounds, need_integers, shown, stored_dtype
 from functional_rb.specs import (
     ArraySpec,
     Binary,
@@ -233,12 +233,14 @@ class _ToSpaces:
         return self.spaces.Box(0, 1, spec.shape, _numpy(spec))
 
     def _categorical(self, spec: Categorical, path: Path) -> Any:
+        need_integers(spec, "no space")
         if spec.shape:
             nvec, start = (np.full(spec.shape, n) for n in (spec.n, spec.start))
             return self._multi(nvec, start, spec)
         return self.spaces.Discrete(spec.n, start=spec.start, dtype=_numpy(spec))
 
     def _multi_categorical(self, spec: MultiCategorical, path: Path) -> Any:
+        need_integers(spec, "no space")
         return self._multi(spec.table("nvec"), spec.table("start"), spec)
 
     def _multi(self, nvec: Any, start: Any, spec: ArraySpec) -> Any:

@@ -4,6 +4,7 @@ from functional_rb.specs.array import ArraySpec, Binary, Bounded, Unbounded
 from functional_rb.specs.base import Domain, Spec
 from functional_rb.specs.categorical import Categorical, OneHot
 from functional_rb.specs.composite import Composite, freeze
+from functional_rb.specs.counting import cardinality
 from functional_rb.specs.exclusive import consolidate, has_exclusive_keys, has_stacked
 from functional_rb.specs.graph import Graph
 from functional_rb.specs.multi_categorical import MultiCategorical, MultiOneHot
@@ -33,6 +34,7 @@ __all__ = [
     "Text",
     "Unbounded",
     "Varying",
+    "cardinality",
     "consolidate",
     "freeze",
     "has_exclusive_keys",

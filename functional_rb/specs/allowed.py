@@ -42,7 +42,11 @@ class Allowed:
     def draw(self, ops: SpecOps, words: Array) -> Array:
         """Choices int32 [N, *elements], each that is allowed equally likely, from int32 [N, words]."""
         words = words.reshape(words.shape[0], *self.of.shape, self._whole.words)
-        return self._look_up(ops, self._in_front, self._whole.draw(ops, words))
+        return self.ranked(ops, self._whole.draw(ops, words))
+
+    def ranked(self, ops: SpecOps, rank: Array) -> Array:
+        """The allowed choices of given ranks int32 [..., *elements]: of rank 0 each element's first."""
+        return self._look_up(ops, self._in_front, rank)
 
     def nearest(self, ops: SpecOps, choice: Array) -> Array:
         """The allowed choices that are nearest to some int32 [..., *elements] in [0, n), of two the lower."""

@@ -19,7 +19,7 @@ class Categorical(Numbers):
         start: the number of the first one.
 
     Raises:
-        TypeError: for a dtype that is not of integers.
+        TypeError: for a dtype that is neither of integers nor of floats, which hold the numbers too.
         ValueError: for n < 1, numbers that do not fit into the dtype, or a mask that allows none.
 
     Example:

@@ -143,31 +143,63 @@ class Choices(ArraySpec):
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class Numbers(Choices):
-    """Choices as numbers. Without a mask they are whole numbers between bounds, like others."""
+    """Choices as numbers. Without a mask, those of integers are whole numbers between bounds, like others."""
+
+    @property
+    def _between(self) -> bool:
+        """Whether all that the dtype has between the bounds is allowed: of floats, that is not only whole numbers."""
+        return self.mask is None and not self._float
+
+    @property
+    def _float(self) -> bool:
+        return dtypes.kind_of(self.dtype) == "float"
 
     @functools.cached_property
     def words(self) -> int:
         """Random words of 31 bits that `draw` takes for a value."""
-        return super().words if self.mask is None else sum(one.words for one in self.allowed)
+        return super().words if self._between else sum(one.words for one in self.allowed)
 
     def draw(self, ops: SpecOps, words: Array) -> Array:
         """A value for each row of int32 [N, words]: an array [N, *shape], uniform over what is allowed."""
-        return super().draw(ops, words) if self.mask is None else self._made(ops, self._drawn(ops, words))
+        return super().draw(ops, words) if self._between else self._made(ops, self._drawn(ops, words))
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         """Whether values [N, *shape] are allowed, bool [N]."""
-        return super().inside(ops, x) if self.mask is None else self._same(ops, x, self.nearest(ops, x))
+        return super().inside(ops, x) if self._between else self._same(ops, x, self.nearest(ops, x))
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
         """The allowed numbers that are nearest to some [N, *shape], of two the lower."""
         x = super().nearest(ops, x)
-        if self.mask is None:
+        if self._between:
             return x
+        if self._float:
+            return self._nearest_float(ops, x)
         index = allowed.number_of(ops, x, self._starts().astype(self.dtype), self.dtype)
         return self._made(ops, self._allowed_nearest(ops, index))
 
+    def _nearest_float(self, ops: SpecOps, x: Array) -> Array:
+        """Of floats between the first choice and the last.
+
+        The choice nearest to the whole number below is the nearest of all unless it is below too, and that nearest to
+        the whole number above unless it is above too: it is one of these.
+        """
+        work = order.WORK.get(self.dtype, self.dtype)
+        past = order.comparable(ops, x, self.dtype) - order.limit(ops, self._float_starts, self.dtype, x)
+        whole = ops.cast(past, "int32")
+        next_one = whole + ops.cast(past > ops.cast(whole, work), "int32")
+        below, above = (self._allowed_nearest(ops, index) for index in (whole, next_one))
+        is_below = past - ops.cast(below, work) <= ops.cast(above, work) - past
+        return self._made(ops, ops.where(is_below, below, above))
+
     def _made(self, ops: SpecOps, index: Array) -> Array:
-        return self._low.behind(ops, [index])
+        if not self._float:
+            return self._low.behind(ops, [index])
+        work = order.WORK.get(self.dtype, self.dtype)
+        return ops.cast(ops.cast(index, work) + order.limit(ops, self._float_starts, self.dtype, index), self.dtype)
+
+    @property
+    def _float_starts(self) -> np.ndarray[Any, Any]:
+        return dtypes.as_numpy(self.dtype, self._starts())
 
     @functools.cached_property
     def _low(self) -> draws.Low:
@@ -265,15 +297,15 @@ class Vectors(Choices):
 
 
 def check_range(who: str, dtype: str, counts: Any, starts: Any) -> None:
-    """Refuse numbers of choices below 1, and choices whose numbers do not fit into the dtype."""
-    if dtypes.kind_of(dtype) != "int":
-        raise TypeError(f"{who}: expected a dtype of integers, as choices are numbered, got {dtype}")
+    """Refuse numbers of choices below 1, and choices whose numbers do not fit into the dtype, each exactly."""
+    if dtypes.kind_of(dtype) not in ("int", "float"):
+        raise TypeError(f"{who}: expected a dtype of integers or floats, as choices are numbered, got {dtype}")
     counts, starts = np.asarray(counts, object), np.asarray(starts, object)
     if counts.size and not (counts >= 1).all():
         raise ValueError(f"{who}: expected at least 1 choice, got {counts.min()}")
     if counts.size and counts.max() > 2**31 - 1:
         raise ValueError(f"{who}: expected fewer than 2^31 choices, got {counts.max()}")
-    low, high = dtypes.integer_limits(dtype)
+    low, high = dtypes.exact_integers(dtype)
     if counts.size and not ((starts >= low).all() and (starts + counts - 1 <= high).all()):
         raise ValueError(
             f"{who}: choices from {starts.min()} to {(starts + counts - 1).max()} do not fit into {dtype} "

@@ -24,7 +24,7 @@ class MultiCategorical(Numbers):
         start: the number of the first choice, likewise of each.
 
     Raises:
-        TypeError: for a dtype that is not of integers.
+        TypeError: for a dtype that is neither of integers nor of floats, which hold the numbers too.
         ValueError: for a number of choices < 1, numbers that do not fit, or a mask that allows none.
 
     Example:

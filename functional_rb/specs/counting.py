@@ -1,0 +1,135 @@
+"""How many values a spec has, and which these are, in one order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from functional_rb import dtypes
+from functional_rb.specs import numpy_ops
+from functional_rb.specs.array import ArraySpec
+from functional_rb.specs.choices import Choices
+from functional_rb.specs.composite import checked
+from functional_rb.specs.graph import Graph
+from functional_rb.specs.non_tensor import NonTensor
+from functional_rb.specs.one_of import OneOf
+from functional_rb.specs.rows import units
+from functional_rb.specs.sequence import Sequence
+from functional_rb.specs.text import Text
+from functional_rb.specs.varying import Varying
+
+Vector = np.ndarray[Any, Any]
+
+
+def cardinality(spec: Any) -> int | float:
+    """How many values lie in the domain of a spec, what masks forbid left out.
+
+    Args:
+        spec: a spec, or a nest of them.
+
+    Returns:
+        A Python int of any size; `math.inf` where reals have room, or objects. Whole numbers without bounds of their
+        own have those of their dtype.
+
+    Raises:
+        TypeError: if a leaf is no spec, naming it.
+
+    Example:
+        >>> from functional_rb import Binary, Categorical, Unbounded
+        >>> cardinality({"done": Binary((3,)), "action": Categorical(4, mask=[True, True, False, True])})
+        24
+        >>> cardinality(Unbounded(())), cardinality(Unbounded((), "int8"))
+        (inf, 256)
+    """
+    return _product(map(of_unit, units(checked(spec, "cardinality"))))
+
+
+def _product(counts: Iterable[int | float]) -> int | float:
+    """The product; no number of values is 0, so that one infinite one makes it so."""
+    counts = list(counts)
+    return math.inf if math.inf in counts else math.prod(counts)
+
+
+def of_unit(unit: Any) -> int | float:
+    """`cardinality` of an array, of objects, or of what varies."""
+    if isinstance(unit, NonTensor):
+        return math.inf if math.prod(unit.shape) else 1
+    if isinstance(unit, Varying):
+        many, one = math.prod(unit.batch_shape), _of_varying(unit)
+        return one**many if many else 1
+    if not unit.size:
+        return 1
+    if not isinstance(unit, Choices | Text) and not unit.domain.discrete:
+        low, high = unit._bounds
+        return 1 if unit.dtype != "complex64" and (low == high).all() else math.inf
+    return math.prod(int(n) for n in _counts(unit).flat)
+
+
+def _of_varying(unit: Varying) -> int | float:
+    """Of a value without batch axes."""
+    if isinstance(unit, OneOf):
+        return sum(map(cardinality, unit.options))
+    if isinstance(unit, Sequence):
+        return _words(cardinality(unit.element), 0, unit.max_length)
+    assert isinstance(unit, Graph)
+    node = cardinality(unit.node)
+    if unit.edge is None:
+        return _words(node, 1, unit.max_nodes)
+    edge = cardinality(unit.edge)
+    return sum(node**n * _words(edge * n * n, 0, unit.max_edges) for n in range(1, unit.max_nodes + 1))
+
+
+def _words(letters: int | float, shortest: int, longest: int) -> int | float:
+    """How many sequences of letters there are, of any length between two."""
+    return math.inf if letters == math.inf else sum(letters**n for n in range(shortest, longest + 1))
+
+
+def _counts(unit: ArraySpec) -> Vector:
+    """How many values each element has on its own, as Python's numbers."""
+    if isinstance(unit, Text):
+        one = _words(len(unit.charset), unit.min_length, unit.max_length)
+        return np.full(unit.axes, one, object)
+    if isinstance(unit, Choices):
+        counts = [np.broadcast_to(one.counts, one.of.shape) for one in unit.allowed]
+        return np.stack(counts, -1) if unit.several else counts[0]
+    low, high = (np.asarray(bound, object) for bound in unit.domain[:2])
+    return np.broadcast_to(np.asarray(high - low + 1, object), unit.shape)
+
+
+def values_at(unit: ArraySpec, index: Vector) -> Vector:
+    """The values of given numbers int64 [N], the last element changing fastest: [N, *shape] in NumPy."""
+    if not unit.size:
+        return numpy_ops.zeros((len(index), *unit.shape), unit.dtype)
+    digits = _digits(index, _counts(unit))
+    if isinstance(unit, Text):
+        texts = [_text(unit, int(digit)) for digit in digits.flat]
+        return unit.from_host(np.array(texts, object).reshape(digits.shape), index.shape)
+    if isinstance(unit, Choices):
+        parts = [digits[..., i] for i in range(digits.shape[-1])] if unit.several else [digits]
+        chosen = [one.ranked(numpy_ops, part) for one, part in zip(unit.allowed, parts, strict=True)]
+        return np.asarray(unit._made(numpy_ops, unit._together(numpy_ops, chosen)))
+    if not unit.domain.discrete:
+        return np.broadcast_to(unit._bounds[0], (len(index), *unit.shape)).copy()
+    made = np.asarray(unit.domain.low, object) + digits.astype(object)
+    return made != 0 if unit.dtype == "bool" else dtypes.as_numpy(unit.dtype, made)
+
+
+def _digits(index: Vector, counts: Vector) -> Vector:
+    """Numbers of a mixed radix, the last digit changing fastest: int32 [N, *counts.shape]."""
+    digits = np.zeros((len(index), counts.size), np.int32)
+    for k in reversed(np.flatnonzero(counts.reshape(-1) > 1)):
+        index, digits[:, k] = np.divmod(index, int(counts.flat[k]))
+    return digits.reshape(len(index), *counts.shape)
+
+
+def _text(unit: Text, number: int) -> str:
+    """The text of a number: the shorter ones first, each length in the order of the charset."""
+    letters, length = len(unit.charset), unit.min_length
+    while number >= letters**length:
+        number -= letters**length
+        length += 1
+    places = np.unravel_index(number, (letters,) * length) if length else ()
+    return "".join(unit.charset[int(place)] for place in places)
