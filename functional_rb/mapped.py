@@ -68,7 +68,14 @@ class MappedArray:
             if writable and not os.fstat(descriptor).st_size:
                 os.ftruncate(descriptor, nbytes)
                 self.new = True
-            size = os.fstat(descriptor).st_size
+            found = os.fstat(descriptor)
+            size = found.st_size
+            if writable and found.st_nlink > 1:
+                raise StorageLayoutError(
+                    f"{path}: the file has {found.st_nlink} names (hard links, as cp -l and rsync --link-dest make "
+                    f"them), and what is written to one is written to all; copy the directory (cp -a) and use the "
+                    f"copy, or give frb.load(..., storage=frb.Host())"
+                )
             if size != nbytes:
                 raise StorageLayoutError(
                     f"{path}: expected {nbytes} bytes, {dtype} {list(shape)}, got {size}; give Memmap another path, "
@@ -293,6 +300,14 @@ class MappedFiles:
         """Whether the files lie in a directory, and are not removed in the end."""
         return self.directory is not None and not self._removed and not self._shared
 
+    def are_at(self, place: str) -> bool:
+        """Whether a path names the directory that these files lie in, wherever it was when they were opened."""
+        if self._directory is None or not self._directory.is_at(place):
+            return False
+        if self.directory is None or not self._directory.is_at(self.directory):
+            self.directory = os.path.abspath(place)  # it has been renamed
+        return True
+
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """All of them by name, as in `shapes`."""
         return {name: array.array for name, array in self._arrays.items()}
@@ -482,7 +497,17 @@ def replaced(spec: BufferSpec, arrays: Arrays) -> tuple[MappedFiles, Arrays]:
     Raises:
         OSError: as from `create`; then what was made is removed.
     """
-    files = create(spec)
+    assert isinstance(spec.storage, Memmap)
+    try:
+        files = create(spec)
+    except FileExistsError as error:
+        if not os.path.isdir(spec.storage.path or ""):
+            raise
+        what = (
+            "Memmap: there are files of a buffer already, and frb.load would put the checkpoint in place of what they "
+            "hold; give storage=frb.Memmap(path, existsok=True) if that is meant, else another path, or frb.Host()"
+        )
+        raise FileExistsError(error.errno, what, error.filename) from None
     given = {"rows": arrays.rows, **{f"wide_{k}": x for k, x in enumerate(arrays.wide)}, **arrays.kept}
     try:
         files.replace({name: given[name] for name in shapes(spec)})

@@ -81,6 +81,7 @@ class Directory:
             self._made_directory = made or not os.path.isdir(self.path)
             os.makedirs(self.path, exist_ok=True)
             self._lock = _opened_lock(self.join(LOCK), shared)
+            self._identity = os.stat(self.path)
         self._release = weakref.finalize(self, _unlock, self._lock, self._pid)
 
     def join(self, name: str) -> str:
@@ -148,10 +149,16 @@ class Directory:
         """Let others have it."""
         self._release()
 
+    def is_at(self, place: str) -> bool:
+        """Whether a path names it now: it may have been renamed, and another one made where it was."""
+        with contextlib.suppress(OSError):
+            return os.path.samestat(self._identity, os.stat(place)) and _is_at(self._lock, os.path.join(place, LOCK))
+        return False
+
     def remove_with(self, owner: Any, spec: BufferSpec, shared: bool) -> None:
         """Remove the files once their owner goes, at the latest when this process ends; if shared, only then."""
         names = [self.join(name) for name in (*described(spec)["files"], DESCRIPTION, MAKING, LOCK)]
-        clean = _Removal(names, self.path if self._made_directory else None, self._pid)
+        clean = _Removal(names, self.path if self._made_directory else None, self._pid, os.dup(self._lock))
         if shared:
             atexit.register(clean)
         else:
@@ -163,14 +170,18 @@ class Directory:
 
 
 class _Removal:
-    """Removes files, in the process that made them and not in those that it forked."""
+    """Removes files, in the process that made them and not in those that it forked.
 
-    def __init__(self, paths: list[str], directory: str | None, pid: int) -> None:
-        self.paths, self.directory, self.pid = paths, directory, pid
+    Where they were there may be others by now: the last path is that of the lock, by which they are known.
+    """
+
+    def __init__(self, paths: list[str], directory: str | None, pid: int, lock: int) -> None:
+        self.paths, self.directory, self.pid, self.lock = paths, directory, pid, lock
 
     def __call__(self) -> None:
-        if os.getpid() != self.pid:
-            return
+        with os.fdopen(self.lock) as lock:
+            if os.getpid() != self.pid or not _is_at(lock.fileno(), self.paths[-1]):
+                return
         for path in self.paths:
             _removed(path)
         if self.directory is not None:
@@ -293,10 +304,17 @@ def _opened_lock(path: str, shared: bool) -> int:
         except BaseException:
             os.close(lock)
             raise
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock), os.stat(path)):
-                return lock
+        if _is_at(lock, path):
+            return lock
         os.close(lock)
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Whether a path names an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _unlock(lock: int, pid: int) -> None:

@@ -534,6 +534,21 @@ def test_who_cleans_up_and_what(end: str, tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "rows.bin").stat().st_size == 10_000 * 1024
 
 
+def test_what_is_removed_in_the_end_is_ones_own(tmp_path: Path) -> None:
+    files = mapped.create(spec_of(tmp_path / "files", auto_cleanup=True))
+    (tmp_path / "files").rename(tmp_path / "renamed")
+    others = mapped.create(spec_of(tmp_path / "files"))
+    del files
+    assert (tmp_path / "files" / "rows.bin").exists()
+    assert (tmp_path / "renamed" / "rows.bin").exists()
+    del others
+    files = mapped.create(spec_of(tmp_path / "more", auto_cleanup=True))
+    before = len(os.listdir("/proc/self/fd"))
+    del files
+    assert not (tmp_path / "more").exists()
+    assert len(os.listdir("/proc/self/fd")) < before
+
+
 def test_a_forked_process_may_not_use_the_files_and_does_not_unlock_them(tmp_path: Path) -> None:
     ended(
         start(

@@ -13,7 +13,7 @@ from functional_rb.state import State
 
 _log = logging.getLogger("functional_rb")
 _last: dict[str, Saving] = {}
-"""The last save to each directory that may still be going on."""
+"""The last save to each directory, without links, that may still be going on."""
 _turn = threading.Lock()
 
 
@@ -29,9 +29,10 @@ class Saving:
         self._finished = threading.Event()
         # No daemon: the interpreter waits for it.
         self._thread = threading.Thread(target=self._run, name="functional_rb.save_async")
+        self._place = os.path.realpath(asked.directory)
         with _turn:
-            self._before = _last.get(asked.directory)
-            _last[asked.directory] = self
+            self._before = _last.get(self._place)
+            _last[self._place] = self
         try:
             self._thread.start()
         except BaseException:
@@ -81,8 +82,8 @@ class Saving:
         self._reader.close()
         self._before = None
         with _turn:
-            if _last.get(self._asked.directory) is self:
-                del _last[self._asked.directory]
+            if _last.get(self._place) is self:
+                del _last[self._place]
         self._finished.set()
 
     def _after_fork(self) -> None:
@@ -148,7 +149,7 @@ def save_async(
 def wait_for(directory: str) -> None:
     """Wait for the saves to a directory that go on in this process."""
     with _turn:
-        last = _last.get(directory)
+        last = _last.get(os.path.realpath(directory))
     if last is not None:
         last.wait()
 

@@ -22,6 +22,7 @@ from functional_rb.checkpoint.reading import open_file, read_into
 from functional_rb.errors import CorruptCheckpointError
 from functional_rb.mapped import MappedFiles
 from functional_rb.mapped_directory import shapes
+from functional_rb.storages import Memmap, Storage
 from functional_rb.undo import Logs, Torn, UndoLog
 
 if TYPE_CHECKING:
@@ -71,9 +72,16 @@ def is_here(directory: str | None, place: str) -> bool:
         return False
 
 
+def relocated(storage: Storage, directory: str) -> Storage:
+    """A storage whose files lay in a checkpoint's directory, where this is now: it may have been moved, or copied."""
+    if isinstance(storage, Memmap) and storage.path is not None and not is_here(storage.path, directory):
+        return dataclasses.replace(storage, path=directory)
+    return storage
+
+
 def taken(files: MappedFiles | None, directory: str | None) -> Snapshot | None:
     """The instant of a save to a directory, if files lie there to stay. Hold the lock of the buffer."""
-    if files is None or directory is None or not files.stays or not is_here(directory, files.directory or ""):
+    if files is None or directory is None or not files.stays or not files.are_at(directory):
         return None
     with disk.typed(directory):
         return begin(files)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib
 import itertools
 import logging
@@ -37,6 +38,7 @@ from functional_rb.storages import Host, Memmap, Storage
 
 TRIES = 100
 """So often another save may remove what was about to be read."""
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 LARGEST = 1 << 60
 """Bytes of a buffer's arrays: no machine has more."""
 
@@ -122,8 +124,9 @@ def load(
         device: where the state goes, as for `init`.
         known: the user's classes and functions that the spec names, see `from_json`.
         fall_back: if the newest checkpoint is damaged, take the newest that is not.
-        storage: in place of the spec's. Mapped files in this very directory are gone on with, without a copy; if
-            another state writes to them and this is None, the checkpoint is read into memory (`Host()`).
+        storage: in place of the spec's. Mapped files in this very directory are gone on with, without a copy, wherever
+            the directory was when they were made; if this is None, and another state writes to them or nobody may,
+            the checkpoint is read into memory (`Host()`).
         progress: whether to show a bar once it takes more than a second; None for: on a terminal.
 
     Returns:
@@ -290,9 +293,10 @@ class _Loading:
             raise CorruptCheckpointError(path, "its arrays in mapped files are not those of its spec")
         vector = checked(spec, manifest.counters, path)
         opened = Opened(self.directory, manifest, self.stack)
-        if self.storage is not None:
-            spec = dataclasses.replace(spec, storage=self.storage)
-        spec = self.open_files(spec)
+        storage = self.storage
+        if storage is None:
+            storage = in_place.relocated(spec.storage, self.directory) if manifest.here else spec.storage
+        spec = self.open_files(dataclasses.replace(spec, storage=storage))
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
         with enough_memory(path, total), Progress(min(total, manifest.nbytes), "load", self.progress) as progress:
             here = self.in_place(opened, spec, progress) if manifest.undo else {}
@@ -317,13 +321,14 @@ class _Loading:
             return spec
         try:
             self.files = mapped.open_existing(spec, self.directory, writable=True)
-        except StorageInUseError:
-            if self.storage is not None:
-                raise
-            _log.warning("%s: the files are in use, so the checkpoint is read into memory", self.directory)
-            return dataclasses.replace(spec, storage=Host())
         except FileNotFoundError:  # there are none: they are made, as of any path
             return spec
+        except OSError as error:
+            if self.storage is not None or not (isinstance(error, StorageInUseError) or error.errno in READ_ONLY):
+                raise
+            why = "in use" if isinstance(error, StorageInUseError) else "not to be written to"
+            _log.warning("%s: the files are %s, so the checkpoint is read into memory", self.directory, why)
+            return dataclasses.replace(spec, storage=Host())
         return spec
 
     def in_place(self, opened: Opened, spec: BufferSpec, progress: Progress) -> dict[str, Array]:

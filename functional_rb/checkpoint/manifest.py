@@ -90,6 +90,7 @@ class Manifest:
         segments: the files, the oldest first; a block is that of the last one that has it.
         in_place: the arrays whose rows lie in mapped files of the buffer's own, led back by undo logs.
         undo: the first of these, by number; 0 if there are none.
+        here: whether the path of the spec's storage was the checkpoint's own directory, wherever that is by now.
     """
 
     generation: int
@@ -102,6 +103,7 @@ class Manifest:
     segments: list[Segment]
     in_place: tuple[str, ...] = ()
     undo: int = 0
+    here: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -146,6 +148,8 @@ def encode(manifest: Manifest) -> bytes:
     }
     if manifest.undo:
         told["in_place"] = {"undo": manifest.undo, "arrays": manifest.in_place}
+    elif manifest.here:
+        told["here"] = True
     body = json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
     return _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL
 
@@ -196,6 +200,7 @@ def _manifest(told: dict[str, Any]) -> Manifest:
         [_segment(part, arrays, in_place) for part in told["segments"]],
         in_place,
         undo,
+        bool(undo) or told.get("here") is True,
     )
 
 

@@ -23,6 +23,7 @@ from functional_rb.counters import SIZE
 from functional_rb.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.reader import Reader
 from functional_rb.state import State
+from functional_rb.storages import Memmap
 
 LOCK = "lock"
 TEMPORARY = ".part"
@@ -57,6 +58,7 @@ class Request:
 
     Attributes:
         spec: of the buffer, as text.
+        files: the path of its storage, if that is in files with one.
         directory: where to.
         incremental: see `save`.
         keep: likewise.
@@ -64,6 +66,7 @@ class Request:
     """
 
     spec: str
+    files: str | None
     directory: str
     incremental: bool
     keep: int
@@ -79,7 +82,8 @@ def request(state: Any, path: Any, incremental: bool, keep: int, progress: bool 
     if keep < 1:
         raise ValueError(f"{who}: keep: expected 1 or more, as one checkpoint at least has to stay, got {keep}")
     hasher()
-    return Request(to_json(state.spec), os.path.abspath(os.fspath(path)), incremental, keep, progress)
+    files = state.spec.storage.path if isinstance(state.spec.storage, Memmap) else None
+    return Request(to_json(state.spec), files, os.path.abspath(os.fspath(path)), incremental, keep, progress)
 
 
 def save(
@@ -238,7 +242,8 @@ class _Save:
         numbers = self.vector.tolist()
         stamp, items = self.reader.stamp, numbers[SIZE]
         undo = 0 if self.reader.in_place is None else self.reader.in_place.number
-        told = self.asked.spec, self.arrays, numbers, segments, self.in_place, undo
+        here = bool(undo) or in_place.is_here(self.asked.files, self.directory)
+        told = self.asked.spec, self.arrays, numbers, segments, self.in_place, undo, here
         return Manifest(generation, stamp, time.time(), items, *told)
 
     def commit(self, manifest: Manifest) -> int:
