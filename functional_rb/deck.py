@@ -35,6 +35,13 @@ def contains(ops: Ops, deck: Deck, count: Array, slots: Array) -> Array:
     return (positions < count) & (ops.take(deck.order, positions) == slots)
 
 
+def members(ops: Ops, deck: Deck, count: Array, slots: Array, marked: Array) -> Array:
+    """Which of the marked slots are members, bool [B]."""
+    if ops.native is not None:
+        return ops.native.members(deck, count, slots, marked)
+    return marked & contains(ops, deck, count, slots)
+
+
 def insert(ops: Ops, deck: Deck, count: Array, slots: Array, marked: Array) -> tuple[Deck, Array]:
     """Add members, to be drawn from the next pass on.
 
@@ -48,8 +55,16 @@ def insert(ops: Ops, deck: Deck, count: Array, slots: Array, marked: Array) -> t
     Returns:
         The deck and its count.
     """
+    positions, slots, count = appended(ops, deck, count, slots, marked)
+    return _put(ops, deck, positions, slots), count
+
+
+def appended(ops: Ops, deck: Deck, count: Array, slots: Array, marked: Array) -> tuple[Array, Array, Array]:
+    """Where which slots lie once the marked ones have been added, int32 [B] and [B], and how many there are then."""
+    if ops.native is not None:
+        return ops.native.appended(deck, count, slots, marked)
     ranks = ops.cumsum(ops.cast(marked, "int32"))
-    return _put(ops, deck, count - 1 + ranks, slots, marked), count + ops.count(marked)
+    return *_only(ops, deck, count - 1 + ranks, slots, marked), count + ops.count(marked)
 
 
 def remove(
@@ -68,7 +83,7 @@ def remove(
     Returns:
         The deck, how many remain to be drawn, and its count.
     """
-    leaving = marked & contains(ops, deck, count, slots)
+    leaving = members(ops, deck, count, slots, marked)
     # First to the end of what is still to be drawn, so that this stays in front; then to the end of everything.
     positions = ops.take(deck.place, slots)
     deck, remaining = _move_back(ops, deck, remaining, positions, leaving & (positions < remaining))
@@ -89,7 +104,7 @@ def rename(ops: Ops, deck: Deck, old: Array, new: Array, marked: Array) -> Deck:
     Returns:
         The deck, as large as before.
     """
-    return _put(ops, deck, ops.take(deck.place, old), new, marked)
+    return _put(ops, deck, *_only(ops, deck, ops.take(deck.place, old), new, marked))
 
 
 def draw(ops: Ops, deck: Deck, remaining: Array, draws: Array) -> tuple[Array, Array, Deck, Array]:
@@ -106,20 +121,22 @@ def draw(ops: Ops, deck: Deck, remaining: Array, draws: Array) -> tuple[Array, A
         which are drawn; the deck, and how many remain.
     """
     live = ops.arange(draws.shape[0], like=draws) < remaining
-    positions = _distinct(ops, draws, remaining)
+    positions = distinct(ops, draws, remaining)
     positions = ops.where(live, positions, ops.full_like(positions, 0))
     slots = ops.take(deck.order, positions)
     deck, remaining = _move_back(ops, deck, remaining, positions, live)
     return slots, live, deck, remaining
 
 
-def _distinct(ops: Ops, draws: Array, n: Array) -> Array:
+def distinct(ops: Ops, draws: Array, n: Array) -> Array:
     """Distinct numbers below n, int32 [B] for draws int32 [B, 2]; only the first n of them mean anything.
 
     A Fisher-Yates shuffle from the back, of an array x that holds 0 ... n - 1 but does not exist: step i takes
     x[j] for a random j < n - i, then moves the last of the n - i there, x[n - 1 - i]. So x[p] is p, unless a step
     before took x[p]; then it is what the latest such step k moved there, x[n - 1 - k] as it was then, and so on.
     """
+    if ops.native is not None:
+        return ops.native.distinct(draws, n)
     batch = draws.shape[0]
     steps = ops.arange(batch, like=draws)
     chosen = integers.below(ops, draws, ops.maximum(n - steps, ops.full_like(steps, 0)))
@@ -146,6 +163,18 @@ def _move_back(ops: Ops, deck: Deck, boundary: Array, positions: Array, marked: 
     Returns:
         The deck, and where the marked slots begin now. No more than B others change their positions.
     """
+    positions, slots, boundary = exchanges(ops, deck, boundary, positions, marked)
+    return _put(ops, deck, positions, slots), boundary
+
+
+def exchanges(ops: Ops, deck: Deck, boundary: Array, positions: Array, marked: Array) -> tuple[Array, Array, Array]:
+    """Where which slots lie once the marked positions come last of [0, boundary): int32 [2 B] and [2 B].
+
+    Returns:
+        Positions and slots, and where the marked ones begin.
+    """
+    if ops.native is not None:
+        return ops.native.exchanges(deck, boundary, positions, marked)
     boundary = boundary - ops.count(marked)
     # Whoever lies behind the new boundary and may not stay there fills a hole before it. There are as many of each.
     steps = ops.arange(positions.shape[0] + 1, like=positions)
@@ -157,23 +186,29 @@ def _move_back(ops: Ops, deck: Deck, boundary: Array, positions: Array, marked: 
     match = ops.searchsorted(ops.cumsum(1 - done), ops.cumsum(ops.cast(hole, "int32")), "left")
     filler = ops.where(hole, boundary + match, ops.full_like(positions, 0))
     slots = ops.concat([ops.take(deck.order, filler), ops.take(deck.order, positions)], 0)
-    return _put(ops, deck, ops.concat([positions, filler], 0), slots, ops.concat([hole, hole], 0)), boundary
+    both = _only(ops, deck, ops.concat([positions, filler], 0), slots, ops.concat([hole, hole], 0))
+    return *both, boundary
 
 
-def _put(ops: Ops, deck: Deck, positions: Array, slots: Array, marked: Array) -> Deck:
-    """Let marked slots int32 [n] lie at positions int32 [n].
+def _only(ops: Ops, deck: Deck, positions: Array, slots: Array, marked: Array) -> tuple[Array, Array]:
+    """Positions and slots int32 [n] that say the same as the marked ones alone.
 
-    Whoever is not marked writes what the last marked one writes. If there is none, everyone writes that the slot at
-    position 0 lies there, which is so unless the deck is empty, and then it means nothing.
+    Whoever is not marked says what the last marked one says. If there is none, everyone says that the slot at position
+    0 lies there, which is so unless the deck is empty, and then it means nothing.
     """
     steps = ops.arange(marked.shape[0], like=positions)
     last = ops.cummax(ops.where(marked, steps, ops.full_like(steps, -1)))[-1:]
     at = ops.maximum(last, ops.full_like(last, 0))
     # XLA copies an array that is written while something else, to its knowledge, might still have to read it. So each
-    # of the two writes depends on the one before: this zero and, below, the slots are read from what that has written.
+    # write depends on the one before: this zero is read from what that has written.
     zero = ops.minimum(deck.place[:1], ops.full_like(at, 0))
     position = ops.where(last < 0, zero, ops.take(positions, at))
     slot = ops.where(last < 0, deck.order[:1], ops.take(slots, at))
-    positions = ops.where(marked, positions, position)
-    order = ops.set_at(deck.order, positions, ops.where(marked, slots, slot))
+    return ops.where(marked, positions, position), ops.where(marked, slots, slot)
+
+
+def _put(ops: Ops, deck: Deck, positions: Array, slots: Array) -> Deck:
+    """Let slots int32 [n] lie at positions int32 [n]; equal positions come with equal slots."""
+    order = ops.set_at(deck.order, positions, slots)
+    # The slots as that write has left them, for the same reason.
     return Deck(order, ops.set_at(deck.place, ops.take(order, positions), positions))

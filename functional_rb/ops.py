@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from functional_rb.deck import Deck
     from functional_rb.frame_writes import FramePlan
     from functional_rb.frames import Chain
     from functional_rb.layout import Layout
@@ -130,6 +131,22 @@ class Native(Protocol):
 
     def fold(self, rewards: Array, real: Array, gamma: float) -> tuple[Array, Array]:
         """`returns.fold` of float32 or float64 rewards."""
+        ...
+
+    def members(self, deck: Deck, count: Array, slots: Array, marked: Array) -> Array:
+        """`deck.members`."""
+        ...
+
+    def exchanges(self, deck: Deck, boundary: Array, positions: Array, marked: Array) -> tuple[Array, Array, Array]:
+        """`deck.exchanges`, of which only what changes something need be told."""
+        ...
+
+    def appended(self, deck: Deck, count: Array, slots: Array, marked: Array) -> tuple[Array, Array, Array]:
+        """`deck.appended`, likewise."""
+        ...
+
+    def distinct(self, draws: Array, n: Array) -> Array:
+        """`deck.distinct`."""
         ...
 
     def plan_line(self, pending: Array, ended: Array, ids: Array | None, mask: Array | None, n: int) -> Line:

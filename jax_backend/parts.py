@@ -13,9 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb import deck as decks
 from functional_rb import frame_writes, frames, integers, sum_tree, windows
 from functional_rb import layout as layouts
 from functional_rb import ring as core_ring
+from functional_rb.deck import Deck
 from functional_rb.frame_writes import FramePlan
 from functional_rb.frames import Chain
 from functional_rb.layout import Layout
@@ -254,6 +256,30 @@ def weights_at(rule: Rule, lanes: Lanes, age: jax.Array, slots: jax.Array) -> ja
 
     numbers: jax.Array = choose(kernel if slots.shape[0] else None, core, lanes.ends, age, slots, module="xla_rings")
     return numbers
+
+
+def members(deck: Deck, count: jax.Array, slots: jax.Array, marked: jax.Array) -> jax.Array:
+    """`deck.members`, as XLA's operations."""
+    return decks.members(ops, deck, count, slots, marked)
+
+
+def exchanges(
+    deck: Deck, boundary: jax.Array, positions: jax.Array, marked: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`deck.exchanges`, as XLA's operations."""
+    return decks.exchanges(ops, deck, boundary, positions, marked)
+
+
+def appended(
+    deck: Deck, count: jax.Array, slots: jax.Array, marked: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`deck.appended`, as XLA's operations."""
+    return decks.appended(ops, deck, count, slots, marked)
+
+
+def distinct(draws: jax.Array, n: jax.Array) -> jax.Array:
+    """`deck.distinct`, as XLA's operations."""
+    return decks.distinct(ops, draws, n)
 
 
 def plan_frames(

@@ -18,6 +18,7 @@ import torch
 from functional_rb import deck, integers
 from functional_rb.deck import Deck
 from jax_backend import ops as jax_ops
+from torch_backend import kernel_ops as torch_kernel_ops
 from torch_backend import ops as torch_ops
 
 SHAPES = [(1, 1), (1, 3), (2, 3), (7, 1), (7, 4), (12, 6), (12, 16)]
@@ -292,3 +293,57 @@ def test_nothing_of_the_capacity_is_copied_in_a_scan() -> None:
     memory = program.lower((Deck(array, array), number, number), xs).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 20_000
     assert memory.alias_size_in_bytes >= 8 * capacity
+
+
+# -- kernels
+
+
+def as_tensors(*arrays: Any) -> list[torch.Tensor]:
+    return [torch.from_numpy(np.array(x)) for x in arrays]
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(
+    st.sampled_from([1, 2, 7, 40]), st.integers(0, 12), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.5, 1.0])
+)
+def test_kernels_leave_the_same_deck_as_the_core(capacity: int, batch: int, seed: int, chance: float) -> None:
+    """Whole histories of adding, removing and drawing, of decks that are empty, part of a pass on, and full."""
+    chosen = np.random.default_rng(seed)
+    both = [Deck(*as_tensors(np.zeros(capacity, np.int32), np.zeros(capacity, np.int32))) for _ in range(2)]
+    numbers = [as_tensors(np.int32(0), np.int32(0)) for _ in range(2)]  # remaining, count
+    members: set[int] = set()
+    for _ in range(6):
+        width = min(batch, capacity)
+        slots = chosen.permutation(capacity)[:width].astype(np.int32)
+        marked = chosen.random(width) < chance
+        fresh = marked & ~np.isin(slots, list(members))
+        words = chosen.integers(0, WORD, (batch, 2)).astype(np.int32)
+        for k, ops in enumerate((torch_ops, torch_kernel_ops)):
+            remaining, count = numbers[k]
+            leaving, arriving, draws = as_tensors(marked, fresh | marked, words)
+            table, (at,) = both[k], as_tensors(slots)
+            found = deck.members(ops, table, count, at, leaving)
+            table, remaining, count = deck.remove(ops, table, remaining, count, at, leaving)
+            table, count = deck.insert(ops, table, count, at, arriving)
+            remaining = torch.where(remaining == 0, count, remaining)
+            drawn, live, table, remaining = deck.draw(ops, table, remaining, draws)
+            both[k], numbers[k] = table, [remaining, count]
+            seen = (found, torch.where(live, drawn, -1), live, *table, remaining, count)
+            if not k:
+                expected = seen
+        members |= set(slots[marked].tolist())
+        for one, other in zip(expected, seen, strict=True):
+            assert (one.dtype, one.shape) == (other.dtype, other.shape)
+            assert torch.equal(one, other)
+
+
+def test_a_kernel_shuffles_as_a_list_is_shuffled() -> None:
+    """Every choice of what is drawn, of up to four of four."""
+    for n, batch in itertools.product(range(5), range(6)):
+        ranges = [range(max(n - i, 1)) for i in range(min(batch, 4))]
+        for chosen in itertools.product(*ranges):
+            padded = [*chosen, *[0] * (batch - len(chosen))]
+            draws, count = as_tensors(words_for(padded, n), np.int32(n))
+            found = torch_kernel_ops.native.distinct(draws, count).tolist()
+            live = min(n, batch)
+            assert found[:live] == shuffled(range(n), padded)[:live]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from functional_rb.deck import Deck
 from functional_rb.dtypes import shown
 from functional_rb.frame_writes import FramePlan
 from functional_rb.frames import Chain
@@ -389,6 +390,73 @@ def fold(rewards: torch.Tensor, real: torch.Tensor, gamma: float) -> tuple[torch
         steps.data_ptr(),
     )
     return total, steps
+
+
+def members(deck: Deck, count: torch.Tensor, slots: torch.Tensor, marked: torch.Tensor) -> torch.Tensor:
+    """`deck.members`: slots int32 [B], marked bool [B]."""
+    slots, marked, count = _ready(slots, torch.int32), _ready(marked, torch.bool), _ready(count, torch.int32)
+    found = torch.empty_like(marked)
+    order, place = deck
+    calls.members(
+        order.data_ptr(),
+        place.data_ptr(),
+        order.shape[0],
+        count.data_ptr(),
+        slots.data_ptr(),
+        marked.data_ptr(),
+        slots.shape[0],
+        found.data_ptr(),
+    )
+    return found
+
+
+def exchanges(
+    deck: Deck, boundary: torch.Tensor, positions: torch.Tensor, marked: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`deck.exchanges`: positions int32 [B], marked bool [B]."""
+    positions, marked = _ready(positions, torch.int32), _ready(marked, torch.bool)
+    boundary = _ready(boundary, torch.int32)
+    batch, order = positions.shape[0], deck.order
+    at, slots = ops.empty(2 * batch, dtype=torch.int32), ops.empty(2 * batch, dtype=torch.int32)
+    after = torch.empty_like(boundary)
+    count = calls.move_back(
+        order.data_ptr(),
+        order.shape[0],
+        boundary.data_ptr(),
+        positions.data_ptr(),
+        marked.data_ptr(),
+        batch,
+        at.data_ptr(),
+        slots.data_ptr(),
+        after.data_ptr(),
+    )
+    return at[:count], slots[:count], after
+
+
+def appended(
+    deck: Deck, count: torch.Tensor, slots: torch.Tensor, marked: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`deck.appended`: slots int32 [B], marked bool [B]."""
+    slots, marked, count = _ready(slots, torch.int32), _ready(marked, torch.bool), _ready(count, torch.int32)
+    at, new, after = torch.empty_like(slots), torch.empty_like(slots), torch.empty_like(count)
+    found = calls.appended(
+        count.data_ptr(),
+        slots.data_ptr(),
+        marked.data_ptr(),
+        slots.shape[0],
+        at.data_ptr(),
+        new.data_ptr(),
+        after.data_ptr(),
+    )
+    return at[:found], new[:found], after
+
+
+def distinct(draws: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """`deck.distinct`: draws int32 [B, 2], n an int32 scalar."""
+    draws, n = _ready(draws, torch.int32), _ready(n, torch.int32)
+    chosen = ops.empty(draws.shape[0], dtype=torch.int32)
+    calls.distinct(draws.data_ptr(), n.data_ptr(), chosen.data_ptr(), chosen.shape[0])
+    return chosen
 
 
 def plan_line(

@@ -7,7 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from functional_rb.native import chain, draws, kernels, rings, steps
+from functional_rb.native import chain, decks, draws, kernels, rings, steps
 from functional_rb.native.cache import compiled
 from functional_rb.native.memory import pointer_to
 from functional_rb.native.plan import RING_CAPACITY, RING_LANES, WINDOW_LENGTH
@@ -484,3 +484,49 @@ def plan_line(
         ints(waiting, lanes * (n - 1)),
         ints(pending, lanes),
     )
+
+
+@compiled
+def members(order: Any, place: Any, capacity: Any, count: Any, slots: Any, marked: Any, batch: Any, found: Any) -> None:
+    """`decks.members`; count is int32 [1]."""
+    decks.members(
+        ints(order, capacity),
+        ints(place, capacity),
+        ints(count, 1)[0],
+        ints(slots, batch),
+        marks(marked, batch),
+        marks(found, batch),
+    )
+
+
+@compiled
+def move_back(
+    order: Any, capacity: Any, boundary: Any, positions: Any, marked: Any, batch: Any, at: Any, slots: Any, new: Any
+) -> Any:
+    """`decks.move_back` from a boundary int32 [1] to the new one; returns how much there is to write."""
+    count, after = decks.move_back(
+        ints(order, capacity),
+        np.int64(ints(boundary, 1)[0]),
+        ints(positions, batch),
+        marks(marked, batch),
+        ints(at, 2 * batch),
+        ints(slots, 2 * batch),
+    )
+    ints(new, 1)[0] = after
+    return count
+
+
+@compiled
+def appended(count: Any, slots: Any, marked: Any, batch: Any, at: Any, new: Any, after: Any) -> Any:
+    """`decks.appended` behind a count int32 [1], and the count afterwards; returns how much there is to write."""
+    before = np.int64(ints(count, 1)[0])
+    found = decks.appended(before, ints(slots, batch), marks(marked, batch), ints(at, batch), ints(new, batch))
+    ints(after, 1)[0] = before + found
+    return found
+
+
+@compiled
+def distinct(draws: Any, n: Any, chosen: Any, count: Any) -> None:
+    """`decks.distinct` by int32 [count, 2], of n int32 [1]."""
+    numbers = numba.carray(pointer_to(draws, INT32), (count, 2))
+    decks.distinct(numbers, np.int64(ints(n, 1)[0]), ints(chosen, count))
