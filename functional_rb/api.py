@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from functional_rb import checks, counters, nest
+from functional_rb import buffer, checks, counters, nest
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.objects import is_non_tensor
 from functional_rb.ops import Array
@@ -106,6 +106,12 @@ class Backend(Protocol):
         """Whether handles name stored items."""
         ...
 
+    def look(
+        self, state: State, function: Callable[..., Array], handles: Array | None = None, n: int | None = None
+    ) -> Array:
+        """What a function of `buffer` reads off a state: it takes handles int32 [B], or a number, or nothing."""
+        ...
+
     def split(self, key: Any) -> Any:
         """Two keys from one."""
         ...
@@ -181,6 +187,7 @@ def add(
     priorities: Any = None,
     key: Any = None,
     validate: bool = False,
+    time_major: bool = True,
 ) -> State:
     """Write items; where they go, and what they replace, is the writer's to say: by default the oldest are replaced.
 
@@ -191,13 +198,14 @@ def add(
             of each lane, or [T, E, *shape].
         mask: bool [B] (with lanes [E] or [T, E]); only the marked rows are written, at a fixed shape, so that it can be
             compiled. An environment that did not step leaves no gap in its lane.
-        priorities: float32 in the shape of the mask, before alpha; by default new items get what
-            `Prioritized.new_priority` says. A bad one (NaN, infinite, negative) is counted in `rejected(state)`, and
-            its item gets the default.
+        priorities: float32 in the shape of the mask, before alpha, or others that `update` takes; by default new items
+            get what `Prioritized.new_priority` says. A bad one (NaN, infinite, negative) is counted in
+            `rejected(state)`, and its item gets the default.
         key: randomness, from `key(seed)` or `split`, for a writer that draws (`Reservoir`).
         validate: whether items are checked to lie in the domains of their specs, beyond shape and dtype: between
             bounds, allowed choices, no NaN. One that does not is an error, before anything is written; while tracing
             it is left out as if it were not marked, and counted in `invalid(state)`.
+        time_major: False for leaves [E, T, *shape], as collectors give them, with mask and priorities [E, T].
 
     Returns:
         The new state. The given one still reads as it did.
@@ -216,7 +224,7 @@ def add(
         >>> int(rb.size(state)), rb.items(state)["reward"].tolist()
         (4, [0.0, 1.0, 2.0, 7.0])
     """
-    *given, outside = check_add(backend, state, items, mask, priorities, key, validate)
+    *given, outside = check_add(backend, state, items, mask, priorities, key, validate, time_major=time_major)
     state = backend.add(state, *given)
     return state if outside is None else backend.count_invalid(state, outside)
 
@@ -230,6 +238,7 @@ def check_add(
     key: Any,
     validate: bool,
     function: str = "add",
+    time_major: bool = True,
 ) -> tuple[list[Array], int, Array | None, Array | None, Any, Array | None]:
     """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], the key, and who is invalid."""
     _check_one(backend, state, function)
@@ -238,7 +247,7 @@ def check_add(
         mask = backend.as_vector(mask, "mask")
     if priorities is not None:
         priorities = backend.as_vector(priorities, "priorities")
-    batch = checks.batch(spec, items, backend.convert, mask, priorities)
+    batch = checks.batch(spec, items, backend.convert, mask, priorities, time_major)
     outside = None
     if validate:
         mask, outside = _validated(backend, state, batch.leaves, batch.mask)
@@ -343,7 +352,8 @@ def update(backend: Backend, state: State, indices: Any, priorities: Any = None,
         indices: int32 [B], handles from `sample.indices`. One whose item has been overwritten since is dropped and
             counted in `stale(state)`; -1, as of what could not be drawn, is just dropped. Of equal ones the last
             wins.
-        priorities: float32 [B], before alpha. A bad one (NaN, infinite, negative) is dropped and counted in
+        priorities: float32 [B] or [B, 1], before alpha; also of another float dtype if float32 has all of the numbers
+            exactly. A bad one (NaN, infinite, negative) is dropped and counted in
             `rejected(state)`: its item keeps its priority.
         items: a nest with some or all leaves of `spec.item`, each [B, *shape], to store in place of the old ones.
 
@@ -371,11 +381,9 @@ def check_update(
 ) -> tuple[Array, Array | None, dict[int, Array]]:
     """The checked arguments of `update`: handles, priorities, and the leaves to rewrite by position."""
     _check_one(backend, state, "update")
-    indices = backend.as_vector(indices, "indices")
-    priorities = backend.as_vector(priorities, "priorities")
-    checks.handles(indices)
+    indices = _handles(backend, indices)
     count = int(indices.shape[0])
-    checks.new_priorities(state.spec, priorities, count)
+    priorities = checks.new_priorities(state.spec, backend.as_vector(priorities, "priorities"), count)
     return indices, priorities, checks.replacements(state.spec, items, backend.convert, count)
 
 
@@ -413,7 +421,7 @@ def clear(backend: Backend, state: State) -> State:
 
 def check_clear(backend: Backend, state: State, function: str) -> None:
     """Refuse to empty what can never be filled again."""
-    backend.check_state(state, function)
+    _check_one(backend, state, function)
     checks.check_writable(state.spec)
 
 
@@ -435,8 +443,7 @@ def get(backend: Backend, state: State, indices: Any) -> Any:
         [2.0, 0.0]
     """
     _check_one(backend, state, "get")
-    indices = backend.as_vector(indices, "indices")
-    checks.handles(indices)
+    indices = _handles(backend, indices)
     leaves = backend.get(state, indices)
     return nest.unflatten(state.spec.structure, leaves, backend.build_mapping, (int(indices.shape[0]),))
 
@@ -481,9 +488,115 @@ def is_live(backend: Backend, state: State, indices: Any) -> Array:
         [False, True, True, False]
     """
     _check_one(backend, state, "is_live")
+    return backend.is_live(state, _handles(backend, indices))
+
+
+def priorities(backend: Backend, state: State, indices: Any) -> Array:
+    """Read priorities, before alpha: as `update` takes them.
+
+    Given back to `update` they change nothing, bit for bit. What is kept is the priority to the power alpha, so what is
+    read is the number that was set up to some 2^-23 of itself, or 2^-23 / alpha for an alpha below 1; where alpha is 0
+    it is 1 for whatever is positive.
+
+    Args:
+        state: the buffer.
+        indices: int32 [B], handles.
+
+    Returns:
+        float32 [B], 0 where a handle's item is no longer stored, or may not be drawn any more (`max_times_sampled`).
+
+    Raises:
+        ValueError: if the sampler has no priorities.
+
+    Example:
+        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.Prioritized(alpha=0.5))
+        >>> state = rb.add(rb.init(spec), (np.zeros(2, np.float32),), priorities=np.array([9, 2], np.float32))
+        >>> rb.priorities(state, np.array([0, 1, 7], np.int32)).tolist()
+        [9.0, 2.0, 0.0]
+    """
+    _check_one(backend, state, "priorities")
+    checks.need_priorities(state.spec, "priorities")
+    return backend.look(state, buffer.priorities, _handles(backend, indices))
+
+
+def probabilities(backend: Backend, state: State, indices: Any) -> Array:
+    """The probability with which the next draw gives each of some items.
+
+    That is of one draw, the first of the next sample; of slices, that the first begins with this step. Over all items
+    they add up to 1, unless nothing can be drawn. For samplers that leave nothing to chance the next item has 1 (of a
+    `Queue` with lanes, that of each lane), and the others 0.
+
+    Args:
+        state: the buffer.
+        indices: int32 [B], handles.
+
+    Returns:
+        float32 [B], 0 where a handle's item is no longer stored.
+
+    Example:
+        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.Prioritized(alpha=1.0))
+        >>> state = rb.add(rb.init(spec), (np.zeros(2, np.float32),), priorities=np.array([3, 1], np.float32))
+        >>> rb.probabilities(state, np.array([0, 1, 7], np.int32)).tolist()
+        [0.75, 0.25, 0.0]
+    """
+    _check_one(backend, state, "probabilities")
+    return backend.look(state, buffer.probabilities, _handles(backend, indices))
+
+
+def newest(backend: Backend, state: State, n: int) -> Array:
+    """The handles of the items that were added last: those of a batch just added.
+
+    Args:
+        state: the buffer.
+        n: how many; with lanes, of each lane.
+
+    Returns:
+        int32 [n], the newest last; with lanes [n, E], as `add` takes steps [T, E]. -1 where so many are not stored.
+
+    Raises:
+        ValueError: for a writer that chooses slots (`MaxValue`, `Reservoir`): there nothing tells what came last.
+
+    Example:
+        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.Prioritized())
+        >>> state = rb.add(rb.init(spec), (np.zeros(3, np.float32),))
+        >>> handles = rb.newest(state, 2)
+        >>> handles.tolist(), rb.newest(state, 4).tolist()
+        ([1, 2], [-1, 0, 1, 2])
+    """
+    _check_one(backend, state, "newest")
+    checks.need_order(state.spec, "newest")
+    found = backend.look(state, buffer.newest, n=checks.count("newest", "n", n))
+    return found if state.spec.lanes is not None else found.reshape(-1)
+
+
+def cursor(backend: Backend, state: State) -> Array:
+    """The handle that the next item gets; it will lie in slot `handle % capacity`.
+
+    Args:
+        state: the buffer.
+
+    Returns:
+        int32 scalar; with lanes [E], one for each lane.
+
+    Raises:
+        ValueError: for a writer that chooses slots (`MaxValue`, `Reservoir`).
+
+    Example:
+        >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
+        >>> int(rb.cursor(rb.add(state, (np.zeros(3, np.float32),))))
+        3
+    """
+    _check_one(backend, state, "cursor")
+    checks.need_order(state.spec, "cursor")
+    found = backend.look(state, buffer.cursor)
+    return found if state.spec.lanes is not None else found[0]
+
+
+def _handles(backend: Backend, indices: Any) -> Array:
+    """Handles int32 [B], checked."""
     indices = backend.as_vector(indices, "indices")
     checks.handles(indices)
-    return backend.is_live(state, indices)
+    return indices
 
 
 def size(backend: Backend, state: State) -> Array:

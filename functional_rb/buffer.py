@@ -210,5 +210,35 @@ def drawable(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Array
     return spec.sampler.drawable(ops, Draft.of(state, spec), n)
 
 
+def priorities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:
+    """The priorities before alpha of the items that handles name, 0 for those that are gone."""
+    draft = Draft.of(state, spec)
+    slots, live = draft.locate(ops, wanted)
+    return _blank(ops, spec.sampler.priorities(ops, draft, slots), live)
+
+
+def probabilities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:
+    """With which probability the next draw begins with the items that handles name."""
+    draft = Draft.of(state, spec)
+    slots, live = draft.locate(ops, wanted)
+    return _blank(ops, spec.sampler.chances(ops, draft, slots) * ops.cast(live, "float32"), live)
+
+
+def newest(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Array:
+    """The handles of the n items of each lane that were added last, in their order, int32 [n, lanes]; -1 for none."""
+    rings, ends = spec.ring, Draft.of(state, spec).counters.ends
+    back = (n - ops.arange(n, like=ends.sizes))[:, None]
+    live = back <= ends.sizes
+    lane = ops.arange(rings.lanes, like=back)
+    coordinate = ring.retreat(ops, ends.cursors, ops.where(live, back, ops.full_like(back, 1)), rings.limit)
+    return ops.where(live, ring.handle_of(rings, lane, coordinate), ops.full_like(coordinate, NOTHING))
+
+
+def cursor(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Array:
+    """The handle of each lane's next item, int32 [lanes]."""
+    cursors = Draft.of(state, spec).counters.ends.cursors
+    return ring.handle_of(spec.ring, ops.arange(spec.ring.lanes, like=cursors), cursors)
+
+
 def _blank(ops: Ops, values: Array, live: Array) -> Array:
     return ops.where(layout.along(live, values), values, ops.full_like(values, 0))

@@ -36,7 +36,7 @@ class Batch(NamedTuple):
     priorities: Any
 
 
-def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities: Any) -> Batch:
+def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities: Any, time_major: bool = True) -> Batch:
     """Check what `add` is given.
 
     Args:
@@ -45,6 +45,7 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         convert: how the backend makes arrays of leaves.
         mask: None or an array bool [B].
         priorities: None or an array float32 [B].
+        time_major: whether leaves of lanes come as [T, E, *shape], or as [E, T, *shape].
 
     Returns:
         The leaves in the spec's order, each with a batch axis.
@@ -54,8 +55,13 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         ValueError: for a structure or shape that does not fit.
     """
     leaves = nest.flatten_as(spec.structure, items)
+    if not time_major and spec.lanes is None:
+        raise ValueError(
+            "add: time_major=False is for the batches [E, T, *shape] of a buffer with lanes; leave it out, or give "
+            "BufferSpec(lanes=E)"
+        )
     if spec.objects:
-        leaves, convert = _with_objects(spec, leaves, convert)
+        leaves, convert = _with_objects(spec, leaves, convert, time_major)
     made = []
     size: tuple[int, ...] | None = None
     for leaf, expected, name in zip(leaves, spec.leaves, spec.names, strict=True):
@@ -64,24 +70,27 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         shape = array.shape
         if size is not None and shape == (*size, *expected.shape):
             continue  # the usual case first: this runs at every call of eager backends
-        lead = _leading(spec, tuple(shape), expected.shape, name)
+        lead = _leading(spec, tuple(shape), expected.shape, name, time_major)
         if size is not None and lead != size:
             raise ValueError(
                 f"leaf {name!r}: expected {_count(size)} as leaf {spec.names[0]!r} has, got {_count(lead)}; "
                 f"give every leaf the same batch axis"
             )
         size = lead
-    size = _with_companions(spec, size, mask, priorities)
+    size = _with_companions(spec, size, mask, priorities, time_major)
     if priorities is not None:
         check_prioritized(spec, "add")
     rows = math.prod(size)
+    if len(size) == 2 and not time_major:
+        made = [leaf.swapaxes(0, 1) for leaf in made]
+        mask, priorities = (None if x is None else x.swapaxes(0, 1) for x in (mask, priorities))
     if len(size) != 1:
         made = [leaf.reshape(rows, *expected.shape) for leaf, expected in zip(made, spec.leaves, strict=True)]
     flat = [None if x is None else x.reshape(rows) for x in (mask, priorities)]
     return Batch(made, rows, *flat)
 
 
-def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert) -> tuple[list[Any], Convert]:
+def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_major: bool) -> tuple[list[Any], Convert]:
     """Leaves of which objects are object arrays with the batch axes of the others, and how only these are converted.
 
     Where all leaves are objects, an object array is a batch (and in `Objects` a list), and anything else one item.
@@ -89,12 +98,12 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert) -> tupl
     lead: tuple[int, ...] | None = None
     for k, (leaf, expected, name) in enumerate(zip(leaves, spec.leaves, spec.names, strict=True)):
         if lead is None and k not in spec.objects:
-            lead = _leading(spec, tuple(convert(leaf, expected, name).shape), expected.shape, name)
+            lead = _leading(spec, tuple(convert(leaf, expected, name).shape), expected.shape, name, time_major)
     if lead is None:
         whole = zip(leaves, spec.leaves, strict=True)
         batches = [leaf.shape[: max(leaf.ndim - len(own.shape), 0)] for leaf, own in whole if objects.is_array(leaf)]
         if not batches and spec.storage.takes_objects:
-            batches = _listed(spec, leaves)
+            batches = _listed(spec, leaves, time_major)
         lead = batches[0] if batches else ()
     gathered = list(leaves)
     for k in spec.objects:
@@ -106,17 +115,21 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert) -> tupl
     return gathered, convert_arrays
 
 
-def _listed(spec: BufferSpec, leaves: Sequence[Any]) -> list[tuple[int, ...]]:
-    """The batch axes that lists have, where every leaf is a single object: [B], with lanes [E] or [T, E]."""
+def _listed(spec: BufferSpec, leaves: Sequence[Any], time_major: bool) -> list[tuple[int, ...]]:
+    """The batch axes that lists have, where every leaf is a single object: [B], with lanes [E], [T, E] or [E, T]."""
     if any(leaf.shape for leaf in spec.leaves) or not isinstance(leaves[0], list):
         return []
     first = leaves[0]
-    steps = spec.lanes is not None and bool(first) and all(isinstance(x, list) and len(x) == spec.lanes for x in first)
+    steps = spec.lanes is not None and bool(first) and all(isinstance(x, list) for x in first)
+    if steps:
+        steps = all(len(x) == (spec.lanes if time_major else len(first[0])) for x in first)
     return [(len(first), len(first[0])) if steps else (len(first),)]
 
 
-def _leading(spec: BufferSpec, shape: tuple[int, ...], item: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """The axes of a leaf before those of an item: none or (B,), and with lanes (E,) or (T, E)."""
+def _leading(
+    spec: BufferSpec, shape: tuple[int, ...], item: tuple[int, ...], name: str, time_major: bool = True
+) -> tuple[int, ...]:
+    """The axes of a leaf before those of an item: none or (B,), and with lanes (E,) or (T, E), or (E, T)."""
     extra = len(shape) - len(item)
     lead = shape[: max(extra, 0)]
     fits = extra >= 0 and shape[extra:] == item
@@ -126,25 +139,31 @@ def _leading(spec: BufferSpec, shape: tuple[int, ...], item: tuple[int, ...], na
                 f"leaf {name!r}: expected shape {item} for one item or {('B', *item)} for a batch, "
                 f"got {shape}; reshape it, or change BufferSpec.item"
             )
-    elif not (fits and 1 <= extra <= 2 and lead[-1] == spec.lanes):
+    elif not (fits and 1 <= extra <= 2 and lead[-1 if time_major else 0] == spec.lanes):
+        several = ("T", spec.lanes, *item) if time_major else (spec.lanes, "T", *item)
+        other = f"time_major={not time_major}" if fits and extra == 2 and spec.lanes in lead else "BufferSpec.lanes"
         raise ValueError(
             f"leaf {name!r}: expected shape {(spec.lanes, *item)} for a step of all lanes or "
-            f"{('T', spec.lanes, *item)} for several, got {shape}; reshape it, or change BufferSpec.lanes"
+            f"{several} for several, got {shape}; reshape it, or {'give' if '=' in other else 'change'} {other}"
         )
     return tuple(int(n) for n in lead)
 
 
-def _with_companions(spec: BufferSpec, size: tuple[int, ...] | None, mask: Any, priorities: Any) -> tuple[int, ...]:
+def _with_companions(
+    spec: BufferSpec, size: tuple[int, ...] | None, mask: Any, priorities: Any, time_major: bool
+) -> tuple[int, ...]:
     """Check mask and priorities against the batch; where the item has no leaves, they give its size."""
     for name, array, dtype in (("mask", mask, "bool"), ("priorities", priorities, "float32")):
         if array is None:
             continue
         check_dtype(name, array, dtype)
         shape = tuple(array.shape)
+        if name == "priorities" and size is not None and shape == (*size, 1):
+            shape = size  # as critics give them
         if spec.lanes is None and len(shape) != 1 and not (size in (None, ()) and shape == ()):
             raise ValueError(f"{name}: expected shape (B,), one for each item, got {shape}; reshape it")
         if spec.lanes is not None and size is None:
-            _leading(spec, shape, (), name)
+            _leading(spec, shape, (), name, time_major)
         if size is None:
             size = shape
         # One item may come with one mark or priority, with or without an axis.
@@ -198,6 +217,21 @@ def check_prioritized(spec: BufferSpec, function: str) -> None:
         raise ValueError(
             f"{function}: priorities were given, but the sampler is {spec.sampler}; "
             f"use BufferSpec(sampler=frb.Prioritized()), or frb.PrioritizedSlices"
+        )
+
+
+def need_priorities(spec: BufferSpec, function: str) -> None:
+    """Refuse to read priorities where there are none."""
+    if not spec.sampler.has_priorities:
+        raise ValueError(f"{function}: the sampler {spec.sampler} has no priorities; use frb.Prioritized()")
+
+
+def need_order(spec: BufferSpec, function: str) -> None:
+    """Refuse a question that only a ring can answer."""
+    if not spec.writer.in_order:
+        raise ValueError(
+            f"{function}: {spec.writer} chooses slots, and nothing tells in which order its items came; "
+            f"all that they hold is in rb.items(state)"
         )
 
 
@@ -267,14 +301,18 @@ def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> d
     return made
 
 
-def new_priorities(spec: BufferSpec, priorities: Any, size: int) -> None:
-    """Check the priorities that `update` sets: float32 [B]."""
+def new_priorities(spec: BufferSpec, priorities: Any, size: int) -> Any:
+    """The priorities that `update` sets, float32 [B], where they are given as that or as [B, 1]."""
     if priorities is None:
-        return
+        return None
     check_prioritized(spec, "update")
     check_dtype("priorities", priorities, "float32")
-    if tuple(priorities.shape) != (size,):
-        raise ValueError(f"priorities: expected shape ({size},), one for each index, got {tuple(priorities.shape)}")
+    shape = tuple(priorities.shape)
+    if shape == (size, 1):
+        return priorities.reshape(size)
+    if shape == (size,):
+        return priorities
+    raise ValueError(f"priorities: expected shape ({size},), one for each index, got {shape}")
 
 
 def batch_size(spec: BufferSpec, given: Any) -> int:

@@ -21,6 +21,10 @@ CURRENT = "handle"
 """The array int32 [capacity] of a writer that chooses slots; -1 where nothing was ever written, -2 - h where h was."""
 
 
+NO_HANDLE = ring.INT32_MAX
+"""Stands for integers that no int32 is: it names nothing either, as handles lie below `ring.modulus`."""
+
+
 def locate(ops: Ops, spec: BufferSpec, ends: Ends, kept: Mapping[str, Array], wanted: Array) -> tuple[Array, Array]:
     """The slot of each handle int32 [B], in bounds whatever it is, and whether its item is still there."""
     if spec.writer.in_order:

@@ -319,6 +319,31 @@ def weights_at(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> 
     return weights(ops, rule, lanes, age, *step_at(ops, lanes, slots))
 
 
+def of_trajectories(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
+    """How many windows the trajectories of stored steps have, and the slots of their marks (any, where there are none).
+
+    Args:
+        ops: the backend.
+        rule: which windows there are.
+        lanes: the rings.
+        age: int32 [capacity], of the step in each slot.
+        slots: int32 [n], of stored steps.
+
+    Returns:
+        int32 [n] each.
+    """
+    before, after = extent(ops, lanes, age, slots)
+    own = ops.take(age, slots)
+    first, last = own - before, own + after
+    lowest = first - (rule.length - 1) if rule.left else first
+    highest = last
+    if not rule.right:
+        highest = last - (rule.length - 1)
+        highest = ops.maximum(highest, lowest - 1 if rule.strict else first)
+    marked = ops.maximum(highest - highest % rule.period, first)
+    return _multiples(rule, lowest, highest), shifted(ops, lanes, slots, marked - own)
+
+
 def expand(
     ops: Ops,
     rule: Rule,

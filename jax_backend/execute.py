@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from functional_rb import buffer, checks, counters, crop, layout, values
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.dtypes import ITEMSIZE
+from functional_rb.handles import NO_HANDLE
 from functional_rb.reader import misfit
 from functional_rb.samplers import Drawn
 from functional_rb.specs import ArraySpec
@@ -68,10 +69,34 @@ def _check_shapes(state: State, function: str) -> None:
 
 def as_vector(array: Any, name: str) -> Any:
     """Masks, priorities and indices from NumPy; dtypes are checked by the caller, before NumPy's could change."""
-    if isinstance(array, NUMPY) and array.dtype.itemsize <= 4 and array.dtype.kind in "biuf":
+    if isinstance(array, NUMPY):
         checks.check_numpy(name, array)
-        return jnp.asarray(array.copy())
+        array = exactly(array, name)
+        return jnp.asarray(array.copy()) if array.dtype.itemsize <= 4 and array.dtype.kind in "biuf" else array
+    if isinstance(array, jax.Array):
+        return exactly(array, name)
     _refuse_torch(array, name)
+    return array
+
+
+def exactly(array: Any, name: str) -> Any:
+    """Handles as int32, and priorities as float32, where nothing is lost; the rest as it is, for the caller to refuse.
+
+    Whether float32 has all of float64 numbers can only be seen where the numbers are at hand.
+    """
+    dtype = array.dtype.name
+    if name == "indices" and dtype in ("int16", "int8", "uint8"):
+        return array.astype(np.int32)
+    if name == "indices" and dtype == "int64":
+        library: Any = np if isinstance(array, NUMPY) else jnp
+        known = (array >= -1) & (array < NO_HANDLE)
+        return library.where(known, array, NO_HANDLE).astype(np.int32)
+    if name == "priorities" and dtype in ("float16", "bfloat16"):
+        return array.astype(np.float32)
+    if name == "priorities" and dtype == "float64" and not isinstance(array, jax.core.Tracer):
+        with np.errstate(over="ignore"):
+            narrow = array.astype(np.float32)
+        return narrow if bool(((narrow == array) | (array != array)).all()) else array
     return array
 
 
@@ -294,6 +319,14 @@ def drawable(state: State, n: int) -> jax.Array:
     """Whether n can be drawn."""
     possible: jax.Array = buffer.drawable(ops, state, state.spec, n)
     return possible
+
+
+@functools.partial(jax.jit, static_argnames=("function", "n"), inline=True)
+def look(
+    state: State, function: Callable[..., jax.Array], handles: jax.Array | None = None, n: int | None = None
+) -> jax.Array:
+    """What a function of `buffer` reads off a state."""
+    return function(ops, state, state.spec, *(x for x in (handles, n) if x is not None))
 
 
 def split(key: jax.Array) -> jax.Array:

@@ -74,8 +74,9 @@ def add(
     priorities: Any = None,
     key: jax.Array | None = None,
     validate: bool = False,
+    time_major: bool = True,
 ) -> State:
-    return api.add(_of(state), state, items, mask, priorities, key, validate)
+    return api.add(_of(state), state, items, mask, priorities, key, validate, time_major)
 
 
 @api.documented_by(api.sample)
@@ -109,6 +110,30 @@ def items(state: State) -> Any:
 def is_live(state: State, indices: Any) -> jax.Array:
     live: jax.Array = api.is_live(_of(state), state, indices)
     return live
+
+
+@api.documented_by(api.priorities)
+def priorities(state: State, indices: Any) -> jax.Array:
+    found: jax.Array = api.priorities(_of(state), state, indices)
+    return found
+
+
+@api.documented_by(api.probabilities)
+def probabilities(state: State, indices: Any) -> jax.Array:
+    chances: jax.Array = api.probabilities(_of(state), state, indices)
+    return chances
+
+
+@api.documented_by(api.newest)
+def newest(state: State, n: int) -> jax.Array:
+    handles: jax.Array = api.newest(_of(state), state, n)
+    return handles
+
+
+@api.documented_by(api.cursor)
+def cursor(state: State) -> jax.Array:
+    handle: jax.Array = api.cursor(_of(state), state)
+    return handle
 
 
 @api.documented_by(api.size)

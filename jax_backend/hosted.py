@@ -7,7 +7,7 @@ aligned as XLA wants it. Random numbers are JAX's, so that results are those of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -81,10 +81,10 @@ def check_state(state: Any, function: str) -> None:
 def as_vector(array: Any, name: str) -> Any:
     """Masks, priorities and indices as NumPy has them."""
     if isinstance(array, jax.Array):
-        return _in_numpy(array)
+        return execute.exactly(_in_numpy(array), name)
     if isinstance(array, NUMPY):
         checks.check_numpy(name, array)
-        return np.asarray(array, order="C")
+        return execute.exactly(np.asarray(array, order="C"), name)
     return array if is_non_tensor(array) else execute.as_vector(array, name)
 
 
@@ -216,6 +216,12 @@ def is_live(state: Any, handles: Vector) -> jax.Array:
 def drawable(state: Any, n: int) -> jax.Array:
     """Whether n can be drawn."""
     return out(state, [np.asarray(engine.drawable(state, n))])[0]
+
+
+def look(state: Any, function: Callable[..., Vector], handles: Vector | None = None, n: int | None = None) -> jax.Array:
+    """What a function of `buffer` reads off a state."""
+    given = [x for x in (handles, n) if x is not None]
+    return out(state, [engine.look(state, function, *given)])[0]
 
 
 def random_crop(leaves: Sequence[Any], lengths: Any, key: Any, length: int) -> tuple[list[Any], jax.Array, jax.Array]:

@@ -6,7 +6,7 @@ The functions are called outside of `jit`: a shared state is no pytree, and what
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -51,6 +51,7 @@ __all__ = [
     "is_live",
     "items",
     "known",
+    "look",
     "random_crop",
     "sample",
     "split",
@@ -196,6 +197,17 @@ def is_live(state: State, handles: jax.Array) -> jax.Array:
     assert isinstance(state, SharedState)
     live: jax.Array = state.given(state.buffer.is_live(_numpy(handles)), "bool")
     return live
+
+
+def look(
+    state: State, function: Callable[..., Any], handles: jax.Array | None = None, n: int | None = None
+) -> jax.Array:
+    """What a function of `buffer` reads off a state."""
+    assert isinstance(state, SharedState)
+    given = [x if isinstance(x, int) else _numpy(x) for x in (handles, n) if x is not None]
+    found = state.buffer.look(function, *given)
+    read: jax.Array = state.given(found, found.dtype.name)
+    return read
 
 
 def drawable(state: State, n: int) -> jax.Array:

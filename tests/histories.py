@@ -26,7 +26,7 @@ from functional_rb.counters import BASE
 from jax_backend import hosted, twins
 from tests import backends
 from tests.backends import Backend
-from tests.models import Leaves, Model, Told, Windows
+from tests.models import TINY, Leaves, Model, Told, Windows
 
 STEP = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary()}
 WORD = 2**31
@@ -314,8 +314,34 @@ class History:
             assert not leaf[~live].any()
             if steps:
                 np.testing.assert_array_equal(leaf[live], model.expected(name, steps))
+        if backend.library == "torch" or backend.name in backends.HOST_VARIANTS:  # XLA would compile each
+            self.check_told(state, backend, model, handles, live)
         if arrays:
             self.check_arrays(state, backend, model)
+
+    def check_told(self, state: Any, backend: Backend, model: Model, handles: np.ndarray, live: np.ndarray) -> None:
+        """Probabilities and priorities by handle, and which handles there are."""
+        rb, sampler = backend.rb, self.spec.sampler
+        named = {step.handle: step for step in model.steps()}
+        steps = [named[handle] for handle in handles[live].tolist()]
+        found = backend.numpy(rb.probabilities(state, backend.array(handles)))
+        chances = model.law.chances(model)
+        assert not found[~live].any()
+        np.testing.assert_allclose(found[live], [chances.get(step.id, 0.0) for step in steps], rtol=1e-5, atol=TINY)
+        if sampler.has_priorities:
+            priorities = rb.priorities(state, backend.array(handles))
+            got, alpha = backend.numpy(priorities), sampler.alpha
+            limit = getattr(sampler, "max_times_sampled", None) or math.inf
+            expected = [0.0 if step.times >= limit else step.value ** (1 / alpha if alpha else 1) for step in steps]
+            assert not got[~live].any()
+            np.testing.assert_allclose(got[live], expected, rtol=1e-6)
+            if not backend.consumes and not self.shapes.fixed:
+                again = rb.update(state, backend.array(handles[live]), priorities[backend.array(live)])
+                assert backend.numpy(again.tree).tobytes() == backend.numpy(state.tree).tobytes()
+        if self.spec.writer.in_order:
+            newest = [([-1] * 3 + [step.handle for step in lane])[-3:] for lane in model.store.lanes]
+            got = backend.numpy(rb.newest(state, 3)).reshape(3, -1)
+            np.testing.assert_array_equal(got.T, newest)
 
     def check_arrays(self, state: Any, backend: Backend, model: Model) -> None:
         """The storage, and the leaves of the tree."""

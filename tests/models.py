@@ -312,6 +312,10 @@ class Law:
         """What the tree should hold by slot, zeros left out; None for samplers whose tree is their own affair."""
         return None
 
+    def chances(self, model: Model) -> dict[int, float]:
+        """With which probability the next draw begins with a step, by id, zeros left out."""
+        return shares({step.id: 1.0 for step in model.steps()})
+
     def check(self, model: Model, told: Told, beta: float | None) -> None:
         """See that a sample of a batch is right, and remember it."""
         steps = self.drawable(model)
@@ -320,6 +324,12 @@ class Law:
             assert step in steps
         np.testing.assert_array_equal(told.weights, np.ones(told.indices.shape))
         np.testing.assert_allclose(told.probabilities, np.full(told.indices.shape, 1 / len(steps)), rtol=ROUNDING)
+
+
+def shares(weights: dict[Any, float]) -> dict[Any, float]:
+    """Of all together."""
+    total = math.fsum(weights.values())
+    return {name: weight / total for name, weight in weights.items() if total}
 
 
 class Limited(Law):
@@ -333,6 +343,10 @@ class Limited(Law):
     def drawable(self, model: Model) -> list[Step]:
         """Those with some chance, and draws left."""
         return [step for step in model.steps() if self.chance(step) > 0]
+
+    def chances(self, model: Model) -> dict[int, float]:
+        """In proportion."""
+        return shares({step.id: self.chance(step) for step in model.steps()})
 
     def chance(self, step: Step) -> float:
         """How likely, up to a factor."""
@@ -371,16 +385,20 @@ class Limited(Law):
 class Newer(Law):
     """`Recency`: of the newest of s draws; how new a step is, is counted within its lane."""
 
-    def check(self, model: Model, told: Told, beta: float | None) -> None:
+    def chances(self, model: Model) -> dict[int, float]:
         """The chance of all steps as new, divided among them."""
         backs = {step.id: len(lane) - k for lane in model.store.lanes for k, step in enumerate(lane)}
-        count, strength = len(backs), self.sampler.strength
-        assert told.mask is None
-        for row, step in enumerate(model.real(told)):
-            back = backs[step.id]
+        count, strength, found = len(backs), self.sampler.strength, {}
+        for name, back in backs.items():
             as_old, alike = (sum(test(x) for x in backs.values()) for test in (back.__le__, back.__eq__))
-            share = ((as_old / count) ** strength - ((as_old - alike) / count) ** strength) / alike
-            np.testing.assert_allclose(told.probabilities[row], share, rtol=1e-5)
+            found[name] = ((as_old / count) ** strength - ((as_old - alike) / count) ** strength) / alike
+        return found
+
+    def check(self, model: Model, told: Told, beta: float | None) -> None:
+        """As these say."""
+        assert told.mask is None
+        expected = self.chances(model)
+        np.testing.assert_allclose(told.probabilities, [expected[x.id] for x in model.real(told)], rtol=1e-5)
         assert (told.weights == 1).all()
 
 
@@ -393,6 +411,10 @@ class InTurn(Law):
         if isinstance(self.sampler, frb.Lifo):
             steps = steps[::-1]
         return [step for step in steps for _ in range(1 if limit is None else limit - step.times)]
+
+    def chances(self, model: Model) -> dict[int, float]:
+        """The first one comes."""
+        return {step.id: 1.0 for step in self.drawable(model)[:1]}
 
     def check(self, model: Model, told: Told, beta: float | None) -> None:
         """Exactly these."""
@@ -419,6 +441,10 @@ class Consumed(Law):
     def refuses(self, model: Model, batch: int) -> bool:
         """No lane has a window."""
         return all(len(lane) < (self.sampler.length or 1) for lane in model.store.lanes)
+
+    def chances(self, model: Model) -> dict[int, float]:
+        """The first step of each lane with a window comes."""
+        return {lane[0].id: 1.0 for lane in model.store.lanes if len(lane) >= (self.sampler.length or 1)}
 
     def can(self, model: Model, n: int) -> bool:
         """So many windows are there, taken from the lanes in turn."""
@@ -454,6 +480,15 @@ class Passes(Law):
         """What a pass goes through, in order."""
         return [step.id for step in model.steps()]
 
+    def next(self, model: Model) -> dict[Any, float]:
+        """The names that the next draw may give, and how likely."""
+        names = self.left or self.names(model)
+        return shares(dict.fromkeys(names if getattr(self.sampler, "shuffle", True) else names[:1], 1.0))
+
+    def chances(self, model: Model) -> dict[int, float]:
+        """Of steps alone."""
+        return self.next(model)
+
     def drawn(self, model: Model, told: Told) -> list[Any]:
         """The names of what was drawn, the first rows of a batch; the others are seen to be masked."""
         steps = model.real(told)
@@ -476,7 +511,7 @@ class Passes(Law):
         """Too few even for a new pass."""
         return len(self.names(model)) < self.whole(batch)
 
-    def chances(self, left: int) -> list[float]:
+    def one_by_one(self, left: int) -> list[float]:
         """Of one draw after the other, of so many that are left."""
         return [1 / (left - k) if self.sampler.shuffle else 1.0 for k in range(left)]
 
@@ -491,7 +526,7 @@ class Passes(Law):
         assert len(names) == len(set(names)) == count
         assert set(names) <= set(self.left)
         assert getattr(self.sampler, "shuffle", True) or names == self.left[:count]
-        chances = self.chances(len(self.left))[:count] + [0.0] * (batch - count)
+        chances = self.one_by_one(len(self.left))[:count] + [0.0] * (batch - count)
         np.testing.assert_allclose(told.probabilities, chances, rtol=ROUNDING)
         np.testing.assert_array_equal(told.weights, np.arange(batch) < count)
         self.left = [name for name in self.left if name not in names]
@@ -548,6 +583,24 @@ class Windows(Law):
     def drawable(self, model: Model) -> list[Any]:
         """By default all."""
         return self.windows(model)
+
+    def chances(self, model: Model) -> dict[int, float]:
+        """Of what is drawn, and then of its windows."""
+        windows = self.windows(model)
+        named = self.named_chances(model, windows)
+        counts = collections.Counter(self.name(window) for window in windows)
+        found: collections.Counter[int] = collections.Counter()
+        for window in windows:
+            found[window.steps[0].id] += named.get(self.name(window), 0.0) / counts[self.name(window)]  # type: ignore[assignment]  # floats are counted
+        return dict(found)
+
+    def name(self, window: Window) -> Any:
+        """What is drawn before a window of it is."""
+        return window.trajectory if self.sampler.weighting == "trajectory" else (window.ids, window.begins)
+
+    def named_chances(self, model: Model, windows: Sequence[Window]) -> dict[Any, float]:
+        """With replacement all are alike."""
+        return shares(dict.fromkeys(map(self.name, windows), 1.0))
 
     def can(self, model: Model, n: int) -> bool:
         """They may come again."""
@@ -611,6 +664,10 @@ class PrioritizedWindows(Windows):
         """Those with some chance."""
         return [step for step in self.starts(model).values() if step.value > 0]
 
+    def chances(self, model: Model) -> dict[int, float]:
+        """By their priorities."""
+        return shares({step.id: step.value for step in self.drawable(model)})
+
     def leaves(self, model: Model) -> dict[int, float]:
         """The values of starts."""
         return {step.slot: step.value for step in self.starts(model).values()}
@@ -645,6 +702,14 @@ class PassesOfWindows(Windows, Passes):
         """What is drawn once a pass."""
         return window.trajectory if self.sampler.weighting == "trajectory" else window.steps[0].id
 
+    def chances(self, model: Model) -> dict[int, float]:
+        """As with replacement, of what is left."""
+        return Windows.chances(self, model)
+
+    def named_chances(self, model: Model, windows: Sequence[Window]) -> dict[Any, float]:
+        """Of what is left."""
+        return self.next(model)
+
     def names(self, model: Model) -> list[Any]:
         """Of all windows."""
         return list(dict.fromkeys(self.name(window) for window in self.windows(model)))
@@ -669,7 +734,7 @@ class PassesOfWindows(Windows, Passes):
         """A short batch will do, where there are such."""
         return not self.refuses(model, n // self.sampler.length if self.sampler.batch == "steps" else n)
 
-    def chances(self, left: int) -> list[float]:
+    def one_by_one(self, left: int) -> list[float]:
         """Of one draw after the other."""
         return [1 / (left - k) for k in range(left)]
 

@@ -196,7 +196,7 @@ ADD: list[tuple[str, Any, dict[str, Any], type[Exception], str]] = [
     (
         "priorities dtype",
         batch(4),
-        {"priorities": np.ones(4)},
+        {"priorities": np.full(4, 0.1)},
         TYPE,
         r"priorities: expected dtype float32, got float64; convert",
     ),
@@ -230,7 +230,7 @@ ADD: list[tuple[str, Any, dict[str, Any], type[Exception], str]] = [
     ),
 ]
 UPDATE: list[tuple[str, Any, dict[str, Any], type[Exception], str]] = [
-    ("indices dtype", np.arange(2), {}, TYPE, r"indices: expected dtype int32, got int64; convert"),
+    ("indices bool", np.zeros(2, bool), {}, TYPE, r"indices: expected dtype int32, got bool; convert"),
     ("indices uint32", np.arange(2, dtype=np.uint32), {}, TYPE, r"indices: expected dtype int32, got uint32"),
     ("indices float", floats(2), {}, TYPE, r"indices: expected dtype int32, got float32"),
     ("indices list", [0, 1], {}, TYPE, r"indices: expected an array of dtype int32, got list"),
@@ -246,9 +246,9 @@ UPDATE: list[tuple[str, Any, dict[str, Any], type[Exception], str]] = [
     (
         "priorities dtype",
         handles(2),
-        {"priorities": np.ones(2, np.float16)},
+        {"priorities": np.ones(2, np.int16)},
         TYPE,
-        r"priorities: expected dtype float32, got float16",
+        r"priorities: expected dtype float32, got int16",
     ),
     (
         "priorities length",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from functional_rb import buffer, checks, crop, frames, values
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import with_invalid
 from functional_rb.draft import Arrays, Draft
+from functional_rb.handles import NO_HANDLE
 from functional_rb.lineage import Lineage
 from functional_rb.objects import gather, is_array, is_non_tensor
 from functional_rb.ops import Ops
@@ -38,6 +39,8 @@ else:
 NUMPY = (np.ndarray, np.generic)
 NUMBERS = (bool, int, float, complex)
 """Tuples, because torch.compile does not trace unions of types."""
+_INTEGERS = (torch.int64, torch.int16, torch.int8, torch.uint8)
+_FLOATS = (torch.float64, torch.float16, torch.bfloat16)
 _DTYPES, _STRIDED, _compiling = ops.DTYPES, torch.strided, torch.compiler.is_compiling
 _transforms = torch._C._functorch.peek_interpreter_stack
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -130,14 +133,32 @@ def as_vector(array: Any, name: str) -> Any:
     if isinstance(array, torch.Tensor):
         if array.layout is not _STRIDED or type(array) is not torch.Tensor:
             _check_memory(array, name)
-        return plain(array)
-    if isinstance(array, NUMPY) and array.dtype.kind in "biuf":
+        return exactly(plain(array), name)
+    if isinstance(array, NUMPY) and (array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"):
         checks.check_numpy(name, array)
-        return from_numpy(array)
+        return exactly(from_numpy(array), name)
     if is_non_tensor(array):
         return gather(array, tuple(array.batch_size), (), name)
     _refuse_jax(array, name)
     return array
+
+
+def exactly(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Handles as int32, and priorities as float32, where nothing is lost; the rest as it is, for the caller to refuse.
+
+    Whether float32 has all of float64 numbers is looked at, which waits for a device, and is not done while tracing.
+    """
+    dtype = tensor.dtype
+    if name == "indices" and dtype in _INTEGERS:
+        known = (tensor >= -1) & (tensor < NO_HANDLE)
+        return torch.where(known, tensor, NO_HANDLE).to(torch.int32) if dtype == torch.int64 else tensor.to(torch.int32)
+    if name == "priorities" and dtype in _FLOATS:
+        narrow = tensor.to(torch.float32)
+        if dtype != torch.float64:
+            return narrow
+        if not (_compiling() or _is_batched(tensor)) and bool(((narrow == tensor) | (tensor != tensor)).all()):
+            return narrow
+    return tensor
 
 
 def value_of(scalar: Any) -> float | None:
@@ -678,6 +699,21 @@ def drawable(state: CoreState, n: int) -> torch.Tensor:
     with locked(version):
         possible: torch.Tensor = buffer.drawable(ops, _arrays(version.own(), state._counters), state.spec, n)
         return possible
+
+
+def look(
+    state: CoreState, function: Callable[..., Any], handles: torch.Tensor | None = None, n: int | None = None
+) -> torch.Tensor:
+    """What a function of `buffer` reads off a state."""
+    state = _torch_state(state, function.__name__)
+    version = readable(state)
+    with locked(version), torch.no_grad():
+        memory = version.own()
+        given = [x for x in (handles, n) if x is not None]
+        given = [memory.place.received(x, memory.rows.device) for x in given]
+        found = function(ops, _arrays(memory, state._counters), state.spec, *given)
+        read: torch.Tensor = memory.place.sent(found)
+        return read
 
 
 def split(key: torch.Tensor) -> torch.Tensor:

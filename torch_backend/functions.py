@@ -37,8 +37,9 @@ def add(
     priorities: Any = None,
     key: torch.Tensor | None = None,
     validate: bool = False,
+    time_major: bool = True,
 ) -> State:
-    return api.add(_engine(state), state, items, mask, priorities, key, validate)
+    return api.add(_engine(state), state, items, mask, priorities, key, validate, time_major)
 
 
 @api.documented_by(api.sample)
@@ -72,6 +73,30 @@ def items(state: State) -> Any:
 def is_live(state: State, indices: Any) -> torch.Tensor:
     live: torch.Tensor = api.is_live(_engine(state), state, indices)
     return live
+
+
+@api.documented_by(api.priorities)
+def priorities(state: State, indices: Any) -> torch.Tensor:
+    found: torch.Tensor = api.priorities(_engine(state), state, indices)
+    return found
+
+
+@api.documented_by(api.probabilities)
+def probabilities(state: State, indices: Any) -> torch.Tensor:
+    chances: torch.Tensor = api.probabilities(_engine(state), state, indices)
+    return chances
+
+
+@api.documented_by(api.newest)
+def newest(state: State, n: int) -> torch.Tensor:
+    handles: torch.Tensor = api.newest(_engine(state), state, n)
+    return handles
+
+
+@api.documented_by(api.cursor)
+def cursor(state: State) -> torch.Tensor:
+    handle: torch.Tensor = api.cursor(_engine(state), state)
+    return handle
 
 
 @api.documented_by(api.size)

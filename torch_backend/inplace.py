@@ -48,6 +48,7 @@ def add_(
     priorities: Any = None,
     key: torch.Tensor | None = None,
     validate: bool = False,
+    time_major: bool = True,
 ) -> State:
     """`add`, in place.
 
@@ -58,6 +59,7 @@ def add_(
         priorities: likewise.
         key: likewise.
         validate: likewise.
+        time_major: likewise.
 
     Returns:
         The new state.
@@ -68,7 +70,7 @@ def add_(
         >>> int(rb.size(state))
         1
     """
-    given = api.check_add(execute, state, items, mask, priorities, key, validate, "add_")
+    given = api.check_add(execute, state, items, mask, priorities, key, validate, "add_", time_major)
     leaves, size, mask, priorities, key, outside = given
     counters = state._counters
     version, memory = _take_over(state, "add_")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +47,7 @@ __all__ = [
     "is_live",
     "items",
     "known",
+    "look",
     "random_crop",
     "sample",
     "split",
@@ -184,6 +185,17 @@ def is_live(state: State, handles: torch.Tensor) -> torch.Tensor:
     assert isinstance(state, SharedState)
     live: torch.Tensor = state.given(state.buffer.is_live(_numpy(handles)), "bool")
     return live
+
+
+def look(
+    state: State, function: Callable[..., Any], handles: torch.Tensor | None = None, n: int | None = None
+) -> torch.Tensor:
+    """What a function of `buffer` reads off a state."""
+    assert isinstance(state, SharedState)
+    given = [x if isinstance(x, int) else _numpy(x) for x in (handles, n) if x is not None]
+    found = state.buffer.look(function, *given)
+    read: torch.Tensor = state.given(found, found.dtype.name)
+    return read
 
 
 def drawable(state: State, n: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -238,6 +238,14 @@ def drawable(state: HostState, n: int) -> bool:
     version = readable(state)
     with version.lock:
         return bool(buffer.drawable(host_ops, _arrays(version.own(), state._counters), state.spec, n))
+
+
+@quiet
+def look(state: HostState, function: Callable[..., Vector], *given: Any) -> Vector:
+    """What a function of `buffer` reads off a state."""
+    version = readable(state)
+    with version.lock:
+        return np.asarray(function(host_ops, _arrays(version.own(), state._counters), state.spec, *given))
 
 
 # ---------------------------------------------------------------- versions

@@ -143,6 +143,17 @@ class Sampler(Protocol):
         """Whether n can be drawn now, a bool scalar."""
         ...
 
+    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """With which probability the next draw begins with stored items, float32 [n] for slots int32 [n].
+
+        Nothing in the draft's arrays is written to.
+        """
+        ...
+
+    def priorities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """The priorities before alpha of stored items, float32 [n] for slots int32 [n], where there are priorities."""
+        ...
+
 
 class SamplerBase:
     """What most samplers share: nothing remembered, rings written round and round, items one by one."""
@@ -221,6 +232,10 @@ class SamplerBase:
 
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
         """There are no priorities."""
+
+    def priorities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """There are none."""
+        raise NotImplementedError(f"{type(self).__name__} has no priorities")
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """What is stored can be drawn."""

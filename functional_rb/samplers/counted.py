@@ -11,7 +11,7 @@ from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers import limits
 from functional_rb.samplers.base import SamplerBase
-from functional_rb.samplers.priorities import clear_leaves, write_leaves
+from functional_rb.samplers.priorities import clear_leaves, shares, write_leaves
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -58,6 +58,13 @@ class Counted(SamplerBase):
         """What is gone may not be drawn."""
         if self.max_times_sampled is not None:
             clear_leaves(ops, draft, removal)
+
+    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """All alike, but for those that may not be drawn any more."""
+        if self.max_times_sampled is not None:
+            return shares(ops, draft, slots)
+        size = ops.cast(ops.maximum(draft.size(ops), ops.full_like(slots, 1)), "float32")
+        return 1.0 / size
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether so many are stored, and some may be drawn."""

@@ -51,17 +51,24 @@ class Fifo(Counted):
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
         """The first ones that may still be drawn."""
-        place = ops.arange(batch, like=draft.counters.ends.sizes)
-        if self.max_times_sampled is None:
-            size = draft.size(ops)
-            last = ops.maximum(size - 1, ops.full_like(size, 0))
-            position = ops.minimum(place, last)
-            lane = ops.full_like(place, 0)
-            slots, handles = ring.item_at(ops, draft.spec.ring, draft.counters.ends, lane, self._turned(position, last))
-            return slots, in_turn(ops, handles, place < size)
-        slots, live = self._left(ops, draft, place, self.max_times_sampled)
+        slots, live = self._first(ops, draft, batch)
         drawn = in_turn(ops, draft.handles_of(ops, slots), live)
         return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
+
+    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """The next one comes, and no other."""
+        first, live = self._first(ops, draft, 1)
+        return ops.cast((slots == first) & live, "float32")
+
+    def _first(self, ops: Ops, draft: Draft, batch: int) -> tuple[Array, Array]:
+        """The slots of the first ones, and whether there are so many."""
+        place = ops.arange(batch, like=draft.counters.ends.sizes)
+        if self.max_times_sampled is not None:
+            return self._left(ops, draft, place, self.max_times_sampled)
+        size = draft.size(ops)
+        last = ops.maximum(size - 1, ops.full_like(size, 0))
+        position, lane = self._turned(ops.minimum(place, last), last), ops.full_like(place, 0)
+        return ring.item_at(ops, draft.spec.ring, draft.counters.ends, lane, position)[0], place < size
 
     def _left(self, ops: Ops, draft: Draft, place: Array, limit: int) -> tuple[Array, Array]:
         """The slots of the first draws that are left, and whether there are so many: an item gives several in a row."""

@@ -52,6 +52,13 @@ class PassKeeper(NamedTuple):
         draft.kept[ORDER], draft.kept[PLACE] = self.deck
         draft.count(remaining=self.remaining.reshape(1), passes=passes)
 
+    def chances(self, ops: Ops, slots: Array) -> Array:
+        """With which probability the next draw gives slots int32 [n], float32 [n]: of what is left, else of all."""
+        left = ops.where(self.remaining > 0, self.remaining, self.count)
+        drawable = decks.contains(ops, self.deck, left, slots)
+        share = 1.0 / ops.cast(ops.maximum(left, ops.full_like(left, 1)), "float32")
+        return ops.cast(drawable, "float32") * share
+
     def draw(self, ops: Ops, draft: Draft, draws: Array, batch: int, drop_last: bool) -> tuple[Array, Array, Array]:
         """Draw slots from what is left, or from all if that is not enough for a batch that would be given.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from functional_rb import layout, ring, sum_tree
 from functional_rb.ops import Array, Ops, settled
 from functional_rb.samplers.base import Batch, SamplerBase, single
-from functional_rb.samplers.weights import stored_value
+from functional_rb.samplers.weights import priority_of, stored_value
 
 if TYPE_CHECKING:
     from functional_rb.draft import Draft
@@ -62,6 +62,18 @@ class Priorities(SamplerBase):
             value = self.largest_live(ops, draft)
         return ops.where(value > 0, value, ops.full_like(value, 1))
 
+    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """By the tree."""
+        return shares(ops, draft, slots)
+
+    def priorities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """The priorities of stored items, before alpha, float32 [n] for slots int32 [n]."""
+        return priority_of(ops, self.values(ops, draft, slots), self.alpha)
+
+    def values(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """Likewise to the power alpha, as they are kept."""
+        return sum_tree.get_leaves(ops, draft.known_tree, slots)
+
     def largest_live(self, ops: Ops, draft: Draft) -> Array:
         """The largest value among stored items, float32 scalar."""
         return sum_tree.largest(ops, draft.known_tree)
@@ -109,6 +121,13 @@ def clear_leaves(ops: Ops, draft: Draft, removal: Removal) -> None:
     slots, peak = settled(ops, removal.slots, draft.counters.peak)
     draft.counters = draft.counters.replace(peak=peak)
     write_leaves(ops, draft, slots, ops.cast(ops.full_like(slots, 0), "float32"), removal.gone)
+
+
+def shares(ops: Ops, draft: Draft, slots: Array) -> Array:
+    """The share that leaves of the tree have in its sum, float32 [n] for slots int32 [n]."""
+    total = sum_tree.total(draft.known_tree)
+    scale = 1.0 / ops.where(total > 0, total, ops.full_like(total, 1))
+    return sum_tree.get_leaves(ops, draft.known_tree, slots) * scale
 
 
 def write_leaves(

@@ -84,6 +84,10 @@ class PrioritizedSlices(Priorities, Trajectories):
         # Read back, as in `Prioritized.added`.
         raise_peak(ops, draft, ops.take(draft.kept[VALUE], write.slots), write.live)
 
+    def values(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """Of all steps, also where no slice begins."""
+        return ops.take(draft.kept[VALUE], slots)
+
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
         """Show the tree where slices can begin now."""
         entries = self.left(ops, draft, removal)

@@ -6,11 +6,12 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING
 
-from functional_rb import counters, ring
+from functional_rb import counters, ring, windows
 from functional_rb.ops import Array, Ops
 from functional_rb.ring import Ends
 from functional_rb.samplers.base import Drawn, SamplerBase, need_one_lane, need_order
 from functional_rb.samplers.fifo import in_turn
+from functional_rb.windows import Lanes
 from functional_rb.writers.stop_when_full import StopWhenFull
 
 if TYPE_CHECKING:
@@ -114,9 +115,16 @@ class Queue(SamplerBase):
         drawn = in_turn(ops, handles, whole)
         if self.length is None:
             return slots, drawn
-        windows = drawn.weights.reshape(batch, length)[:, 0]
-        shaped = drawn.handles.reshape(batch, length), windows, windows, whole.reshape(batch, length)
+        one = drawn.weights.reshape(batch, length)[:, 0]
+        shaped = drawn.handles.reshape(batch, length), one, one, whole.reshape(batch, length)
         return slots, Drawn(*shaped)
+
+    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """The first step of each lane's next window comes."""
+        ring, sizes = draft.spec.ring, draft.counters.ends.sizes
+        lane, back = windows.step_at(ops, Lanes(ring, draft.counters.ends), slots)
+        held = ops.take(sizes, lane)
+        return ops.cast((back == held) & (held >= (self.length or 1)), "float32")
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether so many items, or windows, are there."""

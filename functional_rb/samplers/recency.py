@@ -6,11 +6,12 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING
 
-from functional_rb import ring
+from functional_rb import ring, windows
 from functional_rb.integers import below
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn, SamplerBase, need_order
 from functional_rb.samplers.uniform import alike
+from functional_rb.windows import Lanes
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -69,6 +70,12 @@ class Recency(SamplerBase):
         slots, handles = ring.item_at(ops, draft.spec.ring, ends, lane, position)
         drawn = alike(ops, handles, size)
         return slots, drawn._replace(probabilities=drawn.probabilities * self._preference(ops, ends.sizes, back))
+
+    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """By how new they are."""
+        ends = draft.counters.ends
+        _, back = windows.step_at(ops, Lanes(draft.spec.ring, ends), slots)
+        return alike(ops, slots, draft.size(ops)).probabilities * self._preference(ops, ends.sizes, back)
 
     def _preference(self, ops: Ops, sizes: Array, back: Array) -> Array:
         """By what factor an item is likelier than under a uniform sampler: `sum_j a^j b^(s-1-j)`.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from functional_rb import sum_tree
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn
+from functional_rb.samplers.priorities import shares
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.windows import Entries
 
@@ -91,6 +92,13 @@ class Slices(Trajectories):
         total = sum_tree.total(tree)
         one = ops.full_like(total, 1)
         return self.cut(ops, draft, starts, draws[:, -2:], one, one / ops.maximum(total, one))
+
+    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """Of a window that begins there, or of its trajectory and then of the window."""
+        if not self.by_trajectory:
+            return shares(ops, draft, slots)
+        marked, share = self.among_trajectories(ops, draft, slots)
+        return shares(ops, draft, marked) * share
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether there is a window: it may come again and again."""

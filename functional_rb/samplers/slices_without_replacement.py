@@ -200,6 +200,14 @@ class SlicesWithoutReplacement(Trajectories):
         drawn = once(ops, starts, live, left)
         return self.cut(ops, draft, starts, draws[:, 2:], drawn.weights, drawn.probabilities, live)
 
+    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """What is left of the pass, or what the next one begins with; of a trajectory any of its windows."""
+        keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
+        if not self.by_trajectory:
+            return keeper.chances(ops, slots)
+        marked, share = self.among_trajectories(ops, draft, slots)
+        return keeper.chances(ops, marked) * share
+
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether there is a window; with `drop_last`, enough for a batch of n."""
         return draft.counters.more[COUNT][0] >= (self.slices_of(n) if self.drop_last else 1)

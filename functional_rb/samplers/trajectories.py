@@ -126,6 +126,17 @@ class Trajectories(SamplerBase):
         lanes = Lanes(draft.spec.ring, removal.after)
         return windows.left(ops, self.rule, lanes, draft.kept[AGE], removal.slots, self.by_trajectory)
 
+    def among_trajectories(self, ops: Ops, draft: Draft, slots: Array) -> tuple[Array, Array]:
+        """The slots of the marks of stored steps' trajectories, and which share of their windows begin with the steps.
+
+        int32 [n] and float32 [n] for slots int32 [n].
+        """
+        lanes, age = Lanes(draft.spec.ring, draft.counters.ends), draft.kept[AGE]
+        own = windows.weights_at(ops, self.rule, lanes, age, slots)
+        count, marked = windows.of_trajectories(ops, self.rule, lanes, age, slots)
+        share = 1.0 / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")
+        return marked, ops.cast(own, "float32") * share
+
     def cut(
         self,
         ops: Ops,

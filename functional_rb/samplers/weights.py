@@ -7,6 +7,15 @@ import math
 from functional_rb import power
 from functional_rb.ops import Array, Ops
 
+LARGEST_FACTOR = 2.0**23
+"""By which logarithms may be multiplied. What is stored of priorities to a power below 2^-23 tells little of them."""
+SMALLEST_BITS, LARGEST_BITS = 0x00800000, 0x7F7FFFFF
+"""Of the normal float32."""
+EXPONENT = 2**23
+"""One more in the exponent of a float32, in its bits."""
+NEIGHBOURS = (-2, 2, -1, 1, 0)
+"""How far, in steps of float32, a priority may lie from the root that is computed: what is found last, counts."""
+
 
 def stored_value(ops: Ops, priorities: Array, alpha: float) -> tuple[Array, Array]:
     """`priorities ** alpha` as the tree holds it, and whether each priority is good.
@@ -19,9 +28,34 @@ def stored_value(ops: Ops, priorities: Array, alpha: float) -> tuple[Array, Arra
     positive = (bits > 0) & (bits < 0x7F800000)
     zero = (bits & 0x7FFFFFFF) == 0
     # A subnormal priority counts as the smallest normal one: some devices flush it to zero, others do not.
-    bits = ops.minimum(ops.maximum(bits, ops.full_like(bits, 0x00800000)), ops.full_like(bits, 0x7F7FFFFF))
+    bits = ops.minimum(ops.maximum(bits, ops.full_like(bits, SMALLEST_BITS)), ops.full_like(bits, LARGEST_BITS))
     value = power_of(ops, bits, alpha)
     return ops.where(positive, value, ops.full_like(value, 0)), positive | zero
+
+
+def priority_of(ops: Ops, values: Array, alpha: float) -> Array:
+    """The priorities float32 [n] of which `stored_value` makes given values, 0 or what it has made of some.
+
+    Of several such the one in the middle or next to it. Where alpha is 0 nothing is known of them: 1 where positive.
+    """
+    positive = values > 0
+    if alpha == 1.0 or alpha == 0.0:
+        return values if alpha else ops.cast(positive, "float32")
+    bits = ops.bitcast(ops.where(positive, values, ops.full_like(values, 1))[:, None], "int32")[:, 0]
+    y = _scaled_log(ops, bits, min(1 / alpha, LARGEST_FACTOR))
+    lowest, highest = ops.full_like(bits, SMALLEST_BITS), ops.full_like(bits, LARGEST_BITS)
+    root = power.exp2(ops, power.Fixed(_clip(ops, y.whole), y.fraction))
+    center = ops.bitcast(root[:, None], "int32")[:, 0]
+    # A whole part of 127 is one more in the exponent.
+    center = ops.where(y.whole == 127, ops.minimum(center, highest - EXPONENT) + EXPONENT, center)
+    center = ops.where(y.whole > 127, highest, ops.where(y.whole < -126, lowest, center))
+    found = center
+    for step in NEIGHBOURS:
+        near = ops.minimum(ops.maximum(center + step, lowest), highest)
+        made, _ = stored_value(ops, ops.bitcast(near[:, None], "float32")[:, 0], alpha)
+        found = ops.where(made == values, near, found)
+    priorities = ops.bitcast(found[:, None], "float32")[:, 0]
+    return ops.where(positive, priorities, ops.full_like(priorities, 0))
 
 
 def power_of(ops: Ops, bits: Array, alpha: float) -> Array:
@@ -29,14 +63,18 @@ def power_of(ops: Ops, bits: Array, alpha: float) -> Array:
     if alpha == 1.0:
         value = ops.bitcast(bits[:, None], "float32")[:, 0]
     else:
-        factor = power.fixed_constant(alpha)
-        bias = power.fixed_constant(alpha, power.BIAS)
-        log = power.log2_biased(ops, bits)
-        y = power.times(ops, log, power.Fixed(*(ops.full_like(bits, part) for part in factor)))
-        y = power.minus(ops, y, power.Fixed(*(ops.full_like(bits, part) for part in bias)))
+        y = _scaled_log(ops, bits, alpha)
         value = power.exp2(ops, power.Fixed(_clip(ops, y.whole), y.fraction))
     value = ops.maximum(value, ops.full_like(value, power.SMALLEST))
     return ops.minimum(value, ops.full_like(value, power.LARGEST))
+
+
+def _scaled_log(ops: Ops, bits: Array, factor: float) -> power.Fixed:
+    """`factor * log2(x)` for x as in `power_of`; the fraction is never negative."""
+    parts, bias = power.fixed_constant(factor), power.fixed_constant(factor, power.BIAS)
+    log = power.log2_biased(ops, bits)
+    y = power.times(ops, log, power.Fixed(*(ops.full_like(bits, part) for part in parts)))
+    return power.minus(ops, y, power.Fixed(*(ops.full_like(bits, part) for part in bias)))
 
 
 def importance_weights(ops: Ops, values: Array, smallest: Array, beta: Array) -> Array:

@@ -159,6 +159,13 @@ class WithoutReplacement(SamplerBase):
         slots = ring.slot_of(draft.spec.ring, lane, coordinate)
         return slots, ring.handle_of(draft.spec.ring, lane, coordinate), live
 
+    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """Those that are left of the pass, or that the next one begins with."""
+        if self.shuffle:
+            return PassKeeper.of(draft, draft.size(ops)).chances(ops, slots)
+        first, _, live = self._next(ops, dataclasses.replace(draft), 1)
+        return ops.cast((slots == first) & live, "float32")
+
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether so many are stored."""
         return draft.size(ops) >= n

@@ -13,6 +13,7 @@ from functional_rb import checks
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import BASE, CURSOR, SIZE
 from functional_rb.draft import Arrays
+from functional_rb.host import ops as host_ops
 from functional_rb.layout import KEPT_AS
 from functional_rb.native import calls, plan
 from functional_rb.native import shared as native
@@ -273,6 +274,23 @@ class SharedBuffer:
     def is_live(self, handles: Array) -> Array:
         """Whether their items are still stored, bool [B]."""
         return self._fetch(handles, NO_ADDRESSES)
+
+    def look(self, function: Callable[..., Array], *given: Any) -> Array:
+        """What a function of `functional_rb.buffer` reads off the counters and the tree, of one moment."""
+        found = self.files
+        tree = None if self.spec.tree_shape is None else found.tree
+
+        def work(counters: Array) -> Array:
+            arrays = Arrays(found.rows, tuple(found.wide), tree, counters[:BASE], {})
+            return np.array(function(host_ops, arrays, self.spec, *given))
+
+        counters = np.empty(control.SLOT, np.int32)
+        sequence = int(native.read_counters(self._control, counters))
+        if sequence & 1 == 0:
+            read = work(counters)
+            if native.unchanged(self._control, sequence):
+                return read
+        return self.exclusively(lambda: work(self._in_force().copy()))
 
     def _fetch(self, handles: Array, addresses: Array) -> Array:
         live, handles = np.zeros(handles.size, np.uint8), _writable(handles)
