@@ -224,9 +224,9 @@ ADD: list[tuple[str, Any, dict[str, Any], type[Exception], str]] = [
     (
         "priorities rank",
         batch(4),
-        {"priorities": np.ones((4, 1), np.float32)},
+        {"priorities": np.ones((4, 2), np.float32)},
         VALUE,
-        r"priorities: expected shape \(B,\).*got \(4, 1\)",
+        r"priorities: expected shape \(B,\).*got \(4, 2\)",
     ),
 ]
 UPDATE: list[tuple[str, Any, dict[str, Any], type[Exception], str]] = [
