@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import layout, ring
+from functional_rb import layout, ring, soundness
 from functional_rb.kept import KeptArray
 from functional_rb.layout import KEPT_AS, Layout
 from functional_rb.nest import Path
@@ -22,6 +22,7 @@ from functional_rb.ring import INT32_MAX, Ring
 
 if TYPE_CHECKING:
     from functional_rb.draft import Draft
+    from functional_rb.soundness import Found
     from functional_rb.specs import ArraySpec, NonTensor
 
 AT = "frame_at"
@@ -142,6 +143,11 @@ class Chain:
     def counters(self) -> tuple[tuple[str, int], ...]:
         """Where the lanes' next frames go."""
         return ((CURSOR, self.items.lanes),)
+
+    def problem(self, found: Found) -> str | None:
+        """Every item has its frames somewhere in the ring."""
+        at = soundness.problem_of_range(AT, found.kept[AT], 0, 2 * self.limit - 1)
+        return at or soundness.problem_of_range(CURSOR, found.numbers.more[CURSOR], 0, self.limit - 1)
 
     def slots(self, lane: Array, coordinate: Array) -> Array:
         """Where frames lie."""

@@ -18,16 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import counters, dtypes
+from functional_rb import counters, dtypes, soundness
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.convert import to_json
 from functional_rb.draft import Arrays
 from functional_rb.layout import KEPT_AS
+from functional_rb.mapped_directory import filed
 from functional_rb.ops import Array
 from functional_rb.shared.state import SharedState
 from functional_rb.state import State
 
 SPEC = "spec"
+Values = np.ndarray[Any, Any]
 
 
 def plan(spec: BufferSpec) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -80,17 +82,21 @@ def text_of(spec: BufferSpec) -> str:
     return to_json(spec)
 
 
-def as_arrays(spec: BufferSpec, given: Any, take: Callable[[str, Any], Array]) -> Arrays:
+def as_arrays(
+    spec: BufferSpec, given: Any, take: Callable[[str, Any], Array], look: Callable[[str, Any], Values]
+) -> Arrays:
     """The arrays of a state out of a dict of them.
 
     Args:
         spec: what the state is to be of.
         given: from `state_dict`, of either backend.
         take: makes an array of the backend of one that is given, told its name; called once all is known to fit.
+        look: gives the values of one in NumPy, to be read only; or raises where there are none.
 
     Raises:
-        TypeError: if it is no dict, or something in it is no array or of another dtype.
-        ValueError: if it was made of another spec, or lacks an array, or has another or one of another shape.
+        TypeError: if it is no dict, or something in it is no array or of another dtype, or has no values.
+        ValueError: if it was made of another spec, or lacks an array, or has another or one of another shape; or if the
+            values are those of no buffer of that spec.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
@@ -106,6 +112,7 @@ def as_arrays(spec: BufferSpec, given: Any, take: Callable[[str, Any], Array]) -
         )
     for name in needed:
         _check_array(name, given[name], *planned[name])
+    _check_values(spec, {name: given[name] for name in needed}, look)
     blank = {name: np.zeros(shape, dtype) for name, (shape, dtype) in planned.items() if 0 in shape}
     arrays = {name: take(name, blank.get(name, given.get(name))) for name in planned}
     wide = tuple(arrays[f"wide_{k}"] for k in range(len(spec.layout.wide)))
@@ -130,6 +137,27 @@ def _check_array(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> N
         )
 
 
+def _check_values(spec: BufferSpec, given: Mapping[str, Any], look: Callable[[str, Any], Values]) -> None:
+    """Refuse what would draw items that are not there, or reach beyond arrays; what items hold is not looked at."""
+    vector = look("counters", given["counters"])
+    _expect_sound("counters", soundness.problem_of_counters(spec, vector))
+    tree = None if "tree" not in given else look("tree", given["tree"])
+    # Frames are content, as rows are.
+    names = [name for name in spec.kept if f"kept_{name}" in given and name not in filed(spec)]
+    kept = {name: look(f"kept_{name}", given[f"kept_{name}"]) for name in names}
+    _expect_sound("what is kept", soundness.problem_of_arrays(spec, vector, kept, tree))
+    if tree is not None:
+        _expect_sound("tree", soundness.problem_of_nodes(tree, spec.capacity))
+
+
+def _expect_sound(name: str, problem: str | None) -> None:
+    if problem is not None:
+        raise ValueError(
+            f"load_state_dict: {name!r}: expected what a buffer of this spec can hold, but {problem}; the dict was "
+            f"damaged or made by hand, give it as rb.state_dict made it"
+        )
+
+
 def _check_spec(spec: BufferSpec, told: Any) -> None:
     """Refuse what was made of another spec; where the rows lie is the same to it."""
     if told is None:
@@ -141,7 +169,7 @@ def _check_spec(spec: BufferSpec, told: Any) -> None:
         told = np.asarray(told).tobytes()
     try:
         saved = _members(told)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"load_state_dict: {SPEC!r}: expected the JSON of a BufferSpec, got {error}") from None
     wanted = _members(to_json(spec))
     for name in [*wanted, *saved]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import nest, ring, windows
+from functional_rb import nest, ring, soundness, windows
 from functional_rb.dtypes import ITEMSIZE, shown
 from functional_rb.kept import KeptArray
 from functional_rb.nest import Key
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
     from functional_rb.ring import Write
+    from functional_rb.soundness import Found
 
 AGE = "age"
 """int32 [capacity], how many steps of its trajectory came before the one in each slot."""
@@ -107,6 +108,12 @@ class Marks:
             return (ages,)
         leaf = spec.leaves[nest.position(spec.names, self.trajectory_key, "BufferSpec")]
         return ages, (NEWEST_ID, spec.ring.lanes * max(ITEMSIZE[leaf.dtype] // 4, 1))
+
+    def problem(self, found: Found) -> str | None:
+        """No step has less than none before it."""
+        most = ring.INT32_MAX
+        ages = soundness.problem_of_range(AGE, found.kept[AGE], 0, most)
+        return ages or soundness.problem_of_range(NEXT_AGE, found.numbers.more[NEXT_AGE], 0, most)
 
     def note(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], batch: int) -> None:
         """Keep the ages of a batch of so many rows about to be written."""

@@ -65,8 +65,9 @@ def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) 
         A state that goes on bit for bit as the one that was saved.
 
     Raises:
-        ValueError: if the dict was made of another spec, lacks an array, or has one of another name or shape.
-        TypeError: if something in it is no array, or of another dtype.
+        ValueError: if the dict was made of another spec, lacks an array, or has one of another name or shape; or if
+            its values are those of no buffer: cursors out of range, infinite weights.
+        TypeError: if something in it is no array, or of another dtype, or traced.
 
     Example:
         >>> import functional_rb as frb
@@ -87,7 +88,7 @@ def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) 
         placed = {} if on_host else {name: x.sharding for name, x in core.named(target).items() if x.committed}
     checks.leaves_for_backend(spec, execute.unsupported)
     if spec.storage.on_host:
-        return restore(spec, core.as_arrays(spec, given, _copied), device)
+        return restore(spec, core.as_arrays(spec, given, _copied, _in_numpy), device)
 
     def take(name: str, array: Any) -> jax.Array:
         if isinstance(array, jax.Array):
@@ -98,7 +99,7 @@ def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) 
         copied = jnp.array(array, copy=True)
         return copied if where is None else jax.device_put(copied, where)
 
-    return execute.to_state(core.as_arrays(spec, given, take), spec)
+    return execute.to_state(core.as_arrays(spec, given, take, _in_numpy), spec)
 
 
 def _is_hosted(state: Any, function: str) -> bool:

@@ -21,7 +21,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
-from functional_rb import frames
+from functional_rb import frames, soundness
 from functional_rb.counters import BASE
 from jax_backend import hosted, twins
 from tests import backends
@@ -357,6 +357,16 @@ class History:
             expected[list(leaves)] = list(leaves.values())
             stored = backend.numpy(state.tree).reshape(-1)[: self.spec.capacity]
             np.testing.assert_allclose(stored, expected, rtol=3e-7)
+        assert problem_of(backend, state) is None
+
+
+def problem_of(backend: Backend, state: Any) -> str | None:
+    """Why a checkpoint of a state would be refused: never."""
+    vector, kept = backend.numpy(state.counters), {name: backend.numpy(x) for name, x in state.kept.items()}
+    tree = None if state.tree is None else backend.numpy(state.tree)
+    problem = soundness.problem_of_counters(state.spec, vector)
+    problem = problem or soundness.problem_of_arrays(state.spec, vector, kept, tree)
+    return problem if problem or tree is None else soundness.problem_of_nodes(tree, state.spec.capacity)
 
 
 def rows_of(batch: Leaves) -> list[Leaves]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import warnings
@@ -13,7 +14,10 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from functional_rb import inspection
 from functional_rb import state_dict as core
+from functional_rb.checkpoint import loading
+from functional_rb.counters import BASE, CURSOR, PEAK, SIZE, STALE
 from tests import lives
 from tests.backends import Backend, make
 from tests.members import MEMBERS
@@ -224,6 +228,101 @@ def test_another_spec_is_refused(library: Backend, member: str, other: frb.Buffe
     given = library.rb.state_dict(library.rb.init(SPECS["plain"]))
     with pytest.raises(ValueError, match=f"made of another spec|was of another spec: expected {member} "):
         library.rb.load_state_dict(other, given)
+
+
+STEPS = {"x": frb.Unbounded(()), "done": frb.Binary()}
+TURNS = frb.BufferSpec(STEPS, 40, frb.Prioritized())
+LANES = frb.BufferSpec(STEPS, 8, frb.Slices(2, strict_length=False), lanes=2)
+DECK = frb.BufferSpec(STEPS, 8, frb.WithoutReplacement())
+IN_ORDER = frb.BufferSpec(STEPS, 8, frb.WithoutReplacement(shuffle=False))
+BEST = frb.BufferSpec(STEPS, 8, writer=frb.MaxValue("x"))
+WAITING = frb.BufferSpec(
+    STEPS | {"reward": frb.Unbounded(()), "terminated": frb.Binary(), "next": {"x": frb.Unbounded(())}},
+    8,
+    transforms=frb.n_step(3, 0.9, at="add"),
+)
+FORGED = {
+    "a size beyond the capacity": (TURNS, "counters", SIZE, 41, "its cursors are out of range"),
+    "a size below nothing": (LANES, "counters", BASE + 2, -1, "its cursors are out of range"),
+    "a negative cursor": (TURNS, "counters", CURSOR, -1, "its cursors are out of range"),
+    "a cursor that no item has": (TURNS, "counters", CURSOR, 2**31 - 1, "its cursors are out of range"),
+    "a lane that is too long": (LANES, "counters", BASE + 3, 5, "its cursors are out of range"),
+    "another sum of sizes": (LANES, "counters", SIZE, 3, "its size is 3, and its lanes have 4 items"),
+    "counts below nothing": (TURNS, "counters", STALE, -1, "counted less than nothing"),
+    "a peak that is none": (TURNS, "counters", PEAK, 0x7FC00000, "the largest priority ever is no number"),
+    "an infinite leaf": (TURNS, "tree", 2, np.inf, "the weight of slot 2 is inf"),
+    "a leaf that is no number": (TURNS, "tree", 2, np.nan, "the weight of slot 2 is nan"),
+    "a negative leaf": (TURNS, "tree", 2, -1, "the weight of slot 2 is -1"),
+    "leaves that cannot be added up": (TURNS, "tree", 2, 3e38, "too large to be added up"),
+    "a weight where nothing is stored": (TURNS, "tree", 20, 1, "slot 20 has a weight, and no item"),
+    "a weight of no slot": (TURNS, "tree", 45, 1, "slot 45 of 40 has a weight"),
+    "windows where nothing is stored": (LANES, "tree", 3, 1, "slot 3 has a weight, and no item"),
+    "an age below nothing": (LANES, "kept_age", 0, -1, "age: expected 0 to"),
+    "a slot beyond all in the deck": (DECK, "kept_deck_order", 0, 8, "deck_order: expected 0 to 7, found 8"),
+    "a place beyond all in the deck": (DECK, "kept_deck_place", 0, -3, "deck_place: expected 0 to 7, found -3"),
+    "more left than there are": (DECK, "counters", BASE + 1, 9, "remaining: expected 0 to 8, found 9"),
+    "a pass that goes on beyond": (IN_ORDER, "counters", BASE + 1, -1, "the pass: expected 0 to"),
+    "a handle of another slot": (BEST, "kept_handle", 1, 2, "the handle of slot 1 is 2"),
+    "a handle too few": (BEST, "kept_handle", 1, -1, "3 slots have items, and its size is 4"),
+    "more waiting than can": (WAITING, "counters", BASE, 3, "n_step_pending: expected 0 to 2, found 3"),
+    "frames beyond all": (SPECS["compact"], "kept_frame_at", 0, -2, "frame_at: expected 0 to"),
+}
+
+
+def forged(forgery: str) -> tuple[frb.BufferSpec, dict[str, Any], str]:
+    """A state's dict with one number changed, in NumPy, and what is said of it."""
+    spec, name, place, value, message = FORGED[forgery]
+    with make("torch") as torch:
+        rows = torch.rb.rand(spec.item, torch.rb.key(0), (2, 2) if spec.lanes else 4)
+        state = torch.rb.add(torch.rb.init(spec), rows)
+        given = {key: x if key == "spec" else np.array(torch.numpy(x)) for key, x in torch.rb.state_dict(state).items()}
+    core._check_values(spec, given, lambda name, array: array)
+    given[name].reshape(-1)[place] = value
+    return spec, given, message
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_values_that_no_buffer_has_are_refused(forgery: str, tmp_path: Path) -> None:
+    """By both backends, on the device and on the host; and in a checkpoint, where they are damage."""
+    spec, given, message = forged(forgery)
+    for name in ("torch", "jax"):
+        with make(name) as library:
+            for target in (spec, dataclasses.replace(spec, storage=frb.Host())):
+                with pytest.raises(ValueError, match=f"^load_state_dict: .*{message}"):
+                    library.rb.load_state_dict(target, given)
+    arrays = {key: given.get(key, np.zeros(shape, dtype)) for key, (shape, dtype) in core.plan(spec).items()}
+    wide = tuple(arrays[f"wide_{k}"] for k in range(len(spec.layout.wide)))
+    kept = {key: arrays[f"kept_{key}"] for key in spec.kept}
+    info = frb.save(frb.State(arrays["rows"], wide, arrays.get("tree"), arrays["counters"], kept, spec), tmp_path)
+    with pytest.raises(frb.CorruptCheckpointError, match=message) as caught:
+        loading.read(tmp_path)
+    assert caught.value.file == info.path
+    report = inspection.inspect(tmp_path)
+    assert [file["name"] for file in report["files"] if file["problem"]] == ["0000000001.json"]
+
+
+def test_sums_that_are_not_those_of_the_leaves_are_refused(library: Backend) -> None:
+    given = library.rb.state_dict(library.rb.init(TURNS))
+    tree = np.array(library.numpy(given["tree"]))
+    tree[-3, 0] = 1
+    with pytest.raises(ValueError, match="its sums are not those of its leaves"):
+        library.rb.load_state_dict(TURNS, given | {"tree": tree})
+
+
+def test_tensors_without_values_are_refused() -> None:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with make("torch") as library:
+        given = library.rb.state_dict(library.rb.init(TURNS))
+        for name in ("rows", "tree", "counters"):
+            for empty in (given[name].to("meta"), FakeTensorMode().from_tensor(given[name])):
+                with pytest.raises(TypeError, match=f"load_state_dict: '{name}': expected a tensor with its values in"):
+                    library.rb.load_state_dict(TURNS, given | {name: empty})
+        with pytest.raises(TypeError, match="'rows': expected a tensor with its values"):
+            torch.func.vmap(lambda rows: library.rb.load_state_dict(TURNS, given | {"rows": rows}).rows)(
+                given["rows"][None]
+            )
 
 
 def test_python_objects_are_refused() -> None:

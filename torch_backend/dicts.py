@@ -60,8 +60,9 @@ def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = No
         A state that goes on bit for bit as the one that was saved.
 
     Raises:
-        ValueError: if the dict was made of another spec, lacks an array, or has one of another name or shape.
-        TypeError: if something in it is no array, or of another dtype.
+        ValueError: if the dict was made of another spec, lacks an array, or has one of another name or shape; or if
+            its values are those of no buffer: cursors out of range, infinite weights.
+        TypeError: if something in it is no array, or of another dtype, or has no values (meta and fake tensors).
 
     Example:
         >>> import functional_rb as frb
@@ -81,8 +82,8 @@ def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = No
             device = target._target if spec.storage.on_host else target.counters.device
     checks.leaves_for_backend(spec, execute.unsupported)
     if spec.storage.on_host:
-        return restore(spec, core.as_arrays(spec, given, _copied), device)
-    arrays = core.as_arrays(spec, given, _taken)
+        return restore(spec, core.as_arrays(spec, given, _copied, _values), device)
+    arrays = core.as_arrays(spec, given, _taken, _values)
     state = execute.init(spec, device)
     memory = state._version.own()
     for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
@@ -101,6 +102,24 @@ def _copied(name: str, array: Any) -> np.ndarray[Any, Any]:
 
 
 def _taken(name: str, array: Any) -> torch.Tensor:
-    if isinstance(array, torch.Tensor):
-        return array.detach()
-    return execute.from_numpy(np.asarray(array))
+    if not isinstance(array, torch.Tensor):
+        return execute.from_numpy(np.asarray(array))
+    if not torch.compiler.is_compiling() and not _has_values(array):
+        raise TypeError(
+            f"load_state_dict: {name!r}: expected a tensor with its values in memory, got {type(array).__name__} on "
+            f"{array.device}, {array.layout}; load it outside of torch.func and fake tensors, as torch.load gives it"
+        )
+    return array.detach()
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is an array in memory: not meta, fake, sparse, or many in one."""
+    strange = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    batched = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return not (strange or batched or tensor.is_meta) and tensor.layout is torch.strided
+
+
+def _values(name: str, array: Any) -> np.ndarray[Any, Any]:
+    """The values, only to be read."""
+    found: np.ndarray[Any, Any] = _taken(name, array).cpu().numpy()
+    return found

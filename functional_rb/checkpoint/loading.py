@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb import counters, mapped, sum_tree
+from functional_rb import mapped, soundness
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
@@ -305,6 +305,9 @@ class _Loading:
         objects: dict[int, Any] = {}
         for k in range(len(manifest.segments)) if spec.objects else ():
             objects |= opened.objects(k)
+        kept = {name: read[f"kept_{name}"] for name in spec.kept if f"kept_{name}" in read}
+        if problem := soundness.problem_of_arrays(spec, vector, kept, read.get("tree")):
+            raise CorruptCheckpointError(path, problem)
         arrays = _arranged(spec, read, vector)
         if self.files is not None:
             if not manifest.undo:
@@ -392,14 +395,9 @@ def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, 
     Raises:
         CorruptCheckpointError: naming the manifest, if they do not.
     """
-    if len(numbers) != counters.length(spec):
-        raise CorruptCheckpointError(path, f"expected {counters.length(spec)} counters, found {len(numbers)}")
     vector = np.array(numbers, np.int32)
-    ends = counters.read(spec, vector).ends
-    cursors, sizes = ends.cursors, ends.sizes
-    limit = spec.ring.limit if spec.writer.in_order else 2**31
-    if (cursors < 0).any() or (cursors >= limit).any() or (sizes < 0).any() or (sizes > spec.ring.length).any():
-        raise CorruptCheckpointError(path, "its cursors are out of range")
+    if problem := soundness.problem_of_counters(spec, vector):
+        raise CorruptCheckpointError(path, problem)
     return vector
 
 
@@ -432,27 +430,9 @@ def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays
 
 
 def _tree(spec: BufferSpec, leaves: Array) -> Array:
-    """A sum tree by its leaves, bit for bit as the functions make it."""
+    """A sum tree by its leaves."""
     assert spec.tree_shape is not None
     tree = Stored("tree", spec.tree_shape, "float32", 0).blank_array()
     tree[: len(leaves)] = leaves
-    levels = sum_tree.geometry(spec.capacity).levels
-    for below, level in itertools.pairwise(levels):
-        for fold, source, target in (
-            (sum_tree.add_up, below.sums, level.sums),
-            (_smallest, below.smallest, level.smallest),
-            (_largest, below.largest, level.largest),
-        ):
-            nodes = tree[target : target + level.groups].reshape(-1)
-            nodes[: level.nodes] = fold(tree[source : source + below.groups])
+    soundness.grow_tree(tree, spec.capacity)
     return tree
-
-
-def _smallest(children: Array) -> Array:
-    """The smallest positive value of each row, 0 if there is none."""
-    smallest = np.where(children > 0, children, np.float32(np.inf)).min(axis=1)
-    return np.where(smallest < np.inf, smallest, np.float32(0))
-
-
-def _largest(children: Array) -> Array:
-    return children.max(axis=1)

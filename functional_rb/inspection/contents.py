@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import counters
+from functional_rb import counters, soundness
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import stored_arrays
+from functional_rb.checkpoint.in_place import KEPT
 from functional_rb.checkpoint.loading import checked, enough_memory, spec_of
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, read_manifest
 from functional_rb.convert.json import KnownError
 from functional_rb.counters import Counters
 from functional_rb.errors import CheckpointError, CorruptCheckpointError
+from functional_rb.mapped_directory import filed
 from functional_rb.ted.forms import kept_dtype
 
 Array = np.ndarray[Any, Any]
@@ -122,8 +124,11 @@ def read(
             parts.append(reading.in_place(files))
     if spec is None or not all(parts):
         return all(parts), None
-    numbers = counters.read(spec, np.array(manifest.counters, np.int32))
-    return True, Contents(spec, numbers, reading.tree, reading.rows)
+    vector = np.array(manifest.counters, np.int32)
+    if problem := soundness.problem_of_arrays(spec, vector, reading.kept, reading.tree):
+        files.note(path, problem)
+        return False, None
+    return True, Contents(spec, counters.read(spec, vector), reading.tree, reading.rows)
 
 
 class _Reading:
@@ -132,7 +137,12 @@ class _Reading:
     def __init__(self, spec: BufferSpec | None, rows: dict[int, Array], opened: Opened) -> None:
         self.spec, self.rows, self.opened = spec, rows, opened
         has_tree = spec is not None and spec.tree_shape is not None
-        self.tree = np.zeros(opened.manifest.arrays["tree"].shape, np.float32) if has_tree else None
+        arrays = opened.manifest.arrays
+        self.tree = np.zeros(arrays["tree"].shape, np.float32) if has_tree else None
+        names = (
+            [] if spec is None else [name for name in spec.kept if name not in filed(spec) and KEPT + name in arrays]
+        )
+        self.kept = {name: arrays[KEPT + name].blank_array() for name in names}
 
     def segment(self, k: int, files: Files) -> bool:
         """Verify a segment, and keep what is wanted of it; whether it is whole."""
@@ -173,6 +183,8 @@ class _Reading:
         """What is wanted of some rows of an array."""
         if name == "tree" and self.tree is not None:
             self.tree[start:stop] = rows
+        if name.startswith(KEPT) and name.removeprefix(KEPT) in self.kept:
+            self.kept[name.removeprefix(KEPT)][start:stop] = rows
         if name != "rows" or self.spec is None:
             return
         content = rows.view(np.uint8).reshape(stop - start, -1)

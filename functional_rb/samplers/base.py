@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
     from functional_rb.ring import Removal, Write
+    from functional_rb.soundness import Found
     from functional_rb.trajectories import Marks
     from functional_rb.writers import Writer
 
@@ -113,6 +114,10 @@ class Sampler(Protocol):
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """Forget all items, in new arrays: `draft.counters.ends` are still the old."""
+        ...
+
+    def problem(self, found: Found) -> str | None:
+        """Why what it keeps, read from a file, cannot be of such a buffer; or None."""
         ...
 
     def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
@@ -219,6 +224,10 @@ class SamplerBase:
         """Nothing is in the tree. What is kept of single items means nothing until they come."""
         if draft.tree is not None:
             draft.tree = ops.full_like(draft.tree, 0)
+
+    def problem(self, found: Found) -> str | None:
+        """Anything goes."""
+        return None
 
     def leading_shape(self, batch: int) -> tuple[int, ...]:
         """Items one by one."""

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import sum_tree
+from functional_rb import soundness, sum_tree
 from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers import limits
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
     from functional_rb.ring import Removal, Write
+    from functional_rb.soundness import Found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,10 @@ class Counted(SamplerBase):
             return shares(ops, draft, slots)
         size = ops.cast(ops.maximum(draft.size(ops), ops.full_like(slots, 1)), "float32")
         return 1.0 / size
+
+    def problem(self, found: Found) -> str | None:
+        """What is not stored cannot be drawn."""
+        return soundness.problem_of_weights(found)
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether so many are stored, and some may be drawn."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from functional_rb import deck as decks
-from functional_rb import ring
+from functional_rb import ring, soundness
 from functional_rb.deck import Deck
 from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
@@ -13,6 +13,7 @@ from functional_rb.ops import Array, Ops
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
+    from functional_rb.soundness import Found
 
 ORDER, PLACE = "deck_order", "deck_place"
 """The arrays of a `Deck`."""
@@ -83,6 +84,15 @@ def abandon(ops: Ops, draft: Draft) -> None:
     more = draft.counters.more
     passes = add_passes(ops, more[PASSES], more[REMAINING][0] > 0)
     draft.count(remaining=ops.full_like(more[REMAINING], 0), passes=passes)
+
+
+def problem_of_deck(found: Found) -> str | None:
+    """Why a deck and its numbers cannot be of such a buffer; or None."""
+    last, left = found.spec.capacity - 1, found.numbers.more[REMAINING]
+    for name in (ORDER, PLACE):
+        if problem := soundness.problem_of_range(name, found.kept[name], 0, last):
+            return problem
+    return soundness.problem_of_range(REMAINING, left, 0, found.spec.capacity)
 
 
 def add_passes(ops: Ops, passes: Array, *done: Array) -> Array:

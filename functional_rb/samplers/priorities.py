@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Literal
 
-from functional_rb import layout, ring, sum_tree
+from functional_rb import layout, ring, soundness, sum_tree
 from functional_rb.ops import Array, Ops, settled
 from functional_rb.samplers.base import Batch, SamplerBase, single
 from functional_rb.samplers.weights import priority_of, stored_value
@@ -14,6 +14,7 @@ from functional_rb.samplers.weights import priority_of, stored_value
 if TYPE_CHECKING:
     from functional_rb.draft import Draft
     from functional_rb.ring import Removal, Write
+    from functional_rb.soundness import Found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +74,10 @@ class Priorities(SamplerBase):
     def values(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """Likewise to the power alpha, as they are kept."""
         return sum_tree.get_leaves(ops, draft.known_tree, slots)
+
+    def problem(self, found: Found) -> str | None:
+        """What is not stored cannot be drawn."""
+        return soundness.problem_of_weights(found)
 
     def largest_live(self, ops: Ops, draft: Draft) -> Array:
         """The largest value among stored items, float32 scalar."""

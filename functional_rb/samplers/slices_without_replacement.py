@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from functional_rb import deck as decks
+from functional_rb import soundness
 from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn, check_bools, single
-from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, abandon, kept_deck
+from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, abandon, kept_deck, problem_of_deck
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.samplers.without_replacement import once
 from functional_rb.trajectories import AGE
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
     from functional_rb.ring import Removal, Write
+    from functional_rb.soundness import Found
 
 COUNT = "count"
 """Counter int32 [1]: how many trajectories, or windows, there are."""
@@ -155,6 +157,11 @@ class SlicesWithoutReplacement(Trajectories):
         """A pass under way is done, and the deck is empty."""
         abandon(ops, draft)
         draft.count(count=ops.full_like(draft.counters.more[COUNT], 0))
+
+    def problem(self, found: Found) -> str | None:
+        """The deck is one of slots."""
+        count = soundness.problem_of_range(COUNT, found.numbers.more[COUNT], 0, found.spec.capacity)
+        return count or problem_of_deck(found)
 
     def _moves(
         self,

@@ -6,7 +6,7 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING, Any, Literal
 
-from functional_rb import nest, windows
+from functional_rb import nest, soundness, windows
 from functional_rb.nest import Key
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers.base import Drawn, SamplerBase, check_bools, need_order
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
     from functional_rb.ring import Removal, Write
+    from functional_rb.soundness import Found
 
 LARGEST_SETTING = 2**28
 
@@ -105,6 +106,10 @@ class Trajectories(SamplerBase):
                 f"sample: expected batch_size as a multiple of the slices' length {self.length}, as it counts steps "
                 f"(batch='steps'), got {batch}"
             )
+
+    def problem(self, found: Found) -> str | None:
+        """No window begins where nothing is stored."""
+        return soundness.problem_of_weights(found)
 
     def slices_of(self, batch: int) -> int:
         """How many slices a batch has."""

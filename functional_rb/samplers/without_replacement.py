@@ -6,19 +6,22 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from functional_rb import deck as decks
-from functional_rb import ring
+from functional_rb import ring, soundness
 from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.ring import Ends
 from functional_rb.samplers.base import Drawn, SamplerBase, check_bools, need_order, single
 from functional_rb.samplers.fifo import in_turn
-from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, abandon, add_passes, kept_deck
+from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, abandon, add_passes, kept_deck, problem_of_deck
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
     from functional_rb.ring import Removal, Write
+    from functional_rb.soundness import Found
 
 NEXT, END = "next", "end"
 """Counters int32 [lanes] without shuffling: where the pass goes on, and where it ends, as coordinates."""
@@ -110,6 +113,13 @@ class WithoutReplacement(SamplerBase):
             return
         ends = draft.counters.ends
         self._note_emptied(ops, draft, Ends(ends.cursors, ops.full_like(ends.sizes, 0)))
+
+    def problem(self, found: Found) -> str | None:
+        """The deck is one of slots, and a pass goes over coordinates."""
+        if self.shuffle:
+            return problem_of_deck(found)
+        places = np.concatenate([found.numbers.more[NEXT], found.numbers.more[END]])
+        return soundness.problem_of_range("the pass", places, 0, found.spec.ring.limit - 1)
 
     def _note_emptied(self, ops: Ops, draft: Draft, ends: Ends) -> None:
         """A pass of which all that was left goes now is done."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
     from functional_rb.layout import Layout
+    from functional_rb.soundness import Found
 
 Reader = Callable[[Array, Sequence[int]], dict[int, Array]]
 """Reads the leaves at some positions: for slots int32 [m, c], of which row i is for draw i, leaves [m * c, *shape]."""
@@ -74,6 +75,10 @@ class Transform:
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """Forget what waits to be written, in new arrays."""
+
+    def problem(self, found: Found) -> str | None:
+        """Why what it keeps, read from a file, cannot be of such a buffer; or None."""
+        return None
 
     def reading(
         self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import layout, nest
+from functional_rb import layout, nest, soundness
 from functional_rb.kept import KeptArray
 from functional_rb.layout import Layout
 from functional_rb.ops import Array, Ops
@@ -21,6 +21,7 @@ from functional_rb.transforms.returns import NStep
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
+    from functional_rb.soundness import Found
 
 PENDING = "n_step_pending"
 """Counter int32 [lanes]: how many steps of each lane wait for those that follow."""
@@ -97,6 +98,10 @@ class NStepOfAdded(NStep):
     def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
         """How many wait."""
         return ((PENDING, spec.lanes or 1),)
+
+    def problem(self, found: Found) -> str | None:
+        """No more wait than there are places for."""
+        return soundness.problem_of_range(PENDING, found.numbers.more[PENDING], 0, self.n - 1)
 
     def rows(self, spec: BufferSpec, batch: int) -> int:
         """All that wait may be written, and all that come."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from functional_rb import handles
+from functional_rb import handles, soundness
 from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from functional_rb.draft import Draft
     from functional_rb.ring import Write
     from functional_rb.samplers.base import Batch
+    from functional_rb.soundness import Found
 
 
 class Writer(Protocol):
@@ -72,6 +73,10 @@ class Writer(Protocol):
         """Forget all items, in new arrays, but not which handles there were."""
         ...
 
+    def problem(self, found: Found) -> str | None:
+        """Why what it keeps, read from a file, cannot be of such a buffer; or None."""
+        ...
+
 
 class WriterBase:
     """What most writers share: a ring for each lane, and nothing remembered but where they are."""
@@ -116,6 +121,10 @@ class WriterBase:
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """Nothing is remembered."""
 
+    def problem(self, found: Found) -> str | None:
+        """Anything goes."""
+        return None
+
 
 class ChoosingWriter(WriterBase):
     """What writers share that choose slots: each slot's current handle is kept."""
@@ -132,6 +141,10 @@ class ChoosingWriter(WriterBase):
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """The handles go on."""
         draft.kept[handles.CURRENT] = handles.vacated(ops, draft.kept[handles.CURRENT])
+
+    def problem(self, found: Found) -> str | None:
+        """Each slot has a handle of its own, or had."""
+        return soundness.problem_of_handles(found)
 
     def renew(self, ops: Ops, draft: Draft, slots: Array, live: Array) -> None:
         """Give the items that go to live slots new handles; equal slots are equally live."""
