@@ -75,10 +75,11 @@ def advanced(state: frb.State, rng: np.random.Generator, rows: int) -> frb.State
     for old, array in zip(state.wide, new.wide, strict=True):
         array[:] = old
         array[slots] = rng.integers(0, 256, (rows, *old.shape[1:])).astype(old.dtype)
-    if new.tree is not None:
-        new.tree.reshape(-1)[:capacity] = rng.random(capacity)
     new.counters[:] = state.counters
     new.counters[CURSOR], new.counters[SIZE] = cursor + rows, min(size + rows, capacity)
+    if new.tree is not None:
+        stored = (cursor + rows - 1 - np.arange(new.counters[SIZE])) % capacity
+        new.tree.reshape(-1)[stored] = rng.random(len(stored))
     return new
 
 

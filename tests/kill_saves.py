@@ -34,7 +34,7 @@ def state_at(k: int) -> frb.State:
     written = np.zeros(SPEC.capacity, np.int32)
     written[np.arange(count) % SPEC.capacity] = 1 + np.arange(count)
     tree = np.zeros(SPEC.tree_shape or (), np.float32)
-    tree[: SPEC.capacity // 16] = k + 1
+    tree.reshape(-1)[: min(count, SPEC.capacity)] = k + 1
     counters = np.zeros(length(SPEC), np.int32)
     counters[CURSOR], counters[SIZE] = count, min(count, SPEC.capacity)
     return frb.State(np.repeat(written[:, None], 64, 1), (), tree, counters, {}, SPEC)
