@@ -333,14 +333,14 @@ def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any) -> 
 
 def as_sample(backend: Backend, spec: BufferSpec, size: int, leaves: list[Array], drawn: Drawn) -> AnySample[Any]:
     """Leaves put together, and what is told of them."""
-    drawn = drawn._replace(extras=dict(drawn.extras))  # the caller's own, as it may add to it
+    extras = dict(drawn.extras)  # the caller's own, as it may add to it
     lead = (size,) if spec.plain else spec.sampler.leading_shape(size)
     items = nest.unflatten(spec.structure, leaves, backend.build_mapping, lead)
     if drawn.mask is None:
-        return Sample(items, drawn.handles, drawn.weights, drawn.probabilities, drawn.extras)
+        return Sample(items, drawn.handles, drawn.weights, drawn.probabilities, extras)
     if drawn.is_first is None:
-        return MaskedSample(items, drawn.handles, drawn.weights, drawn.probabilities, drawn.mask, drawn.extras)
-    slices: SliceSample[Any] = SliceSample(items, *drawn)
+        return MaskedSample(items, drawn.handles, drawn.weights, drawn.probabilities, drawn.mask, extras)
+    slices: SliceSample[Any] = SliceSample(items, *drawn._replace(extras=extras))
     return slices
 
 

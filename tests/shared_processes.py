@@ -22,6 +22,7 @@ import numpy as np
 
 import functional_rb as frb
 from functional_rb import sum_tree
+from functional_rb.addresses import of_numpy, storage_caller
 from functional_rb.errors import StorageFullError
 from functional_rb.native import calls
 from functional_rb.native import shared as native
@@ -522,12 +523,12 @@ def stopped(path: str) -> dict[str, Any]:
     process = forked(halfway)
     assert os.WIFSTOPPED(os.waitpid(process, os.WUNTRACED)[1])
     draws, vector = numbers(np.random.default_rng(0), shared, 8), np.empty(6, np.int32)
-    addresses = shared._room_for(8)
+    leaves = shared._room_for(8)
     told = np.empty(8, np.int32), np.empty(8, np.float32), np.empty(8, np.float32)
-    places = shared._control, shared._plan, shared._storage
-    assert native.draw(*places, shared._tree, draws, np.float32(1), addresses[1], *told) == native.TORN
-    live = np.zeros(8, np.uint8)
-    assert native.fetch(*places, told[0], live, addresses[1]) == native.TORN
+    call, live = storage_caller(of_numpy), np.zeros(8, np.uint8)
+    places = (), shared._storage, leaves, shared._control, shared._plan
+    assert call(native.draw, *places, shared._tree, draws, np.float32(1), *told) == native.TORN
+    assert call(native.fetch, *places, told[0], live) == native.TORN
     assert native.can_draw(shared._control, shared._plan, shared._tree, 1) == native.TORN
     assert native.read_counters(shared._control, vector) & 1
 

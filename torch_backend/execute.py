@@ -536,7 +536,7 @@ def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> 
 
 def _is_batched(value: Any) -> bool:
     """Whether `torch.func.vmap` hands many values in as one."""
-    if torch.compiler.is_compiling() or not isinstance(value, torch.Tensor):
+    if not isinstance(value, torch.Tensor) or torch.compiler.is_compiling():
         return False
     return torch._C._functorch.is_functorch_wrapped_tensor(value)
 

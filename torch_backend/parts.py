@@ -9,7 +9,6 @@ import functools
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from functional_rb.deck import Deck
@@ -23,7 +22,10 @@ from functional_rb.ring import Ends, Removal, Ring, Write
 from functional_rb.transforms.line import Line
 from functional_rb.windows import Entries, Lanes, Rule, Slices
 from torch_backend import ops
+from torch_backend.addresses import call, call_storage, held
 
+NONE = torch.empty(0)
+"""Stands for a tensor that is not given."""
 LARGE = 2**18
 """Bytes of a leaf in a batch from which on torch's threads copy faster than one kernel."""
 
@@ -33,23 +35,14 @@ def descend(tree: torch.Tensor, capacity: int, draws: torch.Tensor) -> torch.Ten
     draws = _ready(draws, torch.int32)
     batch, words = draws.shape
     leaves = ops.empty(batch, dtype=torch.int32)
-    calls.descend(
-        plan.encode_tree(capacity), tree.data_ptr(), tree.numel(), draws.data_ptr(), batch, words, leaves.data_ptr()
-    )
+    call(calls.descend, (tree, draws, leaves), plan.encode_tree(capacity), tree.numel(), batch, words)
     return leaves
 
 
 def set_leaves(tree: torch.Tensor, capacity: int, leaves: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """`sum_tree.set_leaves`: leaves int32 [n], values float32 [n]."""
     leaves, values = _ready(leaves, torch.int32), _ready(values, torch.float32)
-    calls.set_leaves(
-        plan.encode_tree(capacity),
-        tree.data_ptr(),
-        tree.numel(),
-        leaves.data_ptr(),
-        values.data_ptr(),
-        leaves.shape[0],
-    )
+    call(calls.set_leaves, (tree, leaves, values), plan.encode_tree(capacity), tree.numel(), leaves.shape[0])
     return tree
 
 
@@ -72,7 +65,7 @@ def read(layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots
         torch.empty_strided(shape, strides, dtype=dtype, device=ops.CPU)
         for shape, strides, dtype in _results(layout, batch)
     ]
-    calls.read(plan.encode_layout(layout), _addresses([rows, *wide]), slots.data_ptr(), batch, _addresses(leaves))
+    call_storage(calls.read, (slots,), held([rows, *wide]), leaves, plan.encode_layout(layout), batch)
     return leaves
 
 
@@ -113,17 +106,15 @@ def store(
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     """`layout.store`: rows of leaves [B, *shape], those of source int32 [n], to slots int32 [n] where live bool [n]."""
     slots = _ready(slots, torch.int32)
-    source = None if source is None else _ready(source, torch.int32)
-    live = None if live is None else _ready(live, torch.bool)
+    source, live = _ready_some(source, torch.int32), _ready_some(live, torch.bool)
     leaves = [leaf.contiguous() for leaf in leaves]
-    calls.store(
+    call_storage(
+        calls.store,
+        (slots, source, live),
+        held([rows, *wide]),
+        leaves,
         plan.encode_layout(layout),
-        _addresses([rows, *wide]),
-        slots.data_ptr(),
         slots.shape[0],
-        _address(source),
-        _address(live),
-        _addresses(leaves),
         leaves[0].shape[0] if leaves else 0,
     )
     return rows, tuple(wide)
@@ -132,7 +123,7 @@ def store(
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
     """`random.draws`: uniform int32 [batch, words]."""
     numbers = ops.empty((batch, words), dtype=torch.int32)
-    calls.fill_draws(int(key), numbers.data_ptr(), batch * words)
+    call(calls.fill_draws, (numbers,), int(key), batch * words)
     return numbers
 
 
@@ -140,7 +131,7 @@ def below(draws: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     """`integers.below`: draws int32 [B, 2], n int32 [B] or scalar."""
     draws, n = _ready(draws, torch.int32), _ready(n, torch.int32)
     chosen = ops.empty(draws.shape[0], dtype=torch.int32)
-    calls.below(draws.data_ptr(), n.data_ptr(), n.numel(), chosen.data_ptr(), chosen.shape[0])
+    call(calls.below, (draws, n, chosen), n.numel(), chosen.shape[0])
     return chosen
 
 
@@ -148,9 +139,7 @@ def stored_value(priorities: torch.Tensor, alpha: float) -> tuple[torch.Tensor, 
     """`weights.stored_value`: values float32 [B], and which are good, bool [B]."""
     priorities = _ready(priorities, torch.float32)
     values, good = torch.empty_like(priorities), torch.empty_like(priorities, dtype=torch.bool)
-    calls.stored_values(
-        plan.encode_alpha(alpha), priorities.data_ptr(), priorities.shape[0], values.data_ptr(), good.data_ptr()
-    )
+    call(calls.stored_values, (priorities, values, good), plan.encode_alpha(alpha), priorities.shape[0])
     return values, good
 
 
@@ -159,36 +148,27 @@ def importance_weights(values: torch.Tensor, smallest: torch.Tensor, beta: torch
     values = _ready(values, torch.float32)
     smallest, beta = _ready(smallest, torch.float32), _ready(beta, torch.float32)
     weights = torch.empty_like(values)
-    calls.importance_weights(
-        values.data_ptr(), values.shape[0], smallest.data_ptr(), beta.data_ptr(), weights.data_ptr()
-    )
+    call(calls.importance_weights, (values, smallest, beta, weights), values.shape[0])
     return weights
 
 
 def plan_write(ring: Ring, ends: Ends, batch: int, mask: torch.Tensor | None) -> Write:
     """`ring.plan_write`: mask bool [batch]."""
     cursors, sizes = _ready(ends.cursors, torch.int32), _ready(ends.sizes, torch.int32)
-    mask = None if mask is None else _ready(mask, torch.bool)
+    marked = _ready_some(mask, torch.bool)
     steps = batch // ring.lanes
     n = min(steps, ring.length) * ring.lanes
     slots, written = ops.empty(n, dtype=torch.int32), torch.empty_like(cursors)
     after = Ends(torch.empty_like(cursors), torch.empty_like(sizes))
     source = live = None
     if mask is not None:
-        source, live = torch.empty_like(slots), torch.empty_like(slots, dtype=torch.bool)
-    calls.plan_write(
+        mask, source, live = marked, torch.empty_like(slots), torch.empty_like(slots, dtype=torch.bool)
+    call(
+        calls.plan_write,
+        (cursors, sizes, marked, slots, _some(source), _some(live), written, *after),
         plan.encode_ring(ring),
-        cursors.data_ptr(),
-        sizes.data_ptr(),
         steps,
-        _address(mask),
-        slots.data_ptr(),
         n,
-        _address(source),
-        _address(live),
-        written.data_ptr(),
-        after.cursors.data_ptr(),
-        after.sizes.data_ptr(),
     )
     return Write(slots, source, live, written, after, mask)
 
@@ -198,20 +178,14 @@ def step_ages(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`windows.step_ages`: begins and ends bool [E, T], next_age and written int32 [E]."""
     next_age, written = _ready(next_age, torch.int32), _ready(written, torch.int32)
-    begins = None if begins is None else _ready(begins, torch.bool)
-    ends = None if ends is None else _ready(ends, torch.bool)
     given = begins if ends is None else ends
     assert given is not None
     ages, following = ops.empty(given.shape, dtype=torch.int32), torch.empty_like(next_age)
-    calls.step_ages(
-        next_age.data_ptr(),
-        written.data_ptr(),
+    call(
+        calls.step_ages,
+        (next_age, written, _ready_some(begins, torch.bool), _ready_some(ends, torch.bool), ages, following),
         next_age.shape[0],
-        _address(begins),
-        _address(ends),
-        ages.data_ptr(),
         ages.numel(),
-        following.data_ptr(),
     )
     return ages, following
 
@@ -222,15 +196,8 @@ def changed(rule: Rule, lanes: Lanes, age: torch.Tensor, n: int, by_trajectory: 
     distances = plan.encode_distances(lanes.ring, rule, n, by_trajectory)
     count = plan.entries(lanes.ring, distances)
     entries = Entries(*(ops.empty(count, dtype=torch.int32) for _ in Entries._fields))
-    calls.changed(
-        plan.encode_windows(lanes.ring, rule, by_trajectory),
-        distances,
-        cursors.data_ptr(),
-        sizes.data_ptr(),
-        age.data_ptr(),
-        count,
-        *(array.data_ptr() for array in entries),
-    )
+    windows = plan.encode_windows(lanes.ring, rule, by_trajectory)
+    call(calls.changed, (cursors, sizes, age, *entries), windows, distances, count)
     return entries
 
 
@@ -239,15 +206,8 @@ def weights_at(rule: Rule, lanes: Lanes, age: torch.Tensor, slots: torch.Tensor)
     cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
     slots = _ready(slots, torch.int32)
     numbers = torch.empty_like(slots)
-    calls.weights_at(
-        plan.encode_windows(lanes.ring, rule, False),
-        cursors.data_ptr(),
-        sizes.data_ptr(),
-        age.data_ptr(),
-        slots.data_ptr(),
-        slots.shape[0],
-        numbers.data_ptr(),
-    )
+    windows = plan.encode_windows(lanes.ring, rule, False)
+    call(calls.weights_at, (cursors, sizes, age, slots, numbers), windows, slots.shape[0])
     return numbers
 
 
@@ -256,22 +216,18 @@ def plan_frames(
 ) -> FramePlan:
     """`frame_writes.plan_frames`: shares and moves bool [T * lanes]."""
     cursor, written, shares = _ready(cursor, torch.int32), _ready(written, torch.int32), _ready(shares, torch.bool)
-    moves = None if moves is None else _ready(moves, torch.bool)
     lanes, rows = cursor.shape[0], shares.shape[0]
     n = lanes * min(chain.most * (rows // lanes), chain.room)
     slots, source = ops.empty(n, dtype=torch.int32), ops.empty(n, dtype=torch.int32)
     live, after = ops.empty(n, dtype=torch.bool), torch.empty_like(cursor)
     at = ops.empty((lanes, rows // lanes), dtype=torch.int32)
-    calls.plan_frames(
+    call(
+        calls.plan_frames,
+        (cursor, written, shares, _ready_some(moves, torch.bool), slots, source, live, after, at),
         chains.encode_chain(chain),
         lanes,
-        cursor.data_ptr(),
-        written.data_ptr(),
         rows,
-        shares.data_ptr(),
-        _address(moves),
         n,
-        *(array.data_ptr() for array in (slots, source, live, after, at)),
     )
     return FramePlan(slots, source, live, after, at)
 
@@ -283,16 +239,13 @@ def overwritten(chain: Chain, at: torch.Tensor, ends: Ends, after: torch.Tensor,
     n = lanes * min(chain.most * steps, chain.items.length)
     slots, gone = ops.empty(n, dtype=torch.int32), ops.empty(n, dtype=torch.bool)
     left = torch.empty_like(sizes)
-    calls.overwritten(
+    call(
+        calls.overwritten,
+        (at, cursors, sizes, after, slots, gone, left),
         chains.encode_chain(chain),
-        at.data_ptr(),
         at.shape[0],
         lanes,
-        cursors.data_ptr(),
-        sizes.data_ptr(),
-        after.data_ptr(),
         n,
-        *(array.data_ptr() for array in (slots, gone, left)),
     )
     return Removal(slots, gone, Ends(ends.cursors, left))
 
@@ -303,7 +256,7 @@ def places(chain: Chain, at: torch.Tensor, slots: torch.Tensor, depth: int, foll
     count = slots.shape[0]
     found = ops.empty(count * depth, dtype=torch.int32)
     encoded = chains.encode(chain, depth, following)
-    calls.places(encoded, at.data_ptr(), at.shape[0], slots.data_ptr(), count, found.data_ptr())
+    call(calls.places, (at, slots, found), encoded, at.shape[0], count)
     return found
 
 
@@ -320,21 +273,14 @@ def expand(
     """`windows.expand`: slots int32 [S], draws int32 [S, 2], live bool [S] or None."""
     cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
     next_age, slots, draws = (_ready(x, torch.int32) for x in (next_age, slots, draws))
-    live = None if live is None else _ready(live, torch.bool)
     shape = (slots.shape[0], rule.length)
     numbers = [ops.empty(shape, dtype=torch.int32) for _ in range(2)]
     slices = Slices(*numbers, *(ops.empty(shape, dtype=torch.bool) for _ in range(4)))
-    calls.expand(
+    call(
+        calls.expand,
+        (cursors, sizes, age, next_age, slots, draws, _ready_some(live, torch.bool), *slices),
         plan.encode_windows(lanes.ring, rule, by_trajectory),
-        cursors.data_ptr(),
-        sizes.data_ptr(),
-        age.data_ptr(),
-        next_age.data_ptr(),
-        slots.data_ptr(),
         slots.shape[0],
-        draws.data_ptr(),
-        _address(live),
-        *(array.data_ptr() for array in slices),
     )
     return slices
 
@@ -344,15 +290,7 @@ def following(lanes: Lanes, age: torch.Tensor, slots: torch.Tensor, n: int) -> t
     cursors, slots = _ready(lanes.ends.cursors, torch.int32), _ready(slots, torch.int32)
     shape = (slots.shape[0], n)
     found, real = ops.empty(shape, dtype=torch.int32), ops.empty(shape, dtype=torch.bool)
-    calls.following(
-        plan.encode_ring(lanes.ring),
-        cursors.data_ptr(),
-        age.data_ptr(),
-        slots.data_ptr(),
-        *shape,
-        found.data_ptr(),
-        real.data_ptr(),
-    )
+    call(calls.following, (cursors, age, slots, found, real), plan.encode_ring(lanes.ring), *shape)
     return found, real
 
 
@@ -361,16 +299,8 @@ def extent(lanes: Lanes, age: torch.Tensor, slots: torch.Tensor) -> tuple[torch.
     cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
     slots = _ready(slots, torch.int32)
     before, after = torch.empty_like(slots), torch.empty_like(slots)
-    calls.extent(
-        plan.encode_ring(lanes.ring),
-        cursors.data_ptr(),
-        sizes.data_ptr(),
-        age.data_ptr(),
-        slots.data_ptr(),
-        slots.shape[0],
-        before.data_ptr(),
-        after.data_ptr(),
-    )
+    encoded = plan.encode_ring(lanes.ring)
+    call(calls.extent, (cursors, sizes, age, slots, before, after), encoded, slots.shape[0])
     return before, after
 
 
@@ -380,15 +310,8 @@ def fold(rewards: torch.Tensor, real: torch.Tensor, gamma: float) -> tuple[torch
     rewards, real = _ready(rewards, dtype), _ready(real, torch.bool)
     m, n, *shape = rewards.shape
     total, steps = ops.empty((m, *shape), dtype=dtype), ops.empty(m, dtype=torch.int32)
-    calls.fold(
-        plan.encode_discounts(gamma, n, shown(dtype)),
-        rewards.data_ptr(),
-        real.data_ptr(),
-        m,
-        math.prod(shape),
-        total.data_ptr(),
-        steps.data_ptr(),
-    )
+    discounts = plan.encode_discounts(gamma, n, shown(dtype))
+    call(calls.fold, (rewards, real, total, steps), discounts, m, math.prod(shape))
     return total, steps
 
 
@@ -397,16 +320,7 @@ def members(deck: Deck, count: torch.Tensor, slots: torch.Tensor, marked: torch.
     slots, marked, count = _ready(slots, torch.int32), _ready(marked, torch.bool), _ready(count, torch.int32)
     found = torch.empty_like(marked)
     order, place = deck
-    calls.members(
-        order.data_ptr(),
-        place.data_ptr(),
-        order.shape[0],
-        count.data_ptr(),
-        slots.data_ptr(),
-        marked.data_ptr(),
-        slots.shape[0],
-        found.data_ptr(),
-    )
+    call(calls.members, (order, place, count, slots, marked, found), order.shape[0], slots.shape[0])
     return found
 
 
@@ -419,17 +333,7 @@ def exchanges(
     batch, order = positions.shape[0], deck.order
     at, slots = ops.empty(2 * batch, dtype=torch.int32), ops.empty(2 * batch, dtype=torch.int32)
     after = torch.empty_like(boundary)
-    count = calls.move_back(
-        order.data_ptr(),
-        order.shape[0],
-        boundary.data_ptr(),
-        positions.data_ptr(),
-        marked.data_ptr(),
-        batch,
-        at.data_ptr(),
-        slots.data_ptr(),
-        after.data_ptr(),
-    )
+    count = call(calls.move_back, (order, boundary, positions, marked, at, slots, after), order.shape[0], batch)
     return at[:count], slots[:count], after
 
 
@@ -439,15 +343,7 @@ def appended(
     """`deck.appended`: slots int32 [B], marked bool [B]."""
     slots, marked, count = _ready(slots, torch.int32), _ready(marked, torch.bool), _ready(count, torch.int32)
     at, new, after = torch.empty_like(slots), torch.empty_like(slots), torch.empty_like(count)
-    found = calls.appended(
-        count.data_ptr(),
-        slots.data_ptr(),
-        marked.data_ptr(),
-        slots.shape[0],
-        at.data_ptr(),
-        new.data_ptr(),
-        after.data_ptr(),
-    )
+    found = call(calls.appended, (count, slots, marked, at, new, after), slots.shape[0])
     return at[:found], new[:found], after
 
 
@@ -455,7 +351,7 @@ def distinct(draws: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     """`deck.distinct`: draws int32 [B, 2], n an int32 scalar."""
     draws, n = _ready(draws, torch.int32), _ready(n, torch.int32)
     chosen = ops.empty(draws.shape[0], dtype=torch.int32)
-    calls.distinct(draws.data_ptr(), n.data_ptr(), chosen.data_ptr(), chosen.shape[0])
+    call(calls.distinct, (draws, n, chosen), chosen.shape[0])
     return chosen
 
 
@@ -464,8 +360,7 @@ def plan_line(
 ) -> Line:
     """`line.plan_line`: ended and mask bool [batch], ids int32 [rows, words]."""
     pending, ended = _ready(pending, torch.int32), _ready(ended, torch.bool)
-    ids = None if ids is None else _ready(ids, torch.int32)
-    mask = None if mask is None else _ready(mask, torch.bool)
+    ids, mask = _ready_some(ids, torch.int32), _ready_some(mask, torch.bool)
     lanes, batch = pending.shape[0], ended.shape[0]
     rows = batch + lanes * (n - 1)
     line = Line(
@@ -475,33 +370,23 @@ def plan_line(
         ops.empty(lanes * (n - 1), dtype=torch.int32),
         torch.empty_like(pending),
     )
-    calls.plan_line(
-        pending.data_ptr(),
-        lanes,
-        ended.data_ptr(),
-        batch,
-        _address(ids),
-        0 if ids is None else ids.shape[1],
-        _address(mask),
-        n,
-        *(array.data_ptr() for array in line),
-    )
+    words = ids.shape[1] if ids.numel() else 0
+    call(calls.plan_line, (pending, ended, ids, mask, *line), lanes, batch, words, n)
     return line
 
 
-def _address(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+def _some(tensor: torch.Tensor | None) -> torch.Tensor:
+    return NONE if tensor is None else tensor
+
+
+def _ready_some(tensor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    return NONE if tensor is None else _ready(tensor, dtype)
 
 
 def _ready(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A tensor as a kernel reads it. The core makes no other dtype; if it did, the kernel would read past the end."""
     assert tensor.dtype == dtype, (tensor.dtype, dtype)
     return tensor if tensor.is_contiguous() else tensor.contiguous()
-
-
-def _addresses(tensors: Sequence[torch.Tensor]) -> np.ndarray:
-    """Where tensors lie, int64 [n]."""
-    return np.array([tensor.data_ptr() for tensor in tensors], np.int64)
 
 
 @functools.lru_cache(maxsize=1024)

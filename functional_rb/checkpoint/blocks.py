@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functional_rb.addresses import aligned
 from functional_rb.reader import shapes_of
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ BLOCK_BYTES = 1 << 16
 """Of a block: as many rows as fit, at least one. Part of the format."""
 CHUNK_BLOCKS = 64
 """So many blocks are read and written at a time: 4 MiB."""
-ALIGNMENT = 64
-"""Of arrays in memory: what XLA and torch want, so that they take them as they are."""
 DIGEST = 16
 """Bytes of a checksum."""
 
@@ -106,10 +105,7 @@ class Stored:
 
     def blank_array(self) -> np.ndarray[Any, Any]:
         """The array as it is before anything is stored."""
-        nbytes = self.rows * self.row_bytes
-        room = np.zeros(nbytes + ALIGNMENT, np.uint8)
-        first = -room.ctypes.data % ALIGNMENT
-        array: np.ndarray[Any, Any] = room[first : first + nbytes].view(self.dtype).reshape(self.shape)
+        array = aligned(np.zeros, self.rows * self.row_bytes).view(self.dtype).reshape(self.shape)
         if self.fill:
             array[...] = self.fill
         return array

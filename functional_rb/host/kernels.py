@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.addresses import Placed, of_numpy
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.dtypes import ITEMSIZE
 from functional_rb.host import ops
@@ -16,14 +17,10 @@ from functional_rb.native import whole
 class Vectors:
     """How arrays of NumPy are found and made."""
 
+    address = staticmethod(of_numpy)
+    placed = Placed
     empty = staticmethod(ops.empty)
     dtypes: Mapping[str, np.dtype[Any]] = {name: np.dtype(name) for name in ITEMSIZE if name != "bfloat16"}
-
-    @staticmethod
-    def address(array: ops.Vector, /) -> int:
-        """Where an array lies."""
-        place: int = array.ctypes.data
-        return place
 
     @staticmethod
     def results(spec: BufferSpec, batch: int) -> list[ops.Vector]:

@@ -12,15 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from functional_rb.addresses import aligned
 from functional_rb.ops import Native
 from functional_rb.power import MASK, TABLES
 
 Vector = np.ndarray[Any, Any]
 
 native: Native | None = None
-
-ALIGNMENT = 64
-"""Bytes: arrays that begin at a multiple of it are taken over by XLA without a copy."""
 
 
 @functools.cache
@@ -40,10 +38,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def _aligned(make: Callable[..., Vector], shape: Sequence[int], dtype: np.dtype[Any]) -> Vector:
-    nbytes = math.prod(shape) * dtype.itemsize
-    block = make(nbytes + ALIGNMENT, np.uint8)
-    first = -block.ctypes.data % ALIGNMENT
-    return block[first : first + nbytes].view(dtype).reshape(shape)
+    return aligned(make, math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 def empty(shape: Sequence[int], *, dtype: np.dtype[Any]) -> Vector:

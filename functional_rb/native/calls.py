@@ -1,4 +1,8 @@
-"""The kernels as Python calls them: every array by its address, which costs less than a view of it."""
+"""The kernels as Python calls them: every array by its address, which costs less than a view of it.
+
+The addresses come first, then vectors of addresses, then the rest, as `addresses` has it; 0 stands for an array that is
+not given.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import numpy as np
 from functional_rb.native import chain, decks, draws, kernels, rings, steps
 from functional_rb.native.cache import compiled
 from functional_rb.native.memory import pointer_to
-from functional_rb.native.plan import RING_CAPACITY, RING_LANES, WINDOW_LENGTH
+from functional_rb.native.plan import LEAVES, RING_CAPACITY, RING_LANES, WINDOW_LENGTH
 
 INT32, UINT8, FLOAT32 = np.int32(0), np.uint8(0), np.float32(0)
 
@@ -35,58 +39,58 @@ def marks(address: Any, size: Any) -> Any:
 
 @compiled
 def add(
-    plan: Any,
-    storage: Any,
     tree: Any,
-    tree_size: Any,
     counters: Any,
     new_counters: Any,
-    leaves: Any,
-    batch: Any,
     mask: Any,
     priorities: Any,
-    room: Any,
     saved_slots: Any,
-    saved_rows: Any,
     saved_values: Any,
+    storage: Any,
+    items: Any,
+    plan: Any,
+    tree_size: Any,
+    batch: Any,
+    room: Any,
     saved_count: Any,
 ) -> None:
-    """`kernels.add`; mask and priorities are 0 if there are none. Sets how many slots were saved (of `room`)."""
+    """`kernels.add` of the leaves, behind which the rows to save in come; sets how many slots were saved, of `room`."""
+    count = np.int64(plan[LEAVES])
     saved_count[0] = kernels.add(
         plan,
         storage,
         floats(tree, tree_size),
         ints(counters, 6),
         ints(new_counters, 6),
-        leaves,
+        items[:count],
         batch,
         marks(mask, batch),
         ints(priorities, batch if priorities else 0),
         ints(saved_slots, room),
-        saved_rows,
+        items[count:],
         floats(saved_values, room if saved_values else 0),
     )
 
 
 @compiled
 def update(
-    plan: Any,
-    storage: Any,
     tree: Any,
-    tree_size: Any,
     counters: Any,
     new_counters: Any,
     handles: Any,
-    batch: Any,
     priorities: Any,
-    leaves: Any,
-    room: Any,
     saved_slots: Any,
-    saved_rows: Any,
     saved_values: Any,
+    storage: Any,
+    items: Any,
+    plan: Any,
+    tree_size: Any,
+    batch: Any,
+    given: Any,
+    room: Any,
     saved_count: Any,
 ) -> None:
-    """`kernels.update`; priorities are 0 if there are none, leaves empty. Sets how many slots were saved."""
+    """`kernels.update` of so many leaves, behind which the rows to save in come; sets how many slots were saved."""
     saved_count[0] = kernels.update(
         plan,
         storage,
@@ -95,28 +99,28 @@ def update(
         ints(new_counters, 6),
         ints(handles, batch),
         ints(priorities, batch if priorities else 0),
-        leaves,
+        items[:given],
         ints(saved_slots, room),
-        saved_rows,
+        items[given:],
         floats(saved_values, room if saved_values else 0),
     )
 
 
 @compiled
 def sample(
-    plan: Any,
-    storage: Any,
     tree: Any,
-    tree_size: Any,
     counters: Any,
-    key: Any,
-    words: Any,
-    beta: Any,
-    leaves: Any,
-    batch: Any,
     handles: Any,
     weights: Any,
     chances: Any,
+    storage: Any,
+    leaves: Any,
+    plan: Any,
+    tree_size: Any,
+    key: Any,
+    words: Any,
+    beta: Any,
+    batch: Any,
 ) -> Any:
     """Make draws from a key, and draw; whether anything could be drawn."""
     numbers = np.empty((batch, words), np.int32)
@@ -137,19 +141,19 @@ def sample(
 
 @compiled
 def draw(
-    plan: Any,
-    storage: Any,
     tree: Any,
-    tree_size: Any,
     counters: Any,
     numbers: Any,
-    words: Any,
-    beta: Any,
-    leaves: Any,
-    batch: Any,
     handles: Any,
     weights: Any,
     chances: Any,
+    storage: Any,
+    leaves: Any,
+    plan: Any,
+    tree_size: Any,
+    words: Any,
+    beta: Any,
+    batch: Any,
 ) -> Any:
     """Likewise by draws int32 [batch, words]."""
     return kernels.draw(
@@ -167,26 +171,26 @@ def draw(
 
 
 @compiled
-def descend(plan: Any, tree: Any, tree_size: Any, draws: Any, batch: Any, words: Any, slots: Any) -> None:
+def descend(tree: Any, draws: Any, slots: Any, plan: Any, tree_size: Any, batch: Any, words: Any) -> None:
     """`kernels.descend` with draws int32 [B, words]."""
     numbers = numba.carray(pointer_to(draws, INT32), (batch, words))
     kernels.descend(plan, floats(tree, tree_size), numbers, ints(slots, batch))
 
 
 @compiled
-def set_leaves(plan: Any, tree: Any, tree_size: Any, leaves: Any, values: Any, count: Any) -> None:
+def set_leaves(tree: Any, leaves: Any, values: Any, plan: Any, tree_size: Any, count: Any) -> None:
     """`kernels.set_leaves`."""
     kernels.set_leaves(plan, floats(tree, tree_size), ints(leaves, count), floats(values, count))
 
 
 @compiled
-def read(plan: Any, storage: Any, slots: Any, count: Any, leaves: Any) -> None:
+def read(slots: Any, storage: Any, leaves: Any, plan: Any, count: Any) -> None:
     """`kernels.load_items`."""
     kernels.load_items(plan, storage, ints(slots, count), leaves)
 
 
 @compiled
-def store(plan: Any, storage: Any, slots: Any, count: Any, source: Any, live: Any, leaves: Any, batch: Any) -> None:
+def store(slots: Any, source: Any, live: Any, storage: Any, leaves: Any, plan: Any, count: Any, batch: Any) -> None:
     """`kernels.store_items`; source and live are 0 if there are none."""
     kernels.store_items(
         plan,
@@ -200,25 +204,25 @@ def store(plan: Any, storage: Any, slots: Any, count: Any, source: Any, live: An
 
 
 @compiled
-def fill_draws(key: Any, numbers: Any, count: Any) -> None:
+def fill_draws(numbers: Any, key: Any, count: Any) -> None:
     """`draws.fill`: int32 [count]."""
     draws.fill(key, ints(numbers, count))
 
 
 @compiled
-def below(numbers: Any, n: Any, counts: Any, chosen: Any, count: Any) -> None:
+def below(numbers: Any, n: Any, chosen: Any, counts: Any, count: Any) -> None:
     """`draws.below` by int32 [count, 2], for n int32 [counts]."""
     draws.below(numba.carray(pointer_to(numbers, INT32), (count, 2)), ints(n, counts), ints(chosen, count))
 
 
 @compiled
-def stored_values(plan: Any, priorities: Any, count: Any, values: Any, good: Any) -> None:
+def stored_values(priorities: Any, values: Any, good: Any, plan: Any, count: Any) -> None:
     """`kernels.stored_values`."""
     kernels.stored_values(plan, ints(priorities, count), floats(values, count), marks(good, count))
 
 
 @compiled
-def importance_weights(values: Any, count: Any, smallest: Any, beta: Any, weights: Any) -> None:
+def importance_weights(values: Any, smallest: Any, beta: Any, weights: Any, count: Any) -> None:
     """`kernels.importance_weights`; smallest and beta are float32 [1]."""
     kernels.importance_weights(
         floats(values, count), floats(smallest, 1)[0], floats(beta, 1)[0], floats(weights, count)
@@ -227,18 +231,18 @@ def importance_weights(values: Any, count: Any, smallest: Any, beta: Any, weight
 
 @compiled
 def plan_write(
-    plan: Any,
     cursors: Any,
     sizes: Any,
-    steps: Any,
     mask: Any,
     slots: Any,
-    count: Any,
     source: Any,
     live: Any,
     written: Any,
     new_cursors: Any,
     new_sizes: Any,
+    plan: Any,
+    steps: Any,
+    count: Any,
 ) -> None:
     """`rings.plan_write` of int32 [count] slots; mask, source and live are 0 for none."""
     lanes = np.int64(plan[RING_LANES])
@@ -259,7 +263,7 @@ def plan_write(
 
 @compiled
 def step_ages(
-    next_age: Any, written: Any, lanes: Any, begins: Any, ends: Any, ages: Any, size: Any, new_next: Any
+    next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, new_next: Any, lanes: Any, size: Any
 ) -> None:
     """`rings.step_ages` of int32 [size] ages; begins or ends is 0 for none."""
     rings.step_ages(
@@ -274,16 +278,16 @@ def step_ages(
 
 @compiled
 def changed(
-    plan: Any,
-    ranges: Any,
     cursors: Any,
     sizes: Any,
     age: Any,
-    count: Any,
     lane: Any,
     back: Any,
     slots: Any,
     numbers: Any,
+    plan: Any,
+    ranges: Any,
+    count: Any,
 ) -> None:
     """`rings.changed`, int32 [count] entries."""
     rings.changed(
@@ -300,7 +304,7 @@ def changed(
 
 
 @compiled
-def weights_at(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, count: Any, numbers: Any) -> None:
+def weights_at(cursors: Any, sizes: Any, age: Any, slots: Any, numbers: Any, plan: Any, count: Any) -> None:
     """`rings.weights_at`."""
     rings.weights_at(
         plan,
@@ -314,19 +318,19 @@ def weights_at(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, count:
 
 @compiled
 def plan_frames(
-    plan: Any,
-    lanes: Any,
     cursor: Any,
     written: Any,
-    rows: Any,
     shares: Any,
     moves: Any,
-    n: Any,
     slots: Any,
     source: Any,
     live: Any,
     after: Any,
     at: Any,
+    plan: Any,
+    lanes: Any,
+    rows: Any,
+    n: Any,
 ) -> None:
     """`chain.plan_frames`; moves are 0 for none."""
     chain.plan_frames(
@@ -345,17 +349,17 @@ def plan_frames(
 
 @compiled
 def overwritten(
-    plan: Any,
     at: Any,
-    capacity: Any,
-    lanes: Any,
     cursors: Any,
     sizes: Any,
     after: Any,
-    n: Any,
     slots: Any,
     gone: Any,
     new_sizes: Any,
+    plan: Any,
+    capacity: Any,
+    lanes: Any,
+    n: Any,
 ) -> None:
     """`chain.overwritten`."""
     chain.overwritten(
@@ -371,7 +375,7 @@ def overwritten(
 
 
 @compiled
-def places(plan: Any, at: Any, capacity: Any, slots: Any, count: Any, found: Any) -> None:
+def places(at: Any, slots: Any, found: Any, plan: Any, capacity: Any, count: Any) -> None:
     """`chain.places`."""
     depth = np.int64(plan[chain.DEPTH])
     chain.places(plan, ints(at, capacity), ints(slots, count), ints(found, count * depth))
@@ -379,13 +383,11 @@ def places(plan: Any, at: Any, capacity: Any, slots: Any, count: Any, found: Any
 
 @compiled
 def expand(
-    plan: Any,
     cursors: Any,
     sizes: Any,
     age: Any,
     next_age: Any,
     starts: Any,
-    count: Any,
     numbers: Any,
     live: Any,
     slots: Any,
@@ -394,6 +396,8 @@ def expand(
     is_first: Any,
     is_last: Any,
     truncated: Any,
+    plan: Any,
+    count: Any,
 ) -> None:
     """`rings.expand` of int32 [count] starts, by draws int32 [count, 2]; live is 0 for none."""
     lanes, shape = np.int64(plan[RING_LANES]), (count, np.int64(plan[WINDOW_LENGTH]))
@@ -416,7 +420,7 @@ def expand(
 
 
 @compiled
-def following(plan: Any, cursors: Any, age: Any, slots: Any, count: Any, n: Any, found: Any, real: Any) -> None:
+def following(cursors: Any, age: Any, slots: Any, found: Any, real: Any, plan: Any, count: Any, n: Any) -> None:
     """`rings.following` of int32 [count] slots, n for each."""
     rings.following(
         plan,
@@ -429,7 +433,7 @@ def following(plan: Any, cursors: Any, age: Any, slots: Any, count: Any, n: Any,
 
 
 @compiled
-def extent(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, count: Any, before: Any, after: Any) -> None:
+def extent(cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: Any, plan: Any, count: Any) -> None:
     """`rings.extent` of int32 [count] slots."""
     rings.extent(
         plan,
@@ -443,7 +447,7 @@ def extent(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, count: Any
 
 
 @compiled
-def fold(discounts: Any, rewards: Any, real: Any, count: Any, width: Any, total: Any, number: Any) -> None:
+def fold(rewards: Any, real: Any, total: Any, number: Any, discounts: Any, count: Any, width: Any) -> None:
     """`steps.fold` of rewards [count, n, width] of the dtype of discounts [n]."""
     n = discounts.size
     steps.fold(
@@ -458,18 +462,18 @@ def fold(discounts: Any, rewards: Any, real: Any, count: Any, width: Any, total:
 @compiled
 def plan_line(
     held: Any,
-    lanes: Any,
     ended: Any,
-    batch: Any,
     ids: Any,
-    words: Any,
     mask: Any,
-    n: Any,
     window: Any,
     real: Any,
     complete: Any,
     waiting: Any,
     pending: Any,
+    lanes: Any,
+    batch: Any,
+    words: Any,
+    n: Any,
 ) -> None:
     """`steps.plan_line` of int32 [lanes] held and [rows, words] ids; ids (then words too) and mask are 0 for none."""
     rows = batch + lanes * (n - 1)
@@ -487,7 +491,7 @@ def plan_line(
 
 
 @compiled
-def members(order: Any, place: Any, capacity: Any, count: Any, slots: Any, marked: Any, batch: Any, found: Any) -> None:
+def members(order: Any, place: Any, count: Any, slots: Any, marked: Any, found: Any, capacity: Any, batch: Any) -> None:
     """`decks.members`; count is int32 [1]."""
     decks.members(
         ints(order, capacity),
@@ -501,7 +505,7 @@ def members(order: Any, place: Any, capacity: Any, count: Any, slots: Any, marke
 
 @compiled
 def move_back(
-    order: Any, capacity: Any, boundary: Any, positions: Any, marked: Any, batch: Any, at: Any, slots: Any, new: Any
+    order: Any, boundary: Any, positions: Any, marked: Any, at: Any, slots: Any, new: Any, capacity: Any, batch: Any
 ) -> Any:
     """`decks.move_back` from a boundary int32 [1] to the new one; returns how much there is to write."""
     count, after = decks.move_back(
@@ -517,7 +521,7 @@ def move_back(
 
 
 @compiled
-def appended(count: Any, slots: Any, marked: Any, batch: Any, at: Any, new: Any, after: Any) -> Any:
+def appended(count: Any, slots: Any, marked: Any, at: Any, new: Any, after: Any, batch: Any) -> Any:
     """`decks.appended` behind a count int32 [1], and the count afterwards; returns how much there is to write."""
     before = np.int64(ints(count, 1)[0])
     found = decks.appended(before, ints(slots, batch), marks(marked, batch), ints(at, batch), ints(new, batch))

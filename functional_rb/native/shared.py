@@ -211,13 +211,13 @@ def undo(plan: Any, storage: Any, tree: Any, journal: Any, count: Any, has_rows:
 
 @compiled
 def draw(
+    storage: Any,
+    leaves: Any,
     control: Any,
     plan: Any,
-    storage: Any,
     tree: Any,
     draws: Any,
     beta: Any,
-    leaves: Any,
     handles: Any,
     weights: Any,
     chances: Any,
@@ -246,7 +246,7 @@ def draw(
 
 
 @compiled
-def fetch(control: Any, plan: Any, storage: Any, handles: Any, live: Any, leaves: Any) -> Any:
+def fetch(storage: Any, leaves: Any, control: Any, plan: Any, handles: Any, live: Any) -> Any:
     """Read items by handle, where leaves are given, and say which are live, uint8 [B]. Returns TORN, NOTHING or DRAWN.
 
     In place of one that is gone any other is read; NOTHING, if there is none.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from functional_rb.addresses import Held, storage_caller
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.layout import KEPT_AS
 from functional_rb.native import calls, plan
@@ -14,7 +15,6 @@ from functional_rb.ops import Array
 from functional_rb.samplers import Drawn
 from functional_rb.versions import Memory, SavedSlots
 
-NO_ADDRESSES = np.empty(0, np.int64)
 NO_COUNT = np.empty(1, np.int64)
 
 
@@ -22,7 +22,11 @@ class Library(Protocol):
     """How arrays of a library are found and made."""
 
     def address(self, array: Array, /) -> int:
-        """Where an array lies in the CPU's memory."""
+        """Where an array lies in the CPU's memory; see `addresses`."""
+        ...
+
+    def placed(self, array: Array, /) -> Any:
+        """An array for which `address` will be asked again and again, as it takes it; that of an empty one is 0."""
         ...
 
     def empty(self, shape: tuple[int, ...], /, *, dtype: Any) -> Array:
@@ -39,34 +43,20 @@ class Library(Protocol):
         ...
 
 
-class Addresses:
-    """Where the arrays of a memory lie.
+class Stored(NamedTuple):
+    """What kernels are told of a memory.
 
     Attributes:
         plan: of the buffer's spec.
-        storage: int64 [1 + wide], addresses.
-        tree: address, 0 for none.
+        storage: the rows and the wide arrays.
+        tree: as `address` takes it.
         tree_size: elements of the tree.
-        leaves: int64 [leaves], for the addresses of a batch; used under the state's lock.
     """
 
-    __slots__ = ("address", "leaves", "plan", "storage", "tree", "tree_size")
-
-    def __init__(self, library: Library, spec: BufferSpec, memory: Memory) -> None:
-        """Look them up."""
-        self.address = library.address
-        self.plan = plan.encode(spec)
-        self.storage = np.array([self.address(x) for x in (memory.rows, *memory.wide)], np.int64)
-        self.tree = 0 if memory.tree is None else self.address(memory.tree)
-        self.tree_size = 0 if memory.tree is None else memory.tree.nbytes // 4
-        self.leaves = np.empty(len(spec.layout.leaves), np.int64)
-
-    def of_leaves(self, arrays: Sequence[Array]) -> Any:
-        """The addresses of a batch's leaves."""
-        address = self.address
-        for k, array in enumerate(arrays):
-            self.leaves[k] = address(array)
-        return self.leaves
+    plan: plan.Vector
+    storage: Held
+    tree: Any
+    tree_size: int
 
 
 class Kernels:
@@ -75,41 +65,39 @@ class Kernels:
     def __init__(self, library: Library) -> None:
         """On the arrays of a library."""
         self._library = library
-        self._address, self._empty = library.address, library.empty
+        self._call, self._empty = storage_caller(library.address), library.empty
         self._int32, self._float32 = library.dtypes["int32"], library.dtypes["float32"]
-        self._stored: dict[BufferSpec, list[tuple[tuple[int, ...], Any]]] = {}
+        self._none = library.placed(library.empty((0,), dtype=self._int32))
+        self._stored_as: dict[BufferSpec, list[tuple[tuple[int, ...], Any]]] = {}
 
-    def addresses(self, spec: BufferSpec, memory: Memory) -> Addresses:
+    def _stored(self, spec: BufferSpec, memory: Memory) -> Stored:
         """Looked up once; each time where others hold the arrays, as torch moves those it shares between processes."""
         if memory.native is None or memory.pinned:
-            memory.native = Addresses(self._library, spec, memory)
-        assert isinstance(memory.native, Addresses)
+            tree, size = self._none, 0
+            if memory.tree is not None:
+                tree, size = self._library.placed(memory.tree), memory.tree.nbytes // 4
+            storage = Held([memory.rows, *memory.wide], self._library.address)
+            memory.native = Stored(plan.encode(spec), storage, tree, size)
+        assert isinstance(memory.native, Stored)
         return memory.native
 
-    def _some(self, array: Array | None) -> int:
-        return 0 if array is None else self._address(array)
+    def _some(self, array: Array | None) -> Any:
+        return self._none if array is None else array
 
     def room(self, spec: BufferSpec, n: int, rows: bool, values: bool) -> SavedSlots:
         """Where a kernel may save what it overwrites in up to n slots; nothing is in it yet."""
         empty = self._empty
-        copies = [empty((n, *shape), dtype=dtype) for shape, dtype in self._stored_as(spec)] if rows else []
+        copies = [empty((n, *shape), dtype=dtype) for shape, dtype in self._copied_as(spec)] if rows else []
         old = empty((n,), dtype=self._float32) if values else None
         return SavedSlots(empty((n,), dtype=self._int32), copies, old)
 
-    def _stored_as(self, spec: BufferSpec) -> list[tuple[tuple[int, ...], Any]]:
+    def _copied_as(self, spec: BufferSpec) -> list[tuple[tuple[int, ...], Any]]:
         """Shape and dtype of what an item is stored as: its row, and its wide leaves."""
-        if spec not in self._stored:
+        if spec not in self._stored_as:
             dtypes = self._library.dtypes
             wide = [(leaf.shape, dtypes[KEPT_AS.get(leaf.dtype, leaf.dtype)]) for leaf in spec.layout.wide]
-            self._stored[spec] = [((spec.layout.row_words,), self._int32), *wide]
-        return self._stored[spec]
-
-    def _places(self, saved: SavedSlots | None) -> tuple[int, int, Any, int, Any]:
-        """Room as a kernel takes it: how many slots, and the addresses of slots, copies and values."""
-        if saved is None:
-            return 0, 0, NO_ADDRESSES, 0, NO_COUNT
-        copies = np.array([self._address(x) for x in saved.copies], np.int64) if saved.copies else NO_ADDRESSES
-        return saved.slots.shape[0], self._address(saved.slots), copies, self._some(saved.values), saved.count
+            self._stored_as[spec] = [((spec.layout.row_words,), self._int32), *wide]
+        return self._stored_as[spec]
 
     def add(
         self,
@@ -123,22 +111,27 @@ class Kernels:
         saved: SavedSlots | None,
     ) -> Array:
         """Write a batch; returns the new counters."""
-        at, address = self.addresses(spec, memory), self._address
+        at = self._stored(spec, memory)
         new = self._empty(counters.shape, dtype=self._int32)
-        calls.add(
-            at.plan,
+        slots, values, copies, room, count = self._places(saved)
+        self._call(
+            calls.add,
+            (at.tree, counters, new, self._some(mask), self._some(priorities), slots, values),
             at.storage,
-            at.tree,
+            [*leaves, *copies],
+            at.plan,
             at.tree_size,
-            address(counters),
-            address(new),
-            at.of_leaves(leaves),
             batch,
-            self._some(mask),
-            self._some(priorities),
-            *self._places(saved),
+            room,
+            count,
         )
         return new
+
+    def _places(self, saved: SavedSlots | None) -> tuple[Array, Array, Sequence[Array], int, Any]:
+        """Room as a kernel takes it: slots, values and copies, for how many slots that is, and where it says so."""
+        if saved is None:
+            return self._none, self._none, (), 0, NO_COUNT
+        return saved.slots, self._some(saved.values), saved.copies, saved.slots.shape[0], saved.count
 
     def update(
         self,
@@ -151,23 +144,21 @@ class Kernels:
         saved: SavedSlots | None,
     ) -> Array:
         """Set priorities and rewrite leaves; returns the new counters."""
-        at, address = self.addresses(spec, memory), self._address
+        at = self._stored(spec, memory)
         new = self._empty(counters.shape, dtype=self._int32)
-        leaves = NO_ADDRESSES
-        if replacements:
-            leaves = np.array([self._some(replacements.get(k)) for k in range(len(spec.leaves))], np.int64)
-        calls.update(
-            at.plan,
+        leaves = [self._some(replacements.get(k)) for k in range(len(spec.leaves))] if replacements else []
+        slots, values, copies, room, count = self._places(saved)
+        self._call(
+            calls.update,
+            (at.tree, counters, new, handles, self._some(priorities), slots, values),
             at.storage,
-            at.tree,
+            [*leaves, *copies],
+            at.plan,
             at.tree_size,
-            address(counters),
-            address(new),
-            address(handles),
             handles.shape[0],
-            self._some(priorities),
-            leaves,
-            *self._places(saved),
+            len(leaves),
+            room,
+            count,
         )
         return new
 
@@ -175,23 +166,20 @@ class Kernels:
         self, spec: BufferSpec, memory: Memory, counters: Array, key: int, batch: int, beta: float
     ) -> tuple[list[Array], Drawn, bool]:
         """Draw items by a key: the leaves in the layout, what is told of them, and whether anything could be drawn."""
-        at, address, empty = self.addresses(spec, memory), self._address, self._empty
+        at, empty = self._stored(spec, memory), self._empty
         leaves, handles = self._library.results(spec, batch), empty((batch,), dtype=self._int32)
         weights, chances = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
-        drawable = calls.sample(
-            at.plan,
+        drawable = self._call(
+            calls.sample,
+            (at.tree, counters, handles, weights, chances),
             at.storage,
-            at.tree,
+            leaves,
+            at.plan,
             at.tree_size,
-            address(counters),
             key,
             spec.sampler.draw_shape(spec, batch)[1],
             beta,
-            at.of_leaves(leaves),
             batch,
-            address(handles),
-            address(weights),
-            address(chances),
         )
         return leaves, Drawn(handles, weights, chances), drawable
 
@@ -199,22 +187,18 @@ class Kernels:
         self, spec: BufferSpec, memory: Memory, counters: Array, numbers: Array, batch: int, beta: float
     ) -> tuple[list[Array], Drawn, bool]:
         """Likewise by draws int32 [batch, words]."""
-        at, address, empty = self.addresses(spec, memory), self._address, self._empty
+        at, empty = self._stored(spec, memory), self._empty
         leaves, handles = self._library.results(spec, batch), empty((batch,), dtype=self._int32)
         weights, chances = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
-        drawable = calls.draw(
-            at.plan,
+        drawable = self._call(
+            calls.draw,
+            (at.tree, counters, numbers, handles, weights, chances),
             at.storage,
-            at.tree,
+            leaves,
+            at.plan,
             at.tree_size,
-            address(counters),
-            address(numbers),
             numbers.shape[1],
             beta,
-            at.of_leaves(leaves),
             batch,
-            address(handles),
-            address(weights),
-            address(chances),
         )
         return leaves, Drawn(handles, weights, chances), drawable

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from functional_rb import checks
+from functional_rb.addresses import Held, Placed, of_numpy, storage_caller
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import BASE, CURSOR, SIZE
 from functional_rb.draft import Arrays
@@ -23,10 +24,12 @@ from functional_rb.shared.files import SharedFiles
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
-NO_ADDRESSES = np.empty(0, np.int64)
-NO_COUNT = np.empty(1, np.int64)
-NO_ROOM = (0, 0, NO_ADDRESSES, 0, NO_COUNT)
+NONE = Placed(np.empty(0, np.int32))
+"""Stands for an array that is not given."""
+NO_ROOM = (0, np.empty(1, np.int64))
 """The kernels' own way of saving what they overwrite is not used here."""
+
+call = storage_caller(of_numpy)
 
 
 class Snapshot(NamedTuple):
@@ -52,19 +55,22 @@ class SharedBuffer:
     files: SharedFiles
     spec: BufferSpec
     _plan: Any = dataclasses.field(init=False, repr=False)
-    _storage: Array = dataclasses.field(init=False, repr=False)
+    _storage: Held = dataclasses.field(init=False, repr=False)
     _control: int = dataclasses.field(init=False, repr=False)
     _tree: Array = dataclasses.field(init=False, repr=False)
+    _placed_tree: Placed = dataclasses.field(init=False, repr=False)
+    _counters: tuple[Placed, Placed] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Look up where all lies."""
-        found = self.files
-        storage = np.array([found.rows.ctypes.data, *(x.ctypes.data for x in found.wide)], np.int64)
+        found, tree = self.files, self.files.tree.reshape(-1)
         for name, value in {
             "_plan": plan.encode(self.spec, found.layout),
-            "_storage": storage,
-            "_control": found.control.ctypes.data,
-            "_tree": found.tree.reshape(-1),
+            "_storage": Held([found.rows, *found.wide]),
+            "_control": of_numpy(found.control),  # which the files hold, and this holds the files
+            "_tree": tree,
+            "_placed_tree": Placed(tree),
+            "_counters": (Placed(self._vector(0)), Placed(self._vector(1))),
         }.items():
             object.__setattr__(self, name, value)
 
@@ -94,7 +100,7 @@ class SharedBuffer:
         return self.files.lock.hold(whole, self._repair)
 
     def _repair(self) -> None:
-        native.repair(self._control, self._plan, self._storage, self._tree, self.files.journal)
+        native.repair(self._control, self._plan, self._storage.vector, self._tree, self.files.journal)
 
     def add(self, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None) -> None:
         """Write a batch: leaves [B, *shape], mask bool [B], priorities float32 [B].
@@ -104,26 +110,24 @@ class SharedBuffer:
         """
         marked = batch if mask is None else int(np.count_nonzero(mask))
         if marked:
-            addresses = np.array([leaf.ctypes.data for leaf in leaves], np.int64)
-            self.exclusively(lambda: self._add(addresses, batch, marked, mask, priorities))
+            self.exclusively(lambda: self._add(leaves, batch, marked, mask, priorities))
 
-    def _add(self, leaves: Array, batch: int, marked: int, mask: Array | None, priorities: Array | None) -> None:
+    def _add(
+        self, leaves: Sequence[Array], batch: int, marked: int, mask: Array | None, priorities: Array | None
+    ) -> None:
         old, new = self._vectors()
         capacity = self.spec.capacity
-        self.files.reserve(min(int(self._in_force()[CURSOR]) % capacity + marked, capacity))
+        self.files.reserve(min(int(old.array[CURSOR]) % capacity + marked, capacity))
         native.note_add(self._control, self._plan, marked)
         native.begin(self._control)
-        calls.add(
-            self._plan,
+        call(
+            calls.add,
+            (self._placed_tree, old, new, _some(mask), _some(priorities), NONE, NONE),
             self._storage,
-            self._tree.ctypes.data,
-            self._tree.size,
-            old,
-            new,
             leaves,
+            self._plan,
+            self._tree.size,
             batch,
-            0 if mask is None else mask.ctypes.data,
-            0 if priorities is None else priorities.ctypes.data,
             *NO_ROOM,
         )
         native.commit(self._control, 0)
@@ -174,27 +178,22 @@ class SharedBuffer:
             self._update_piece(handles[start:stop], new, some)
 
     def _update_piece(self, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> None:
-        leaves = NO_ADDRESSES
-        if replacements:
-            found = [replacements.get(k) for k in range(len(self.spec.leaves))]
-            leaves = np.array([0 if leaf is None else leaf.ctypes.data for leaf in found], np.int64)
+        leaves = [_some(replacements.get(k)) for k in range(len(self.spec.leaves))] if replacements else []
 
         def work() -> None:
-            tree, journal = self._tree, self.files.journal
+            tree, journal, storage = self._tree, self.files.journal, self._storage.vector
             old, new = self._vectors()
-            native.note_update(self._control, self._plan, self._storage, tree, journal, handles, len(replacements) > 0)
+            native.note_update(self._control, self._plan, storage, tree, journal, handles, len(replacements) > 0)
             native.begin(self._control)
-            calls.update(
-                self._plan,
+            call(
+                calls.update,
+                (self._placed_tree, old, new, handles, _some(priorities), NONE, NONE),
                 self._storage,
-                tree.ctypes.data,
-                tree.size,
-                old,
-                new,
-                handles.ctypes.data,
-                handles.size,
-                0 if priorities is None else priorities.ctypes.data,
                 leaves,
+                self._plan,
+                tree.size,
+                handles.size,
+                len(leaves),
                 *NO_ROOM,
             )
             native.commit(self._control, 0)
@@ -211,10 +210,10 @@ class SharedBuffer:
         native.empty(self._control, self._tree)
         native.commit(self._control, 0)
 
-    def _vectors(self) -> tuple[int, int]:
-        """The addresses of the counters in force, and of those to come."""
-        sequence = int(self.files.control[control.SEQUENCE])
-        return native.vector_at(self._control, sequence), native.vector_at(self._control, sequence + 2)
+    def _vectors(self) -> tuple[Placed, Placed]:
+        """Under the lock: the counters in force, int32 [SLOT], and those to come."""
+        finished = int(self.files.control[control.SEQUENCE]) >> 1
+        return self._counters[finished & 1], self._counters[~finished & 1]
 
     def _in_force(self) -> Array:
         """Under the lock: the counters in force, int32 [SLOT]."""
@@ -251,13 +250,16 @@ class SharedBuffer:
             ValueError: if nothing can be drawn.
         """
         batch, draws = draws.shape[0], _writable(draws)
-        leaves, addresses = self._room_for(batch)
+        leaves = self._room_for(batch)
         drawn = Drawn(np.empty(batch, np.int32), np.empty(batch, np.float32), np.empty(batch, np.float32))
 
         def work() -> int:
             level = np.float32(beta)
             told = drawn.handles, drawn.weights, drawn.probabilities
-            return native.draw(self._control, self._plan, self._storage, self._tree, draws, level, addresses, *told)
+            found: int = call(
+                native.draw, (), self._storage, leaves, self._control, self._plan, self._tree, draws, level, *told
+            )
+            return found
 
         if batch and self._read(work) == native.NOTHING:
             checks.check_nonempty(self.spec, False, int(self.counters()[SIZE]))
@@ -265,15 +267,15 @@ class SharedBuffer:
 
     def get(self, handles: Array) -> list[Array]:
         """The leaves of the items that handles int32 [B] name, zeros for those that are gone."""
-        leaves, addresses = self._room_for(handles.size)
-        live = self._fetch(handles, addresses)
+        leaves = self._room_for(handles.size)
+        live = self._fetch(handles, leaves)
         for leaf in leaves:
             leaf[~live] = 0
         return leaves
 
     def is_live(self, handles: Array) -> Array:
         """Whether their items are still stored, bool [B]."""
-        return self._fetch(handles, NO_ADDRESSES)
+        return self._fetch(handles, [])
 
     def look(self, function: Callable[..., Array], *given: Any) -> Array:
         """What a function of `functional_rb.buffer` reads off the counters and the tree, of one moment."""
@@ -292,9 +294,9 @@ class SharedBuffer:
                 return read
         return self.exclusively(lambda: work(self._in_force().copy()))
 
-    def _fetch(self, handles: Array, addresses: Array) -> Array:
+    def _fetch(self, handles: Array, leaves: list[Array]) -> Array:
         live, handles = np.zeros(handles.size, np.uint8), _writable(handles)
-        self._read(lambda: native.fetch(self._control, self._plan, self._storage, handles, live, addresses))
+        self._read(lambda: call(native.fetch, (), self._storage, leaves, self._control, self._plan, handles, live))
         return live.view(np.bool_)
 
     def _read(self, work: Callable[[], int]) -> int:
@@ -302,11 +304,8 @@ class SharedBuffer:
         found = work()
         return self.exclusively(work) if found == native.TORN else found
 
-    def _room_for(self, batch: int) -> tuple[list[Array], Array]:
-        leaves = [
-            np.empty((batch, *leaf.shape), KEPT_AS.get(leaf.dtype, leaf.dtype)) for leaf in self.spec.layout.leaves
-        ]
-        return leaves, np.array([leaf.ctypes.data for leaf in leaves], np.int64)
+    def _room_for(self, batch: int) -> list[Array]:
+        return [np.empty((batch, *leaf.shape), KEPT_AS.get(leaf.dtype, leaf.dtype)) for leaf in self.spec.layout.leaves]
 
     def snapshot(self) -> Snapshot:
         """Copies of all arrays, of one moment. Writers wait for it where they would come between."""
@@ -332,6 +331,10 @@ class SharedBuffer:
         """Whether n can be drawn now: so many are stored, and some have a chance."""
         found = self._read(lambda: native.can_draw(self._control, self._plan, self._tree, n))
         return found == native.DRAWN
+
+
+def _some(array: Array | None) -> Array | Placed:
+    return NONE if array is None else array
 
 
 def _writable(array: Array) -> Array:

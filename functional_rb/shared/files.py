@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from functional_rb.addresses import Held
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.convert.json import to_json
 from functional_rb.errors import FULL, StorageFullError, StorageLayoutError
@@ -113,9 +114,9 @@ class SharedFiles:
         arrays = [self._mapped(region) for region in self._regions]
         self.control, self.tree, saved, self.rows = arrays[:4]
         self.wide = tuple(arrays[4:])
-        self._saved = saved  # whose memory the journal's addresses name
+        self._saved = Held([saved])  # in whose memory the journal's addresses are
         parts = [4 * slots(spec)] * 2 + [room(spec) * size for size in self._item_sizes()]
-        self.journal = saved.ctypes.data + np.cumsum([0, *parts[:-1]], dtype=np.int64)
+        self.journal = self._saved.vector + np.cumsum([0, *parts[:-1]], dtype=np.int64)
 
     def _item_sizes(self) -> list[int]:
         """Bytes of an item in the rows and in each wide array."""
