@@ -1,14 +1,26 @@
-"""Whether a kernel or the core does a piece of work, decided when the program is compiled."""
+"""Whether a kernel or the core does a piece of work, decided when the program is compiled.
+
+A piece of work is an operation of JAX of its own. Where it is compiled for one CPU, or for each device's own part as
+`jax.shard_map` does, it becomes a custom call of the kernel; where XLA is to divide a program among several devices,
+and on accelerators, the core's operations, which XLA can divide. `jax.vmap` makes one custom call of many, that loops
+over them in place: what all of them share (the storage, where many keys draw from one buffer) is not copied for each.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
 HANDLERS = {
     "xla": ("add", "draw", "threefry", "update"),
@@ -20,6 +32,188 @@ HANDLERS = {
 }
 """The modules of `functional_rb.native` with kernels for XLA, and which these are."""
 
+ABSENT: Final = "absent"
+"""In `Kernel.results`: a result that the handler has, but that is empty here."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kernel:
+    """A custom call.
+
+    Attributes:
+        name: of the handler, one of `HANDLERS`.
+        results: what the core returns, with a `jax.ShapeDtypeStruct` for each array; see also `ABSENT`.
+        constants: arrays that the handler is given before the arguments.
+        in_place: which leaf of the arguments gives its memory to which of the results, both by position.
+    """
+
+    name: str
+    results: Any
+    constants: Sequence[np.ndarray[Any, Any]] = ()
+    in_place: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+
+def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
+    """The kernel where the program is compiled for a CPU, else the core. No derivative goes through either.
+
+    Where an accelerator is the default the kernels are left alone: few programs there run on the CPU, and all would
+    wait for the kernels to be compiled.
+
+    Args:
+        kernel: a custom call of the arguments' leaves in their order; None if there is none.
+        core: does the same by the array primitives. It must not hold on to values that are being traced.
+        args: pytrees of arrays. None is given to the handler as an empty array.
+    """
+    args = lax.stop_gradient(args)
+    if kernel is None or jax.default_backend() != "cpu":
+        return core(*args)
+    leaves, outline = jax.tree.flatten(args, is_leaf=_is_none)
+    there = tuple(leaf is not None for leaf in leaves)
+    operands = _varying_alike([leaf for leaf in leaves if leaf is not None])
+
+    def flat(*operands: jax.Array) -> list[jax.Array]:
+        given = iter(operands)
+        result: list[jax.Array] = jax.tree.leaves(
+            core(*jax.tree.unflatten(outline, [next(given) if x else None for x in there]))
+        )
+        return result
+
+    batch = Batch((), tuple(() for _ in operands))
+    found = iter(_work.bind(*operands, kernel=kernel, core=flat, there=there, batch=batch))
+    expected, result = jax.tree.flatten(kernel.results)
+    return jax.tree.unflatten(result, [None if x is ABSENT else next(found) for x in expected])
+
+
+def settle(arrays: Sequence[jax.Array], after: Sequence[jax.Array]) -> list[jax.Array]:
+    """The same arrays, by a custom call: XLA neither repeats one nor lets what depends on it go first."""
+    if jax.default_backend() != "cpu":
+        return list(arrays)
+    arrays, after = lax.stop_gradient((list(arrays), list(after)))
+    settled: list[jax.Array] = _settle.bind(*_varying_alike([*arrays, *after]), count=len(arrays))
+    return settled
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def _varying_alike(arrays: list[jax.Array]) -> list[jax.Array]:
+    """The same arrays, all of which differ between devices inside of `jax.shard_map`, if one does."""
+    own = [jax.typeof(x).manual_axis_type.varying for x in arrays]
+    every = frozenset[str]().union(*own)
+    return [
+        lax.pcast(x, tuple(every - axes), to="varying") if axes != every else x
+        for x, axes in zip(arrays, own, strict=True)
+    ]
+
+
+# --- the operation --------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The axes that `jax.vmap` put in front.
+
+    Attributes:
+        sizes: of them, the outermost first.
+        batched: for each operand, which of them it has.
+    """
+
+    sizes: tuple[int, ...]
+    batched: tuple[tuple[bool, ...], ...]
+
+
+def _carry_out(*operands: jax.Array, **params: Any) -> Any:
+    """Outside of any program: in one of its own."""
+    return jax.jit(functools.partial(_work.bind, **params))(*operands)
+
+
+def _results(*operands: Any, kernel: Kernel, batch: Batch, **others: Any) -> list[Any]:
+    results = [x for x in jax.tree.leaves(kernel.results) if x is not ABSENT]
+    return [_like(operands, (*batch.sizes, *x.shape), x.dtype) for x in results]
+
+
+def _like(operands: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+    """The type of a result: it differs between devices where the operands do, and is divided along no axis."""
+    operand = next((x for x in operands if not x.sharding.mesh.empty), operands[0])
+    whole = jax.sharding.NamedSharding(operand.sharding.mesh, jax.P(*(None for _ in shape)))
+    return operand.update(shape=shape, dtype=dtype, weak_type=False, sharding=whole)
+
+
+def _batched(axis: Any, operands: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
+    if all(dim is None for dim in dims):
+        out = _work.bind(*operands, **params)
+        return out, [None] * len(out)
+    there, batch = params["there"], params["batch"]
+    in_place = {sum(there[:k]) for k in params["kernel"].in_place if there[k]}
+    moved, batched = [], []
+    for k, (operand, dim, inner) in enumerate(zip(operands, dims, batch.batched, strict=True)):
+        if dim is not None:
+            operand = jnp.moveaxis(operand, dim, 0)
+        elif k in in_place:  # each has a result of its own there
+            operand = jnp.broadcast_to(operand, (axis.size, *operand.shape))
+        moved.append(operand)
+        batched.append((dim is not None or k in in_place, *inner))
+    params["batch"] = Batch((axis.size, *batch.sizes), tuple(batched))
+    out = _work.bind(*moved, **params)
+    return out, [0] * len(out)
+
+
+def _lower_to_core(ctx: Any, *operands: Any, core: Any, batch: Batch, **others: Any) -> Any:
+    """As the core's operations."""
+    function = core
+    for level in reversed(range(len(batch.sizes))):
+        axes = tuple(0 if has_axis[level] else None for has_axis in batch.batched)
+        function = jax.vmap(function, in_axes=axes, axis_size=batch.sizes[level])
+    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+
+
+def _lower_on_cpu(ctx: Any, *operands: Any, kernel: Kernel, there: tuple[bool, ...], batch: Batch, core: Any) -> Any:
+    """As a custom call, where each device does its own work."""
+    if not _undivided(ctx.module_context.axis_context):
+        return _lower_to_core(ctx, *operands, core=core, batch=batch)
+    from functional_rb.native.frame import encode_batch
+
+    nothing = np.zeros(0, np.int32)
+    given, types = iter(operands), iter(ctx.avals_in)
+    constants = [np.asarray(x) for x in kernel.constants]
+    values = [mlir.ir_constant(x) for x in constants]
+    values += [next(given) if x else mlir.ir_constant(nothing) for x in there]
+    empty = jax.core.ShapedArray(nothing.shape, nothing.dtype)
+    before = [jax.core.ShapedArray(x.shape, x.dtype) for x in constants]
+    arguments = [*before, *(next(types) if x else empty for x in there)]
+    made = iter(ctx.avals_out)
+    expected = jax.tree.leaves(kernel.results)
+    results = [empty if x is ABSENT else next(made) for x in expected]
+    attributes = {}
+    if batch.sizes:
+        own = iter(batch.batched)
+        batched = [(False,) * len(batch.sizes)] * len(constants)
+        batched += [next(own) if x else (False,) * len(batch.sizes) for x in there]
+        batched += [(x is not ABSENT,) * len(batch.sizes) for x in expected]
+        nbytes = [
+            math.prod(x.shape[sum(axes) :]) * x.dtype.itemsize
+            for x, axes in zip([*arguments, *results], batched, strict=True)
+        ]
+        attributes["batch"] = encode_batch(batch.sizes, batched, nbytes)
+    aliases = {len(constants) + k: place for k, place in kernel.in_place.items() if there[k]}
+    found = _custom_call(ctx, kernel.name, values, arguments, results, aliases, attributes)
+    return [x for x, wanted in zip(found, expected, strict=True) if wanted is not ABSENT]
+
+
+def _custom_call(
+    ctx: Any,
+    name: str,
+    values: Sequence[Any],
+    arguments: Sequence[Any],
+    results: Sequence[Any],
+    aliases: Mapping[int, int],
+    attributes: Mapping[str, Any],
+) -> Any:
+    _register(next(module for module, names in HANDLERS.items() if name in names))
+    rule = jax.ffi.ffi_lowering(f"functional_rb_{name}", operand_output_aliases=dict(aliases))
+    return rule(ctx.replace(avals_in=arguments, avals_out=results), *values, **attributes)
+
 
 @functools.cache
 def _register(module: str) -> None:
@@ -30,28 +224,49 @@ def _register(module: str) -> None:
         jax.ffi.register_ffi_target(f"functional_rb_{name}", handler, platform="cpu")
 
 
-def choose(kernel: Callable[..., Any] | None, core: Callable[..., Any], *args: Any, module: str = "xla") -> Any:
-    """The kernel where the program is compiled for a CPU, else the core. No derivative goes through either.
+def _undivided(context: Any) -> bool:
+    """Whether a program is for one device, or for one device's part: XLA would copy what it divides to each call."""
+    if isinstance(context, mlir.SPMDAxisContext):
+        return all(size == 1 for name, size in context.mesh.shape.items() if name not in context.manual_axes)
+    return isinstance(context, mlir.ShardingContext) and context.num_devices == 1
 
-    Where an accelerator is the default the kernels are left alone: few programs there run on the CPU, and all would
-    wait for the kernels to be compiled.
 
-    Args:
-        kernel: makes a custom call of the arguments; None if there is none.
-        core: does the same by the array primitives.
-        args: pytrees of arrays.
-        module: where the kernel is, a key of `HANDLERS`.
-    """
-    args = lax.stop_gradient(args)
-    if kernel is None or jax.default_backend() != "cpu":
-        return core(*args)
-    _register(module)
-    batched = jax.custom_batching.custom_vmap(kernel)
+_work = Primitive("replay_buffer")
+_work.multiple_results = True
+_work.def_impl(_carry_out)
+_work.def_abstract_eval(_results)
+batching.fancy_primitive_batchers[_work] = _batched
+mlir.register_lowering(_work, _lower_to_core)
+mlir.register_lowering(_work, _lower_on_cpu, platform="cpu")
 
-    @batched.def_vmap
-    def rule(axis_size: int, in_batched: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-        axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, list(in_batched))
-        out = jax.vmap(core, in_axes=axes, axis_size=axis_size)(*args)
-        return out, jax.tree.map(lambda _: True, out)
 
-    return lax.platform_dependent(*args, cpu=batched, default=core)
+# --- what comes after what ------------------------------------------------------------------------------------------
+
+
+def _settled(*arrays: Any, count: int) -> Any:
+    """The arrays, or their types."""
+    return list(arrays[:count])
+
+
+def _settled_batched(arrays: Sequence[Any], dims: Sequence[Any], *, count: int) -> tuple[Any, Any]:
+    return _settle.bind(*arrays, count=count), dims[:count]
+
+
+def _settle_nothing(ctx: Any, *arrays: Any, count: int) -> Any:
+    return arrays[:count]
+
+
+def _settle_on_cpu(ctx: Any, *arrays: Any, count: int) -> Any:
+    if not _undivided(ctx.module_context.axis_context):
+        return arrays[:count]
+    aliases = {k: k for k in range(count)}
+    return _custom_call(ctx, "settle", arrays, ctx.avals_in, ctx.avals_out, aliases, {})
+
+
+_settle = Primitive("replay_buffer_settle")
+_settle.multiple_results = True
+_settle.def_impl(_settled)
+_settle.def_abstract_eval(_settled)
+batching.primitive_batchers[_settle] = _settled_batched
+mlir.register_lowering(_settle, _settle_nothing)
+mlir.register_lowering(_settle, _settle_on_cpu, platform="cpu")

@@ -34,12 +34,12 @@ def arange(n: int, like: jax.Array) -> jax.Array:
 
 def constant(name: str, like: jax.Array) -> jax.Array:
     """A constant of the compiled program."""
-    return jnp.asarray(TABLES[name])
+    return table(TABLES[name], TABLES[name].dtype.name, like)
 
 
 def floats(values: Sequence[float], like: jax.Array) -> jax.Array:
     """float32 numbers."""
-    return jnp.asarray(values, jnp.float32)
+    return table(np.asarray(values), "float32", like)
 
 
 def cast(x: jax.Array, dtype: str) -> jax.Array:
@@ -162,8 +162,13 @@ def call(function: Callable[..., Any], *arrays: jax.Array) -> Any:
 
 
 def table(values: np.ndarray[Any, Any], dtype: str, like: jax.Array) -> jax.Array:
-    """A constant of the compiled program."""
-    return jnp.asarray(values, dtype)
+    """A constant of the compiled program.
+
+    It is the result of a program of its own: a constant in a branch becomes an argument of that, and where `vmap` makes
+    a selection of branches inside of `shard_map`, JAX (0.10) refuses arguments that are the same on all devices.
+    """
+    made: jax.Array = jax.jit(lambda: jnp.asarray(values, dtype))()
+    return made
 
 
 def argmax(x: jax.Array) -> jax.Array:

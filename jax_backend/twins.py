@@ -1,27 +1,28 @@
 """The core's functions on JAX: on CPUs as compiled kernels, where numba is installed, else as XLA operations.
 
 The kernels are custom calls that write into the state's own memory, as XLA's scatter does; JAX copies first where
-the old state is still needed. `vmap` falls back to the core, whose operations batch.
+the old state is still needed.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from functional_rb import buffer, frames
-from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.native import plan
 from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.state import State
 from jax_backend import kernel_ops, ops
-from jax_backend.choose import choose
-from jax_backend.parts import settle
+from jax_backend.choose import ABSENT, Kernel, choose, settle
+from jax_backend.parts import like
 
 HAVE_KERNELS = importlib.util.find_spec("numba") is not None
 
@@ -40,18 +41,13 @@ def add(
     if not spec.plain:
         return buffer.add(parts(kernels), state, spec, leaves, batch, mask, priorities, draws)
 
-    def core(arrays: Arrays, leaves: list[jax.Array], mask: Any, priorities: Any) -> Arrays:
+    def core(arrays: Arrays, mask: Any, priorities: Any, leaves: list[jax.Array]) -> Arrays:
         return buffer.add(ops, arrays, spec, leaves, batch, mask, priorities)
 
-    def kernel(arrays: Arrays, leaves: list[jax.Array], mask: Any, priorities: Any) -> Arrays:
-        extra = [
-            jnp.zeros(0, jnp.bool_) if mask is None else mask,
-            jnp.zeros(0, jnp.float32) if priorities is None else priorities,
-            jnp.zeros((batch, 0), jnp.int32),
-        ]
-        return _call_in_place("add", spec, arrays, [*extra, *leaves])
-
-    return choose(kernel if kernels and batch else None, core, _arrays(state), leaves, mask, priorities)
+    arrays = _arrays(state)
+    in_place = {k: k for k in range(3 + len(arrays.wide))}
+    kernel = Kernel("add", _like_all(arrays), [plan.encode(spec), np.full(1, batch, np.int32)], in_place)
+    return choose(kernel if kernels and batch else None, core, arrays, mask, priorities, leaves)
 
 
 def draws(key: jax.Array, batch: int, words: int, kernels: bool) -> jax.Array:
@@ -62,17 +58,16 @@ def draws(key: jax.Array, batch: int, words: int, kernels: bool) -> jax.Array:
     """
     typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
     partitionable: bool = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # defined at run time
-    default = str(jax.random.key_impl(typed)) == "threefry2x32" and partitionable
+    kind = jax.random.key_impl(typed)
+    default = str(kind) == "threefry2x32" and partitionable
 
-    def core(key: jax.Array) -> jax.Array:
-        return (jax.random.bits(key, (batch, words), jnp.uint32) >> 1).astype(jnp.int32)
+    def core(data: jax.Array) -> jax.Array:
+        bits = jax.random.bits(jax.random.wrap_key_data(data, impl=kind), (batch, words), jnp.uint32)
+        return (bits >> 1).astype(jnp.int32)
 
-    def kernel(key: jax.Array) -> jax.Array:
-        call = jax.ffi.ffi_call("functional_rb_threefry", jax.ShapeDtypeStruct((batch, words), jnp.int32))
-        numbers: jax.Array = call(jax.random.key_data(key))
-        return numbers
-
-    numbers: jax.Array = choose(kernel if kernels and default and batch else None, core, typed)
+    kernel = Kernel("threefry", jax.ShapeDtypeStruct((batch, words), jnp.int32))
+    numbers: jax.Array
+    numbers = choose(kernel if kernels and default and batch else None, core, jax.random.key_data(typed))
     return numbers
 
 
@@ -84,20 +79,16 @@ def draw(
     if not spec.plain_draws or spec.transforms:
         return buffer.draw(parts(kernels), state, spec, draws, beta, batch, more)
 
-    def core(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
+    def core(rows: Any, wide: Any, tree: Any, counters: Any, draws: Any, beta: Any, kept: Any) -> Any:
+        arrays = Arrays(rows, wide, tree, counters, kept)
         leaves, drawn = buffer.draw(ops, arrays, spec, draws, beta, batch)[1:]
         return [leaves[k] for k in spec.stored], drawn
 
-    def kernel(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[list[jax.Array], Drawn]:
-        results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.layout.leaves]
-        results += [jax.ShapeDtypeStruct((batch,), dtype) for dtype in ("int32", "float32", "float32")]
-        call = jax.ffi.ffi_call("functional_rb_draw", results)
-        found = list(call(*_operands(spec, arrays), draws, beta.reshape(1)))
-        handles, weights, probabilities = found[-3:]
-        return found[:-3], Drawn(handles, weights, probabilities)
-
     arrays = _arrays(state)
-    leaves, drawn = choose(kernel if kernels and batch else None, core, arrays, draws, beta)
+    results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.layout.leaves]
+    handles, numbers = (jax.ShapeDtypeStruct((batch,), dtype) for dtype in (jnp.int32, jnp.float32))
+    kernel = Kernel("draw", (results, Drawn(handles, numbers, numbers)), [plan.encode(spec)])
+    leaves, drawn = choose(kernel if kernels and batch else None, core, *arrays[:-1], draws, beta, arrays.kept)
     if spec.frames is not None:
         slots = drawn.handles % spec.capacity
         found = frames.read(parts(kernels), spec.frames, arrays.kept, slots, range(len(spec.leaves)))
@@ -122,22 +113,32 @@ def update(
     if not spec.plain:
         return buffer.update(parts(kernels), state, spec, handles, priorities, replacements)
 
-    def core(arrays: Arrays, handles: jax.Array, priorities: Any, replacements: dict[int, jax.Array]) -> Arrays:
-        return buffer.update(ops, arrays, spec, handles, priorities, replacements)
+    # The storage is handed over where it is written only: else `vmap` over priorities would copy it for each.
+    storage = (state.rows, *state.wide) if replacements else ()
+    given = [replacements.get(k) for k in range(len(spec.leaves))] if replacements else []
 
-    def kernel(arrays: Arrays, handles: jax.Array, priorities: Any, replacements: dict[int, jax.Array]) -> Arrays:
-        leaves = [replacements.get(k, jnp.zeros(0, leaf.dtype)) for k, leaf in enumerate(spec.leaves) if replacements]
-        new = jnp.zeros(0, jnp.float32) if priorities is None else priorities
-        return _call_in_place("update", spec, arrays, [handles, new, *leaves])
+    def core(tree: Any, counters: Any, handles: Any, priorities: Any, storage: Any, given: Any) -> Any:
+        rows, *wide = storage or (None,)
+        new = {k: leaf for k, leaf in enumerate(given) if leaf is not None}
+        after = buffer.update(ops, Arrays(rows, tuple(wide), tree, counters, {}), spec, handles, priorities, new)
+        return after.tree, after.counters, storage and (after.rows, *after.wide)
 
-    return choose(
+    tree = ABSENT if state.tree is None else like(state.tree)
+    results = tree, like(state.counters), tuple(map(like, storage))
+    in_place = {0: 0, 1: 1} | {4 + k: 2 + k for k in range(len(storage))}
+    kernel = Kernel("update", results, [plan.encode(spec)], in_place)
+    tree, vector, storage = choose(
         kernel if kernels and handles.shape[0] else None,
         core,
-        _arrays(state),
+        state.tree,
+        state.counters,
         handles,
         priorities,
-        dict(replacements),
+        storage,
+        given,
     )
+    rows, *wide = storage or (state.rows, *state.wide)
+    return Arrays(rows, tuple(wide), tree, vector, dict(state.kept))
 
 
 def parts(kernels: bool) -> Ops:
@@ -150,21 +151,7 @@ def _arrays(state: State) -> Arrays:
     return Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.kept))
 
 
-def _operands(spec: BufferSpec, arrays: Arrays) -> list[jax.Array]:
-    from functional_rb.native import plan
-
-    tree = jnp.zeros(0, jnp.float32) if arrays.tree is None else arrays.tree
-    return [jnp.asarray(plan.encode(spec)), arrays.rows, *arrays.wide, tree, arrays.counters]
-
-
-def _call_in_place(name: str, spec: BufferSpec, arrays: Arrays, extra: Sequence[jax.Array]) -> Arrays:
-    """Call a kernel whose results lie in the memory of the state's arrays."""
-    operands = _operands(spec, arrays)
-    state = operands[1:]
-    call = jax.ffi.ffi_call(
-        f"functional_rb_{name}",
-        [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in state],
-        input_output_aliases={k + 1: k for k in range(len(state))},
-    )
-    rows, *wide, tree, counters = call(*operands, *extra)
-    return Arrays(rows, tuple(wide), None if arrays.tree is None else tree, counters, arrays.kept)
+def _like_all(arrays: Arrays) -> Arrays:
+    """Shapes and dtypes."""
+    tree = ABSENT if arrays.tree is None else like(arrays.tree)
+    return Arrays(like(arrays.rows), tuple(map(like, arrays.wide)), tree, like(arrays.counters), {})

@@ -74,7 +74,6 @@ def step(state: frb.State, key: jax.Array, number: Any, rewrite: bool = True) ->
 
 @in_turn(("kernels", SAMPLERS[0]), ("core", SAMPLERS[1]), ("kernels", SAMPLERS[2]))
 def test_vmapped_buffers_equal_single_ones(kernels: bool, sampler: Any) -> None:
-    """With kernels too, what is vmapped is the core."""
     spec = frb.BufferSpec(ITEM, 7, sampler)
 
     def life(seed: jax.Array) -> Any:
@@ -94,7 +93,6 @@ def test_vmapped_buffers_equal_single_ones(kernels: bool, sampler: Any) -> None:
 
 
 def test_vmap_over_arguments_of_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is vmapped is the core, and both it and the kernels do the same one by one."""
     state = filled(DEEP)
     keys = rb.split(rb.key(3), 4)
     masks = jnp.asarray([[True, False, True], [False, False, False], [True, True, True]])

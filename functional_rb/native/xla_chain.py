@@ -8,18 +8,24 @@ from __future__ import annotations
 from typing import Any
 
 from functional_rb.native import chain
-from functional_rb.native.frame import FRAME_ARGUMENTS, FRAME_RESULTS, answers_metadata, buffer_at, handler, ints
+from functional_rb.native.frame import (
+    calls,
+    handler,
+    ints,
+    operand,
+    result,
+)
 
 
 @handler
 def places(frame: Any) -> Any:
     """plan, at, slots -> places."""
-    if answers_metadata(frame):
-        return 0
-    chain.places(
-        ints(buffer_at(frame, FRAME_ARGUMENTS, 0)),
-        ints(buffer_at(frame, FRAME_ARGUMENTS, 1)),
-        ints(buffer_at(frame, FRAME_ARGUMENTS, 2)),
-        ints(buffer_at(frame, FRAME_RESULTS, 0)),
-    )
+    for number in range(calls(frame)):
+        call = frame, number
+        chain.places(
+            ints(operand(call, 0)),
+            ints(operand(call, 1)),
+            ints(operand(call, 2)),
+            ints(result(call, 0)),
+        )
     return 0

@@ -1,0 +1,24 @@
+"""Buffers on several devices. JAX is told at its start how many it has, so these run in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_programs_on_four_devices() -> None:
+    file = Path(__file__).with_name("on_four_devices.py")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-p", "no:cacheprovider", "--durations=15", file],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    print(run.stdout)

@@ -1,0 +1,29 @@
+"""Training from many seeds at once: `vmap` over a whole program gives each seed what it gets by itself."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from tests.members import MEMBERS, Member
+from tests.programs import training
+
+SEEDS = 3
+
+
+@pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
+def test_each_seed_gets_what_it_gets_by_itself(member: Member) -> None:
+    spec = member.spec
+    seeds = [training.given(spec, seed) for seed in range(SEEDS)]
+    begun = training.begin(spec)
+    together = training.jit(jax.vmap(training.train, (None, 0)))(begun, jax.tree.map(lambda *xs: np.stack(xs), *seeds))
+    alone = training.jit(training.train)
+    for k, given in enumerate(seeds):
+        training.assert_same_bits(jax.tree.map(lambda x, k=k: x[k], together), alone(begun, given))
+    # In the first step not all of them learn, or this would say little.
+    learned = np.asarray(together[1].indices).reshape(SEEDS, training.STEPS, -1).any(-1)
+    assert learned.any(1).all()
+    if not isinstance(spec.writer, frb.Immutable):
+        assert learned[0].tolist() != learned[1].tolist()
