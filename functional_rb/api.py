@@ -137,7 +137,14 @@ def documented_by(core: Callable[..., Any]) -> Callable[[F], F]:
     return attach
 
 
-def init(backend: Backend, spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
+def init(
+    backend: Backend,
+    spec: BufferSpec,
+    device: Any = None,
+    items: Any = None,
+    validate: bool = False,
+    fill: Callable[..., State] | None = None,
+) -> State:
     """Make a buffer.
 
     Args:
@@ -173,7 +180,7 @@ def init(backend: Backend, spec: BufferSpec, device: Any = None, items: Any = No
     batch = checks.batch(spec, items, backend.convert, None, None)
     checks.fits_at_first(spec, batch.size)
     mask, outside = _validated(backend, state, batch.leaves, None) if validate else (None, None)
-    state = backend.add(state, batch.leaves, batch.size, mask, None, None)
+    state = (fill or backend.add)(state, batch.leaves, batch.size, mask, None, None)  # nobody else has the state
     state = state if outside is None else backend.count_invalid(state, outside)
     checks.holds_all(spec, batch.size, backend.known(state, None))
     return state
@@ -224,7 +231,7 @@ def add(
         >>> int(rb.size(state)), rb.items(state)["reward"].tolist()
         (4, [0.0, 1.0, 2.0, 7.0])
     """
-    *given, outside = check_add(backend, state, items, mask, priorities, key, validate, time_major=time_major)
+    *given, outside = check_add(backend, state, items, mask, priorities, key, validate, "add", time_major)
     state = backend.add(state, *given)
     return state if outside is None else backend.count_invalid(state, outside)
 
@@ -237,8 +244,8 @@ def check_add(
     priorities: Any,
     key: Any,
     validate: bool,
-    function: str = "add",
-    time_major: bool = True,
+    function: str,
+    time_major: bool,
 ) -> tuple[list[Array], int, Array | None, Array | None, Any, Array | None]:
     """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], the key, and who is invalid."""
     _check_one(backend, state, function)
@@ -312,14 +319,14 @@ def sample(
         >>> sample.items["reward"].shape[0], sample.weights.tolist()
         (2, [1.0, 1.0])
     """
-    size, beta = check_sample(backend, state, batch_size, beta)
+    size, beta = check_sample(backend, state, batch_size, beta, "sample")
     state, leaves, drawn = backend.sample(state, key, size, beta)
     return state, as_sample(backend, state.spec, size, leaves, drawn)
 
 
-def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any) -> tuple[int, Any]:
+def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any, function: str) -> tuple[int, Any]:
     """The checked arguments of `sample`: how many to draw, and beta."""
-    _check_one(backend, state, "sample")
+    _check_one(backend, state, function)
     spec = state.spec
     size = checks.batch_size(spec, batch_size)
     if not isinstance(beta, (int, float)):
@@ -373,14 +380,14 @@ def update(backend: Backend, state: State, indices: Any, priorities: Any = None,
         >>> int(rb.rejected(state))
         1
     """
-    return backend.update(state, *check_update(backend, state, indices, priorities, items))
+    return backend.update(state, *check_update(backend, state, indices, priorities, items, "update"))
 
 
 def check_update(
-    backend: Backend, state: State, indices: Any, priorities: Any, items: Any
+    backend: Backend, state: State, indices: Any, priorities: Any, items: Any, function: str
 ) -> tuple[Array, Array | None, dict[int, Array]]:
     """The checked arguments of `update`: handles, priorities, and the leaves to rewrite by position."""
-    _check_one(backend, state, "update")
+    _check_one(backend, state, function)
     indices = _handles(backend, indices)
     count = int(indices.shape[0])
     priorities = checks.new_priorities(state.spec, backend.as_vector(priorities, "priorities"), count)

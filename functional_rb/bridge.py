@@ -38,6 +38,7 @@ def take_over(
     for path, leaf in zip(structure.paths, leaves, strict=True):
         name = nest.show(path) if path else "the array"
         if isinstance(leaf, State):
+            leaf.check_alive()
             # Of a shared buffer a copy: its memory is written by others.
             own = leaf.detached() if isinstance(leaf, SharedState) else leaf
             taken.append(take_state(own, take_leaf))

@@ -1,4 +1,4 @@
-"""What can go wrong with files, by type. All else is a `ValueError` or `TypeError`."""
+"""What can go wrong with files, by type, and the warnings. All else is a `ValueError` or `TypeError`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MANY: Final = (errno.EMFILE, errno.ENFILE)
 """What it says if too many files are open: in the process, on the machine."""
 LIMIT: Final = "close some files, or raise the limit (ulimit -n), and call again"
+
+
+class LargeCopyWarning(UserWarning):
+    """A call has copied much of a buffer, where a function that consumes the state would have written in place."""
+
+
+def consumed() -> RuntimeError:
+    """The error for a state whose memory is another state's now."""
+    return RuntimeError(
+        "this state was consumed by an in-place function (add_, sample_, update_, clear_), or by one that it was "
+        "donated to (rb.jit); go on with what that returned, or use add, sample and update, which leave states as they "
+        "are"
+    )
 
 
 class StorageFullError(OSError):

@@ -105,6 +105,7 @@ class ArrayReader(Reader):
     def __init__(self, state: State, lasting: bool) -> None:
         """Of a state; lasting if what holds its arrays may write or delete them meanwhile: then they are copied."""
         super().__init__(state.spec)
+        state.check_alive()
         take = np.array if lasting else np.asarray
         self._arrays: dict[str, Piece] = {}
         for name, array in arrays_of(state, state.spec).items():

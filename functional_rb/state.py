@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from functional_rb import counters
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.errors import consumed
 from functional_rb.ops import Array
 from functional_rb.reader import ArrayReader, Reader
 from functional_rb.samplers.base import NOTHING_MORE
@@ -35,6 +36,15 @@ class State:
     kept: dict[str, Array]
     spec: BufferSpec
 
+    def check_alive(self) -> None:
+        """Refuse a state that was consumed: JAX deletes the arrays that are donated.
+
+        Raises:
+            RuntimeError: with the remedy.
+        """
+        if _is_deleted(self.counters) or _is_deleted(self.rows):
+            raise consumed()
+
     def given_out(self) -> Any:
         """What has the arrays as its attributes: asked for together they are copied once, where they must be copied."""
         return self
@@ -61,6 +71,14 @@ class State:
             directory: where to, if it is for a checkpoint: the buffer's own files may lie there already.
         """
         return ArrayReader(self, lasting)
+
+
+def _is_deleted(array: Array) -> bool:
+    """Whether an array is one of JAX's that was donated; what is traced, and what others make, never is."""
+    try:
+        return bool(array.is_deleted())
+    except Exception:
+        return False
 
 
 class Sample(NamedTuple, Generic[Items]):

@@ -1,11 +1,14 @@
 """functional_rb on JAX: `import jax_backend as rb`."""
 
+from jax_backend.compiling import jit
 from jax_backend.dicts import load_state_dict, state_dict
 from jax_backend.dlpack import from_dlpack
 from jax_backend.functions import (
     add,
+    add_,
     can_sample,
     clear,
+    clear_,
     contains,
     cursor,
     decode,
@@ -30,18 +33,22 @@ from jax_backend.functions import (
     refused,
     rejected,
     sample,
+    sample_,
     size,
     split,
     stale,
     update,
+    update_,
     zeros,
 )
 from jax_backend.shapes import shape_dtype_struct
 
 __all__ = [
     "add",
+    "add_",
     "can_sample",
     "clear",
+    "clear_",
     "contains",
     "cursor",
     "decode",
@@ -54,6 +61,7 @@ __all__ = [
     "invalid",
     "is_live",
     "items",
+    "jit",
     "key",
     "load_state_dict",
     "lost",
@@ -68,11 +76,13 @@ __all__ = [
     "refused",
     "rejected",
     "sample",
+    "sample_",
     "shape_dtype_struct",
     "size",
     "split",
     "stale",
     "state_dict",
     "update",
+    "update_",
     "zeros",
 ]

@@ -29,8 +29,9 @@ def state_dict(state: State) -> dict[str, Any]:
 
     Raises:
         TypeError: for what is no state of JAX; while tracing.
-        ValueError: if the state was donated, or other processes hold parts of its arrays, or the spec names a function
-            or class that JSON cannot tell (a lambda).
+        ValueError: if other processes hold parts of its arrays, or the spec names a function or class that JSON cannot
+            tell (a lambda).
+        RuntimeError: if the state was consumed.
 
     Example:
         >>> import functional_rb as frb
@@ -129,8 +130,7 @@ def _check_at_hand(name: str, array: jax.Array) -> None:
         raise TypeError(f"state_dict: {name!r} is traced; call it outside of jitted functions")
     if array.is_deleted():
         raise ValueError(
-            f"state_dict: {name!r} was deleted, as the state was donated to a jitted function; "
-            f"use the state that this returned, or save before it is called"
+            f"state_dict: {name!r} was deleted, as it was donated to a compiled function; give what that returned"
         )
     if not array.is_fully_addressable:
         raise ValueError(

@@ -22,7 +22,7 @@ from functional_rb.specs import ArraySpec
 from functional_rb.state import State
 from functional_rb.storages import Device
 from functional_rb.values import Outline
-from jax_backend import devices, ops, twins
+from jax_backend import copies, devices, ops, twins
 
 jax.tree_util.register_dataclass(State, data_fields=("rows", "wide", "tree", "counters", "kept"), meta_fields=("spec",))
 jax.tree_util.register_static(BufferSpec)
@@ -58,6 +58,7 @@ def check_state(state: Any, function: str) -> None:
         raise TypeError(
             f"{function}: expected a state of jax_backend, got one of torch; bring it over by rb.from_dlpack(state)"
         )
+    state.check_alive()
 
 
 def _check_shapes(state: State, function: str) -> None:
@@ -175,8 +176,7 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     return to_state(buffer.init(ops, spec, device_of(spec, device)), spec)
 
 
-@functools.partial(jax.jit, static_argnames=("batch", "kernels"), inline=True)
-def _add(
+def added(
     state: State,
     leaves: list[jax.Array],
     batch: int,
@@ -185,10 +185,14 @@ def _add(
     key: jax.Array | None,
     kernels: bool,
 ) -> State:
+    """What `add` traces."""
     _check_shapes(state, "add")
     words = state.spec.writer.words
     numbers = None if key is None or not words else twins.draws(key, state.spec.rows(batch), words, kernels)
     return to_state(twins.add(state, leaves, batch, mask, priorities, numbers, kernels), state.spec)
+
+
+_add = jax.jit(added, static_argnames=("batch", "kernels"), inline=True)
 
 
 def add(
@@ -202,13 +206,14 @@ def add(
     """Write a batch."""
     if key is not None:
         check_key(key)
-    return _add(state, list(leaves), batch, mask, priorities, key, twins.HAVE_KERNELS)
+    following = _add(state, list(leaves), batch, mask, priorities, key, twins.HAVE_KERNELS)
+    return copies.told("add", state, following)
 
 
-@functools.partial(jax.jit, static_argnames=("batch", "kernels"), inline=True)
-def _sample(
+def drawn_from(
     state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool
 ) -> tuple[dict[str, Any], list[jax.Array], Drawn]:
+    """What `sample` traces; of the state what is new."""
     _check_shapes(state, "sample")
     spec, more = state.spec, None
     if spec.extra_words:
@@ -219,6 +224,9 @@ def _sample(
     return _changes(state, arrays), leaves, drawn
 
 
+_sample = jax.jit(drawn_from, static_argnames=("batch", "kernels"), inline=True)
+
+
 def _changes(state: State, arrays: Arrays) -> dict[str, Any]:
     """What of a state a sampler has exchanged: a jitted function would copy what it only hands through.
 
@@ -226,8 +234,12 @@ def _changes(state: State, arrays: Arrays) -> dict[str, Any]:
     """
     if not state.spec.sampler.remembers:
         return {"counters": arrays.counters, "kept": {}}
-    changed = {name: x for name, x in arrays.kept.items() if x is not state.kept[name]}
-    return {"tree": arrays.tree, "counters": arrays.counters, "kept": changed}
+    return _exchanged(state, arrays)
+
+
+def changed_by(state: State, changed: dict[str, Any]) -> State:
+    """A state with some of its arrays exchanged."""
+    return dataclasses.replace(state, **changed | {"kept": state.kept | changed["kept"]})
 
 
 def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Drawn]:
@@ -240,7 +252,7 @@ def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, 
             spec, bool(np.asarray(drawn.handles).max() >= 0), int(np.asarray(state.counters)[counters.SIZE])
         )
     if spec.sampler.remembers or isinstance(state.counters, jax.core.Tracer):
-        state = dataclasses.replace(state, **changed | {"kept": state.kept | changed["kept"]})
+        state = copies.told("sample", state, changed_by(state, changed))
     return state, leaves, drawn
 
 
@@ -262,36 +274,57 @@ def count_invalid(state: State, outside: jax.Array) -> State:
     return dataclasses.replace(state, counters=counters.with_invalid(ops, state.counters, outside))
 
 
-@functools.partial(jax.jit, static_argnames="kernels", inline=True)
-def _update(
+def updated(
     state: State,
     handles: jax.Array,
     priorities: jax.Array | None,
     replacements: dict[int, jax.Array],
     kernels: bool,
 ) -> State:
+    """What `update` traces."""
     _check_shapes(state, "update")
     return to_state(twins.update(state, handles, priorities, replacements, kernels), state.spec)
+
+
+_update = jax.jit(updated, static_argnames="kernels", inline=True)
 
 
 def update(
     state: State, handles: jax.Array, priorities: jax.Array | None, replacements: Mapping[int, jax.Array]
 ) -> State:
     """Set priorities and rewrite leaves."""
-    return _update(state, handles, priorities, dict(replacements), twins.HAVE_KERNELS)
+    kernels = twins.HAVE_KERNELS
+    if replacements or isinstance(state.counters, jax.core.Tracer):
+        return copies.told("update", state, _update(state, handles, priorities, dict(replacements), kernels))
+    return copies.told("update", state, changed_by(state, _prioritize(state, handles, priorities, kernels)))
 
 
-@functools.partial(jax.jit, static_argnames="kernels", inline=True)
-def _clear(state: State, kernels: bool) -> dict[str, Any]:
-    arrays = buffer.clear(twins.parts(kernels), state, state.spec)
+@functools.partial(jax.jit, static_argnames="kernels")
+def _prioritize(state: State, handles: jax.Array, priorities: jax.Array | None, kernels: bool) -> dict[str, Any]:
+    """What of a state changes with the priorities alone: not the rows, which JAX would copy."""
+    _check_shapes(state, "update")
+    arrays = buffer.update(twins.parts(kernels), state, state.spec, handles, priorities, {})
+    return _exchanged(state, arrays)
+
+
+def _exchanged(state: State, arrays: Arrays) -> dict[str, Any]:
+    """All but rows and wide arrays, as far as it is new."""
+    tree = {} if arrays.tree is state.tree else {"tree": arrays.tree}
     changed = {name: x for name, x in arrays.kept.items() if x is not state.kept[name]}
-    return {"tree": arrays.tree, "counters": arrays.counters, "kept": changed}
+    return {**tree, "counters": arrays.counters, "kept": changed}
+
+
+def cleared(state: State, kernels: bool) -> dict[str, Any]:
+    """What of a state changes where all items are taken out."""
+    return _exchanged(state, buffer.clear(twins.parts(kernels), state, state.spec))
+
+
+_clear = jax.jit(cleared, static_argnames="kernels", inline=True)
 
 
 def clear(state: State) -> State:
     """Take all items out; the rows are handed on as they are."""
-    changed = _clear(state, twins.HAVE_KERNELS)
-    return dataclasses.replace(state, **changed | {"kept": state.kept | changed["kept"]})
+    return changed_by(state, _clear(state, twins.HAVE_KERNELS))
 
 
 @functools.partial(jax.jit, inline=True)

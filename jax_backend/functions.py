@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import api, checks, spec_api
+from functional_rb import api, checks, in_place, spec_api
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.host.state import HostState
 from functional_rb.shared.check import is_shared
 from functional_rb.state import AnySample, Crop, State
-from jax_backend import execute, hosted, shared, values
+from jax_backend import execute, hosted, inplace, shared, values
 
 _ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared}
 """What carries the functions out for states of other classes than `State`, whose arrays are on a device."""
@@ -22,6 +22,12 @@ _ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared}
 
 def _of(state: Any) -> Any:
     return execute if type(state) is State else _ENGINES.get(type(state), execute)
+
+
+def _in_place(state: Any) -> Any:
+    """What carries the in-place functions out."""
+    engine = _of(state)
+    return inplace if engine is execute else engine
 
 
 def _engine_for(spec: Any) -> Any:
@@ -63,7 +69,9 @@ def split(key: jax.Array, n: int = 2) -> jax.Array:
 
 @api.documented_by(api.init)
 def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
-    return api.init(_engine_for(spec), spec, device, items, validate)
+    engine = _engine_for(spec)
+    fill = inplace.add_ if engine is execute else None
+    return api.init(engine, spec, device, items, validate, fill)
 
 
 @api.documented_by(api.add)
@@ -94,6 +102,36 @@ def update(state: State, indices: Any, priorities: Any = None, items: Any = None
 @api.documented_by(api.clear)
 def clear(state: State) -> State:
     return api.clear(_of(state), state)
+
+
+@api.documented_by(in_place.add_)
+def add_(
+    state: State,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: jax.Array | None = None,
+    validate: bool = False,
+    time_major: bool = True,
+) -> State:
+    return in_place.add_(_of(state), _in_place(state), state, items, mask, priorities, key, validate, time_major)
+
+
+@api.documented_by(in_place.sample_)
+def sample_(
+    state: State, key: jax.Array, batch_size: int | None = None, beta: Any = None
+) -> tuple[State, AnySample[Any]]:
+    return in_place.sample_(_of(state), _in_place(state), state, key, batch_size, beta)
+
+
+@api.documented_by(in_place.update_)
+def update_(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
+    return in_place.update_(_of(state), _in_place(state), state, indices, priorities, items)
+
+
+@api.documented_by(in_place.clear_)
+def clear_(state: State) -> State:
+    return in_place.clear_(_of(state), _in_place(state), state)
 
 
 @api.documented_by(api.get)

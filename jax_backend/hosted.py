@@ -76,6 +76,7 @@ def check_state(state: Any, function: str) -> None:
     checks.check_state(state, function)
     if not isinstance(state._counters, np.ndarray):
         raise _traced()
+    state.check_alive()
 
 
 def as_vector(array: Any, name: str) -> Any:
@@ -170,6 +171,29 @@ def out(state: HostState, arrays: Sequence[Any]) -> list[Any]:
 @jax.jit
 def _copied(arrays: list[Any]) -> list[jax.Array]:
     return arrays
+
+
+def add_(
+    state: Any, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: Any
+) -> HostState:
+    """Likewise; the state is consumed."""
+    return state.followed_by(add(state, leaves, batch, mask, priorities, key))
+
+
+def sample_(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Drawn]:
+    """Likewise."""
+    after, leaves, drawn = sample(state, key, batch, beta)
+    return state.followed_by(after), leaves, drawn
+
+
+def update_(state: Any, handles: Vector, priorities: Vector | None, replacements: Mapping[int, Vector]) -> HostState:
+    """Likewise."""
+    return state.followed_by(update(state, handles, priorities, replacements))
+
+
+def clear_(state: Any) -> HostState:
+    """Likewise."""
+    return state.followed_by(clear(state))
 
 
 def known(state: Any, mask: Vector | None) -> tuple[Any, Any]:

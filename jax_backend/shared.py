@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 __all__ = [
     "SharedState",
     "add",
+    "add_",
     "as_vector",
     "build_mapping",
     "check_state",
     "clear",
+    "clear_",
     "convert",
     "count_invalid",
     "drawable",
@@ -54,9 +56,11 @@ __all__ = [
     "look",
     "random_crop",
     "sample",
+    "sample_",
     "split",
     "unsupported",
     "update",
+    "update_",
     "value_of",
 ]
 
@@ -215,3 +219,7 @@ def drawable(state: State, n: int) -> jax.Array:
     assert isinstance(state, SharedState)
     possible: jax.Array = state.given(np.array([state.buffer.drawable(n)]), "bool")[0]
     return possible
+
+
+add_, sample_, update_, clear_ = add, sample, update, clear
+"""All is in place, and a handle stays one."""

@@ -25,7 +25,7 @@ class Backend:
     """One variant. The functions are those of `rb`, compiled or replaced by in-place forms where the variant says so.
 
     Attributes:
-        name: one of `VARIANTS` or `HOST_VARIANTS`.
+        name: one of `VARIANTS` or `HOST_VARIANTS`, or "jax-inplace", which takes long for few tests to have it.
         rb: the backend's module.
         array: NumPy -> an array of the backend, dtype kept.
         numpy: an array of the backend -> NumPy (bfloat16 as ml_dtypes' type).
@@ -44,7 +44,7 @@ class Backend:
     @property
     def consumes(self) -> bool:
         """Whether a state must not be used again."""
-        return self.name == "torch-inplace"
+        return self.name.endswith("-inplace")
 
     def init(self, spec: Any, items: Any = None) -> Any:
         """On the host for the variants that are about it, unless the spec says where."""

@@ -1,12 +1,15 @@
 """functional_rb on torch: `import torch_backend as rb`."""
 
 from torch_backend import processes as processes  # which tells multiprocessing how states are sent
+from torch_backend.compiling import jit
 from torch_backend.dicts import load_state_dict, state_dict
 from torch_backend.dlpack import from_dlpack
 from torch_backend.functions import (
     add,
+    add_,
     can_sample,
     clear,
+    clear_,
     contains,
     cursor,
     decode,
@@ -30,12 +33,14 @@ from torch_backend.functions import (
     refused,
     rejected,
     sample,
+    sample_,
     size,
     stale,
     update,
+    update_,
     zeros,
 )
-from torch_backend.inplace import add_, clear_, own_, sample_, update_
+from torch_backend.inplace import own_
 from torch_backend.random import key, split
 
 __all__ = [
@@ -56,6 +61,7 @@ __all__ = [
     "invalid",
     "is_live",
     "items",
+    "jit",
     "key",
     "load_state_dict",
     "lost",

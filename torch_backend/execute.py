@@ -107,7 +107,7 @@ def from_numpy(array: Any) -> torch.Tensor:
 def check_state(state: Any, function: str) -> None:
     """Refuse what is no state of torch, and to trace one that holds Python objects."""
     checks.check_state(state, function)
-    _torch_state(state, function)
+    own_state(state, function)
     if function in _WRITES and not _compiling() and _transforms() is not None:
         _refuse_vmap(function)
     if state.spec.objects and _compiling():
@@ -205,7 +205,8 @@ def _non_tensor(objects: Any) -> Any:
     return NonTensorStack(*map(_non_tensor, objects))
 
 
-def _torch_state(state: CoreState, function: str) -> State:
+def own_state(state: CoreState, function: str) -> State:
+    """A state of this backend, not shared."""
     if isinstance(state, SharedState):
         raise TypeError(f"{function}: a shared buffer is written in place anyway; call rb.{function.rstrip('_')}")
     if not isinstance(state, State):
@@ -271,7 +272,7 @@ def add(
     key: torch.Tensor | None,
 ) -> State:
     """Write a batch."""
-    state = _torch_state(state, "add")
+    state = own_state(state, "add")
     version, spec = readable(state), state.spec
     if spec.objects:
         tidy(version)
@@ -354,7 +355,7 @@ def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tenso
 
 def count_invalid(state: CoreState, outside: torch.Tensor) -> State:
     """The same state, with what was left out counted."""
-    state = _torch_state(state, "add")
+    state = own_state(state, "add")
     return State(state._version, with_invalid(ops, state._counters, outside), state.spec, state._lineage)
 
 
@@ -428,7 +429,7 @@ def _written(memory: Memory, arrays: Arrays) -> torch.Tensor:
 
 def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any] | None:
     """The state's counters and a mask as NumPy arrays, None while tracing; of an accelerator this waits for them."""
-    counters = _torch_state(state, "add").counters
+    counters = own_state(state, "add").counters
     if torch.compiler.is_compiling() or _is_batched(counters) or _is_batched(mask):
         return None
     return counters.cpu().numpy(), None if mask is None else mask.cpu().numpy()
@@ -436,7 +437,7 @@ def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any] | None
 
 def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[State, list[torch.Tensor], Drawn]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
-    state = _torch_state(state, "sample")
+    state = own_state(state, "sample")
     random.check_key(key)
     version, spec = readable(state), state.spec
     with locked(version):
@@ -548,7 +549,7 @@ def update(
     replacements: Mapping[int, torch.Tensor],
 ) -> State:
     """Set priorities and rewrite leaves."""
-    state = _torch_state(state, "update")
+    state = own_state(state, "update")
     version, spec = readable(state), state.spec
     if spec.objects:
         tidy(version)
@@ -611,7 +612,7 @@ def _arrays(memory: Memory, counters: torch.Tensor) -> Arrays:
 
 def clear(state: CoreState) -> State:
     """Take all items out; the rows are handed on as they are."""
-    state = _torch_state(state, "clear")
+    state = own_state(state, "clear")
     version, spec = readable(state), state.spec
     with locked(version), torch.no_grad(), torch.inference_mode(False):
         memory = version.own()
@@ -639,7 +640,7 @@ def clear_in_place(spec: BufferSpec, memory: Memory, counters: torch.Tensor) -> 
 
 def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
     """Read items by handle."""
-    state = _torch_state(state, "get")
+    state = own_state(state, "get")
     version = readable(state)
     with locked(version):
         memory, spec = version.own(), state.spec
@@ -651,7 +652,7 @@ def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
 
 def items(state: CoreState) -> list[torch.Tensor]:
     """All of the storage, as views: given out, so never written again. Of compact storage, and of objects, a copy."""
-    state = _torch_state(state, "items")
+    state = own_state(state, "items")
     if not state.spec.objects:
         return _stored(state)
     version = readable(state)
@@ -683,7 +684,7 @@ def _stored(state: State) -> list[torch.Tensor]:
 
 def is_live(state: CoreState, handles: torch.Tensor) -> torch.Tensor:
     """Whether handles name stored items."""
-    state = _torch_state(state, "is_live")
+    state = own_state(state, "is_live")
     version = readable(state)
     with locked(version):
         memory = version.own()
@@ -694,7 +695,7 @@ def is_live(state: CoreState, handles: torch.Tensor) -> torch.Tensor:
 
 def drawable(state: CoreState, n: int) -> torch.Tensor:
     """Whether n can be drawn."""
-    state = _torch_state(state, "can_sample")
+    state = own_state(state, "can_sample")
     version = readable(state)
     with locked(version):
         possible: torch.Tensor = buffer.drawable(ops, _arrays(version.own(), state._counters), state.spec, n)
@@ -705,7 +706,7 @@ def look(
     state: CoreState, function: Callable[..., Any], handles: torch.Tensor | None = None, n: int | None = None
 ) -> torch.Tensor:
     """What a function of `buffer` reads off a state."""
-    state = _torch_state(state, function.__name__)
+    state = own_state(state, function.__name__)
     version = readable(state)
     with locked(version), torch.no_grad():
         memory = version.own()

@@ -7,16 +7,21 @@ from typing import Any
 
 import torch
 
-from functional_rb import api, spec_api
+from functional_rb import api, in_place, spec_api
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.shared.check import is_shared
 from functional_rb.state import AnySample, Crop, State
-from torch_backend import execute, shared, values
+from torch_backend import execute, inplace, shared, values
 
 
 def _engine(state: Any) -> api.Backend:
     """What carries the functions out on a state."""
     return shared if isinstance(state, shared.SharedState) else execute
+
+
+def _in_place(state: Any) -> in_place.InPlace:
+    """What carries the in-place functions out."""
+    return shared if isinstance(state, shared.SharedState) else inplace
 
 
 def _engine_for(spec: Any) -> api.Backend:
@@ -57,6 +62,36 @@ def update(state: State, indices: Any, priorities: Any = None, items: Any = None
 @api.documented_by(api.clear)
 def clear(state: State) -> State:
     return api.clear(_engine(state), state)
+
+
+@api.documented_by(in_place.add_)
+def add_(
+    state: State,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: torch.Tensor | None = None,
+    validate: bool = False,
+    time_major: bool = True,
+) -> State:
+    return in_place.add_(_engine(state), _in_place(state), state, items, mask, priorities, key, validate, time_major)
+
+
+@api.documented_by(in_place.sample_)
+def sample_(
+    state: State, key: torch.Tensor, batch_size: int | None = None, beta: Any = None
+) -> tuple[State, AnySample[Any]]:
+    return in_place.sample_(_engine(state), _in_place(state), state, key, batch_size, beta)
+
+
+@api.documented_by(in_place.update_)
+def update_(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
+    return in_place.update_(_engine(state), _in_place(state), state, indices, priorities, items)
+
+
+@api.documented_by(in_place.clear_)
+def clear_(state: State) -> State:
+    return in_place.clear_(_engine(state), _in_place(state), state)
 
 
 @api.documented_by(api.get)

@@ -1,20 +1,20 @@
-"""The in-place forms, with torch's trailing underscore: they consume the state that they are given.
+"""The in-place forms on torch, see `functional_rb.in_place`; and `own_`.
 
 Nothing is saved for older states, and the functions trace under `torch.compile(fullgraph=True)`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from functional_rb import api
-from functional_rb.counters import with_invalid
 from functional_rb.recorder import Log
-from functional_rb.state import AnySample
+from functional_rb.samplers import Drawn
+from functional_rb.state import State as CoreState
 from functional_rb.versions import Memory, Version, forget_dead, part_with_older, take_back
-from torch_backend import execute, ops, random
+from torch_backend import execute, random
 from torch_backend.state import State, readable
 
 
@@ -42,132 +42,66 @@ def own_(state: State) -> State:
 
 
 def add_(
-    state: State,
-    items: Any,
-    mask: Any = None,
-    priorities: Any = None,
-    key: torch.Tensor | None = None,
-    validate: bool = False,
-    time_major: bool = True,
+    state: CoreState,
+    leaves: Sequence[torch.Tensor],
+    batch: int,
+    mask: torch.Tensor | None,
+    priorities: torch.Tensor | None,
+    key: torch.Tensor | None,
 ) -> State:
-    """`add`, in place.
-
-    Args:
-        state: consumed: using it again raises `RuntimeError`.
-        items: as for `add`.
-        mask: likewise.
-        priorities: likewise.
-        key: likewise.
-        validate: likewise.
-        time_major: likewise.
-
-    Returns:
-        The new state.
-
-    Example:
-        >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
-        >>> state = rb.add_(state, (1.0,))
-        >>> int(rb.size(state))
-        1
-    """
-    given = api.check_add(execute, state, items, mask, priorities, key, validate, "add_", time_major)
-    leaves, size, mask, priorities, key, outside = given
+    """Write a batch."""
+    state = execute.own_state(state, "add_")
     counters = state._counters
     version, memory = _take_over(state, "add_")
-    leaves, mask, priorities = execute.place_add(state.spec, memory, leaves, size, mask, priorities, key)
-    if size:
-        memory.place.make_room(memory, counters, size)
+    leaves, mask, priorities = execute.place_add(state.spec, memory, leaves, batch, mask, priorities, key)
+    if batch:
+        memory.place.make_room(memory, counters, batch)
         write = execute.write_objects if state.spec.objects else execute.write
-        counters = write(state.spec, memory, counters, leaves, size, mask, priorities, key)
-    if outside is not None:
-        counters = with_invalid(ops, counters, outside)
-    return _followed_by(state, version, counters, size)
+        counters = write(state.spec, memory, counters, leaves, batch, mask, priorities, key)
+    return _followed_by(state, version, counters, batch)
 
 
-def sample_(
-    state: State, key: torch.Tensor, batch_size: int | None = None, beta: Any = None
-) -> tuple[State, AnySample[Any]]:
-    """`sample`, in place.
-
-    Args:
-        state: consumed, as samplers that remember what they drew will write to it.
-        key: as for `sample`.
-        batch_size: likewise.
-        beta: likewise.
-
-    Returns:
-        The new state and the sample.
-
-    Example:
-        >>> state = rb.add_(rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2)), (1.0,))
-        >>> state, sample = rb.sample_(state, rb.key(0), 3)
-        >>> sample.items[0].tolist()
-        [1.0, 1.0, 1.0]
-    """
-    size, beta = api.check_sample(execute, state, batch_size, beta)
+def sample_(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[State, list[torch.Tensor], Drawn]:
+    """Draw items."""
+    state = execute.own_state(state, "sample_")
     random.check_key(key)
     spec, version, counters = state.spec, readable(state), state._counters
-    if spec.sampler.remembers and size:
+    if spec.sampler.remembers and batch:
         version, memory = _take_over(state, "sample_")
         # Transforms call functions of the user's, which may fail.
         saved = Log() if spec.transforms and not torch.compiler.is_compiling() else None
         try:
-            counters, leaves, drawn = execute.draw(spec, memory, counters, key, size, beta, saved)
+            counters, leaves, drawn = execute.draw(spec, memory, counters, key, batch, beta, saved)
         except Exception:
             if saved is not None:
                 take_back(memory, [saved], spec.capacity)
             raise
     else:
-        _, leaves, drawn = execute.sample(state, key, size, beta)
+        _, leaves, drawn = execute.sample(state, key, batch, beta)
     # Consumed only now: where nothing can be drawn, that is an error, and nothing has changed.
-    return _followed_by(state, version, counters), api.as_sample(execute, spec, size, leaves, drawn)
+    return _followed_by(state, version, counters), leaves, drawn
 
 
-def update_(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
-    """`update`, in place.
-
-    Args:
-        state: consumed: using it again raises `RuntimeError`.
-        indices: as for `update`.
-        priorities: likewise.
-        items: likewise.
-
-    Returns:
-        The new state.
-
-    Example:
-        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2, sampler=frb.Prioritized())
-        >>> state = rb.add_(rb.init(spec), (1.0,))
-        >>> state = rb.update_(state, np.array([0], np.int32), np.array([0.5], np.float32))
-        >>> int(rb.stale(state))
-        0
-    """
-    indices, priorities, replacements = api.check_update(execute, state, indices, priorities, items)
+def update_(
+    state: CoreState,
+    handles: torch.Tensor,
+    priorities: torch.Tensor | None,
+    replacements: Mapping[int, torch.Tensor],
+) -> State:
+    """Set priorities and rewrite leaves."""
+    state = execute.own_state(state, "update_")
     version, memory = _take_over(state, "update_")
-    indices, priorities, replacements = execute.place_update(state.spec, memory, indices, priorities, replacements)
+    handles, priorities, replacements = execute.place_update(state.spec, memory, handles, priorities, replacements)
     if replacements:
-        memory.place.make_room_at(memory, indices)
+        memory.place.make_room_at(memory, handles)
     rewrite = execute.rewrite_objects if state.spec.objects else execute.rewrite
-    counters = rewrite(state.spec, memory, state._counters, indices, priorities, replacements)
+    counters = rewrite(state.spec, memory, state._counters, handles, priorities, replacements)
     return _followed_by(state, version, counters, rewritten=bool(replacements))
 
 
-def clear_(state: State) -> State:
-    """`clear`, in place.
-
-    Args:
-        state: consumed: using it again raises `RuntimeError`.
-
-    Returns:
-        The new state.
-
-    Example:
-        >>> state = rb.add_(rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2)), (1.0,))
-        >>> state = rb.clear_(state)
-        >>> int(rb.size(state))
-        0
-    """
-    api.check_clear(execute, state, "clear_")
+def clear_(state: CoreState) -> State:
+    """Take all items out."""
+    state = execute.own_state(state, "clear_")
     version, memory = _take_over(state, "clear_")
     counters = execute.clear_in_place(state.spec, memory, state._counters)
     return _followed_by(state, version, counters, rewritten=bool(state.spec.objects))

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 __all__ = [
     "SharedState",
     "add",
+    "add_",
     "as_vector",
     "build_mapping",
     "check_state",
     "clear",
+    "clear_",
     "convert",
     "count_invalid",
     "drawable",
@@ -50,9 +52,11 @@ __all__ = [
     "look",
     "random_crop",
     "sample",
+    "sample_",
     "split",
     "unsupported",
     "update",
+    "update_",
     "value_of",
 ]
 
@@ -203,3 +207,7 @@ def drawable(state: State, n: int) -> torch.Tensor:
     assert isinstance(state, SharedState)
     possible: torch.Tensor = state.given(np.array([state.buffer.drawable(n)]), "bool")[0]
     return possible
+
+
+add_, sample_, update_, clear_ = add, sample, update, clear
+"""All is in place, and a handle stays one."""

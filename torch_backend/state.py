@@ -14,6 +14,7 @@ from functional_rb import forks, lineage
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.errors import consumed
 from functional_rb.layout import KEPT_AS
 from functional_rb.lineage import Lineage
 from functional_rb.mapped import MappedFiles
@@ -71,6 +72,10 @@ class State(core.State):
         version = memory.fresh(arrays, spec.capacity, place, pinned, table, files)
         version.own().fits = misfit(arrays, spec) is None
         return cls(version, arrays.counters, spec)
+
+    def check_alive(self) -> None:
+        """Refuse a state that was consumed."""
+        readable(self)
 
     def _consume(self) -> None:
         """Refuse any further use."""
@@ -157,10 +162,7 @@ class State(core.State):
 def readable(state: State) -> Version:
     """The version of a state that has not been consumed by an in-place function."""
     if state._consumed:
-        raise RuntimeError(
-            "this state was consumed by an in-place function (add_, sample_, update_, clear_); go on with what that "
-            "returned, or use add, sample, update and clear, which leave states as they are"
-        )
+        raise consumed()
     version = state._version
     if version.memory is not None and version.memory.files is not None and not torch.compiler.is_compiling():
         version.memory.files.check_process()

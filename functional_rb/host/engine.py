@@ -197,7 +197,7 @@ def clear(state: HostState) -> HostState:
 def count_invalid(state: HostState, outside: Vector) -> HostState:
     """The same state, with what was left out counted."""
     after = counters.with_invalid(host_ops, state._counters, outside)
-    return HostState(state._version, after, state.spec, state.device, state._lineage)
+    return HostState(readable(state), after, state.spec, state.device, state._lineage)
 
 
 @quiet

@@ -8,6 +8,7 @@ from typing import Any
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.errors import consumed
 from functional_rb.host import memory, ops
 from functional_rb.lineage import NEW, Lineage
 from functional_rb.reader import misfit
@@ -42,7 +43,8 @@ class HostState(core.State):
         object.__setattr__(self, "device", device)
         object.__setattr__(self, "_lineage", past)
 
-    _version: Version
+    _version: Version | None
+    """None once it is consumed."""
     _counters: ops.Vector
     _lineage: Lineage | None
     _given: Memory | None
@@ -62,6 +64,17 @@ class HostState(core.State):
         version = memory.fresh(arrays, spec, pinned, table)
         version.own().fits = misfit(arrays, spec) is None
         return cls(version, arrays.counters, spec, device)
+
+    def check_alive(self) -> None:
+        """Refuse a state that was consumed."""
+        readable(self)
+
+    def followed_by(self, following: HostState) -> HostState:
+        """The state that goes on in this one's memory, with this one consumed: nothing is kept for it any more."""
+        if following is self:
+            following = HostState(readable(self), self._counters, self.spec, self.device, self._lineage)
+        object.__setattr__(self, "_version", None)
+        return following
 
     def remember(self, past: Lineage) -> None:
         """Come after a save."""
@@ -103,6 +116,7 @@ class HostState(core.State):
     @property
     def counters(self) -> ops.Vector:
         """int32 [n]."""
+        readable(self)
         return self._counters
 
     @property
@@ -149,8 +163,14 @@ class HostState(core.State):
 
 
 def readable(state: HostState) -> Version:
-    """The version of a state, unless its files are those of the process that this one was forked from."""
+    """The version of a state.
+
+    Raises:
+        RuntimeError: if the state was consumed, or its files are those of the process that this one was forked from.
+    """
     version = state._version
+    if version is None:
+        raise consumed()
     if version.memory is not None and version.memory.files is not None:
         version.memory.files.check_process()
     return version

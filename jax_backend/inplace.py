@@ -1,0 +1,88 @@
+"""The in-place forms on JAX: compiled functions to which the state is donated.
+
+JAX deletes the arrays that are donated, so that the state is consumed wherever it is held. While tracing there is
+nothing to donate, and these are the functions without an underscore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from functional_rb import checks, counters
+from functional_rb.samplers import Drawn
+from functional_rb.state import State
+from jax_backend import execute, twins
+
+_add = jax.jit(execute.added, static_argnames=("batch", "kernels"), donate_argnums=0)
+_update = jax.jit(execute.updated, static_argnames="kernels", donate_argnums=0)
+
+
+def _is_traced(*arrays: Any) -> bool:
+    return any(isinstance(x, jax.core.Tracer) for x in arrays)
+
+
+def add_(
+    state: State,
+    leaves: Sequence[jax.Array],
+    batch: int,
+    mask: jax.Array | None,
+    priorities: jax.Array | None,
+    key: jax.Array | None,
+) -> State:
+    """Write a batch."""
+    if _is_traced(state.counters, *leaves, mask, priorities, key):
+        return execute.add(state, leaves, batch, mask, priorities, key)
+    if key is not None:
+        execute.check_key(key)
+    return _add(state, list(leaves), batch, mask, priorities, key, twins.HAVE_KERNELS)
+
+
+def sample_(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Drawn]:
+    """Draw items. Where nothing can be drawn, that is an error before the state is consumed."""
+    if _is_traced(state.counters, key, beta):
+        return execute.sample(state, key, batch, beta)
+    execute.check_key(key)
+    if batch:
+        _check_nonempty(state, batch)
+    return _sample(state, key, batch, jax.numpy.asarray(beta, jax.numpy.float32), twins.HAVE_KERNELS)
+
+
+def _check_nonempty(state: State, batch: int) -> None:
+    possible = execute.drawable(state, batch if getattr(state.spec.sampler, "drop_last", False) else 1)
+    if possible.is_fully_addressable:
+        checks.check_nonempty(state.spec, bool(possible), int(np.asarray(state.counters)[counters.SIZE]))
+
+
+def _sampled(
+    state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool
+) -> tuple[State, list[jax.Array], Drawn]:
+    changed, leaves, drawn = execute.drawn_from(state, key, batch, beta, kernels)
+    return execute.changed_by(state, changed), leaves, drawn
+
+
+_sample = jax.jit(_sampled, static_argnames=("batch", "kernels"), donate_argnums=0)
+
+
+def update_(
+    state: State, handles: jax.Array, priorities: jax.Array | None, replacements: Mapping[int, jax.Array]
+) -> State:
+    """Set priorities and rewrite leaves."""
+    if _is_traced(state.counters, handles, priorities, *replacements.values()):
+        return execute.update(state, handles, priorities, replacements)
+    return _update(state, handles, priorities, dict(replacements), twins.HAVE_KERNELS)
+
+
+def clear_(state: State) -> State:
+    """Take all items out."""
+    return execute.clear(state) if _is_traced(state.counters) else _clear(state, twins.HAVE_KERNELS)
+
+
+def _cleared(state: State, kernels: bool) -> State:
+    return execute.changed_by(state, execute.cleared(state, kernels))
+
+
+_clear = jax.jit(_cleared, static_argnames="kernels", donate_argnums=0)
