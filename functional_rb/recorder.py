@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from functional_rb.layout import Layout
 from functional_rb.ops import Array, Native
-from functional_rb.versions import Memory
-
-
-class Entry(NamedTuple):
-    """What one write overwrote.
-
-    Attributes:
-        array: which of `Memory.arrays`.
-        flat: whether the index counts elements of the array seen as a vector, not rows.
-        where: int32 [n].
-        old: what was there.
-    """
-
-    array: int
-    flat: bool
-    where: Array
-    old: Array
+from functional_rb.versions import OVERHEAD, Entry, Memory
 
 
 class Log:
@@ -43,15 +27,12 @@ class Log:
 
     @property
     def nbytes(self) -> int:
-        """Of all that was saved."""
-        return sum([entry.where.nbytes + entry.old.nbytes for entry in self.entries])
+        """Of all that was saved, and of what it takes to keep it."""
+        return sum([entry.where.nbytes + entry.old.nbytes + 2 * OVERHEAD for entry in self.entries])
 
-    def restore(self, memory: Memory) -> None:
-        """Take the writes back, the last one first."""
-        arrays = memory.arrays
-        for entry in reversed(self.entries):
-            write = memory.ops.set_flat if entry.flat else memory.ops.set_at
-            write(arrays[entry.array], entry.where, entry.old)
+    def writes(self, memory: Memory) -> Sequence[Entry]:
+        """All of them."""
+        return self.entries
 
     def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
         """What writes of whole rows have overwritten."""

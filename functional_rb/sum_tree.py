@@ -130,6 +130,11 @@ def refresh(ops: Ops, tree: Array, capacity: int, leaves: Array, nodes_touched: 
     return tree
 
 
+def rebuild(ops: Ops, tree: Array, capacity: int) -> Array:
+    """Compute every node above all leaves again, each once."""
+    return refresh(ops, tree, capacity, ops.arange(1, like=tree), nodes_touched=capacity)
+
+
 def get_leaves(ops: Ops, tree: Array, leaves: Array) -> Array:
     """The values of leaves int32 [n], float32 [n]."""
     return ops.take(tree.reshape(-1), leaves)

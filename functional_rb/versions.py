@@ -13,9 +13,9 @@ from __future__ import annotations
 import abc
 import threading
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from functional_rb.mapped import MappedFiles
     from functional_rb.tokens import Table
 
+TREE = -1
+"""The place of the tree among `Memory.arrays`, if there is one."""
+OVERHEAD = 512
+"""Bytes that Python and the library take for each small array that is saved, about."""
+LEAST = 2**14
+"""So many bytes may always be kept for older versions: of a small buffer a copy costs more than its bytes."""
 RETAINED_BYTES = 2**30
 """So much is kept in memory for older states of a buffer in files, before the oldest gets files of its own."""
 
@@ -137,8 +143,8 @@ class Memory(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def distinct(vectors: Sequence[Array]) -> Array:
-        """Each number once that occurs in int32 vectors."""
+    def joined(arrays: Sequence[Array]) -> Array:
+        """Arrays one after the other, along their first axis."""
 
     @abc.abstractmethod
     def is_plain(self) -> bool:
@@ -150,6 +156,24 @@ class Memory(abc.ABC):
         if self._plain is None:
             self._plain = self.fits and self.is_plain()
         return self._plain
+
+    def write_back(self, array: Array, saved: Sequence[Entry]) -> None:
+        """Write to one of the arrays what was there before some writes, the oldest first; rows, or elements, of all.
+
+        Each place is written once, however often it was overwritten.
+        """
+        if not self.plain:
+            write = self.ops.set_flat if saved[0].flat else self.ops.set_at
+            for entry in reversed(saved):
+                write(array, entry.where, entry.old)
+            return
+        target = self.as_numpy(array)
+        where = self.as_numpy(self.joined([entry.where for entry in saved]))
+        old = self.as_numpy(self.joined([entry.old for entry in saved]))
+        places, first = np.unique(where, return_index=True)
+        if len(places) < len(where):
+            where, old = places, old[first]
+        (target.reshape(-1) if saved[0].flat else target)[where] = old
 
     @property
     def arrays(self) -> list[Array]:
@@ -176,7 +200,24 @@ class Memory(abc.ABC):
     @property
     def most_retained(self) -> int:
         """Bytes that may be kept for older versions: not more than a copy takes, and of files what memory can bear."""
-        return self.nbytes if self.files is None else min(self.nbytes, RETAINED_BYTES)
+        most = max(self.nbytes, LEAST)
+        return most if self.files is None else min(most, RETAINED_BYTES)
+
+
+class Entry(NamedTuple):
+    """What one write overwrote.
+
+    Attributes:
+        array: which of `Memory.arrays`; also counted from the end, as for `TREE`.
+        flat: whether the index counts elements of the array seen as a vector, not rows.
+        where: int32 [n]; equal places have equal content.
+        old: what was there.
+    """
+
+    array: int
+    flat: bool
+    where: Array
+    old: Array
 
 
 class Saved(Protocol):
@@ -184,7 +225,7 @@ class Saved(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of all that was saved."""
+        """Of all that was saved, and of what it takes to keep it."""
         ...
 
     @property
@@ -192,8 +233,8 @@ class Saved(Protocol):
         """The leaves of the tree that were saved, int32 vectors; the nodes above follow from them."""
         ...
 
-    def restore(self, memory: Memory) -> None:
-        """Write it back to a copy of the memory; the tree's nodes above are left to `sum_tree.refresh`."""
+    def writes(self, memory: Memory) -> Sequence[Entry]:
+        """What single writes to arrays of the memory overwrote, in their order."""
         ...
 
     def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
@@ -210,7 +251,7 @@ class SavedSlots:
         values: float32 [n], the tree's leaves; None if none were written.
         count: int64 [1], how many of the n are filled in: a kernel saves and writes in one go, after older versions
             have been told where to look, so that an interrupt in between finds nothing saved and nothing written.
-        nbytes: of all of it.
+        nbytes: of all of it, and of what it takes to keep it.
     """
 
     __slots__ = ("copies", "count", "nbytes", "slots", "values")
@@ -219,23 +260,26 @@ class SavedSlots:
         """Take room over that nothing has been saved in yet."""
         self.slots, self.copies, self.values = slots, copies, values
         self.count = np.zeros(1, np.int64)
-        self.nbytes = slots.nbytes * (1 if values is None else 2) + sum([x.nbytes for x in copies])
+        arrays = 1 + (values is not None)
+        self.nbytes = arrays * slots.nbytes + sum([x.nbytes for x in copies]) + OVERHEAD * (arrays + len(copies))
 
     @property
     def leaves(self) -> list[Array]:
         """The slots, if their priorities were saved."""
-        return [] if self.values is None else [self.slots[: int(self.count[0])]]
+        return [] if self.values is None else [self._filled(self.slots)]
 
-    def restore(self, memory: Memory) -> None:
-        """Write it back."""
+    def writes(self, memory: Memory) -> Sequence[Entry]:
+        """Of rows, of wide arrays, and of the tree's leaves."""
+        slots, filled = self._filled(self.slots), self._filled
+        found = [Entry(k, False, slots, filled(old)) for k, old in enumerate(self.copies)]
+        if self.values is not None:
+            found.append(Entry(TREE, True, slots, filled(self.values)))
+        return found
+
+    def _filled(self, array: Array) -> Array:
+        """The part that something was saved in; most often all of it, and slicing is slow."""
         n = int(self.count[0])
-        slots = self.slots[:n]
-        if n and self.copies:
-            for array, old in zip((memory.rows, *memory.wide), self.copies, strict=True):
-                memory.ops.set_at(array, slots, old[:n])
-        if n and self.values is not None:
-            assert memory.tree is not None
-            memory.ops.set_flat(memory.tree, slots, self.values[:n])
+        return array if n == array.shape[0] else array[:n]
 
     def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
         """Rows, and those of the wide arrays."""
@@ -270,6 +314,10 @@ class Exchanged:
     def leaves(self) -> list[Array]:
         """None: the whole tree is here."""
         return []
+
+    def writes(self, memory: Memory) -> Sequence[Entry]:
+        """None."""
+        return ()
 
     def restore(self, memory: Memory) -> None:
         """Put copies of them back, as others may be made of the same ones."""
@@ -393,11 +441,37 @@ class Version:
 
 def take_back(memory: Memory, saved: Sequence[Saved], capacity: int) -> None:
     """Undo writes, those of several functions in the order in which they were made."""
+    entries: list[Entry] = []
+    leaves: list[Array] = []
     for writes in reversed(saved):
-        writes.restore(memory)
-    changed = [leaves for writes in saved for leaves in writes.leaves]
-    if changed and memory.tree is not None:
-        sum_tree.refresh(memory.ops, memory.tree, capacity, memory.distinct(changed))
+        if isinstance(writes, Exchanged):
+            _write_back(memory, entries)
+            writes.restore(memory)
+            entries = []
+            if "tree" in writes.arrays:
+                leaves = []
+        entries.extend(reversed(writes.writes(memory)))
+        leaves.extend(writes.leaves)
+    _write_back(memory, entries)
+    if leaves and memory.tree is not None:
+        changed = memory.joined(leaves)
+        if len(changed) * sum_tree.FANOUT < capacity:
+            sum_tree.refresh(memory.ops, memory.tree, capacity, changed)
+        else:
+            sum_tree.rebuild(memory.ops, memory.tree, capacity)
+
+
+def _write_back(memory: Memory, entries: Sequence[Entry]) -> None:
+    """Entries of all arrays, the newest first."""
+    arrays, runs = memory.arrays, defaultdict[int, list[list[Entry]]](list)
+    for entry in entries:
+        of_array = runs[entry.array % len(arrays)]
+        if not of_array or of_array[-1][0].flat != entry.flat:  # rows and elements of an array may overlap
+            of_array.append([])
+        of_array[-1].append(entry)
+    for k, of_array in runs.items():
+        for run in of_array:
+            memory.write_back(arrays[k], run[::-1])
 
 
 def _remember(memory: Memory, version: Version, nbytes: int) -> None:

@@ -59,9 +59,9 @@ class Memory(versions.Memory):
         return array.clone()
 
     @staticmethod
-    def distinct(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Each number once."""
-        return torch.cat(list(vectors)).unique()
+    def joined(arrays: Sequence[torch.Tensor]) -> torch.Tensor:
+        """One after the other."""
+        return torch.cat(list(arrays))
 
     def is_plain(self) -> bool:
         """Whether the arrays are ordinary tensors on the CPU, not batched, fake or traced ones."""

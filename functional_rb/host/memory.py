@@ -47,9 +47,9 @@ class Memory(versions.Memory):
         return ops.copy(array)
 
     @staticmethod
-    def distinct(vectors: Sequence[ops.Vector]) -> ops.Vector:
-        """Each number once."""
-        return np.unique(np.concatenate(vectors))
+    def joined(arrays: Sequence[ops.Vector]) -> ops.Vector:
+        """One after the other."""
+        return np.concatenate(arrays)
 
     def is_plain(self) -> bool:
         """Always, as long as rows follow upon each other: what JAX hands in may have other strides."""
