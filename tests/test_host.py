@@ -378,8 +378,8 @@ def test_what_is_refused() -> None:
         rb.add(state, {"id": torch.zeros(2, dtype=torch.int32)})
     with pytest.raises(TypeError, match="mask: expected a JAX or NumPy array, got a torch tensor"):
         rb.add(state, {"id": np.zeros(2, np.int32)}, mask=torch.ones(2, dtype=torch.bool))
-    with pytest.raises(TypeError, match="indices: expected dtype int32, got int64"):
-        rb.get(state, np.arange(3))
+    with pytest.raises(TypeError, match="indices: expected dtype int32, got uint32"):
+        rb.get(state, np.arange(3, dtype=np.uint32))
     with pytest.raises(TypeError, match="key: expected one key"):
         rb.sample(rb.add(state, {"id": 1}), 7, 2)
     with pytest.raises(TypeError, match="expected a state of torch_backend, got one of JAX"):
