@@ -262,6 +262,9 @@ def test_torchs_transforms_of_functions_cannot_write() -> None:
         torch.vmap(lambda p: rb.size(rb.update(state, torch.arange(4, dtype=torch.int32), p)))(x[..., 0])
     with pytest.raises(TypeError, match=r"torch\.func differentiates through, .*; add and update outside"):
         torch.func.grad(lambda x: rb.size(rb.add(state, rows | {"x": x})) + x.sum())(x[0])
+    stacked = torch.utils._pytree.tree_map(lambda x: torch.stack([x] * 3), state)
+    written = torch.vmap(lambda s, x: rb.size(rb.add(s, rows | {"x": x})))(stacked, x)
+    assert written.tolist() == [8, 8, 8]
     indices = torch.arange(6, dtype=torch.int32).reshape(3, 2)
     found = torch.vmap(lambda i: rb.get(state, i)["id"])(indices)
     assert found.tolist() == [[0, 1], [2, 3], [0, 0]]

@@ -109,7 +109,7 @@ def check_state(state: Any, function: str) -> None:
     checks.check_state(state, function)
     own_state(state, function)
     if function in _WRITES and not _compiling() and _transforms() is not None:
-        _refuse_vmap(function)
+        _refuse_vmap(state, function)
     if state.spec.objects and _compiling():
         raise TypeError(
             f"{function}: leaf {state.spec.names[state.spec.objects[0]]!r} holds Python objects, which torch.compile "
@@ -117,12 +117,13 @@ def check_state(state: Any, function: str) -> None:
         )
 
 
-def _refuse_vmap(function: str) -> None:
-    """Refuse to write under torch.vmap: its tensors stand for several, and the buffer is one."""
-    if _transforms().key() == torch._C._functorch.TransformType.Vmap:
+def _refuse_vmap(state: State, function: str) -> None:
+    """Refuse to write to a single buffer under torch.vmap, whose tensors stand for several; a stack of states may."""
+    is_vmap = _transforms().key() == torch._C._functorch.TransformType.Vmap
+    if is_vmap and not _wrapped(state._counters):
         raise TypeError(
             f"{function}: torch.vmap cannot write to one buffer for each of its rows; give all rows as one batch "
-            f"[N * B, *shape], or loop over several states"
+            f"[N * B, *shape], or map over a stack of states"
         )
 
 
