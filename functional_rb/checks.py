@@ -253,7 +253,7 @@ def not_one(axes: tuple[int, ...], function: str) -> ValueError:
     return ValueError(
         f"{function}: expected one buffer, got a stack of them with the batch axes {lead}; use "
         f"jax.vmap(rb.{function})(states, ...), {'once for each axis, ' if len(lead) > 1 else ''}"
-        f"on torch torch.func.vmap"
+        f"or torch.func.vmap on torch"
     )
 
 

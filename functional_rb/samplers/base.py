@@ -243,8 +243,8 @@ class SamplerBase:
         """There are no priorities."""
 
     def priorities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """There are none."""
-        raise NotImplementedError(f"{type(self).__name__} has no priorities")
+        """There are none: who asks has been refused before."""
+        raise TypeError(f"{type(self).__name__} has no priorities")
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """What is stored can be drawn."""
