@@ -518,7 +518,7 @@ def priorities(backend: Backend, state: State, indices: Any) -> Array:
     Example:
         >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.Prioritized(alpha=0.5))
         >>> state = rb.add(rb.init(spec), (np.zeros(2, np.float32),), priorities=np.array([9, 2], np.float32))
-        >>> rb.priorities(state, np.array([0, 1, 7], np.int32)).tolist()
+        >>> [round(p, 5) for p in rb.priorities(state, np.array([0, 1, 7], np.int32)).tolist()]
         [9.0, 2.0, 0.0]
     """
     _check_one(backend, state, "priorities")
