@@ -67,6 +67,7 @@ from functional_rb.specs import (
 )
 from functional_rb.state import Crop, MaskedSample, Sample, SliceSample, State
 from functional_rb.storages import Device, Host, Memmap, Objects
+from functional_rb.switch import kernels
 from functional_rb.ted.check_env import check_env
 from functional_rb.ted.items import item_from_env
 from functional_rb.transforms import her, n_step
@@ -140,6 +141,7 @@ __all__ = [
     "her",
     "item_from_env",
     "iterate",
+    "kernels",
     "load",
     "n_step",
     "save",

@@ -206,7 +206,7 @@ def add(
     """Write a batch."""
     if key is not None:
         check_key(key)
-    following = _add(state, list(leaves), batch, mask, priorities, key, twins.HAVE_KERNELS)
+    following = _add(state, list(leaves), batch, mask, priorities, key, twins.use_kernels())
     return copies.told("add", state, following)
 
 
@@ -246,7 +246,7 @@ def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, 
     """Draw items; where the result is at hand, an empty buffer is an error."""
     check_key(key)
     spec = state.spec
-    changed, leaves, drawn = _sample(state, key, batch, jnp.asarray(beta, jnp.float32), twins.HAVE_KERNELS)
+    changed, leaves, drawn = _sample(state, key, batch, jnp.asarray(beta, jnp.float32), twins.use_kernels())
     if batch and not isinstance(drawn.handles, jax.core.Tracer) and drawn.handles.is_fully_addressable:
         checks.check_nonempty(
             spec, bool(np.asarray(drawn.handles).max() >= 0), int(np.asarray(state.counters)[counters.SIZE])
@@ -293,7 +293,7 @@ def update(
     state: State, handles: jax.Array, priorities: jax.Array | None, replacements: Mapping[int, jax.Array]
 ) -> State:
     """Set priorities and rewrite leaves."""
-    kernels = twins.HAVE_KERNELS
+    kernels = twins.use_kernels()
     if replacements or isinstance(state.counters, jax.core.Tracer):
         return copies.told("update", state, _update(state, handles, priorities, dict(replacements), kernels))
     return copies.told("update", state, changed_by(state, _prioritize(state, handles, priorities, kernels)))
@@ -324,7 +324,7 @@ _clear = jax.jit(cleared, static_argnames="kernels", inline=True)
 
 def clear(state: State) -> State:
     """Take all items out; the rows are handed on as they are."""
-    return changed_by(state, _clear(state, twins.HAVE_KERNELS))
+    return changed_by(state, _clear(state, twins.use_kernels()))
 
 
 @functools.partial(jax.jit, inline=True)
@@ -382,4 +382,4 @@ def random_crop(
 ) -> tuple[list[jax.Array], jax.Array, jax.Array]:
     """`crop.random_crop`."""
     check_key(key)
-    return _random_crop(list(leaves), lengths, key, length, twins.HAVE_KERNELS)
+    return _random_crop(list(leaves), lengths, key, length, twins.use_kernels())

@@ -125,7 +125,7 @@ def draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None = None
     if isinstance(key, jax.core.Tracer):
         raise _traced()
     check_key(key)
-    numbers, more = _draws(key, shape, extra, twins.HAVE_KERNELS)
+    numbers, more = _draws(key, shape, extra, twins.use_kernels())
     return np.asarray(numbers), None if more is None else np.asarray(more)
 
 

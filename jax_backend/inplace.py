@@ -38,7 +38,7 @@ def add_(
         return execute.add(state, leaves, batch, mask, priorities, key)
     if key is not None:
         execute.check_key(key)
-    return _add(state, list(leaves), batch, mask, priorities, key, twins.HAVE_KERNELS)
+    return _add(state, list(leaves), batch, mask, priorities, key, twins.use_kernels())
 
 
 def sample_(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Drawn]:
@@ -48,7 +48,7 @@ def sample_(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State,
     execute.check_key(key)
     if batch:
         _check_nonempty(state, batch)
-    return _sample(state, key, batch, jax.numpy.asarray(beta, jax.numpy.float32), twins.HAVE_KERNELS)
+    return _sample(state, key, batch, jax.numpy.asarray(beta, jax.numpy.float32), twins.use_kernels())
 
 
 def _check_nonempty(state: State, batch: int) -> None:
@@ -73,12 +73,12 @@ def update_(
     """Set priorities and rewrite leaves."""
     if _is_traced(state.counters, handles, priorities, *replacements.values()):
         return execute.update(state, handles, priorities, replacements)
-    return _update(state, handles, priorities, dict(replacements), twins.HAVE_KERNELS)
+    return _update(state, handles, priorities, dict(replacements), twins.use_kernels())
 
 
 def clear_(state: State) -> State:
     """Take all items out."""
-    return execute.clear(state) if _is_traced(state.counters) else _clear(state, twins.HAVE_KERNELS)
+    return execute.clear(state) if _is_traced(state.counters) else _clear(state, twins.use_kernels())
 
 
 def _cleared(state: State, kernels: bool) -> State:

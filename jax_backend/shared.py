@@ -160,7 +160,7 @@ def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, 
     """Draw items."""
     assert isinstance(state, SharedState)
     execute.check_key(key)
-    draws = _numpy(_draws(key, *state.spec.sampler.draw_shape(state.spec, batch), twins.HAVE_KERNELS))
+    draws = _numpy(_draws(key, *state.spec.sampler.draw_shape(state.spec, batch), twins.use_kernels()))
     leaves, drawn = state.buffer.sample(draws, float(_numpy(beta)))
     weights, probabilities = state.given(drawn.weights, "float32"), state.given(drawn.probabilities, "float32")
     return state, _given(state, leaves), Drawn(state.given(drawn.handles, "int32"), weights, probabilities)

@@ -20,11 +20,22 @@ from functional_rb.native import plan
 from functional_rb.ops import Ops
 from functional_rb.samplers import Drawn
 from functional_rb.state import State
+from functional_rb.switch import switch
 from jax_backend import kernel_ops, ops
 from jax_backend.choose import ABSENT, Kernel, choose, settle
 from jax_backend.parts import like
 
 HAVE_KERNELS = importlib.util.find_spec("numba") is not None
+
+
+_wanted = jax.make_user_context(switch.on)
+"""The switch, as a part of what JAX finds traced and compiled functions by."""
+switch.tell(_wanted.set_global)
+
+
+def use_kernels() -> bool:
+    """Whether to use kernels; asked whenever a function is called, or traced in another."""
+    return HAVE_KERNELS and switch.on
 
 
 def add(

@@ -32,7 +32,7 @@ def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None, kern
 def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array | None) -> dict[int, jax.Array]:
     """Values [n, *shape] by position."""
     check_key(key)
-    drawn = _draw(outline, key, n, mask, twins.HAVE_KERNELS)
+    drawn = _draw(outline, key, n, mask, twins.use_kernels())
     return drawn if device is None else jax.device_put(drawn, device)
 
 

@@ -1,11 +1,18 @@
-"""Kernels that are kept on disk are out of date when what they are made of is, and not before."""
+"""Kernels are kept on disk: out of date when what they are made of is, and not before; a bad cache is no cache."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
+import pickle
+import re
+import resource
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +22,7 @@ import pytest
 
 import functional_rb
 from functional_rb import power
-from functional_rb.native import fixed, plan
+from functional_rb.native import cache, fixed, folder, plan
 from functional_rb.native.content import content_of
 
 PACKAGE = Path(functional_rb.__file__).parent
@@ -84,3 +91,172 @@ def test_what_a_kernel_is_made_of() -> None:
     assert made("def f(x): return at.BIAS + x", at=fixed) == made("def f(x): return at.BIAS + x", at=power)
     with pytest.raises(TypeError, match="a kernel takes"):
         made("def f(x): return x + K", K=plan.NO_LEAVES)
+
+
+# --- what is wrong with the cache ------------------------------------------------------------------------------------
+
+
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where kernels are kept."""
+    monkeypatch.setattr(cache, "_said", set())
+    path = tmp_path / "kernels"
+    monkeypatch.setenv("FUNCTIONAL_RB_CACHE", str(path))
+    folder.folder.cache_clear()
+    yield path
+    monkeypatch.undo()
+    folder.folder.cache_clear()
+
+
+def loads(argument: float = 4) -> bool:
+    """Call a kernel as a new process does: whether it was loaded from the disk."""
+    kernel = cache.compiled(double)
+    assert kernel(argument) == 2 * argument
+    return sum(kernel.stats.cache_hits.values()) == 1
+
+
+def the_file(path: Path) -> Path:
+    (file,) = (file for file in path.iterdir() if file.suffix == ".kernel")
+    return file
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def turn_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def make_whole_nonsense(file: Path) -> None:
+    content = pickle.dumps(("nonsense",))
+    file.write_bytes(hashlib.sha256(content).digest() + content)
+
+
+def make_a_directory(file: Path) -> None:
+    file.unlink()
+    (file / "within").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "mended"),
+    [
+        (lambda file: file.write_bytes(b""), True),
+        (lambda file: file.write_bytes(b"nonsense" * 10), True),
+        (cut, True),
+        (turn_a_bit, True),
+        (make_whole_nonsense, True),
+        (lambda file: file.unlink(), True),
+        (lambda file: shutil.rmtree(file.parent), True),
+        (make_a_directory, False),
+    ],
+    ids=["empty", "garbage", "cut", "a bit", "nonsense", "missing", "no folder", "a directory"],
+)
+def test_a_bad_cache_is_no_cache(spoil: Callable[[Path], object], mended: bool, directory: Path) -> None:
+    assert [loads(), loads()] == [False, True]
+    spoil(the_file(directory))
+    assert [loads(), loads()] == [False, mended]
+    if mended:
+        assert the_file(directory).stat().st_mode & 0o077 == 0
+        assert directory.stat().st_mode & 0o077 == 0
+
+
+def put_a_file(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def open_to_others(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o777)
+
+
+def anothers(path: Path) -> None:
+    path.mkdir()
+    os.chown(path, 4321, 4321)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (put_a_file, "File exists"),
+        (open_to_others, "others may write to .*chmod go-w"),
+        pytest.param(
+            anothers,
+            "belongs to another user; set FUNCTIONAL_RB_CACHE",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away"),
+        ),
+    ],
+    ids=["a file", "open to others", "another's"],
+)
+def test_without_a_folder_every_process_compiles(
+    spoil: Callable[[Path], None], reason: str, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil(directory)
+    assert [loads(), loads()] == [False, False]
+    (said,) = caplog.messages
+    assert "compiles kernels" in said
+    assert re.search("cannot be kept.*" + reason, said)
+    assert directory.is_file() or not list(directory.iterdir())
+
+
+def test_a_full_disk(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # a write fails as on a full disk
+    try:
+        found = [loads(), loads()]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert found == [False, False]
+    assert not list(directory.iterdir())
+    assert ["cannot be kept" in said for said in caplog.messages] == [False, True]
+    assert "File too large" in caplog.messages[1]
+    assert [loads(), loads()] == [False, True]
+
+
+def test_what_is_said_can_be_turned_off(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("functional_rb")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        assert not loads()
+    finally:
+        log.setLevel(before)
+    assert not capfd.readouterr().err
+
+
+def test_old_versions_are_forgotten(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "VERSIONS", 2)
+    directory.mkdir(mode=0o700)
+    name = f"{double.__module__.rpartition('.')[2]}.double"
+    ages = {f"{name}-old.kernel": 30, f"{name}-older.kernel": 40, "other-old.kernel": 50}
+    ages |= {f"{name}-left.part": 7200, f"{name}-new.part": 10}
+    for file, age in ages.items():
+        (directory / file).write_bytes(b"")
+        os.utime(directory / file, (time.time() - age,) * 2)
+    assert not loads()
+    left = {file.name for file in directory.iterdir()}
+    assert left & ages.keys() == {f"{name}-old.kernel", "other-old.kernel", f"{name}-new.part"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"FUNCTIONAL_RB_CACHE": "/a/b", "NUMBA_CACHE_DIR": "/n", "XDG_CACHE_HOME": "/x"}, "/a/b"),
+        ({"NUMBA_CACHE_DIR": "/n", "XDG_CACHE_HOME": "/x"}, "/n/functional_rb"),
+        ({"XDG_CACHE_HOME": "/x"}, "/x/functional_rb"),
+        ({"XDG_CACHE_HOME": "x"}, "/h/.cache/functional_rb"),
+        ({}, "/h/.cache/functional_rb"),
+    ],
+)
+def test_where_kernels_are_kept(variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FUNCTIONAL_RB_CACHE", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": "/h", **variables}.items():
+        monkeypatch.setenv(name, value)
+    assert folder._wanted() == Path(expected)

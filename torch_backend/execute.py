@@ -21,6 +21,7 @@ from functional_rb.samplers import Drawn
 from functional_rb.shared.state import SharedState
 from functional_rb.specs import ArraySpec
 from functional_rb.state import State as CoreState
+from functional_rb.switch import switch
 from functional_rb.values import Outline
 from functional_rb.versions import Memory, Saved, SavedSlots, Version
 from torch_backend import ops, placement, random
@@ -228,8 +229,8 @@ def init(spec: BufferSpec, device: Any = None) -> State:
 
 
 def native(memory: Memory) -> bool:
-    """Whether the compiled kernels can work on a memory: plain tensors on the CPU, outside of tracing."""
-    return HAVE_KERNELS and not torch.compiler.is_compiling() and memory.plain
+    """Whether to use kernels: they can work on plain tensors on the CPU, outside of tracing."""
+    return HAVE_KERNELS and not torch.compiler.is_compiling() and memory.plain and switch.on
 
 
 def place(name: str, tensor: torch.Tensor, memory: Memory) -> torch.Tensor:
@@ -338,7 +339,7 @@ def write(
 ) -> torch.Tensor:
     """Write a batch into memory; returns the new counters."""
     memory.written = True
-    if spec.plain and native(memory):
+    if spec.plain and _by_kernel(memory, saved):
         return kernels.add(spec, memory, counters, leaves, batch, mask, priorities, _slots(saved))
     with torch.no_grad():
         draws = None
@@ -401,6 +402,11 @@ def _count(version: Version, saved: Saved | None) -> None:
     """Count what was saved for an older version, where that was not known before."""
     if isinstance(saved, Log):
         version.settle()
+
+
+def _by_kernel(memory: Memory, saved: Saved | None) -> bool:
+    """Whether a kernel writes; where there is room for what it overwrites, that has been decided."""
+    return native(memory) if saved is None else isinstance(saved, SavedSlots)
 
 
 def _slots(saved: Saved | None) -> SavedSlots | None:
@@ -531,7 +537,8 @@ def _completed(
 
 def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> torch.Tensor:
     """Uniform int32 in [0, 2^31) by a key, on a device."""
-    if HAVE_KERNELS and device.type == "cpu" and not torch.compiler.is_compiling() and not _is_batched(key):
+    on_cpu = device.type == "cpu" and not torch.compiler.is_compiling()
+    if HAVE_KERNELS and on_cpu and switch.on and not _is_batched(key):
         return parts.draws(key, *shape)
     return random.draws(key.to(device), *shape)
 
@@ -600,7 +607,7 @@ def rewrite(
     saved: Saved | None = None,
 ) -> torch.Tensor:
     """Set priorities and rewrite leaves in memory; returns the new counters."""
-    if spec.plain and native(memory):
+    if spec.plain and _by_kernel(memory, saved):
         return kernels.update(spec, memory, counters, handles, priorities, replacements, _slots(saved))
     with torch.no_grad():
         primitives, arrays = _primitives(memory, saved), _arrays(memory, counters)

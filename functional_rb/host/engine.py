@@ -28,6 +28,7 @@ from functional_rb.recorder import Log, Recorder
 from functional_rb.ring import modulus
 from functional_rb.samplers import Drawn
 from functional_rb.storages import Memmap
+from functional_rb.switch import switch
 from functional_rb.tokens import Table
 from functional_rb.versions import Memory, Saved, SavedSlots, Version
 
@@ -75,7 +76,7 @@ def add(
         saved = _room(spec, version, target, min(batch, spec.capacity), rows=True, values=target.tree is not None)
         following = version.succeed(target, saved)
         leaves = [_stored(target, leaf) for leaf in leaves]
-        if spec.plain and HAVE_KERNELS and target.plain:
+        if spec.plain and _by_kernel(target, saved):
             after = _kernels().add(spec, target, before, leaves, batch, mask, priorities, saved)
         else:
             arrays = _arrays(target, before)
@@ -117,7 +118,7 @@ def _draw(
     saved: Saved | None,
 ) -> tuple[Vector, list[Any], Drawn]:
     """Draw items from memory; the counters afterwards come first."""
-    if batch and spec.plain_draws and HAVE_KERNELS and memory.plain:
+    if batch and spec.plain_draws and _native(memory):
         leaves, drawn, drawable = _kernels().draw(spec, memory, before, draws, batch, beta)
         _check_nonempty(spec, drawable, before)
         after = before
@@ -172,7 +173,7 @@ def update(
         saved = _room(spec, version, target, handles.shape[0], bool(replacements), priorities is not None)
         following = version.succeed(target, saved)
         new = {k: _stored(target, leaf) for k, leaf in replacements.items()}
-        if spec.plain and HAVE_KERNELS and target.plain:
+        if spec.plain and _by_kernel(target, saved):
             after = _kernels().update(spec, target, before, handles, priorities, new, saved)
         else:
             primitives, arrays = _recording(ops, target, saved), _arrays(target, before)
@@ -248,6 +249,16 @@ def look(state: HostState, function: Callable[..., Vector], *given: Any) -> Vect
         return np.asarray(function(host_ops, _arrays(version.own(), state._counters), state.spec, *given))
 
 
+def _native(memory: Memory) -> bool:
+    """Whether to use kernels."""
+    return HAVE_KERNELS and memory.plain and switch.on
+
+
+def _by_kernel(memory: Memory, saved: Saved | None) -> bool:
+    """Whether a kernel writes; where there is room for what it overwrites, that has been decided."""
+    return _native(memory) if saved is None else isinstance(saved, SavedSlots)
+
+
 # ---------------------------------------------------------------- versions
 
 
@@ -255,7 +266,7 @@ def _room(spec: BufferSpec, version: Version, target: Memory, n: int, rows: bool
     """Where what is overwritten is saved: a kernel and the recorder do that on their way. None in a copy."""
     if target is not version.memory:
         return None
-    if spec.plain and HAVE_KERNELS and target.plain:
+    if spec.plain and _native(target):
         room: SavedSlots = _kernels().room(spec, n, rows, values)
         return room
     return Log()

@@ -1,0 +1,167 @@
+"""Compiled kernels can be turned off, and then nothing but the speed is another."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+
+import functional_rb as frb
+import jax_backend
+import torch_backend
+from functional_rb import switch, versions
+from functional_rb.native import calls
+
+SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
+SLICES = frb.BufferSpec(
+    {"x": frb.Unbounded(()), "done": frb.Binary(())}, 8, sampler=frb.Slices(length=2, end_keys=("done",))
+)
+
+
+@pytest.fixture(autouse=True)
+def switched_on() -> Iterator[None]:
+    yield
+    frb.kernels(True)
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that Python calls."""
+    found: list[str] = []
+    for name in ("add", "sample", "draw", "update", "read", "store", "expand", "fill_draws"):
+        kernel = getattr(calls, name)
+        monkeypatch.setattr(calls, name, lambda *args, name=name, kernel=kernel: (found.append(name), kernel(*args))[1])
+    return found
+
+
+def use(rb: Any, spec: frb.BufferSpec) -> list[np.ndarray]:
+    """A short history of a buffer, and what it shows."""
+    batch = {"x": np.arange(6, dtype=np.float32), "done": np.arange(6) % 3 == 2}
+    if spec.sampler == SPEC.sampler:
+        batch = {"x": np.arange(18, dtype=np.float32).reshape(6, 3), "n": np.arange(6, dtype=np.int32)}
+    state = rb.add(rb.add(rb.init(spec), batch), batch)
+    state, drawn = rb.sample(state, rb.key(3), 4)
+    if spec.sampler == SPEC.sampler:
+        state = rb.update(state, drawn.indices, np.arange(4, dtype=np.float32))
+        state, drawn = rb.sample(state, rb.key(4), 4)
+    return [np.asarray(x) for x in (*drawn.items.values(), drawn.indices, drawn.weights)]
+
+
+@pytest.mark.parametrize(("spec", "kernels"), [(SPEC, {"add", "sample", "update"}), (SLICES, {"store", "expand"})])
+def test_torch_uses_kernels_or_not(spec: frb.BufferSpec, kernels: set[str], called: list[str]) -> None:
+    expected = use(torch_backend, spec)
+    assert kernels <= set(called)
+    called.clear()
+    with frb.kernels(False):
+        found = use(torch_backend, spec)
+    assert not called
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_hosts_memory_is_used_without_kernels(called: list[str]) -> None:
+    spec = frb.BufferSpec(SPEC.item, 8, sampler=SPEC.sampler, storage=frb.Host())
+    expected = use(jax_backend, spec)
+    assert {"add", "draw", "update"} == set(called)
+    called.clear()
+    with frb.kernels(False):
+        found = use(jax_backend, spec)
+    assert not called
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_programs_of_jax_have_kernels_or_not() -> None:
+    state = jax_backend.add(
+        jax_backend.init(SPEC), {"x": np.ones((4, 3), np.float32), "n": np.arange(4, dtype=np.int32)}
+    )
+
+    traced = []
+
+    @jax.jit
+    def sampled(state: Any) -> Any:
+        traced.append(switch.switch.on)
+        return jax_backend.sample(state, jax_backend.key(0), 4)[1]
+
+    expected = sampled(state)
+    assert "functional_rb_draw" in sampled.lower(state).as_text()
+    frb.kernels(False)
+    assert "functional_rb" not in sampled.lower(state).as_text(), "the same function is traced anew"
+    for found in (sampled(state), jax_backend.sample(state, jax_backend.key(0), 4)[1]):
+        np.testing.assert_array_equal(found.indices, expected.indices)
+        np.testing.assert_array_equal(found.weights, expected.weights)
+    frb.kernels(True)
+    assert "functional_rb_draw" in sampled.lower(state).as_text()
+    assert traced == [True, False], "each setting once"
+
+
+def test_programs_without_kernels_can_be_exported() -> None:
+    batch = {"x": np.ones((4, 3), np.float32), "n": np.arange(4, dtype=np.int32)}
+    state, key = jax_backend.init(SPEC), jax_backend.key(0)
+
+    def step(state: Any, key: Any) -> Any:
+        return jax_backend.sample(jax_backend.add(state, batch), key, 4)
+
+    expected = jax.tree.leaves(jax.jit(step)(state, key))
+    with pytest.raises(ValueError, match="custom calls"):
+        jax.export.export(jax.jit(step))(state, key)
+    with frb.kernels(False):
+        exported = jax.export.export(jax.jit(step))(state, key)
+    for one, other in zip(jax.tree.leaves(exported.call(state, key)), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_setting_lasts_or_is_set_back() -> None:
+    frb.kernels(False)
+    assert not switch.switch.on
+    with frb.kernels(True):
+        assert switch.switch.on
+        with pytest.raises(KeyError), frb.kernels(False):
+            raise KeyError
+        assert switch.switch.on
+    assert not switch.switch.on
+    with pytest.raises(TypeError, match="kernels: expected True or False, got 'off'"):
+        frb.kernels("off")  # type: ignore[arg-type]
+    assert not switch.switch.on
+
+
+def test_the_environment_has_the_first_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, expected in ((None, True), ("", True), ("1", True), ("0", False)):
+        monkeypatch.delenv("FUNCTIONAL_RB_KERNELS", raising=False)
+        if given is not None:
+            monkeypatch.setenv("FUNCTIONAL_RB_KERNELS", given)
+        assert switch.Switch().on == expected
+    monkeypatch.setenv("FUNCTIONAL_RB_KERNELS", "off")
+    with pytest.raises(ValueError, match="FUNCTIONAL_RB_KERNELS: expected 0 or 1, got 'off'"):
+        switch.Switch()
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_thread_that_turns_them_off_amid_a_write(backend: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rb = importlib.import_module(f"{backend}_backend")
+    spec = frb.BufferSpec(
+        SPEC.item, 8, sampler=SPEC.sampler, storage=frb.Device() if backend == "torch" else frb.Host()
+    )
+    succeed = versions.Version.succeed
+
+    def turned(*args: Any) -> Any:
+        frb.kernels(on)
+        return succeed(*args)
+
+    frb.kernels(not on)
+    older = rb.init(spec)
+    batch = {"x": np.ones((4, 3), np.float32), "n": np.arange(4, dtype=np.int32)}
+    monkeypatch.setattr(versions.Version, "succeed", turned)
+    state = rb.add(older, batch)
+    frb.kernels(not on)
+    updated = rb.update(state, np.arange(4, dtype=np.int32), np.full(4, 2.0, np.float32), {"n": batch["n"] + 5})
+    monkeypatch.undo()
+    assert [int(rb.size(x)) for x in (older, state, updated)] == [0, 4, 4]
+    numbers = [np.asarray(rb.items(x)["n"])[:4].tolist() for x in (state, updated)]
+    assert numbers == [[0, 1, 2, 3], [5, 6, 7, 8]]
