@@ -1,11 +1,14 @@
-"""`python -m functional_rb inspect PATH`: what lies in a directory of checkpoints."""
+"""`python -m functional_rb inspect PATH`: what lies in a directory of checkpoints; `compile`: kernels, beforehand."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import json
+import logging
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: those of the program by default.
 
     Returns:
-        0 if all went well and no file is damaged, else 1.
+        0 if all went well, no file is damaged and all kernels are kept, else 1.
     """
     parser = argparse.ArgumentParser(prog="python -m functional_rb", description="Replay buffers as values.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -43,7 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="MODULE:NAME",
         help="a class or function of yours that the spec names, imported from there; may be given several times",
     )
+    commands.add_parser(
+        "compile",
+        help="compile the kernels now, that no process has to wait for them",
+        description="Compile the CPU kernels of the backends that are installed, and keep them in the folder that "
+        "FUNCTIONAL_RB_CACHE names, by default in the user's cache folder. The exit code is 1 if they cannot be kept.",
+    )
     given = parser.parse_args(arguments)
+    return _compile() if given.command == "compile" else _inspect(given)
+
+
+def _inspect(given: argparse.Namespace) -> int:
     try:
         report = inspect(given.path, [_imported(name) for name in given.known])
         sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else page(report))
@@ -53,6 +66,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(printable(f"inspect: {error}"), file=sys.stderr)
         return 1
     return 0 if is_whole(report) else 1
+
+
+def _compile() -> int:
+    if importlib.util.find_spec("numba") is None:
+        print("compile: numba is missing; pip install 'functional-rb[jax]' or 'functional-rb[torch]'", file=sys.stderr)
+        return 1
+    from functional_rb.native import beforehand, cache
+    from functional_rb.native.folder import folder
+
+    if folder().path is None:
+        print(f"compile: kernels cannot be kept: {folder().why_not}", file=sys.stderr)
+        return 1
+    logging.getLogger("functional_rb").setLevel(logging.ERROR)  # what is going on is known
+    started = time.monotonic()
+    beforehand.compile_entries()
+    if importlib.util.find_spec("jax") is not None:
+        beforehand.compile_handlers()
+    done = cache.done
+    print(
+        f"{done['compiled']} kernels compiled in {time.monotonic() - started:.0f} s, {done['loaded']} were there; "
+        f"for the processor {cache.processor()!r}, in {folder().path}"
+    )
+    if done["not kept"]:
+        print(f"compile: {done['not kept']} kernels cannot be kept; is the disk full?", file=sys.stderr)
+    return 1 if done["not kept"] else 0
 
 
 def _imported(name: str) -> Any:

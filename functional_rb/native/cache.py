@@ -17,10 +17,12 @@ import pickle
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
 import llvmlite
+import llvmlite.binding
 import numba
 import numpy as np
 from numba.core import caching, ccallback, compiler, config
@@ -48,12 +50,20 @@ LEFT_BEHIND: Final = 3600.0
 
 _log = logging.getLogger("functional_rb")
 _said: set[str] = set()
+done: Counter[str] = Counter()
+"""How many kernels this process has loaded, compiled, and not been able to keep."""
 
 
 def _say_once(kind: str, message: str, *arguments: object) -> None:
     if kind not in _said:
         _said.add(kind)
         _log.warning(message, *arguments)
+
+
+def processor() -> str:
+    """What kernels are compiled for."""
+    name: str = config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    return name
 
 
 class KernelCache(caching._Cache):
@@ -94,7 +104,10 @@ class KernelCache(caching._Cache):
         if found is not None:
             # Made of bytes that are whole; if numba cannot take them all the same, it compiles.
             with contextlib.suppress(Exception):
-                return compiler.CompileResult._rebuild(target_context, *pickle.loads(found))
+                loaded = compiler.CompileResult._rebuild(target_context, *pickle.loads(found))
+                done["loaded"] += 1
+                return loaded
+        done["compiled"] += 1
         kept = f"they are kept in {path.parent}" if path else f"they cannot be kept for later ones: {folder().why_not}"
         _say_once("compiles", "functional_rb: this process compiles kernels, for up to half a minute; %s", kept)
         return None
@@ -103,11 +116,13 @@ class KernelCache(caching._Cache):
         """Keep it, if the folder can be written to."""
         path = self._path(sig, data.codegen)
         if path is None:
+            done["not kept"] += 1
             return
         try:
             _write(path, dumps(data._reduce()))
             _forget_old(path.parent, self._name)
         except OSError as error:
+            done["not kept"] += 1
             _say_once("unkept", "functional_rb: compiled kernels cannot be kept for later processes: %s", error)
 
 

@@ -1,7 +1,7 @@
 """The kernels as Python calls them: every array by its address, which costs less than a view of it.
 
 The addresses come first, then vectors of addresses, then the rest, as `addresses` has it; 0 stands for an array that is
-not given.
+not given. What type an argument is of follows from its name (`beforehand`).
 """
 
 from __future__ import annotations
@@ -178,9 +178,9 @@ def descend(tree: Any, draws: Any, slots: Any, plan: Any, tree_size: Any, batch:
 
 
 @compiled
-def set_leaves(tree: Any, leaves: Any, values: Any, plan: Any, tree_size: Any, count: Any) -> None:
+def set_leaves(tree: Any, slots: Any, values: Any, plan: Any, tree_size: Any, count: Any) -> None:
     """`kernels.set_leaves`."""
-    kernels.set_leaves(plan, floats(tree, tree_size), ints(leaves, count), floats(values, count))
+    kernels.set_leaves(plan, floats(tree, tree_size), ints(slots, count), floats(values, count))
 
 
 @compiled
