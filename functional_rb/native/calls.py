@@ -222,10 +222,10 @@ def stored_values(priorities: Any, values: Any, good: Any, plan: Any, count: Any
 
 
 @compiled
-def importance_weights(values: Any, smallest: Any, beta: Any, weights: Any, count: Any) -> None:
-    """`kernels.importance_weights`; smallest and beta are float32 [1]."""
+def importance_weights(values: Any, smallest: Any, exponent: Any, weights: Any, count: Any) -> None:
+    """`kernels.importance_weights`; smallest and exponent (beta) are float32 [1]."""
     kernels.importance_weights(
-        floats(values, count), floats(smallest, 1)[0], floats(beta, 1)[0], floats(weights, count)
+        floats(values, count), floats(smallest, 1)[0], floats(exponent, 1)[0], floats(weights, count)
     )
 
 
