@@ -262,6 +262,7 @@ BOUND = (
     "functional_rb.checkpoint.loading",
     "functional_rb.checkpoint.saving",
     "functional_rb.shared.state",
+    "functional_rb.switch",
 )
 """The functions that backends bind: their examples need one."""
 
