@@ -1,4 +1,4 @@
-"""Files that others may have made, opened so that nothing which lies under their names does harm.
+"""Files that others may have made, opened so that nothing which lies under their names does harm; and files aside.
 
 A name may lead anywhere: to a pipe, which keeps whoever opens it waiting, to a directory, to itself; and a file of
 holes may claim to be larger than any disk. Here these are told apart, before anything is read or any room is made.
@@ -6,10 +6,18 @@ holes may claim to be larger than any disk. Here these are told apart, before an
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
+import secrets
+import shutil
 import stat
+import sys
 from collections.abc import Iterator
+
+if sys.platform != "win32":
+    import fcntl
 
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """What a process or a machine is short of says nothing about a file."""
@@ -19,6 +27,10 @@ DENSEST = 4096
 """Beyond, no file is so many times larger than what the disk holds of it; compression does not get so far."""
 _SAFE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 """Not blocking, so that no pipe keeps us waiting."""
+
+
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_ASIDE = re.compile(r"\.functional_rb-[0-9a-f]{16}\.part", re.ASCII)
 
 
 class UnusableFileError(Exception):
@@ -75,11 +87,76 @@ def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
 
 def holds(descriptor: int, size: int, claimed: int) -> bool:
     """Whether a file of a size may be believed if so many bytes of it are to be read: not if it is mostly holes."""
-    if claimed <= SMALL:
-        return True
+    return claimed <= SMALL or believed(claimed, written(descriptor, size, -(-claimed // DENSEST)))
+
+
+def believed(claimed: int, there: int) -> bool:
+    """Whether so many bytes may be read of files of which the disk holds so many."""
+    return claimed <= max(SMALL, DENSEST * there)
+
+
+def written(descriptor: int, size: int, enough: int) -> int:
+    """How many bytes of a file the disk holds, or as many as are enough to know of."""
     there = 0
     for start, stop in extents(descriptor, size):
         there += stop - start
-        if claimed <= DENSEST * there:
-            return True
-    return False
+        if there >= enough:
+            break
+    return there
+
+
+@contextlib.contextmanager
+def aside(directory: str) -> Iterator[str]:
+    """A new directory in another, for what is to be renamed once it is whole: of this process, and gone afterwards.
+
+    Nobody can foresee its name, nor look inside. What processes have left that died is removed first.
+
+    Args:
+        directory: where it is made, and what is made in it will stay.
+    """
+    _sweep(directory)
+    path, lock = _made(directory)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _made(directory: str) -> tuple[str, int | None]:
+    """A directory, and a descriptor of it that is locked for as long as this process lives, where there are locks."""
+    while True:
+        path = os.path.join(directory, f".functional_rb-{secrets.token_hex(8)}.part")
+        os.mkdir(path, 0o700)
+        if sys.platform == "win32":
+            return path, None
+        with contextlib.suppress(FileNotFoundError):  # who sweeps has taken it for one that is left
+            lock = os.open(path, _DIRECTORY)
+            if _locked(lock) and os.path.samestat(os.stat(path), os.fstat(lock)):
+                return path, lock
+            os.close(lock)
+
+
+def _sweep(directory: str) -> None:
+    """Remove what processes have left that live no more."""
+    for name in filter(_ASIDE.fullmatch, os.listdir(directory)) if sys.platform != "win32" else ():
+        path = os.path.join(directory, name)
+        with contextlib.suppress(OSError):  # it is somebody else's, or gone meanwhile
+            lock = os.open(path, _DIRECTORY)
+            try:
+                if _locked(lock):
+                    shutil.rmtree(path)
+            finally:
+                os.close(lock)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether a lock was free, and is taken until the descriptor closes."""
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path as File
 from typing import Any
 
 import numpy as np
 
+from functional_rb import files
 from functional_rb.dtypes import ITEMSIZE
 from functional_rb.layout import KEPT_AS
 from functional_rb.nest import Key, Path, show
-from functional_rb.ted import padded
+from functional_rb.ted import padded, reading
 from functional_rb.ted.check import path_of
 from functional_rb.ted.forms import Array, Flat, Nested, flat_to_nested, kept_dtype, leaves_of_form, nested_to_flat
 from functional_rb.ted.padded import Header, Piece, Table
+from functional_rb.ted.reading import DamagedError, Source, Span
 
 GROUP = "traj_"
 DTYPE = "dtype"
 """An attribute of leaves whose dtype HDF5 lacks."""
+LONGEST = 60_000
+"""Bytes of an attribute: HDF5 has room for 64 KiB, so longer texts come in several, `functional_rb.0` and so on."""
+_GROUP = re.compile(rf"{GROUP}([0-9]{{1,18}})", re.ASCII)
 
 
 def h5_split(form: Flat | Nested, path: str | os.PathLike[str], *, compression: str | None = None) -> None:
@@ -60,14 +67,11 @@ def h5_split(form: Flat | Nested, path: str | os.PathLike[str], *, compression: 
     for leaf in leaves_of_form(flat.data):
         if any(name in (".", "") or "/" in name for name in map(str, leaf)):
             raise ValueError(f"ted.h5_split: leaf {show(leaf)!r}: HDF5 has '/' and '.' for something else; rename it")
-    scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with h5py.File(scratch, "w") as file:
+    with files.aside(os.fspath(target.parent)) as scratch:
+        made = File(scratch) / "made.h5"
+        with h5py.File(made, "w") as file:
             _write(flat, file, compression)
-        os.replace(scratch, target)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
+        os.replace(made, target)
 
 
 def h5_combine(path: str | os.PathLike[str], *, reward_key: Key = "reward", known: Iterable[Any] = ()) -> Nested:
@@ -83,12 +87,17 @@ def h5_combine(path: str | os.PathLike[str], *, reward_key: Key = "reward", know
 
     Raises:
         ImportError: if h5py is not installed.
-        OSError: if it is no file of HDF5.
-        ValueError: for what is damaged, or no such form, naming the file.
+        FileNotFoundError: if the file is missing.
+        ValueError: for what is damaged, no file of HDF5, or no such form, naming the file.
     """
-    h5py = _h5py("h5_combine")
-    with h5py.File(path, "r") as file, padded.believing_none(os.fspath(path)):
-        return flat_to_nested(_read(file, str(path), path_of(reward_key), known))
+    h5py, where, reward = _h5py("h5_combine"), os.fspath(path), path_of(reward_key)
+    with reading.naming(where):
+        descriptor, size = files.open_regular(where)
+        try:
+            with h5py.File(where, "r") as file:
+                return flat_to_nested(_read(_Trajectories(h5py, file, where, descriptor, size), reward, known))
+        finally:
+            os.close(descriptor)
 
 
 def _h5py(function: str) -> Any:
@@ -102,7 +111,7 @@ def _h5py(function: str) -> Any:
 def _write(flat: Flat, file: Any, compression: str | None) -> None:
     header, tables = padded.tables(flat)
     pieces = list(padded.pieces(header, padded.done_of(tables["done",])))
-    file.attrs[padded.EXTRA] = padded.extra_of(flat)
+    _write_extra(file.attrs, padded.extra_of(flat))
     numbers = {"is_full": header.is_full, "shift": header.shift, "_len": header.stored}
     for name, number in (numbers | {"_storage_shape": list(header.storage_shape)}).items():
         file[name] = np.asarray(number)
@@ -125,53 +134,153 @@ def _write_leaf(group: Any, path: Path, table: Table, piece: Piece, shared: bool
         leaf[block.start : block.start + len(block.rows)] = block.rows
 
 
-def _read(file: Any, where: str, reward: Path, known: Iterable[Any]) -> Flat:
-    missing = [name for name in padded.RESERVED[:3] if name not in file]
-    groups = {int(name.removeprefix(GROUP)): name for name in file if name.removeprefix(GROUP).isdecimal()}
-    names = [groups[k] for k in sorted(groups)]
-    if missing or not names:
-        what = f"a value {missing[0]!r}" if missing else f"groups {GROUP}0, ..."
-        raise ValueError(f"{where}: expected {what} as H5Split writes; not trajectories in TED")
-    shape = tuple(int(n) for n in np.atleast_1d(file["_storage_shape"][()]))
-    header = Header(bool(file["is_full"][()]), int(file["shift"][()]), shape)
-    parts = [_leaves(file[name], (), where) for name in names]
-    for name, part in zip(names, parts, strict=True):
-        if part.keys() != parts[0].keys():
-            raise ValueError(f"{where}: expected the leaves {sorted(map(show, parts[0]))} in {name}; damaged")
-    columns = {path: [part[path] for part in parts] for path in parts[0]}
-    starts = {path: np.concatenate([[0], np.cumsum([len(x) for x in leaves])]) for path, leaves in columns.items()}
-    found = {path: _table(leaves, path, where) for path, leaves in columns.items()}
-
-    def rows(path: Path, start: int, stop: int) -> Array:
-        first = int(np.searchsorted(starts[path], start, "right")) - 1
-        read = [np.zeros((0, *found[path].shape), kept_dtype(found[path].dtype))]
-        for k in range(first, len(columns[path])):
-            low, high = start - int(starts[path][k]), stop - int(starts[path][k])
-            if high <= 0:
-                break
-            read.append(columns[path][k][max(low, 0) : high])
-        return np.concatenate(read)
-
-    extra = file.attrs.get(padded.EXTRA)
-    told = padded.told(header, None if extra is None else str(extra), reward, where, known)
-    return padded.read(header, found, rows, told, where)
+def _write_extra(attributes: Any, text: str) -> None:
+    """The JSON beside the leaves, which is ASCII."""
+    if len(text) <= LONGEST:
+        attributes[padded.EXTRA] = text
+        return
+    for k, start in enumerate(range(0, len(text), LONGEST)):
+        attributes[f"{padded.EXTRA}.{k}"] = text[start : start + LONGEST]
 
 
-def _leaves(group: Mapping[str, Any], prefix: Path, where: str) -> dict[Path, Any]:
-    found: dict[Path, Any] = {}
-    for name, value in group.items():
-        if hasattr(value, "dtype"):
-            found[*prefix, name] = value
-        else:
-            found |= _leaves(value, (*prefix, name), where)
-    return found
+def _read_extra(attributes: Any) -> str | None:
+    if padded.EXTRA in attributes:
+        return str(attributes[padded.EXTRA])
+    parts: list[str] = []
+    while (name := f"{padded.EXTRA}.{len(parts)}") in attributes:
+        parts.append(str(attributes[name]))
+    return "".join(parts) if parts else None
 
 
-def _table(leaves: list[Any], path: Path, where: str) -> Table:
-    dtype = str(leaves[0].attrs.get(DTYPE, leaves[0].dtype.name))
-    if dtype not in ITEMSIZE or len({(x.shape[1:], x.dtype) for x in leaves}) > 1:
-        raise ValueError(
-            f"{where}: leaf {show(path)!r}: expected trajectories of one of the dtypes {', '.join(ITEMSIZE)} that "
-            f"differ in length alone; the file is damaged, or not in TED"
-        )
-    return Table(sum(len(x) for x in leaves), tuple(leaves[0].shape[1:]), dtype)
+def _read(found: _Trajectories, reward: Path, known: Iterable[Any]) -> Flat:
+    shape = tuple(found.numbers("_storage_shape"))
+    (full,), (shift,) = found.numbers("is_full", ()), found.numbers("shift", ())
+    if full not in (0, 1):
+        raise DamagedError(f"{found.where}: expected is_full as 0 or 1, got {full}; the file is damaged")
+    header = reading.checked(Header(bool(full), shift, shape), found.where)
+    source = Source(found.where, found.tables, found.rows, found.written, found.holds)
+    return reading.read(header, source, _read_extra(found.file.attrs), reward, known)
+
+
+class _Trajectories:
+    """The groups of a file, one for each trajectory.
+
+    Attributes:
+        file: of h5py.
+        where: its name.
+        tables: the leaves, by path.
+    """
+
+    def __init__(self, h5py: Any, file: Any, where: str, descriptor: int, size: int) -> None:
+        """Look at all leaves, and at none of their rows."""
+        self.file, self.where = file, where
+        self._h5py, self._descriptor, self._size = h5py, descriptor, size
+        self._seen: set[tuple[int, int]] = set()
+        names = self._groups()
+        parts = [self._leaves(self._get(file, name), (name,)) for name in names]
+        for name, part in zip(names, parts, strict=True):
+            if part.keys() != parts[0].keys():
+                raise DamagedError(f"{where}: expected the leaves {sorted(map(show, parts[0]))} in {name}; damaged")
+        self._columns = {path: [part[path] for part in parts] for path in parts[0]}
+        self.tables = {path: self._table(leaves, path) for path, leaves in self._columns.items()}
+        lengths = {path: np.cumsum([0, *(len(x) for x in leaves)]) for path, leaves in self._columns.items()}
+        self._starts = lengths
+
+    def numbers(self, name: str, shape: tuple[int, ...] | None = None) -> list[int]:
+        """Some numbers that stand beside the groups: of a shape, or a few."""
+        value = self._get(self.file, name)
+        fits = isinstance(value, self._h5py.Dataset) and value.dtype.kind in "biu"
+        if not fits or (value.shape != shape if shape is not None else value.ndim > 1 or not 0 < value.size <= 32):
+            raise DamagedError(f"{self.where}: expected numbers as {name}; the file is damaged")
+        return [int(n) for n in np.atleast_1d(value[()]).tolist()]
+
+    def _groups(self) -> list[str]:
+        found = [match for match in map(_GROUP.fullmatch, self.file) if match]
+        missing = [name for name in padded.RESERVED[:3] if name not in self.file]
+        if missing or not found:
+            what = f"a value {missing[0]!r}" if missing else f"groups {GROUP}0, ..."
+            raise DamagedError(f"{self.where}: expected {what} as H5Split writes; not trajectories in TED")
+        by_number = {int(match[1]): match[0] for match in found}
+        if len(by_number) < len(found):
+            raise DamagedError(f"{self.where}: two groups {GROUP}... have the same number; the file is damaged")
+        return [by_number[k] for k in sorted(by_number)]
+
+    def _get(self, group: Any, name: str) -> Any:
+        """What lies under a name itself: no link leads out of a file, and none anywhere twice."""
+        if not isinstance(group.get(name, getlink=True), self._h5py.HardLink):
+            raise DamagedError(f"{self.where}: {group.name}/{name} is a link; the file is damaged, or not in TED")
+        value = group[name]
+        told = self._h5py.h5o.get_info(value.id)
+        if (told.fileno, told.addr) in self._seen:
+            raise DamagedError(f"{self.where}: {group.name}/{name} is there by another name too; the file is damaged")
+        self._seen.add((told.fileno, told.addr))
+        return value
+
+    def _leaves(self, group: Any, prefix: Path) -> dict[Path, Any]:
+        reading.check_depth(prefix, self.where)
+        found: dict[Path, Any] = {}
+        for name in group:
+            value = self._get(group, name)
+            if isinstance(value, self._h5py.Dataset):
+                found[*prefix[1:], name] = value
+            else:
+                found |= self._leaves(value, (*prefix, name))
+        return found
+
+    def _table(self, leaves: list[Any], path: Path) -> Table:
+        own = leaves[0]
+        dtype = own.dtype.name
+        if DTYPE in own.attrs and str(own.attrs[DTYPE]) in KEPT_AS:
+            dtype = str(own.attrs[DTYPE])
+        alike = all(x.ndim and (x.shape[1:], x.dtype) == (own.shape[1:], own.dtype) for x in leaves)
+        rows = sum(x.shape[0] for x in leaves) if alike else 0
+        if dtype not in ITEMSIZE or not alike or kept_dtype(dtype).name != own.dtype.name or rows >= reading.LARGEST:
+            raise DamagedError(
+                f"{self.where}: leaf {show(path)!r}: expected trajectories of one of the dtypes {', '.join(ITEMSIZE)} "
+                f"that differ in length alone; the file is damaged, or not in TED"
+            )
+        for leaf in leaves:
+            self._check_layout(leaf, path)
+        return Table(rows, tuple(own.shape[1:]), dtype)
+
+    def _check_layout(self, leaf: Any, path: Path) -> None:
+        """Refuse data in other files, zeros that are none, and chunks that are not read without all of them."""
+        made, kinds = leaf.id.get_create_plist(), self._h5py.h5d
+        layout = made.get_layout()
+        here = layout in (kinds.COMPACT, kinds.CONTIGUOUS, kinds.CHUNKED) and not made.get_external_count()
+        chunk = math.prod(made.get_chunk()) * leaf.dtype.itemsize if layout == kinds.CHUNKED else 0
+        if not here or not self.holds(chunk) or np.any(leaf.fillvalue):
+            raise DamagedError(
+                f"{self.where}: leaf {show(path)!r}: expected numbers in this file, zeros where none were written, in "
+                f"chunks that memory has room for; the file is damaged, or not in TED"
+            )
+
+    def rows(self, path: Path, spans: Sequence[Span]) -> Array:
+        """Some rows of a leaf, whichever trajectories they are in."""
+        table, starts, leaves = self.tables[path], self._starts[path], self._columns[path]
+        read = [np.zeros((0, *table.shape), kept_dtype(table.dtype))]
+        for start, stop in spans:
+            first = int(np.searchsorted(starts, start, "right")) - 1
+            for k in range(first, len(leaves)):
+                low, high = max(start - int(starts[k]), 0), min(stop - int(starts[k]), leaves[k].shape[0])
+                if stop <= starts[k]:
+                    break
+                if low < high:
+                    read.append(leaves[k][low:high])
+        return reading.check_flags(np.concatenate(read), path, self.where)
+
+    def written(self, path: Path) -> Iterator[Span]:
+        """The rows of those trajectories of which anything was written."""
+        starts = self._starts[path]
+        some = [k for k, leaf in enumerate(self._columns[path]) if leaf.id.get_storage_size()]
+        claimed = sum(int(starts[k + 1] - starts[k]) for k in some)
+        if not self.holds(claimed):
+            raise DamagedError(
+                f"{self.where}: leaf {show(path)!r} has {claimed} rows, and next to nothing in them; damaged"
+            )
+        for k in some:
+            yield int(starts[k]), int(starts[k + 1])
+
+    def holds(self, claimed: int) -> bool:
+        """Whether the file may be believed to have so many bytes."""
+        return files.holds(self._descriptor, self._size, claimed)

@@ -8,21 +8,22 @@ is a directory with a `meta.json` of its own.
 from __future__ import annotations
 
 import json
+import math
 import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
 import numpy as np
 
+from functional_rb import files
 from functional_rb.dtypes import ITEMSIZE
 from functional_rb.nest import Key, Path, show
-from functional_rb.ted import padded
+from functional_rb.ted import padded, reading
 from functional_rb.ted.check import path_of
 from functional_rb.ted.forms import Array, Flat, Nested, as_nest, flat_to_nested, kept_dtype, nested_to_flat
 from functional_rb.ted.padded import Header, Piece, Table
+from functional_rb.ted.reading import DamagedError, Source, Span
 
 META, DATA, SHAPE = "meta.json", ".memmap", ".shape.memmap"
 NEST, NUMBER = "<class 'tensordict._td.TensorDict'>", "<class 'tensordict.tensorclass.NonTensorData'>"
@@ -66,14 +67,11 @@ def save(form: Flat | Nested, directory: str | os.PathLike[str]) -> None:
     flat = nested_to_flat(form) if isinstance(form, Nested) else form
     padded.check_names(flat, (*padded.RESERVED[:3], *OF_META), "ted.save")
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = File(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        os.chmod(scratch, 0o777 & ~_umask())
-        _write(flat, scratch, nested)
-        os.replace(scratch, target)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+    with files.aside(os.fspath(target.parent)) as scratch:
+        made = File(scratch) / "made"
+        made.mkdir()
+        _write(flat, made, nested)
+        os.replace(made, target)
 
 
 def load(directory: str | os.PathLike[str], *, reward_key: Key = "reward", known: Iterable[Any] = ()) -> Flat | Nested:
@@ -89,31 +87,25 @@ def load(directory: str | os.PathLike[str], *, reward_key: Key = "reward", known
 
     Raises:
         FileNotFoundError: if a file is missing, naming it.
-        ValueError: for what is damaged, or no such form, naming the file.
+        ValueError: for what is damaged, cannot be read, or is no such form, naming the file.
     """
-    with padded.believing_none(os.fspath(directory)):
-        return _read(File(directory), path_of(reward_key), known)
+    root, reward = File(directory), path_of(reward_key)
+    with reading.naming(str(root)):
+        return _read(root, reward, known)
 
 
 def _read(root: File, reward: Path, known: Iterable[Any]) -> Flat | Nested:
-    files, nested = _files_of(root, ())
-    header = Header(bool(_number(root, "is_full")), _number(root, "shift"), _storage_shape(root))
-    found = {path: table for path, (_, table) in files.items()}
-    mapped = {path: _mapped(file, table) for path, (file, table) in files.items()}
-    beside = root / f"{padded.EXTRA}.json"
-    told = padded.told(header, _content(beside).decode() if beside.exists() else None, reward, str(root), known)
-
-    def rows(path: Path, start: int, stop: int) -> Array:
-        return np.array(mapped[path][start:stop])
-
-    flat = padded.read(header, found, rows, told, str(root))
-    return flat_to_nested(flat) if nested else flat
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    leaves = _Leaves(root)
+    header = reading.checked(
+        Header(_value(root, "is_full", bool), _value(root, "shift", int), _storage_shape(root)), str(root)
+    )
+    try:
+        extra = _content(root / f"{padded.EXTRA}.json")
+    except FileNotFoundError:
+        extra = None
+    source = Source(str(root), leaves.tables, leaves.rows, leaves.written, leaves.holds)
+    flat = reading.read(header, source, extra, reward, known)
+    return flat_to_nested(flat) if leaves.nested else flat
 
 
 def _write(flat: Flat, root: File, nested: bool) -> None:
@@ -186,89 +178,172 @@ def _dump(file: File, value: Any) -> None:
 
 
 def _content(file: File) -> bytes:
-    """Of a file; reading a pipe would wait for ever."""
-    if file.exists() and not file.is_file():
-        raise ValueError(f"{file}: no regular file; damaged")
-    return file.read_bytes()
+    """All of a file.
+
+    Raises:
+        FileNotFoundError: naming it.
+        DamagedError: if it is no regular file, or holes.
+    """
+    descriptor, size = _opened(file)
+    with os.fdopen(descriptor, "rb") as stream:
+        if not files.holds(descriptor, size, size):
+            raise DamagedError(f"{file}: {size} bytes that are little but holes; the file is damaged")
+        return stream.read()
+
+
+def _opened(file: File) -> tuple[int, int]:
+    """The descriptor of a regular file, and its size."""
+    try:
+        return files.open_regular(os.fspath(file))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{file} is missing") from None
 
 
 def _json(file: File) -> dict[str, Any]:
-    try:
-        value = json.loads(_content(file))
-    except ValueError as error:
-        raise ValueError(f"{file}: expected JSON: {error}; the file is damaged") from None
+    value = reading.parsed(_content(file), str(file))
     if not isinstance(value, dict):
-        raise ValueError(f"{file}: expected a JSON object, got {type(value).__name__}; the file is damaged")
+        raise DamagedError(f"{file}: expected a JSON object, got {type(value).__name__}; the file is damaged")
     return value
 
 
-def _number(root: File, name: str) -> Any:
-    data = _json(root / name / META).get("data")
-    if not isinstance(data, int):
-        raise ValueError(f"{root / name / META}: expected a number under 'data', got {data!r}; the file is damaged")
+def _value(root: File, name: str, kind: type) -> Any:
+    """A number that stands beside the leaves; TorchRL has 0 and 1 for bools too."""
+    file = root / name / META
+    data = _json(file).get("data")
+    if kind is bool and type(data) is int and data in (0, 1):
+        return bool(data)
+    if type(data) is not kind:
+        raise DamagedError(f"{file}: expected a number under 'data', got {data!r:.60}; the file is damaged")
     return data
 
 
 def _storage_shape(root: File) -> tuple[int, ...]:
     file = root / "_storage_shape" / META
     data = _json(file).get("data")
-    shape = [data] if isinstance(data, int) else data
-    if not isinstance(shape, list) or not shape or not all(isinstance(n, int) and n > 0 for n in shape):
-        raise ValueError(f"{file}: expected the shape of a storage under 'data', got {data!r}; the file is damaged")
+    shape = data if isinstance(data, list) else [data]
+    if not shape or not all(type(n) is int and n > 0 for n in shape):
+        raise DamagedError(f"{file}: expected the shape of a storage under 'data', got {data!r:.60}; damaged")
     return tuple(shape)
 
 
-def _files_of(place: File, prefix: Path) -> tuple[dict[Path, tuple[File, Table]], bool]:
-    """The leaves of a nest by path, with their files, and whether they are nested."""
-    found: dict[Path, tuple[File, Table]] = {}
-    nested = False
-    for name, meta in _json(place / META).items():
-        path = (*prefix, name)
-        if not isinstance(meta, dict) or (not prefix and name in padded.RESERVED):
-            continue
-        if "dtype" in meta:
-            found[path] = place / (_encoded(name) + DATA), _table(place, path, meta)
-            nested = nested or bool(meta.get("is_nested"))
-        elif meta.get("type") == "TensorDict":
-            below, of_below = _files_of(place / _encoded(name), path)
-            found |= below
-            nested = nested or of_below
-        else:
-            raise ValueError(
-                f"{place / META}: leaf {show(path)!r}: expected an array or a nest of them, got {meta.get('type')!r}; "
-                f"leave it out before saving"
+class _Leaves:
+    """The leaves of a directory.
+
+    Attributes:
+        tables: by path.
+        nested: whether it has the nested form.
+    """
+
+    def __init__(self, root: File) -> None:
+        """Look at all files, and at their sizes."""
+        self.tables: dict[Path, Table] = {}
+        self.nested = False
+        self._files: dict[Path, File] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._look(root, ())
+        for path, table in self.tables.items():
+            if table.rows * _row_bytes(table):
+                os.close(self._open(path))
+
+    def _look(self, place: File, prefix: Path) -> None:
+        status = os.stat(place / META)
+        reading.check_depth(prefix, str(place))
+        if (status.st_dev, status.st_ino) in self._seen:
+            raise DamagedError(f"{place}: the same nest again, by a link; the directory is damaged")
+        self._seen.add((status.st_dev, status.st_ino))
+        for name, meta in _json(place / META).items():
+            path = (*prefix, name)
+            if not isinstance(meta, dict) or (not prefix and name in padded.RESERVED):
+                continue
+            if "dtype" in meta:
+                self.tables[path] = _table(place, path, meta)
+                self._files[path] = place / (_encoded(name) + DATA)
+                self.nested = self.nested or bool(meta.get("is_nested"))
+            elif meta.get("type") == "TensorDict":
+                self._look(place / _encoded(name), path)
+            else:
+                raise DamagedError(
+                    f"{place / META}: leaf {show(path)!r}: expected an array or a nest of them, got "
+                    f"{meta.get('type')!r:.60}; leave it out before saving"
+                )
+
+    def _open(self, path: Path) -> int:
+        """The descriptor of a leaf's file, which has as many bytes as it should."""
+        file, table = self._files[path], self.tables[path]
+        descriptor, size = _opened(file)
+        expected = table.rows * _row_bytes(table)
+        if size != expected:
+            os.close(descriptor)
+            raise DamagedError(
+                f"{file}: expected {expected} bytes for {table.dtype} {(table.rows, *table.shape)}, got {size}; damaged"
             )
-    return found, nested
+        return descriptor
+
+    def rows(self, path: Path, spans: Sequence[Span]) -> Array:
+        """Some rows of a leaf."""
+        table = self.tables[path]
+        row, count = _row_bytes(table), sum(stop - start for start, stop in spans)
+        found = np.empty((count, *table.shape), kept_dtype(table.dtype))
+        if not found.size:
+            return found
+        content: Any = found.reshape(-1).view(np.uint8)
+        into, at = memoryview(content), 0
+        with os.fdopen(self._open(path), "rb", buffering=0) as stream:
+            for start, stop in spans:
+                stream.seek(start * row)
+                end = at + (stop - start) * row
+                while at < end:
+                    if not (got := stream.readinto(into[at:end])):
+                        raise DamagedError(f"{self._files[path]}: it is shorter than it was")
+                    at += got
+        return reading.check_flags(found, path, str(self._files[path]))
+
+    def written(self, path: Path) -> Iterator[Span]:
+        """The rows of a leaf that are no hole in its file."""
+        table = self.tables[path]
+        if row := _row_bytes(table):
+            with os.fdopen(self._open(path), "rb", buffering=0) as stream:
+                for start, stop in files.extents(stream.fileno(), table.rows * row):
+                    yield start // row, -(-stop // row)
+
+    def holds(self, claimed: int) -> bool:
+        """Whether all files together may be believed to have so many bytes."""
+        there = 0
+        for path, table in self.tables.items() if claimed > files.SMALL else ():
+            if size := table.rows * _row_bytes(table):
+                with os.fdopen(self._open(path), "rb", buffering=0) as stream:
+                    there += files.written(stream.fileno(), size, -(-claimed // files.DENSEST) - there)
+        return files.believed(claimed, there)
+
+
+def _row_bytes(table: Table) -> int:
+    return math.prod(table.shape) * ITEMSIZE[table.dtype]
 
 
 def _table(place: File, path: Path, meta: dict[str, Any]) -> Table:
     dtype = str(meta["dtype"]).removeprefix("torch.")
     shape = meta.get("shape")
-    if dtype not in ITEMSIZE or not isinstance(shape, list) or not shape:
-        raise ValueError(
-            f"{place / META}: leaf {show(path)!r}: expected one of the dtypes {', '.join(ITEMSIZE)} and a shape, "
-            f"got {meta}; convert it before saving"
+    if not _is_shape(shape):
+        raise DamagedError(f"{place / META}: leaf {show(path)!r}: expected a shape, got {shape!r:.80}; damaged")
+    if dtype not in ITEMSIZE:
+        raise DamagedError(
+            f"{place / META}: leaf {show(path)!r}: expected one of the dtypes {', '.join(ITEMSIZE)}, "
+            f"got {meta['dtype']!r:.80}; convert it before saving"
         )
+    assert isinstance(shape, list)
     if not meta.get("is_nested"):
         return Table(shape[0], tuple(shape[1:]), dtype)
     file = place / (_encoded(path[-1]) + SHAPE)
     data = _content(file)
-    if len(data) != 8 * shape[0] * shape[1]:
-        raise ValueError(f"{file}: expected {8 * shape[0] * shape[1]} bytes, got {len(data)}; the file is damaged")
+    if len(shape) != 2 or 0 in shape or len(data) != 8 * math.prod(shape):
+        raise DamagedError(f"{file}: expected {8 * math.prod(shape)} bytes for {shape}, got {len(data)}; damaged")
     shapes = np.frombuffer(data, "<i8").reshape(shape)
-    if (shapes < 0).any() or (shapes[:, 1:] != shapes[:1, 1:]).any():
-        raise ValueError(f"{file}: expected trajectories that differ in length alone; the file is damaged")
+    most = reading.LARGEST // len(shapes)
+    if (shapes < 0).any() or (shapes >= most).any() or (shapes[:, 1:] != shapes[:1, 1:]).any():
+        raise DamagedError(f"{file}: expected trajectories that differ in length alone; the file is damaged")
     return Table(int(shapes[:, 0].sum()), tuple(map(int, shapes[0, 1:])), dtype)
 
 
-def _mapped(file: File, table: Table) -> Array:
-    """The rows of a leaf, read as they are used."""
-    dtype, shape = kept_dtype(table.dtype), (table.rows, *table.shape)
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if not size:
-        return np.zeros(shape, dtype)
-    if not file.exists():
-        raise FileNotFoundError(f"{file} is missing")
-    if file.stat().st_size != size:
-        raise ValueError(f"{file}: expected {size} bytes for {table.dtype} {shape}, got {file.stat().st_size}; damaged")
-    return np.memmap(file, dtype, "r", shape=shape)
+def _is_shape(shape: Any) -> bool:
+    """Whether something is a list of sizes, of one axis or more."""
+    return isinstance(shape, list) and bool(shape) and all(type(n) is int and 0 <= n < reading.LARGEST for n in shape)

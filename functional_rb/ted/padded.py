@@ -10,20 +10,18 @@ is beside it in JSON, which TorchRL does not look at; to it, rows past the end o
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.convert.json import from_json, to_json
+from functional_rb.convert.json import to_json
 from functional_rb.nest import Path, show
-from functional_rb.ted.check import FLAGS
-from functional_rb.ted.forms import Array, Flat, Form, Lanes, Leaves, as_nest, ends_of, leaves_of_form
+from functional_rb.ted.forms import Array, Flat, Form, Lanes, leaves_of_form
 
 EXTRA = "functional_rb"
 """Names what is beside the data for this library alone: a file, an attribute."""
@@ -127,15 +125,6 @@ class Piece(NamedTuple):
     shared_stop: int
 
 
-@contextlib.contextmanager
-def believing_none(where: str) -> Iterator[None]:
-    """What numbers and texts of a damaged file lead to, as the error that says so."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{where}: damaged: {type(error).__name__} {error}") from error
-
-
 def tables(flat: Flat) -> tuple[Header, dict[Path, Table]]:
     """What a file has of the flat form; the rows are views."""
     header = Header.of(flat.lanes)
@@ -184,90 +173,6 @@ def rows_of(table: Table, start: int, stop: int) -> Iterator[Block]:
             yield Block(low - start, block.rows[low - block.start : high - block.start])
 
 
-class Told(NamedTuple):
-    """What there is to know of a buffer besides its steps; see `Form`."""
-
-    lanes: Lanes
-    reward_key: Path
-    spec: BufferSpec | None
-
-
-def told(header: Header, extra: str | None, reward_key: Path, where: str, known: Iterable[Any]) -> Told:
-    """What a file tells.
-
-    Args:
-        header: of the file.
-        extra: the JSON beside it; None in a file of TorchRL's.
-        reward_key: path of the reward, if there is no JSON.
-        where: the file, as errors show it.
-        known: classes that the spec names, as for `from_json`.
-
-    Raises:
-        ValueError: for what is damaged, or of another version.
-    """
-    lanes = header.lanes()
-    if extra is None:
-        return Told(lanes, reward_key, None)
-    try:
-        found = json.loads(extra)
-        version, sizes, cursors = found["format"], tuple(found["sizes"]), tuple(found["cursors"])
-        reward_key, spec = tuple(found["reward_key"]), found["spec"]
-        fits = len(sizes) == len(cursors) == header.count and max(sizes) <= header.length > max(cursors)
-        fits = fits and min(sizes) >= 0 <= min(cursors) and all(type(n) is int for n in (*sizes, *cursors))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{where}: {EXTRA}: {type(error).__name__}: {error}; the file is damaged") from None
-    if version != FORMAT:
-        raise ValueError(f"{where}: {EXTRA}: expected format {FORMAT}, got {version!r}; read it with a newer version")
-    if not fits:
-        raise ValueError(f"{where}: {EXTRA}: sizes {sizes} and cursors {cursors} do not fit {header}; damaged")
-    made = None if spec is None else from_json(json.dumps(spec), known)
-    return Told(lanes._replace(sizes=sizes, cursors=cursors), reward_key, made)
-
-
-def read(
-    header: Header, found: dict[Path, Table], rows: Callable[[Path, int, int], Array], told: Told, where: str
-) -> Flat:
-    """The flat form of a file.
-
-    Args:
-        header: of the file.
-        found: its leaves.
-        rows: reads rows [start, stop) of one.
-        told: what it tells besides.
-        where: the file, as errors show it.
-
-    Raises:
-        ValueError: if the leaves are not what TED2Flat writes, naming the file and the leaf.
-    """
-    total = header.count * header.length
-    done = found.get(("done",))
-    if done is None or done.rows != total or done.dtype != "bool" or done.shape not in ((), (1,)):
-        got = "none" if done is None else f"{done.dtype} {(done.rows, *done.shape)}"
-        raise ValueError(f"{where}: expected a leaf 'done', bool ({total},) or ({total}, 1), got {got}; not in TED")
-    lanes, reward, spec = told
-    flags = rows(("done",), 0, total).reshape(header.count, header.length)
-    marks = header.marks(flags)
-    first = np.arange(header.count + 1) * header.length
-    shared_first = np.concatenate([[0], np.cumsum(header.length + marks.sum(1))])
-    shared, made = set(), {}
-    own = [int(ends_of(flags[k, :n], (n,)).sum()) for k, n in enumerate(lanes.sizes)]
-    for path, table in found.items():
-        if table.rows not in (total, shared_first[-1]):
-            raise ValueError(
-                f"{where}: leaf {show(path)!r}: expected {total} rows as 'done' has, or {shared_first[-1]} with one "
-                f"more after each trajectory, got {table.rows}; the file is damaged, or not in TED"
-            )
-        is_shared = table.rows != total
-        if is_shared:
-            shared.add(path)
-        at = shared_first if is_shared else first
-        counts = [n + own[k] * is_shared for k, n in enumerate(lanes.sizes)]
-        parts = [rows(path, int(at[k]), int(at[k]) + count) for k, count in enumerate(counts)]
-        made[path] = np.concatenate(parts)
-    dtypes = {show(path): table.dtype for path, table in found.items()}
-    return Flat(lanes, dtypes, frozenset(shared), reward, spec, as_nest(_in_order(made)))
-
-
 def extra_of(form: Form) -> str:
     """The JSON that is written beside the data."""
     lanes = form.lanes
@@ -304,8 +209,3 @@ def _json_of(spec: BufferSpec | None) -> Any:
         return None if spec is None else json.loads(to_json(spec))
     except (TypeError, ValueError):
         return None
-
-
-def _in_order(leaves: Leaves) -> Leaves:
-    """Flags last, whatever order a file has them in."""
-    return {path: leaves[path] for path in sorted(leaves, key=lambda path: path[0] in FLAGS)}

@@ -1,0 +1,280 @@
+"""Reading the flat form out of files that anybody may have written. What comes from a file is believed in part.
+
+A few bytes can claim to be any number of rows: shapes are numbers, files have holes, HDF5 leaves out what was never
+written. So rows are counted before they are read, and only as many are read as the files can hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from functional_rb import files
+from functional_rb.buffer_spec import BufferSpec
+from functional_rb.convert.json import KnownError, from_json
+from functional_rb.dtypes import ITEMSIZE
+from functional_rb.nest import Path, show
+from functional_rb.specs.composite import DEEPEST
+from functional_rb.ted.check import FLAGS
+from functional_rb.ted.forms import Array, Flat, Lanes, Leaves, as_nest
+from functional_rb.ted.padded import EXTRA, FORMAT, Header, Table
+
+T = TypeVar("T")
+DONE = ("done",)
+PIECE = 1 << 22
+"""So many flags are looked at in one go."""
+LANE_BYTES = 256
+"""About what there is to know of a lane takes in memory."""
+LARGEST = 1 << 62
+"""No number of rows is so large."""
+
+Span = tuple[int, int]
+"""Rows from the first to before the second."""
+
+
+class DamagedError(ValueError):
+    """A file is not what was written; the message names it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The leaves in a file, or in a directory of files.
+
+    Attributes:
+        where: its name.
+        tables: the leaves.
+        rows: reads some rows of a leaf, [n, *shape].
+        written: outside of which rows a leaf is zero.
+        holds: whether it may be believed to have so many bytes, see `files.holds`.
+    """
+
+    where: str
+    tables: Mapping[Path, Table]
+    rows: Callable[[Path, Sequence[Span]], Array]
+    written: Callable[[Path], Iterable[Span]]
+    holds: Callable[[int], bool]
+
+    def expect_held(self, nbytes: int, what: str) -> None:
+        """Refuse what could not have been written there.
+
+        Raises:
+            DamagedError: naming the file.
+        """
+        if not self.holds(nbytes):
+            raise DamagedError(f"{self.where}: it tells of {what}, {nbytes} bytes, and holds next to nothing; damaged")
+
+
+class Told(NamedTuple):
+    """What there is to know of a buffer besides its steps; see `Form`."""
+
+    lanes: Lanes
+    reward_key: Path
+    spec: BufferSpec | None
+
+
+@contextlib.contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Whatever a damaged file leads to, as the error that says so; but a file that is missing is missing.
+
+    Raises:
+        DamagedError: naming the file.
+    """
+    try:
+        yield
+    except (DamagedError, KnownError, FileNotFoundError):
+        raise
+    except files.UnusableFileError as error:
+        raise DamagedError(str(error)) from error
+    except OSError as error:
+        if error.errno in files.SHORTAGES:
+            raise
+        raise DamagedError(f"{where}: cannot be read: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise DamagedError(f"{where}: damaged: {type(error).__name__}: {error}") from error
+
+
+def parsed(text: str | bytes, where: str) -> Any:
+    """JSON, each name once.
+
+    Raises:
+        DamagedError: for what is none, naming the file.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{where}: expected JSON: {error}; the file is damaged") from None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a name comes twice")
+    return made
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def checked(header: Header, where: str) -> Header:
+    """A header whose numbers fit each other.
+
+    Raises:
+        DamagedError: naming the file.
+    """
+    shape = header.storage_shape
+    if not shape or not all(type(n) is int and 0 < n < LARGEST for n in shape) or math.prod(shape) >= LARGEST:
+        raise DamagedError(f"{where}: expected the shape of a storage, got {shape!s:.80}; the file is damaged")
+    low = -header.length if header.is_full else 0
+    if type(header.shift) is not int or not low <= header.shift <= header.length:
+        raise DamagedError(f"{where}: expected a shift of {low} to {header.length}, got {header.shift!r:.40}; damaged")
+    return header
+
+
+def read(header: Header, source: Source, extra: str | bytes | None, reward: Path, known: Iterable[Any]) -> Flat:
+    """The flat form of a file.
+
+    Args:
+        header: of the file, checked.
+        source: its leaves.
+        extra: the JSON beside it; None in a file of TorchRL's.
+        reward: path of the reward, if there is no JSON.
+        known: classes that the spec names, as for `from_json`.
+
+    Raises:
+        DamagedError: if the leaves are not what TED2Flat writes, or not there, naming the file and the leaf.
+        KnownError: for a spec that names other classes.
+    """
+    where, total = source.where, header.count * header.length
+    done = source.tables.get(DONE)
+    if done is None or done.rows != total or done.dtype != "bool" or done.shape not in ((), (1,)):
+        got = "none" if done is None else f"{done.dtype} {(done.rows, *done.shape)}"
+        raise DamagedError(f"{where}: expected a leaf 'done', bool ({total},) or ({total}, 1), got {got}; not in TED")
+    source.expect_held(LANE_BYTES * header.count, f"{header.count} lanes")
+    lanes, reward, spec = _told(header, extra, reward, where, known)
+    rows = _Rows(header, np.array(lanes.sizes, np.int64), _flags(source))
+    source.expect_held(rows.bytes_of(source.tables), f"{len(rows.sizes)} lanes with {rows.sizes.sum()} steps")
+    shared, made = set(), {}
+    for path, table in source.tables.items():
+        if table.rows not in (total, rows.shared_total):
+            raise DamagedError(
+                f"{where}: leaf {show(path)!r}: expected {total} rows as 'done' has, or {rows.shared_total} with one "
+                f"more after each trajectory, got {table.rows}; the file is damaged, or not in TED"
+            )
+        is_shared = table.rows != total
+        if is_shared:
+            shared.add(path)
+        made[path] = source.rows(path, rows.spans(is_shared))
+    dtypes = {show(path): table.dtype for path, table in source.tables.items()}
+    return Flat(lanes, dtypes, frozenset(shared), reward, spec, as_nest(_in_order(made)))
+
+
+class _Rows:
+    """Where in a file the steps of each lane lie.
+
+    Attributes:
+        sizes: steps of each lane, int64 [lanes].
+        shared_total: rows of a leaf that is shared.
+    """
+
+    def __init__(self, header: Header, sizes: Array, flags: Array) -> None:
+        """By the rows whose flag is set, int64 [n], ascending."""
+        first = np.arange(header.count, dtype=np.int64) * header.length
+        marked = first + (header.length if header.is_full else header.shift) - 1
+        marked += header.length * (marked < first)
+        marks = np.union1d(flags, marked)
+        lengths = header.length + np.bincount(marks // header.length, minlength=header.count)
+        lane = flags // header.length
+        ended = np.bincount(lane[flags - first[lane] < sizes[lane]], minlength=header.count)
+        newest = first + sizes - 1
+        ended += (sizes > 0) & ~np.isin(newest, flags)
+        self.sizes, self._first, self._shared_first = sizes, first, np.cumsum(lengths) - lengths
+        self._shared_sizes = sizes + ended
+        self.shared_total = int(lengths.sum())
+
+    def spans(self, shared: bool) -> list[Span]:
+        """The rows of a leaf that hold steps, those of lanes without any left out."""
+        first, sizes = (self._shared_first, self._shared_sizes) if shared else (self._first, self.sizes)
+        some = np.flatnonzero(sizes)
+        return list(zip(first[some].tolist(), (first[some] + sizes[some]).tolist(), strict=True))
+
+    def bytes_of(self, tables: Mapping[Path, Table]) -> int:
+        """Of all that is to be read; leaves that are shared have a little more."""
+        row = sum(math.prod(table.shape) * ITEMSIZE[table.dtype] for table in tables.values())
+        return row * int(self._shared_sizes.sum())
+
+
+def _flags(source: Source) -> Array:
+    """The rows that are done, int64 [n], ascending."""
+    found = [np.empty(0, np.int64)]
+    for start, stop in source.written(DONE):
+        for first in range(start, stop, PIECE):
+            flags = source.rows(DONE, [(first, min(first + PIECE, stop))])
+            found.append(first + np.flatnonzero(flags))
+    return np.concatenate(found)
+
+
+def _told(header: Header, extra: str | bytes | None, reward: Path, where: str, known: Iterable[Any]) -> Told:
+    """What a file tells besides its leaves."""
+    if extra is None:
+        return Told(header.lanes(), reward, None)
+    where = f"{where}: {EXTRA}"
+    found = parsed(extra, where)
+    try:
+        version, sizes, cursors = found["format"], tuple(found["sizes"]), tuple(found["cursors"])
+        reward, spec = tuple(found["reward_key"]), found["spec"]
+        fits = len(sizes) == len(cursors) == header.count and all(type(n) is int for n in (*sizes, *cursors))
+        fits = fits and max(sizes) <= header.length > max(cursors) and min(sizes) >= 0 <= min(cursors)
+        fits = fits and all(type(key) in (str, int) for key in reward)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"{where}: {type(error).__name__}: {error}; the file is damaged") from None
+    if version != FORMAT:
+        raise DamagedError(f"{where}: expected format {FORMAT}, got {version!r:.40}; read it with a newer version")
+    if not fits:
+        raise DamagedError(f"{where}: sizes and cursors do not fit {header!s:.200}; the file is damaged")
+    axis = len(header.storage_shape) > 1
+    return Told(Lanes(header.length, sizes, cursors, axis), reward, None if spec is None else _spec(spec, where, known))
+
+
+def _spec(spec: Any, where: str, known: Iterable[Any]) -> BufferSpec:
+    try:
+        made = from_json(json.dumps(spec), known)
+    except KnownError as error:
+        raise KnownError(f"{where}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{where}: {error}") from None
+    if not isinstance(made, BufferSpec):
+        raise DamagedError(f"{where}: expected the spec of a buffer, got {made!r:.60}; the file is damaged")
+    return made
+
+
+def _in_order(leaves: Leaves) -> Leaves:
+    """Flags last, whatever order a file has them in."""
+    return {path: leaves[path] for path in sorted(leaves, key=lambda path: path[0] in FLAGS)}
+
+
+def check_flags(found: Array, path: Path, where: str) -> Array:
+    """Bools as they were read, if each is one: a byte may be anything.
+
+    Raises:
+        DamagedError: naming the leaf.
+    """
+    if found.dtype == np.bool_ and found.size and int(found.view(np.uint8).max()) > 1:
+        raise DamagedError(f"{where}: leaf {show(path)!r}: expected 0 or 1 for each bool; the file is damaged")
+    return found
+
+
+def check_depth(path: Path, where: str) -> None:
+    """Refuse nests that no buffer has.
+
+    Raises:
+        DamagedError: naming the place.
+    """
+    if len(path) > DEEPEST:
+        raise DamagedError(f"{where}: nests in nests, more than {DEEPEST} deep; the file is damaged")
