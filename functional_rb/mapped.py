@@ -184,6 +184,8 @@ class MappedFiles:
         directory: where the files are; None for files that have no name, and vanish with the last mapping.
         complete: whether there is room on the disk for all of it.
         undo: where what checkpoints still need is kept before it is overwritten; None if none needs these files.
+        pending: the numbers of the logs of saves that go on.
+        committed: those of checkpoints that are there, or were.
     """
 
     def __init__(self, spec: BufferSpec, arrays: dict[str, MappedArray], directory: Directory | None) -> None:
@@ -198,6 +200,8 @@ class MappedFiles:
         self.complete = False
         self._room = 0, 0
         self.undo: Logs | None = None
+        self.pending: set[int] = set()
+        self.committed: set[int] = set()
         self._settle()
 
     def _settle(self) -> None:
@@ -279,11 +283,8 @@ class MappedFiles:
 
     def replace(self, arrays: dict[str, Any]) -> None:
         """Other content, by name (arrays without bytes may be left out); checkpoints keep what they need of the old."""
-        for name in self._arrays if self.undo is not None else ():
-            for first, stop in self.written(name):
-                rows = np.arange(first, stop)
-                assert self.undo is not None
-                (self.undo.before_frames if name in self.kept else self.undo.before_items)(rows)
+        if self.undo is not None:
+            self.undo.before_all()
         for name, values in arrays.items():
             self._arrays[name].clear()
             self._arrays[name].fill(values)
@@ -404,14 +405,14 @@ def _made(spec: BufferSpec, directory: Directory, fresh: bool) -> MappedFiles:
 
 
 def _keep_checkpoints(files: MappedFiles) -> None:
-    """If checkpoints lie in the files, keep from now on what is overwritten of them."""
+    """If checkpoints lie in the files, go on keeping what is overwritten of them."""
     assert files.directory is not None
     with explained(files.directory):
         names = os.listdir(files.directory)
     if any(name.startswith("undo-") for name in names):
-        from functional_rb.checkpoint.in_place import begin  # which imports this module, and needs xxhash
+        from functional_rb.checkpoint.in_place import resume  # which imports this module, and needs xxhash
 
-        begin(files)
+        resume(files)
 
 
 def _mapped(spec: BufferSpec, directory: Directory) -> dict[str, MappedArray]:
@@ -422,7 +423,7 @@ def _mapped(spec: BufferSpec, directory: Directory) -> dict[str, MappedArray]:
 
 
 def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFiles:
-    """The files that are in a directory.
+    """The files that are in a directory. Who writes to them sees to the checkpoints there: `in_place.resume`.
 
     Args:
         spec: of the buffer that they were made for.
@@ -445,8 +446,6 @@ def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFil
         arrays[name] = MappedArray(descriptor, shape, dtype, path, writable)
     files = MappedFiles(spec, arrays, held)
     files.directory = os.path.abspath(directory)
-    if held is not None:
-        _keep_checkpoints(files)
     return files
 
 

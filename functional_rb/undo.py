@@ -6,7 +6,8 @@ time. The files as they are now, with the logs since the checkpoint taken back, 
 
 A log is `undo-<number>.bin` (of frames `undo-frames-<number>.bin`): records one after the other, each in one append. A
 process that is killed leaves at most a part of the last record, which its checksum tells, and then the rows that it
-would have kept were not yet overwritten.
+would have kept were not yet overwritten. The next process goes on with that log: a row is once in the logs since a
+checkpoint, which so never take more room than the rows.
 """
 
 from __future__ import annotations
@@ -51,6 +52,19 @@ def numbers(directory: str, prefix: str = ITEMS) -> list[int]:
     return sorted(int(match[2]) for match in found if match and match[1] == prefix)
 
 
+@dataclasses.dataclass(frozen=True)
+class Earlier:
+    """What the logs of processes before this one have, since the same checkpoint.
+
+    Attributes:
+        recorded: bool [capacity], the rows that they have.
+        end: where the whole records end in the file of the log that is gone on with; None for a new one.
+    """
+
+    recorded: Rows
+    end: int | None = None
+
+
 class UndoLog:
     """The log that is being written.
 
@@ -67,8 +81,9 @@ class UndoLog:
         in_use: Rows,
         older: UndoLog | None = None,
         prefix: str = ITEMS,
+        earlier: Earlier | None = None,
     ) -> None:
-        """Begin a log.
+        """Begin a log, or go on with one.
 
         Args:
             directory: of the files.
@@ -77,6 +92,7 @@ class UndoLog:
             in_use: bool [capacity], which rows belong to the checkpoint.
             older: the log of the checkpoint before, whose rows are kept on too.
             prefix: of the file's name.
+            earlier: what need not be kept any more, and what is there of this log.
 
         Raises:
             CheckpointWriteError: if the file cannot be made.
@@ -86,14 +102,16 @@ class UndoLog:
         self._arrays = [_as_bytes(array) for array in arrays]
         # An older checkpoint has rows that this one has no more, and they may be overwritten only now.
         self._of_checkpoints: Rows = in_use if older is None else in_use | older._of_checkpoints
-        self._needed = self._of_checkpoints.copy()
+        self._needed = self._of_checkpoints.copy() if earlier is None else self._of_checkpoints & ~earlier.recorded
         self._left = int(np.count_nonzero(self._needed))
         self._path = os.path.join(directory, name_of(number, prefix))
+        self._end = 0 if earlier is None or earlier.end is None else earlier.end
         with disk.typed(self._path):
             # Not exclusive: what a killed save has begun, nobody refers to.
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._close = weakref.finalize(self, os.close, self._file)
-        self._end = 0
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._close = weakref.finalize(self, os.close, self._file)
+            if os.fstat(self._file).st_size != self._end:
+                disk.truncate(self._file, self._end)
 
     def before_write(self, slots: Rows) -> None:
         """Keep what lies in rows that are about to be overwritten.
@@ -117,10 +135,12 @@ class UndoLog:
         self._needed[fresh] = False
         self._left -= fresh.size
 
+    def before_all(self) -> None:
+        """Keep all that checkpoints need: everything is about to be overwritten. Errors as `before_write`'s."""
+        self.before_write(np.flatnonzero(self._needed))
+
     def _append(self, slots: Rows) -> None:
-        body = b"".join([slots.tobytes(), *(array[slots].tobytes() for array in self._arrays)])
-        row = sum(array.shape[1] for array in self._arrays)
-        content = memoryview(_head(slots.size, row, digest(body)) + body)
+        content = memoryview(encoded(slots, [array[slots] for array in self._arrays]))
         done = 0
         try:
             while done < len(content):
@@ -178,6 +198,12 @@ class Logs:
         if self.frames is not None:
             self.frames.before_write(places)
 
+    def before_all(self) -> None:
+        """All of them are."""
+        self.items.before_all()
+        if self.frames is not None:
+            self.frames.before_all()
+
     def close(self) -> None:
         """Write no more."""
         self.items.close()
@@ -191,8 +217,14 @@ def _as_bytes(array: Rows) -> Rows:
     return flat.view(np.uint8) if flat.shape[1] else np.empty((array.shape[0], 0), np.uint8)
 
 
-def _head(n: int, row: int, body: bytes) -> bytes:
-    head = body + np.array([n, row], np.int64).tobytes()
+def encoded(slots: Rows, rows: Sequence[Rows]) -> bytes:
+    """A record: slots int64 [n], and of each array its rows uint8 [n, bytes of a row]."""
+    body = b"".join([slots.tobytes(), *(array.tobytes() for array in rows)])
+    return _head(slots.size, sum(array.shape[1] for array in rows), digest(body)) + body
+
+
+def _head(n: int, row: int, checksum: bytes) -> bytes:
+    head = checksum + np.array([n, row], np.int64).tobytes()
     return head + digest(head)[:8]
 
 
@@ -243,37 +275,72 @@ def records(path: str, arrays: Sequence[Rows], torn: list[Torn] | None = None) -
             does not fit the arrays; or if it is no file that can be read.
     """
     widths = [_as_bytes(array).shape[1] for array in arrays]
-    capacity = arrays[0].shape[0]
+    capacity, row = arrays[0].shape[0], sum(widths)
     torn = [] if torn is None else torn
     with contextlib.ExitStack() as stack:
         file, size = open_file(path, stack)
-        at = 0
-        while at < size:
-            if at + HEAD > size:
-                torn.append(Torn(path, at, True))
-                return
-            head = read_bytes(path, file, size, at, HEAD)
-            n, row = (int(x) for x in np.frombuffer(head, np.int64, 2, 16))
-            if head != _head(n, row, head[:16]) or row != sum(widths) or not 0 < n <= capacity:
-                raise CorruptCheckpointError(path, f"at byte {at} there is no record of rows of {sum(widths)} bytes")
-            end = at + HEAD + n * (8 + row)
-            if end > size:  # the process was killed while it appended this one
-                torn.append(Torn(path, at, True))
-                return
+        for at, n, checksum in _heads(path, file, size, row, capacity, torn):
             content = read_bytes(path, file, size, at + HEAD, n * (8 + row))
-            if digest(content) != head[:16]:
-                if end < size:
+            if digest(content) != checksum:
+                if at + HEAD + len(content) < size:
                     raise CorruptCheckpointError(path, f"the record at byte {at} is not what its checksum tells")
                 torn.append(Torn(path, at, False))  # a machine that lost its power may leave the end of a file so
                 return
             yield _record(path, at, content, n, widths, capacity)
-            at = end
 
 
-def _record(path: str, at: int, content: bytes, n: int, widths: list[int], capacity: int) -> Record:
+def recorded(path: str, arrays: Sequence[Rows], torn: list[Torn]) -> tuple[Rows, int]:
+    """Which rows a log has, bool [capacity], and where its whole records end. Their content is not read.
+
+    Args:
+        path: as of `records`.
+        arrays: likewise.
+        torn: likewise; its errors too.
+    """
+    capacity, row = arrays[0].shape[0], sum(_as_bytes(array).shape[1] for array in arrays)
+    found, end = np.zeros(capacity, bool), 0
+    with contextlib.ExitStack() as stack:
+        file, size = open_file(path, stack)
+        for at, n, checksum in _heads(path, file, size, row, capacity, torn):
+            stop = at + HEAD + n * (8 + row)
+            if stop == size and digest(read_bytes(path, file, size, at + HEAD, stop - at - HEAD)) != checksum:
+                torn.append(Torn(path, at, False))
+                break
+            found[_slots(path, at, read_bytes(path, file, size, at + HEAD, 8 * n), n, capacity)] = True
+            end = stop
+    return found, end
+
+
+def _heads(
+    path: str, file: int, size: int, row: int, capacity: int, torn: list[Torn]
+) -> Iterator[tuple[int, int, bytes]]:
+    """Of each record that is there as a whole where it begins, how many rows it has, and the checksum of its body."""
+    at = 0
+    while at < size:
+        if at + HEAD > size:
+            torn.append(Torn(path, at, True))
+            return
+        head = read_bytes(path, file, size, at, HEAD)
+        n, told = (int(x) for x in np.frombuffer(head, np.int64, 2, 16))
+        if head != _head(n, told, head[:16]) or told != row or not 0 < n <= capacity:
+            raise CorruptCheckpointError(path, f"at byte {at} there is no record of rows of {row} bytes")
+        end = at + HEAD + n * (8 + row)
+        if end > size:  # the process was killed while it appended this one
+            torn.append(Torn(path, at, True))
+            return
+        yield at, n, head[:16]
+        at = end
+
+
+def _slots(path: str, at: int, content: bytes, n: int, capacity: int) -> Rows:
     slots = np.frombuffer(content, np.int64, n)
     if int(slots.min()) < 0 or int(slots.max()) >= capacity:
         raise CorruptCheckpointError(path, f"the record at byte {at} names rows beyond {capacity}")
+    return slots
+
+
+def _record(path: str, at: int, content: bytes, n: int, widths: list[int], capacity: int) -> Record:
+    slots = _slots(path, at, content, n, capacity)
     starts = 8 * n + n * np.cumsum([0, *widths])
     kept = (np.frombuffer(content, np.uint8, n * width, start) for start, width in zip(starts, widths, strict=False))
     return Record(slots, tuple(rows.reshape(n, -1) if rows.size else rows.reshape(n, 0) for rows in kept))
@@ -306,11 +373,26 @@ def roll_back(
     Raises:
         CorruptCheckpointError: for a log that is not what was written.
     """
+    while True:
+        there = [log for log in numbers(directory, prefix) if log >= number and (since is None or since(log))]
+        try:
+            return _roll_back(directory, there, arrays, prefix, wanted, room)
+        except FileNotFoundError:  # one was folded meanwhile: what it had is in an older one
+            if set(there) <= set(numbers(directory, prefix)):
+                raise
+
+
+def _roll_back(
+    directory: str,
+    logs: list[int],
+    arrays: Sequence[Rows],
+    prefix: str,
+    wanted: Sequence[Rows] | None,
+    room: Callable[[Rows], None] | None,
+) -> list[Torn]:
     views = [_as_bytes(array) for array in arrays]
     torn: list[Torn] = []
-    for later in reversed(numbers(directory, prefix)):
-        if later < number or (since is not None and not since(later)):
-            continue
+    for later in reversed(logs):
         for record in records(os.path.join(directory, name_of(later, prefix)), arrays, torn):
             if room is not None:
                 room(record.slots)

@@ -81,6 +81,8 @@ class VersionReader(reader.Reader):
 
     def close(self) -> None:
         """Let go of the version."""
+        if self.in_place is not None:
+            self.in_place.close()
         self._version, self.in_place = None, None
 
 

@@ -34,8 +34,10 @@ from functional_rb.host import ops as host_ops
 from functional_rb.host.state import HostState
 from tests import backends
 from tests.backends import Backend
-from tests.checkpoints import Bits, bits, small_blocks
+from tests.checkpoints import Bits, bits, quick_collections, small_blocks
 from tests.test_checkpoint_histories import IMAGES, LIVES, STEP, Life
+
+_quick = pytest.fixture(scope="module", autouse=True)(quick_collections)
 
 IMAGE = frb.Unbounded((32, 32), "uint8")
 MEMBERS = {

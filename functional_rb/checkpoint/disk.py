@@ -1,4 +1,4 @@
-"""Every call to the file system that a save makes: the one place where tests let it fail."""
+"""Every call to the file system that a save or a load makes to write: the one place where tests let it fail."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ def fsync(fd: int) -> None:
 def close(fd: int) -> None:
     """Close a file."""
     os.close(fd)
+
+
+def truncate(fd: int, size: int) -> None:
+    """Cut a file, and append there from now on."""
+    os.ftruncate(fd, size)
+    os.lseek(fd, size, os.SEEK_SET)
 
 
 def rename(old: str, new: str) -> None:

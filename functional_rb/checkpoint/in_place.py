@@ -9,26 +9,32 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from functional_rb import undo
 from functional_rb.checkpoint import disk
-from functional_rb.checkpoint.blocks import Mask, Stored, bytes_of, chunks, is_items, runs_of, stored_arrays
-from functional_rb.checkpoint.opened import Opened, mapped_file
+from functional_rb.checkpoint.blocks import Mask, Stored, bytes_of, chunks, is_items, marked, runs_of, stored_arrays
+from functional_rb.checkpoint.folding import fold, may_go_on
+from functional_rb.checkpoint.manifest import Manifest
+from functional_rb.checkpoint.opened import Opened, generations, mapped_file, read_manifest
 from functional_rb.checkpoint.reading import open_file, read_into
-from functional_rb.errors import CorruptCheckpointError
+from functional_rb.errors import CheckpointError, CheckpointWriteError, CorruptCheckpointError
 from functional_rb.mapped import MappedFiles
 from functional_rb.mapped_directory import shapes
 from functional_rb.storages import Memmap, Storage
-from functional_rb.undo import Logs, Torn, UndoLog
+from functional_rb.undo import Earlier, Logs, Torn, UndoLog
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+Blocks = dict[str, Mask]
+"""Of each array that lies in files, by its name in a checkpoint, some blocks."""
+GoingOn = Mapping[str, tuple[int, Earlier | None]]
+NOT_GOING_ON: GoingOn = {}
 KEPT = "kept_"
 
 
@@ -44,19 +50,28 @@ class Snapshot:
 
     files: MappedFiles
     number: int
-    present: dict[str, Mask]
+    present: Blocks
 
     def sync(self) -> None:
         """Have files and logs on the disk."""
         self.files.flush()
-        assert self.files.directory is not None
+        directory = _directory(self.files)
         for prefix in (undo.ITEMS, undo.FRAMES):
-            for number in undo.numbers(self.files.directory, prefix):
-                fd = os.open(os.path.join(self.files.directory, undo.name_of(number, prefix)), os.O_RDONLY)
-                try:
-                    disk.fsync(fd)
-                finally:
-                    disk.close(fd)
+            for number in undo.numbers(directory, prefix):
+                with contextlib.suppress(FileNotFoundError):  # it was folded meanwhile
+                    fd = os.open(os.path.join(directory, undo.name_of(number, prefix)), os.O_RDONLY)
+                    try:
+                        disk.fsync(fd)
+                    finally:
+                        disk.close(fd)
+
+    def committed(self) -> None:
+        """The checkpoint is there."""
+        self.files.committed.add(self.number)
+
+    def close(self) -> None:
+        """The save has ended, well or not."""
+        self.files.pending.discard(self.number)
 
 
 def names(spec: BufferSpec) -> dict[str, str]:
@@ -94,28 +109,149 @@ def begin(files: MappedFiles) -> Snapshot:
         CheckpointWriteError: if the logs cannot be made; then those before stay in force.
         StorageFullError: if there is no room for them; likewise.
     """
-    spec, directory, older = files.spec, files.directory, files.undo
-    assert directory is not None
-    present = {name: _present(files, stored_arrays(spec)[name], there) for name, there in names(spec).items()}
-    number = 1 + max([0, *undo.numbers(directory), *([] if older is None else [older.number])])
-    items, kept = _groups(spec)
-    frames = None
-    if kept:
-        before = None if older is None else older.frames
-        in_use = np.logical_or.reduce(_rows(spec, kept, present))
-        frames = UndoLog(directory, number, [files.kept[name] for name in kept], in_use, before, undo.FRAMES)
-    in_use = np.logical_or.reduce(_rows(spec, items, present))
-    log = UndoLog(directory, number, [files.rows, *files.wide], in_use, None if older is None else older.items)
-    files.undo = Logs(log, frames)
+    older, number, present = files.undo, _next(files), _all_present(files)
+    files.undo = _logs(files, present, number)
+    files.pending.add(number)
     if older is not None:
         older.close()
+    _fold_failed(files)
     return Snapshot(files, number, present)
 
 
-def _groups(spec: BufferSpec) -> tuple[list[str], list[str]]:
-    """The mapped arrays whose rows are logged together: of items, and of frames."""
+def resume(files: MappedFiles) -> None:
+    """Go on keeping what checkpoints in the directory of files still need, which processes before this one have made.
+
+    Call it before anything is written there that does not come from the logs. These are gone on with: processes that
+    end again and again, without having saved, keep a row once.
+
+    Raises:
+        CheckpointWriteError: if the logs cannot be written to.
+        StorageFullError: if there is no room.
+    """
+    directory, needed = _directory(files), {}
+    with disk.typed(directory):
+        if not any(undo.numbers(directory, prefix) for prefix in (undo.ITEMS, undo.FRAMES)):
+            return
+        try:
+            needed = _needed(files)
+            files.committed |= set(needed)
+            files.undo = _logs(files, _united(needed.values()), 0, _going_on(files, needed)) if needed else None
+        except CheckpointWriteError:
+            raise
+        except CheckpointError:  # a newer version's, or a damaged log: keep all that is there, as of now
+            files.undo = _logs(files, _united([_all_present(files), *needed.values()]), _next(files))
+
+
+def _directory(files: MappedFiles) -> str:
+    assert files.directory is not None
+    return files.directory
+
+
+def _next(files: MappedFiles) -> int:
+    """The number of the next log."""
+    directory = _directory(files)
+    older = [] if files.undo is None else [files.undo.number]
+    return 1 + max([0, *older, *undo.numbers(directory), *undo.numbers(directory, undo.FRAMES)])
+
+
+def _logs(files: MappedFiles, blocks: Blocks, number: int, going_on: GoingOn = NOT_GOING_ON) -> Logs:
+    """Logs from which all rows of some blocks come back, and those of older checkpoints.
+
+    Args:
+        files: that are written to.
+        blocks: of each array that lies in them.
+        number: of new logs.
+        going_on: by prefix the numbers of those that are gone on with, and what is there.
+    """
+    older = {} if files.undo is None else {undo.ITEMS: files.undo.items, undo.FRAMES: files.undo.frames}
+    made = {}
+    for prefix, group in _groups(files.spec).items():
+        log, earlier = going_on.get(prefix, (number, None))
+        in_use = np.logical_or.reduce(_rows(files.spec, group, blocks))
+        arrays = _arrays(files, group)
+        made[prefix] = UndoLog(_directory(files), log, arrays, in_use, older.get(prefix), prefix, earlier)
+    return Logs(made[undo.ITEMS], made.get(undo.FRAMES))
+
+
+def _needed(files: MappedFiles) -> dict[int, Blocks]:
+    """Of each checkpoint in these files the number of its log, and the blocks that it has.
+
+    Raises:
+        CheckpointError: for one that only a newer version of the library can read.
+    """
+    directory, found = _directory(files), {}
+    for generation in generations(directory):
+        # One that is damaged is given up, as saving does it.
+        with contextlib.suppress(FileNotFoundError, CorruptCheckpointError):
+            manifest = read_manifest(directory, generation)
+            arrays = stored_arrays(files.spec)
+            if manifest.undo and all(manifest.arrays[name] == arrays.get(name) for name in manifest.in_place):
+                found[manifest.undo] = {name: _owned(manifest, name) for name in manifest.in_place}
+    return found
+
+
+def _owned(manifest: Manifest, name: str) -> Mask:
+    runs = [part.arrays[name].runs for part in manifest.segments if name in part.arrays]
+    count = manifest.arrays[name].count
+    return np.logical_or.reduce([np.zeros(count, bool), *(marked(one, count) for one in runs)])
+
+
+def _united(parts: Iterable[Blocks]) -> Blocks:
+    """The blocks that are in any of some, which are of the same files."""
+    united: Blocks = {}
+    for blocks in parts:
+        for name, mask in blocks.items():
+            united[name] = united[name] | mask if name in united else mask
+    return united
+
+
+def _going_on(files: MappedFiles, needed: Collection[int]) -> GoingOn:
+    """The logs of the newest checkpoint, after each has got but one; new ones where none can be appended to."""
+    directory, fresh, found = _directory(files), _next(files), {}
+    for prefix, group in _groups(files.spec).items():
+        arrays = _arrays(files, group)
+        fold(directory, needed, arrays, prefix)
+        recorded = np.zeros(len(arrays[0]), bool)
+        log, end = fresh, None
+        for number in undo.numbers(directory, prefix):
+            if number >= max(needed):
+                torn: list[Torn] = []
+                path = os.path.join(directory, undo.name_of(number, prefix))
+                rows, stop = undo.recorded(path, arrays, torn)
+                recorded |= rows
+                log, end = (number, stop) if may_go_on(path, torn) else (fresh, None)
+        found[prefix] = log, Earlier(recorded, end)
+    return found
+
+
+def _fold_failed(files: MappedFiles) -> None:
+    """Join the logs of saves that have failed to those before: else a disk that is full would get fuller by each."""
+    directory, groups = _directory(files), _groups(files.spec)
+    there = {number for prefix in groups for number in undo.numbers(directory, prefix)}
+    if there <= files.pending | files.committed:
+        return
+    with contextlib.suppress(CheckpointError):
+        files.committed |= set(_needed(files))
+        for prefix, group in groups.items():
+            fold(directory, files.pending | files.committed, _arrays(files, group), prefix)
+
+
+def _groups(spec: BufferSpec) -> dict[str, list[str]]:
+    """The mapped arrays whose rows are logged together, by the prefix of the logs: of items, and of frames."""
     found = list(shapes(spec))
-    return [name for name in found if is_items(name)], [name for name in found if not is_items(name)]
+    groups = {undo.ITEMS: [name for name in found if is_items(name)]}
+    frames = [name for name in found if not is_items(name)]
+    return groups | {undo.FRAMES: frames} if frames else groups
+
+
+def _arrays(files: MappedFiles, group: list[str]) -> list[np.ndarray[Any, Any]]:
+    arrays = files.arrays()
+    return [arrays[name] for name in group]
+
+
+def _all_present(files: MappedFiles) -> Blocks:
+    """Of each array that lies in files the blocks outside of which nothing was ever written."""
+    return {name: _present(files, stored_arrays(files.spec)[name], there) for name, there in names(files.spec).items()}
 
 
 def _present(files: MappedFiles, stored: Stored, name: str) -> Mask:
@@ -125,7 +261,7 @@ def _present(files: MappedFiles, stored: Stored, name: str) -> Mask:
     return mask
 
 
-def _rows(spec: BufferSpec, group: list[str], blocks: dict[str, Mask]) -> list[Mask]:
+def _rows(spec: BufferSpec, group: list[str], blocks: Blocks) -> list[Mask]:
     """Of each mapped array of a group which rows are in some blocks; of arrays without any byte none."""
     arrays, found = stored_arrays(spec), []
     for name in group:
@@ -198,14 +334,13 @@ def _lead_back(
     manifest = opened.manifest
     owned = {name: opened.owners(name) >= 0 for name in names(spec)}
     torn: dict[str, Torn] = {}
-    for group, prefix in zip(_groups(spec), (undo.ITEMS, undo.FRAMES), strict=True):
+    for prefix, group in _groups(spec).items():
         room = None if files is None else files.reserve_slots if prefix == undo.ITEMS else files.reserve_places
         rows = [arrays[name] for name in group]
         wanted = _rows(spec, group, owned)
-        if group:
-            ends = undo.roll_back(opened.directory, manifest.undo, rows, prefix=prefix, wanted=wanted, room=room)
-            if ends:  # one that no kill leaves so, if there is one
-                torn |= dict.fromkeys(group, min(ends, key=lambda end: end.short))
+        ends = undo.roll_back(opened.directory, manifest.undo, rows, prefix=prefix, wanted=wanted, room=room)
+        if ends:  # one that no kill leaves so, if there is one
+            torn |= dict.fromkeys(group, min(ends, key=lambda end: end.short))
     for name, there in names(spec).items():
         stored, table = manifest.arrays[name], opened.whole_table(name)
         content = bytes_of(arrays[there])

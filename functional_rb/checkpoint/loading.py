@@ -310,6 +310,7 @@ class _Loading:
             raise CorruptCheckpointError(path, problem)
         arrays = _arranged(spec, read, vector)
         if self.files is not None:
+            in_place.resume(self.files)
             if not manifest.undo:
                 self.files.replace({there: read[name] for name, there in in_place.names(spec).items()})
             arrays = mapped.within(self.files, arrays)

@@ -266,6 +266,8 @@ class _Save:
         disk.fsync_directory(self.directory)
         self.committing = True
         disk.rename(path + TEMPORARY, path)
+        if self.reader.in_place is not None:
+            self.reader.in_place.committed()
         disk.fsync_directory(self.directory)
         return len(content)
 
