@@ -33,6 +33,8 @@ OVERHEAD = 512
 """Bytes that Python and the library take for each small array that is saved, about."""
 LEAST = 2**14
 """So many bytes may always be kept for older versions: of a small buffer a copy costs more than its bytes."""
+AT_ONCE = 2**20
+"""Bytes that are taken back in one go."""
 RETAINED_BYTES = 2**30
 """So much is kept in memory for older states of a buffer in files, before the oldest gets files of its own."""
 
@@ -158,7 +160,7 @@ class Memory(abc.ABC):
         return self._plain
 
     def write_back(self, array: Array, saved: Sequence[Entry]) -> None:
-        """Write to one of the arrays what was there before some writes, the oldest first; rows, or elements, of all.
+        """Write to one of the arrays what was there before some writes, the oldest first; of rows all, or of elements.
 
         Each place is written once, however often it was overwritten.
         """
@@ -462,16 +464,22 @@ def take_back(memory: Memory, saved: Sequence[Saved], capacity: int) -> None:
 
 
 def _write_back(memory: Memory, entries: Sequence[Entry]) -> None:
-    """Entries of all arrays, the newest first."""
-    arrays, runs = memory.arrays, defaultdict[int, list[list[Entry]]](list)
+    """Entries of all arrays, the newest first: as many at once as fit into a cache."""
+    arrays, waiting = memory.arrays, defaultdict[int, list[Entry]](list)
+    sizes = [0] * len(arrays)
     for entry in entries:
-        of_array = runs[entry.array % len(arrays)]
-        if not of_array or of_array[-1][0].flat != entry.flat:  # rows and elements of an array may overlap
-            of_array.append([])
-        of_array[-1].append(entry)
-    for k, of_array in runs.items():
-        for run in of_array:
-            memory.write_back(arrays[k], run[::-1])
+        k = entry.array % len(arrays)
+        together = waiting[k]
+        # Rows and elements of an array may overlap.
+        if together and (sizes[k] >= AT_ONCE or together[-1].flat != entry.flat):
+            memory.write_back(arrays[k], together[::-1])
+            together.clear()
+            sizes[k] = 0
+        together.append(entry)
+        sizes[k] += entry.old.nbytes
+    for k, together in waiting.items():
+        if together:
+            memory.write_back(arrays[k], together[::-1])
 
 
 def _remember(memory: Memory, version: Version, nbytes: int) -> None:
