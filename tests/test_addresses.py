@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 from functional_rb import addresses
+from tests.programs import beside_allocations
 
 ROOT = Path(addresses.__file__).parent.parent
 ASKING = {"ctypes", "data_ptr", "untyped_storage", "unsafe_buffer_pointer", "addressof", "from_buffer", "from_address"}
@@ -86,3 +90,20 @@ def test_arrays_live_until_the_kernel_returns() -> None:
     call = addresses.storage_caller(addresses.of_numpy)
     assert call(kernel, (made(),), addresses.Held([made()]), [made(), made()], 7) == (1, 1, 2, 1)
     assert len(freed) == 4
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_kernels_beside_threads_that_allocate(library: str) -> None:
+    """In a process that gives large blocks back to the system as they are freed, and overwrites small ones."""
+    malloc = {"MALLOC_ARENA_MAX": "1", "MALLOC_PERTURB_": "165", "MALLOC_TOP_PAD_": "0"}
+    malloc["MALLOC_MMAP_THRESHOLD_"] = str(beside_allocations.FENCED)
+    run = subprocess.run(
+        [sys.executable, "-m", beside_allocations.__name__, library],
+        env=os.environ | malloc,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, (run.returncode, run.stderr)
+    assert run.stdout == "the same bits\n"
