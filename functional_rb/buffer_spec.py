@@ -106,13 +106,29 @@ class BufferSpec:
         _check_kind("writer", self.writer, WriterBase, "frb.RoundRobin()")
         object.__setattr__(self, "transforms", check_transforms(self.transforms))
         _check_kind("storage", self.storage, StorageBase, "frb.Memmap()")
+        self._plan(Outline.of(self.item, "BufferSpec.item"))
+
+    def as_given(self) -> BufferSpec:
+        """This spec with its leaves in the order in which their names were given, as `earlier` versions had them.
+
+        It serves to read what these wrote, and is equal only to others with that order.
+        """
+        made = object.__new__(BufferSpec)
+        for field in dataclasses.fields(self):
+            if field.init:
+                object.__setattr__(made, field.name, getattr(self, field.name))
+        made._plan(Outline.of(self.item, "BufferSpec.item", as_given=True))
+        return made
+
+    def _plan(self, outline: Outline) -> None:
+        """All that follows from the fields, and the item taken apart."""
         self._plan_lanes()
         if self.sampler.tree_rows(self.capacity) * sum_tree.FANOUT > ring.INT32_MAX:
             raise ValueError(
                 f"BufferSpec.capacity: the sum tree of {self.capacity} items needs more than 2^31 nodes; "
                 f"use frb.Uniform() or several buffers"
             )
-        self._plan_item()
+        self._plan_item(outline)
         if self.compact is not None:
             _check_kind("compact", self.compact, Compact, "frb.Compact()")
         object.__setattr__(self, "frames", None if self.compact is None else self.compact.chain(self))
@@ -180,8 +196,7 @@ class BufferSpec:
         for name, value in {"columns": columns, "stored": stored, "layout": plan}.items():
             object.__setattr__(self, name, value)
 
-    def _plan_item(self) -> None:
-        outline = Outline.of(self.item, "BufferSpec.item")
+    def _plan_item(self, outline: Outline) -> None:
         derived = {
             "item": freeze(self.item),
             "outline": outline,

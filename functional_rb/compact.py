@@ -211,7 +211,7 @@ def _by_name(field: str, given: Any) -> ByName:
     named = tuple((nest.show_key(key), value) for key, value in pairs)
     if len({name for name, _ in named}) < len(named):
         raise ValueError(f"Compact.{field}: expected each leaf once, got {given!r}")
-    return named
+    return tuple(sorted(named, key=lambda pair: pair[0]))  # equal ones, whatever order they came in
 
 
 def _ints(field: str, given: Any, least: int | None) -> int | ByName:

@@ -26,9 +26,11 @@ class Structure:
     Attributes:
         kind: what sort of container this is, or "leaf".
         type: the class to build where the kind alone does not say; None for a dict, tuple, list or leaf.
-        keys: names, field names or positions, in the order given.
+        keys: names, field names or positions.
         children: the outlines under those keys.
         batch_shape: of a `Composite`, the leading axes that its leaves share, behind those that come with a batch.
+        given: the order in which names were given and come back, as places among the keys; outlines that differ in
+            nothing else are equal.
     """
 
     kind: Literal["leaf", "mapping", "sequence", "namedtuple", "dataclass"]
@@ -36,11 +38,40 @@ class Structure:
     keys: tuple[str | int, ...] = ()
     children: tuple[Structure, ...] = ()
     batch_shape: tuple[int, ...] = ()
+    given: tuple[int, ...] | None = dataclasses.field(default=None, compare=False, repr=False)
     flat: bool = dataclasses.field(init=False, compare=False, repr=False)
+    named: tuple[tuple[str, int], ...] = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Note whether there is but one level, the usual case, which is read without recursion."""
+        """Note whether there is but one level, the usual case, which is read without recursion; and names in order."""
         object.__setattr__(self, "flat", all(child.kind == "leaf" for child in self.children))
+        places = range(len(self.keys)) if self.given is None else self.given
+        object.__setattr__(self, "named", tuple((str(self.keys[k]), k) for k in places))
+
+    def sorted(self) -> Structure:
+        """The same outline with the names in their own order, as JAX has those of dicts: leaves lie in that.
+
+        So what is planned for a nest does not depend on the order in which its names were given, nor on that in which
+        a class has its fields, which may be another when a file is read.
+
+        Example:
+            >>> flatten({"b": 1, "a": 2}, lambda x: False)[1].sorted().keys
+            ('a', 'b')
+        """
+        children = [child.sorted() for child in self.children]
+        if self.kind in ("leaf", "sequence"):
+            return dataclasses.replace(self, children=tuple(children))
+        order = sorted(range(len(self.keys)), key=lambda k: str(self.keys[k]))
+        keys, own = tuple(self.keys[k] for k in order), tuple(children[k] for k in order)
+        names = [self.keys[k] for _, k in self.named]
+        return dataclasses.replace(self, keys=keys, children=own, given=tuple(keys.index(name) for name in names))
+
+    def as_given(self) -> Structure:
+        """And back: with names in the order in which they were given."""
+        children = [child.as_given() for child in self.children]
+        order = [k for _, k in self.named]
+        keys, own = tuple(self.keys[k] for k in order), tuple(children[k] for k in order)
+        return dataclasses.replace(self, keys=keys, children=own, given=None)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -261,9 +292,9 @@ def _build(
         return next(remaining)
     parts = [_build(child, remaining, build_mapping, batch_shape) for child in outline.children]
     if outline.kind == "mapping":
-        named = dict(zip(map(str, outline.keys), parts, strict=True))
+        named = {name: parts[k] for name, k in outline.named}
         return build_mapping(outline.type, named, (*batch_shape, *outline.batch_shape))
     assert outline.type is not None
     if outline.kind == "sequence":
         return outline.type(parts)
-    return outline.type(**dict(zip(map(str, outline.keys), parts, strict=True)))
+    return outline.type(**{name: parts[k] for name, k in outline.named})

@@ -16,7 +16,7 @@ from functional_rb.ops import Array
 from functional_rb.specs import ArraySpec, Binary, Categorical, NonTensor, OneHot, Varying, counting
 from functional_rb.specs.base import checked_shape
 from functional_rb.specs.ops import SpecOps
-from functional_rb.values import Outline, is_leaf
+from functional_rb.values import Outline
 
 MOST_VALUES = 2**24
 """So many values `enumerate` lists."""
@@ -377,7 +377,7 @@ def _encoded(backend: SpecBackend, member: Any, value: Any, lead: tuple[int, ...
             raise ValueError(f"expected the batch axes {lead}, got shape {tuple(value.shape)}")
         return [backend.encoded(unit, value)]
     leaves = member.scatter(unit.from_host(value, lead))
-    specs = nest.flatten(unit, is_leaf)[0]
+    specs = nest.flatten_as(member.structure, unit)
     return [_from_host(backend, leaf, spec, member.name) for leaf, spec in zip(leaves, specs, strict=True)]
 
 

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from functional_rb import counters
+from functional_rb import counters, earlier
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.draft import Arrays
 from functional_rb.errors import consumed
 from functional_rb.ops import Array
 from functional_rb.reader import ArrayReader, Reader
@@ -62,6 +63,15 @@ class State:
     def __repr__(self) -> str:
         """The description, not the arrays."""
         return f"State({self.spec!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the fields, in their order."""
+        return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        """Read what earlier versions pickled, by the names of the fields."""
+        arrays = earlier.unpickled(Arrays(*(fields[name] for name in Arrays._fields)), fields["spec"])
+        self.__dict__.update(fields, **arrays._asdict())
 
     def reader(self, lasting: bool = False, directory: str | None = None) -> Reader:
         """Read the arrays piece by piece, as a checkpoint does.

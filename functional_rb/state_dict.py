@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import counters, dtypes, soundness
+from functional_rb import counters, dtypes, earlier, soundness
 from functional_rb.buffer_spec import BufferSpec
-from functional_rb.convert import to_json
+from functional_rb.convert.json import KNOWN, to_json
 from functional_rb.draft import Arrays
 from functional_rb.layout import KEPT_AS
 from functional_rb.mapped_directory import filed
@@ -47,11 +47,14 @@ def plan(spec: BufferSpec) -> dict[str, tuple[tuple[int, ...], str]]:
 
 def named(arrays: Arrays | State) -> dict[str, Array]:
     """The arrays by name, but for those without elements."""
+    return {name: array for name, array in _by_name(arrays).items() if 0 not in array.shape}
+
+
+def _by_name(arrays: Arrays | State) -> dict[str, Array]:
     found = {"rows": arrays.rows} | {f"wide_{k}": array for k, array in enumerate(arrays.wide)}
     if arrays.tree is not None:
         found["tree"] = arrays.tree
-    found |= {f"kept_{name}": array for name, array in arrays.kept.items()} | {"counters": arrays.counters}
-    return {name: array for name, array in found.items() if 0 not in array.shape}
+    return found | {f"kept_{name}": array for name, array in arrays.kept.items()} | {"counters": arrays.counters}
 
 
 def check_whole(state: Any, function: str) -> None:
@@ -100,8 +103,8 @@ def as_arrays(
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
-    _check_spec(spec, given.get(SPEC))
-    planned = plan(spec)
+    old = _laid_out(spec, given.get(SPEC))
+    planned = plan(old)
     needed = [name for name, (shape, _) in planned.items() if 0 not in shape]
     extra = [name for name in given if name not in planned and name != SPEC]
     missing = [name for name in needed if name not in given]
@@ -112,12 +115,18 @@ def as_arrays(
         )
     for name in needed:
         _check_array(name, given[name], *planned[name])
-    _check_values(spec, {name: given[name] for name in needed}, look)
+    _check_values(old, {name: given[name] for name in needed}, look)
     blank = {name: np.zeros(shape, dtype) for name, (shape, dtype) in planned.items() if 0 in shape}
-    arrays = {name: take(name, blank.get(name, given.get(name))) for name in planned}
-    wide = tuple(arrays[f"wide_{k}"] for k in range(len(spec.layout.wide)))
-    kept = {name: arrays[f"kept_{name}"] for name in spec.kept}
-    return Arrays(arrays["rows"], wide, arrays.get("tree"), arrays["counters"], kept)
+    whole = {name: blank[name] if name in blank else given[name] for name in planned}
+    if old is not spec:
+        whole = _by_name(earlier.arranged(_arrays(old, whole), old, spec))
+    return _arrays(spec, {name: take(name, array) for name, array in whole.items()})
+
+
+def _arrays(spec: BufferSpec, by_name: Mapping[str, Array]) -> Arrays:
+    wide = tuple(by_name[f"wide_{k}"] for k in range(len(spec.layout.wide)))
+    kept = {name: by_name[f"kept_{name}"] for name in spec.kept}
+    return Arrays(by_name["rows"], wide, by_name.get("tree"), by_name["counters"], kept)
 
 
 def _check_array(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
@@ -158,8 +167,11 @@ def _expect_sound(name: str, problem: str | None) -> None:
         )
 
 
-def _check_spec(spec: BufferSpec, told: Any) -> None:
-    """Refuse what was made of another spec; where the rows lie is the same to it."""
+def _laid_out(spec: BufferSpec, told: Any) -> BufferSpec:
+    """The spec by which the arrays lie: the one given, or its form of earlier versions, see `earlier`.
+
+    What was made of another spec is refused; where the rows lie, and the order of names, are the same to it.
+    """
     if told is None:
         raise ValueError(
             f"load_state_dict: the entry {SPEC!r} is missing, which tells what the arrays mean; "
@@ -173,16 +185,19 @@ def _check_spec(spec: BufferSpec, told: Any) -> None:
         raise ValueError(f"load_state_dict: {SPEC!r}: expected the JSON of a BufferSpec, got {error}") from None
     wanted = _members(to_json(spec))
     for name in [*wanted, *saved]:
-        # As texts: the order of leaves counts.
-        here, there = (json.dumps(members.get(name)) for members in (wanted, saved))
+        # As texts, which tell numbers and truth values apart.
+        here, there = (json.dumps(members.get(name), sort_keys=True) for members in (wanted, saved))
         if here != there and name != "storage":
             raise ValueError(
                 f"load_state_dict: the state was of another spec: expected {name} {here}, got {there}; "
                 f"make the state's own by frb.from_json(...[{SPEC!r}])"
             )
+    return earlier.laid_out(spec, told)
 
 
 def _members(text: str | bytes) -> dict[str, Any]:
-    """The arguments of a spec as its JSON has them, and the version of that."""
+    """The arguments of a spec as its JSON has them; that of another version is none."""
     whole = json.loads(text)
-    return {"version": whole["version"], **whole["spec"]}
+    if whole["version"] not in KNOWN:
+        raise ValueError(f"version {whole['version']!r}; read it with the version of functional_rb that wrote it")
+    return dict(whole["spec"])

@@ -86,19 +86,30 @@ class Outline:
         object.__setattr__(self, "in_arrays", in_arrays)
 
     @classmethod
-    def of(cls, spec: Any, who: str) -> Outline:
+    def of(cls, spec: Any, who: str, as_given: bool = False) -> Outline:
         """Of a spec, or a nest of specs.
+
+        Args:
+            spec: of them.
+            who: asks.
+            as_given: whether names stay in the order given, rather than sorted.
 
         Raises:
             TypeError: if a leaf is no spec, naming it.
         """
         frozen = checked(spec, who)
-        leaves, structure = nest.flatten(frozen, is_leaf)
-        units, outer = nest.flatten(frozen, is_unit)
+
+        def taken_apart(part: Any, whole: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
+            structure = nest.flatten(part, whole)[1]
+            structure = structure if as_given else structure.sorted()
+            return nest.flatten_as(structure, part), structure
+
+        leaves, structure = taken_apart(frozen, is_leaf)
+        units, outer = taken_apart(frozen, is_unit)
         members = []
         first = 0
         for unit, path in zip(units, outer.paths, strict=True):
-            own, inner = nest.flatten(unit, is_leaf)
+            own, inner = taken_apart(unit, is_leaf)
             members.append(Member(unit, nest.show(path), inner, first, len(own)))
             first += len(own)
         names = tuple(nest.show(path) for path in structure.paths)

@@ -727,7 +727,7 @@ def test_parts_named_like_attributes() -> None:
     assert spec.shape["shape"] == (0,)
     assert spec.expand(2)["expand"].shape == (2, 11)
     assert pickle.loads(pickle.dumps(spec)) == eval(repr(spec), NAMESPACE) == spec
-    assert frb.BufferSpec(spec, 2).names == names
+    assert frb.BufferSpec(spec, 2).names == tuple(sorted(names))
 
 
 def test_composites_stay_what_they_are() -> None:

@@ -148,10 +148,23 @@ def test_buffer_specs_are_values(item: Any) -> None:
         spec.capacity = 7  # type: ignore[misc]  # refused
 
 
-def test_the_order_of_keys_tells_specs_apart() -> None:
-    """The order says where leaves lie in storage, so it is part of what a state is."""
-    a, b = frb.Unbounded(()), frb.Unbounded(())
-    assert frb.BufferSpec({"a": a, "b": b}, 4) != frb.BufferSpec({"b": b, "a": a}, 4)
+def test_the_order_of_keys_does_not_tell_specs_apart() -> None:
+    """JAX sorts them: leaves lie in that order in any case, and come back in that in which they were given."""
+    a, b = frb.Unbounded((1100,), "uint8"), frb.Unbounded((), "float64")
+    inner = {"d": a, "c": b}
+    one = frb.BufferSpec({"a": a, "b": inner, "list": [inner]}, 4)
+    other = frb.BufferSpec({"list": [dict(reversed(inner.items()))], "b": inner, "a": a}, 4)
+    assert (one, hash(one), one.layout, one.names) == (other, hash(other), other.layout, other.names)
+    assert one.names == ("a", "b/c", "b/d", "list/0/c", "list/0/d")
+    assert list(one.item) == ["a", "b", "list"]
+    assert list(other.item) == ["list", "b", "a"]
+    assert one.as_given() != other.as_given()
+    assert one.as_given().names == ("a", "b/d", "b/c", "list/0/d", "list/0/c")
+    assert one != frb.BufferSpec({"a": a, "b": inner, "list": (inner,)}, 4)
+    names = {"next_a": "a", "next_b": "b"}
+    assert frb.Compact(next=names, stack={"a": 2, "b": 3}) == frb.Compact(
+        next=dict(reversed(names.items())), stack={"b": 3, "a": 2}
+    )
 
 
 def test_hashes_survive_another_process() -> None:
@@ -184,7 +197,7 @@ def test_spec_of_arrays(kind: str) -> None:
         "d": Data(frb.Unbounded((2, 2), "uint8"), [frb.Unbounded((), "int32")]),
     }
     assert spec == frb.BufferSpec(by_hand, 4)
-    assert spec.names == ("p/first", "p/second", "d/x", "d/y/0")
+    assert spec.names == ("d/x", "d/y/0", "p/first", "p/second")
 
 
 def test_spec_of_tensordict_and_tensorclass() -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
+from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 
 import functional_rb as frb
+from functional_rb import earlier, nest
+from functional_rb.convert import json as module
+from functional_rb.values import is_leaf
+from tests import backends, grammar
 from tests.backends import Backend
 
 Tree = Any
@@ -30,5 +38,281 @@ def test_updates_take_the_items_of_a_sample_with_empty_containers(backend: Backe
     assert backend.numpy(stored["list"][0]).tolist() == [20, 21, 22, 23]
     assert (stored["nothing"], stored["pair"], stored["list"][1:]) == ({}, (), [{}, {"deep": []}])
     for wrong in ({"nothing": {"x": array}}, {"none": {}}, {"list": [array, {"x": {}}]}):
-        with pytest.raises(ValueError, match=r"no such leaf in BufferSpec.item; expected some of \['x', 'list/0'\]"):
+        with pytest.raises(ValueError, match=r"no such leaf in BufferSpec.item; expected some of \['list/0', 'x'\]"):
             backend.update(state, handles, items=wrong)
+
+
+# --- the order of names ---------------------------------------------------------------------------------------------
+
+SCALAR = frb.Unbounded(())
+ITEM: dict[str, Any] = {
+    "value": SCALAR,
+    "reward": SCALAR,
+    "obs": {"right": frb.Unbounded((1100,), "uint8"), "left": frb.Unbounded((1100,), "uint8")},
+    "done": frb.Binary(),
+    "count": frb.Unbounded((), "int32"),
+}
+"""Leaves that nothing but their names tells apart, in an order that is not that of their names."""
+
+
+def backwards(nest: Any) -> Any:
+    """The same nest with the names of every mapping in the opposite order."""
+    if isinstance(nest, frb.Composite):
+        return nest.with_parts(backwards(dict(nest)))
+    if isinstance(nest, dict):
+        return {name: backwards(nest[name]) for name in reversed(nest)}
+    if isinstance(nest, (tuple, list)):
+        parts = map(backwards, nest)
+        return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
+    names = nest.nests if isinstance(nest, frb.specs.Varying) else ()
+    if isinstance(nest, frb.Stacked):
+        names = ("members",)
+    if isinstance(nest, grammar.Data):
+        names = tuple(field.name for field in dataclasses.fields(nest))
+    return dataclasses.replace(nest, **{name: backwards(getattr(nest, name)) for name in names}) if names else nest
+
+
+def steps(first: int, count: int) -> dict[str, Any]:
+    """Items that tell their number, each leaf in another way."""
+    k = np.arange(first, first + count)
+    picture = np.zeros((count, 1100), np.uint8)
+    return {
+        "value": (1000 + k).astype(np.float32),
+        "reward": (2000 + k).astype(np.float32),
+        "obs": {
+            "right": (picture.T + 10 + k % 50).T.astype(np.uint8),
+            "left": (picture.T + 100 + k % 50).T.astype(np.uint8),
+        },
+        "done": k % 3 == 2,
+        "count": (3000 + k).astype(np.int32),
+    }
+
+
+def in_numpy(backend: Backend, nest: Any) -> Any:
+    """With dicts in the order of their names, so that nests compare."""
+    if isinstance(nest, dict):
+        return {name: in_numpy(backend, nest[name]) for name in sorted(nest)}
+    if isinstance(nest, (tuple, list)):
+        return type(nest)(in_numpy(backend, part) for part in nest)
+    return backend.numpy(nest).tolist() if hasattr(nest, "shape") else nest
+
+
+def order_of(nest: Any) -> Any:
+    """The names of all dicts, in their order."""
+    return [(name, order_of(part)) for name, part in nest.items()] if isinstance(nest, dict) else None
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(grammar.ALL.nests_of(3))
+def test_any_nest_is_laid_out_by_its_names(spec: Any) -> None:
+    item, other = frb.specs.freeze(spec), frb.specs.freeze(backwards(spec))
+    one, two = frb.BufferSpec(item, 4), frb.BufferSpec(other, 4)
+    assert one == two
+    assert hash(one) == hash(two)
+    assert (one.layout, one.leaves, one.names, one.objects) == (two.layout, two.leaves, two.names, two.objects)
+    ordered = earlier.in_order_of(other, module.json.loads(frb.to_json(item))["spec"])
+    assert repr(ordered) == repr(item)
+    given = one.as_given()
+    assert given.structure.paths == nest.flatten(item, is_leaf)[1].paths
+    assert (earlier.in_given_order(one) is one) == (given.structure.paths == one.structure.paths)
+
+
+def test_states_of_specs_in_another_order_are_interchangeable(backend: Backend) -> None:
+    rb, sampler = backend.rb, frb.Slices(2) if backend.name == "torch-core" else frb.Prioritized()
+    one, other = frb.BufferSpec(ITEM, 6, sampler), frb.BufferSpec(backwards(ITEM), 6, sampler)
+    assert (one, hash(one)) == (other, hash(other))
+    states = []
+    for spec in (one, other):
+        state = backend.add(backend.init(spec), backend.tree(steps(0, 4)))
+        states.append(backend.add(state, backend.tree(backwards(steps(4, 4)))))
+    stored = [in_numpy(backend, rb.items(state)) for state in states]
+    expected = steps(6, 2), steps(2, 4)
+    assert stored[0] == stored[1]
+    assert stored[0]["value"] == [leaf for part in expected for leaf in part["value"].tolist()]
+    assert stored[0]["obs"]["left"] == [row for part in expected for row in part["obs"]["left"].tolist()]
+    drawn = [backend.sample(state, rb.key(3), 5)[1].items for state in states]
+    assert in_numpy(backend, drawn[0]) == in_numpy(backend, drawn[1])
+    if backend.library == "torch":  # JAX sorts names as soon as anything is compiled
+        assert [order_of(items) for items in drawn] == [order_of(ITEM), order_of(backwards(ITEM))]
+
+
+def test_what_is_loaded_goes_with_a_spec_in_another_order(library: Backend, tmp_path: Path) -> None:
+    rb = library.rb
+    one, other = frb.BufferSpec(ITEM, 6), frb.BufferSpec(backwards(ITEM), 6)
+    state = rb.add(rb.init(one), library.tree(steps(0, 8)))
+    expected = in_numpy(library, rb.items(state))
+    frb.save(state, tmp_path / "saved")
+    loaded = frb.load(tmp_path / "saved", rb)
+    assert loaded.spec == other
+    assert order_of(loaded.spec.item) == order_of(one.item)
+    for again in (
+        loaded,
+        rb.load_state_dict(other, rb.state_dict(state)),
+        rb.load_state_dict(state, rb.state_dict(state)),
+    ):
+        assert in_numpy(library, rb.items(again)) == expected
+    there = rb.init(dataclasses.replace(one, storage=frb.Memmap(tmp_path / "mapped")))
+    there = rb.add(there, library.tree(steps(0, 8)))
+    expected = in_numpy(library, rb.items(there))
+    del there
+    again = rb.init(dataclasses.replace(other, storage=frb.Memmap(tmp_path / "mapped", existsok=True)))
+    assert in_numpy(library, rb.items(again)) == expected
+
+
+def test_from_one_backend_to_the_other_and_back() -> None:
+    with backends.make("torch") as torch, backends.make("jax") as jax:
+        state = torch.rb.add(torch.rb.init(frb.BufferSpec(ITEM, 6)), torch.tree(steps(0, 8)))
+        expected = in_numpy(torch, torch.rb.items(state))
+        on_jax = jax.rb.from_dlpack(state, copy=True)
+        on_jax = jax.rb.add(on_jax, jax.tree(backwards(steps(8, 1))))
+        state = torch.rb.add(state, torch.tree(steps(8, 1)))
+        expected = in_numpy(torch, torch.rb.items(state))
+        assert in_numpy(jax, jax.rb.items(on_jax)) == expected
+        assert in_numpy(torch, torch.rb.items(torch.rb.from_dlpack(on_jax))) == expected
+
+
+def test_branches_and_loops_take_states_of_specs_in_another_order() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    import jax_backend as rb
+
+    example = jax.tree.map(lambda x: x[0], steps(0, 1))
+    example = {name: example[name] for name in ITEM}  # not as JAX has sorted it
+    sorted_one = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, example))
+    assert list(example) != list(sorted_one)
+    specs = [frb.BufferSpec(frb.spec_of(x), 4) for x in (example, sorted_one)]
+    assert frb.spec_of(example) == frb.spec_of(sorted_one)
+    assert hash(frb.spec_of(example)) == hash(frb.spec_of(sorted_one))
+    assert specs[0] == specs[1]
+    states = [rb.add(rb.init(spec), steps(10 * k, 4)) for k, spec in enumerate(specs)]
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+    chosen = [jax.lax.cond(p, lambda a, b: a, lambda a, b: b, *states) for p in (True, False)]
+    assert [rb.items(state)["value"][0] for state in chosen] == [1000, 1010]
+    both = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    both = jax.vmap(lambda state, item: rb.add(state, item))(
+        both, jax.tree.map(lambda *x: np.stack(x), steps(5, 1), steps(15, 1))
+    )
+    assert jax.vmap(rb.items)(both)["reward"][:, 0].tolist() == [2005, 2015]
+
+    def step(state: Any, item: Any) -> tuple[Any, None]:
+        return jax.lax.cond(
+            item["done"], lambda s, i: rb.add(s, i), lambda s, i: rb.add(states[1], i), state, item
+        ), None
+
+    last, _ = jax.jit(lambda s, xs: jax.lax.scan(step, s, xs))(states[0], steps(20, 4))
+    assert rb.items(last)["count"].tolist() == [3022, 3023, 3012, 3013]
+
+
+def test_values_of_specs_in_another_order_are_the_same(library: Backend) -> None:
+    rb = library.rb
+    spec = {
+        "b": frb.Bounded(0, 1),
+        "a": {"d": frb.Categorical(9), "c": SCALAR},
+        "s": frb.Sequence({"y": SCALAR, "x": SCALAR}, 2),
+    }
+    drawn = [
+        rb.rand(frb.specs.freeze(x), rb.key(0), 3)
+        for x in (spec, frb.specs.freeze(spec), {**spec, "a": backwards(spec["a"])})
+    ]
+    assert in_numpy(library, drawn[0]) == in_numpy(library, drawn[1]) == in_numpy(library, drawn[2])
+
+
+# --- what earlier versions wrote, with leaves in the order given ----------------------------------------------------
+
+PICTURES = {name: frb.Unbounded((1100,), "uint8") for name in ("obs", "next_obs")}
+EARLIER = {
+    "plain": frb.BufferSpec(ITEM, 6, frb.Prioritized()),
+    "lanes": frb.BufferSpec((ITEM, [frb.Sequence({"y": SCALAR, "x": SCALAR}, 2)]), 8, lanes=2),
+    "waiting": frb.BufferSpec(ITEM, 6, transforms=frb.n_step(3, 0.5, at="add")),
+    "frames": frb.BufferSpec(
+        {"z": SCALAR, **PICTURES, "next_a": SCALAR, "a": SCALAR, "done": frb.Binary()}, 6, compact=frb.Compact()
+    ),
+}
+
+
+def earlier_state(rb: Any, spec: frb.BufferSpec, patch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """A state as an earlier version made it, with the text that it wrote; and the same by this one."""
+    drawn = rb.rand(spec.item, rb.key(1), (5, 2) if spec.lanes else 9)
+    now = rb.add(rb.init(spec), drawn)
+    patch.setattr(module, "VERSION", 1)
+    then = rb.add(rb.init(spec.as_given()), drawn)
+    assert then.spec.structure.paths != spec.structure.paths
+    return then, now
+
+
+def assert_goes_on(library: Backend, state: Any, now: Any) -> None:
+    """That a state is, and goes on, as another."""
+    spec, rb = now.spec, library.rb
+    assert state.spec == spec
+    again = library.rb.rand(spec.item, rb.key(2), (1, 2) if spec.lanes else 2)
+    for _ in range(2):
+        assert in_numpy(library, rb.items(state)) == in_numpy(library, rb.items(now))
+        state, now = rb.add(state, again), rb.add(now, again)
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"), [*(("torch", name) for name in EARLIER), ("jax-host", "frames"), ("jax", "plain")]
+)
+def test_what_earlier_versions_wrote_is_arranged_anew(
+    variant: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = EARLIER[name] if variant != "jax-host" else dataclasses.replace(EARLIER[name], storage=frb.Host())
+    with backends.make(variant) as library:
+        rb = library.rb
+        with monkeypatch.context() as patch:
+            then, now = earlier_state(rb, spec, patch)
+            saved = rb.state_dict(then)
+            frb.save(then, tmp_path)
+        for mmap in (False, True):
+            assert_goes_on(library, frb.load(tmp_path, rb, mmap=mmap), now)
+        # What is told of the leaves decides, not in which order the spec at hand has them.
+        for target in (spec, dataclasses.replace(spec, item=backwards(spec.item))):
+            assert_goes_on(library, rb.load_state_dict(target, saved), now)
+        # A save on top of it writes what lies elsewhere now.
+        loaded = rb.add(frb.load(tmp_path, rb), rb.rand(spec.item, rb.key(3), (1, 2) if spec.lanes else 1))
+        frb.save(loaded, tmp_path, incremental=True)
+        assert in_numpy(library, rb.items(frb.load(tmp_path, rb))) == in_numpy(library, rb.items(loaded))
+
+
+@pytest.mark.parametrize("variant", ["torch", "jax", "jax-host"])
+def test_pickles_of_earlier_versions_are_refused(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = r"pickled by an earlier version .* \['value', 'reward', .* write it by frb.save, which this one reads"
+    with backends.make(variant) as library:
+        then = library.init(frb.BufferSpec(ITEM, 6))
+        for name in ("functional_rb.state", "functional_rb.host.state", "torch_backend.state"):
+            monkeypatch.setattr(f"{name}.VERSION", 1)
+        with pytest.raises(ValueError, match=refusal):
+            pickle.loads(pickle.dumps(then))
+        same = library.init(frb.BufferSpec({"a": SCALAR, "b": SCALAR}, 6))
+        assert pickle.loads(pickle.dumps(same)).spec == same.spec
+        if variant == "jax":  # those that told no version at all
+            for state in (then, same):
+                fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+                blank = object.__new__(type(state))
+                if state is same:
+                    blank.__setstate__(fields)
+                    assert library.rb.size(blank) == 0
+                else:
+                    with pytest.raises(ValueError, match=refusal):
+                        blank.__setstate__(fields)
+
+
+def test_mapped_files_of_earlier_versions_are_read_into_memory(
+    library: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rb = library.rb
+    spec = frb.BufferSpec(ITEM, 6, storage=frb.Memmap(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "VERSION", 1)
+        then = rb.add(rb.init(spec.as_given()), library.tree(steps(0, 8)))
+        frb.save(then, tmp_path)
+        expected = in_numpy(library, rb.items(then))
+        rb.add(then, library.tree(steps(8, 1)))  # after the save: led back when it is loaded
+        del then
+    loaded = frb.load(tmp_path, rb)
+    assert "read into memory" in caplog.text
+    assert loaded.spec.storage == frb.Host()
+    assert in_numpy(library, rb.items(loaded)) == expected
+    with pytest.raises(frb.StorageLayoutError, match=r"leaves: expected .*'count': \[\[\], 'int32', 0, None\]"):
+        rb.init(dataclasses.replace(spec, storage=frb.Memmap(tmp_path, existsok=True)))

@@ -45,7 +45,7 @@ class Opaque:
         """Number the unit."""
         self.number = _number(unit)
         self.words, self.words_among = _words(unit), _words_among(unit)
-        self.structure: Structure = nest.flatten(unit, is_leaf)[1]
+        self.structure: Structure = nest.flatten(unit, is_leaf)[1].sorted()
 
     def draw(self, ops: Any, words: Array) -> Any:
         """`ArraySpec.draw`."""
@@ -96,7 +96,7 @@ def _words_among(unit: Any) -> int:
 def _call(number: int, method: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What a method makes of the leaves of its arguments, as leaves."""
     unit = _UNITS[number]
-    structure = nest.flatten(unit, is_leaf)[1]
+    structure = nest.flatten(unit, is_leaf)[1].sorted()
     arguments = (nest.unflatten(structure, tensors, _as_dict),) if method in ("inside", "nearest") else tensors
     made = getattr(unit, method)(primitives, *arguments)
     return tuple(nest.flatten_as(structure, made)) if method in ("draw", "nearest") else (made,)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from functional_rb import forks, lineage
+from functional_rb import earlier, forks, lineage
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
@@ -217,6 +217,11 @@ def unpickled(
     restored = tuple(array.view(dtype) for array, dtype in zip(arrays.wide, wide, strict=True))
     kept = {name: array.view(ops.DTYPES[spec.kept[name].dtype]) for name, array in arrays.kept.items()}
     return _rebuilt(arrays._replace(wide=restored, kept=kept), spec, held, target, pinned)
+
+
+def _unpickled(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None, target: torch.device | None) -> State:
+    """What earlier versions pickled, by this name."""
+    return unpickled(earlier.unpickled(arrays, spec), spec, held, target)
 
 
 Outline = tuple[BufferSpec, int, Held | None, torch.device | None]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb import mapped, soundness
+from functional_rb import earlier, mapped, soundness
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
@@ -186,14 +186,14 @@ class Content(NamedTuple):
         spec: of the buffer.
         arrays: of NumPy.
         objects: Python objects by token.
-        stamp: see `functional_rb.lineage`.
+        stamp: see `functional_rb.lineage`; None if a state of it is another than was saved.
         files: the mapped files in the checkpoint's directory, if some of the arrays are theirs.
     """
 
     spec: BufferSpec
     arrays: Arrays
     objects: dict[int, Any]
-    stamp: str
+    stamp: str | None
     files: MappedFiles | None
 
 
@@ -287,34 +287,51 @@ class _Loading:
             spec = spec_of(manifest, self.known, path)
         except KnownError as error:
             raise KnownError(f"{path}: {error}") from None
-        if manifest.arrays != stored_arrays(spec):
+        lain = earlier.laid_out(spec, manifest.spec)
+        if manifest.arrays != stored_arrays(lain):
             raise CorruptCheckpointError(path, "its arrays are not those of its spec")
-        if manifest.undo and set(manifest.in_place) != set(in_place.names(spec)):
+        if manifest.undo and set(manifest.in_place) != set(in_place.names(told)):
             raise CorruptCheckpointError(path, "its arrays in mapped files are not those of its spec")
         vector = checked(spec, manifest.counters, path)
         opened = Opened(self.directory, manifest, self.stack)
         storage = self.storage
         if storage is None:
             storage = in_place.relocated(spec.storage, self.directory) if manifest.here else spec.storage
-        spec = self.open_files(dataclasses.replace(spec, storage=storage))
+        moved = lain is not spec
+        spec = dataclasses.replace(spec, storage=storage)
+        spec = self.elsewhere(spec) if moved else self.open_files(spec)
+        lain = lain if moved else spec
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
         with enough_memory(path, total), Progress(min(total, manifest.nbytes), "load", self.progress) as progress:
-            here = self.in_place(opened, spec, progress) if manifest.undo else {}
+            here = self.in_place(opened, lain, progress) if manifest.undo else {}
             apart = [stored for name, stored in manifest.arrays.items() if name not in manifest.in_place]
             read = here | {stored.name: self.array(opened, stored, progress) for stored in apart}
         objects: dict[int, Any] = {}
         for k in range(len(manifest.segments)) if spec.objects else ():
             objects |= opened.objects(k)
         kept = {name: read[f"kept_{name}"] for name in spec.kept if f"kept_{name}" in read}
-        if problem := soundness.problem_of_arrays(spec, vector, kept, read.get("tree")):
+        if problem := soundness.problem_of_arrays(lain, vector, kept, read.get("tree")):
             raise CorruptCheckpointError(path, problem)
-        arrays = _arranged(spec, read, vector)
+        arrays = earlier.arranged(_arranged(lain, read, vector), lain, spec)
         if self.files is not None:
             in_place.resume(self.files)
             if not manifest.undo:
                 self.files.replace({there: read[name] for name, there in in_place.names(spec).items()})
             arrays = mapped.within(self.files, arrays)
-        return Content(spec, arrays, objects, manifest.stamp, self.files)
+        # What has been arranged anew differs from the checkpoint, whatever is added to it: saves have to look.
+        return Content(spec, arrays, objects, None if moved else manifest.stamp, self.files)
+
+    def elsewhere(self, spec: BufferSpec) -> BufferSpec:
+        """The spec of what the state will be that cannot go on with the files here, as earlier versions made them."""
+        mine = isinstance(spec.storage, Memmap) and spec.storage.path is not None and self.storage is None
+        if not mine or not in_place.is_here(spec.storage.path, self.directory):
+            return spec
+        _log.warning(
+            "%s: the files are an earlier version's, which had the leaves in another order, so the checkpoint is read "
+            "into memory",
+            self.directory,
+        )
+        return dataclasses.replace(spec, storage=Host())
 
     def open_files(self, spec: BufferSpec) -> BufferSpec:
         """Take the files in this directory, if they are to be gone on with; the spec of what the state will be."""

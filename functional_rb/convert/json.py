@@ -33,7 +33,9 @@ from functional_rb.transforms.n_step_stored import NStepOfStored
 from functional_rb.values import Outline
 
 FORMAT: Final = "functional_rb.spec"
-VERSION: Final = 1
+VERSION: Final = 2
+KNOWN: Final = (1, VERSION)
+"""Versions that are read. The texts are the same; what is stored with one of version 1 lies as `earlier` says."""
 
 OURS: Final[dict[str, type]] = {
     made.__name__: made
@@ -95,7 +97,7 @@ class OtherVersionError(ValueError):
 def to_json(spec: Any) -> str:
     """A spec as JSON text.
 
-    Equal specs whose parts are in the same order give the same text, character by character.
+    Equal specs whose names are in the same order give the same text, character by character.
 
     Args:
         spec: a `BufferSpec`, a spec of items, or a nest of them (dicts, tuples, lists, NamedTuples, dataclasses).
@@ -268,7 +270,7 @@ def _payload(whole: Any) -> Any:
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise ValueError(f'from_json: expected {{"format": "{FORMAT}", ...}}, as to_json writes it, got {whole!r:.80}')
     version = whole.get("version")
-    if version != VERSION or type(version) is not int:
+    if version not in KNOWN or type(version) is not int:
         raise OtherVersionError(
             f"from_json: expected format version {VERSION}, got {version!r}; it was written by another version of "
             f"functional_rb, read it with that one"

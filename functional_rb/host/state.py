@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from functional_rb import earlier
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
@@ -159,7 +160,7 @@ class HostState(core.State):
         What is unpickled has no device: that of another process, or machine, need not be there.
         """
         arrays, given = self.with_memory()
-        return _rebuilt, (arrays, self.spec, None if given.table is None else _objects(arrays, given))
+        return _unpickled, (arrays, self.spec, None if given.table is None else _objects(arrays, given))
 
 
 def readable(state: HostState) -> Version:
@@ -184,5 +185,10 @@ def _objects(arrays: Arrays, memory: Memory) -> dict[int, Any]:
 
 
 def _rebuilt(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None) -> HostState:
+    """What earlier versions pickled, by this name."""
+    return _unpickled(earlier.unpickled(arrays, spec), spec, held)
+
+
+def _unpickled(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None) -> HostState:
     """A state of arrays, and the objects by the tokens in these, in a table of their own."""
     return HostState.of_arrays(arrays, spec, table=None if held is None else Table(spec, held))

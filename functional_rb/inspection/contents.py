@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import counters, soundness
+from functional_rb import counters, earlier, soundness
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
@@ -81,7 +81,7 @@ def spec_in(directory: str, manifest: Manifest, known: Iterable[Any], files: Fil
     """The spec of a manifest; why it is not known; or None if it is damaged."""
     path = os.path.join(directory, manifests.name_of(manifest.generation))
     try:
-        return spec_of(manifest, known, path)
+        return earlier.laid_out(spec_of(manifest, known, path), manifest.spec)
     except CorruptCheckpointError as error:
         files.note(path, error.reason)
         return None

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb import nest
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.checkpoint.loading import there
 from functional_rb.checkpoint.manifest import Manifest
@@ -118,7 +119,8 @@ def _told(manifest: Manifest, contents: Contents, leaves: Leaves | str) -> Repor
 
 
 def _spec(spec: BufferSpec) -> Report:
-    named = zip(spec.names, spec.leaves, strict=True)
+    given = spec.structure.as_given()
+    named = zip(map(nest.show, given.paths), nest.flatten_as(given, spec.item), strict=True)
     members = ("sampler", "writer", "storage", "compact")
     return {
         "item": [{"leaf": name, "dtype": x.dtype, "shape": list(x.shape), "spec": repr(x)} for name, x in named],

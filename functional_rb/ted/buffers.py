@@ -216,12 +216,13 @@ def _read(backend: Any, state: State, handles: Array) -> Leaves:
     """The items that handles int32 [N] name, by path, read in pieces of one size: JAX compiles for each."""
     spec = state.spec
     n, size = len(handles), min(CHUNK, spec.capacity)
-    own = zip(spec.structure.paths, spec.leaves, strict=True)
+    structure = spec.structure.as_given()
+    own = zip(structure.paths, nest.flatten_as(structure, spec.item), strict=True)
     made = {path: np.empty((n, *leaf.shape), kept_dtype(leaf.dtype)) for path, leaf in own}
     for start in range(0, n, size):
         asked = handles[start : start + size]
         found = backend.get(state, np.pad(asked, (0, size - len(asked))))
-        for path, leaf in zip(spec.structure.paths, nest.flatten_as(spec.structure, found), strict=True):
+        for path, leaf in zip(structure.paths, nest.flatten_as(structure, found), strict=True):
             made[path][start : start + size] = _host(backend, leaf)[: len(asked)]
     return made
 

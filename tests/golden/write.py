@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
+from functional_rb import nest
+from functional_rb.checkpoint.blocks import is_items
 from tests.checkpoints import bits
 
 ITEM = {
@@ -69,9 +71,17 @@ def written(library: str, name: str, directory: Path) -> Any:
     return state
 
 
-def hashes(state: Any) -> dict[str, str]:
-    """Of all arrays of a state."""
-    return {name: hashlib.sha256(content).hexdigest() for name, (_, _, content) in bits(state).items()}
+def hashes(state: Any, library: str) -> dict[str, str]:
+    """Of all arrays of a state; of the items the leaves, wherever they lie."""
+    import torch
+
+    stored = {name: content for name, (_, _, content) in bits(state).items() if not is_items(name)}
+    rb = importlib.import_module(f"{library}_backend")
+    for name, leaf in zip(state.spec.names, nest.flatten_as(state.spec.structure, rb.items(state)), strict=True):
+        if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bfloat16:
+            leaf = leaf.contiguous().view(torch.int16)
+        stored[f"item/{name}"] = np.ascontiguousarray(np.asarray(leaf)).tobytes()
+    return {name: hashlib.sha256(stored[name]).hexdigest() for name in sorted(stored)}
 
 
 def main(directory: str) -> None:
@@ -80,7 +90,7 @@ def main(directory: str) -> None:
     for library in ("jax", "torch"):
         for name in SPECS:
             folder = f"{library}-{name}"
-            expected[folder] = hashes(written(library, name, Path(directory) / folder))
+            expected[folder] = hashes(written(library, name, Path(directory) / folder), library)
     rb = importlib.import_module("torch_backend")
     state = rb.add(rb.init(NOTES), {"x": np.arange(3, dtype=np.float32), "note": VALUES[:3]})
     frb.save(state, Path(directory) / "torch-notes")
