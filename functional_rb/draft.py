@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from functional_rb import counters, handles
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import Counters
 from functional_rb.ops import Array, Ops
-from functional_rb.state import State
+
+if TYPE_CHECKING:
+    from functional_rb.state import State
 
 
 class Arrays(NamedTuple):

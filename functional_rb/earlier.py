@@ -75,7 +75,7 @@ def _rows(rows: Any, old: Layout, new: Layout) -> Any:
     """Rows int32 [n, words] in another layout of the same leaves."""
     if not old.row_words:
         return rows
-    content = np.ascontiguousarray(rows).view(np.uint8)
+    content = np.ascontiguousarray(rows.cpu() if hasattr(rows, "cpu") else rows).view(np.uint8)
     moved = np.zeros_like(content)
     before = {leaf.path: leaf.offset for leaf in old.leaves}
     for leaf in new.leaves:
@@ -83,6 +83,8 @@ def _rows(rows: Any, old: Layout, new: Layout) -> Any:
         if source is not None and target is not None:
             moved[:, target : target + leaf.nbytes] = content[:, source : source + leaf.nbytes]
     whole = moved.view(np.int32)
+    if isinstance(rows, np.ndarray):
+        return whole
     return rows.__array_namespace__().asarray(whole) if hasattr(rows, "__array_namespace__") else rows.new_tensor(whole)
 
 

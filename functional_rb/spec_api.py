@@ -177,7 +177,7 @@ def ones(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) -
 
 
 def enumerate_values(backend: SpecBackend, spec: Any) -> Any:
-    """All values of a spec, each once, the last element of the last leaf changing fastest.
+    """All values of a spec, each once, the last element of the last leaf changing fastest, leaves sorted by name.
 
     Args:
         spec: a spec, or a nest of them, of whole numbers, truth values, choices and texts.
@@ -191,8 +191,8 @@ def enumerate_values(backend: SpecBackend, spec: Any) -> Any:
 
     Example:
         >>> found = rb.enumerate({"done": frb.Binary(), "action": frb.Categorical(3, mask=[True, False, True])})
-        >>> found["done"].tolist(), found["action"].tolist()
-        ([False, False, True, True], [0, 2, 0, 2])
+        >>> found["action"].tolist(), found["done"].tolist()
+        ([0, 0, 2, 2], [False, True, False, True])
     """
     outline = _outline(backend, spec, "enumerate")
     counts = []

@@ -290,7 +290,7 @@ class _Loading:
         lain = earlier.laid_out(spec, manifest.spec)
         if manifest.arrays != stored_arrays(lain):
             raise CorruptCheckpointError(path, "its arrays are not those of its spec")
-        if manifest.undo and set(manifest.in_place) != set(in_place.names(told)):
+        if manifest.undo and set(manifest.in_place) != set(in_place.names(lain)):
             raise CorruptCheckpointError(path, "its arrays in mapped files are not those of its spec")
         vector = checked(spec, manifest.counters, path)
         opened = Opened(self.directory, manifest, self.stack)
@@ -323,8 +323,8 @@ class _Loading:
 
     def elsewhere(self, spec: BufferSpec) -> BufferSpec:
         """The spec of what the state will be that cannot go on with the files here, as earlier versions made them."""
-        mine = isinstance(spec.storage, Memmap) and spec.storage.path is not None and self.storage is None
-        if not mine or not in_place.is_here(spec.storage.path, self.directory):
+        path = spec.storage.path if isinstance(spec.storage, Memmap) and self.storage is None else None
+        if path is None or not in_place.is_here(path, self.directory):
             return spec
         _log.warning(
             "%s: the files are an earlier version's, which had the leaves in another order, so the checkpoint is read "
