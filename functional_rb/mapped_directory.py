@@ -204,8 +204,8 @@ def check_layout(path: str, wanted: dict[str, Any]) -> None:
     if here != there and sorted(here) == sorted(there):
         raise StorageLayoutError(
             f"{description}: the leaves lie in the order {[name for name, _ in there]}, those of the BufferSpec in the "
-            f"order {[name for name, _ in here]}, as an earlier version of functional_rb made them; frb.load reads what "
-            f"was saved of them, else give Memmap another path"
+            f"order {[name for name, _ in here]}, as an earlier version of functional_rb made them; frb.load reads "
+            f"what was saved of them, else give Memmap another path"
         )
     for key, value in wanted.items():
         if found.get(key) != value:
