@@ -793,7 +793,7 @@ CALLS: list[tuple[frb.BufferSpec, tuple[int, ...], str, Any, dict[str, Any], typ
         ({**steps(2, 3), "done": np.zeros(3, bool)},),
         {},
         VALUE,
-        r"leaf 'done': expected leading axes \(2, 3\) as leaf 'x' has, got 3 rows",
+        r"leaf 'id': expected 3 rows as leaf 'done' has, got leading axes \(2, 3\)",
     ),
     (
         LANED,
