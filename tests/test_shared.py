@@ -255,9 +255,9 @@ def test_a_checkpoint_fills_a_buffer_whose_leaves_lie_otherwise(library: Backend
 
 def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_at(tmp_path / "buffer", item=NEST)
-    made, other = SharedBuffer.open(spec), SharedBuffer.open(dataclasses.replace(spec, item=reversed_(NEST)))
-    batch = nested(0, 6)
-    leaves = [batch["b"]["y"], batch["b"]["x"], *(batch[name] for name in ("reward", "value", "left", "right"))]
+    made, other = SharedBuffer.open(spec.as_given()), SharedBuffer.open(spec)
+    batch = {"b/y": nested(0, 6)["b"]["y"], "b/x": nested(0, 6)["b"]["x"], **nested(0, 6)}
+    leaves = [batch[name] for name in made.spec.names]
     made.add(leaves, 6, None, None)
     before = made.snapshot()
 
@@ -272,8 +272,8 @@ def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch
         with pytest.raises(KeyboardInterrupt):
             made.update(np.array([1, 4], np.int32), None, {2: np.zeros(2, np.float32)})
     assert made.files.control[control.SEQUENCE] % 2
-    for array, old in zip(other.get(np.arange(6, dtype=np.int32)), leaves[::-1], strict=True):
-        np.testing.assert_array_equal(array, old)
+    for array, name in zip(other.get(np.arange(6, dtype=np.int32)), spec.names, strict=True):
+        np.testing.assert_array_equal(array, batch[name])
     np.testing.assert_array_equal(made.snapshot().rows, before.rows)
 
 
@@ -314,13 +314,13 @@ def test_another_item_is_refused_by_its_path(name: str, tmp_path: Path) -> None:
         lambda told: told["layout"].update(row_words=3),
         lambda told: told["layout"]["leaves"].pop(),
         lambda told: told["layout"]["leaves"].append([["z"], [], "float32", 8, None]),
-        lambda told: told["layout"]["leaves"][0].__setitem__(2, "int32"),
-        lambda told: told["layout"]["leaves"][0].__setitem__(3, 4),
-        lambda told: told["layout"]["leaves"][1].__setitem__(3, 8),
-        lambda told: told["layout"]["leaves"][0].__setitem__(3, -4),
-        lambda told: told["layout"]["leaves"][0].__setitem__(3, "0"),
-        lambda told: told["layout"]["leaves"][0].__setitem__(3, None),
-        lambda told: told["layout"]["leaves"][2].__setitem__(4, 1),
+        lambda told: told["layout"]["leaves"][1].__setitem__(2, "int32"),
+        lambda told: told["layout"]["leaves"][1].__setitem__(3, 4),
+        lambda told: told["layout"]["leaves"][3].__setitem__(3, 8),
+        lambda told: told["layout"]["leaves"][1].__setitem__(3, -4),
+        lambda told: told["layout"]["leaves"][1].__setitem__(3, "0"),
+        lambda told: told["layout"]["leaves"][1].__setitem__(3, None),
+        lambda told: told["layout"]["leaves"][0].__setitem__(4, 1),
     ],
 )
 def test_a_description_of_no_layout_is_refused(change: Any, tmp_path: Path) -> None:
