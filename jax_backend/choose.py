@@ -22,6 +22,8 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from jax_backend import rules
+
 HANDLERS = {
     "xla": ("add", "draw", "threefry", "update"),
     "xla_chain": ("places",),
@@ -73,9 +75,9 @@ def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
 
     def flat(*operands: jax.Array) -> list[jax.Array]:
         given = iter(operands)
-        result: list[jax.Array] = jax.tree.leaves(
-            core(*jax.tree.unflatten(outline, [next(given) if x else None for x in there]))
-        )
+        rebuilt = jax.tree.unflatten(outline, [next(given) if x else None for x in there])
+        with rules.promoting_ranks():
+            result: list[jax.Array] = jax.tree.leaves(core(*rebuilt))
         return result
 
     batch = Batch((), tuple(() for _ in operands))

@@ -1,10 +1,14 @@
-"""Devices as users name them."""
+"""Devices as users name them, and how a state lies on several."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
+
+from functional_rb import frames
+from functional_rb.draft import Arrays
 
 
 def resolve(device: Any) -> Any:
@@ -28,3 +32,40 @@ def resolve(device: Any) -> Any:
     except (IndexError, RuntimeError, ValueError) as error:
         there = sorted({f"{x.platform}:{x.id}" for x in jax.devices()})
         raise ValueError(f"device: expected one of JAX's devices, {there}, got {device!r}") from error
+
+
+def place(name: str, shape: tuple[int, ...], where: Any) -> Any:
+    """Where an array of a state goes, that is named as in `functional_rb.state_dict.named`.
+
+    A sharding that divides is for the storage, what grows with the items: rows, wide leaves and shared frames. All the
+    rest, which is small or read as a whole, lies whole on each device.
+
+    Raises:
+        ValueError: for a storage that cannot be divided so.
+    """
+    if not isinstance(where, NamedSharding) or where.is_fully_replicated:
+        return where
+    if not name.startswith(("rows", "wide_", f"kept_{frames.ROWS}")):
+        return NamedSharding(where.mesh, jax.P(), memory_kind=where.memory_kind)
+    try:
+        where.shard_shape(shape)
+    except ValueError as error:
+        raise ValueError(
+            f"device: expected a sharding that divides the storage ({name!r}, {list(shape)}, one slot after the other) "
+            f"into equal parts, got {where.spec} on a mesh of {dict(where.mesh.shape)}; give a capacity that is a "
+            f"multiple of the devices'"
+        ) from error
+    return where
+
+
+def places(arrays: Arrays, where: Any) -> Any:
+    """Likewise for all of a state's arrays, or their shapes."""
+    if not isinstance(where, NamedSharding):
+        return where
+    return Arrays(
+        place("rows", arrays.rows.shape, where),
+        tuple(place(f"wide_{k}", x.shape, where) for k, x in enumerate(arrays.wide)),
+        None if arrays.tree is None else place("tree", arrays.tree.shape, where),
+        place("counters", arrays.counters.shape, where),
+        {name: place(f"kept_{name}", x.shape, where) for name, x in arrays.kept.items()},
+    )

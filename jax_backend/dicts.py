@@ -13,10 +13,11 @@ from functional_rb import state_dict as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.host.state import HostState
 from functional_rb.state import State
-from jax_backend import devices, execute, hosted
+from jax_backend import devices, execute, hosted, rules
 from jax_backend.restore import restore
 
 
+@rules.transfers
 def state_dict(state: State) -> dict[str, Any]:
     """A state as a flat dict of arrays, its spec among them, for Orbax.
 
@@ -51,6 +52,7 @@ def state_dict(state: State) -> dict[str, Any]:
     return found | {core.SPEC: jnp.asarray(np.frombuffer(text.encode(), np.uint8))}
 
 
+@rules.transfers
 def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) -> State:
     """The state that a dict from `state_dict` tells.
 
@@ -96,7 +98,7 @@ def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) 
             _check_at_hand(name, array)
         else:
             array = _in_numpy(name, array)
-        where = placed.get(name) if device is None else device
+        where = placed.get(name) if device is None else devices.place(name, array.shape, device)
         copied = jnp.array(array, copy=True)
         return copied if where is None else jax.device_put(copied, where)
 

@@ -13,9 +13,10 @@ from functional_rb.bridge import TakeLeaf
 from functional_rb.draft import Arrays
 from functional_rb.dtypes import shown
 from functional_rb.state import State
-from jax_backend import execute, hosted
+from jax_backend import execute, hosted, rules
 
 
+@rules.transfers
 def from_dlpack(tree: Any, copy: bool = False) -> Any:
     """Take arrays and states of torch (or NumPy) over, in the same memory.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,9 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.host.state import HostState
 from functional_rb.shared.check import is_shared
 from functional_rb.state import AnySample, Crop, State
-from jax_backend import execute, hosted, inplace, shared, values
+from jax_backend import execute, hosted, inplace, rules, shared, values
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared}
 """What carries the functions out for states of other classes than `State`, whose arrays are on a device."""
@@ -42,6 +44,16 @@ def _number(state: State, found: Any) -> jax.Array:
     return found if type(state) is State else jnp.asarray(found)
 
 
+def _binds(core: Callable[..., Any]) -> Callable[[F], F]:
+    """Make a public function of one that binds the core's: with its docstring, and free to move arrays."""
+
+    def attach(bound: F) -> F:
+        return rules.transfers(api.documented_by(core)(bound))
+
+    return attach
+
+
+@rules.transfers
 def key(seed: int | jax.Array) -> jax.Array:
     """A key of JAX's default kind: `jax.random.key(seed)`.
 
@@ -61,20 +73,21 @@ def key(seed: int | jax.Array) -> jax.Array:
         return jax.random.key((int(seed) + 2**63) % 2**64 - 2**63)
 
 
+@rules.transfers
 def split(key: jax.Array, n: int = 2) -> jax.Array:
     """`n` independent keys [n] from one: `jax.random.split`."""
     execute.check_key(key)
     return jax.random.split(key, checks.count("split", "n", n))
 
 
-@api.documented_by(api.init)
+@_binds(api.init)
 def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
     engine = _engine_for(spec)
     fill = inplace.add_ if engine is execute else None
     return api.init(engine, spec, device, items, validate, fill)
 
 
-@api.documented_by(api.add)
+@_binds(api.add)
 def add(
     state: State,
     items: Any,
@@ -87,24 +100,24 @@ def add(
     return api.add(_of(state), state, items, mask, priorities, key, validate, time_major)
 
 
-@api.documented_by(api.sample)
+@_binds(api.sample)
 def sample(
     state: State, key: jax.Array, batch_size: int | None = None, beta: Any = None
 ) -> tuple[State, AnySample[Any]]:
     return api.sample(_of(state), state, key, batch_size, beta)
 
 
-@api.documented_by(api.update)
+@_binds(api.update)
 def update(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
     return api.update(_of(state), state, indices, priorities, items)
 
 
-@api.documented_by(api.clear)
+@_binds(api.clear)
 def clear(state: State) -> State:
     return api.clear(_of(state), state)
 
 
-@api.documented_by(in_place.add_)
+@_binds(in_place.add_)
 def add_(
     state: State,
     items: Any,
@@ -117,100 +130,100 @@ def add_(
     return in_place.add_(_of(state), _in_place(state), state, items, mask, priorities, key, validate, time_major)
 
 
-@api.documented_by(in_place.sample_)
+@_binds(in_place.sample_)
 def sample_(
     state: State, key: jax.Array, batch_size: int | None = None, beta: Any = None
 ) -> tuple[State, AnySample[Any]]:
     return in_place.sample_(_of(state), _in_place(state), state, key, batch_size, beta)
 
 
-@api.documented_by(in_place.update_)
+@_binds(in_place.update_)
 def update_(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
     return in_place.update_(_of(state), _in_place(state), state, indices, priorities, items)
 
 
-@api.documented_by(in_place.clear_)
+@_binds(in_place.clear_)
 def clear_(state: State) -> State:
     return in_place.clear_(_of(state), _in_place(state), state)
 
 
-@api.documented_by(api.get)
+@_binds(api.get)
 def get(state: State, indices: Any) -> Any:
     return api.get(_of(state), state, indices)
 
 
-@api.documented_by(api.items)
+@_binds(api.items)
 def items(state: State) -> Any:
     return api.items(_of(state), state)
 
 
-@api.documented_by(api.is_live)
+@_binds(api.is_live)
 def is_live(state: State, indices: Any) -> jax.Array:
     live: jax.Array = api.is_live(_of(state), state, indices)
     return live
 
 
-@api.documented_by(api.priorities)
+@_binds(api.priorities)
 def priorities(state: State, indices: Any) -> jax.Array:
     found: jax.Array = api.priorities(_of(state), state, indices)
     return found
 
 
-@api.documented_by(api.probabilities)
+@_binds(api.probabilities)
 def probabilities(state: State, indices: Any) -> jax.Array:
     chances: jax.Array = api.probabilities(_of(state), state, indices)
     return chances
 
 
-@api.documented_by(api.newest)
+@_binds(api.newest)
 def newest(state: State, n: int) -> jax.Array:
     handles: jax.Array = api.newest(_of(state), state, n)
     return handles
 
 
-@api.documented_by(api.cursor)
+@_binds(api.cursor)
 def cursor(state: State) -> jax.Array:
     handle: jax.Array = api.cursor(_of(state), state)
     return handle
 
 
-@api.documented_by(api.size)
+@_binds(api.size)
 def size(state: State) -> jax.Array:
     return _number(state, api.size(_of(state), state))
 
 
-@api.documented_by(api.can_sample)
+@_binds(api.can_sample)
 def can_sample(state: State, n: int | None = None) -> jax.Array:
     possible: jax.Array = api.can_sample(_of(state), state, n)
     return possible
 
 
-@api.documented_by(api.rejected)
+@_binds(api.rejected)
 def rejected(state: State) -> jax.Array:
     return _number(state, api.rejected(_of(state), state))
 
 
-@api.documented_by(api.stale)
+@_binds(api.stale)
 def stale(state: State) -> jax.Array:
     return _number(state, api.stale(_of(state), state))
 
 
-@api.documented_by(api.invalid)
+@_binds(api.invalid)
 def invalid(state: State) -> jax.Array:
     return _number(state, api.invalid(_of(state), state))
 
 
-@api.documented_by(api.lost)
+@_binds(api.lost)
 def lost(state: State) -> jax.Array:
     return _number(state, api.lost(_of(state), state))
 
 
-@api.documented_by(api.refused)
+@_binds(api.refused)
 def refused(state: State) -> jax.Array:
     return _number(state, api.refused(_of(state), state))
 
 
-@api.documented_by(api.passes)
+@_binds(api.passes)
 def passes(state: State) -> jax.Array:
     return _number(state, api.passes(_of(state), state))
 
@@ -219,50 +232,58 @@ def passes(state: State) -> jax.Array:
 def epochs(
     state: State, key: jax.Array, batch_size: int | None = None, n: int = 1
 ) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
-    return api.epochs(_of(state), state, key, batch_size, n)
+    following = None
+    draws = api.epochs(_of(state), state, key, batch_size, n)
+    while True:
+        with rules.explicit_transfers():  # not for what the caller does between the draws
+            try:
+                drawn = draws.send(following)
+            except StopIteration:
+                return
+        following = yield drawn
 
 
-@api.documented_by(api.random_crop)
+@_binds(api.random_crop)
 def random_crop(items: Any, key: jax.Array, length: int, lengths: Any = None) -> Crop[Any]:
     return api.random_crop(hosted, items, key, length, lengths)
 
 
-@api.documented_by(spec_api.rand)
+@_binds(spec_api.rand)
 def rand(spec: Any, key: jax.Array, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
     return spec_api.rand(values, spec, key, batch, device, mask)
 
 
-@api.documented_by(spec_api.zeros)
+@_binds(spec_api.zeros)
 def zeros(spec: Any, batch: Any = (), device: Any = None) -> Any:
     return spec_api.zeros(values, spec, batch, device)
 
 
-@api.documented_by(spec_api.ones)
+@_binds(spec_api.ones)
 def ones(spec: Any, batch: Any = (), device: Any = None) -> Any:
     return spec_api.ones(values, spec, batch, device)
 
 
-@api.documented_by(spec_api.enumerate_values)
+@_binds(spec_api.enumerate_values)
 def enumerate(spec: Any) -> Any:
     return spec_api.enumerate_values(values, spec)
 
 
-@api.documented_by(spec_api.contains)
+@_binds(spec_api.contains)
 def contains(spec: Any, x: Any) -> jax.Array:
     found: jax.Array = spec_api.contains(values, spec, x)
     return found
 
 
-@api.documented_by(spec_api.project)
+@_binds(spec_api.project)
 def project(spec: Any, x: Any) -> Any:
     return spec_api.project(values, spec, x)
 
 
-@api.documented_by(spec_api.encode)
+@_binds(spec_api.encode)
 def encode(spec: Any, value: Any, batch: Any = ()) -> Any:
     return spec_api.encode(values, spec, value, batch)
 
 
-@api.documented_by(spec_api.decode)
+@_binds(spec_api.decode)
 def decode(spec: Any, x: Any) -> Any:
     return spec_api.decode(values, spec, x)

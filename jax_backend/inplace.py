@@ -48,7 +48,7 @@ def sample_(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State,
     execute.check_key(key)
     if batch:
         _check_nonempty(state, batch)
-    return _sample(state, key, batch, jax.numpy.asarray(beta, jax.numpy.float32), twins.use_kernels())
+    return _sample(state, key, batch, execute.number(beta), twins.use_kernels())
 
 
 def _check_nonempty(state: State, batch: int) -> None:

@@ -13,6 +13,7 @@ from jax import lax
 from functional_rb.dtypes import ITEMSIZE
 from functional_rb.ops import Native
 from functional_rb.power import TABLES
+from jax_backend import rules
 
 native: Native | None = None
 
@@ -158,7 +159,8 @@ def mul_wide(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def call(function: Callable[..., Any], *arrays: jax.Array) -> Any:
     """A function of the user's."""
-    return function(*arrays)
+    with rules.users():
+        return function(*arrays)
 
 
 def table(values: np.ndarray[Any, Any], dtype: str, like: jax.Array) -> jax.Array:

@@ -35,7 +35,7 @@ def restore(
         spec: of the buffer. If its storage is `Memmap`, its files are made, and filled; if they are shared, they may
             be there, but without items.
         arrays: of NumPy, taken over.
-        device: a device or sharding of JAX; None for the default.
+        device: a device or sharding of JAX, see `devices.place`; None for the default.
         objects: the Python objects by token, which buffers in the host's memory can have.
         stamp: of the checkpoint that it comes from, see `functional_rb.lineage`.
         files: the mapped files that arrays lie in already, if they do.
@@ -58,5 +58,5 @@ def restore(
         return state
     checks.leaves_for_backend(spec, execute.unsupported)
     place = execute.device_of(spec, device)
-    made: Arrays = jax.tree.map(lambda array: jax.device_put(array, place), arrays)
+    made: Arrays = jax.device_put(arrays, devices.places(arrays, place))
     return execute.to_state(made, spec)

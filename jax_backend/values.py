@@ -13,7 +13,7 @@ from functional_rb import values
 from functional_rb.specs import ArraySpec
 from functional_rb.values import Outline
 from jax_backend import ops as ops
-from jax_backend import twins
+from jax_backend import rules, twins
 from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.execute import check_key
 from jax_backend.execute import convert as convert
@@ -24,6 +24,7 @@ outline = values.kept_outline
 
 
 @functools.partial(jax.jit, static_argnames=("outline", "n", "kernels"), inline=True)
+@rules.own
 def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None, kernels: bool) -> dict[int, jax.Array]:
     words = twins.draws(key, n, values.words(outline, mask is not None), kernels)
     return values.draw(ops, outline, words, mask)
@@ -37,12 +38,14 @@ def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array 
 
 
 @functools.partial(jax.jit, static_argnames="outline", inline=True)
+@rules.own
 def nearest(outline: Outline, leaves: Sequence[jax.Array]) -> dict[int, jax.Array]:
     """The nearest values."""
     return values.nearest(ops, outline, leaves)
 
 
 @functools.partial(jax.jit, static_argnames="unit", inline=True)
+@rules.own
 def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
     """What is stored for numbers that an environment has."""
     made: jax.Array = unit.encoded(ops, value)
@@ -50,6 +53,7 @@ def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="unit", inline=True)
+@rules.own
 def decoded(unit: ArraySpec, x: jax.Array) -> jax.Array:
     """The way back."""
     made: jax.Array = unit.decoded(ops, x)

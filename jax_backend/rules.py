@@ -1,0 +1,148 @@
+"""The rules by which the library's own operations are traced and run, whatever the user has set.
+
+Ranks are promoted, though `jax_numpy_rank_promotion` may forbid it to the user; the user's functions go by the user's
+rule. What the public functions are given, and the library's own numbers, go between host and devices without being
+implicit transfers to `jax.transfer_guard`. On a mesh with explicit axes XLA divides what is inside of a function, as on
+automatic ones: a state keeps the sharding that it has, and what is read of it lies whole on each device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from functional_rb.state import State
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_users: ContextVar[str | None] = ContextVar("rank promotion of the user", default=None)
+"""What the user has set, where the library's rules hold."""
+
+
+def own(function: F) -> F:
+    """Let a function be traced by these rules. If it takes a state, that comes first."""
+
+    @functools.wraps(function)
+    def traced(*args: Any, **others: Any) -> Any:
+        with promoting_ranks():
+            return _in_automatic_mode(function, args, others)
+
+    return traced  # type: ignore[return-value]  # of the same signature
+
+
+@contextlib.contextmanager
+def promoting_ranks() -> Iterator[None]:
+    """The library's rule."""
+    if _users.get() is not None:
+        yield
+        return
+    token = _users.set(_option("numpy_rank_promotion"))
+    try:
+        with jax.numpy_rank_promotion("allow"):
+            yield
+    finally:
+        _users.reset(token)
+
+
+@contextlib.contextmanager
+def users() -> Iterator[None]:
+    """The user's rule."""
+    rule = _users.get()
+    token = _users.set(None)
+    try:
+        with contextlib.nullcontext() if rule is None else jax.numpy_rank_promotion(rule):
+            yield
+    finally:
+        _users.reset(token)
+
+
+def _option(name: str) -> Any:
+    """What is set in this thread; JAX defines its options at run time."""
+    return getattr(jax.config, f"jax_{name}")
+
+
+# --- transfers ------------------------------------------------------------------------------------------------------
+
+_DIRECTIONS = tuple(f"transfer_guard_{way}" for way in ("host_to_device", "device_to_device", "device_to_host"))
+
+
+def transfers(function: F) -> F:
+    """Let a public function move arrays: whoever calls it has asked for that, as by `jax.device_put`."""
+
+    @functools.wraps(function)
+    def allowed(*args: Any, **others: Any) -> Any:
+        if not _is_guarded():
+            return function(*args, **others)
+        with explicit_transfers():
+            return function(*args, **others)
+
+    return allowed  # type: ignore[return-value]  # of the same signature
+
+
+def _is_guarded() -> bool:
+    return any(_option(name) is not None for name in ("transfer_guard", *_DIRECTIONS))
+
+
+@contextlib.contextmanager
+def explicit_transfers() -> Iterator[None]:
+    """What is moved counts as explicit: it is allowed, unless the user has forbidden that or wants it to be logged."""
+    with contextlib.ExitStack() as stack:
+        for direction in _DIRECTIONS:
+            if (_option(direction) or _option("transfer_guard")) in ("log", "disallow"):
+                stack.enter_context(getattr(jax, direction)("allow"))
+        yield
+
+
+# --- meshes ---------------------------------------------------------------------------------------------------------
+
+
+def _in_automatic_mode(function: Callable[..., Any], args: tuple[Any, ...], others: dict[str, Any]) -> Any:
+    mesh = _mesh((args, others))
+    if not mesh.explicit_axes:
+        return function(*args, **others)
+    automatic = mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, AxisType.Auto))
+    with jax.sharding.use_abstract_mesh(automatic):
+        given, more = jax.tree.map(lambda x: _placed(x, P()), (args, others))
+        out = function(*given, **more)
+    with jax.sharding.use_abstract_mesh(mesh):
+        return _like_state(out, args[0]) if args and isinstance(args[0], State) else _whole(out)
+
+
+def _mesh(arrays: Any) -> Any:
+    """The mesh that is set, or else that of the arrays."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(arrays) if isinstance(x, jax.Array)]
+        return next((other for other in meshes if not other.empty), mesh)
+    return mesh
+
+
+def _placed(x: Any, spec: P) -> Any:
+    return jax.sharding.reshard(x, spec) if isinstance(x, jax.Array) else x
+
+
+def _whole(tree: Any) -> Any:
+    return jax.tree.map(lambda x: _placed(x, P()), tree)
+
+
+def _like_state(out: Any, state: State) -> Any:
+    """A new state, or a tuple of what is new of it by field and others: with the shardings that it had."""
+    if isinstance(out, State):
+        return jax.tree.map(_placed_like, out, state)
+    if isinstance(out, tuple) and isinstance(out[0], dict):
+        return _like_state(out[0], state), *_whole(out[1:])
+    if isinstance(out, dict):
+        fields = {name: getattr(state, name) for name in out} | {"kept": {k: state.kept[k] for k in out["kept"]}}
+        return jax.tree.map(_placed_like, out, fields)
+    return _whole(out)
+
+
+def _placed_like(x: jax.Array, before: jax.Array) -> Any:
+    return _placed(x, jax.typeof(before).sharding.spec)

@@ -1,0 +1,163 @@
+"""Programs of users who have JAX check theirs: leaked tracers, promoted ranks, transfers that nobody asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import functional_rb as frb
+import jax_backend as rb
+from tests.members import MEMBERS, Member
+from tests.programs import training
+
+
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "core"])
+@pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
+def test_programs_are_traced_under_all_checks(member: Member, kernels: bool) -> None:
+    begun, given = training.begin(member.spec), training.given(member.spec, 1)
+    with frb.kernels(kernels), jax.checking_leaks(), jax.numpy_rank_promotion("raise"):
+        state, _ = jax.eval_shape(training.train, begun, given)
+    assert state.spec == member.spec
+
+
+@pytest.mark.parametrize("name", ["prioritized", "slices, prioritized"])
+def test_the_core_promotes_ranks_where_a_kernel_is_lowered_to_it(name: str) -> None:
+    spec = MEMBERS[name].spec
+    traced = jax.jit(training.train).trace(training.begin(spec), training.given(spec, 1))
+    with jax.numpy_rank_promotion("raise"):
+        traced.lower(lowering_platforms=("cuda",))
+
+
+def test_functions_of_the_users_go_by_the_users_rule() -> None:
+    def reward(achieved: Any, goal: Any) -> Any:
+        return (achieved - goal[0]).sum(-1)  # [n, 2] and [2]
+
+    leaves = {"position": frb.Unbounded((2,)), "goal": frb.Unbounded((2,))}
+    item = {"reward": frb.Unbounded(()), "done": frb.Binary(()), **leaves}
+    transform = frb.her("future", 4, reward=reward, achieved_key="position", goal_keys=["goal"])
+    spec = frb.BufferSpec(item, 8, transforms=(transform,), batch_size=4)
+
+    def draw(key: jax.Array) -> Any:
+        return rb.sample(rb.init(spec), key)[1].items
+
+    jax.eval_shape(draw, rb.key(0))
+    with jax.numpy_rank_promotion("raise"), pytest.raises(ValueError, match="rank"):
+        jax.eval_shape(draw, rb.key(0))
+
+
+# --- transfers ------------------------------------------------------------------------------------------------------
+
+ITEM = {"x": frb.Bounded(-1.0, 1.0, (2,)), "note": frb.Unbounded(())}
+HANDLES = np.array([0, 2, 1], np.int32)
+PRIORITIES = np.array([0.5, 2.0, 1.0], np.float32)
+
+
+def batch() -> dict[str, Any]:
+    return {"x": np.zeros((3, 2), np.float32), "note": np.arange(3, dtype=np.float32)}
+
+
+def one_pass(state: frb.State, passing: frb.State, key: Any) -> Any:
+    return list(rb.epochs(passing, key, 2))
+
+
+Call = Callable[[frb.State, frb.State, Any], Any]
+CALLS: dict[str, Call] = {
+    "add": lambda s, _, key: rb.add(s, batch(), np.array([True, False, True]), PRIORITIES, key, validate=True),
+    "add_": lambda s, _, key: rb.add_(rb.init(s.spec), {"x": np.ones(2, np.float32), "note": 0.5}),
+    "can_sample": lambda s, _, key: rb.can_sample(s, 3),
+    "clear": lambda s, _, key: rb.clear(s),
+    "clear_": lambda s, _, key: rb.clear_(rb.init(s.spec)),
+    "contains": lambda s, _, key: rb.contains(ITEM, batch()),
+    "cursor": lambda s, _, key: rb.cursor(s),
+    "decode": lambda s, _, key: rb.decode(frb.OneHot(3), np.array([False, True, False])),
+    "encode": lambda s, _, key: rb.encode(frb.OneHot(3), 1),
+    "enumerate": lambda s, _, key: rb.enumerate(frb.Categorical(3)),
+    "epochs": one_pass,
+    "from_dlpack": lambda s, _, key: rb.from_dlpack(np.zeros(16, np.float32), copy=True),
+    "get": lambda s, _, key: rb.get(s, HANDLES),
+    "init": lambda s, _, key: rb.init(s.spec, items=batch()),
+    "invalid": lambda s, _, key: rb.invalid(s),
+    "is_live": lambda s, _, key: rb.is_live(s, HANDLES),
+    "items": lambda s, _, key: rb.items(s),
+    "jit": lambda s, _, key: rb.jit(rb.add)(rb.init(s.spec), jax.device_put(batch())),
+    "key": lambda s, _, key: (rb.key(7), rb.key(2**63)),
+    "load_state_dict": lambda s, _, key: rb.load_state_dict(s, rb.state_dict(s)),
+    "lost": lambda s, _, key: rb.lost(s),
+    "newest": lambda s, _, key: rb.newest(s, 2),
+    "ones": lambda s, _, key: rb.ones(ITEM, 2),
+    "passes": lambda s, passing, key: rb.passes(passing),
+    "priorities": lambda s, _, key: rb.priorities(s, HANDLES),
+    "probabilities": lambda s, _, key: rb.probabilities(s, HANDLES),
+    "project": lambda s, _, key: rb.project(ITEM, batch()),
+    "rand": lambda s, _, key: rb.rand(ITEM, key, 2),
+    "random_crop": lambda s, _, key: rb.random_crop(np.zeros((2, 4), np.float32), key, 2, np.array([4, 3], np.int32)),
+    "refused": lambda s, _, key: rb.refused(s),
+    "rejected": lambda s, _, key: rb.rejected(s),
+    "sample": lambda s, _, key: (rb.sample(s, key, 2), rb.sample(s, key, 2, beta=np.float32(0.3))),
+    "sample_": lambda s, _, key: rb.sample_(rb.init(s.spec, items=batch()), key, 2, beta=1),
+    "size": lambda s, _, key: rb.size(s),
+    "split": lambda s, _, key: (rb.split(key, 3), rb.split(np.array([0, 1], np.uint32))),
+    "stale": lambda s, _, key: rb.stale(s),
+    "state_dict": lambda s, _, key: rb.state_dict(s),
+    "update": lambda s, _, key: rb.update(s, HANDLES, PRIORITIES, {"note": PRIORITIES}),
+    "update_": lambda s, _, key: rb.update_(rb.init(s.spec, items=batch()), HANDLES, PRIORITIES),
+    "zeros": lambda s, _, key: rb.zeros(ITEM, 2),
+}
+
+
+def states(storage: Any) -> tuple[frb.State, frb.State]:
+    """A prioritized buffer, and one that goes through its items; for all the functions."""
+    made = (frb.BufferSpec(ITEM, 8, x, storage=storage) for x in (frb.Prioritized(), frb.WithoutReplacement()))
+    first, second = (rb.add(rb.init(spec), batch()) for spec in made)
+    return first, second
+
+
+def test_all_functions_are_called() -> None:
+    assert set(CALLS) == set(rb.__all__) - {"shape_dtype_struct"}
+
+
+@pytest.mark.parametrize("storage", [frb.Device(), frb.Host()], ids=["device", "host"])
+def test_no_function_transfers_what_it_was_not_asked_for(storage: Any) -> None:
+    """What the library is given may be NumPy's, and numbers of its own are not the user's concern."""
+    state, passing = states(storage)
+    for name, call in CALLS.items():
+        if isinstance(storage, frb.Host) and name == "jit":
+            continue  # such a buffer is out of its reach
+        expected = call(state, passing, rb.key(1))
+        with jax.transfer_guard("disallow"):
+            got = call(state, passing, rb.key(1))
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            assert np.asarray(shown(one)).tobytes() == np.asarray(shown(other)).tobytes(), name
+
+
+def shown(leaf: Any) -> Any:
+    """The numbers of a key."""
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
+
+
+def test_the_guard_holds_for_what_the_user_does() -> None:
+    state, passing = states(frb.Device())
+    with jax.transfer_guard("disallow"):
+        rb.size(state)
+        for _ in rb.epochs(passing, rb.key(0), 2):
+            with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device"):
+                jnp.zeros(3)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device"):
+            jnp.zeros(3)
+
+
+@pytest.mark.parametrize("guard", [jax.transfer_guard, jax.transfer_guard_host_to_device])
+def test_transfers_are_explicit(guard: Callable[[str], contextlib.AbstractContextManager[None]]) -> None:
+    """Whoever forbids also these is told of each."""
+    state, _ = states(frb.Device())
+    with guard("disallow_explicit"), pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device"):
+        rb.add(state, batch())
+    with guard("disallow"):
+        assert int(rb.size(rb.add(state, batch()))) == 6
