@@ -291,8 +291,9 @@ def spec_of(example: Any) -> Any:
         example: a nest of arrays of NumPy, JAX or torch, or of what tells their shapes and dtypes
             (`jax.ShapeDtypeStruct`), without the axis of a batch to add. Leaves become `Unbounded`, or `Binary` where
             the dtype is bool. A TensorDict or tensorclass gives a spec whose items come back as such on torch; its
-            batch size becomes the `batch_shape`, which comes back behind the axes of a batch, and its NonTensorData
-            become `NonTensor`.
+            batch size becomes the `batch_shape`, which comes back behind the axes of a batch, with the names of its
+            axes. It comes back with a device if it has one: that of the arrays. Its NonTensorData, and what else a
+            tensorclass has in place of tensors, become `NonTensor`; a field that is None stays None.
 
     Returns:
         The same nest of specs, for `BufferSpec(item=...)`.
@@ -322,8 +323,11 @@ def _spec_of(example: Any, path: nest.Path) -> Any:
     made = [_spec_of(value, (*path, key)) for key, value in zip(outline.keys, values, strict=True)]
     batch = tuple(getattr(example, "batch_size", ()))
 
-    def mapping(container: type | None, parts: dict[str, Any], _: tuple[int, ...]) -> Composite:
-        return Composite(parts) if container is None else Composite.like(container, parts, batch)
+    def mapping(container: Any, parts: dict[str, Any], _: tuple[int, ...]) -> Composite:
+        if container is None:
+            return Composite(parts)
+        names = tuple(example.names) if batch else ()
+        return Composite.like(container, parts, batch, names, example.device is not None)
 
     return nest.unflatten(outline, made, mapping)
 

@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from functional_rb.objects import array_of_none, is_non_tensor
 from functional_rb.specs import Composite, Stacked, Varying
 from functional_rb.specs.composite import check_depth
 
 Path = tuple[str | int, ...]
-BuildMapping = Callable[[type | None, dict[str, Any], tuple[int, ...]], Any]
+BuildMapping = Callable[[Any, dict[str, Any], tuple[int, ...]], Any]
 """Makes a mapping of a type (None: a dict) from its parts and the batch shape they share."""
 
 
@@ -25,7 +26,8 @@ class Structure:
 
     Attributes:
         kind: what sort of container this is, or "leaf".
-        type: the class to build where the kind alone does not say; None for a dict, tuple, list or leaf.
+        type: the class to build where the kind alone does not say, or a `Container` of that class; None for a dict,
+            tuple, list or leaf.
         keys: names, field names or positions.
         children: the outlines under those keys.
         batch_shape: of a `Composite`, the leading axes that its leaves share, behind those that come with a batch.
@@ -34,7 +36,7 @@ class Structure:
     """
 
     kind: Literal["leaf", "mapping", "sequence", "namedtuple", "dataclass"]
-    type: type | None = None
+    type: Any = None
     keys: tuple[str | int, ...] = ()
     children: tuple[Structure, ...] = ()
     batch_shape: tuple[int, ...] = ()
@@ -159,12 +161,12 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
         return Structure("mapping", nest._container, tuple(nest), (), nest.batch_shape), list(nest.values())
     if isinstance(nest, Stacked):
         return Structure("sequence", tuple, tuple(range(len(nest.members)))), list(nest.members)
+    if is_tensorclass(nest):
+        return None if is_non_tensor(nest) else _parts_of_tensorclass(nest)
     # Asked before mappings: chex's dataclasses are those too.
     if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
         names = tuple(field.name for field in dataclasses.fields(nest))
-        # A tensorclass is a mapping with a batch shape that looks like a dataclass: torch builds it.
-        kind: Literal["mapping", "dataclass"] = "mapping" if hasattr(type(nest), "_is_tensorclass") else "dataclass"
-        return Structure(kind, type(nest), names), [getattr(nest, name) for name in names]
+        return Structure("dataclass", type(nest), names), [getattr(nest, name) for name in names]
     if isinstance(nest, Mapping):
         foreign = None if type(nest) is dict or not hasattr(nest, "batch_size") else type(nest)
         # Iterating over a TensorDict goes along its batch, not its keys, and its brackets take NonTensorData apart.
@@ -174,6 +176,18 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
     if isinstance(nest, (tuple, list)):
         return Structure("sequence", type(nest), tuple(range(len(nest)))), list(nest)
     return None
+
+
+def is_tensorclass(nest: Any) -> bool:
+    """Whether it is one of tensordict's classes: it looks like a dataclass, but torch builds it, with a batch shape."""
+    return hasattr(type(nest), "_is_tensorclass")
+
+
+def _parts_of_tensorclass(nest: Any) -> tuple[Structure, list[Any]]:
+    """The fields that are set: those that are None hold nothing. Its attributes would take NonTensorData apart."""
+    found = dict(nest.items())
+    names = tuple(field.name for field in dataclasses.fields(nest) if field.name in found)
+    return Structure("mapping", type(nest), names), [found[name] for name in names]
 
 
 def flatten(nest: Any, is_leaf: Callable[[Any], bool], depth: int = 0) -> tuple[list[Any], Structure]:
@@ -234,12 +248,18 @@ def _values_under(keys: Sequence[str | int], nest: Any, path: Path) -> list[Any]
             pass  # told apart below, where the message is made
     parts = parts_of(nest)
     got: Sequence[str | int] = () if parts is None else parts[0].keys
-    if parts is None or set(got) != set(keys):
+    by_key = {} if parts is None else dict(zip(got, parts[1], strict=True))
+    if is_tensorclass(nest):
+        # A field that holds objects may be unset in a batch: then each of the items has None.
+        fields = {field.name for field in dataclasses.fields(nest)}
+        by_key |= {key: array_of_none(nest.batch_size) for key in keys if key not in by_key and key in fields}
+    if parts is None or set(by_key) != set(keys):
         found = type(nest).__name__ if parts is None else list(got)
+        unset = "; a field that is None in an example is no leaf of its spec" if is_tensorclass(nest) else ""
         raise ValueError(
             f"leaf {show(path)!r}: expected the keys {list(keys)}, got {found}; give exactly the leaves of the spec"
+            f"{unset}"
         )
-    by_key = dict(zip(got, parts[1], strict=True))
     return [by_key[key] for key in keys]
 
 

@@ -23,6 +23,11 @@ def array_of(values: list[Any], shape: tuple[int, ...]) -> Objects:
     return np.fromiter(values, object, len(values)).reshape(shape)
 
 
+def array_of_none(shape: tuple[int, ...]) -> Objects:
+    """As many times None."""
+    return np.full(tuple(shape), None, object)
+
+
 def is_array(value: Any) -> bool:
     """Whether a value is an array of objects."""
     return isinstance(value, np.ndarray) and value.dtype == object

@@ -197,7 +197,9 @@ class Objective:
 @pytest.mark.parametrize("function", [lambda achieved, goal: goal, Objective()], ids=["lambda", "object"])
 def test_functions_without_a_name_are_refused(function: Any) -> None:
     spec = frb.BufferSpec(STEP, 5, transforms=frb.her(reward=function))
-    with pytest.raises(ValueError, match=r"transforms/0/reward: expected a class or function with a name.*write def"):
+    with pytest.raises(
+        ValueError, match=r"transforms/0/reward: expected a class or function with a name.*define it by"
+    ):
         frb.to_json(spec)
 
 

@@ -28,7 +28,7 @@ def run(page: Path, text: str, backend: Backend) -> list[int]:
         assert library in ("", "jax", "torch"), f"{page.name}:{line}: unknown tag {library!r}"
         if library in ("", backend.library):
             # Blank lines before it, so that a traceback names the page's own line.
-            exec(compile("\n" * (line - 1) + source, str(page), "exec"), namespace)
+            exec(compile("\n" * (line - 1) + source, str(page), "exec", dont_inherit=True), namespace)
             ran.append(line)
     return ran
 

@@ -20,6 +20,7 @@ from functional_rb.recorder import Log, Recorder
 from functional_rb.samplers import Drawn
 from functional_rb.shared.state import SharedState
 from functional_rb.specs import ArraySpec
+from functional_rb.specs.composite import Container
 from functional_rb.state import State as CoreState
 from functional_rb.switch import switch
 from functional_rb.values import Outline
@@ -182,16 +183,41 @@ def unsupported(dtype: str) -> str | None:
     return None
 
 
-def build_mapping(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+def build_mapping(container: type | Container | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
     """A dict, or the TensorDict or tensorclass that the spec was derived from."""
     if container is None:
         return parts
-    parts = {name: _non_tensor(part) if is_array(part) else part for name, part in parts.items()}
-    if hasattr(container, "from_tensordict"):
-        return container(**parts, batch_size=list(batch_shape))  # a tensorclass
     from tensordict import TensorDict
 
-    return TensorDict(parts, batch_size=list(batch_shape))
+    parts = {name: _non_tensor(part) if is_array(part) else part for name, part in parts.items()}
+    told: dict[str, Any] = {}
+    names_below: dict[str, Any] = {}
+    if isinstance(container, Container):
+        if container.names:
+            told["names"] = (*(None,) * (len(batch_shape) - len(container.names)), *container.names)
+        if container.device:
+            told["device"] = next((part.device for part in parts.values() if part.device is not None), None)
+        names_below = _names_below(parts) if container.named_below else {}
+        container = container.type
+    made = TensorDict(parts, batch_size=list(batch_shape), **told)
+    if hasattr(container, "from_tensordict"):
+        # A tensorclass: its constructor would convert what its fields hold by their annotations.
+        made = container.from_tensordict(made)
+    _name_below(made, names_below)
+    return made
+
+
+def _names_below(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The names of the axes of TensorDicts in another, which forgets them if it has none itself; and of those below."""
+    inner = {name: part for name, part in parts.items() if hasattr(part, "batch_size") and not is_non_tensor(part)}
+    return {name: (tuple(part.names), _names_below(dict(part.items()))) for name, part in inner.items()}
+
+
+def _name_below(made: Any, names: Mapping[str, Any]) -> None:
+    for key, (own, below) in names.items():
+        part = made.get(key)
+        part.names = own
+        _name_below(part, below)
 
 
 def _non_tensor(objects: Any) -> Any:

@@ -254,8 +254,8 @@ class _ToSpaces:
         return self.spaces.Text(spec.max_length, min_length=spec.min_length, charset=spec.charset)
 
     def _mapping(self, spec: Any, path: Path) -> Any:
-        if isinstance(spec, Composite) and spec._container is not None:
-            raise TypeError(f"a space has no {spec._container.__name__}; write Composite(spec.parts)")
+        if isinstance(spec, Composite) and spec._kind is not None:
+            raise TypeError(f"a space has no {spec._kind.__name__}; write Composite(spec.parts)")
         # A plain dict would be sorted.
         return self.spaces.Dict(OrderedDict((name, self.space(part, (*path, name))) for name, part in spec.items()))
 

@@ -9,6 +9,7 @@ A value is written so that its type comes back:
     {"type": "Bounded", "low": -1.0, ...}               one of our own classes, with the arguments that make it
     {"type": "namedtuple", "name": ..., "parts": {...}} a user's NamedTuple; "dataclass" likewise
     {"type": "function", "name": ...}                   a user's function
+    {"type": "partial", "function": ..., ...}           a functools.partial of one, with its args and keywords
 
 Users' types and functions are told by name, "module:qualname".
 """
@@ -16,6 +17,7 @@ Users' types and functions are told by name, "module:qualname".
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from functional_rb import samplers, specs, storages, writers
+from functional_rb import functions, samplers, specs, storages, writers
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.compact import Compact
 from functional_rb.specs import Composite, Spec
@@ -145,7 +147,8 @@ def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
         {'name': Text(8), 'pair': (Composite({}), [Text(3)])}
     """
     by_name: dict[str, list[Any]] = {}
-    for thing in known:
+    for given in known:
+        thing = given.func if isinstance(given, functools.partial) else given
         try:
             by_name.setdefault(_name_of(thing, ("known",), "from_json"), []).append(thing)
         except ValueError as error:
@@ -207,9 +210,18 @@ def _encoded_parts(parts: Mapping[Any, Any], path: Path) -> dict[str, Any]:
 
 
 def _encoded_composite(spec: Composite, path: Path) -> dict[str, Any]:
-    made = {"type": "Composite", "parts": _encoded_parts(spec.parts, path), "batch_shape": list(spec.batch_shape)}
-    if spec._container is not None:
-        made["container"] = _name_of(spec._container, path, "to_json")
+    made: dict[str, Any] = {
+        "type": "Composite",
+        "parts": _encoded_parts(spec.parts, path),
+        "batch_shape": list(spec.batch_shape),
+    }
+    kind, _, names, device = spec._like
+    if kind is not None:
+        made["container"] = _name_of(kind, path, "to_json")
+    if names:
+        made["names"] = list(names)
+    if device:
+        made["device"] = True
     return made
 
 
@@ -221,6 +233,9 @@ def _encoded_foreign(value: Any, path: Path) -> dict[str, Any]:
     if dataclasses.is_dataclass(value) and not isinstance(value, Spec | type):
         parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         return {"type": "dataclass", "name": _name_of(type(value), path, "to_json"), **_parts(parts, path)}
+    if isinstance(value, functools.partial):
+        made = {"function": value.func, "args": tuple(value.args), "keywords": dict(value.keywords)}
+        return {"type": "partial", **_encoded_parts(made, path)}
     if callable(value) and not isinstance(value, type):
         return {"type": "function", "name": _name_of(value, path, "to_json")}
     raise TypeError(
@@ -249,7 +264,7 @@ def _name_of(thing: Any, path: Path, who: str) -> str:
     if not (isinstance(module, str) and isinstance(name, str) and callable(thing)) or "<lambda>" in name:
         raise ValueError(
             f"{who}: {_shown(path)}: expected a class or function with a name, as text can tell it by nothing else, "
-            f"got {thing!r:.80}; write def reward(achieved, goal): ..., say"
+            f"got {thing!r:.80}; {functions.REMEDY}"
         )
     return f"{module}:{name}"
 
@@ -292,6 +307,7 @@ class _Reader:
             "namedtuple": self._namedtuple,
             "dataclass": self._dataclass,
             "function": self._function,
+            "partial": self._partial,
             "Composite": self._composite,
         }
 
@@ -336,8 +352,9 @@ class _Reader:
         return {name: self.read(part, (*path, name)) for name, part in parts.items()}
 
     def _composite(self, told: dict[str, Any], path: Path) -> Any:
-        self._check(told, ("type", "parts", "batch_shape"), path, ("container",))
+        self._check(told, ("type", "parts", "batch_shape"), path, ("container", "names", "device"))
         arguments = {"parts": self._named(told, path), "batch_shape": self.read(told["batch_shape"], path)}
+        arguments |= {name: self.read(told[name], path) for name in ("names", "device") if name in told}
         if "container" not in told:
             return _made(_composite_of, arguments, path)
         container = self._known(told["container"], path)
@@ -363,6 +380,13 @@ class _Reader:
     def _function(self, told: dict[str, Any], path: Path) -> Any:
         self._check(told, ("type", "name"), path)
         return self._known(told["name"], path)
+
+    def _partial(self, told: dict[str, Any], path: Path) -> Any:
+        self._check(told, ("type", "function", "args", "keywords"), path)
+        function, args, keywords = (self.read(told[name], (*path, name)) for name in ("function", "args", "keywords"))
+        if not (callable(function) and isinstance(args, tuple) and isinstance(keywords, dict)):
+            raise ValueError(f"from_json: {_shown(path)}: expected a function and its arguments, got {told!r:.80}")
+        return functools.partial(function, *args, **keywords)
 
     def _known(self, name: Any, path: Path) -> Any:
         """What the user gave under this name."""

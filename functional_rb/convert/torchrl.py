@@ -224,7 +224,7 @@ class _ToTorchrl:
 
     def _composite(self, spec: Composite, path: Path) -> Any:
         parts = {name: self.spec(part, (*path, name)) for name, part in spec.items()}
-        return self.specs.Composite(parts, shape=spec.batch_shape, data_cls=spec._container)
+        return self.specs.Composite(parts, shape=spec.batch_shape, data_cls=spec._kind)
 
     def _stacked(self, spec: Stacked, path: Path) -> Any:
         composites = [isinstance(member, Composite) for member in spec.members]

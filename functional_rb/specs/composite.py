@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +13,23 @@ import numpy as np
 from functional_rb.specs.base import Change, Spec, checked_shape
 
 DEEPEST = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Container:
+    """A container of torch that tells more than its parts and their batch shape.
+
+    Attributes:
+        type: TensorDict, or a tensorclass.
+        names: of the batch axes of one item; () for none.
+        device: whether it tells the device of its tensors.
+        named_below: whether a container in it has such names.
+    """
+
+    type: type
+    names: tuple[str | None, ...]
+    device: bool
+    named_below: bool
 
 
 class Composite(Mapping[str, Any], Spec):
@@ -64,20 +81,70 @@ class Composite(Mapping[str, Any], Spec):
                     f"write spec.expand({', '.join(map(str, self._batch_shape))}, ...)"
                 )
 
-    _container: type | None
+    _container: type | Container | None
     _batch_shape: tuple[int, ...]
     _parts: dict[str, Any]
 
     @classmethod
-    def like(cls, container: type | None, parts: Mapping[str, Any], batch_shape: tuple[int, ...] = ()) -> Composite:
-        """Parts whose arrays come back in a container of this type (a TensorDict, a tensorclass; None: a dict)."""
+    def like(
+        cls,
+        container: type | None,
+        parts: Mapping[str, Any],
+        batch_shape: tuple[int, ...] = (),
+        names: Sequence[str | None] = (),
+        device: bool = False,
+    ) -> Composite:
+        """Parts whose arrays come back in a container of this type (a TensorDict, a tensorclass; None: a dict).
+
+        Args:
+            container: the type.
+            parts: as for a `Composite`.
+            batch_shape: likewise.
+            names: of those axes; the axes of a batch, in front of them, have none.
+            device: whether the container tells the device of its tensors; else its device is None.
+
+        Raises:
+            ValueError: if there are not as many names as axes.
+        """
+        names = tuple(names)
+        if names and (len(names) != len(tuple(batch_shape)) or container is None):
+            raise ValueError(
+                f"Composite.like: expected names for the axes of batch_shape={batch_shape} of a TensorDict or "
+                f"tensorclass, got {names}; give a name or None for each"
+            )
         composite = cls(parts, batch_shape=batch_shape)
-        object.__setattr__(composite, "_container", container)
+        names = names if any(name is not None for name in names) else ()
+        below = any(isinstance(part, Composite) and part._is_named for part in composite._parts.values())
+        if container is not None and (names or device or below):
+            object.__setattr__(composite, "_container", Container(container, names, device, below))
+        else:
+            object.__setattr__(composite, "_container", container)
         return composite
 
     def with_parts(self, parts: Mapping[str, Any], batch_shape: tuple[int, ...] | None = None) -> Composite:
-        """Other parts in the same kind of container."""
-        return Composite.like(self._container, parts, self._batch_shape if batch_shape is None else batch_shape)
+        """Other parts in the same kind of container; other axes have no names."""
+        kind, _, names, device = self._like
+        if batch_shape is not None:
+            return Composite.like(kind, parts, batch_shape, (), device)
+        return Composite.like(kind, parts, self._batch_shape, names, device)
+
+    @property
+    def _kind(self) -> type | None:
+        """The type of the container."""
+        return self._container.type if isinstance(self._container, Container) else self._container
+
+    @property
+    def _is_named(self) -> bool:
+        """Whether axes have names, here or below."""
+        mine = self._container
+        return isinstance(mine, Container) and (bool(mine.names) or mine.named_below)
+
+    @property
+    def _like(self) -> tuple[type | None, tuple[int, ...], tuple[str | None, ...], bool]:
+        """What `like` was told besides the parts."""
+        if isinstance(self._container, Container):
+            return self._container.type, self._batch_shape, self._container.names, self._container.device
+        return self._container, self._batch_shape, (), False
 
     def __getitem__(self, key: Any) -> Any:
         """The part of that name, or at that path of names; else of an index, all parts of that piece of the batch."""
@@ -123,18 +190,21 @@ class Composite(Mapping[str, Any], Spec):
         """Whether the other has the same parts under the same names."""
         if not isinstance(other, Composite):
             return NotImplemented
-        same = self._container is other._container and self._batch_shape == other._batch_shape
+        same = self._container == other._container and self._batch_shape == other._batch_shape
         return same and self._parts == other._parts
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """Pickle by the parts: the slots cannot be set from outside."""
-        return Composite.like, (self._container, dict(self._parts), self._batch_shape)
+        kind, *rest = self._like
+        return Composite.like, (kind, dict(self._parts), *rest)
 
     def call_parts(self, show: Callable[[Any], str]) -> tuple[str, list[str], str]:
         """The parts by name, and the rest before and behind."""
-        head = "Composite(" if self._container is None else f"Composite.like({self._container.__name__}, "
-        batch = f", batch_shape={self._batch_shape}" if self._batch_shape else ""
-        return f"{head}{{", [f"{name!r}: {show(part)}" for name, part in self._parts.items()], f"}}{batch})"
+        kind, batch_shape, names, device = self._like
+        head = "Composite(" if kind is None else f"Composite.like({kind.__name__}, "
+        told = {"batch_shape": batch_shape, "names": names, "device": device}
+        rest = "".join(f", {name}={value}" for name, value in told.items() if value)
+        return f"{head}{{", [f"{name!r}: {show(part)}" for name, part in self._parts.items()], f"}}{rest})"
 
     @property
     def parts(self) -> Mapping[str, Any]:

@@ -287,7 +287,7 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 def _like(mapping: Any, parts: dict[str, Any]) -> Any:
     """Other parts in a mapping of the same kind."""
     if isinstance(mapping, Composite):
-        return Composite(parts) if mapping._container is None else Composite.like(mapping._container, parts)
+        return mapping.with_parts(parts, ())
     if hasattr(mapping, "batch_size") and hasattr(mapping, "empty") and not hasattr(type(mapping), "_is_tensorclass"):
         made = mapping.empty()  # a TensorDict: batch size and device as they were
         for name, value in parts.items():

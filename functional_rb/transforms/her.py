@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from functional_rb import dtypes, layout, nest, ring, windows
+from functional_rb import dtypes, functions, layout, nest, ring, windows
 from functional_rb.dtypes import shown
 from functional_rb.integers import below
 from functional_rb.nest import Key
@@ -60,7 +60,21 @@ class Hindsight(Transform):
         object.__setattr__(self, "k", operator.index(self.k))
         if self.reward is not None and not callable(self.reward):
             raise TypeError(f"her: expected reward as a function of (achieved, goal), got {self.reward!r}")
+        object.__setattr__(self, "reward", functions.comparable(self.reward))
         object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", "her"))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle as dataclasses are, or say what cannot be."""
+        functions.check_picklable(self.reward, "BufferSpec.transforms: her(reward=...)")
+        return super().__reduce_ex__(protocol)
+
+    def __copy__(self) -> Hindsight:
+        """Itself, a value; copies are not pickled."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Hindsight:
+        """Itself, likewise."""
+        return self
 
     @property
     def marks(self) -> Marks:
@@ -202,8 +216,8 @@ def her(
             trajectory's last; "episode", any, each with the same chance.
         k: goals in hindsight for each original one, at least 0.
         reward: `reward(achieved [m, *goal], goal [m, *goal])`, which gives the rewards [m] of relabelled transitions: a
-            function on arrays of the backend that can be compiled; it stays part of the spec. None leaves rewards as
-            they were.
+            function on arrays of the backend that can be compiled; it stays part of the spec. What is to be pickled
+            or saved takes a function of a module, or a `functools.partial` of one. None leaves rewards as they were.
         achieved_key: the leaf of the goal achieved after the step; by default the one named "achieved_goal" below
             "next" or "next_...", or "next_achieved_goal".
         goal_keys: all leaves of the desired goal; by default those named "desired_goal" and "next_desired_goal".
