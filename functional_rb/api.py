@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from functional_rb import buffer, checks, counters, nest
+from functional_rb import buffer, checks, counters, nest, respec
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.objects import is_non_tensor
 from functional_rb.ops import Array
@@ -19,6 +19,7 @@ from functional_rb.samplers import Drawn
 from functional_rb.samplers.passes import PASSES
 from functional_rb.specs import ArraySpec
 from functional_rb.state import AnySample, Crop, MaskedSample, Sample, SliceSample, State
+from functional_rb.storages import Memmap
 from functional_rb.values import Outline
 from functional_rb.writers import REFUSED
 
@@ -92,6 +93,10 @@ class Backend(Protocol):
 
     def clear(self, state: State) -> State:
         """Take all items out."""
+        ...
+
+    def with_spec(self, state: State, spec: BufferSpec) -> State:
+        """Another spec, with the items in the same place."""
         ...
 
     def get(self, state: State, handles: Array) -> list[Array]:
@@ -430,6 +435,70 @@ def check_clear(backend: Backend, state: State, function: str) -> None:
     """Refuse to empty what can never be filled again."""
     _check_one(backend, state, function)
     checks.check_writable(state.spec)
+
+
+def with_spec(
+    backend: Backend, state: State, spec: BufferSpec, elsewhere: Callable[[State, BufferSpec], State]
+) -> State:
+    """Give a buffer another spec: sampler, writer, capacity, batch size, storage.
+
+    The new state is what one would have who had added the items to a buffer of the new spec, the oldest first, with
+    their priorities. In particular:
+
+    - A smaller capacity keeps the newest items, of each lane; `MaxValue` keeps the best.
+    - Another `alpha` (which may be annealed so) makes `priority ** alpha` anew of what is kept, exact to
+      1 + new / old units in the last place; an item without a priority gets that of a new one.
+    - Another sampler or transform finds the ages of steps where the old one kept them; else the oldest stored step of
+      each lane counts as the first of its trajectory. Passes begin anew; how often items were drawn is kept where it
+      was counted and is asked for.
+    - Handles go on where every item can stay in its slot, and with a single lane under another capacity too (until
+      their numbers begin again, after some 2^31 items). Otherwise all old handles are stale; none ever names another
+      item.
+    - What has been counted stays so: `rejected`, `stale`, `refused`, `invalid`, `passes`.
+
+    It takes O(capacity), or, where only beta, the batch size and the like change, nothing. Where items stay in their
+    slots (the same capacity, storage and kind of writer) no row is copied.
+
+    Args:
+        state: the buffer.
+        spec: the new spec; its items have the same leaves, shapes and dtypes. Static under `jax.jit`.
+
+    Returns:
+        The new state. The given one still reads as it did.
+
+    Raises:
+        ValueError: for what would change items or has no meaning, naming the field: other leaves, lanes, compact
+            storage, transforms of what is stored; a `Reservoir` of another capacity, or instead of another writer; a
+            ring instead of a writer that chooses slots; an alpha above 0 instead of 0; a capacity into which the items
+            of a buffer that loses none do not fit, where that is known (else the newest stay); files that are in use.
+
+    Example:
+        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4)
+        >>> state = rb.add(rb.init(spec), (np.arange(4, dtype=np.float32),))
+        >>> larger = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=8, sampler=frb.Prioritized())
+        >>> state = rb.with_spec(state, larger)
+        >>> state = rb.update(state, np.array([3]), np.array([2], np.float32))
+        >>> int(rb.size(state)), rb.get(state, np.array([3]))[0].tolist()
+        (4, [3.0])
+        >>> rb.priorities(state, np.array([2, 3])).tolist()
+        [1.0, 2.0]
+    """
+    _check_one(backend, state, "with_spec")
+    checks.check_spec(spec, "with_spec")
+    if spec == state.spec:
+        return state
+    checks.leaves_for_backend(spec, backend.unsupported)
+    respec.check(state.spec, spec)
+    if not spec.writer.overwrites:
+        known = backend.known(state, None)
+        if known is not None:
+            respec.check_room(state.spec, spec, counters.read(state.spec, known[0]).ends.sizes)
+    if not respec.same_place(state.spec, spec):
+        return elsewhere(state, spec)
+    if isinstance(spec.storage, Memmap) and not respec.stays(state.spec, spec):
+        respec.check_path(spec)
+        return elsewhere(state, spec)
+    return backend.with_spec(state, spec)
 
 
 def get(backend: Backend, state: State, indices: Any) -> Any:

@@ -257,10 +257,11 @@ def not_one(axes: tuple[int, ...], function: str) -> ValueError:
     )
 
 
-def check_spec(spec: Any) -> None:
+def check_spec(spec: Any, function: str = "init") -> None:
     """Refuse what is no spec."""
     if not isinstance(spec, BufferSpec):
-        raise TypeError(f"init: expected a BufferSpec, got {type(spec).__name__}; write rb.init(frb.BufferSpec(...))")
+        call = "rb.init(frb.BufferSpec(...))" if function == "init" else "dataclasses.replace(state.spec, capacity=...)"
+        raise TypeError(f"{function}: expected a BufferSpec, got {type(spec).__name__}; write {call}")
 
 
 def handles(indices: Any) -> None:

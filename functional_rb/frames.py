@@ -10,7 +10,7 @@ nothing with the observation itself, lies `Chain.depth` further on. How frames c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from functional_rb import layout, ring, soundness
@@ -204,6 +204,69 @@ def newest(ops: Ops, draft: Draft, chain: Chain) -> dict[int, Array]:
         chosen = tuple(k for k, stack in enumerate(chain.stacks) if stack.depth == depth)
         found |= _gathered(ops, chain, draft.kept, chosen, [_before(ops, chain, lane, last, depth)])[0]
     return found
+
+
+def held(ops: Ops, draft: Draft, chain: Chain, room: int, sizes: Array) -> Array:
+    """How many of each lane's newest items, int32 [lanes], have all of their frames among the last so many of the lane.
+
+    Args:
+        ops: the backend.
+        draft: of the buffer.
+        chain: likewise.
+        room: frames of a lane.
+        sizes: int32 [lanes], so many items at most.
+    """
+    items, ends = chain.items, draft.counters.ends
+    place = ops.arange(items.length, like=sizes)
+    lane, back = ops.arange(items.lanes, like=sizes)[:, None], place + 1
+    slots = ring.slot_of(items, lane, ring.retreat(ops, ends.cursors[:, None], back, items.limit))
+    newest = ops.take(draft.kept[AT], slots.reshape(-1)).reshape(slots.shape) >> 1
+    behind = ring.retreat(ops, draft.counters.more[CURSOR][:, None], newest, chain.limit) + (chain.depth - 1)
+    whole = (place < sizes[:, None]) & (behind <= room)
+    return ops.cumsum(ops.cast(whole, "int32"))[:, -1]
+
+
+def move(
+    ops: Ops,
+    before: Draft,
+    after: Draft,
+    ours: Chain,
+    theirs: Chain,
+    slots: Array,
+    step: int | None = None,
+    prepare: Callable[[Array], None] | None = None,
+) -> Array:
+    """Write the last frames of each lane that there is room for to other rings, where they are the first ones.
+
+    Args:
+        ops: the backend.
+        before: of the buffer that has them.
+        after: of that which gets them, empty so far.
+        ours: the chain of the one.
+        theirs: of the other.
+        slots: int32 [n], of items of the first.
+        step: so many are moved at a time; None for all at once.
+        prepare: told before frames are written to places int32 [n].
+
+    Returns:
+        The items' `AT` in the new rings, int32 [n], meaningless for those that are not `held`.
+    """
+    room, lanes = min(ours.room, theirs.room), ours.items.lanes
+    cursor = before.counters.more[CURSOR]
+    lane, place = ops.arange(lanes, like=cursor)[:, None], ops.arange(room, like=cursor)
+    old = ours.slots(lane, ring.retreat(ops, cursor[:, None], room - place, ours.limit)).reshape(-1)
+    new = theirs.slots(lane, place + ops.full_like(lane, 0)).reshape(-1)
+    for start in range(0, room * lanes, step or room * lanes):
+        part = slice(start, start + (step or room * lanes))
+        if prepare is not None:
+            prepare(new[part])
+        for name in (ROWS, *(WIDE.format(k) for k in range(len(ours.layout.wide)))):
+            values = ops.take(before.kept[name], old[part])
+            after.kept[name] = ops.set_at(after.kept[name], new[part], values)
+    after.count(frame_cursor=ops.full_like(cursor, room))
+    at = ops.take(before.kept[AT], slots)
+    behind = ring.retreat(ops, ring.of_lane(ops, cursor, slots // ours.items.length), at >> 1, ours.limit)
+    return 2 * ops.maximum(room - behind, ops.full_like(behind, 0)) + (at & 1)
 
 
 def _before(ops: Ops, chain: Chain, lane: Array, newest: Array, depth: int) -> Array:

@@ -265,6 +265,36 @@ def store(
     return _set_rows(ops, rows, slots, new_rows, live), tuple(written)
 
 
+def copy(
+    ops: Ops,
+    rows: Array,
+    wide: Sequence[Array],
+    origins: Array,
+    to_rows: Array,
+    to_wide: Sequence[Array],
+    slots: Array,
+    live: Array | None,
+) -> tuple[Array, tuple[Array, ...]]:
+    """Write the items that lie in slots `origins` int32 [n] of one storage to distinct slots int32 [n] of another.
+
+    Args:
+        ops: the backend.
+        rows: int32 [capacity, row_words], of the one.
+        wide: its wide arrays.
+        origins: where the items lie.
+        to_rows: of the other, of the same layout.
+        to_wide: likewise.
+        slots: where they go.
+        live: bool [n], which are written at all; None if all are.
+
+    Returns:
+        The rows and wide arrays of the other.
+    """
+    pairs = zip(wide, to_wide, strict=True)
+    written = [_set_rows(ops, old, slots, ops.take(array, origins), live) for array, old in pairs]
+    return _set_rows(ops, to_rows, slots, ops.take(rows, origins), live), tuple(written)
+
+
 def pick(ops: Ops, leaf: Array, source: Array | None, n: int) -> Array:
     """The rows of a batch that `source` int32 [n] names, or the last n."""
     return leaf[leaf.shape[0] - n :] if source is None else ops.take(leaf, source)

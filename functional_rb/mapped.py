@@ -268,6 +268,22 @@ class MappedFiles:
         if self.undo is not None and n > 0:
             self.undo.before_frames(np.arange(first, first + n))
 
+    def reserve_all(self) -> None:
+        """Likewise for everything."""
+        for array in self._arrays.values():
+            array.reserve(0, len(array.array))
+        self._settle()
+
+    def reserve_rows(self, name: str, first: int, n: int) -> None:
+        """Likewise for rows [first, first + n) of one array."""
+        self._arrays[name].reserve(first, n)
+
+    def prepare_places(self, places: Any) -> None:
+        """Likewise for frames at some places, integers [n]."""
+        self.reserve_places(places)
+        if self.undo is not None:
+            self.undo.before_frames(np.asarray(places))
+
     def reserve_places(self, places: Any) -> None:
         """Have room on the disk for frames at some places, integers [n]."""
         for name in self.kept:

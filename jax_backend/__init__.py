@@ -39,6 +39,7 @@ from jax_backend.functions import (
     stale,
     update,
     update_,
+    with_spec,
     zeros,
 )
 from jax_backend.shapes import shape_dtype_struct
@@ -84,5 +85,6 @@ __all__ = [
     "state_dict",
     "update",
     "update_",
+    "with_spec",
     "zeros",
 ]

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import buffer, checks, counters, crop, layout, values
+from functional_rb import buffer, checks, counters, crop, layout, respec, values
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.dtypes import ITEMSIZE
@@ -353,6 +353,25 @@ _clear = jax.jit(cleared, static_argnames="kernels", inline=True)
 def clear(state: State) -> State:
     """Take all items out; the rows are handed on as they are."""
     return changed_by(state, _clear(state, twins.use_kernels()))
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "kernels"), inline=True)
+@rules.own
+def _with_spec(state: State, spec: BufferSpec, kernels: bool) -> dict[str, Any]:
+    """What is new of a state under another spec."""
+    arrays = respec.with_spec(twins.parts(kernels), state, state.spec, spec)
+    kept = {name: x for name, x in arrays.kept.items() if x is not state.kept.get(name)}
+    changed = {"tree": arrays.tree, "counters": arrays.counters, "kept": kept}
+    return changed if arrays.rows is state.rows else changed | {"rows": arrays.rows, "wide": arrays.wide}
+
+
+def with_spec(state: State, spec: BufferSpec) -> State:
+    """Another spec, with the items in the same place; rows that stay are handed on as they are."""
+    if respec.is_label(state.spec, spec):
+        return dataclasses.replace(state, spec=spec)
+    changed = _with_spec(state, spec, twins.use_kernels())
+    kept = {name: changed["kept"][name] if name in changed["kept"] else state.kept[name] for name in spec.kept}
+    return dataclasses.replace(state, **changed | {"kept": kept}, spec=spec)
 
 
 @functools.partial(jax.jit, inline=True)

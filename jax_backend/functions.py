@@ -14,7 +14,7 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.host.state import HostState
 from functional_rb.shared.check import is_shared
 from functional_rb.state import AnySample, Crop, State
-from jax_backend import execute, hosted, inplace, rules, shared, values
+from jax_backend import execute, hosted, inplace, restore, rules, shared, values
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -145,6 +145,11 @@ def update_(state: State, indices: Any, priorities: Any = None, items: Any = Non
 @_binds(in_place.clear_)
 def clear_(state: State) -> State:
     return in_place.clear_(_of(state), _in_place(state), state)
+
+
+@_binds(api.with_spec)
+def with_spec(state: State, spec: BufferSpec) -> State:
+    return api.with_spec(_of(state), state, spec, restore.elsewhere)
 
 
 @_binds(api.get)

@@ -222,6 +222,11 @@ def clear(state: Any) -> HostState:
     return engine.clear(state)
 
 
+def with_spec(state: Any, spec: BufferSpec) -> HostState:
+    """Another spec, with the items in the same storage."""
+    return engine.with_spec(state, spec)
+
+
 def get(state: Any, handles: Vector) -> list[Any]:
     """Read items by handle."""
     return out(state, engine.get(state, handles))

@@ -6,18 +6,44 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from functional_rb import checks, lineage, mapped
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
-from functional_rb.host import memory
-from functional_rb.host.state import HostState
+from functional_rb.host import memory as memories
+from functional_rb.host import respec
+from functional_rb.host.state import HostState, readable
 from functional_rb.mapped import MappedFiles
 from functional_rb.shared import check
 from functional_rb.state import State
 from functional_rb.storages import Memmap
 from functional_rb.tokens import Table
 from jax_backend import devices, execute, hosted, shared
+from jax_backend.shared import SharedState
+
+
+def elsewhere(state: State, spec: BufferSpec) -> State:
+    """A state under another spec, in another storage."""
+    device, held = getattr(state, "device", None), None
+    if isinstance(state, SharedState):
+        state = state.detached()
+    if isinstance(state, HostState):
+        version = readable(state)
+        with version.lock:
+            memory = version.own()
+            arrays = Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.kept)
+            held = None if memory.table is None else memory.table.held(arrays)
+            made, files = respec.with_spec(arrays, state.spec, spec)
+    else:
+        if isinstance(state.counters, jax.core.Tracer):
+            raise TypeError(
+                "with_spec: under jax.jit, vmap and scan a buffer stays where it lies; call it outside of them, or "
+                "leave BufferSpec.storage as it is"
+            )
+        found = Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.kept))
+        made, files = respec.with_spec(jax.tree.map(np.asarray, found), state.spec, spec)
+    return restore(spec, made, device, objects=held, files=files)
 
 
 def restore(
@@ -52,7 +78,7 @@ def restore(
         if files is None and isinstance(spec.storage, Memmap):
             files, arrays = mapped.replaced(spec, arrays)
         table = Table(spec, objects or {}) if spec.objects else None
-        state = HostState(memory.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, place)
+        state = HostState(memories.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, place)
         if stamp is not None:
             state.remember(lineage.NEW.saved(stamp))
         return state

@@ -139,9 +139,17 @@ def _like_state(out: Any, state: State) -> Any:
     if isinstance(out, tuple) and isinstance(out[0], dict):
         return _like_state(out[0], state), *_whole(out[1:])
     if isinstance(out, dict):
-        fields = {name: getattr(state, name) for name in out} | {"kept": {k: state.kept[k] for k in out["kept"]}}
-        return jax.tree.map(_placed_like, out, fields)
+        kept = {name: _like(array, state.kept.get(name)) for name, array in out["kept"].items()}
+        return {name: _like(part, getattr(state, name)) for name, part in out.items() if name != "kept"} | {
+            "kept": kept
+        }
     return _whole(out)
+
+
+def _like(part: Any, before: Any) -> Any:
+    """Arrays with the shardings of those before; whole, where there were none."""
+    same = jax.tree.structure(part) == jax.tree.structure(before)
+    return jax.tree.map(_placed_like, part, before) if same else _whole(part)
 
 
 def _placed_like(x: jax.Array, before: jax.Array) -> Any:

@@ -111,13 +111,17 @@ class History:
     def run(self, steps: int) -> None:
         """Do this and that, then look at everything."""
         for step in range(steps):
-            do = pick(self.rng, [self.add] * 8 + [self.sample] * 8 + [self.update, self.read] * 2 + [self.clear])
+            do = pick(self.rng, self.actions())
             hypothesis.note(f"{step}: {do.__name__}, {self.spec}")
             do(*self.choose())
         # From the oldest or from the newest: torch rebuilds older states from the newer ones.
         some = np.sort(self.rng.permutation(len(self.kept))[:6])
         for k in some if len(self.kept) % 2 else reversed(some):
             self.check(*self.kept[k], arrays=True)
+
+    def actions(self) -> list[Any]:
+        """What may be done, as often as it should be."""
+        return [self.add] * 8 + [self.sample] * 8 + [self.update, self.read] * 2 + [self.clear]
 
     def batch(self, steps: int) -> Leaves:
         """New items, leaves [steps * lanes, *shape]."""

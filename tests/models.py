@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import functional_rb as frb
+from functional_rb import respec
 
 Leaves = dict[str, np.ndarray]
 """The leaves of one item, by name."""
@@ -80,6 +82,8 @@ class Ring:
         self.lanes: list[list[Step]] = [[] for _ in range(count)]
         self.newest: list[Step | None] = [None] * count
         self.numbers = [first] * count
+        self.refused = 0
+        """How many were not taken."""
 
     def clone(self) -> Ring:
         """With steps of its own."""
@@ -127,19 +131,9 @@ class Ring:
     def rewritten(self, steps: Sequence[Step]) -> None:
         """What these hold has changed."""
 
-    @property
-    def refused(self) -> int:
-        """How many were not taken."""
-        return 0
-
 
 class Bounded(Ring):
     """What `StopWhenFull` writes, and `Immutable` once: what does not fit is refused."""
-
-    def __init__(self, spec: frb.BufferSpec, first: int) -> None:
-        """Nothing was refused yet."""
-        super().__init__(spec, first)
-        self.lost = 0
 
     def fits(self, mask: Sequence[bool]) -> bool:
         """Each lane for itself."""
@@ -149,13 +143,8 @@ class Bounded(Ring):
     def has_room(self, lane: int) -> bool:
         """Where nobody is told, it is counted."""
         room = len(self.lanes[lane]) < self.length
-        self.lost += not room
+        self.refused += not room
         return room
-
-    @property
-    def refused(self) -> int:
-        """As counted."""
-        return self.lost
 
 
 class Chosen:
@@ -856,3 +845,98 @@ class Model:
             if steps:
                 np.testing.assert_array_equal(leaf[mask], self.expected(name, steps))
         return steps
+
+
+def with_spec(model: Model, spec: frb.BufferSpec, newest: np.ndarray, cursors: Sequence[int], current: Any) -> Model:
+    """The same steps under another spec, as if they had been added to it.
+
+    Args:
+        model: of the buffer.
+        spec: the new one.
+        newest: the handles that its lanes' last steps have now, [lanes, n], where it has lanes.
+        cursors: of its lanes.
+        current: the handles in its slots, where slots are chosen.
+    """
+    if respec.is_label(model.spec, spec):
+        new = model.clone()
+        new.spec = new.law.spec = spec
+        new.law.sampler = spec.sampler
+        return new
+    old, new = model.spec, Model(spec)
+    new.rejected, new.stale = model.rejected, model.stale
+    shared = dict(old.counter_names).keys() & dict(spec.counter_names).keys()
+    new.law.passes = model.law.passes if "passes" in shared else 0
+    copied = model.store.clone()
+    before = {step.id: step.handle for step in copied.steps()}
+    if spec.writer.in_order:
+        _in_rings(model, new, copied, newest, cursors)
+    elif old.writer == spec.writer and old.capacity == spec.capacity:
+        new.store = copied
+    else:
+        _chosen(new, copied, current)
+    if new.store is not copied:
+        new.store.refused += model.store.refused if "refused" in shared else 0
+    _convert(model, new, {step.id: step for step in copied.steps()})
+    now = {step.id: step.handle for step in new.steps()}
+    new.gone = model.gone + [handle for name, handle in before.items() if now.get(name) != handle]
+    assert not set(now.values()) & set(new.gone), "a handle names another item"
+    new.law.added(new)
+    return new
+
+
+def _convert(model: Model, new: Model, before: dict[int, Step]) -> None:
+    """Priorities to the new power, and how often steps were drawn."""
+    ours: Any = model.spec.sampler
+    theirs: Any = new.spec.sampler
+    limit, most = (getattr(x, "max_times_sampled", None) for x in (ours, theirs))
+    both = ours.has_priorities and theirs.has_priorities
+
+    def raised(value: float) -> float:
+        if ours.alpha == theirs.alpha:
+            return value
+        return min(max(value ** (theirs.alpha / ours.alpha), SMALLEST), LARGEST) if value else 0.0
+
+    values = {}
+    if both:
+        new.peak = raised(model.peak)
+        values = {x.id: raised(before[x.id].value) for x in new.steps() if not limit or before[x.id].times < limit}
+    default = new.peak if getattr(theirs, "new_priority", "") == "ever" else max(values.values(), default=0.0)
+    for step in new.steps():
+        step.value = values.get(step.id, default or 1.0)
+        step.times = min(before[step.id].times, most) if limit and most else 0
+        new.peak = max(new.peak, step.value)
+
+
+def _in_rings(model: Model, new: Model, copied: Any, newest: np.ndarray, cursors: Sequence[int]) -> None:
+    """The newest of each lane, with the handles that they have now."""
+    store, spec = new.store, new.spec
+    store.lanes = [lane[-store.length :] for lane in copied.lanes]
+    store.newest = list(copied.newest)
+    for e, lane in enumerate(store.lanes):
+        turn, slot = divmod(int(cursors[e]), spec.capacity)
+        store.numbers[e] = turn * store.length + slot % store.length
+        early = len(store.lanes) == 1 and max((step.handle for step in lane), default=0) < 2**30
+        for step, handle in zip(lane, newest[e][len(newest[e]) - len(lane) :].tolist(), strict=True):
+            if model.spec.capacity == spec.capacity or early:  # long before numbers begin again
+                assert handle == step.handle, "handles go on"
+            step.handle, step.slot = handle, handle % spec.capacity
+    if not isinstance(new.law, Windows) or (isinstance(model.law, Windows) and model.spec.marks == spec.marks):
+        return
+    for e, lane in enumerate(store.lanes):
+        before = None
+        for step in lane:
+            step.episode = step.age = 0
+            new.law.follow(before, step)
+            before = step
+        store.newest[e] = before
+
+
+def _chosen(new: Model, copied: Any, current: Any) -> None:
+    """As if they came one after the other, a step of every lane at a time."""
+    lanes = copied.lanes if isinstance(copied, Ring) else [copied.steps()]
+    steps = [step for row in itertools.zip_longest(*lanes) for step in row if step is not None]
+    new.store.put(new.law, [step.leaves for step in steps], [True] * len(steps), None)
+    for slot, handle in enumerate(np.asarray(current).tolist()):
+        new.store.handles[slot] = None if handle == -1 else handle if handle >= 0 else -2 - handle
+        if new.store.slots[slot] is not None:
+            new.store.slots[slot].handle = handle

@@ -38,6 +38,7 @@ from torch_backend.functions import (
     stale,
     update,
     update_,
+    with_spec,
     zeros,
 )
 from torch_backend.inplace import own_
@@ -84,5 +85,6 @@ __all__ = [
     "state_dict",
     "update",
     "update_",
+    "with_spec",
     "zeros",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from functional_rb import buffer, checks, crop, frames, values
+from functional_rb import buffer, checks, crop, frames, respec, values
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.counters import with_invalid
 from functional_rb.draft import Arrays, Draft
@@ -670,6 +670,36 @@ def clear_in_place(spec: BufferSpec, memory: Memory, counters: torch.Tensor) -> 
         objects_of(memory).tidy_soon()
     after: torch.Tensor = arrays.counters
     return after
+
+
+def with_spec(state: CoreState, spec: BufferSpec) -> State:
+    """Another spec, with the items in the same storage; rows that stay are handed on as they are."""
+    state = own_state(state, "with_spec")
+    version, old = readable(state), state.spec
+    if respec.is_label(old, spec):
+        return State(version, state._counters, spec, state._lineage)
+    with locked(version), torch.no_grad(), torch.inference_mode(False):
+        memory = version.own()
+        arrays = _arrays(memory, state._counters)
+        primitives: Any = kernel_ops if native(memory) else ops
+        made = respec.with_spec(primitives, arrays, old, spec, memory.rows.device, step=respec.step_of(spec))
+        place = placement.Placement(spec, memory.place.target)
+        if memory.table is None and respec.stays(old, spec):
+            return State(version.exchange(made, place), made.counters, spec)
+        table = None if memory.table is None else Table(spec, memory.table.held(arrays))
+        return State.of_arrays(_apart(made, memory), spec, pinned=False, table=table, place=place)
+
+
+def _apart(arrays: Arrays, memory: Memory) -> Arrays:
+    """The same, with copies of the arrays that a memory has."""
+    theirs = {id(x) for x in memory.arrays}
+
+    def own(array: torch.Tensor) -> torch.Tensor:
+        return array.clone() if id(array) in theirs else array
+
+    tree = None if arrays.tree is None else own(arrays.tree)
+    kept = {name: own(array) for name, array in arrays.kept.items()}
+    return Arrays(own(arrays.rows), tuple(map(own, arrays.wide)), tree, arrays.counters, kept)
 
 
 def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:

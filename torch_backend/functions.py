@@ -11,7 +11,7 @@ from functional_rb import api, in_place, spec_api
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.shared.check import is_shared
 from functional_rb.state import AnySample, Crop, State
-from torch_backend import execute, inplace, shared, values
+from torch_backend import execute, inplace, restore, shared, values
 
 
 def _engine(state: Any) -> api.Backend:
@@ -92,6 +92,11 @@ def update_(state: State, indices: Any, priorities: Any = None, items: Any = Non
 @api.documented_by(in_place.clear_)
 def clear_(state: State) -> State:
     return in_place.clear_(_engine(state), _in_place(state), state)
+
+
+@api.documented_by(api.with_spec)
+def with_spec(state: State, spec: BufferSpec) -> State:
+    return api.with_spec(_engine(state), state, spec, restore.elsewhere)
 
 
 @api.documented_by(api.get)

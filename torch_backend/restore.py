@@ -11,13 +11,40 @@ from functional_rb import lineage, mapped
 from functional_rb import state as core
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
+from functional_rb.host import respec
 from functional_rb.mapped import MappedFiles
 from functional_rb.shared import check
 from functional_rb.storages import Memmap
 from torch_backend import devices, shared
 from torch_backend.objects import Table
 from torch_backend.placement import Placement, device_of
-from torch_backend.state import State
+from torch_backend.shared import SharedState
+from torch_backend.state import State, readable
+
+
+def elsewhere(state: core.State, spec: BufferSpec) -> core.State:
+    """A state under another spec, in another storage."""
+    if torch.compiler.is_compiling():
+        raise TypeError("with_spec: torch.compile cannot trace it; call it outside of the compiled function")
+    if isinstance(state, SharedState):
+        device, state = state.device, state.detached()
+    else:
+        device = state._target if isinstance(state, State) else None
+    assert isinstance(state, State)
+    version = readable(state)
+    with version.lock:
+        memory = version.own()
+        if device is None and memory.rows.device.type != "cpu" and spec.storage.on_host:
+            device = memory.rows.device  # where the training goes on
+        vector = state._counters.cpu().numpy()
+        given = [memory.as_numpy(x) for x in (memory.rows, *memory.wide)]
+        tree = None if memory.tree is None else memory.as_numpy(memory.tree)
+        kept = {name: memory.as_numpy(x) for name, x in memory.kept.items()}
+        held = None
+        if memory.table is not None:
+            held = memory.table.held(Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.kept))
+        arrays, files = respec.with_spec(Arrays(given[0], tuple(given[1:]), tree, vector, kept), state.spec, spec)
+    return restore(spec, arrays, device, objects=held, files=files)
 
 
 def restore(

@@ -171,6 +171,15 @@ def clear(state: State) -> State:
     return state
 
 
+def with_spec(state: State, spec: BufferSpec) -> State:
+    """A handle of the same buffer by another spec: one that all processes agree with."""
+    assert isinstance(state, SharedState)
+    check.check_agreed(state.spec, spec)
+    from functional_rb.shared.buffer import SharedBuffer  # needs numba
+
+    return SharedState(SharedBuffer.attach(spec, state.directory), state.device)
+
+
 def get(state: State, handles: torch.Tensor) -> list[torch.Tensor]:
     """Read items by handle."""
     assert isinstance(state, SharedState)

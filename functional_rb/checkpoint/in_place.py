@@ -288,16 +288,22 @@ def prune(directory: str, needed: list[int], gone: list[int]) -> None:
                 disk.unlink(os.path.join(directory, undo.name_of(number, prefix)))
 
 
-def read(opened: Opened, spec: BufferSpec, advance: Callable[[int], None]) -> Arrays:
+def read(opened: Opened, spec: BufferSpec, advance: Callable[[int], None], room: MappedFiles | None = None) -> Arrays:
     """Copies of a checkpoint's arrays, verified; whoever writes to the files meanwhile does no harm.
+
+    They are made in memory, or in files that nobody has written to.
 
     The rows are read first and then the logs: whatever has been overwritten by then is in these already.
     """
     arrays = stored_arrays(spec)
     found = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes(spec).items()}
+    if room is not None:
+        room.reserve_all()
+        found |= room.arrays()
     for name, there in names(spec).items():
         stored = arrays[name]
-        found[there] = stored.blank_array()
+        if room is None:
+            found[there] = stored.blank_array()
         into, path = bytes_of(found[there]), opened.beside(mapped_file(name))
         with contextlib.ExitStack() as stack:
             file, _ = open_file(path, stack)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb import earlier, mapped, soundness
+from functional_rb import counters, earlier, mapped, respec, soundness
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
@@ -23,6 +23,7 @@ from functional_rb.checkpoint.blocks import Stored, bytes_of, is_items, runs_of,
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.checkpoint.progress import Progress
+from functional_rb.checks import check_spec
 from functional_rb.convert.json import KnownError, OtherVersionError, from_json
 from functional_rb.draft import Arrays
 from functional_rb.errors import (
@@ -31,6 +32,7 @@ from functional_rb.errors import (
     NoCheckpointError,
     StorageInUseError,
 )
+from functional_rb.host import respec as on_host
 from functional_rb.mapped import MappedFiles
 from functional_rb.ops import Array
 from functional_rb.reader import shapes_of
@@ -110,11 +112,13 @@ def load(
     known: Iterable[Any] = (),
     fall_back: bool = False,
     storage: Storage | None = None,
+    spec: BufferSpec | None = None,
     progress: bool | None = None,
 ) -> Any:
     """The state of the newest checkpoint in a directory. Nothing is run that the files contain.
 
-    Going on from it is bit for bit as going on from the state that was saved, on either backend.
+    Going on from it is bit for bit as going on from the state that was saved, on either backend, unless it is given
+    another spec.
 
     Args:
         path: a directory that `save` has written to.
@@ -127,6 +131,8 @@ def load(
         storage: in place of the spec's. Mapped files in this very directory are gone on with, without a copy, wherever
             the directory was when they were made; if this is None, and another state writes to them or nobody may,
             the checkpoint is read into memory (`Host()`).
+        spec: another spec for the items, as `rb.with_spec(state, spec)` has it: sampler, writer, capacity. Into mapped
+            files they go piece by piece, by way of others beside these, which nobody else sees.
         progress: whether to show a bar once it takes more than a second; None for: on a terminal.
 
     Returns:
@@ -136,7 +142,8 @@ def load(
         NoCheckpointError: if there is none.
         CorruptCheckpointError: for a file that is cut, changed or gone, naming it.
         CheckpointError: for a checkpoint of a future format, a directory that cannot be read, too little memory.
-        ValueError: for a spec that needs `known`, naming the manifest, or an unknown backend.
+        ValueError: for a spec that needs `known`, naming the manifest, an unknown backend, or a `spec` that would
+            change items.
         OSError: for mapped files that cannot be made or written to, as from `init`.
 
     Example:
@@ -147,22 +154,30 @@ def load(
         ...     print(int(rb.size(frb.load(path, rb))))
         1
     """
-    restore = _restore_of(backend)
-    found = read(path, known, mmap, fall_back, progress, storage, here=True)
+    named = _name_of(backend)
+    restore = importlib.import_module(f"{named}_backend.restore").restore
+    if spec is not None:
+        check_spec(spec, "load")
+        spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
+    found = read(path, known, mmap, fall_back, progress, storage, here=True, wanted=spec)
+    if spec is not None and not respec.same_place(found.spec, spec):
+        arrays, files = on_host.with_spec(found.arrays, found.spec, spec)
+        return restore(spec, arrays, device, objects=found.objects, files=files)
     try:
-        return restore(found.spec, found.arrays, device, objects=found.objects, stamp=found.stamp, files=found.files)
+        state = restore(found.spec, found.arrays, device, objects=found.objects, stamp=found.stamp, files=found.files)
+        return state if spec is None else importlib.import_module(f"{named}_backend").with_spec(state, spec)
     except BaseException:
         if found.files is not None:
             found.files.release()
         raise
 
 
-def _restore_of(backend: ModuleType | str) -> Any:
+def _name_of(backend: ModuleType | str) -> str:
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
     name = name.removesuffix("_backend")
     if name not in ("jax", "torch"):
         raise ValueError(f"load: backend: expected jax_backend or torch_backend, or 'jax' or 'torch', got {backend!r}")
-    return importlib.import_module(f"{name}_backend.restore").restore
+    return name
 
 
 def there(directory: str) -> list[int]:
@@ -205,6 +220,7 @@ def read(
     progress: bool | None = None,
     storage: Storage | None = None,
     here: bool = False,
+    wanted: BufferSpec | None = None,
 ) -> Content:
     """What `load` makes a state of.
 
@@ -217,10 +233,11 @@ def read(
         storage: likewise.
         here: if that is mapped files in this very directory, go on with these, whose content is led back; else
             nothing is written.
+        wanted: what spec the items will get.
     """
     with contextlib.ExitStack() as stack:
         directory = os.path.abspath(os.fspath(path))
-        loading = _Loading(directory, tuple(known), mmap, progress, stack, storage, here)
+        loading = _Loading(directory, tuple(known), mmap, progress, stack, storage, here, wanted)
         try:
             return loading.newest(fall_back)
         except BaseException:
@@ -241,10 +258,12 @@ class _Loading:
         stack: contextlib.ExitStack,
         storage: Storage | None,
         here: bool,
+        wanted: BufferSpec | None = None,
     ) -> None:
         self.directory, self.known, self.mmap, self.progress, self.stack = directory, known, mmap, progress, stack
-        self.storage, self.here = storage, here
+        self.storage, self.here, self.wanted = storage, here, wanted
         self.files: MappedFiles | None = None
+        self.room: MappedFiles | None = None
 
     def newest(self, fall_back: bool) -> Content:
         """The newest checkpoint, or the newest that is whole."""
@@ -298,7 +317,7 @@ class _Loading:
         if storage is None:
             storage = in_place.relocated(spec.storage, self.directory) if manifest.here else spec.storage
         moved = lain is not spec
-        spec = dataclasses.replace(spec, storage=storage)
+        spec = self.on_the_way(dataclasses.replace(spec, storage=storage), vector)
         spec = self.elsewhere(spec) if moved else self.open_files(spec)
         lain = lain if moved else spec
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
@@ -333,6 +352,27 @@ class _Loading:
         )
         return dataclasses.replace(spec, storage=Host())
 
+    def on_the_way(self, spec: BufferSpec, vector: Array) -> BufferSpec:
+        """The spec of what is read, if it is to get another one afterwards.
+
+        In the place of that, if the items can stay in their slots; else they are moved there from memory, or, where
+        there may be too many of them, from files that nobody else sees.
+        """
+        wanted = self.wanted
+        if wanted is None:
+            return spec
+        respec.check(spec, wanted)
+        respec.check_room(spec, wanted, counters.read(spec, vector).ends.sizes)
+        if isinstance(wanted.storage, Memmap):
+            path = wanted.storage.path
+            if respec.stays(spec, wanted) and path is not None and in_place.is_here(path, self.directory):
+                return dataclasses.replace(spec, storage=wanted.storage)
+            beside = None if path is None else os.path.dirname(os.path.abspath(path))
+            self.room = mapped.scratch(dataclasses.replace(spec, storage=Memmap()), beside)
+        elif respec.stays(spec, wanted):
+            return dataclasses.replace(spec, storage=wanted.storage)
+        return dataclasses.replace(spec, storage=Host())
+
     def open_files(self, spec: BufferSpec) -> BufferSpec:
         """Take the files in this directory, if they are to be gone on with; the spec of what the state will be."""
         storage = spec.storage
@@ -355,7 +395,7 @@ class _Loading:
     def in_place(self, opened: Opened, spec: BufferSpec, progress: Progress) -> dict[str, Array]:
         """The arrays that lie in mapped files: in these, or in copies."""
         if self.files is None:
-            found = in_place.read(opened, spec, progress.advance)
+            found = in_place.read(opened, spec, progress.advance, self.room)
         else:
             in_place.take_over(opened, spec, self.files, progress.advance)
             found = self.files.arrays()
@@ -366,7 +406,7 @@ class _Loading:
         name = stored.name
         owners = opened.owners(name)
         whole = self.mappable(opened, stored) if self.mmap and is_items(name) else None
-        array = stored.blank_array() if whole is None else opened.map(whole, name)
+        array = self.blank(opened, stored) if whole is None else opened.map(whole, name)
         into = bytes_of(array)
         # A mapped segment is verified first: the others are written over it.
         order = sorted(range(len(opened.paths)), key=lambda k: k != whole)
@@ -377,6 +417,16 @@ class _Loading:
             if runs:
                 progress.advance(opened.read(k, name, runs, into, mapped=k == whole))
         return array
+
+    def blank(self, opened: Opened, stored: Stored) -> Array:
+        """An array to read into."""
+        name = None if self.room is None else in_place.names(self.room.spec).get(stored.name)
+        if self.room is None or name is None:
+            return stored.blank_array()
+        for run in runs_of(opened.owners(stored.name) >= 0):
+            start, stop = stored.span(run)
+            self.room.reserve_rows(name, start, stop - start)
+        return self.room.arrays()[name]
 
     def mappable(self, opened: Opened, stored: Stored) -> int | None:
         """The segment that has the whole of an array, in one piece."""

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import buffer, checks, counters, frames, layout, mapped
+from functional_rb import buffer, checks, counters, frames, layout, mapped, respec
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays, Draft
 from functional_rb.host import memory as memories
 from functional_rb.host import ops as host_ops
 from functional_rb.host.ops import Vector
+from functional_rb.host.respec import apart
 from functional_rb.host.state import HostState, readable
 from functional_rb.lineage import Lineage
 from functional_rb.objects import is_array
@@ -193,6 +194,24 @@ def clear(state: HostState) -> HostState:
         memory.table.tidy_soon()
     past = None if spec.objects else state._lineage
     return HostState(following, arrays.counters, spec, state.device, past)
+
+
+@quiet
+def with_spec(state: HostState, spec: BufferSpec) -> HostState:
+    """The same items under another spec, in the same storage."""
+    version, old = readable(state), state.spec
+    if respec.is_label(old, spec):
+        return HostState(version, state._counters, spec, state.device, state._lineage)
+    with version.lock:
+        memory = version.own()
+        arrays = _arrays(memory, state._counters)
+        made = respec.with_spec(host_ops, arrays, old, spec, step=respec.step_of(spec))
+        if memory.table is None and respec.stays(old, spec):
+            place = spec if isinstance(spec.storage, Memmap) else None
+            return HostState(version.exchange(made, place), made.counters, spec, state.device)
+        table = None if memory.table is None else Table(spec, memory.table.held(arrays))
+        made = apart(made, arrays)
+        return HostState(memories.fresh(made, spec, table=table), made.counters, spec, state.device)
 
 
 def count_invalid(state: HostState, outside: Vector) -> HostState:

@@ -48,6 +48,20 @@ class Drawn(NamedTuple):
     extras: Mapping[str, Array] = NOTHING_MORE
 
 
+class Carried(NamedTuple):
+    """What a sampler knows of items that go over to a buffer of another spec.
+
+    Attributes:
+        values: float32 [n], their priorities to the power alpha; None if they have none.
+        known: bool [n], of which a priority is known; None if it is of all.
+        times: int32 [n], how often each was drawn; None where that was not counted.
+    """
+
+    values: Array | None = None
+    known: Array | None = None
+    times: Array | None = None
+
+
 class Sampler(Protocol):
     """A way of choosing items: a frozen dataclass whose methods are pure functions over a backend's `ops`.
 
@@ -118,6 +132,17 @@ class Sampler(Protocol):
 
     def problem(self, found: Found) -> str | None:
         """Why what it keeps, read from a file, cannot be of such a buffer; or None."""
+        ...
+
+    def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
+        """What is known of stored items in slots int32 [n]."""
+        ...
+
+    def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
+        """Take note of items that come from a buffer of another spec, as `added` does, with what was known of them.
+
+        Of the leaves there are only those that tell where trajectories end, if those were asked.
+        """
         ...
 
     def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
@@ -228,6 +253,14 @@ class SamplerBase:
     def problem(self, found: Found) -> str | None:
         """Anything goes."""
         return None
+
+    def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
+        """Nothing."""
+        return Carried()
+
+    def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
+        """They are new ones."""
+        self.added(ops, draft, write, leaves, None)
 
     def leading_shape(self, batch: int) -> tuple[int, ...]:
         """Items one by one."""

@@ -10,7 +10,7 @@ from functional_rb import soundness, sum_tree
 from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers import limits
-from functional_rb.samplers.base import SamplerBase
+from functional_rb.samplers.base import Carried, SamplerBase
 from functional_rb.samplers.priorities import clear_leaves, shares, write_leaves
 
 if TYPE_CHECKING:
@@ -54,6 +54,15 @@ class Counted(SamplerBase):
             ones = ops.cast(ops.full_like(write.slots, 1), "float32")
             write_leaves(ops, draft, write.slots, ones, write.live)
             limits.renew(ops, draft, write, self.max_times_sampled)
+
+    def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
+        """With a limit, how often they were drawn."""
+        return Carried(times=limits.known(ops, draft, slots, self.max_times_sampled)[0])
+
+    def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
+        """Where there is a limit, they come with how often they were drawn."""
+        self.added(ops, draft, write, leaves, None)
+        limits.carry(ops, draft, write, carried.times, self.max_times_sampled)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
         """What is gone may not be drawn."""

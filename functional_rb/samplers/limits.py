@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from functional_rb import sum_tree
+from functional_rb import layout, sum_tree
 from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops, settled
 from functional_rb.samplers.base import Drawn, Duplicates
@@ -51,6 +51,27 @@ def renew(ops: Ops, draft: Draft, write: Write, limit: int | None) -> None:
     if write.live is not None:
         fresh = ops.where(write.live, fresh, ops.take(times, write.slots))
     draft.kept[TIMES] = ops.set_at(times, write.slots, fresh)
+
+
+def known(ops: Ops, draft: Draft, slots: Array, limit: int | None) -> tuple[Array | None, Array | None]:
+    """How often items in slots int32 [n] were drawn, and which may be drawn again: of the others the tree has 0."""
+    if limit is None:
+        return None, None
+    times = ops.take(draft.kept[TIMES], slots)
+    return times, times < limit
+
+
+def carry(ops: Ops, draft: Draft, write: Write, times: Array | None, limit: int | None) -> None:
+    """Items whose leaves are set come with how often they were drawn, int32 [rows of the batch]."""
+    if limit is None or times is None:
+        return
+    found = layout.pick(ops, times, write.source, write.slots.shape[0])
+    found = ops.minimum(found, ops.full_like(found, limit))
+    if write.live is not None:
+        found = ops.where(write.live, found, ops.take(draft.kept[TIMES], write.slots))
+    draft.kept[TIMES] = ops.set_at(draft.kept[TIMES], write.slots, found)
+    leaves = sum_tree.get_leaves(ops, draft.known_tree, write.slots)
+    write_leaves(ops, draft, write.slots, ops.where(found < limit, leaves, ops.full_like(leaves, 0)), write.live)
 
 
 def silence(ops: Ops, draft: Draft, slots: Array, values: Array, limit: int | None) -> Array:

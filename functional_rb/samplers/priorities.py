@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from functional_rb import layout, ring, soundness, sum_tree
 from functional_rb.ops import Array, Ops, settled
-from functional_rb.samplers.base import Batch, SamplerBase, single
+from functional_rb.samplers.base import Batch, Carried, SamplerBase, single
 from functional_rb.samplers.weights import priority_of, stored_value
 
 if TYPE_CHECKING:
@@ -96,6 +96,25 @@ class Priorities(SamplerBase):
             bad = bad & single(ops, write.slots)
         reject(ops, draft, bad)
         return ops.where(good, values, default)
+
+    def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
+        """Their priorities."""
+        return Carried(self.values(ops, draft, slots))
+
+    def carried_values(self, ops: Ops, draft: Draft, write: Write, carried: Carried) -> Array:
+        """The values of items that come from another buffer, float32 [n]; those without one get what new items do."""
+        if carried.values is None:
+            return self.initial_values(ops, draft, write, None)
+        n = write.slots.shape[0]
+        values = layout.pick(ops, carried.values, write.source, n)
+        if carried.known is None:
+            return values
+        known = layout.pick(ops, carried.known, write.source, n)
+        there = known if write.live is None else known & write.live
+        largest = ops.cummax(ops.where(there, values, ops.full_like(values, 0)))[-1]
+        if self.new_priority == "ever":
+            largest = ops.bitcast(draft.counters.peak.reshape(1), "float32")[0]
+        return ops.where(known, values, ops.where(largest > 0, largest, ops.full_like(largest, 1)))
 
     def new_values(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> tuple[Array, Array]:
         """What an update sets, float32 [B], equal where slots are, and where it sets anything, bool [B]."""

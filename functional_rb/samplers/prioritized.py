@@ -10,7 +10,7 @@ from functional_rb import arrivals, sum_tree
 from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
 from functional_rb.samplers import limits
-from functional_rb.samplers.base import LEAST_CHANCE, Batch, Drawn, check_bools
+from functional_rb.samplers.base import LEAST_CHANCE, Batch, Carried, Drawn, check_bools
 from functional_rb.samplers.priorities import Priorities, clear_leaves, raise_peak, write_leaves
 from functional_rb.samplers.weights import importance_weights
 
@@ -82,7 +82,20 @@ class Prioritized(Priorities):
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Give the new items their priorities."""
-        values = self.initial_values(ops, draft, write, priorities)
+        self._put(ops, draft, write, self.initial_values(ops, draft, write, priorities))
+
+    def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
+        """Their priorities, and how often they were drawn."""
+        times, known = limits.known(ops, draft, slots, self.max_times_sampled)
+        return Carried(self.values(ops, draft, slots), known, times)
+
+    def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
+        """They keep their priorities."""
+        self._put(ops, draft, write, self.carried_values(ops, draft, write, carried))
+        limits.carry(ops, draft, write, carried.times, self.max_times_sampled)
+
+    def _put(self, ops: Ops, draft: Draft, write: Write, values: Array) -> None:
+        """Let items that come have values float32 [n]."""
         in_order = draft.spec.writer.in_order and draft.spec.ring.lanes == 1
         write_leaves(ops, draft, write.slots, values, write.live, consecutive=in_order)
         # Read back from the new tree: XLA would fuse what the values came from, a read of the old one, into

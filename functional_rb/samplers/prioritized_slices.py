@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from functional_rb import sum_tree, windows
 from functional_rb.kept import KeptArray
 from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import Batch, Drawn
+from functional_rb.samplers.base import Batch, Carried, Drawn
 from functional_rb.samplers.priorities import Priorities, raise_peak
 from functional_rb.samplers.prioritized import weighed
 from functional_rb.samplers.trajectories import Trajectories
@@ -75,7 +75,14 @@ class PrioritizedSlices(Priorities, Trajectories):
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Keep the new priorities, and show the tree those of steps where a slice can begin now."""
-        values = self.initial_values(ops, draft, write, priorities)
+        self._put(ops, draft, write, self.initial_values(ops, draft, write, priorities))
+
+    def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
+        """They keep their priorities."""
+        self._put(ops, draft, write, self.carried_values(ops, draft, write, carried))
+
+    def _put(self, ops: Ops, draft: Draft, write: Write, values: Array) -> None:
+        """Let steps that come have values float32 [n]."""
         if write.live is not None:
             values = ops.where(write.live, values, ops.take(draft.kept[VALUE], write.slots))
         draft.kept[VALUE] = ops.set_at(draft.kept[VALUE], write.slots, values)

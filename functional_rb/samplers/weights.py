@@ -58,6 +58,15 @@ def priority_of(ops: Ops, values: Array, alpha: float) -> Array:
     return ops.where(positive, priorities, ops.full_like(priorities, 0))
 
 
+def raised(ops: Ops, values: Array, alpha: float, other: float) -> Array:
+    """Priorities to one power, as the tree holds them, float32 [n], as those to another: `value ** (other / alpha)`.
+
+    Alpha is positive. The result is within 1 + other / alpha units in the last place of what would be stored of the
+    priorities themselves; what is held at 2^-100 or 2^95 counts as that.
+    """
+    return values if other == alpha else stored_value(ops, values, min(other / alpha, LARGEST_FACTOR))[0]
+
+
 def power_of(ops: Ops, bits: Array, alpha: float) -> Array:
     """`x ** alpha` for positive normal float32 x given by their bits int32 [n], held within 2^-100 and 2^95."""
     if alpha == 1.0:

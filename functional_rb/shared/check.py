@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 
 from functional_rb.buffer_spec import BufferSpec
@@ -12,6 +13,20 @@ from functional_rb.storages import Memmap
 def is_shared(spec: BufferSpec) -> bool:
     """Whether a spec asks for a shared buffer."""
     return isinstance(spec.storage, Memmap) and spec.storage.shared
+
+
+def check_agreed(old: BufferSpec, new: BufferSpec) -> None:
+    """Refuse another spec of a buffer by which other processes go.
+
+    Raises:
+        ValueError: with the remedy, for more than another batch size.
+    """
+    if dataclasses.replace(old, batch_size=new.batch_size) != new:
+        raise ValueError(
+            "with_spec: other processes go by the spec of this shared buffer, so only its batch_size can be another "
+            "here; storage=frb.Device() takes a copy of this moment, and frb.Memmap(another_path, shared=True) another "
+            "buffer of it"
+        )
 
 
 def check_spec(spec: BufferSpec) -> None:

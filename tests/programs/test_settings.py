@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +108,9 @@ CALLS: dict[str, Call] = {
     "state_dict": lambda s, _, key: rb.state_dict(s),
     "update": lambda s, _, key: rb.update(s, HANDLES, PRIORITIES, {"note": PRIORITIES}),
     "update_": lambda s, _, key: rb.update_(rb.init(s.spec, items=batch()), HANDLES, PRIORITIES),
+    "with_spec": lambda s, _, key: rb.with_spec(
+        s, dataclasses.replace(s.spec, capacity=9, sampler=frb.Slices(2, end_keys=()))
+    ),
     "zeros": lambda s, _, key: rb.zeros(ITEM, 2),
 }
 
