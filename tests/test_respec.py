@@ -617,3 +617,16 @@ def test_going_on_in_the_same_files_with_another_spec(library: Backend, tmp_path
         frb.load(tmp_path / "run", rb, spec=frb.BufferSpec({"id": STEPS["id"]}, 8))
     with pytest.raises(TypeError, match="load: expected a BufferSpec"):
         frb.load(tmp_path / "run", rb, spec=8)
+
+
+def test_a_checkpoint_is_not_moved_into_the_files_in_which_it_lies(library: Backend, tmp_path: Any) -> None:
+    rb, there = library.rb, tmp_path / "run"
+    state = filled(library, frb.Prioritized(alpha=0.5), storage=frb.Memmap(str(there)))
+    frb.save(state, there)
+    del state
+    for existsok in (False, True):
+        for changes in ({"capacity": 20}, {"writer": frb.MaxValue("id")}):
+            spec = frb.BufferSpec(STEPS, **{"capacity": 8} | changes, storage=frb.Memmap(str(there), existsok=existsok))
+            with pytest.raises(ValueError, match=r"with_spec: the items have to be moved, and .*/run has the files"):
+                frb.load(there, rb, spec=spec)
+    assert ids_of(library, frb.load(there, rb)) == {k: k for k in range(3, 11)}

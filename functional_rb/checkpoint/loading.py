@@ -317,7 +317,7 @@ class _Loading:
         if storage is None:
             storage = in_place.relocated(spec.storage, self.directory) if manifest.here else spec.storage
         moved = lain is not spec
-        spec = self.on_the_way(dataclasses.replace(spec, storage=storage), vector)
+        spec = self.on_the_way(dataclasses.replace(spec, storage=storage), vector, manifest.here, moved)
         spec = self.elsewhere(spec) if moved else self.open_files(spec)
         lain = lain if moved else spec
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
@@ -352,11 +352,17 @@ class _Loading:
         )
         return dataclasses.replace(spec, storage=Host())
 
-    def on_the_way(self, spec: BufferSpec, vector: Array) -> BufferSpec:
+    def on_the_way(self, spec: BufferSpec, vector: Array, here: bool, moved: bool) -> BufferSpec:
         """The spec of what is read, if it is to get another one afterwards.
 
         In the place of that, if the items can stay in their slots; else they are moved there from memory, or, where
         there may be too many of them, from files that nobody else sees.
+
+        Args:
+            spec: of the checkpoint.
+            vector: its counters.
+            here: whether it lies in mapped files in this directory.
+            moved: whether it is arranged anew, in memory.
         """
         wanted = self.wanted
         if wanted is None:
@@ -365,10 +371,14 @@ class _Loading:
         respec.check_room(spec, wanted, counters.read(spec, vector).ends.sizes)
         if isinstance(wanted.storage, Memmap):
             path = wanted.storage.path
-            if respec.stays(spec, wanted) and path is not None and in_place.is_here(path, self.directory):
-                return dataclasses.replace(spec, storage=wanted.storage)
-            beside = None if path is None else os.path.dirname(os.path.abspath(path))
-            self.room = mapped.scratch(dataclasses.replace(spec, storage=Memmap()), beside)
+            if path is not None and in_place.is_here(path, self.directory):
+                if respec.stays(spec, wanted):
+                    return dataclasses.replace(spec, storage=wanted.storage)
+                if here:
+                    respec.check_path(wanted)
+            if not moved:
+                beside = None if path is None else os.path.dirname(os.path.abspath(path))
+                self.room = mapped.scratch(dataclasses.replace(spec, storage=Memmap()), beside)
         elif respec.stays(spec, wanted):
             return dataclasses.replace(spec, storage=wanted.storage)
         return dataclasses.replace(spec, storage=Host())
