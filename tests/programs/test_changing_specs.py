@@ -77,7 +77,7 @@ def go_on(backend: Backend, path: Path, spec: frb.BufferSpec) -> None:
 @pytest.mark.parametrize("kind", SAMPLERS)
 @pytest.mark.parametrize("name", ["torch", "jax-host"])
 def test_a_buffer_that_grows(name: str, kind: str) -> None:
-    """It has twice the room whenever it is full, up to a most; handles go on, and what is late finds its item or none."""
+    """It has twice the room whenever it is full, up to a most. Handles go on: what is late finds its item, or none."""
     with backends.make(name) as backend:
         rb, sampler, most = backend.rb, SAMPLERS[kind], 32
         state: Any = backend.init(frb.BufferSpec(ITEM, 8, sampler))
