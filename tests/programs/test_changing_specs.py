@@ -38,7 +38,7 @@ def test_a_run_goes_on_with_another_sampler(library: Backend, kind: str, tmp_pat
     state = rb.init(frb.BufferSpec(ITEM, 32, batch_size=8))
     for k in range(5):
         state = rb.add(state, steps(8 * k, 8))
-        state, sample = rb.sample(state, rb.key(k))
+        state, _ = rb.sample(state, rb.key(k))
     frb.save(state, tmp_path)
     spec = dataclasses.replace(state.spec, sampler=SAMPLERS[kind])
     for name in ("torch", "jax-host"):
