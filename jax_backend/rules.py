@@ -140,15 +140,15 @@ def _like_state(out: Any, state: State) -> Any:
         return _like_state(out[0], state), *_whole(out[1:])
     if isinstance(out, dict):
         kept = {name: _like(array, state.kept.get(name)) for name, array in out["kept"].items()}
-        return {name: _like(part, getattr(state, name)) for name, part in out.items() if name != "kept"} | {
-            "kept": kept
-        }
+        fields = {name: _like(part, getattr(state, name)) for name, part in out.items() if name != "kept"}
+        return fields | {"kept": kept}
     return _whole(out)
 
 
 def _like(part: Any, before: Any) -> Any:
     """Arrays with the shardings of those before; whole, where there were none."""
-    same = jax.tree.structure(part) == jax.tree.structure(before)
+    structure: Any = jax.tree.structure(part)
+    same = structure == jax.tree.structure(before)
     return jax.tree.map(_placed_like, part, before) if same else _whole(part)
 
 

@@ -469,7 +469,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "shape": ({}, {"item": STEPS | {"id": frb.Unbounded((1,), "int32")}}, r"item: leaf 'id': .* int32 of shape \(1,\)"),
     "one more": ({}, {"item": STEPS | {"x": frb.Unbounded(())}}, r"item: leaf 'x': the buffer's items have none"),
-    "one less": ({}, {"item": {"id": STEPS["id"], "done": STEPS["done"]}}, r"item: leaf 'image': .* and the new spec none"),
+    "one less": (
+        {},
+        {"item": {"id": STEPS["id"], "done": STEPS["done"]}},
+        r"item: leaf 'image': .* and the new spec none",
+    ),
     "lanes": ({"lanes": 2}, {"lanes": 4}, r"lanes: the buffer has 2, got 4"),
     "no lanes": ({"lanes": 2}, {"lanes": None}, r"lanes: the buffer has 2, got None"),
     "reservoir": (
