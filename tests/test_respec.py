@@ -624,7 +624,7 @@ def test_going_on_in_the_same_files_with_another_spec(library: Backend, tmp_path
     frb.save(loaded, tmp_path / "run", incremental=True)
     del loaded
     assert ids_of(library, frb.load(tmp_path / "run", rb)) == {k: k for k in range(5, 13)}
-    with pytest.raises(ValueError, match=r"with_spec: BufferSpec.item: leaf 'image'"):
+    with pytest.raises(ValueError, match=r"with_spec: BufferSpec.item: leaf 'done'"):
         frb.load(tmp_path / "run", rb, spec=frb.BufferSpec({"id": STEPS["id"]}, 8))
     with pytest.raises(TypeError, match="load: expected a BufferSpec"):
         frb.load(tmp_path / "run", rb, spec=8)
