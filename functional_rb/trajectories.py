@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -38,7 +40,8 @@ class Marks:
     """The leaves of an item that tell where trajectories begin and end.
 
     Attributes:
-        end_keys: paths of bool leaves that mark a trajectory's last step; any of them does.
+        end_keys: paths of bool leaves that mark a trajectory's last step; any of them does. Of those that have several
+            bools, one for each agent, they do once each agent is done.
         trajectory_key: path of an integer leaf that is another in every trajectory than in the one before. Without
             either a lane is one trajectory that never ends.
     """
@@ -72,11 +75,11 @@ class Marks:
         """The leaves' names."""
         return frozenset(nest.show_key(key) for key in (*self.end_keys, self.trajectory_key) if key is not None)
 
-    def check(self, spec: BufferSpec, who: str) -> None:
-        """Refuse leaves that do not exist or cannot tell."""
+    def check(self, spec: BufferSpec, who: str, agents: tuple[int, ...] = ()) -> None:
+        """Refuse leaves that do not exist or cannot tell; ends may have one bool for each agent, in this shape."""
         for key in self.end_keys:
             leaf = spec.leaves[nest.position(spec.names, key, who)]
-            if leaf.dtype != "bool" or math.prod(leaf.shape) != 1:
+            if leaf.dtype != "bool" or (math.prod(leaf.shape) != 1 and leaf.shape != agents):
                 raise ValueError(
                     f"{who}: end key {key!r}: expected one bool an item, got {leaf.dtype} of shape {leaf.shape}; "
                     f"name another leaf"
@@ -128,23 +131,33 @@ class Marks:
         """The next step of each lane begins a trajectory."""
         draft.count(next_age=ops.full_like(draft.counters.more[NEXT_AGE], 0))
 
+    def ended(self, ops: Ops, spec: BufferSpec, leaves: Sequence[Array]) -> Array:
+        """Which steps are marked as their trajectory's last, bool [rows], by leaves [rows, *shape]; there are some."""
+        marks = [leaves[nest.position(spec.names, key, "BufferSpec")] for key in self.end_keys]
+        sizes = [math.prod(mark.shape[1:]) for mark in marks]
+        ends = [mark.reshape(-1) for mark, size in zip(marks, sizes, strict=True) if size == 1]
+        of_agents = [mark.reshape(mark.shape[0], size) for mark, size in zip(marks, sizes, strict=True) if size > 1]
+        if of_agents:
+            done = ops.cumsum(ops.cast(functools.reduce(operator.or_, of_agents), "int32"))
+            ends.append(done[:, -1] == done.shape[1])
+        return functools.reduce(operator.or_, ends)
+
     def _ages(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], batch: int) -> tuple[Array, Array]:
         """The ages of all steps of a batch, int32 [lanes, T] in the order of writing, and the lanes' next."""
         spec = draft.spec
         rows = None if write.mask is None else ring.compact(ops, spec.ring.lanes, write.mask)[0]
 
-        def in_lanes(key: Key) -> Array:
-            values = leaves[nest.position(spec.names, key, "BufferSpec")].reshape(-1)
+        def in_lanes(values: Array) -> Array:
             if rows is None:
                 return ring.by_lane(spec.ring.lanes, values)
             return ops.take(values, rows.reshape(-1)).reshape(rows.shape)
 
         marks: dict[str, Array] = {}
-        for key in self.end_keys:
-            ended = in_lanes(key)
-            marks["ends"] = marks["ends"] | ended if marks else ended
+        if self.end_keys:
+            marks["ends"] = in_lanes(self.ended(ops, spec, leaves))
         if self.trajectory_key is not None:
-            marks["begins"] = _id_changes(ops, draft, write, in_lanes(self.trajectory_key))
+            ids = leaves[nest.position(spec.names, self.trajectory_key, "BufferSpec")].reshape(-1)
+            marks["begins"] = _id_changes(ops, draft, write, in_lanes(ids))
         if not marks:
             lanes = spec.ring.lanes
             marks["ends"] = ops.arange(batch, like=write.written).reshape(lanes, batch // lanes) < 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,8 +107,10 @@ def count(contents: Contents, leaves: Leaves) -> Episodes:
 def _pieces(rows: dict[int, Array], leaves: Leaves, slots: Array) -> tuple[Array, Array, Array]:
     """Where episodes begin and end among the steps in slots [n], and whether each is over."""
     over = np.zeros(len(slots), bool)
-    for k in leaves.ends:
-        over |= _any(rows[k][slots])
+    marks = [rows[k][slots].reshape(len(slots), -1) for k in leaves.ends]
+    for of_agents in (False, True):  # of agents, all are done
+        found = [mark for mark in marks if (mark.shape[1] > 1) == of_agents]
+        over |= functools.reduce(np.logical_or, found).all(1) if found else False
     if leaves.identity is not None:
         identity = rows[leaves.identity][slots].reshape(len(slots))
         over[:-1] |= identity[1:] != identity[:-1]

@@ -35,6 +35,13 @@ def n_step(
     - `original_reward`: r_t.
     - `nonterminal`: bool, whether to bootstrap at all: step t + m - 1 did not terminate.
 
+    Rewards and flags may be of agents: where the leaf of terminations has the shape of the rewards, each agent has its
+    own m, and `steps`, `discount` and `nonterminal` have that shape too. An agent is done where its flag `terminated`,
+    `truncated` or `done` is set; its rewards after that count no more. What follows comes from its own last step in
+    leaves that begin with the agents' axes (one that does so by chance takes an axis of 1 in front), in others from the
+    last of all m. A trajectory then ends where all agents
+    are done, or where `end_keys` name a leaf of one bool.
+
     So the target is `reward + discount * nonterminal * V(next observation)` (R. S. Sutton, A. G. Barto, "Reinforcement
     Learning", 2018, chapter 7).
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -76,9 +74,9 @@ class NStepOfAdded(NStep):
         """What cannot be told from the transformed leaves."""
         reward = spec.leaves[self.positions.reward]
         return {
-            STEPS: Unbounded((), "int32"),
+            STEPS: Unbounded(self.positions.agents, "int32"),
             ORIGINAL: Unbounded(reward.shape, reward.dtype),
-            NONTERMINAL: Binary(),
+            NONTERMINAL: Binary(self.positions.agents),
         }
 
     def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
@@ -155,8 +153,10 @@ class NStepOfAdded(NStep):
         self, ops: Ops, spec: BufferSpec, leaves: Sequence[Array], rows: Array, read: Reader
     ) -> tuple[Array, Array | None]:
         """Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any."""
-        marks = [leaves[nest.position(spec.names, key, "n_step")].reshape(-1) for key in self.end_keys or ()]
-        ended = functools.reduce(operator.or_, marks or [rows[: leaves[self.positions.reward].shape[0]] < 0])
+        if self.end_keys:
+            ended = Marks(self.end_keys).ended(ops, spec, leaves)
+        else:
+            ended = rows[: leaves[self.positions.reward].shape[0]] < 0
         if self.trajectory_key is None:
             return ended, None
         position = nest.position(spec.names, self.trajectory_key, "n_step")

@@ -3,11 +3,13 @@
     R_t = sum_{k < m} gamma^k r_{t+k},    target = R_t + gamma^m V(s_{t+m}) unless step t + m - 1 terminated
 
 where m is n, or less at the end of a trajectory (R. S. Sutton, A. G. Barto, "Reinforcement Learning", 2018, chapter 7).
+With rewards and flags of agents each has its own m.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Mapping
@@ -39,21 +41,25 @@ class Positions(NamedTuple):
         terminated: marks a step after which there is nothing to bootstrap from; none where no trajectory ever ends.
         truncations: where `terminated` marks truncations too, the leaf that tells them apart; else empty.
         following: the leaves that come from the last of the n steps.
+        agents: the shape of the rewards, where each agent has flags of its own; else ().
+        ends: then the leaves that say when an agent is done; any of them does.
     """
 
     reward: int
     terminated: tuple[int, ...]
     truncations: tuple[int, ...]
     following: tuple[int, ...]
+    agents: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
 
 
 class Told(NamedTuple):
     """What is told of items over n steps.
 
     Attributes:
-        steps: int32 [m], how many they are.
+        steps: int32 [m], how many they are; of agents [m, *agents].
         original: the rewards [m, *shape] of the first of them.
-        nonterminal: bool [m], whether there is something to bootstrap from after the last.
+        nonterminal: bool in the shape of the steps, whether there is something to bootstrap from after the last.
     """
 
     steps: Array
@@ -115,8 +121,8 @@ class NStep(Transform):
 
     def check(self, spec: BufferSpec, marks: Marks) -> None:
         """Refuse leaves that do not fit."""
-        marks.check(spec, "n_step")
         positions = self.positions
+        marks.check(spec, "n_step", positions.agents)
         reward = spec.leaves[positions.reward]
         if "float" not in reward.dtype:
             raise ValueError(
@@ -125,9 +131,10 @@ class NStep(Transform):
             )
         for position in (*positions.terminated, *positions.truncations):
             flag = spec.leaves[position]
-            if flag.dtype != "bool" or math.prod(flag.shape) != 1:
+            if flag.dtype != "bool" or (math.prod(flag.shape) != 1 and flag.shape != positions.agents):
+                several = f", or one for each reward, {reward.shape}" if math.prod(reward.shape) > 1 else ""
                 raise ValueError(
-                    f"n_step: leaf {spec.names[position]!r}: expected one bool an item, got {flag.dtype} "
+                    f"n_step: leaf {spec.names[position]!r}: expected one bool an item{several}, got {flag.dtype} "
                     f"of shape {flag.shape}; name another leaf by terminated_key=..."
                 )
 
@@ -138,20 +145,24 @@ class NStep(Transform):
         reward = nest.position(names, self.reward_key, "n_step")
         terminated: tuple[int, ...] = ()
         truncations: tuple[int, ...] = ()
+        agents: tuple[int, ...] = ()
+        ends: tuple[int, ...] = ()
         if self.terminated_key is not None:
             terminated = (nest.position(names, self.terminated_key, "n_step"),)
             *parent, last = names[terminated[0]].split("/")
             beside = "/".join([*parent, "truncated"])
             truncations = (names.index(beside),) if last == "done" and beside in names else ()
+            agents, ends = _agents(spec, reward, terminated[0])
         if self.next_keys is not None:
             following = tuple(nest.position(names, key, "n_step") for key in self.next_keys)
         else:
             following = tuple(k for k, path in enumerate(spec.structure.paths) if _follows(path, spec))
-        return Positions(reward, terminated, truncations, tuple(k for k in following if k != reward))
+        return Positions(reward, terminated, truncations, tuple(k for k in following if k != reward), agents, ends)
 
     def told(self, ops: Ops, steps: Array, original: Array, nonterminal: Array) -> dict[str, Array]:
         """What a sample tells beside the items."""
-        discount = ops.take(ops.floats([self.gamma**k for k in range(self.n + 1)], like=steps), steps)
+        powers = ops.floats([self.gamma**k for k in range(self.n + 1)], like=steps)
+        discount = ops.take(powers, steps.reshape(-1)).reshape(steps.shape)
         return {"steps": steps, "discount": discount, "original_reward": original, "nonterminal": nonterminal}
 
     def over(
@@ -171,21 +182,63 @@ class NStep(Transform):
             The leaves [m, *shape], by position, and what is told beside them.
         """
         positions = self.positions
+        if positions.agents:
+            return self._over_agents(ops, spec, own, window, real, read)
         rewards = read(window, [positions.reward])[positions.reward]
         rewards = rewards.reshape(*window.shape, *rewards.shape[1:])
         total, steps = fold(ops, rewards, real, self.gamma)
         last = ops.take(window.reshape(-1), ops.arange(window.shape[0], like=window) * self.n + steps - 1)
         found = read(last[:, None], [*positions.following, *positions.terminated, *positions.truncations])
-        nonterminal = self._nonterminal(found) if positions.terminated else steps > 0
+        nonterminal = self._nonterminal(found).reshape(-1) if positions.terminated else steps > 0
         rest = [k for k in range(len(spec.leaves)) if k != positions.reward and k not in positions.following]
         found |= read(own, rest) | {positions.reward: total}
         return found, Told(steps, rewards[:, 0], nonterminal)
 
+    def _over_agents(
+        self, ops: Ops, spec: BufferSpec, own: Array, window: Array, real: Array, read: Reader
+    ) -> tuple[dict[int, Array], Told]:
+        """Likewise, where an agent that is done collects no more rewards, while others go on.
+
+        What follows comes for each agent from its own last step, in leaves that begin with the agents' axes; the other
+        leaves come from the last step of all.
+        """
+        positions, agents = self.positions, self.positions.agents
+        flags = [*positions.terminated, *positions.truncations]
+        seen = read(window, sorted({positions.reward, *positions.ends, *positions.following, *flags}))
+        rewards = seen[positions.reward]
+        (m, n), count = window.shape, math.prod(agents)
+        # Of each item and agent there is a line of n steps; they lie in the order [m, n, agents].
+        line = ops.arange(m * count, like=window)
+        begin = line // count * (n * count) + line % count
+        along = (begin[:, None] + ops.arange(n, like=window) * count).reshape(-1)
+
+        def in_lines(leaf: Array) -> Array:
+            return ops.take(leaf.reshape(-1), along).reshape(m * count, n)
+
+        done = ops.cast(functools.reduce(operator.or_, [in_lines(seen[k]) for k in positions.ends]), "int32")
+        there = ops.take(real, line // count) & (ops.cumsum(done) - done == 0)
+        total, steps = fold(ops, in_lines(rewards), there, self.gamma)
+        last = begin + (steps - 1) * count
+        last_of_all = ops.arange(m, like=window) * n + ops.cumsum(ops.cast(real, "int32"))[:, -1] - 1
+
+        def after(leaf: Array) -> Array:
+            shape = leaf.shape[1:]
+            if shape[: len(agents)] != agents:
+                return ops.take(leaf, last_of_all)
+            return ops.take(leaf.reshape(m * n * count, *shape[len(agents) :]), last).reshape(m, *shape)
+
+        found = {k: after(seen[k]) for k in (*positions.following, *flags)}
+        rest = [k for k in range(len(spec.leaves)) if k != positions.reward and k not in positions.following]
+        nonterminal = self._nonterminal(found)
+        found |= read(own, rest) | {positions.reward: total.reshape(m, *agents)}
+        original = rewards.reshape(m, n, *agents)[:, 0]
+        return found, Told(steps.reshape(m, *agents), original, nonterminal)
+
     def _nonterminal(self, leaves: Mapping[int, Array]) -> Array:
-        """Whether there is something to bootstrap from after the last of the n steps, bool [m]."""
-        terminated = leaves[self.positions.terminated[0]].reshape(-1)
+        """Whether there is something to bootstrap from after the last of the n steps, in the shape of the flags."""
+        terminated = leaves[self.positions.terminated[0]]
         for truncated in self.positions.truncations:
-            terminated = terminated & ~leaves[truncated].reshape(-1)
+            terminated = terminated & ~leaves[truncated].reshape(terminated.shape)
         return ~terminated
 
 
@@ -216,6 +269,17 @@ def fold(ops: Ops, rewards: Array, real: Array, gamma: float) -> tuple[Array, Ar
         total = total + ops.where(layout.along(there, term) & (term != 0), term, ops.full_like(term, 0))
         steps = steps + ops.cast(there, "int32")
     return total, steps
+
+
+def _agents(spec: BufferSpec, reward: int, terminated: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of rewards and flags of agents, and the leaves that say when one is done; if that is what they are."""
+    shape = spec.leaves[reward].shape
+    if spec.leaves[terminated].shape != shape or math.prod(shape) <= 1:
+        return (), ()
+    *parent, _ = spec.names[terminated].split("/")
+    beside = [spec.names.index(name) for name in ("/".join([*parent, flag]) for flag in FLAGS) if name in spec.names]
+    ends = {k for k in beside if spec.leaves[k].shape == shape and spec.leaves[k].dtype == "bool"}
+    return shape, tuple(sorted({terminated, *ends}))
 
 
 def _first(given: Key | None, usual: tuple[Key, ...], spec: BufferSpec, field: str) -> Key:
