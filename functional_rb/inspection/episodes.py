@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,7 +108,7 @@ def count(contents: Contents, leaves: Leaves) -> Episodes:
 def _pieces(rows: dict[int, Array], leaves: Leaves, slots: Array) -> tuple[Array, Array, Array]:
     """Where episodes begin and end among the steps in slots [n], and whether each is over."""
     over = np.zeros(len(slots), bool)
-    marks = [rows[k][slots].reshape(len(slots), -1) for k in leaves.ends]
+    marks = [rows[k][slots].reshape(len(slots), math.prod(rows[k].shape[1:])) for k in leaves.ends]
     for of_agents in (False, True):  # of agents, all are done
         found = [mark for mark in marks if (mark.shape[1] > 1) == of_agents]
         over |= functools.reduce(np.logical_or, found).all(1) if found else False
