@@ -6,6 +6,7 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 
 from functional_rb import ted
 from functional_rb.buffer_spec import BufferSpec, spec_of
+from functional_rb.cell import Cell
 from functional_rb.checkpoint import checkpoints, load, save, save_async
 from functional_rb.compact import Compact
 from functional_rb.convert import (
@@ -82,6 +83,7 @@ __all__ = [
     "Bounded",
     "BufferSpec",
     "Categorical",
+    "Cell",
     "CheckpointError",
     "CheckpointFullError",
     "CheckpointWriteError",

@@ -14,6 +14,7 @@ import numpy as np
 
 from functional_rb import dtypes, nest, objects
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.cell import Cell
 from functional_rb.counters import BASE, read
 from functional_rb.frames import CURSOR
 from functional_rb.ring import INT32_MAX
@@ -239,6 +240,8 @@ def check_state(state: Any, function: str) -> None:
     """Refuse what is no state, such as the (state, sample) pair that `sample` returns."""
     if not isinstance(state, State):
         hint = "; unpack it: state, sample = rb.sample(...)" if isinstance(state, tuple) else ""
+        if isinstance(state, Cell):
+            hint = f"; write cell.read(rb.{function}, ...), or cell.apply(rb.{function}, ...) where it returns a state"
         raise TypeError(f"{function}: expected a State, got {type(state).__name__}{hint}")
 
 

@@ -10,8 +10,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _LOCKS: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+_RENEWED: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.WeakKeyDictionary()
 _forking = threading.Lock()
 """Two threads that fork at once would wait for each other's locks."""
 _held: list[threading.RLock] = []
@@ -22,6 +27,11 @@ def lock() -> threading.RLock:
     made = threading.RLock()
     _LOCKS.add(made)
     return made
+
+
+def renewed(thing: T, renew: Callable[[T], object]) -> None:
+    """Have a function called with a thing in every forked process, for as long as the thing lives."""
+    _RENEWED[thing] = renew
 
 
 def _before() -> None:
@@ -37,5 +47,11 @@ def _after() -> None:
     _forking.release()
 
 
+def _in_child() -> None:
+    for thing, renew in list(_RENEWED.items()):
+        renew(thing)
+    _after()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)
