@@ -355,23 +355,43 @@ def clear(state: State) -> State:
     return changed_by(state, _clear(state, twins.use_kernels()))
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "kernels"), inline=True)
+@functools.partial(jax.jit, static_argnames=("spec", "kernels", "where"), inline=True)
 @rules.own
-def _with_spec(state: State, spec: BufferSpec, kernels: bool) -> dict[str, Any]:
+def _with_spec(
+    state: State, spec: BufferSpec, kernels: bool, where: jax.sharding.NamedSharding | None
+) -> dict[str, Any]:
     """What is new of a state under another spec."""
     arrays = respec.with_spec(twins.parts(kernels), state, state.spec, spec)
     kept = {name: x for name, x in arrays.kept.items() if x is not state.kept.get(name)}
     changed = {"tree": arrays.tree, "counters": arrays.counters, "kept": kept}
-    return changed if arrays.rows is state.rows else changed | {"rows": arrays.rows, "wide": arrays.wide}
+    if arrays.rows is state.rows:
+        return changed
+    if where is not None:  # else XLA would have all of them on each device
+        arrays = jax.lax.with_sharding_constraint(arrays, devices.places(arrays, where))
+        changed["kept"] = arrays.kept
+    return changed | {"rows": arrays.rows, "wide": arrays.wide}
 
 
 def with_spec(state: State, spec: BufferSpec) -> State:
     """Another spec, with the items in the same place; rows that stay are handed on as they are."""
     if respec.is_label(state.spec, spec):
         return dataclasses.replace(state, spec=spec)
-    changed = _with_spec(state, spec, twins.use_kernels())
+    changed = _with_spec(state, spec, twins.use_kernels(), _spread_over(state, spec))
     kept = {name: changed["kept"][name] if name in changed["kept"] else state.kept[name] for name in spec.kept}
     return dataclasses.replace(state, **changed | {"kept": kept}, spec=spec)
+
+
+def _spread_over(state: State, spec: BufferSpec) -> jax.sharding.NamedSharding | None:
+    """How the storage of a state is divided among devices, if XLA has to be told.
+
+    Raises:
+        ValueError: if that of the spec cannot be divided so.
+    """
+    where = None if isinstance(state.rows, jax.core.Tracer) else state.rows.sharding
+    if not isinstance(where, jax.sharding.NamedSharding) or where.is_fully_replicated:
+        return None
+    devices.place("rows", (spec.capacity, spec.layout.row_words), where)
+    return None if where.mesh.are_all_axes_explicit else where
 
 
 @functools.partial(jax.jit, inline=True)

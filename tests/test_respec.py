@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import respec
+from functional_rb import mapped, respec
 from functional_rb.checkpoint import blocks
 from functional_rb.handles import CURRENT
-from tests import backends, models
+from tests import backends, models, test_checkpoint_golden
 from tests.backends import Backend
 from tests.histories import STEP, History, Kept, Rng, histories, pick, seeds
 from tests.models import Model
+from tests.test_mapped import refusing
 from tests.test_sampler_models import ON_TORCH, ONE_LANE, SAMPLERS
 
 ITEM = STEP | {"episode": frb.Unbounded((), "int32"), "score": frb.Unbounded((2,))}
@@ -641,3 +642,40 @@ def test_a_checkpoint_is_not_moved_into_the_files_in_which_it_lies(library: Back
             with pytest.raises(ValueError, match=r"with_spec: the items have to be moved, and .*/run has the files"):
                 frb.load(there, rb, spec=spec)
     assert ids_of(library, frb.load(there, rb)) == {k: k for k in range(3, 11)}
+
+
+@pytest.mark.parametrize("room", [0, 2])
+@pytest.mark.parametrize("name", ["torch", "jax-host"])
+def test_a_full_disk_changes_nothing(name: str, room: int, tmp_path: Any, monkeypatch: Any) -> None:
+    with backends.make(name) as backend:
+        rb = backend.rb
+        state = filled(backend, frb.Prioritized(alpha=1.0), storage=frb.Memmap(str(tmp_path / "a")))
+        frb.save(state, tmp_path / "saved")
+        before = bits(backend, state)
+        spec = dataclasses.replace(state.spec, capacity=20, storage=frb.Memmap(str(tmp_path / "b")))
+        for make in (rb.with_spec, lambda _, spec: frb.load(tmp_path / "saved", rb, spec=spec)):
+            with monkeypatch.context() as patch:
+                patch.setattr(mapped, "CHUNK", 4096)
+                patch.setattr(mapped, "allocate", refusing(room))
+                with pytest.raises(frb.StorageFullError):
+                    make(state, spec)
+            left = {path.name for path in (tmp_path / "b").iterdir()} if (tmp_path / "b").exists() else set()
+            assert left <= {"storage.lock"}
+            assert bits(backend, state) == before
+            assert ids_of(backend, state) == {k: k for k in range(3, 11)}
+        after = rb.with_spec(state, spec)
+        assert ids_of(backend, backend.add(after, steps(11, 2))) == {k: k for k in range(3, 13)}
+
+
+@pytest.mark.parametrize("where", ["device", "a directory"])
+@pytest.mark.parametrize("folder", ["torch-prioritized", "jax-slices"])
+def test_what_an_earlier_version_saved(folder: str, where: str, tmp_path: Any) -> None:
+    """It had the leaves in another order, wide ones among them."""
+    with backends.make("torch") as backend:
+        rb, path = backend.rb, test_checkpoint_golden.FILES / folder
+        expected = frb.load(path, rb)
+        spec = dataclasses.replace(expected.spec, capacity=20, sampler=frb.Slices(2), storage=STORAGES[where](tmp_path))
+        state = frb.load(path, rb, spec=spec)
+        found, wanted = (rb.get(s, rb.newest(s, 2).reshape(-1)) for s in (state, expected))
+        for name, leaf in wanted.items():
+            assert found[name].tolist() == leaf.tolist(), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -12,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import functional_rb as frb
+import jax_backend as rb
 from tests.members import MEMBERS
 from tests.programs import training
 
@@ -65,3 +67,18 @@ def test_each_device_trains_its_own(kind: AxisType, name: str) -> None:
         compiled = program.lower(begun, given).compile()
         training.assert_same_bits(compiled(begun, given), expected)
     assert "functional_rb_" in compiled.as_text()
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+def test_a_storage_that_is_divided_stays_so_under_another_spec(kind: AxisType) -> None:
+    """The tree, and what else is small, lies whole on each device."""
+    where = NamedSharding(mesh_of(kind), P("d"))
+    state = rb.init(frb.BufferSpec({"x": frb.Unbounded((2,))}, 8), device=where)
+    state = rb.add(state, {"x": np.arange(12, dtype=np.float32).reshape(6, 2)})
+    for changes in ({"sampler": frb.Prioritized()}, {"capacity": 16, "sampler": frb.Slices(2, end_keys=())}):
+        after = rb.with_spec(state, dataclasses.replace(state.spec, **changes))
+        assert after.rows.sharding.is_equivalent_to(where, 2)
+        assert after.tree.is_fully_replicated
+        assert rb.get(after, np.arange(6))["x"][:, 0].tolist() == [0, 2, 4, 6, 8, 10]
+        with pytest.raises(ValueError, match="multiple of the devices'"):
+            rb.with_spec(after, dataclasses.replace(after.spec, capacity=9))
