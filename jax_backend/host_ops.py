@@ -38,4 +38,4 @@ from functional_rb.host.ops import zeros as zeros
 def call(function: Callable[..., Any], *arrays: Vector) -> Any:
     """A function of the user's, compiled as it is in buffers on a device; what is no array is for the caller to see."""
     made = jax.jit(function)(*arrays)
-    return np.asarray(made) if isinstance(made, jax.Array) else made
+    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, made)

@@ -122,7 +122,7 @@ TASKS = {
         | {"trajectory_key": "episode"},
     ),
 }
-STRATEGIES = ["future", "final", "episode"]
+STRATEGIES = ["future", "final", "episode", "random"]
 
 
 def how_near(achieved: Any, goal: Any) -> Any:
@@ -172,9 +172,10 @@ class Relabelled(Story):
         goal = None
         if goal_index is not None:
             goal_lane, goal_place = places[goal_index]
-            assert goal_lane == lane
-            assert goal_place in walks.goals(live, place, self.strategy)
-            goal = live[goal_place].leaves[task.achieved]
+            if self.strategy != "random":
+                assert goal_lane == lane
+                assert goal_place in walks.goals(live, place, self.strategy)
+            goal = record.live(goal_lane)[goal_place].leaves[task.achieved]
             if self.reward is not None:
                 rewards = [np.asarray(self.reward(step.leaves[task.achieved], goal)) for step in steps]
         if self.n:
@@ -216,7 +217,11 @@ def test_goals_come_from_the_episode(name: str, rng: Rng) -> None:
     task, lanes, length = TASKS[name], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
     samplers = [frb.Uniform(), frb.Uniform(max_times_sampled=2), frb.Prioritized(), frb.WithoutReplacement()]
     plain = frb.BufferSpec(nested(task.kind.item), length * (lanes or 1), pick(rng, samplers), lanes=lanes)
-    settings = {"strategy": pick(rng, STRATEGIES), "k": pick(rng, [4, 4, 1, 0]), "reward": pick(rng, [how_near, None])}
+    settings = {
+        "strategy": pick(rng, STRATEGIES),
+        "k": pick(rng, [4, 4, 0.5, 0]),
+        "reward": pick(rng, [how_near, None]),
+    }
     settings |= {"n": pick(rng, [None, None, 1, 3]), "gamma": pick(rng, EXACT)}
     tell(rng, [pick(rng, VARIANTS)], task, plain, ON_TORCH, 20, **settings)
 
@@ -264,7 +269,7 @@ def filled(backend: Backend, lanes: list[str], transforms: Any) -> tuple[Any, li
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("lanes", EPISODES)
 def test_law(library: Backend, strategy: str, lanes: str) -> None:
-    k = {"future": 4, "final": 1, "episode": 3}[strategy]
+    k = {"future": 4, "final": 1, "episode": 3, "random": 0.25}[strategy]
     state, episodes = filled(library, EPISODES[lanes], frb.her(strategy, k, reward=how_near))
     _, sample = library.sample(state, library.rb.key(0), DRAWS)
     drawn = zip(*(library.numpy(x).tolist() for x in (sample.indices, sample.extras["goal_indices"])), strict=True)
@@ -274,7 +279,8 @@ def test_law(library: Backend, strategy: str, lanes: str) -> None:
     for handles in episodes:
         for place, handle in enumerate(handles):
             expected[handle, -1] = 1 / (k + 1) / stored
-            chosen = {"future": handles[place:], "final": handles[-1:], "episode": handles}[strategy]
+            chosen = {"future": handles[place:], "final": handles[-1:], "episode": handles}.get(strategy)
+            chosen = [goal for others in episodes for goal in others] if chosen is None else chosen
             expected |= {(handle, goal): k / (k + 1) / len(chosen) / stored for goal in chosen}
     assert abs(sum(expected.values()) - 1) < 1e-9
     assert counts.keys() <= expected.keys()
@@ -284,6 +290,61 @@ def test_law(library: Backend, strategy: str, lanes: str) -> None:
     assert abs((statistic / freedom) ** (1 / 3) - 1 + 2 / 9 / freedom) / np.sqrt(2 / 9 / freedom) < FAR
     relabelled = library.numpy(sample.extras["relabelled"]).mean()
     assert abs(relabelled - k / (k + 1)) < FAR * np.sqrt(k / (k + 1) ** 2 / DRAWS)
+
+
+@pytest.mark.parametrize("k", [0.3, 7 / 3, 4.0, float("inf")])
+def test_fractions_of_goals(library: Backend, k: float) -> None:
+    state, _ = filled(library, EPISODES["a lane"], frb.her("future", k, reward=how_near))
+    assert frb.from_json(frb.to_json(state.spec), known=[how_near]) == state.spec
+    _, sample = library.sample(state, library.rb.key(0), DRAWS)
+    ratio = 1.0 if k == np.inf else k / (k + 1)
+    relabelled = library.numpy(sample.extras["relabelled"]).mean()
+    assert abs(relabelled - ratio) <= FAR * np.sqrt(ratio * (1 - ratio) / DRAWS)
+    if k == 4:
+        whole, _ = filled(library, EPISODES["a lane"], frb.her("future", 4, reward=how_near))
+        assert whole.spec == state.spec
+
+
+def test_goals_of_any_trajectory_need_no_ends(library: Backend) -> None:
+    item = {"next_achieved_goal": SCALAR, "desired_goal": SCALAR, "reward": SCALAR}
+    spec = frb.BufferSpec(item, 8, transforms=frb.her("random", float("inf"), reward=lambda a, g: a - g))
+    assert spec.marks is None
+    state, names = library.init(spec), list(item)
+    state = library.add(state, {name: np.arange(12, dtype=np.float32) for name in names})
+    _, sample = library.sample(state, library.rb.key(0), 200)
+    got = {name: library.numpy(leaf) for name, leaf in sample.items.items()}
+    assert set(got["desired_goal"].tolist()) == {float(k) for k in range(4, 12)}
+    np.testing.assert_array_equal(got["reward"], got["next_achieved_goal"] - got["desired_goal"])
+    np.testing.assert_array_equal(library.numpy(sample.extras["goal_indices"]), got["desired_goal"])
+
+
+def both_rewards(achieved: Any, goal: Any) -> Any:
+    return how_near(achieved, goal), achieved[..., 2] + goal[..., 0]
+
+
+def only_one(achieved: Any, goal: Any) -> Any:
+    return how_near(achieved, goal)
+
+
+def test_several_rewards(library: Backend) -> None:
+    item = TASKS["flat rows"].kind.item | {"next/cost": frb.Unbounded((1,))}
+    keys: list[Any] = ["reward", ("next", "cost")]
+    spec = frb.BufferSpec(nested(item), 8, transforms=frb.her("episode", 3, reward=both_rewards, reward_key=keys))
+    assert frb.from_json(frb.to_json(spec), known=[both_rewards]) == spec
+    rows = {path: np.full((8, *leaf.shape), -7, leaf.dtype) for path, leaf in item.items()}
+    rows["next_achieved_goal"] = np.arange(24, dtype=np.float32).reshape(8, 3)
+    rows["done"] = np.arange(8) == 7
+    state, sample = library.sample(library.add(library.init(spec), nested(rows)), library.rb.key(0), 64)
+    got, relabelled = by_path(library, sample.items), library.numpy(sample.extras["relabelled"])
+    reward, cost = both_rewards(got["next_achieved_goal"], got["desired_goal"])
+    assert 0 < relabelled.sum() < 64
+    np.testing.assert_array_equal(got["reward"], np.where(relabelled, reward, -7))
+    np.testing.assert_array_equal(got["next/cost"][:, 0], np.where(relabelled, cost, -7))
+    one = dataclasses.replace(state.spec, transforms=frb.her("episode", 3, reward=only_one, reward_key=keys))
+    with pytest.raises(TypeError, match=r"as a tuple of 2 arrays, one for each of reward_key, got"):
+        library.sample(library.add(library.init(one), nested(rows)), library.rb.key(0), 64)
+    with pytest.raises(ValueError, match="no leaf 'prize'"):
+        frb.BufferSpec(nested(item), 8, transforms=frb.her(reward=both_rewards, reward_key=["reward", "prize"]))
 
 
 def test_no_goals_for_nothing(library: Backend) -> None:
@@ -316,9 +377,13 @@ def test_extras_are_the_caller_s_own(library: Backend) -> None:
 
 ITEM = TASKS["flat rows"].kind.item
 SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"strategy": "nearest"}, ValueError, r"her: expected strategy 'future', 'final' or 'episode', got 'nearest'"),
-    ({"k": -1}, ValueError, r"her: expected k as an int from 0 to \d+, got -1"),
-    ({"k": 1.5}, ValueError, r"her: expected k .* got 1.5"),
+    ({"strategy": "nearest"}, ValueError, r"her: expected strategy 'future', 'final', .* or 'random', got 'nearest'"),
+    ({"k": -1}, ValueError, r"her: expected k as a number from 0 to \d+, or infinity, got -1"),
+    ({"k": -0.5}, ValueError, r"her: expected k .* got -0.5"),
+    ({"k": float("nan")}, ValueError, r"her: expected k .* got nan"),
+    ({"k": "4"}, ValueError, r"her: expected k .* got '4'"),
+    ({"reward_key": ["reward", "reward"]}, ValueError, r"her: expected reward_key as the key of a leaf, or a list"),
+    ({"reward_key": []}, ValueError, r"her: expected reward_key as the key of a leaf, or a list"),
     ({"k": True}, ValueError, r"her: expected k .* got True"),
     ({"reward": 3}, TypeError, r"her: expected reward as a function of \(achieved, goal\), got 3"),
 ]

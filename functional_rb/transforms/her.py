@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from functional_rb import dtypes, functions, layout, nest, ring, windows
+import numpy as np
+
+from functional_rb import counters, dtypes, functions, layout, nest, ring, windows
 from functional_rb.dtypes import shown
 from functional_rb.integers import below
 from functional_rb.nest import Key
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
     from functional_rb.draft import Draft
 
-Strategy = Literal["future", "final", "episode"]
+Strategy = Literal["future", "final", "episode", "random"]
 Reward = Callable[[Any, Any], Any]
 LARGEST_K = 2**20
 
@@ -36,11 +37,11 @@ class Hindsight(Transform):
     """Hindsight relabelling; see `her`."""
 
     strategy: Strategy
-    k: int
+    k: int | float
     reward: Reward | None = None
     achieved_key: Key | None = None
     goal_keys: tuple[Key, ...] | None = None
-    reward_key: Key | None = None
+    reward_key: Key | tuple[tuple[str | int, ...], ...] | None = None
     end_keys: tuple[Key, ...] | None = None
     trajectory_key: Key | None = None
 
@@ -50,17 +51,12 @@ class Hindsight(Transform):
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""
         if self.strategy not in get_args(Strategy):
-            raise ValueError(f"her: expected strategy 'future', 'final' or 'episode', got {self.strategy!r}")
-        try:
-            good = not isinstance(self.k, bool) and 0 <= operator.index(self.k) <= LARGEST_K
-        except TypeError:
-            good = False
-        if not good:
-            raise ValueError(f"her: expected k as an int from 0 to {LARGEST_K}, got {self.k!r}")
-        object.__setattr__(self, "k", operator.index(self.k))
+            raise ValueError(f"her: expected strategy 'future', 'final', 'episode' or 'random', got {self.strategy!r}")
+        object.__setattr__(self, "k", _checked_k(self.k))
         if self.reward is not None and not callable(self.reward):
             raise TypeError(f"her: expected reward as a function of (achieved, goal), got {self.reward!r}")
         object.__setattr__(self, "reward", functions.comparable(self.reward))
+        object.__setattr__(self, "reward_key", _checked_rewards(self.reward_key))
         object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", "her"))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -77,19 +73,24 @@ class Hindsight(Transform):
         return self
 
     @property
-    def marks(self) -> Marks:
-        """Where trajectories end."""
+    def marks(self) -> Marks | None:
+        """Where trajectories end, where goals come from the own one."""
+        if self.strategy == "random":
+            return None
         return Marks(self.end_keys or (), self.trajectory_key)
 
     def resolve(self, spec: BufferSpec) -> Hindsight:
         """Fill in the keys that were left out."""
-        marks = spec.marks_for(self.end_keys, self.trajectory_key, "her")
+        if self.strategy == "random":
+            marks = Marks(self.end_keys or (), self.trajectory_key)
+        else:
+            marks = spec.marks_for(self.end_keys, self.trajectory_key, "her")
         found = dataclasses.replace(
             self,
             achieved_key=_achieved(spec) if self.achieved_key is None else self.achieved_key,
             goal_keys=_goals(spec) if self.goal_keys is None else self.goal_keys,
             reward_key=self.reward_key or next((k for k in USUAL_REWARDS if nest.show_key(k) in spec.names), None),
-            end_keys=marks.told_ends,
+            end_keys=self.end_keys if self.strategy == "random" else marks.told_ends,
             trajectory_key=marks.trajectory_key,
         )
         marks.check(spec, "her")
@@ -116,9 +117,8 @@ class Hindsight(Transform):
             raise ValueError(
                 f"her: the item has no leaf 'reward' to compute anew; give reward_key=..., one of {spec.names}"
             )
-        numbers = () if self.reward_key is None else (achieved, nest.position(spec.names, self.reward_key, "her"))
-        for position in numbers:
-            if self.reward is not None and position in spec.objects:
+        for position in (achieved, *self._rewards(spec)) if self.reward is not None else ():
+            if position in spec.objects:
                 raise ValueError(
                     f"her: leaf {spec.names[position]!r} holds Python objects, and rewards are computed of arrays; "
                     f"leave reward out, or name other leaves by achieved_key and reward_key"
@@ -131,9 +131,9 @@ class Hindsight(Transform):
         assert draws is not None
         spec, achieved, slots = draft.spec, self._achieved(draft.spec), own[:, 0]
         sources = self._sources(ops, draft, slots, draws[:, 2:])
-        chosen = real & (below(ops, draws[:, :2], ops.full_like(slots, self.k + 1)) < self.k)
+        chosen = real & self._chosen(ops, draws[:, :2])
         goals = read(sources[:, None], [achieved])[achieved]
-        rewards = [] if self.reward is None else [nest.position(spec.names, self.reward_key or "", "her")]
+        rewards = [] if self.reward is None else self._rewards(spec)
 
         def relabelled(steps: Array, wanted: Sequence[int]) -> dict[int, Array]:
             needed = {*wanted, achieved} if set(rewards) & set(wanted) else set(wanted)
@@ -144,8 +144,11 @@ class Hindsight(Transform):
                 mask, goal = ops.take(chosen, draw), ops.take(goals, draw)
             for position in {*self._goals(spec)} & needed:
                 leaves[position] = ops.where(layout.along(mask, goal), goal, leaves[position])
-            for position in {*rewards} & needed:
-                leaves[position] = self._rewarded(ops, leaves[achieved], goal, mask, leaves[position])
+            if {*rewards} & needed:
+                new = self._rewarded(ops, leaves[achieved], goal, len(rewards))
+                for position, reward in zip(rewards, new, strict=True):
+                    if position in needed:
+                        leaves[position] = _exchanged(ops, reward, mask, leaves[position])
             return {k: leaves[k] for k in wanted}
 
         handles = ops.where(
@@ -153,8 +156,21 @@ class Hindsight(Transform):
         )
         return relabelled, {"relabelled": chosen, "goal_indices": handles}
 
+    def _chosen(self, ops: Ops, draws: Array) -> Array:
+        """Which items are relabelled, bool [m] for words [m, 2]: exactly so for an int, else within 2^-53."""
+        if isinstance(self.k, int):
+            return below(ops, draws, ops.full_like(draws[:, 0], self.k + 1)) < self.k
+        if math.isinf(self.k):
+            return draws[:, 0] >= 0
+        high, low = divmod(int(self.k / (self.k + 1) * 2**62), 2**31)
+        return (draws[:, 0] < high) | ((draws[:, 0] == high) & (draws[:, 1] < low))
+
     def _sources(self, ops: Ops, draft: Draft, slots: Array, draws: Array) -> Array:
         """The slot of the step whose achieved goal is taken, int32 [m]."""
+        if self.strategy == "random":
+            held, ends = draft.spec.ring, draft.origin[0].ends
+            lane, place = ring.lane_at(ops, ends.sizes, below(ops, draws, counters.total(ops, ends.sizes)))
+            return ring.item_at(ops, held, ends, lane, place)[0]
         lanes = Lanes(draft.spec.ring, draft.origin[0].ends)
         before, after = windows.extent(ops, lanes, draft.kept[AGE], slots)
         if self.strategy == "final":
@@ -165,23 +181,25 @@ class Hindsight(Transform):
             ahead = below(ops, draws, before + after + 1) - before
         return windows.shifted(ops, lanes, slots, ahead)
 
-    def _rewarded(self, ops: Ops, achieved: Array, goal: Array, mask: Array, old: Array) -> Array:
-        """Rewards anew where relabelled, [m, *shape] in the dtype and shape of the old."""
+    def _rewarded(self, ops: Ops, achieved: Array, goal: Array, count: int) -> Sequence[Any]:
+        """What the function gives, one for each leaf of rewards."""
         assert self.reward is not None
         new = ops.call(self.reward, achieved, goal)
-        if not (hasattr(new, "shape") and hasattr(new, "dtype")):
-            raise TypeError(f"her: expected reward(achieved, goal) as an array, got {type(new).__name__}")
-        if tuple(new.shape[:1]) != tuple(old.shape[:1]) or math.prod(new.shape) != math.prod(old.shape):
-            raise ValueError(
-                f"her: expected reward(achieved, goal) of shape {tuple(old.shape)}, got {tuple(new.shape)}; "
-                f"reduce over the goal's last axes alone, as in (...).sum(-1)"
-            )
-        if dtypes.kind_of(shown(old.dtype)) in ("bool", "int") and dtypes.kind_of(shown(new.dtype)) == "float":
+        if not isinstance(self.reward_key, tuple) or not isinstance(self.reward_key[0], tuple):
+            return [new]
+        if not isinstance(new, tuple | list) or len(new) != count:
+            got = f"{len(new)} of them" if isinstance(new, tuple | list) else type(new).__name__
             raise TypeError(
-                f"her: expected reward(achieved, goal) of dtype {shown(old.dtype)}, got {shown(new.dtype)}; "
-                f"round it there, or change BufferSpec.item"
+                f"her: expected reward(achieved, goal) as a tuple of {count} arrays, one for each of reward_key, "
+                f"got {got}"
             )
-        return ops.where(layout.along(mask, old), ops.cast(new.reshape(old.shape), shown(old.dtype)), old)
+        return new
+
+    def _rewards(self, spec: BufferSpec) -> list[int]:
+        """The leaves of rewards, in the order in which they were named."""
+        several = isinstance(self.reward_key, tuple) and isinstance(self.reward_key[0], tuple)
+        keys: Any = () if self.reward_key is None else self.reward_key if several else (self.reward_key,)
+        return [nest.position(spec.names, key, "her") for key in keys]
 
     def _achieved(self, spec: BufferSpec) -> int:
         assert self.achieved_key is not None
@@ -191,37 +209,76 @@ class Hindsight(Transform):
         return [nest.position(spec.names, key, "her") for key in self.goal_keys or ()]
 
 
+def _checked_k(k: Any) -> int | float:
+    """A whole number as an int, as all draws were made before others were taken."""
+    good = isinstance(k, int | float | np.integer | np.floating) and not isinstance(k, bool) and k >= 0
+    if not good or (k > LARGEST_K and k != math.inf):
+        raise ValueError(f"her: expected k as a number from 0 to {LARGEST_K}, or infinity, got {k!r}")
+    return int(k) if k != math.inf and k == int(k) else float(k)
+
+
+def _checked_rewards(key: Any) -> Any:
+    """The key of one leaf; or of several, in a list, or a tuple of tuples, as a tuple of paths."""
+    several = isinstance(key, list) or (isinstance(key, tuple) and key != () and isinstance(key[0], tuple | list))
+    if not several:
+        return key
+    paths = tuple((each,) if isinstance(each, str) else tuple(each) for each in key)
+    if not paths or len({nest.show_key(path) for path in paths}) < len(paths):
+        raise ValueError(f"her: expected reward_key as the key of a leaf, or a list of several, got {key!r}")
+    return paths
+
+
+def _exchanged(ops: Ops, new: Any, mask: Array, old: Array) -> Array:
+    """Rewards anew where relabelled, [m, *shape] in the dtype and shape of the old."""
+    if not (hasattr(new, "shape") and hasattr(new, "dtype")):
+        raise TypeError(f"her: expected reward(achieved, goal) as an array, got {type(new).__name__}")
+    if tuple(new.shape[:1]) != tuple(old.shape[:1]) or math.prod(new.shape) != math.prod(old.shape):
+        raise ValueError(
+            f"her: expected reward(achieved, goal) of shape {tuple(old.shape)}, got {tuple(new.shape)}; "
+            f"reduce over the goal's last axes alone, as in (...).sum(-1)"
+        )
+    if dtypes.kind_of(shown(old.dtype)) in ("bool", "int") and dtypes.kind_of(shown(new.dtype)) == "float":
+        raise TypeError(
+            f"her: expected reward(achieved, goal) of dtype {shown(old.dtype)}, got {shown(new.dtype)}; "
+            f"round it there, or change BufferSpec.item"
+        )
+    return ops.where(layout.along(mask, old), ops.cast(new.reshape(old.shape), shown(old.dtype)), old)
+
+
 def her(
     strategy: Strategy = "future",
-    k: int = 4,
+    k: float = 4,
     *,
     reward: Reward | None = None,
     achieved_key: Key | None = None,
     goal_keys: Sequence[Key] | None = None,
-    reward_key: Key | None = None,
+    reward_key: Key | Sequence[Key] | None = None,
     end_keys: Sequence[Key] | None = None,
     trajectory_key: Key | None = None,
 ) -> Hindsight:
     """Hindsight relabelling, for `BufferSpec(transforms=...)`: as if each transition were stored with k goals more.
 
-    A transition drawn is relabelled with probability k / (k + 1): its goal becomes one that was achieved by a step of
-    its own trajectory, among those still stored (M. Andrychowicz et al., "Hindsight experience replay", 2017). A
-    sample's `extras` hold, beside each item:
+    A transition drawn is relabelled with probability k / (k + 1): its goal becomes one that was achieved by another
+    step, of its own trajectory or any, among those still stored (M. Andrychowicz et al., "Hindsight experience replay",
+    2017). A sample's `extras` hold, beside each item:
 
     - `relabelled`: bool.
     - `goal_indices`: int32, the handle of the step that achieved the goal; -1 where not relabelled.
 
     Args:
         strategy: which step: "future", one from the transition itself on, each with the same chance; "final", the
-            trajectory's last; "episode", any, each with the same chance.
-        k: goals in hindsight for each original one, at least 0.
+            trajectory's last; "episode", any, each with the same chance; "random", any that is stored, of whichever
+            trajectory, which needs no leaf that tells where these end.
+        k: goals in hindsight for each original one, at least 0; also a fraction (a ratio p of relabelled items is
+            k = p / (1 - p)), and infinity, for all.
         reward: `reward(achieved [m, *goal], goal [m, *goal])`, which gives the rewards [m] of relabelled transitions: a
             function on arrays of the backend that can be compiled; it stays part of the spec. What is to be pickled
             or saved takes a function of a module, or a `functools.partial` of one. None leaves rewards as they were.
+            With several leaves of rewards it gives a tuple, an array for each.
         achieved_key: the leaf of the goal achieved after the step; by default the one named "achieved_goal" below
             "next" or "next_...", or "next_achieved_goal".
         goal_keys: all leaves of the desired goal; by default those named "desired_goal" and "next_desired_goal".
-        reward_key: the leaf of rewards; by default "next/reward" or "reward".
+        reward_key: the leaf of rewards, or a list of several; by default "next/reward" or "reward".
         end_keys: where trajectories end, as for `Slices`; by default as the sampler has it, or as usual.
         trajectory_key: likewise.
 
@@ -239,7 +296,8 @@ def her(
     """
     goals = nest.checked_keys(goal_keys, "goal_keys", "her")
     ends: Any = end_keys  # checked, and made a tuple, by what it is given to
-    return Hindsight(strategy, k, reward, achieved_key, goals, reward_key, ends, trajectory_key)
+    rewards: Any = reward_key  # likewise
+    return Hindsight(strategy, k, reward, achieved_key, goals, rewards, ends, trajectory_key)
 
 
 def _achieved(spec: BufferSpec) -> Key:
