@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from functional_rb import buffer, checks, counters, nest, respec
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.containers import Registered
 from functional_rb.objects import is_non_tensor
 from functional_rb.ops import Array
 from functional_rb.ring import INT32_MAX
@@ -45,7 +46,9 @@ class Backend(Protocol):
         """Why a dtype cannot be stored, with the remedy; None if it can."""
         ...
 
-    def build_mapping(self, container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+    def build_mapping(
+        self, container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
+    ) -> Any:
         """Make a mapping of its parts."""
         ...
 

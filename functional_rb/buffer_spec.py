@@ -9,6 +9,7 @@ from typing import Any
 
 from functional_rb import layout, nest, ring, sum_tree
 from functional_rb.compact import Compact
+from functional_rb.containers import Registered, apart
 from functional_rb.frames import Chain
 from functional_rb.kept import KeptArray
 from functional_rb.layout import Layout
@@ -35,8 +36,8 @@ class BufferSpec:
     """What a buffer holds and how it is written and sampled: frozen and hashable, without any array.
 
     Attributes:
-        item: a nest (dicts, tuples, NamedTuples, dataclasses) of `ArraySpec`s, and on torch of `NonTensor`s; dicts
-            become `Composite`s.
+        item: a nest (dicts, tuples, NamedTuples, dataclasses, what is registered with `jax.tree` or torch's pytree) of
+            `ArraySpec`s, and on torch of `NonTensor`s; dicts, and what is registered, become `Composite`s.
         capacity: how many items fit, 1 to 2^31 - 1.
         sampler: how items are drawn.
         writer: where new ones go; by default what the sampler needs, `RoundRobin()` for most.
@@ -106,6 +107,8 @@ class BufferSpec:
         _check_kind("writer", self.writer, WriterBase, "frb.RoundRobin()")
         object.__setattr__(self, "transforms", check_transforms(self.transforms))
         _check_kind("storage", self.storage, StorageBase, "frb.Memmap()")
+        if isinstance(self.item, SamplerBase | WriterBase | StorageBase):
+            raise TypeError(f"BufferSpec.item: expected a spec such as frb.Unbounded(shape), got {self.item!r:.80}")
         self._plan(Outline.of(self.item, "BufferSpec.item"))
 
     def as_given(self) -> BufferSpec:
@@ -299,7 +302,7 @@ def spec_of(example: Any) -> Any:
         The same nest of specs, for `BufferSpec(item=...)`.
 
     Raises:
-        TypeError: if a leaf has no shape and dtype, naming its path.
+        TypeError: if a leaf has no shape and dtype, naming its path, or a static field cannot be hashed.
 
     Example:
         >>> import numpy as np
@@ -313,7 +316,9 @@ def _spec_of(example: Any, path: nest.Path) -> Any:
     check_depth(len(path))
     if is_non_tensor(example):
         return NonTensor(tuple(example.batch_size))
-    is_array = hasattr(example, "dtype") and not hasattr(example, "batch_size")
+    if example is None:
+        return None
+    is_array = hasattr(example, "dtype") and not hasattr(example, "batch_size") and apart(example) is None
     parts = None if is_array else nest.parts_of(example)
     if parts is None:
         return _leaf_of(example, path)
@@ -321,11 +326,13 @@ def _spec_of(example: Any, path: nest.Path) -> Any:
     outline = dataclasses.replace(outline, children=(nest.LEAF,) * len(values))
     outline.check_names("spec_of")
     made = [_spec_of(value, (*path, key)) for key, value in zip(outline.keys, values, strict=True)]
-    batch = tuple(getattr(example, "batch_size", ()))
 
     def mapping(container: Any, parts: dict[str, Any], _: tuple[int, ...]) -> Composite:
         if container is None:
             return Composite(parts)
+        if isinstance(container, Registered):
+            return Composite.like(container, parts)
+        batch = tuple(example.batch_size)
         names = tuple(example.names) if batch else ()
         return Composite.like(container, parts, batch, names, example.device is not None)
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from functional_rb.containers import Registered, apart, of_fields
 from functional_rb.objects import array_of_none, is_non_tensor
 from functional_rb.specs import Composite, Stacked, Varying
 from functional_rb.specs.composite import check_depth
@@ -26,8 +27,8 @@ class Structure:
 
     Attributes:
         kind: what sort of container this is, or "leaf".
-        type: the class to build where the kind alone does not say, or a `Container` of that class; None for a dict,
-            tuple, list or leaf.
+        type: the class to build where the kind alone does not say, or a `Container` of that class, or what is
+            `Registered` of it; None for a dict, tuple, list or leaf.
         keys: names, field names or positions.
         children: the outlines under those keys.
         batch_shape: of a `Composite`, the leading axes that its leaves share, behind those that come with a batch.
@@ -163,6 +164,9 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
         return Structure("sequence", tuple, tuple(range(len(nest.members)))), list(nest.members)
     if is_tensorclass(nest):
         return None if is_non_tensor(nest) else _parts_of_tensorclass(nest)
+    taken = apart(nest)
+    if taken is not None:
+        return Structure("mapping", taken[0], taken[0].names), list(taken[1])
     # Asked before mappings: chex's dataclasses are those too.
     if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
         names = tuple(field.name for field in dataclasses.fields(nest))
@@ -228,7 +232,7 @@ def flatten_as(structure: Structure, nest: Any, path: Path = ()) -> list[Any]:
     """
     if structure.kind == "leaf":
         return [nest]
-    values = _values_under(structure.keys, nest, path)
+    values = _values_under(structure, nest, path)
     if structure.flat:
         return values
     leaves: list[Any] = []
@@ -240,12 +244,19 @@ def flatten_as(structure: Structure, nest: Any, path: Path = ()) -> list[Any]:
     return leaves
 
 
-def _values_under(keys: Sequence[str | int], nest: Any, path: Path) -> list[Any]:
+def _values_under(structure: Structure, nest: Any, path: Path) -> list[Any]:
+    keys = structure.keys
     if type(nest) is dict and len(nest) == len(keys):
         try:
             return [nest[key] for key in keys]
         except KeyError:
             pass  # told apart below, where the message is made
+    if type(nest) is structure.type and structure.kind in ("namedtuple", "dataclass"):  # at once, as is usual
+        return [getattr(nest, str(key)) for key in keys]
+    if isinstance(structure.type, Registered):
+        registered = structure.type.parts(nest, show(path))
+        if registered is not None:
+            return [registered[str(key)] for key in keys]
     parts = parts_of(nest)
     got: Sequence[str | int] = () if parts is None else parts[0].keys
     by_key = {} if parts is None else dict(zip(got, parts[1], strict=True))
@@ -314,7 +325,8 @@ def _build(
     if outline.kind == "mapping":
         named = {name: parts[k] for name, k in outline.named}
         return build_mapping(outline.type, named, (*batch_shape, *outline.batch_shape))
-    assert outline.type is not None
+    assert isinstance(outline.type, type)
     if outline.kind == "sequence":
         return outline.type(parts)
-    return outline.type(**{name: parts[k] for name, k in outline.named})
+    named = {name: parts[k] for name, k in outline.named}
+    return outline.type(**named) if outline.kind == "namedtuple" else of_fields(outline.type, named)

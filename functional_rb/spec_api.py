@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from functional_rb import checks, nest
+from functional_rb.containers import Registered
 from functional_rb.dtypes import shown
 from functional_rb.ops import Array
 from functional_rb.specs import ArraySpec, Binary, Categorical, NonTensor, OneHot, Varying, counting
@@ -38,7 +39,9 @@ class SpecBackend(Protocol):
         """As in `api.Backend`."""
         ...
 
-    def build_mapping(self, container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+    def build_mapping(
+        self, container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
+    ) -> Any:
         """As in `api.Backend`."""
         ...
 

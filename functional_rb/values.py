@@ -190,5 +190,5 @@ def _put(made: dict[int, Array], member: Member, value: Any) -> None:
     made.update(enumerate(member.scatter(value), member.first))
 
 
-def _as_dict(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+def _as_dict(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
     return parts

@@ -13,6 +13,7 @@ import numpy as np
 
 from functional_rb import buffer, checks, counters, crop, layout, respec, values
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.containers import Registered
 from functional_rb.draft import Arrays
 from functional_rb.dtypes import ITEMSIZE
 from functional_rb.handles import NO_HANDLE
@@ -155,9 +156,9 @@ def unsupported(dtype: str) -> str | None:
     return None
 
 
-def build_mapping(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
-    """A dict: containers of torch have no meaning here, and come back when the state goes back."""
-    return parts
+def build_mapping(container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+    """What is registered, or a dict: tensordict's have no meaning here, and come back when the state goes back."""
+    return container.together(parts) if isinstance(container, Registered) else parts
 
 
 def to_state(arrays: Arrays, spec: BufferSpec) -> State:

@@ -1,5 +1,6 @@
 """functional_rb on torch: `import torch_backend as rb`."""
 
+from torch_backend import containers as containers  # of its library, which it tells the core
 from torch_backend import processes as processes  # which tells multiprocessing how states are sent
 from torch_backend.compiling import jit
 from torch_backend.dicts import load_state_dict, state_dict

@@ -10,6 +10,7 @@ import torch.utils.dlpack
 
 from functional_rb import bridge
 from functional_rb.bridge import TakeLeaf
+from functional_rb.containers import Registered
 from functional_rb.draft import Arrays
 from functional_rb.state import State as CoreState
 from torch_backend import execute
@@ -40,9 +41,9 @@ def from_dlpack(tree: Any, copy: bool = False, into: type | None = None) -> Any:
     def take(name: str, array: Any) -> torch.Tensor:
         return _copied(name, array) if copy else _shared(name, array)
 
-    def build(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
-        if into is None and container is None:
-            return parts
+    def build(container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+        if isinstance(container, Registered) or (into is None and container is None):
+            return execute.build_mapping(container, parts, batch_shape)
         for name, part in parts.items():
             if not hasattr(part, "shape"):
                 raise TypeError(

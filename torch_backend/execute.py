@@ -10,6 +10,7 @@ import torch
 
 from functional_rb import buffer, checks, crop, frames, respec, values
 from functional_rb.buffer_spec import BufferSpec
+from functional_rb.containers import Registered
 from functional_rb.counters import with_invalid
 from functional_rb.draft import Arrays, Draft
 from functional_rb.handles import NO_HANDLE
@@ -183,10 +184,14 @@ def unsupported(dtype: str) -> str | None:
     return None
 
 
-def build_mapping(container: type | Container | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
-    """A dict, or the TensorDict or tensorclass that the spec was derived from."""
+def build_mapping(
+    container: type | Container | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
+) -> Any:
+    """A dict, or the container that the spec was derived from: what is registered, a TensorDict or a tensorclass."""
     if container is None:
         return parts
+    if isinstance(container, Registered):
+        return container.together(parts)
     from tensordict import TensorDict
 
     parts = {name: _non_tensor(part) if is_array(part) else part for name, part in parts.items()}

@@ -102,5 +102,5 @@ def _call(number: int, method: str, *tensors: torch.Tensor) -> tuple[torch.Tenso
     return tuple(nest.flatten_as(structure, made)) if method in ("draw", "nearest") else (made,)
 
 
-def _as_dict(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+def _as_dict(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
     return parts

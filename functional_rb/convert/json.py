@@ -16,19 +16,21 @@ Users' types and functions are told by name, "module:qualname".
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from functional_rb import functions, samplers, specs, storages, writers
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.compact import Compact
-from functional_rb.specs import Composite, Spec
+from functional_rb.containers import Registered, apart, of_fields
+from functional_rb.specs import Composite, Spec, freeze
 from functional_rb.transforms.her import Hindsight
 from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.transforms.n_step_stored import NStepOfStored
@@ -84,6 +86,12 @@ OURS: Final[dict[str, type]] = {
     )
 }
 """The classes that a text may name; their names are part of the format."""
+
+_ALWAYS_KNOWN: Final[dict[str, list[Any]]] = {
+    f"{kind.__module__}:{kind.__name__}": [kind]
+    for kind in (collections.OrderedDict, collections.defaultdict, bool, dict, float, int, list, set, str, tuple)
+}
+"""Python's own containers, and what makes the values that a defaultdict lacks."""
 
 Path = tuple[str | int, ...]
 
@@ -177,8 +185,11 @@ def arguments_of(kind: type) -> tuple[str, ...]:
 
 def _check_leaves(spec: Any, who: str) -> None:
     """Refuse what is no spec, naming it."""
-    if not isinstance(spec, BufferSpec):
-        Outline.of(spec, who)
+    if isinstance(spec, BufferSpec):
+        return
+    if OURS.get(type(spec).__name__) is type(spec) and not isinstance(spec, Spec):
+        raise TypeError(f"{who}: expected a spec such as frb.Unbounded(shape), got {spec!r:.80}")
+    Outline.of(spec, who)
 
 
 def _encoded(value: Any, path: Path) -> Any:
@@ -216,7 +227,9 @@ def _encoded_composite(spec: Composite, path: Path) -> dict[str, Any]:
         "batch_shape": list(spec.batch_shape),
     }
     kind, _, names, device = spec._like
-    if kind is not None:
+    if isinstance(kind, Registered):
+        made["container"] = _encoded_registered(kind, path)
+    elif kind is not None:
         made["container"] = _name_of(kind, path, "to_json")
     if names:
         made["names"] = list(names)
@@ -225,13 +238,31 @@ def _encoded_composite(spec: Composite, path: Path) -> dict[str, Any]:
     return made
 
 
+def _encoded_registered(container: Registered, path: Path) -> dict[str, Any]:
+    name = _name_of(container.type, path, "to_json")
+    try:
+        static = _encoded_static(container.static, path)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{error}; it is a static field of {name}: make it a leaf, or of numbers and texts") from None
+    return {"class": name, "library": container.library, "names": list(container.names), "static": static}
+
+
+def _encoded_static(value: Any, path: Path) -> Any:
+    """What is told of a container beside its parts, which may be classes too."""
+    if type(value) is tuple:
+        return [_encoded_static(part, path) for part in value]
+    return {"type": "function", "name": _name_of(value, path, "to_json")} if callable(value) else _encoded(value, path)
+
+
 def _encoded_foreign(value: Any, path: Path) -> dict[str, Any]:
     """A user's container with what it holds, or a function."""
+    if apart(value) is not None:
+        return _encoded_composite(freeze(value), path)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         parts: dict[str, Any] = dict(zip(value._fields, value, strict=True))
         return {"type": "namedtuple", "name": _name_of(type(value), path, "to_json"), **_parts(parts, path)}
     if dataclasses.is_dataclass(value) and not isinstance(value, Spec | type):
-        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {"type": "dataclass", "name": _name_of(type(value), path, "to_json"), **_parts(parts, path)}
     if isinstance(value, functools.partial):
         made = {"function": value.func, "args": tuple(value.args), "keywords": dict(value.keywords)}
@@ -357,10 +388,31 @@ class _Reader:
         arguments |= {name: self.read(told[name], path) for name in ("names", "device") if name in told}
         if "container" not in told:
             return _made(_composite_of, arguments, path)
+        if isinstance(told["container"], dict):
+            container = self._registered(told["container"], path)
+            if set(container.names) != set(arguments["parts"]):
+                raise ValueError(
+                    f"from_json: {_shown(path)}: expected the parts {container.names}, got {[*told['parts']]}"
+                )
+            return _made(Composite.like, {"container": container, **arguments}, path)
         container = self._known(told["container"], path)
         if not isinstance(container, type):
             raise KnownError(f"from_json: {_shown(path)}: expected a class, got {container!r:.80}")
         return _made(Composite.like, {"container": container, **arguments}, path, KnownError)
+
+    def _registered(self, told: dict[str, Any], path: Path) -> Registered:
+        if set(told) != {"class", "library", "names", "static"}:
+            raise ValueError(f"from_json: {_shown(path)}: expected what is told of a container, got {told!r:.80}")
+        kind, names = self._known(told["class"], path), self.read(told["names"], path)
+        if not isinstance(kind, type):
+            raise KnownError(f"from_json: {_shown(path)}: expected a class, got {kind!r:.80}")
+        if not isinstance(told["library"], str) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"from_json: {_shown(path)}: expected names as texts, got {told!r:.80}")
+        static = self.read(told["static"], path)
+        return cast(
+            Registered,
+            _made(Registered, {"type": kind, "static": static, "library": told["library"], "names": names}, path),
+        )
 
     def _namedtuple(self, told: dict[str, Any], path: Path) -> Any:
         self._check(told, ("type", "name", "parts"), path)
@@ -373,9 +425,9 @@ class _Reader:
         self._check(told, ("type", "name", "parts"), path)
         kind, parts = self._known(told["name"], path), self._named(told, path)
         fields = dataclasses.fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
-        if fields is None or {field.name for field in fields if field.init} != set(parts):
+        if fields is None or {field.name for field in fields} != set(parts):
             raise KnownError(f"from_json: {_shown(path)}: expected a dataclass of {list(parts)}, got {kind!r:.80}")
-        return _made(kind, parts, path, KnownError)
+        return of_fields(kind, parts)
 
     def _function(self, told: dict[str, Any], path: Path) -> Any:
         self._check(told, ("type", "name"), path)
@@ -390,7 +442,7 @@ class _Reader:
 
     def _known(self, name: Any, path: Path) -> Any:
         """What the user gave under this name."""
-        found = self.known.get(name, []) if isinstance(name, str) else []
+        found = self.known.get(name, _ALWAYS_KNOWN.get(name, [])) if isinstance(name, str) else []
         if any(other is not found[0] for other in found[1:]):
             raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
         if not found:

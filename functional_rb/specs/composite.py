@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from functional_rb.containers import Registered, apart, of_fields
 from functional_rb.specs.base import Change, Spec, checked_shape
 
 DEEPEST = 64
@@ -81,14 +82,14 @@ class Composite(Mapping[str, Any], Spec):
                     f"write spec.expand({', '.join(map(str, self._batch_shape))}, ...)"
                 )
 
-    _container: type | Container | None
+    _container: type | Container | Registered | None
     _batch_shape: tuple[int, ...]
     _parts: dict[str, Any]
 
     @classmethod
     def like(
         cls,
-        container: type | None,
+        container: type | Registered | None,
         parts: Mapping[str, Any],
         batch_shape: tuple[int, ...] = (),
         names: Sequence[str | None] = (),
@@ -97,7 +98,7 @@ class Composite(Mapping[str, Any], Spec):
         """Parts whose arrays come back in a container of this type (a TensorDict, a tensorclass; None: a dict).
 
         Args:
-            container: the type.
+            container: the type, or what is registered of it.
             parts: as for a `Composite`.
             batch_shape: likewise.
             names: of those axes; the axes of a batch, in front of them, have none.
@@ -115,7 +116,7 @@ class Composite(Mapping[str, Any], Spec):
         composite = cls(parts, batch_shape=batch_shape)
         names = names if any(name is not None for name in names) else ()
         below = any(isinstance(part, Composite) and part._is_named for part in composite._parts.values())
-        if container is not None and (names or device or below):
+        if isinstance(container, type) and (names or device or below):
             object.__setattr__(composite, "_container", Container(container, names, device, below))
         else:
             object.__setattr__(composite, "_container", container)
@@ -129,7 +130,7 @@ class Composite(Mapping[str, Any], Spec):
         return Composite.like(kind, parts, self._batch_shape, names, device)
 
     @property
-    def _kind(self) -> type | None:
+    def _kind(self) -> type | Registered | None:
         """The type of the container."""
         return self._container.type if isinstance(self._container, Container) else self._container
 
@@ -140,7 +141,7 @@ class Composite(Mapping[str, Any], Spec):
         return isinstance(mine, Container) and (bool(mine.names) or mine.named_below)
 
     @property
-    def _like(self) -> tuple[type | None, tuple[int, ...], tuple[str | None, ...], bool]:
+    def _like(self) -> tuple[type | Registered | None, tuple[int, ...], tuple[str | None, ...], bool]:
         """What `like` was told besides the parts."""
         if isinstance(self._container, Container):
             return self._container.type, self._batch_shape, self._container.names, self._container.device
@@ -154,10 +155,13 @@ class Composite(Mapping[str, Any], Spec):
 
     def __contains__(self, key: object) -> bool:
         """Whether there is a part of that name, or at that path of names."""
+        if not (isinstance(key, str) or is_path(key)):
+            return False
         try:
-            return (isinstance(key, str) or is_path(key)) and self[key] is not None
+            self[key]
         except (KeyError, IndexError, TypeError):
             return False
+        return True
 
     def __iter__(self) -> Iterator[str]:
         """The names, in the order in which they were given."""
@@ -251,9 +255,12 @@ def is_path(key: object) -> bool:
 
 
 def freeze(nest: Any, batch_shape: tuple[int, ...] = ()) -> Any:
-    """The same nest of specs with every dict replaced by a `Composite`."""
+    """The same nest of specs with every dict replaced by a `Composite`, and every container that is registered."""
 
     def frozen(leaf: Any) -> Any:
+        taken = apart(leaf)
+        if taken is not None:
+            return Composite.like(taken[0], dict(zip(taken[0].names, taken[1], strict=True)), batch_shape)
         is_dict = isinstance(leaf, Mapping) and not isinstance(leaf, Spec)
         return Composite(leaf, batch_shape=batch_shape) if is_dict else leaf
 
@@ -266,7 +273,8 @@ def checked(nest: Any, who: str, path: tuple[str | int, ...] = (), batch_shape: 
     Raises:
         TypeError: if a leaf is no spec, naming who asks and the leaf.
     """
-    for place, leaf in members(nest, path):
+    found = members(nest, path) if nest is not None or path else [((), None)]
+    for place, leaf in found:
         if not isinstance(leaf, Spec):
             got = f"the class {leaf.__name__}" if isinstance(leaf, type) else type(leaf).__name__
             raise TypeError(
@@ -282,13 +290,17 @@ def _shown(path: tuple[str | int, ...]) -> str:
 
 def map_members(nest: Any, function: Callable[[Any], Any]) -> Any:
     """A nest in which every spec is replaced; what is in tuples, lists and dataclasses too."""
+    if nest is None:
+        return None
+    if isinstance(nest, Spec) or apart(nest) is not None:
+        return function(nest)
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
         return type(nest)(*(map_members(part, function) for part in nest))
     if isinstance(nest, tuple | list):
         return type(nest)(map_members(part, function) for part in nest)
-    if dataclasses.is_dataclass(nest) and not isinstance(nest, Spec | type):
-        fields = dataclasses.fields(nest)
-        return dataclasses.replace(nest, **{f.name: map_members(getattr(nest, f.name), function) for f in fields})
+    if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
+        names = [field.name for field in dataclasses.fields(nest)]
+        return of_fields(type(nest), {name: map_members(getattr(nest, name), function) for name in names})
     return function(nest)
 
 
@@ -306,6 +318,9 @@ def members(nest: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
     check_depth(len(path))
     if isinstance(nest, Spec):
         yield path, nest
+    elif (taken := apart(nest)) is not None:
+        for name, part in zip(taken[0].names, taken[1], strict=True):
+            yield from members(part, (*path, name))
     elif isinstance(nest, Mapping):
         for name, part in nest.items():
             yield from members(part, (*path, name))

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from functional_rb.containers import of_fields
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.composite import Composite
 from functional_rb.specs.non_tensor import NonTensor
@@ -39,9 +40,10 @@ def each(function: Callable[..., Any], spec: Any, *values: Any) -> Any:
     if isinstance(spec, tuple | list):
         parts = [each(function, part, *(value[i] for value in values)) for i, part in enumerate(spec)]
         return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
+    if spec is None:
+        return None
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         names = [field.name for field in dataclasses.fields(spec)]
-        return dataclasses.replace(
-            spec, **{n: each(function, getattr(spec, n), *(getattr(value, n) for value in values)) for n in names}
-        )
+        fields = {n: each(function, getattr(spec, n), *(getattr(value, n) for value in values)) for n in names}
+        return of_fields(type(spec), fields)
     raise TypeError(f"expected a spec such as frb.Unbounded(shape), or a nest of them, got {spec!r:.80}")

@@ -106,7 +106,7 @@ def is_leaf(x: Any) -> bool:
     return hasattr(x, "dtype") and not hasattr(x, "keys") and not hasattr(x, "batch_size")
 
 
-def as_dict(container: type | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+def as_dict(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
     """How steps have their mappings."""
     return parts
 

@@ -1,0 +1,160 @@
+"""Containers of other libraries: what jax.tree or torch's pytree have registered, and those of `collections`.
+
+The core imports neither library. Each backend brings along how its own takes containers apart, one level at a time, and
+puts them together again, by what is registered: classes are not called.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class Apart(NamedTuple):
+    """A container, taken apart by one level.
+
+    Attributes:
+        names: of its parts.
+        parts: one for each name.
+        static: what else makes it up.
+    """
+
+    names: Sequence[Any]
+    parts: Sequence[Any]
+    static: Any
+
+
+class Library(Protocol):
+    """What knows containers."""
+
+    def apart(self, x: Any) -> Apart | None:
+        """A container, taken apart; None if it is no container, or not known."""
+
+    def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
+        """The parts of one that is known, and what else makes it up."""
+
+    def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
+        """And back."""
+
+
+class _Collections:
+    """What Python itself has; its dicts come back in the order in which their names were given."""
+
+    def apart(self, x: Any) -> Apart | None:
+        if x is None:
+            return Apart((), (), None)
+        if type(x) not in (collections.OrderedDict, collections.defaultdict):
+            return None
+        return Apart(tuple(x), list(x.values()), getattr(x, "default_factory", None))
+
+    def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
+        raise NotImplementedError("names tell the parts of dicts, in any order")
+
+    def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
+        if kind is type(None):
+            return None
+        return kind(static, parts) if kind is collections.defaultdict else kind(parts)
+
+
+PYTHON = "python"
+LIBRARIES: dict[str, Library] = {PYTHON: _Collections()}
+"""By name; the backends add theirs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Registered:
+    """A kind of container, as somebody has registered it: with its parts it makes up a value.
+
+    Attributes:
+        type: the class.
+        static: what else makes it up: fields that are no leaves, say. Part of a spec, so it can be hashed.
+        library: by which it is taken apart and put together, by name.
+        names: of the parts, as the library has them.
+    """
+
+    type: type
+    static: Any
+    library: str
+    names: tuple[str, ...] = dataclasses.field(compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be part of a spec."""
+        try:
+            hash(self.static)
+        except TypeError:
+            raise TypeError(
+                f"{self.type.__name__}: expected static fields that can be hashed, as they are part of the spec, got "
+                f"{self.static!r:.200}; make them tuples, say, or leaves"
+            ) from None
+
+    @property
+    def __name__(self) -> str:
+        """The class's, as specs show it."""
+        return self.type.__name__
+
+    def parts(self, x: Any, path: str) -> dict[str, Any] | None:
+        """The parts of a value of this kind, by name; None if it is of another.
+
+        Raises:
+            ValueError: if its static fields are others, naming the path.
+        """
+        if type(x) is not self.type or self.library not in LIBRARIES or self.library == PYTHON:
+            return None
+        parts, static = LIBRARIES[self.library].parts(x)
+        if len(parts) != len(self.names):
+            return None
+        if static != self.static:
+            raise ValueError(
+                f"leaf {path!r}: expected {self.type.__name__} with the static fields {self.static!r:.200}, got "
+                f"{static!r:.200}; they are part of the spec: make a buffer for each, or leaves of what varies"
+            )
+        return dict(zip(self.names, parts, strict=True))
+
+    def together(self, parts: Mapping[str, Any]) -> Any:
+        """A value of its parts; a dict of them where the library is not in use."""
+        library = LIBRARIES.get(self.library)
+        return dict(parts) if library is None else library.together(self.type, self.static, self.names, parts)
+
+
+def apart(x: Any) -> tuple[Registered, Sequence[Any]] | None:
+    """The kind of a container, and its parts; None for what no library knows, and what needs none.
+
+    Dicts, tuples, lists, NamedTuples and the containers of tensordict are of the latter.
+    """
+    kind = type(x)
+    if kind in _OWN or (isinstance(x, tuple) and hasattr(x, "_fields")) or hasattr(kind, "_is_tensorclass"):
+        return None
+    if isinstance(x, Mapping) and hasattr(x, "batch_size"):
+        return None
+    for name, library in LIBRARIES.items():
+        found = library.apart(x)
+        if found is not None:
+            return Registered(kind, found.static, name, tuple(found.names)), found.parts
+    return None
+
+
+_OWN = frozenset({dict, tuple, list})
+
+
+def names_of(keys: Sequence[Any]) -> tuple[str, ...]:
+    """The names of parts, by their keys as jax and torch have them; their numbers, where keys are not distinct."""
+    names = tuple(map(_name_of, keys))
+    return names if len(set(names)) == len(names) else tuple(str(k) for k in range(len(names)))
+
+
+def _name_of(key: Any) -> str:
+    found = (getattr(key, attribute) for attribute in ("key", "name", "idx") if hasattr(key, attribute))
+    return str(next(found, key))
+
+
+def of_fields(kind: type, fields: Mapping[str, Any]) -> Any:
+    """A dataclass of its fields, as copies and pickles make one: neither `__init__` nor `__post_init__` is called.
+
+    What these would make of specs, or of a batch of items, nobody knows.
+    """
+    made: Any = object.__new__(kind)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made

@@ -1,0 +1,38 @@
+"""Containers that jax.tree knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from functional_rb.containers import LIBRARIES, Apart, names_of
+
+_REGISTRY = jax.tree_util.default_registry
+_LEAF = jax.tree.structure(0)
+
+
+class _Trees:
+    """Containers that are registered with jax.tree_util."""
+
+    def apart(self, x: Any) -> Apart | None:
+        """By one level."""
+        if _REGISTRY.flatten_one_level(x) is None:
+            return None
+        children, _ = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda part: part is not x)
+        return Apart(names_of([path[0] for path, _ in children]), *self.parts(x))
+
+    def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
+        """Its children, and its auxiliary data."""
+        found = _REGISTRY.flatten_one_level(x)
+        assert found is not None
+        return tuple(found[0]), found[1]
+
+    def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
+        """By what is registered."""
+        treedef = jax.tree_util.PyTreeDef.from_node_data_and_children(_REGISTRY, (kind, static), [_LEAF] * len(names))
+        return treedef.unflatten([parts[name] for name in names])
+
+
+LIBRARIES["jax"] = _Trees()
