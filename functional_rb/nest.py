@@ -265,7 +265,7 @@ def _values_under(structure: Structure, nest: Any, path: Path) -> list[Any]:
         fields = {field.name for field in dataclasses.fields(nest)}
         by_key |= {key: array_of_none(nest.batch_size) for key in keys if key not in by_key and key in fields}
     if parts is None or set(by_key) != set(keys):
-        found = type(nest).__name__ if parts is None else list(got)
+        found = type(nest).__name__ if parts is None or nest is None else list(got)
         unset = "; a field that is None in an example is no leaf of its spec" if is_tensorclass(nest) else ""
         raise ValueError(
             f"leaf {show(path)!r}: expected the keys {list(keys)}, got {found}; give exactly the leaves of the spec"
