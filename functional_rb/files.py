@@ -15,6 +15,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 if sys.platform != "win32":
     import fcntl
@@ -27,9 +28,8 @@ DENSEST = 4096
 """Beyond, no file is so many times larger than what the disk holds of it; compression does not get so far."""
 _SAFE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 """Not blocking, so that no pipe keeps us waiting."""
-
-
-_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINK | getattr(os, "O_CLOEXEC", 0)
 _ASIDE = re.compile(r"\.functional_rb-[0-9a-f]{16}\.part", re.ASCII)
 
 
@@ -45,6 +45,25 @@ class UnusableFileError(Exception):
         """Name the file."""
         super().__init__(f"{file}: {reason}")
         self.file, self.reason = file, reason
+
+
+def as_path(path: Any, who: str) -> str:
+    """A path as text.
+
+    Raises:
+        TypeError: if it is none, or bytes.
+        ValueError: if it is empty, which names nothing, or has a zero byte in it.
+    """
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise TypeError(f"{who}: expected a path (str or os.PathLike), got {path!r}")
+    given = os.fspath(path)
+    if isinstance(given, bytes):
+        raise TypeError(f"{who}: expected a path as text, got {given!r}; write os.fsdecode(path)")
+    if not given or "\0" in given:
+        raise ValueError(
+            f"{who}: expected the path of a directory or file, got {given!r}; '.' is the current directory"
+        )
+    return given
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
@@ -66,6 +85,43 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
         os.close(descriptor)
         raise UnusableFileError(path, "no regular file")
     return descriptor, status.st_size
+
+
+def open_own(path: str, flags: int = os.O_RDWR) -> int:
+    """A regular file's descriptor, made if it is missing: never of what a link leads to, nor of a pipe.
+
+    Raises:
+        OSError: if something else lies under the name.
+    """
+    descriptor = os.open(path, flags | os.O_CREAT | _NO_LINK | _SAFE, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return descriptor
+
+
+def create(path: str) -> int:
+    """A new file's descriptor, to be written. What had the name is removed: whatever it leads to stays as it is."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _SAFE, 0o666)
+
+
+def read_text(path: str) -> str:
+    """A regular file as text.
+
+    Raises:
+        UnusableFileError: if it is something else, mostly holes, or no UTF-8.
+        OSError: as of `open_regular`.
+    """
+    descriptor, size = open_regular(path)
+    with os.fdopen(descriptor, "rb") as file:
+        if not holds(descriptor, size, size):
+            raise UnusableFileError(path, f"{size} bytes of little but holes")
+        try:
+            return file.read().decode()
+        except UnicodeDecodeError as error:
+            raise UnusableFileError(path, f"no text in UTF-8: {error}") from None
 
 
 def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:

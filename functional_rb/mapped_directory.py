@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from functional_rb import frames, nest
+from functional_rb import files, frames, nest
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.errors import FULL, LIMIT, MANY, StorageFullError, StorageInUseError, StorageLayoutError
 from functional_rb.layout import KEPT_AS
@@ -122,22 +122,22 @@ class Directory:
     def _write(self, wanted: dict[str, Any]) -> None:
         """Written aside and renamed, so that half of it is never there."""
         self._made.append(DESCRIPTION)
-        aside = self.join(f"{DESCRIPTION}.{os.getpid()}")
-        try:
-            with open(aside, "w", encoding="utf-8") as file:
+        with files.aside(self.path) as scratch:
+            made = os.path.join(scratch, DESCRIPTION)
+            with open(made, "w", encoding="utf-8") as file:
                 json.dump(wanted, file, indent=1)
-            os.replace(aside, self.join(DESCRIPTION))
-        except OSError:
-            _removed(aside)
-            raise
+            os.replace(made, self.join(DESCRIPTION))
 
     def open(self, name: str, writable: bool = True) -> int:
         """The file of an array, made if it is missing."""
         path = self.join(file_name(name))
-        if not os.path.exists(path):
+        is_new = not os.path.exists(path)
+        if is_new:
             self._made.append(file_name(name))
         with explained(path):
-            return os.open(path, (os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY) | os.O_CLOEXEC, 0o666)
+            # A new one is exclusive, so that no link which leads nowhere has it made elsewhere.
+            access = os.O_RDWR | (os.O_CREAT | os.O_EXCL) * is_new if writable else os.O_RDONLY
+            return os.open(path, access | os.O_CLOEXEC, 0o666)
 
     def undo(self) -> None:
         """Remove what was made here, as the rest could not be."""
@@ -192,14 +192,7 @@ class _Removal:
 def check_layout(path: str, wanted: dict[str, Any]) -> None:
     """Refuse the files in a directory if they are of another buffer."""
     description = os.path.join(path, DESCRIPTION)
-    with explained(description), open(description, encoding="utf-8") as file:
-        text = file.read()
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise StorageLayoutError(f"{description}: expected JSON that describes a buffer's files, got {text[:60]!r}")
+    found = read_description(description)
     here, there = _order(wanted["leaves"]), _order(found.get("leaves"))
     if here != there and sorted(here) == sorted(there):
         raise StorageLayoutError(
@@ -214,6 +207,26 @@ def check_layout(path: str, wanted: dict[str, Any]) -> None:
                 f"{description}: the files are of another buffer: {key}: expected {expected}, got {got}; "
                 f"give Memmap another path, or the BufferSpec that they were made with"
             )
+
+
+def read_description(path: str) -> dict[str, Any]:
+    """What a file says in JSON of the buffer beside it.
+
+    Raises:
+        StorageLayoutError: if it says nothing of that kind.
+    """
+    told = "expected JSON that describes a buffer's files"
+    try:
+        with explained(path):
+            text = files.read_text(path)
+        found = json.loads(text)
+    except (files.UnusableFileError, RecursionError) as error:
+        raise StorageLayoutError(f"{path}: {told}, got {error}") from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise StorageLayoutError(f"{path}: {told}, got {text[:60]!r}")
+    return found
 
 
 def _order(leaves: Any) -> list[tuple[str, str]]:
@@ -273,7 +286,7 @@ def making(path: str) -> Iterator[bool]:
     with explained(path):
         missing = not os.path.isdir(path)
         os.makedirs(path, exist_ok=True)
-        lock = os.open(os.path.join(path, MAKING), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        lock = files.open_own(os.path.join(path, MAKING))
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield missing
@@ -291,7 +304,7 @@ def _opened_lock(path: str, shared: bool) -> int:
     """A lock on a file that is still the one of that name; whoever removed it may have let others in since."""
     need_posix()
     while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        lock = files.open_own(path)
         try:
             fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:

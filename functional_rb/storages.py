@@ -7,8 +7,9 @@ writers keep, the counters) is never in files.
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Any
+
+from functional_rb.files import as_path
 
 if TYPE_CHECKING:
     from functional_rb.buffer_spec import BufferSpec
@@ -100,12 +101,8 @@ class Memmap(StorageBase):
 
     def __post_init__(self) -> None:
         """Take paths of any kind, check the types."""
-        path: Any = self.path
-        if isinstance(path, os.PathLike):
-            path = os.fspath(path)
-        if path is not None and not isinstance(path, str):
-            raise TypeError(f"Memmap.path: expected a path or None, got {path!r}")
-        object.__setattr__(self, "path", path)
+        if self.path is not None:
+            object.__setattr__(self, "path", as_path(self.path, "Memmap.path"))
         for name in ("existsok", "shared"):
             _check_flag(name, getattr(self, name))
         if self.auto_cleanup is not None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb import files
 from functional_rb.checkpoint import disk
 from functional_rb.checkpoint.blocks import digest
 from functional_rb.checkpoint.reading import open_file, read_bytes
@@ -108,7 +109,7 @@ class UndoLog:
         self._end = 0 if earlier is None or earlier.end is None else earlier.end
         with disk.typed(self._path):
             # Not exclusive: what a killed save has begun, nobody refers to.
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = files.open_own(self._path, os.O_WRONLY)
             self._close = weakref.finalize(self, os.close, self._file)
             if os.fstat(self._file).st_size != self._end:
                 disk.truncate(self._file, self._end)

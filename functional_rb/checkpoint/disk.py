@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from functional_rb import files
 from functional_rb.errors import FULL, CheckpointFullError, CheckpointWriteError
 
 
@@ -25,7 +26,7 @@ def make_directory(path: str) -> None:
 
 def create(path: str) -> int:
     """A new file, to be written; the descriptor."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    return files.create(path)
 
 
 def write(fd: int, content: Any) -> None:
@@ -73,7 +74,7 @@ def fsync_directory(path: str) -> None:
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
     """Hold a lock file, waiting for whoever has it: a thread, or a process, whose death frees it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = files.open_own(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         try:

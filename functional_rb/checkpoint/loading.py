@@ -32,6 +32,7 @@ from functional_rb.errors import (
     NoCheckpointError,
     StorageInUseError,
 )
+from functional_rb.files import as_path
 from functional_rb.host import respec as on_host
 from functional_rb.mapped import MappedFiles
 from functional_rb.ops import Array
@@ -85,7 +86,7 @@ def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
         ...     [(found.generation, found.items, found.problem) for found in frb.checkpoints(path)]
         [(3, 0, None), (2, 0, None)]
     """
-    directory = os.path.abspath(os.fspath(path))
+    directory = os.path.abspath(as_path(path, "checkpoints"))
     found = []
     for generation in there(directory):
         with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:  # removed meanwhile
@@ -236,7 +237,7 @@ def read(
         wanted: what spec the items will get.
     """
     with contextlib.ExitStack() as stack:
-        directory = os.path.abspath(os.fspath(path))
+        directory = os.path.abspath(as_path(path, "load"))
         loading = _Loading(directory, tuple(known), mmap, progress, stack, storage, here, wanted)
         try:
             return loading.newest(fall_back)

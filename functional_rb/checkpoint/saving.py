@@ -21,6 +21,7 @@ from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert import to_json
 from functional_rb.counters import SIZE
 from functional_rb.errors import CheckpointError, CorruptCheckpointError
+from functional_rb.files import as_path
 from functional_rb.reader import Reader
 from functional_rb.state import State
 from functional_rb.storages import Memmap
@@ -83,7 +84,7 @@ def request(state: Any, path: Any, incremental: bool, keep: int, progress: bool 
         raise ValueError(f"{who}: keep: expected 1 or more, as one checkpoint at least has to stay, got {keep}")
     hasher()
     files = state.spec.storage.path if isinstance(state.spec.storage, Memmap) else None
-    return Request(to_json(state.spec), files, os.path.abspath(os.fspath(path)), incremental, keep, progress)
+    return Request(to_json(state.spec), files, os.path.abspath(as_path(path, who)), incremental, keep, progress)
 
 
 def save(

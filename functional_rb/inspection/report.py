@@ -15,6 +15,7 @@ from functional_rb.buffer_spec import BufferSpec
 from functional_rb.checkpoint.loading import there
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.errors import NoCheckpointError
+from functional_rb.files import as_path
 from functional_rb.inspection import episodes
 from functional_rb.inspection.contents import Array, Contents, Files, manifest_of, read, spec_in
 from functional_rb.inspection.episodes import Episodes, Leaves
@@ -56,7 +57,7 @@ def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
         >>> report["size"], report["spec"]["capacity"], [file["problem"] for file in report["files"]]
         (0, 5, [None])
     """
-    directory, known = os.path.abspath(os.fspath(path)), tuple(known)
+    directory, known = os.path.abspath(as_path(path, "inspect")), tuple(known)
     found = there(directory)
     if not found:
         raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")

@@ -30,6 +30,7 @@ from functional_rb.addresses import Held
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.convert.json import to_json
 from functional_rb.errors import FULL, StorageFullError, StorageLayoutError
+from functional_rb.files import UnusableFileError, aside, open_regular, read_text
 from functional_rb.layout import KEPT_AS, Layout
 from functional_rb.mapped import allocate
 from functional_rb.mapped_directory import explained, full
@@ -126,11 +127,12 @@ class SharedFiles:
         path = os.path.join(self.directory, region.name)
         with explained(path):
             try:
-                fd = os.open(path, os.O_RDWR)
+                fd, size = open_regular(path, os.O_RDWR)
             except FileNotFoundError:
                 raise StorageLayoutError(f"{path}: the file is missing; remove the directory") from None
+            except UnusableFileError as error:
+                raise StorageLayoutError(f"{error}; the file is damaged: remove the directory") from error.__cause__
             self._fds.append(fd)
-            size = os.fstat(fd).st_size
             if size != region.nbytes:
                 raise StorageLayoutError(
                     f"{path}: expected {region.nbytes} bytes, got {size}: the file is damaged; remove the directory"
@@ -263,8 +265,11 @@ def _make(spec: BufferSpec, directory: str) -> None:
     try:
         with explained(making):
             description = json.dumps(_description(spec))
-            with open(making, "w") as file:
-                file.write(description)
+            with aside(directory) as scratch:
+                made_there = os.path.join(scratch, "made")
+                with open(made_there, "w") as file:
+                    file.write(description)
+                os.replace(made_there, making)
         for region in made:
             path = os.path.join(directory, region.name)
             with explained(path):
@@ -314,9 +319,8 @@ def _layout_there(spec: BufferSpec, directory: str) -> Layout:
     path = os.path.join(directory, "shared.json")
     with explained(path):
         try:
-            with open(path) as file:
-                found = json.load(file)
-        except ValueError as error:
+            found = json.loads(read_text(path))
+        except (ValueError, RecursionError, UnusableFileError) as error:
             raise StorageLayoutError(f"{path}: the file is damaged ({error}); remove the directory") from None
         expected = _description(spec)
     if not isinstance(found, dict):

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
+from functional_rb import files
 from functional_rb.errors import LIMIT
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ class FileLock:
     def __init__(self, path: str) -> None:
         """Open the file, make it if need be."""
         self.path, self._fd = path, -1
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._fd = files.open_own(path)
         self._threads = threading.Lock()
         self._holder: int | None = None
         _LOCKS.add(self)

@@ -60,7 +60,7 @@ def h5_split(form: Flat | Nested, path: str | os.PathLike[str], *, compression: 
         True
     """
     h5py = _h5py("h5_split")
-    target = File(path)
+    target = File(files.as_path(path, "ted.h5_split"))
     if target.exists():
         raise FileExistsError(f"ted.h5_split: {target} is there already; give another path, or remove it")
     flat = nested_to_flat(form) if isinstance(form, Nested) else form
@@ -90,7 +90,7 @@ def h5_combine(path: str | os.PathLike[str], *, reward_key: Key = "reward", know
         FileNotFoundError: if the file is missing.
         ValueError: for what is damaged, no file of HDF5, or no such form, naming the file.
     """
-    h5py, where, reward = _h5py("h5_combine"), os.fspath(path), path_of(reward_key)
+    h5py, where, reward = _h5py("h5_combine"), files.as_path(path, "ted.h5_combine"), path_of(reward_key)
     with reading.naming(where):
         descriptor, size = files.open_regular(where)
         try:

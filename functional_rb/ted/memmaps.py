@@ -60,7 +60,7 @@ def save(form: Flat | Nested, directory: str | os.PathLike[str]) -> None:
         ...     load(f"{scratch}/flat").spec == form.spec
         True
     """
-    target = File(directory)
+    target = File(files.as_path(directory, "ted.save"))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"ted.save: {target} is there already; give another directory, or remove it")
     nested = isinstance(form, Nested)
@@ -89,7 +89,7 @@ def load(directory: str | os.PathLike[str], *, reward_key: Key = "reward", known
         FileNotFoundError: if a file is missing, naming it.
         ValueError: for what is damaged, cannot be read, or is no such form, naming the file.
     """
-    root, reward = File(directory), path_of(reward_key)
+    root, reward = File(files.as_path(directory, "ted.load")), path_of(reward_key)
     with reading.naming(str(root)):
         return _read(root, reward, known)
 
