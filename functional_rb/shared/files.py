@@ -239,7 +239,7 @@ def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> Shar
     def work() -> SharedFiles | None:
         if not lock.is_at(path):
             return None
-        if not os.path.exists(os.path.join(directory, "shared.json")):
+        if not os.path.lexists(os.path.join(directory, "shared.json")):
             if not make:
                 return None
             _make(spec, directory)
