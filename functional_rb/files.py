@@ -175,9 +175,12 @@ def aside(directory: str) -> Iterator[str]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+        try:
+            os.rmdir(path)  # which takes no descriptor: there may be none left
+        except OSError:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _made(directory: str) -> tuple[str, int | None]:
@@ -187,8 +190,14 @@ def _made(directory: str) -> tuple[str, int | None]:
         os.mkdir(path, 0o700)
         if sys.platform == "win32":
             return path, None
-        with contextlib.suppress(FileNotFoundError):  # who sweeps has taken it for one that is left
+        try:
             lock = os.open(path, _DIRECTORY)
+        except FileNotFoundError:  # who sweeps has taken it for one that is left
+            continue
+        except OSError:
+            os.rmdir(path)
+            raise
+        with contextlib.suppress(FileNotFoundError):  # likewise
             if _locked(lock) and os.path.samestat(os.stat(path), os.fstat(lock)):
                 return path, lock
             os.close(lock)

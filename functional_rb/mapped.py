@@ -21,7 +21,7 @@ from functional_rb import counters, frames
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.draft import Arrays
 from functional_rb.errors import FULL, StorageInUseError, StorageLayoutError
-from functional_rb.files import UnusableFileError, open_regular
+from functional_rb.files import open_regular
 from functional_rb.mapped_directory import (
     Directory,
     check_layout,
@@ -458,10 +458,7 @@ def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFil
     for name, (shape, dtype) in shapes(spec).items():
         path = os.path.join(os.path.abspath(directory), file_name(name))
         with explained(path):
-            try:
-                descriptor, _ = open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
-            except UnusableFileError as error:
-                raise StorageLayoutError(f"{error}; the file is damaged") from error.__cause__
+            descriptor, _ = open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
         arrays[name] = MappedArray(descriptor, shape, dtype, path, writable)
     files = MappedFiles(spec, arrays, held)
     files.directory = os.path.abspath(directory)

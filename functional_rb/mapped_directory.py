@@ -215,17 +215,14 @@ def read_description(path: str) -> dict[str, Any]:
     Raises:
         StorageLayoutError: if it says nothing of that kind.
     """
-    told = "expected JSON that describes a buffer's files"
+    with explained(path):
+        text = files.read_text(path)
     try:
-        with explained(path):
-            text = files.read_text(path)
         found = json.loads(text)
-    except (files.UnusableFileError, RecursionError) as error:
-        raise StorageLayoutError(f"{path}: {told}, got {error}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise StorageLayoutError(f"{path}: {told}, got {text[:60]!r}")
+        raise StorageLayoutError(f"{path}: expected JSON that describes a buffer's files, got {text[:60]!r}")
     return found
 
 
@@ -245,13 +242,17 @@ def _difference(wanted: Any, found: Any) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Errors of the system with the file and the remedy."""
+    """Errors of the system, and files that are something else, with the file and the remedy."""
     try:
         yield
     except (StorageFullError, StorageInUseError):
         raise
     except OSError as error:
         raise _typed(error, path) from error
+    except files.UnusableFileError as error:
+        if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
+            raise _typed(error.__cause__, path) from error
+        raise StorageLayoutError(f"{error}: the file is damaged; remove the directory, or give another path") from None
 
 
 def _typed(error: OSError, path: str) -> OSError:

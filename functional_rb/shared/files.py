@@ -30,7 +30,7 @@ from functional_rb.addresses import Held
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.convert.json import to_json
 from functional_rb.errors import FULL, StorageFullError, StorageLayoutError
-from functional_rb.files import UnusableFileError, aside, open_regular, read_text
+from functional_rb.files import aside, open_regular, read_text
 from functional_rb.layout import KEPT_AS, Layout
 from functional_rb.mapped import allocate
 from functional_rb.mapped_directory import explained, full
@@ -130,8 +130,6 @@ class SharedFiles:
                 fd, size = open_regular(path, os.O_RDWR)
             except FileNotFoundError:
                 raise StorageLayoutError(f"{path}: the file is missing; remove the directory") from None
-            except UnusableFileError as error:
-                raise StorageLayoutError(f"{error}; the file is damaged: remove the directory") from error.__cause__
             self._fds.append(fd)
             if size != region.nbytes:
                 raise StorageLayoutError(
@@ -266,10 +264,10 @@ def _make(spec: BufferSpec, directory: str) -> None:
         with explained(making):
             description = json.dumps(_description(spec))
             with aside(directory) as scratch:
-                made_there = os.path.join(scratch, "made")
-                with open(made_there, "w") as file:
+                whole = os.path.join(scratch, "making")
+                with open(whole, "w") as file:
                     file.write(description)
-                os.replace(made_there, making)
+                os.replace(whole, making)
         for region in made:
             path = os.path.join(directory, region.name)
             with explained(path):
@@ -320,7 +318,7 @@ def _layout_there(spec: BufferSpec, directory: str) -> Layout:
     with explained(path):
         try:
             found = json.loads(read_text(path))
-        except (ValueError, RecursionError, UnusableFileError) as error:
+        except (ValueError, RecursionError) as error:
             raise StorageLayoutError(f"{path}: the file is damaged ({error}); remove the directory") from None
         expected = _description(spec)
     if not isinstance(found, dict):
