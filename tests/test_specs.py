@@ -268,6 +268,7 @@ def run_examples(name: str, extra: dict[str, Any]) -> int:
 
 BOUND = (
     "functional_rb.api",
+    "functional_rb.cell",
     "functional_rb.in_place",
     "functional_rb.prefetch",
     "functional_rb.spec_api",
