@@ -52,8 +52,9 @@ def place(name: str, shape: tuple[int, ...], where: Any) -> Any:
     except ValueError as error:
         raise ValueError(
             f"device: expected a sharding that divides the storage ({name!r}, {list(shape)}, one slot after the other) "
-            f"into equal parts, got {where.spec} on a mesh of {dict(where.mesh.shape)}; give a capacity that is a "
-            f"multiple of the devices'"
+            f"into equal parts, got {where.spec} on a mesh of {dict(where.mesh.shape)}; change "
+            f"{'Compact(spare=...)' if name.startswith('kept') else 'the capacity'} so that the number of devices "
+            f"divides {shape[0]}"
         ) from error
     return where
 

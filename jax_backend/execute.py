@@ -403,7 +403,7 @@ def get(state: State, handles: jax.Array) -> list[jax.Array]:
 
 
 @functools.partial(jax.jit, inline=True)
-@rules.own
+@functools.partial(rules.own, by_row=True)
 def items(state: State) -> list[jax.Array]:
     """All of the storage, unpacked."""
     if state.spec.frames is not None:

@@ -26,13 +26,18 @@ _users: ContextVar[str | None] = ContextVar("rank promotion of the user", defaul
 """What the user has set, where the library's rules hold."""
 
 
-def own(function: F) -> F:
-    """Let a function be traced by these rules. If it takes a state, that comes first."""
+def own(function: F, by_row: bool = False) -> F:
+    """Let a function be traced by these rules. If it takes a state, that comes first.
+
+    Args:
+        function: what is traced.
+        by_row: whether it gives a row for each of the storage, divided as that is.
+    """
 
     @functools.wraps(function)
     def traced(*args: Any, **others: Any) -> Any:
         with promoting_ranks():
-            return _in_automatic_mode(function, args, others)
+            return _in_automatic_mode(function, args, others, by_row)
 
     return traced  # type: ignore[return-value]  # of the same signature
 
@@ -103,7 +108,9 @@ def explicit_transfers() -> Iterator[None]:
 # --- meshes ---------------------------------------------------------------------------------------------------------
 
 
-def _in_automatic_mode(function: Callable[..., Any], args: tuple[Any, ...], others: dict[str, Any]) -> Any:
+def _in_automatic_mode(
+    function: Callable[..., Any], args: tuple[Any, ...], others: dict[str, Any], by_row: bool
+) -> Any:
     mesh = _mesh((args, others))
     if not mesh.explicit_axes:
         return function(*args, **others)
@@ -112,7 +119,9 @@ def _in_automatic_mode(function: Callable[..., Any], args: tuple[Any, ...], othe
         given, more = jax.tree.map(lambda x: _placed(x, P()), (args, others))
         out = function(*given, **more)
     with jax.sharding.use_abstract_mesh(mesh):
-        return _like_state(out, args[0]) if args and isinstance(args[0], State) else _whole(out)
+        if not args or not isinstance(args[0], State):
+            return _whole(out)
+        return _by_row(out, args[0]) if by_row else _like_state(out, args[0])
 
 
 def _mesh(arrays: Any) -> Any:
@@ -130,6 +139,11 @@ def _placed(x: Any, spec: P) -> Any:
 
 def _whole(tree: Any) -> Any:
     return jax.tree.map(lambda x: _placed(x, P()), tree)
+
+
+def _by_row(tree: Any, state: State) -> Any:
+    rows = jax.typeof(state.rows).sharding.spec
+    return jax.tree.map(lambda x: _placed(x, P(*rows[:1])), tree)
 
 
 def _like_state(out: Any, state: State) -> Any:
