@@ -12,8 +12,8 @@ ages `first` and `last` of the trajectory's first and last live step, says the `
 
     strict            first <= v <= last - length + 1
     otherwise         first <= v <= max(first, last - length + 1)
-    ... with left     also first - length + 1 <= v < first: such a window begins with the first live step, cut short
-    ... with right    also last - length + 1 < v <= last: such a window is cut short at its end
+    ... with left     also first - left <= v < first: such a window begins with the first live step, cut short
+    ... with right    also last - length + 1 < v <= last - length + 1 + right: such a window is cut short at its end
 
 The index is one number for each slot, kept at write time in a tree from which slots are drawn: `weights`, how many
 windows have their first live step there, if each window is to be equally likely; `marks`, 1 at one step of each
@@ -43,20 +43,20 @@ class Rule:
         length: steps in a window, 1 to 2^28.
         period: windows begin at every so many-th step of a trajectory, 1 to 2^28.
         strict: no window has fewer steps than `length`. Excludes `left` and `right`.
-        left: windows may reach out before the first live step.
-        right: windows may reach out past the last live step.
+        left: how many steps windows may reach out before the first live step, 0 to length - 1.
+        right: how many steps they may reach out past the last live step, likewise.
     """
 
     length: int
     period: int
     strict: bool
-    left: bool
-    right: bool
+    left: int
+    right: int
 
     @property
     def reach(self) -> int:
         """How many steps after v a trajectory must go on for v to be a window's start (the first live step apart)."""
-        return 0 if self.right else self.length - 1
+        return self.length - 1 - self.right
 
 
 class Lanes(NamedTuple):
@@ -193,12 +193,12 @@ def weights(ops: Ops, rule: Rule, lanes: Lanes, age: Array, lane: Array, back: A
     size = ops.take(lanes.size, lane)
     first_live = (own == 0) | (back == size)
     starts = own % rule.period == 0
-    if not rule.right:
-        long_enough = _goes_on(ops, lanes, age, lane, back, ops.full_like(back, rule.length - 1))
+    if rule.reach:
+        long_enough = _goes_on(ops, lanes, age, lane, back, ops.full_like(back, rule.reach))
         starts = starts & (long_enough if rule.strict else long_enough | first_live)
     count = ops.cast(starts, "int32")
     if rule.left:
-        cut_short = _multiples(rule, own - (rule.length - 1), own - 1)
+        cut_short = _multiples(rule, own - rule.left, own - 1)
         count = count + ops.where(first_live, cut_short, ops.full_like(count, 0))
     return ops.where((back >= 1) & (back <= size), count, ops.full_like(count, 0))
 
@@ -335,10 +335,10 @@ def of_trajectories(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array
     before, after = extent(ops, lanes, age, slots)
     own = ops.take(age, slots)
     first, last = own - before, own + after
-    lowest = first - (rule.length - 1) if rule.left else first
+    lowest = first - rule.left
     highest = last
-    if not rule.right:
-        highest = last - (rule.length - 1)
+    if rule.reach:
+        highest = last - rule.reach
         highest = ops.maximum(highest, lowest - 1 if rule.strict else first)
     marked = ops.maximum(highest - highest % rule.period, first)
     return _multiples(rule, lowest, highest), shifted(ops, lanes, slots, marked - own)
@@ -378,7 +378,7 @@ def expand(
         drawn = count > 0 if live is None else live & (count > 0)
         # As far back as the lane goes, or to the trajectory's start.
         first = ops.maximum(own - (ops.take(lanes.size, lane) - back), ops.full_like(own, 0))
-        lowest = first - (rule.length - 1) if rule.left else first
+        lowest = first - rule.left
         count = ops.where(drawn, _multiples(rule, lowest, own), ops.full_like(own, 0))
     else:
         count = weights(ops, rule, lanes, age, lane, back)

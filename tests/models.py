@@ -555,7 +555,7 @@ class Windows(Law):
 
     def windows_of(self, lane: Sequence[Step]) -> Iterator[Window]:
         """Those of a lane, by the definition."""
-        length, (left, right) = self.sampler.length, self.sampler.span
+        length, (left, right) = self.sampler.length, self.sampler.reaches
         for episode in sorted({step.episode for step in lane}):
             steps = [step for step in lane if step.episode == episode]
             first, last = steps[0].age, steps[-1].age
@@ -563,8 +563,9 @@ class Windows(Law):
                 inside = tuple(step for step in steps if begins <= step.age < begins + length)
                 whole = len(inside) == length
                 early, late = begins < first, begins + length - 1 > last
+                cut = begins == first or begins + length - 1 <= last + right
                 allowed = whole or (
-                    not self.sampler.strict_length and (left if early else (right or begins == first) if late else True)
+                    not self.sampler.strict_length and (begins >= first - left if early else cut if late else True)
                 )
                 if allowed and begins % self.sampler.period == 0:
                     yield Window(inside, (steps[0].lane, episode), begins)

@@ -469,12 +469,12 @@ def written_at_random(rng: np.random.Generator, ring: Ring) -> Written:
 
 
 RULES = [
-    (Rule(4, 1, True, False, False), Ring(300)),
-    (Rule(3, 2, False, False, False), Ring(60, 3)),
-    (Rule(4, 3, False, True, False), Ring(10)),
-    (Rule(5, 2, False, True, True), Ring(18, 2)),
-    (Rule(2, 1, False, False, True), Ring(40, 4)),
-    (Rule(1, 1, False, False, True), Ring(1)),
+    (Rule(4, 1, True, 0, 0), Ring(300)),
+    (Rule(3, 2, False, 0, 0), Ring(60, 3)),
+    (Rule(4, 3, False, 3, 0), Ring(10)),
+    (Rule(5, 2, False, 3, 1), Ring(18, 2)),
+    (Rule(2, 1, False, 0, 1), Ring(40, 4)),
+    (Rule(1, 1, False, 0, 0), Ring(1)),
 ]
 
 

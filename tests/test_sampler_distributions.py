@@ -358,13 +358,13 @@ five steps in another lane; none in the third."""
 
 def windows_of(sampler: Any, lane: list[Step]) -> list[list[tuple[int, ...]]]:
     """The windows of each trajectory of a lane, as the numbers of their steps, by the definition of `windows`."""
-    left, right = sampler.span
+    left, right = sampler.reaches
     found = []
     for _, group in itertools.groupby(lane, lambda step: step.trajectory):
         steps = list(group)
         first, last = steps[0].age, steps[-1].age
-        begin = first - (sampler.length - 1 if left else 0)
-        end = last if right else last - sampler.length + 1
+        begin = first - left
+        end = last - sampler.length + 1 + right
         end = end if sampler.strict_length else max(end, first)
         starts = [v for v in range(begin, end + 1) if v % sampler.period == 0]
         found.append([tuple(s.id for s in steps if v <= s.age < v + sampler.length) for v in starts])
@@ -403,6 +403,8 @@ SETTINGS: list[dict[str, Any]] = [
     LOOSE | {"span": (True, False), "period": 2},
     LOOSE | {"span": (False, True)},
     LOOSE | {"span": (False, True), "period": 3},
+    LOOSE | {"span": (False, 1)},
+    LOOSE | {"span": 1},
     LOOSE | {"span": True, "period": 2},
     LOOSE | {"span": True},
 ]
@@ -431,7 +433,7 @@ def test_slices(way: str, sampler: frb.Slices) -> None:
 
 
 @with_settings(
-    frb.PrioritizedSlices, list(WAYS), *(each for each in SETTINGS if each.get("span") not in (True, (True, False)))
+    frb.PrioritizedSlices, list(WAYS), *(each for each in SETTINGS if each.get("span") not in (1, (True, False)))
 )
 def test_prioritized_slices(way: str, sampler: frb.PrioritizedSlices) -> None:
     sampler = dataclasses.replace(sampler, alpha=0.7)

@@ -74,8 +74,8 @@ def windows_of(rule: Rule, trajectory: list[Step]) -> list[Window]:
     first, last = trajectory[0].age, trajectory[-1].age
     low, high = first, last - rule.length + 1
     if not rule.strict:
-        low = first - (rule.length - 1 if rule.left else 0)
-        high = last if rule.right else max(first, high)
+        low = first - rule.left
+        high = max(first, high + rule.right)
     starts = [v for v in range(low, high + 1) if v % rule.period == 0]
     return [tuple(step for step in trajectory if v <= step.age < v + rule.length) for v in starts]
 
@@ -263,8 +263,15 @@ class Checked:
         return tuple(step.id for step in window), is_first, is_last, truncated
 
 
-kinds = [(True, False, False), *((False, left, right) for left in (False, True) for right in (False, True))]
-rules = st.builds(lambda k, p, kind: Rule(k, p, *kind), st.integers(1, 5), st.integers(1, 3), st.sampled_from(kinds))
+sides = st.sampled_from([0, 1, 2, 9, 9])
+rules = st.builds(
+    lambda k, p, strict, *sides: Rule(k, p, strict, *(0 if strict else min(side, k - 1) for side in sides)),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.booleans(),
+    sides,
+    sides,
+)
 
 
 @st.composite
@@ -299,11 +306,11 @@ def test_any_history(history: tuple[Rule, int, int, list[Batch]]) -> None:
 @pytest.mark.parametrize(
     ("rule", "lanes", "length", "steps"),
     [
-        (Rule(4, 1, True, False, False), 2, 11, 3),
-        (Rule(3, 2, False, False, False), 3, 7, 7),
-        (Rule(4, 3, False, True, False), 1, 10, 2),
-        (Rule(5, 2, False, True, True), 2, 9, 4),
-        (Rule(1, 1, False, False, True), 1, 1, 1),
+        (Rule(4, 1, True, 0, 0), 2, 11, 3),
+        (Rule(3, 2, False, 0, 0), 3, 7, 7),
+        (Rule(4, 3, False, 2, 0), 1, 10, 2),
+        (Rule(5, 2, False, 4, 1), 2, 9, 4),
+        (Rule(1, 1, False, 0, 0), 1, 1, 1),
     ],
 )
 def test_compiled_on_jax(rule: Rule, lanes: int, length: int, steps: int) -> None:
@@ -336,7 +343,7 @@ def test_a_trajectory_that_never_ends(run: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("length", [1, 1000, 2**28])
 @pytest.mark.parametrize("period", [1, 7, 2**28])
 def test_ages_and_rules_at_their_limits(run: Callable[..., Any], length: int, period: int) -> None:
-    rule = Rule(length, period, False, True, True)
+    rule = Rule(length, period, False, length - 1, length - 1)
     for oldest in (0, period, windows.LONGEST - 2):
         index = empty(1, 4)._replace(next_age=np.array([oldest], np.int32))
         index = run(write, 4, index, np.array([2], np.int32), None, np.zeros((1, 2), np.bool_))
@@ -362,7 +369,7 @@ def test_steps_that_are_not_stored(run: Callable[..., Any]) -> None:
     index = run(write, 4, empty(2, 4), np.array([3, 0], np.int32), None, np.array([[0, 0, 1], [0, 0, 0]], np.bool_))
     back = np.array([-(2**30), -1, 0, 1, 2, 3, 4, 5, 2**30], np.int32)
     for lane, weights, marks in ((0, [1, 1, 1], [1, 0, 0]), (1, [0, 0, 0], [0, 0, 0])):
-        rule = Rule(2, 1, False, False, True)
+        rule = Rule(2, 1, False, 0, 1)
         slots, *got = run(slots_and_weights, rule, 4, index, np.full_like(back, lane), back)
         assert ((slots >= 4 * lane) & (slots < 4 * lane + 4)).all()
         assert [x.tolist() for x in got] == [[0, 0, 0, *x, 0, 0, 0] for x in (weights, marks)]
@@ -374,7 +381,7 @@ def test_a_write_touches_few_slots(steps: int, by_trajectory: bool) -> None:
     for length, period in ((2, 1), (64, 1), (1024, 3), (2**20, 2**20)):
         ends = Ends(torch.zeros(3, dtype=torch.int32), torch.full((3,), 10**6, dtype=torch.int32))
         rings = Lanes(Ring(3 * 10**6, 3), ends)
-        rule = Rule(length, period, True, False, False)
+        rule = Rule(length, period, True, 0, 0)
         lane, back = windows.touched(torch_ops, rule, rings, steps, by_trajectory)
         assert lane.shape == back.shape
         assert lane.numel() <= 3 * ((3 if by_trajectory else 2) * steps + 1)

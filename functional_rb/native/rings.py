@@ -151,14 +151,14 @@ def weight(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
     if back > size:
         return np.int64(0)
     age = np.int64(own[place_of(plan, head, back)])
-    length = np.int64(plan[WINDOW_LENGTH])
     first_live = age == 0 or back == size
     starts = modulo(age, plan[PERIOD]) == 0
-    if starts and not plan[RIGHT]:
-        starts = goes_on(plan, own, head, back, age, length - 1) or (first_live and not plan[STRICT])
+    reach = np.int64(plan[WINDOW_LENGTH]) - 1 - np.int64(plan[RIGHT])
+    if starts and reach > 0:
+        starts = goes_on(plan, own, head, back, age, reach) or (first_live and not plan[STRICT])
     count = np.int64(starts)
     if plan[LEFT] and first_live:
-        count += multiples(plan, age - (length - 1), age - 1)
+        count += multiples(plan, age - np.int64(plan[LEFT]), age - 1)
     return count
 
 
@@ -168,7 +168,7 @@ def mark(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
     if weight(plan, own, head, size, back) == 0:
         return np.int64(0)
     age, period = np.int64(own[place_of(plan, head, back)]), np.int64(plan[PERIOD])
-    reach = np.int64(0) if plan[RIGHT] else np.int64(plan[WINDOW_LENGTH]) - 1
+    reach = np.int64(plan[WINDOW_LENGTH]) - 1 - np.int64(plan[RIGHT])
     return np.int64(not goes_on(plan, own, head, back, age, period - modulo(age, period) + reach))
 
 
@@ -213,7 +213,7 @@ def begin(plan: Any, own: Any, head: Any, size: Any, back: Any, draws: Any, live
     if plan[BY_TRAJECTORY]:
         drawn = live and mark(plan, own, head, size, back) > 0
         first = max(age - (size - back), np.int64(0))
-        count = multiples(plan, first - (length - 1) if plan[LEFT] else first, age) if drawn else np.int64(0)
+        count = multiples(plan, first - np.int64(plan[LEFT]), age) if drawn else np.int64(0)
     else:
         count = weight(plan, own, head, size, back)
         drawn = live and count > 0

@@ -36,7 +36,8 @@ class Slices(Trajectories):
         trajectory_key: path of an integer leaf that is another in every trajectory than in the one before.
         strict_length: whether trajectories with fewer stored steps than `length` are left out; else they come whole.
         span: whether slices may reach out before the first and past the last stored step of a trajectory, so that
-            they are shorter: a bool, or a pair (left, right). Needs `strict_length=False`.
+            they are shorter: a bool, or by how many steps at most, or a pair of such (left, right). Needs
+            `strict_length=False`.
         period: slices begin at every so many-th step of a trajectory, counted from its true start.
         batch: whether a batch size counts "slices", or "steps" (then it is a multiple of `length`).
         flat: whether the steps come in one row, leaves [B * length, *shape].
@@ -45,7 +46,7 @@ class Slices(Trajectories):
 
     Raises:
         ValueError: for settings out of range, span with strict_length, a leaf that the item lacks, a length that does
-            not fit into a lane, or a writer that does not keep steps in order.
+            not fit into a lane (with `strict_length`), or a writer that does not keep steps in order.
 
     Example:
         >>> Slices(length=16).weighting

@@ -6,6 +6,8 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from functional_rb import nest, soundness, windows
 from functional_rb.nest import Key
 from functional_rb.ops import Array, Ops
@@ -30,10 +32,13 @@ class Trajectories(SamplerBase):
     end_keys: tuple[Key, ...] | None = None
     trajectory_key: Key | None = None
     strict_length: bool = True
-    span: bool | tuple[bool, bool] = False
+    # What it means is compared in its place: 1 equals True, but is less.
+    span: bool | int | tuple[bool | int, bool | int] = dataclasses.field(default=False, compare=False)
     period: int = 1
     batch: Literal["slices", "steps"] = "slices"
     flat: bool = False
+    reaches: tuple[int, int] = dataclasses.field(default=(0, 0), init=False, repr=False)
+    """How many steps slices may reach out at either end: what the span says."""
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""
@@ -48,12 +53,8 @@ class Trajectories(SamplerBase):
                 raise ValueError(f"{kind}: expected {name} as a positive int, got {value!r}")
             object.__setattr__(self, name, operator.index(value))
         check_bools(self, "strict_length", "flat")
-        given_span: Any = self.span
-        span = (given_span, given_span) if isinstance(given_span, bool) else given_span
-        if not isinstance(span, tuple) or len(span) != 2 or not all(isinstance(side, bool) for side in span):
-            raise ValueError(f"{kind}: expected span as a bool or a pair of them (left, right), got {self.span!r}")
-        object.__setattr__(self, "span", span)
-        if any(span) and self.strict_length:
+        self._plan_span()
+        if any(self.reaches) and self.strict_length:
             raise ValueError(
                 f"{kind}: span={self.span} gives slices shorter than {self.length} steps, which strict_length refuses; "
                 f"give strict_length=False"
@@ -62,11 +63,26 @@ class Trajectories(SamplerBase):
             raise ValueError(f"{kind}: expected batch 'slices' or 'steps', got {self.batch!r}")
         object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", kind))
 
+    def _plan_span(self) -> None:
+        """As a pair, in which nothing and all are told by bools."""
+        given: Any = self.span
+        pair = tuple(given) if isinstance(given, tuple | list) else (given, given)
+        most = self.length - 1
+        numbers = [side for side in pair if not isinstance(side, bool)]
+        if len(pair) != 2 or not all(isinstance(side, int | np.integer) and 0 <= side <= most for side in numbers):
+            raise ValueError(
+                f"{type(self).__name__}: expected span as a bool, a number of steps from 0 to length - 1 = {most}, or "
+                f"a pair of such (left, right), got {self.span!r}"
+            )
+        reaches = tuple((most if side else 0) if isinstance(side, bool) else int(side) for side in pair)
+        object.__setattr__(self, "reaches", reaches)
+        told = tuple({most: True, 0: False}.get(side, side) for side in reaches)  # of a single step, there is no span
+        object.__setattr__(self, "span", told)
+
     @property
     def rule(self) -> Rule:
         """Which windows there are."""
-        assert isinstance(self.span, tuple)
-        return Rule(self.length, self.period, self.strict_length, *self.span)
+        return Rule(self.length, self.period, self.strict_length, *self.reaches)
 
     @property
     def by_trajectory(self) -> bool:
@@ -92,10 +108,10 @@ class Trajectories(SamplerBase):
         """Windows are read off rings, and their leaves exist."""
         need_order(spec)
         kind = type(self).__name__
-        if self.length > spec.ring.length:
+        if self.length > spec.ring.length and self.strict_length:
             raise ValueError(
                 f"{kind}: a slice of {self.length} steps never fits into the {spec.ring.length} of a lane; "
-                f"give a larger BufferSpec.capacity"
+                f"give a larger BufferSpec.capacity, or strict_length=False, for shorter slices"
             )
         self.marks.check(spec, kind)
 
