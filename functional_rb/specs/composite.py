@@ -258,11 +258,12 @@ def freeze(nest: Any, batch_shape: tuple[int, ...] = ()) -> Any:
     """The same nest of specs with every dict replaced by a `Composite`, and every container that is registered."""
 
     def frozen(leaf: Any) -> Any:
+        if isinstance(leaf, Spec):  # which no library knows; torch.compile could not ask
+            return leaf
         taken = apart(leaf)
         if taken is not None:
             return Composite.like(taken[0], dict(zip(taken[0].names, taken[1], strict=True)), batch_shape)
-        is_dict = isinstance(leaf, Mapping) and not isinstance(leaf, Spec)
-        return Composite(leaf, batch_shape=batch_shape) if is_dict else leaf
+        return Composite(leaf, batch_shape=batch_shape) if isinstance(leaf, Mapping) else leaf
 
     return map_members(nest, frozen)
 
