@@ -229,6 +229,7 @@ class Best(Chosen):
         if any(math.isnan(x) for x in numbers):
             return math.nan
         reductions = {"sum": sum, "max": max, "min": min, "mean": lambda x: sum(x) / len(x)}
+        reductions["median"] = lambda x: sorted(x)[(len(x) - 1) // 2]
         return float(reductions[writer.reduction](numbers))
 
     def put(self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], words: Any) -> dict[int, Step]:

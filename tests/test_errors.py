@@ -738,7 +738,7 @@ WRONG_MEMBERS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     ),
     (lambda: spec_with(writer=frb.MaxValue("no")), VALUE, "MaxValue: the item has no leaf 'no'; name one of"),
     (lambda: spec_with(writer=frb.MaxValue(3)), TYPE, "expected the key of a leaf as a name, .*, got 3"),
-    (lambda: frb.MaxValue("x", "median"), VALUE, r"expected reduction as one of \('sum', .*got 'median'"),
+    (lambda: frb.MaxValue("x", "mode"), VALUE, r"expected reduction as one of \('sum', .*got 'mode'"),
     (
         lambda: spec_with(writer=frb.MaxValue("done")),
         VALUE,

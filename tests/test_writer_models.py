@@ -16,12 +16,13 @@ import torch
 import functional_rb as frb
 from functional_rb import buffer
 from jax_backend import ops as jax_ops
+from tests.backends import Backend
 from tests.histories import STEP, WORD, Rng, histories, pick, rows_of, run, seeds
 from tests.models import Model
 from tests.test_sampler_models import ON_JAX, ON_TORCH, SAMPLERS, SCORED, VARIANTS
 from torch_backend import ops as torch_ops
 
-REDUCTIONS = ["sum", "mean", "max", "min"]
+REDUCTIONS = ["sum", "mean", "max", "min", "median", "median"]
 WRITERS: dict[str, Callable[[Rng], Any]] = {
     "best": lambda rng: frb.MaxValue("score", pick(rng, REDUCTIONS)),
     "reservoir": lambda rng: frb.Reservoir(),
@@ -100,3 +101,12 @@ def test_a_reservoir_by_given_draws(history: list[tuple[np.ndarray, np.ndarray |
             assert stored.tolist() == np.asarray(by_torch.rows).tolist()
         found = buffer.get(torch_ops, by_torch, RESERVOIR, by_torch.kept["handle"][: len(expected)])
         assert found[RESERVOIR.names.index("id")].tolist() == [expected[slot] for slot in range(len(expected))]
+
+
+def test_the_best_by_their_median(library: Backend) -> None:
+    item = {"score": frb.Unbounded((4,)), "id": frb.Unbounded((), "int32")}
+    state = library.init(frb.BufferSpec(item, 2, writer=frb.MaxValue("score", "median")))
+    scores = np.float32([[9, 9, 0, 0], [1, 5, 3, 2], [8, -1, -1, 8], [np.nan, 9, 9, 9], [-np.inf, 1, np.inf, 7]])
+    state = library.add(state, {"score": scores, "id": np.arange(5, dtype=np.int32)})
+    assert sorted(library.numpy(library.rb.items(state)["id"]).tolist()) == [1, 4]  # 2 and 1, above 0 and -1
+    assert int(library.rb.refused(state)) == 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RANK = "rank"
 """The tree of minima over the stored items' ranks, see `lowest`."""
-REDUCTIONS = ("sum", "mean", "max", "min")
+REDUCTIONS = ("sum", "mean", "max", "min", "median")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,8 @@ class MaxValue(ChoosingWriter):
         rank_key: path of the leaf to rank items by, a name or the names on the way to it; float32 or narrower, or an
             integer of at most 32 bits.
         reduction: how the leaf becomes one number where it has several, such as the rewards of a whole trajectory:
-            "sum", "mean", "max" or "min".
+            "sum", "mean", "max", "min" or "median" (of an even number of values the lower of the two in the middle, as
+            torch's).
 
     Raises:
         ValueError: for another reduction, or a leaf that the item lacks or that is no real number of at most 32 bits.
@@ -48,7 +49,7 @@ class MaxValue(ChoosingWriter):
     """
 
     rank_key: nest.Key
-    reduction: Literal["sum", "mean", "max", "min"] = "sum"
+    reduction: Literal["sum", "mean", "max", "min", "median"] = "sum"
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""
@@ -120,10 +121,22 @@ class MaxValue(ChoosingWriter):
             keys = lowest.key_of_integers(ops, ops.cast(leaf.reshape(-1), "int32"))
             return keys, keys == keys
         numbers = ops.cast(leaf.reshape(leaf.shape[0], -1), "float32")
+        if self.reduction == "median":
+            return _median_key(ops, numbers)
         return lowest.key_of(ops, _reduce(ops, numbers, self.reduction))
 
     def _position(self, spec: BufferSpec) -> int:
         return nest.position(spec.names, self.rank_key, "MaxValue")
+
+
+def _median_key(ops: Ops, numbers: Array) -> tuple[Array, Array]:
+    """The key of the median of each row of float32 [B, n], and whether none of the row is a NaN."""
+    rows, n = numbers.shape
+    # Sorted by their keys, as backends order NaNs and zeros of either sign each in its own way.
+    keys, good = lowest.key_of(ops, numbers.reshape(rows * n))
+    middle = ops.argsort(keys.reshape(rows, n))[:, (n - 1) // 2]
+    some_bad = ops.cumsum(ops.cast(~good, "int32").reshape(rows, n))[:, -1]
+    return ops.take(keys, ops.arange(rows, like=middle) * n + middle), some_bad == 0
 
 
 def _reduce(ops: Ops, numbers: Array, how: str) -> Array:
