@@ -96,3 +96,18 @@ def test_nothing_large_is_copied(name: str) -> None:
     state, told = compiled(state, keys)
     assert all(np.isfinite(np.asarray(x)).all() for x in told)
     assert 0 < int(rb.size(state)) + int(rb.refused(state)) <= 80
+
+
+@pytest.mark.parametrize("name", ["prioritized", "uniform in lanes", "without replacement", "prioritized slices"])
+def test_nothing_large_is_copied_of_stacked_buffers(name: str) -> None:
+    """One program for several seeds: a loop of a step under `vmap`."""
+    sampler, others = LOOPS[name]
+    spec = frb.BufferSpec(ITEM, CAPACITY, sampler, **others)
+    program = jax.jit(lambda states, keys: lax.scan(jax.vmap(step), states, keys), donate_argnums=0)
+    states = jax.eval_shape(jax.vmap(lambda _: rb.init(spec)), jnp.arange(2))
+    keys = jax.eval_shape(lambda: rb.split(rb.key(0), 10).reshape(5, 2))
+    compiled = program.lower(states, keys).compile()
+    assert big_copies(compiled.as_text(), CAPACITY // 32) == []
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(states))
+    assert compiled.memory_analysis().alias_size_in_bytes >= held
+    assert compiled.memory_analysis().temp_size_in_bytes < CAPACITY
