@@ -34,7 +34,7 @@ from functional_rb.transforms import returns
 from functional_rb.windows import Lanes, Rule
 from tests.backends import _torch_array, _torch_numpy
 from tests.test_jax import big_copies
-from tests.test_model import POOL, random_leaf, specs_in
+from tests.test_model import POOL, random_leaf
 
 CAPACITIES = [1, 15, 16, 17, 300, 5000]
 FEW, MANY = 24, 3000
@@ -147,7 +147,7 @@ def test_large_levels_are_refreshed_leaf_by_leaf_and_by_sweeping() -> None:
 
 
 def random_batch(on: Any, spec: frb.BufferSpec, n: int, rng: np.random.Generator) -> list[Any]:
-    return [on.array(random_leaf(leaf, n, rng)) for leaf in specs_in(spec.item)]
+    return [on.array(random_leaf(leaf, n, rng)) for leaf in spec.leaves]
 
 
 def storing(on: Any, layout: Layout) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -194,7 +194,7 @@ def compare_storage(on: Any, spec: frb.BufferSpec, capacity: int) -> None:
     for n in (0, 40):
         slots = on.array(rng.integers(0, capacity, n).astype(np.int32))
         found, expected = read_native(*ours, slots), read_plain(*theirs, slots)
-        for leaf, wanted, spec_of_leaf in zip(found, expected, specs_in(spec.item), strict=True):
+        for leaf, wanted, spec_of_leaf in zip(found, expected, spec.leaves, strict=True):
             assert leaf.shape == (n, *spec_of_leaf.shape)
             assert_same(on, leaf, wanted)
 
@@ -293,7 +293,7 @@ def steps(rng: np.random.Generator, count: int) -> tuple[Any, ...]:
     draws = random_draws(rng, count * BATCH, CAPACITY).reshape(count, BATCH, -1)
     slots = (rng.integers(0, CAPACITY, (count, 1)) + np.arange(BATCH)) % CAPACITY
     values = random_values(rng, slots.size).reshape(slots.shape)
-    batch = [random_leaf(leaf, slots.size, rng).reshape(count, BATCH, *leaf.shape) for leaf in specs_in(SPEC.item)]
+    batch = [random_leaf(leaf, slots.size, rng).reshape(count, BATCH, *leaf.shape) for leaf in SPEC.leaves]
     return jax.tree.map(jnp.asarray, (draws, slots.astype(np.int32), values, batch))
 
 
