@@ -31,7 +31,7 @@ from jax_backend import twins
 from torch_backend import ops as torch_ops
 from torch_backend import random as torch_random
 
-ITEM = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32"), "image": frb.Unbounded((1024,), "uint8")}
+ITEM = {"image": frb.Unbounded((1024,), "uint8"), "n": frb.Unbounded((), "int32"), "x": frb.Unbounded((3,))}
 SPECS = [
     frb.BufferSpec(ITEM, 17, frb.Prioritized(alpha=0.6)),
     frb.BufferSpec(ITEM, 3, frb.Prioritized(alpha=1.0, new_priority="ever")),
@@ -226,9 +226,9 @@ def test_the_same_history_gives_the_same_bits(data: st.DataObject) -> None:
 
 def _random_leaves(rng: np.random.Generator, n: int) -> Leaves:
     return {
-        "x": rng.integers(0, 256, (n, 12), dtype=np.uint8).view(np.float32),
-        "n": rng.integers(-(2**31), 2**31, n, dtype=np.int32),
         "image": rng.integers(0, 256, (n, 1024), dtype=np.uint8),
+        "n": rng.integers(-(2**31), 2**31, n, dtype=np.int32),
+        "x": rng.integers(0, 256, (n, 12), dtype=np.uint8).view(np.float32),
     }
 
 
