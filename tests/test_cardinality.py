@@ -52,14 +52,14 @@ def test_both_backends_list_the_same() -> None:
     import jax_backend
     import torch_backend
 
-    spec = {"b": frb.Binary((2,)), "a": (frb.Categorical(3, dtype="float32"), frb.Text(2, 1, "xy"))}
+    spec = {"b": (frb.Categorical(3, dtype="float32"), frb.Text(2, 1, "xy")), "a": frb.Binary((2,))}
     by_jax, by_torch = jax_backend.enumerate(spec), torch_backend.enumerate(spec)
-    for x, y in ((by_jax["b"], by_torch["b"]), *zip(by_jax["a"], by_torch["a"], strict=True)):
+    for x, y in ((by_jax["a"], by_torch["a"]), *zip(by_jax["b"], by_torch["b"], strict=True)):
         np.testing.assert_array_equal(np.asarray(x), y.numpy())
         assert str(x.dtype) == str(y.dtype).removeprefix("torch.")
-    # The last element of the last leaf changes fastest.
-    assert by_torch["a"][1][:6].tolist() == [[120, 0], [121, 0], [120, 120], [120, 121], [121, 120], [121, 121]]
-    assert by_torch["b"][:: 3 * 6].tolist() == [[False, False], [False, True], [True, False], [True, True]]
+    # The last element of the leaf whose name is the last one changes fastest.
+    assert by_torch["b"][1][:6].tolist() == [[120, 0], [121, 0], [120, 120], [120, 121], [121, 120], [121, 121]]
+    assert by_torch["a"][:: 3 * 6].tolist() == [[False, False], [False, True], [True, False], [True, True]]
 
 
 def test_a_cardinality_counts_what_can_be_told_apart(library: Backend) -> None:
