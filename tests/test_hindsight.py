@@ -292,7 +292,7 @@ def test_law(library: Backend, strategy: str, lanes: str) -> None:
     assert abs(relabelled - k / (k + 1)) < FAR * np.sqrt(k / (k + 1) ** 2 / DRAWS)
 
 
-@pytest.mark.parametrize("k", [0.3, 7 / 3, 4.0, float("inf")])
+@pytest.mark.parametrize("k", [7 / 3, float("inf")])
 def test_fractions_of_goals(library: Backend, k: float) -> None:
     state, _ = filled(library, EPISODES["a lane"], frb.her("future", k, reward=how_near))
     assert frb.from_json(frb.to_json(state.spec), known=[how_near]) == state.spec

@@ -124,7 +124,7 @@ class Changing(History):
         return found
 
 
-@histories(30)
+@histories(18)
 @hypothesis.given(rng=seeds)
 def test_any_other_spec(rng: Rng) -> None:
     lanes = pick(rng, [None, None, 1, 2, 3])

@@ -106,7 +106,7 @@ def order_of(nest: Any) -> Any:
     return [(name, order_of(part)) for name, part in nest.items()] if isinstance(nest, dict) else None
 
 
-@hypothesis.settings(max_examples=60)
+@hypothesis.settings(max_examples=30)
 @hypothesis.given(grammar.ALL.nests_of(3))
 def test_any_nest_is_laid_out_by_its_names(spec: Any) -> None:
     item, other = frb.specs.freeze(spec), frb.specs.freeze(backwards(spec))

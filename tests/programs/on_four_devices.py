@@ -176,7 +176,7 @@ def test_split_storage_is_told_by_the_types(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [*((AxisType.Auto, name) for name in ("uniform", *BOTH)), (AxisType.Explicit, "prioritized")],
+    [*((AxisType.Auto, name) for name in BOTH), (AxisType.Explicit, "prioritized")],
 )
 def test_split_storage_stays_split(kind: AxisType, name: str) -> None:
     """Rows are written and read where they lie; only what is sampled goes from device to device."""
