@@ -197,10 +197,17 @@ def _made(directory: str) -> tuple[str, int | None]:
         except OSError:
             os.rmdir(path)
             raise
-        with contextlib.suppress(FileNotFoundError):  # likewise
-            if _locked(lock) and os.path.samestat(os.stat(path), os.fstat(lock)):
-                return path, lock
-            os.close(lock)
+        if _locked(lock) and is_at(lock, path):
+            return path, lock
+        os.close(lock)
+
+
+def is_at(descriptor: int, path: str) -> bool:
+    """Whether a path still names what is open."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _sweep(directory: str) -> None:

@@ -152,7 +152,8 @@ class Directory:
     def is_at(self, place: str) -> bool:
         """Whether a path names it now: it may have been renamed, and another one made where it was."""
         with contextlib.suppress(OSError):
-            return os.path.samestat(self._identity, os.stat(place)) and _is_at(self._lock, os.path.join(place, LOCK))
+            same = os.path.samestat(self._identity, os.stat(place))
+            return same and files.is_at(self._lock, os.path.join(place, LOCK))
         return False
 
     def remove_with(self, owner: Any, spec: BufferSpec, shared: bool) -> None:
@@ -180,7 +181,7 @@ class _Removal:
 
     def __call__(self) -> None:
         with os.fdopen(self.lock) as lock:
-            if os.getpid() != self.pid or not _is_at(lock.fileno(), self.paths[-1]):
+            if os.getpid() != self.pid or not files.is_at(lock.fileno(), self.paths[-1]):
                 return
         for path in self.paths:
             _removed(path)
@@ -319,17 +320,9 @@ def _opened_lock(path: str, shared: bool) -> int:
         except BaseException:
             os.close(lock)
             raise
-        if _is_at(lock, path):
+        if files.is_at(lock, path):
             return lock
         os.close(lock)
-
-
-def _is_at(descriptor: int, path: str) -> bool:
-    """Whether a path names an open file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _unlock(lock: int, pid: int) -> None:

@@ -86,7 +86,7 @@ def _check_frames(old: BufferSpec, new: BufferSpec) -> None:
 
 
 def _check_lanes(old: BufferSpec, new: BufferSpec) -> None:
-    if old.lanes != new.lanes and not (old.ring.lanes == new.ring.lanes == 1 == (old.lanes or 1) == (new.lanes or 1)):
+    if (old.lanes or 1) != (new.lanes or 1):
         raise ValueError(
             f"{WHO}: BufferSpec.lanes: the buffer has {old.lanes}, got {new.lanes}; which environment a step is of "
             f"cannot change: add the items to a new buffer instead"
@@ -96,10 +96,10 @@ def _check_lanes(old: BufferSpec, new: BufferSpec) -> None:
 def _check_writer(old: BufferSpec, new: BufferSpec) -> None:
     ours, theirs = old.writer, new.writer
     if isinstance(theirs, Reservoir) and (ours != theirs or old.capacity != new.capacity):
-        wrong = f"capacity: {old.capacity}, got {new.capacity}" if ours == theirs else f"writer: {ours}, got {theirs}"
+        name, has, got = ("writer", ours, theirs) if ours != theirs else ("capacity", old.capacity, new.capacity)
         raise ValueError(
-            f"{WHO}: BufferSpec.{wrong.replace(':', ': the buffer has', 1)}; what is stored would be no uniform sample "
-            f"of all that was ever added"
+            f"{WHO}: BufferSpec.{name}: the buffer has {has}, got {got}; what is stored would be no uniform sample of "
+            f"all that was ever added"
         )
     if theirs.in_order and not ours.in_order:
         raise ValueError(

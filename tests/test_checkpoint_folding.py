@@ -37,6 +37,7 @@ from tests.test_checkpoint_in_place import (
     agree,
     open_here,
     stepped,
+    walk_through,
 )
 
 _quick = pytest.fixture(scope="module", autouse=True)(quick_collections)
@@ -383,13 +384,7 @@ def test_every_kept_checkpoint_comes_back(name: str, seed: int, tmp_path_factory
         life = CrashingLife(rng, spec, tmp_path_factory.mktemp("life"), backend)
         does = [life.add] * 4 + [life.sample, life.load, life.load, life.load_copy] + [life.save] * 3
         does += [life.check, life.begin_anew, life.fail_save, life.fail_save, life.kill_load, life.kill_load, life.move]
-        for _ in range(14):
-            do = does[int(rng.integers(len(does)))]
-            hypothesis.note(do.__name__)
-            do()
-        life.check()
-        life.load()
-        life.check()
+        walk_through(life, does, 14, rng)
 
 
 def test_reading_and_folding_at_once(littered: Path, tmp_path: Path) -> None:

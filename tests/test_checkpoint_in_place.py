@@ -12,6 +12,7 @@ import shutil
 import signal
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,17 @@ class MappedLife(Life):
         self.states = [torch_backend.init(dataclasses.replace(self.spec, storage=frb.Memmap(self.path, existsok=True)))]
 
 
+def walk_through(life: MappedLife, does: Sequence[Callable[[], None]], steps: int, rng: np.random.Generator) -> None:
+    """So many steps of those that there are, and what is left at the end."""
+    for _ in range(steps):
+        do = does[int(rng.integers(len(does)))]
+        hypothesis.note(do.__name__)
+        do()
+    life.check()
+    life.load()
+    life.check()
+
+
 @pytest.mark.parametrize("name", MEMBERS)
 @hypothesis.settings(max_examples=2, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
 @hypothesis.given(seed=st.integers(0, 2**32))
@@ -156,13 +168,7 @@ def test_every_kept_checkpoint_comes_back(name: str, seed: int, tmp_path_factory
         life = MappedLife(rng, MEMBERS[name], tmp_path_factory.mktemp("life"), backend)
         does = [life.add] * 5 + [life.sample] * 2 + [life.in_place, life.load, life.load_copy] + [life.save] * 5
         does += [life.check, life.begin_anew]
-        for _ in range(12):
-            do = does[int(rng.integers(len(does)))]
-            hypothesis.note(do.__name__)
-            do()
-        life.check()
-        life.load()
-        life.check()
+        walk_through(life, does, 12, rng)
 
 
 # ------------------------------------------------------------ kills

@@ -216,6 +216,26 @@ def test_directories_aside_of_processes_that_died_are_swept(tmp_path: Path) -> N
         assert sorted(os.listdir(tmp_path)) == sorted([".functional_rb-of-mine.part", Path(place).name])
 
 
+def test_a_directory_aside_that_is_swept_as_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is made, and nothing stays open."""
+    original, swept = os.stat, list[Any]()
+
+    def sweeping(path: Any, *args: Any, **options: Any) -> Any:
+        if str(path).endswith(".part") and not swept:
+            swept.append(path)
+            os.rmdir(path)
+        return original(path, *args, **options)
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", sweeping)
+        with files.aside(os.fspath(tmp_path)) as place:
+            assert len(swept) == 1
+            assert place != swept[0]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not os.listdir(tmp_path)
+
+
 def test_names_of_temporary_directories_are_never_the_same(tmp_path: Path) -> None:
     """Not even those of a process forked from the same one."""
     seen = set()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb import strict_json
 from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, as_array, digest
 from functional_rb.checkpoint.segment import NAMES
 
@@ -170,7 +171,7 @@ def decode(content: bytes, generation: int) -> Manifest:
     if content != _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL:
         raise Unreadable("its checksum does not fit")
     try:
-        told = json.loads(body, object_pairs_hook=_distinct, parse_constant=_no_constant)
+        told = strict_json.parse(body)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"no JSON text: {error}") from None
     if not isinstance(told, dict) or type(told.get("format")) is not int:
@@ -242,17 +243,6 @@ def _blocks(told: dict[str, Any], stored: Stored) -> Blocks:
     rising = not runs or bool(ends[0] >= 0 and ends[-1] <= stored.count and (np.diff(ends) > 0).all())
     _expect(rising, f"blocks of {stored.name!r} that are not in order, or beyond its {stored.count}")
     return Blocks([(start, stop) for start, stop in pairs.tolist()], _text(told["checksum"]))
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a name comes twice")
-    return made
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _time(value: Any) -> float:

@@ -71,10 +71,7 @@ class FileLock:
 
     def is_at(self, path: str) -> bool:
         """Whether a path names the locked file still: it may have been removed, and made anew by others."""
-        try:
-            return os.path.samestat(os.fstat(self._fd), os.stat(path))
-        except FileNotFoundError:
-            return False
+        return files.is_at(self._fd, path)
 
     def close(self, close: Callable[[int], None] = os.close) -> None:
         """Close the file; also while the interpreter ends, when this module has lost its names."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from functional_rb import files
+from functional_rb import files, strict_json
 from functional_rb.buffer_spec import BufferSpec
 from functional_rb.convert.json import KnownError, from_json
 from functional_rb.dtypes import ITEMSIZE
@@ -106,20 +106,9 @@ def parsed(text: str | bytes, where: str) -> Any:
         DamagedError: for what is none, naming the file.
     """
     try:
-        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+        return strict_json.parse(text)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{where}: expected JSON: {error}; the file is damaged") from None
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a name comes twice")
-    return made
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def checked(header: Header, where: str) -> Header:
