@@ -5,21 +5,7 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 """
 
 from functional_rb import ted
-from functional_rb.buffer_spec import BufferSpec, spec_of
-from functional_rb.cell import Cell
-from functional_rb.checkpoint import checkpoints, load, save, save_async
-from functional_rb.compact import Compact
-from functional_rb.convert import (
-    from_dm_env,
-    from_gymnasium,
-    from_json,
-    from_torchrl,
-    to_dm_env,
-    to_gymnasium,
-    to_json,
-    to_torchrl,
-)
-from functional_rb.errors import (
+from functional_rb.base.errors import (
     CheckpointError,
     CheckpointFullError,
     CheckpointWriteError,
@@ -30,7 +16,24 @@ from functional_rb.errors import (
     StorageInUseError,
     StorageLayoutError,
 )
-from functional_rb.prefetch import Batches, iterate
+from functional_rb.buffer.frame_dedup import Compact
+from functional_rb.buffer.spec import BufferSpec, spec_of
+from functional_rb.buffer.state import Crop, MaskedSample, Sample, SliceSample, State
+from functional_rb.buffer.storage_kinds import Device, Host, Memmap, Objects
+from functional_rb.checkpoint import checkpoints, load, save, save_async
+from functional_rb.convert import (
+    from_dm_env,
+    from_gymnasium,
+    from_json,
+    from_torchrl,
+    to_dm_env,
+    to_gymnasium,
+    to_json,
+    to_torchrl,
+)
+from functional_rb.iteration.batches import Batches, iterate
+from functional_rb.iteration.cell import Cell
+from functional_rb.kernels.switch import kernels
 from functional_rb.samplers import (
     Fifo,
     Lifo,
@@ -66,9 +69,6 @@ from functional_rb.specs import (
     has_stacked,
     stack,
 )
-from functional_rb.state import Crop, MaskedSample, Sample, SliceSample, State
-from functional_rb.storages import Device, Host, Memmap, Objects
-from functional_rb.switch import kernels
 from functional_rb.ted.check_env import check_env
 from functional_rb.ted.items import item_from_env
 from functional_rb.transforms import her, n_step

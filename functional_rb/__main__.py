@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from functional_rb.errors import CheckpointError
+from functional_rb.base.errors import CheckpointError
 from functional_rb.inspection import inspect, page
 from functional_rb.inspection.page import printable
 from functional_rb.inspection.picture import draw
@@ -72,8 +72,8 @@ def _compile() -> int:
     if importlib.util.find_spec("numba") is None:
         print("compile: numba is missing; pip install 'functional-rb[jax]' or 'functional-rb[torch]'", file=sys.stderr)
         return 1
-    from functional_rb.native import beforehand, cache
-    from functional_rb.native.folder import folder
+    from functional_rb.kernels import beforehand, cache
+    from functional_rb.kernels.folder import folder
 
     if folder().path is None:
         print(f"compile: kernels cannot be kept: {folder().why_not}", file=sys.stderr)

@@ -15,10 +15,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 
-from functional_rb.errors import consumed
-from functional_rb.host.state import HostState
+from functional_rb.base.errors import consumed
+from functional_rb.buffer.state import State
 from functional_rb.shared.state import SharedState
-from functional_rb.state import State
+from functional_rb.versions.host_state import HostState
 from jax_backend.arguments import Chosen, Given, parameters_of
 from jax_backend.regroup import Leaf, Plan, Regrouped
 
@@ -149,7 +149,7 @@ class Jitted(Generic[P, R]):
             return None
         donatable = call.donatable(leaves)
         ids = set(map(id, donatable))
-        if len(ids) != len(donatable) or not ids.isdisjoint(map(id, call.kept(leaves))):
+        if len(ids) != len(donatable) or not ids.isdisjoint(map(id, call.auxiliary(leaves))):
             call = self._without_duplicates(call, leaves, key)
         if any(isinstance(x, jax.Array) and x.is_deleted() for x in donatable):
             raise consumed()

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from functional_rb.containers import LIBRARIES, Apart, names_of
+from functional_rb.base.containers import LIBRARIES, Apart, names_of
 
 _REGISTRY = jax.tree_util.default_registry
 _LEAF = jax.tree.structure(0)

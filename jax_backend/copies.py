@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 import jax
 
-from functional_rb.errors import LargeCopyWarning
-from functional_rb.state import State
+from functional_rb.base.errors import LargeCopyWarning
+from functional_rb.buffer.state import State
 
 LARGE = 16 * 2**20
 """Bytes that may be copied without a word."""
@@ -34,7 +34,7 @@ def told(function: str, before: State, after: State) -> State:
     if function in _told or isinstance(after.counters, jax.core.Tracer):
         return after
     pairs = [(before.rows, after.rows), *zip(before.wide, after.wide, strict=True), (before.tree, after.tree)]
-    pairs += [(before.kept[name], array) for name, array in after.kept.items()]
+    pairs += [(before.auxiliary[name], array) for name, array in after.auxiliary.items()]
     copied = sum(new.nbytes for old, new in pairs if new is not None and new is not old)
     if copied > LARGE:
         warn(

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from functional_rb import frames
-from functional_rb.draft import Arrays
+from functional_rb.core.draft import Arrays
+from functional_rb.structures import frame_ring
 
 
 def resolve(device: Any) -> Any:
@@ -35,7 +35,7 @@ def resolve(device: Any) -> Any:
 
 
 def place(name: str, shape: tuple[int, ...], where: Any) -> Any:
-    """Where an array of a state goes, that is named as in `functional_rb.state_dict.named`.
+    """Where an array of a state goes, that is named as in `functional_rb.interop.state_dict.named`.
 
     A sharding that divides is for the storage, what grows with the items: rows, wide leaves and shared frames. All the
     rest, which is small or read as a whole, lies whole on each device.
@@ -45,7 +45,7 @@ def place(name: str, shape: tuple[int, ...], where: Any) -> Any:
     """
     if not isinstance(where, NamedSharding) or where.is_fully_replicated:
         return where
-    if not name.startswith(("rows", "wide_", f"kept_{frames.ROWS}")):
+    if not name.startswith(("rows", "wide_", f"kept_{frame_ring.ROWS}")):
         return NamedSharding(where.mesh, jax.P(), memory_kind=where.memory_kind)
     try:
         where.shard_shape(shape)
@@ -68,5 +68,5 @@ def places(arrays: Arrays, where: Any) -> Any:
         tuple(place(f"wide_{k}", x.shape, where) for k, x in enumerate(arrays.wide)),
         None if arrays.tree is None else place("tree", arrays.tree.shape, where),
         place("counters", arrays.counters.shape, where),
-        {name: place(f"kept_{name}", x.shape, where) for name, x in arrays.kept.items()},
+        {name: place(f"kept_{name}", x.shape, where) for name, x in arrays.auxiliary.items()},
     )

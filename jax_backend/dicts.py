@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import checks
-from functional_rb import state_dict as core
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.host.state import HostState
-from functional_rb.state import State
+from functional_rb.buffer import checks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.interop import state_dict as core
+from functional_rb.versions.host_state import HostState
 from jax_backend import devices, execute, hosted, rules
 from jax_backend.restore import restore
 
@@ -25,7 +25,7 @@ def state_dict(state: State) -> dict[str, Any]:
         state: the buffer.
 
     Returns:
-        The state's arrays by name, see `functional_rb.state_dict`, not copied: donating the state deletes them, so
+        The state's arrays by name, see `interop.state_dict`, not copied: donating the state deletes them, so
         save first. Of buffers on the host copies. And "spec", the UTF-8 bytes of its JSON, uint8 [n].
 
     Raises:

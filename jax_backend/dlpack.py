@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import bridge, checks
-from functional_rb.bridge import TakeLeaf
-from functional_rb.draft import Arrays
-from functional_rb.dtypes import shown
-from functional_rb.state import State
+from functional_rb.base.dtypes import shown
+from functional_rb.buffer import checks
+from functional_rb.buffer.state import State
+from functional_rb.core.draft import Arrays
+from functional_rb.interop import dlpack
+from functional_rb.interop.dlpack import TakeLeaf
 from jax_backend import execute, hosted, rules
 
 
@@ -45,15 +46,15 @@ def from_dlpack(tree: Any, copy: bool = False) -> Any:
         if not state.spec.storage.on_host:
             return _device_state(state, take)
         checks.leaves_for_backend(state.spec, hosted.unsupported)
-        arrays = bridge.state_arrays(state, _copied_to_host if copy else _on_host)
+        arrays = dlpack.state_arrays(state, _copied_to_host if copy else _on_host)
         return hosted.of_arrays(Arrays(**arrays), state.spec)
 
-    return bridge.take_over(tree, take, take_state, execute.build_mapping)
+    return dlpack.take_over(tree, take, take_state, execute.build_mapping)
 
 
 def _device_state(state: State, take: TakeLeaf) -> State:
     checks.leaves_for_backend(state.spec, execute.unsupported)
-    return State(**bridge.state_arrays(state, take), spec=state.spec)
+    return State(**dlpack.state_arrays(state, take), spec=state.spec)
 
 
 def _check_dtype(name: str, array: Any) -> None:
@@ -69,22 +70,22 @@ def _shared(name: str, array: Any) -> jax.Array:
     if isinstance(array, jax.Array):
         return array
     _check_dtype(name, array)
-    bridge.check_shareable(name, array)
+    dlpack.check_shareable(name, array)
     try:
         return jax.dlpack.from_dlpack(array, copy=False)
     except Exception as error:
-        raise bridge.refusal(name, array, error) from error
+        raise dlpack.refusal(name, array, error) from error
 
 
 def _on_host(name: str, array: Any) -> np.ndarray[Any, Any]:
     """An array of a state in the host's memory, which NumPy has."""
     if isinstance(array, np.ndarray):
         return array
-    bridge.check_shareable(name, array)
+    dlpack.check_shareable(name, array)
     try:
         return np.from_dlpack(array)
     except Exception as error:
-        raise bridge.refusal(name, array, error) from error
+        raise dlpack.refusal(name, array, error) from error
 
 
 def _copied_to_host(name: str, array: Any) -> np.ndarray[Any, Any]:
@@ -104,4 +105,4 @@ def _copied(name: str, array: Any) -> jax.Array:
             return jax.dlpack.from_dlpack(array)
         return jnp.array(jax.dlpack.from_dlpack(array), copy=True)
     except Exception as error:
-        raise bridge.refusal(name, array, error) from error
+        raise dlpack.refusal(name, array, error) from error

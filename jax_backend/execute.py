@@ -1,4 +1,4 @@
-"""`functional_rb.api.Backend` on JAX: compiled once for a spec and the shapes, inlined into whatever compiles them."""
+"""The functions of `buffer.api.Backend` on JAX: compiled once for a spec and the shapes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import buffer, checks, counters, crop, layout, respec, values
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.containers import Registered
-from functional_rb.draft import Arrays
-from functional_rb.dtypes import ITEMSIZE
-from functional_rb.handles import NO_HANDLE
-from functional_rb.reader import misfit
-from functional_rb.samplers import Drawn
-from functional_rb.specs import ArraySpec
-from functional_rb.state import State
-from functional_rb.storages import Device
-from functional_rb.values import Outline
+from functional_rb.base.containers import Registered
+from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.buffer import checks, functions, respec
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.buffer.storage_kinds import Device
+from functional_rb.core import counters
+from functional_rb.core.draft import Arrays
+from functional_rb.core.handles import NO_HANDLE
+from functional_rb.core.reader import misfit
+from functional_rb.samplers import Selection
+from functional_rb.specs import ArraySpec, values
+from functional_rb.specs.values import Outline
+from functional_rb.structures import row_layout
+from functional_rb.transforms import crop
 from jax_backend import copies, devices, ops, rules, twins
 
-jax.tree_util.register_dataclass(State, data_fields=("rows", "wide", "tree", "counters", "kept"), meta_fields=("spec",))
+jax.tree_util.register_dataclass(
+    State, data_fields=("rows", "wide", "tree", "counters", "auxiliary"), meta_fields=("spec",)
+)
 jax.tree_util.register_static(BufferSpec)
 
 
@@ -111,11 +116,11 @@ def value_of(scalar: Any) -> float | None:
 
 def check_key(key: Any) -> None:
     """Refuse what is no single key, typed or legacy."""
-    is_array = isinstance(key, (jax.Array, np.ndarray))
-    typed = is_array and _is_key_type(key.dtype)
-    legacy = is_array and key.dtype == np.uint32
+    is_object_array = isinstance(key, (jax.Array, np.ndarray))
+    typed = is_object_array and _is_key_type(key.dtype)
+    legacy = is_object_array and key.dtype == np.uint32
     if not (typed or legacy) or key.ndim != (0 if typed else 1):
-        got = f"{tuple(key.shape)} {key.dtype}" if is_array else type(key).__name__
+        got = f"{tuple(key.shape)} {key.dtype}" if is_object_array else type(key).__name__
         raise TypeError(
             f"key: expected one key made by rb.key(seed) or rb.split, got {got}; jax.vmap over a batch of keys"
         )
@@ -178,13 +183,13 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     if isinstance(where, jax.sharding.NamedSharding):
         return to_state(_spread(spec, where)(), spec)
     with rules.promoting_ranks():
-        return to_state(buffer.init(ops, spec, where), spec)
+        return to_state(functions.init(ops, spec, where), spec)
 
 
 @functools.lru_cache(maxsize=256)
 def _spread(spec: BufferSpec, sharding: jax.sharding.NamedSharding) -> Callable[[], Arrays]:
     """Makes the arrays of an empty state where they are to lie."""
-    make = rules.own(functools.partial(buffer.init, ops, spec))
+    make = rules.own(functools.partial(functions.init, ops, spec))
     return jax.jit(make, out_shardings=devices.places(jax.eval_shape(make), sharding))
 
 
@@ -226,7 +231,7 @@ def add(
 @rules.own
 def drawn_from(
     state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool
-) -> tuple[dict[str, Any], list[jax.Array], Drawn]:
+) -> tuple[dict[str, Any], list[jax.Array], Selection]:
     """What `sample` traces; of the state what is new."""
     _check_shapes(state, "sample")
     spec, more = state.spec, None
@@ -234,8 +239,8 @@ def drawn_from(
         key, other = jax.random.split(key)
         more = twins.draws(other, *spec.extra_shape(batch), kernels)
     numbers = twins.draws(key, *spec.sampler.draw_shape(spec, batch), kernels)
-    arrays, leaves, drawn = twins.draw(state, numbers, more, beta, batch, kernels)
-    return _changes(state, arrays), leaves, drawn
+    arrays, leaves, selection = twins.draw(state, numbers, more, beta, batch, kernels)
+    return _changes(state, arrays), leaves, selection
 
 
 _sample = jax.jit(drawn_from, static_argnames=("batch", "kernels"), inline=True)
@@ -247,27 +252,27 @@ def _changes(state: State, arrays: Arrays) -> dict[str, Any]:
     While tracing, the counters at least, for what they wait for; see `Native.settle`.
     """
     if not state.spec.sampler.remembers:
-        return {"counters": arrays.counters, "kept": {}}
+        return {"counters": arrays.counters, "auxiliary": {}}
     return _exchanged(state, arrays)
 
 
 def changed_by(state: State, changed: dict[str, Any]) -> State:
     """A state with some of its arrays exchanged."""
-    return dataclasses.replace(state, **changed | {"kept": state.kept | changed["kept"]})
+    return dataclasses.replace(state, **changed | {"auxiliary": state.auxiliary | changed["auxiliary"]})
 
 
-def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Drawn]:
+def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Selection]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
     check_key(key)
     spec = state.spec
-    changed, leaves, drawn = _sample(state, key, batch, number(beta), twins.use_kernels())
-    if batch and not isinstance(drawn.handles, jax.core.Tracer) and drawn.handles.is_fully_addressable:
+    changed, leaves, selection = _sample(state, key, batch, number(beta), twins.use_kernels())
+    if batch and not isinstance(selection.handles, jax.core.Tracer) and selection.handles.is_fully_addressable:
         checks.check_nonempty(
-            spec, bool(np.asarray(drawn.handles).max() >= 0), int(np.asarray(state.counters)[counters.SIZE])
+            spec, bool(np.asarray(selection.handles).max() >= 0), int(np.asarray(state.counters)[counters.SIZE])
         )
     if spec.sampler.remembers or isinstance(state.counters, jax.core.Tracer):
         state = copies.told("sample", state, changed_by(state, changed))
-    return state, leaves, drawn
+    return state, leaves, selection
 
 
 def number(beta: Any) -> Any:
@@ -331,21 +336,21 @@ def update(
 def _prioritize(state: State, handles: jax.Array, priorities: jax.Array | None, kernels: bool) -> dict[str, Any]:
     """What of a state changes with the priorities alone: not the rows, which JAX would copy."""
     _check_shapes(state, "update")
-    arrays = buffer.update(twins.parts(kernels), state, state.spec, handles, priorities, {})
+    arrays = functions.update(twins.parts(kernels), state, state.spec, handles, priorities, {})
     return _exchanged(state, arrays)
 
 
 def _exchanged(state: State, arrays: Arrays) -> dict[str, Any]:
     """All but rows and wide arrays, as far as it is new."""
     tree = {} if arrays.tree is state.tree else {"tree": arrays.tree}
-    changed = {name: x for name, x in arrays.kept.items() if x is not state.kept[name]}
-    return {**tree, "counters": arrays.counters, "kept": changed}
+    changed = {name: x for name, x in arrays.auxiliary.items() if x is not state.auxiliary[name]}
+    return {**tree, "counters": arrays.counters, "auxiliary": changed}
 
 
 @rules.own
 def cleared(state: State, kernels: bool) -> dict[str, Any]:
     """What of a state changes where all items are taken out."""
-    return _exchanged(state, buffer.clear(twins.parts(kernels), state, state.spec))
+    return _exchanged(state, functions.clear(twins.parts(kernels), state, state.spec))
 
 
 _clear = jax.jit(cleared, static_argnames="kernels", inline=True)
@@ -363,13 +368,13 @@ def _with_spec(
 ) -> dict[str, Any]:
     """What is new of a state under another spec."""
     arrays = respec.with_spec(twins.parts(kernels), state, state.spec, spec)
-    kept = {name: x for name, x in arrays.kept.items() if x is not state.kept.get(name)}
-    changed = {"tree": arrays.tree, "counters": arrays.counters, "kept": kept}
+    auxiliary = {name: x for name, x in arrays.auxiliary.items() if x is not state.auxiliary.get(name)}
+    changed = {"tree": arrays.tree, "counters": arrays.counters, "auxiliary": auxiliary}
     if arrays.rows is state.rows:
         return changed
     if where is not None:  # else XLA would have all of them on each device
         arrays = jax.lax.with_sharding_constraint(arrays, devices.places(arrays, where))
-        changed["kept"] = arrays.kept
+        changed["auxiliary"] = arrays.auxiliary
     return changed | {"rows": arrays.rows, "wide": arrays.wide}
 
 
@@ -378,8 +383,11 @@ def with_spec(state: State, spec: BufferSpec) -> State:
     if respec.is_label(state.spec, spec):
         return dataclasses.replace(state, spec=spec)
     changed = _with_spec(state, spec, twins.use_kernels(), _spread_over(state, spec))
-    kept = {name: changed["kept"][name] if name in changed["kept"] else state.kept[name] for name in spec.kept}
-    return dataclasses.replace(state, **changed | {"kept": kept}, spec=spec)
+    auxiliary = {
+        name: changed["auxiliary"][name] if name in changed["auxiliary"] else state.auxiliary[name]
+        for name in spec.auxiliary
+    }
+    return dataclasses.replace(state, **changed | {"auxiliary": auxiliary}, spec=spec)
 
 
 def _spread_over(state: State, spec: BufferSpec) -> jax.sharding.NamedSharding | None:
@@ -399,7 +407,7 @@ def _spread_over(state: State, spec: BufferSpec) -> jax.sharding.NamedSharding |
 @rules.own
 def get(state: State, handles: jax.Array) -> list[jax.Array]:
     """Read items by handle."""
-    return buffer.get(ops, state, state.spec, handles)
+    return functions.get(ops, state, state.spec, handles)
 
 
 @functools.partial(jax.jit, inline=True)
@@ -407,22 +415,22 @@ def get(state: State, handles: jax.Array) -> list[jax.Array]:
 def items(state: State) -> list[jax.Array]:
     """All of the storage, unpacked."""
     if state.spec.frames is not None:
-        return buffer.items(ops, state, state.spec)
-    return layout.unpack(ops, state.spec.layout, state.rows, state.wide)
+        return functions.items(ops, state, state.spec)
+    return row_layout.unpack(ops, state.spec.layout, state.rows, state.wide)
 
 
 @functools.partial(jax.jit, inline=True)
 @rules.own
 def is_live(state: State, handles: jax.Array) -> jax.Array:
     """Whether handles name stored items."""
-    return buffer.is_live(ops, state, state.spec, handles)
+    return functions.is_live(ops, state, state.spec, handles)
 
 
 @functools.partial(jax.jit, static_argnames="n", inline=True)
 @rules.own
 def drawable(state: State, n: int) -> jax.Array:
     """Whether n can be drawn."""
-    possible: jax.Array = buffer.drawable(ops, state, state.spec, n)
+    possible: jax.Array = functions.drawable(ops, state, state.spec, n)
     return possible
 
 

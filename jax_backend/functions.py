@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import api, checks, in_place, spec_api
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.host.state import HostState
+from functional_rb.buffer import api, checks, in_place
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import AnySample, Crop, State
 from functional_rb.shared.check import is_shared
-from functional_rb.state import AnySample, Crop, State
+from functional_rb.specs import functions
+from functional_rb.versions.host_state import HostState
 from jax_backend import execute, hosted, inplace, restore, rules, shared, values
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -176,8 +177,8 @@ def priorities(state: State, indices: Any) -> jax.Array:
 
 @_binds(api.probabilities)
 def probabilities(state: State, indices: Any) -> jax.Array:
-    chances: jax.Array = api.probabilities(_of(state), state, indices)
-    return chances
+    probabilities: jax.Array = api.probabilities(_of(state), state, indices)
+    return probabilities
 
 
 @_binds(api.newest)
@@ -242,10 +243,10 @@ def epochs(
     while True:
         with rules.explicit_transfers():  # not for what the caller does between the draws
             try:
-                drawn = draws.send(following)
+                selection = draws.send(following)
             except StopIteration:
                 return
-        following = yield drawn
+        following = yield selection
 
 
 @_binds(api.random_crop)
@@ -253,42 +254,42 @@ def random_crop(items: Any, key: jax.Array, length: int, lengths: Any = None) ->
     return api.random_crop(hosted, items, key, length, lengths)
 
 
-@_binds(spec_api.rand)
+@_binds(functions.rand)
 def rand(spec: Any, key: jax.Array, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
-    return spec_api.rand(values, spec, key, batch, device, mask)
+    return functions.rand(values, spec, key, batch, device, mask)
 
 
-@_binds(spec_api.zeros)
+@_binds(functions.zeros)
 def zeros(spec: Any, batch: Any = (), device: Any = None) -> Any:
-    return spec_api.zeros(values, spec, batch, device)
+    return functions.zeros(values, spec, batch, device)
 
 
-@_binds(spec_api.ones)
+@_binds(functions.ones)
 def ones(spec: Any, batch: Any = (), device: Any = None) -> Any:
-    return spec_api.ones(values, spec, batch, device)
+    return functions.ones(values, spec, batch, device)
 
 
-@_binds(spec_api.enumerate_values)
+@_binds(functions.enumerate_values)
 def enumerate(spec: Any) -> Any:
-    return spec_api.enumerate_values(values, spec)
+    return functions.enumerate_values(values, spec)
 
 
-@_binds(spec_api.contains)
+@_binds(functions.contains)
 def contains(spec: Any, x: Any) -> jax.Array:
-    found: jax.Array = spec_api.contains(values, spec, x)
+    found: jax.Array = functions.contains(values, spec, x)
     return found
 
 
-@_binds(spec_api.project)
+@_binds(functions.project)
 def project(spec: Any, x: Any) -> Any:
-    return spec_api.project(values, spec, x)
+    return functions.project(values, spec, x)
 
 
-@_binds(spec_api.encode)
+@_binds(functions.encode)
 def encode(spec: Any, value: Any, batch: Any = ()) -> Any:
-    return spec_api.encode(values, spec, value, batch)
+    return functions.encode(values, spec, value, batch)
 
 
-@_binds(spec_api.decode)
+@_binds(functions.decode)
 def decode(spec: Any, x: Any) -> Any:
-    return spec_api.decode(values, spec, x)
+    return functions.decode(values, spec, x)

@@ -1,4 +1,4 @@
-"""`functional_rb.api.Backend` on JAX for buffers in the host's memory: the functions are called outside of jit.
+"""`functional_rb.buffer.api.Backend` on JAX for buffers in the host's memory: the functions are called outside of jit.
 
 JAX's arrays come in without a copy where they lie in the host's memory, and go out without one where NumPy's memory is
 aligned as XLA wants it. Random numbers are JAX's, so that results are those of a buffer on a device.
@@ -13,19 +13,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from functional_rb import checks
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays
-from functional_rb.host import engine
-from functional_rb.host.memory import Memory
-from functional_rb.host.ops import Vector
-from functional_rb.host.state import HostState
-from functional_rb.objects import is_array, is_non_tensor
-from functional_rb.samplers import Drawn
+from functional_rb.base.object_arrays import is_non_tensor, is_object_array
+from functional_rb.buffer import checks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Arrays
+from functional_rb.ops.numpy_ops import Vector
+from functional_rb.samplers import Selection
 from functional_rb.specs import ArraySpec
-from functional_rb.tokens import Held
-from functional_rb.values import Outline
-from functional_rb.versions import begin
+from functional_rb.specs.values import Outline
+from functional_rb.versions import engine
+from functional_rb.versions.host_memory import Memory
+from functional_rb.versions.host_state import HostState
+from functional_rb.versions.object_table import Held
+from functional_rb.versions.version import begin
 from jax_backend import devices, execute, host_ops, twins
 from jax_backend.execute import NUMBERS, NUMPY, check_key
 from jax_backend.execute import build_mapping as build_mapping
@@ -141,23 +141,23 @@ def add(
     return engine.add(host_ops, state, leaves, batch, mask, priorities, numbers)
 
 
-def sample(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Drawn]:
+def sample(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
     """Draw items."""
     spec = state.spec
     extra = spec.extra_shape(batch) if spec.extra_words else None
     numbers, more = draws(key, spec.sampler.draw_shape(spec, batch), extra)
-    after, leaves, drawn = engine.sample(host_ops, state, numbers, more, float(beta), batch)
-    told = {name: x for name, x in drawn._asdict().items() if x is not None and name != "extras"}
-    made = out(state, [*leaves, *told.values(), *drawn.extras.values()])
+    after, leaves, selection = engine.sample(host_ops, state, numbers, more, float(beta), batch)
+    told = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
+    made = out(state, [*leaves, *told.values(), *selection.extras.values()])
     rest = iter(made[len(leaves) :])
     named = {name: next(rest) for name in told}
-    return after, made[: len(leaves)], Drawn(**named, extras=dict(zip(drawn.extras, rest, strict=True)))
+    return after, made[: len(leaves)], Selection(**named, extras=dict(zip(selection.extras, rest, strict=True)))
 
 
 def out(state: HostState, arrays: Sequence[Any]) -> list[Any]:
     """Arrays that nobody writes to any more, as JAX has them; objects as they are."""
     found = list(arrays)
-    places = [k for k, x in enumerate(found) if not is_array(x)]
+    places = [k for k, x in enumerate(found) if not is_object_array(x)]
     small = [k for k in places if state.device is None and found[k].nbytes <= SMALL]
     large = [k for k in places if k not in small] if len(small) < len(places) else []
     moved = _copied([found[k] for k in small]) if small else []
@@ -180,10 +180,10 @@ def add_(
     return state.followed_by(add(state, leaves, batch, mask, priorities, key))
 
 
-def sample_(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Drawn]:
+def sample_(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
     """Likewise."""
-    after, leaves, drawn = sample(state, key, batch, beta)
-    return state.followed_by(after), leaves, drawn
+    after, leaves, selection = sample(state, key, batch, beta)
+    return state.followed_by(after), leaves, selection
 
 
 def update_(state: Any, handles: Vector, priorities: Vector | None, replacements: Mapping[int, Vector]) -> HostState:
@@ -204,7 +204,7 @@ def known(state: Any, mask: Vector | None) -> tuple[Any, Any]:
 def inside(outline: Outline, leaves: Sequence[Any]) -> list[Vector]:
     """Whether values lie in the domain of each unit."""
     nothing = np.zeros(0, np.bool_)
-    return [np.asarray(x) for x in execute.inside(outline, [nothing if is_array(x) else x for x in leaves])]
+    return [np.asarray(x) for x in execute.inside(outline, [nothing if is_object_array(x) else x for x in leaves])]
 
 
 def count_invalid(state: Any, outside: Vector) -> HostState:
@@ -256,7 +256,7 @@ def look(state: Any, function: Callable[..., Vector], handles: Vector | None = N
 def random_crop(leaves: Sequence[Any], lengths: Any, key: Any, length: int) -> tuple[list[Any], jax.Array, jax.Array]:
     """`crop.random_crop`; objects are found by where they were."""
     batch, steps = leaves[0].shape[:2]
-    objects = {k: leaf for k, leaf in enumerate(leaves) if is_array(leaf)}
+    objects = {k: leaf for k, leaf in enumerate(leaves) if is_object_array(leaf)}
     places = np.arange(batch * steps, dtype=np.int32).reshape(batch, steps)
     arrays: list[Any] = [places if k in objects else leaf for k, leaf in enumerate(leaves)]
     made, starts, mask = execute.random_crop(arrays, lengths, key, length)
@@ -273,12 +273,12 @@ _Outline = tuple[BufferSpec, int, Held | None, Any]
 
 def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device: Any = None) -> HostState:
     """A state of arrays that others may hold."""
-    named = [arrays.rows, *arrays.wide, arrays.tree, arrays.counters, *arrays.kept.values()]
+    named = [arrays.rows, *arrays.wide, arrays.tree, arrays.counters, *arrays.auxiliary.values()]
     if all(x is None or isinstance(x, np.ndarray) or _is_known(x) for x in named):
         arrays = jax.tree.map(np.asarray, arrays)
         return HostState.of_arrays(arrays, spec, table=None if held is None else held.table, device=device)
     # Tracers, or whatever a mapped function has made of the leaves: only to be handed on.
-    version = begin(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned=True), spec.capacity)
+    version = begin(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned=True), spec.capacity)
     return HostState(version, arrays.counters, spec, device)
 
 
@@ -291,7 +291,7 @@ def _flatten_with_keys(state: HostState) -> tuple[list[tuple[Any, Any]], _Outlin
     spec, key = state.spec, jax.tree_util.GetAttrKey
     leaves = [("rows", arrays.rows), *((f"wide_{k}", x) for k, x in enumerate(arrays.wide))]
     leaves += [] if arrays.tree is None else [("tree", arrays.tree)]
-    leaves += [*((f"kept_{name}", arrays.kept[name]) for name in spec.kept), ("counters", arrays.counters)]
+    leaves += [*((f"kept_{name}", arrays.auxiliary[name]) for name in spec.auxiliary), ("counters", arrays.counters)]
     held = Held(memory) if spec.objects and memory.table is not None else None
     return [(key(name), x) for name, x in leaves], (spec, len(arrays.wide), held, state.device)
 
@@ -300,8 +300,8 @@ def _unflatten(outline: _Outline, leaves: Any) -> HostState:
     spec, wide, held, device = outline
     rows, *rest = leaves
     tree = rest[wide] if spec.tree_shape else None
-    kept = dict(zip(spec.kept, rest[wide + bool(spec.tree_shape) : -1], strict=True))
-    return of_arrays(Arrays(rows, tuple(rest[:wide]), tree, rest[-1], kept), spec, held, device)
+    auxiliary = dict(zip(spec.auxiliary, rest[wide + bool(spec.tree_shape) : -1], strict=True))
+    return of_arrays(Arrays(rows, tuple(rest[:wide]), tree, rest[-1], auxiliary), spec, held, device)
 
 
 jax.tree_util.register_pytree_with_keys(HostState, _flatten_with_keys, _unflatten)

@@ -12,9 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from functional_rb import checks, counters
-from functional_rb.samplers import Drawn
-from functional_rb.state import State
+from functional_rb.buffer import checks
+from functional_rb.buffer.state import State
+from functional_rb.core import counters
+from functional_rb.samplers import Selection
 from jax_backend import execute, twins
 
 _add = jax.jit(execute.added, static_argnames=("batch", "kernels"), donate_argnums=0)
@@ -41,7 +42,7 @@ def add_(
     return _add(state, list(leaves), batch, mask, priorities, key, twins.use_kernels())
 
 
-def sample_(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Drawn]:
+def sample_(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Selection]:
     """Draw items. Where nothing can be drawn, that is an error before the state is consumed."""
     if _is_traced(state.counters, key, beta):
         return execute.sample(state, key, batch, beta)
@@ -59,9 +60,9 @@ def _check_nonempty(state: State, batch: int) -> None:
 
 def _sampled(
     state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool
-) -> tuple[State, list[jax.Array], Drawn]:
-    changed, leaves, drawn = execute.drawn_from(state, key, batch, beta, kernels)
-    return execute.changed_by(state, changed), leaves, drawn
+) -> tuple[State, list[jax.Array], Selection]:
+    changed, leaves, selection = execute.drawn_from(state, key, batch, beta, kernels)
+    return execute.changed_by(state, changed), leaves, selection
 
 
 _sample = jax.jit(_sampled, static_argnames=("batch", "kernels"), donate_argnums=0)

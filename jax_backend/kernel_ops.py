@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functional_rb.ops import Native
+from functional_rb.ops.protocol import Native
 from jax_backend import parts
 from jax_backend.ops import all_rows as all_rows
 from jax_backend.ops import arange as arange

@@ -1,4 +1,4 @@
-"""The array primitives of `functional_rb.ops.Ops` on JAX."""
+"""The array primitives of `functional_rb.ops.protocol.Ops` on JAX."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from functional_rb.dtypes import ITEMSIZE
-from functional_rb.ops import Native
-from functional_rb.power import TABLES
+from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.ops.fixed_point import TABLES
+from functional_rb.ops.protocol import Native
 from jax_backend import rules
 
 native: Native | None = None

@@ -1,4 +1,4 @@
-"""Parts of the core on JAX: on CPUs as compiled kernels, else as XLA operations; see `functional_rb.ops.Native`.
+"""Parts of the core on JAX: on CPUs as compiled kernels, else as XLA operations; see `Native`.
 
 What writes does so in its operand's memory; JAX copies first where the old value is still needed. numba must be
 installed.
@@ -13,21 +13,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import deck as decks
-from functional_rb import frame_writes, frames, integers, sum_tree, windows
-from functional_rb import layout as layouts
-from functional_rb import ring as core_ring
-from functional_rb.deck import Deck
-from functional_rb.frame_writes import FramePlan
-from functional_rb.frames import Chain
-from functional_rb.layout import Layout
-from functional_rb.native import plan
-from functional_rb.ring import Ends, Removal, Ring, Write
+from functional_rb.core import frame_store
+from functional_rb.core.frame_store import FramePlan
+from functional_rb.kernels import descriptor
+from functional_rb.ops import random_bits
 from functional_rb.samplers import weights
-from functional_rb.transforms import line as lines
+from functional_rb.structures import episode_windows, frame_ring, sum_tree
+from functional_rb.structures import ring as core_ring
+from functional_rb.structures import row_layout as layouts
+from functional_rb.structures import sparse_set as sparse_sets
+from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
+from functional_rb.structures.frame_ring import Chain
+from functional_rb.structures.ring import Ends, Removal, Ring, Write
+from functional_rb.structures.row_layout import Layout
+from functional_rb.structures.sparse_set import SparseSet
 from functional_rb.transforms import returns
-from functional_rb.transforms.line import Line
-from functional_rb.windows import Entries, Lanes, Rule, Slices
+from functional_rb.transforms import step_queue as lines
+from functional_rb.transforms.step_queue import Line
 from jax_backend import ops
 from jax_backend.choose import ABSENT, Kernel, choose
 from jax_backend.choose import settle as settle
@@ -41,7 +43,7 @@ def descend(tree: jax.Array, capacity: int, draws: jax.Array) -> jax.Array:
     def core(tree: jax.Array, draws: jax.Array) -> jax.Array:
         return sum_tree.descend(ops, tree, capacity, draws)
 
-    kernel = Kernel("descend", _ints(*draws.shape[:1]), [plan.encode_tree(capacity)])
+    kernel = Kernel("descend", _ints(*draws.shape[:1]), [descriptor.encode_tree(capacity)])
     leaves: jax.Array = choose(kernel if draws.shape[0] else None, core, tree, draws)
     return leaves
 
@@ -52,7 +54,7 @@ def set_leaves(tree: jax.Array, capacity: int, leaves: jax.Array, values: jax.Ar
     def core(tree: jax.Array, leaves: jax.Array, values: jax.Array) -> jax.Array:
         return sum_tree.set_leaves(ops, tree, capacity, leaves, values)
 
-    kernel = Kernel("set_leaves", like(tree), [plan.encode_tree(capacity)], in_place={0: 0})
+    kernel = Kernel("set_leaves", like(tree), [descriptor.encode_tree(capacity)], in_place={0: 0})
     new: jax.Array = choose(kernel if leaves.shape[0] else None, core, tree, leaves, values)
     return new
 
@@ -65,7 +67,7 @@ def read(layout: Layout, rows: jax.Array, wide: Sequence[jax.Array], slots: jax.
         return layouts.read(ops, layout, rows, wide, slots)
 
     results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
-    kernel = Kernel("read", results, [plan.encode_layout(layout)])
+    kernel = Kernel("read", results, [descriptor.encode_layout(layout)])
     leaves: list[jax.Array] = choose(kernel if batch and results else None, core, rows, tuple(wide), slots)
     return leaves
 
@@ -94,7 +96,7 @@ def store(
     if not slots.shape[0] or not leaves:
         return rows, tuple(wide)
     in_place = {k: k for k in range(1 + len(wide))}
-    kernel = Kernel("store", (like(rows), tuple(map(like, wide))), [plan.encode_layout(layout)], in_place)
+    kernel = Kernel("store", (like(rows), tuple(map(like, wide))), [descriptor.encode_layout(layout)], in_place)
     new: Storage = choose(kernel, core, rows, tuple(wide), slots, source, live, list(leaves))
     return new
 
@@ -106,7 +108,7 @@ def stored_value(priorities: jax.Array, alpha: float) -> tuple[jax.Array, jax.Ar
         return weights.stored_value(ops, priorities, alpha)
 
     results = like(priorities), _marks(*priorities.shape)
-    kernel = Kernel("stored_values", results, [plan.encode_alpha(alpha)])
+    kernel = Kernel("stored_values", results, [descriptor.encode_alpha(alpha)])
     found: tuple[jax.Array, jax.Array] = choose(kernel if priorities.shape[0] else None, core, priorities)
     return found
 
@@ -124,7 +126,7 @@ def importance_weights(values: jax.Array, smallest: jax.Array, beta: jax.Array) 
 
 def below(draws: jax.Array, n: jax.Array) -> jax.Array:
     """`integers.below`: XLA makes one loop of it."""
-    return integers.below(ops, draws, n)
+    return random_bits.below(ops, draws, n)
 
 
 def plan_write(ring: Ring, ends: Ends, batch: int, mask: jax.Array | None) -> Write:
@@ -137,7 +139,7 @@ def plan_write(ring: Ring, ends: Ends, batch: int, mask: jax.Array | None) -> Wr
     n = min(steps, ring.length) * ring.lanes
     chosen = (ABSENT, ABSENT) if mask is None else (_ints(n), _marks(n))
     results = (_ints(n), *chosen, _ints(ring.lanes), Ends(_ints(ring.lanes), _ints(ring.lanes)))
-    kernel = Kernel("plan_write", results, [plan.encode_ring(ring), np.full(1, steps, np.int32)])
+    kernel = Kernel("plan_write", results, [descriptor.encode_ring(ring), np.full(1, steps, np.int32)])
     slots, source, live, written, after = choose(kernel if batch else None, core, ends, mask)
     return Write(slots, source, live, written, after, mask)
 
@@ -148,7 +150,7 @@ def step_ages(
     """`windows.step_ages`: begins and ends bool [E, T], next_age and written int32 [E]."""
 
     def core(next_age: jax.Array, written: jax.Array, begins: Any, ends: Any) -> tuple[jax.Array, jax.Array]:
-        return windows.step_ages(ops, next_age, written, begins=begins, ends=ends)
+        return episode_windows.step_ages(ops, next_age, written, begins=begins, ends=ends)
 
     marks = begins if ends is None else ends
     assert marks is not None
@@ -162,11 +164,11 @@ def changed(rule: Rule, lanes: Lanes, age: jax.Array, n: int, by_trajectory: boo
     ring = lanes.ring
 
     def core(ends: Ends, age: jax.Array) -> Entries:
-        return windows.changed(ops, rule, Lanes(ring, ends), age, n, by_trajectory)
+        return episode_windows.changed(ops, rule, Lanes(ring, ends), age, n, by_trajectory)
 
-    distances = plan.encode_distances(ring, rule, n, by_trajectory)
-    results = Entries(*(_ints(plan.entries(ring, distances)) for _ in Entries._fields))
-    kernel = Kernel("changed", results, [plan.encode_windows(ring, rule, by_trajectory), distances])
+    distances = descriptor.encode_distances(ring, rule, n, by_trajectory)
+    results = Entries(*(_ints(descriptor.entries(ring, distances)) for _ in Entries._fields))
+    kernel = Kernel("changed", results, [descriptor.encode_windows(ring, rule, by_trajectory), distances])
     entries: Entries = choose(kernel, core, lanes.ends, age)
     return entries
 
@@ -176,55 +178,55 @@ def weights_at(rule: Rule, lanes: Lanes, age: jax.Array, slots: jax.Array) -> ja
     ring = lanes.ring
 
     def core(ends: Ends, age: jax.Array, slots: jax.Array) -> jax.Array:
-        return windows.weights_at(ops, rule, Lanes(ring, ends), age, slots)
+        return episode_windows.weights_at(ops, rule, Lanes(ring, ends), age, slots)
 
-    kernel = Kernel("weights_at", _ints(*slots.shape), [plan.encode_windows(ring, rule, False)])
+    kernel = Kernel("weights_at", _ints(*slots.shape), [descriptor.encode_windows(ring, rule, False)])
     numbers: jax.Array = choose(kernel if slots.shape[0] else None, core, lanes.ends, age, slots)
     return numbers
 
 
-def members(deck: Deck, count: jax.Array, slots: jax.Array, marked: jax.Array) -> jax.Array:
-    """`deck.members`, as XLA's operations."""
-    return decks.members(ops, deck, count, slots, marked)
+def members(sparse_set: SparseSet, count: jax.Array, slots: jax.Array, marked: jax.Array) -> jax.Array:
+    """`sparse_set.members`, as XLA's operations."""
+    return sparse_sets.members(ops, sparse_set, count, slots, marked)
 
 
 def exchanges(
-    deck: Deck, boundary: jax.Array, positions: jax.Array, marked: jax.Array
+    sparse_set: SparseSet, boundary: jax.Array, positions: jax.Array, marked: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`deck.exchanges`, as XLA's operations."""
-    return decks.exchanges(ops, deck, boundary, positions, marked)
+    """`sparse_set.exchanges`, as XLA's operations."""
+    return sparse_sets.exchanges(ops, sparse_set, boundary, positions, marked)
 
 
 def appended(
-    deck: Deck, count: jax.Array, slots: jax.Array, marked: jax.Array
+    sparse_set: SparseSet, count: jax.Array, slots: jax.Array, marked: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`deck.appended`, as XLA's operations."""
-    return decks.appended(ops, deck, count, slots, marked)
+    """`sparse_set.appended`, as XLA's operations."""
+    return sparse_sets.appended(ops, sparse_set, count, slots, marked)
 
 
 def distinct(draws: jax.Array, n: jax.Array) -> jax.Array:
-    """`deck.distinct`, as XLA's operations."""
-    return decks.distinct(ops, draws, n)
+    """`sparse_set.distinct`, as XLA's operations."""
+    return sparse_sets.distinct(ops, draws, n)
 
 
 def plan_frames(
     chain: Chain, cursor: jax.Array, written: jax.Array, shares: jax.Array, moves: jax.Array | None
 ) -> FramePlan:
     """`frame_writes.plan_frames`, as XLA's operations: it fuses them."""
-    return frame_writes.plan_frames(ops, chain, cursor, written, shares, moves)
+    return frame_store.plan_frames(ops, chain, cursor, written, shares, moves)
 
 
 def overwritten(chain: Chain, at: jax.Array, ends: Ends, after: jax.Array, steps: int) -> Removal:
     """`frame_writes.overwritten`, likewise."""
-    return frame_writes.overwritten(ops, chain, at, ends, after, steps)
+    return frame_store.overwritten(ops, chain, at, ends, after, steps)
 
 
 def places(chain: Chain, at: jax.Array, slots: jax.Array, depth: int, following: bool) -> jax.Array:
     """`frames.places`: slots int32 [n]."""
-    from functional_rb.native.chain import encode
+    from functional_rb.kernels.frame_ring import encode
 
     def core(at: jax.Array, slots: jax.Array) -> jax.Array:
-        return frames.places(ops, chain, at, slots, depth, following)
+        return frame_ring.places(ops, chain, at, slots, depth, following)
 
     kernel = Kernel("places", _ints(slots.shape[0] * depth), [encode(chain, depth, following)])
     found: jax.Array = choose(kernel if slots.shape[0] else None, core, at, slots)
@@ -245,11 +247,11 @@ def expand(
     ring = lanes.ring
 
     def core(ends: Ends, age: Any, next_age: Any, slots: Any, draws: Any, live: Any) -> Slices:
-        return windows.expand(ops, rule, Lanes(ring, ends), age, next_age, slots, draws, live, by_trajectory)
+        return episode_windows.expand(ops, rule, Lanes(ring, ends), age, next_age, slots, draws, live, by_trajectory)
 
     shape = (slots.shape[0], rule.length)
     results = Slices(_ints(*shape), _ints(*shape), *(_marks(*shape) for _ in Slices._fields[2:]))
-    kernel = Kernel("expand", results, [plan.encode_windows(ring, rule, by_trajectory)])
+    kernel = Kernel("expand", results, [descriptor.encode_windows(ring, rule, by_trajectory)])
     args = (lanes.ends, age, next_age, slots, draws, live)
     slices: Slices = choose(kernel if slots.shape[0] else None, core, *args)
     return slices
@@ -260,10 +262,10 @@ def following(lanes: Lanes, age: jax.Array, slots: jax.Array, n: int) -> tuple[j
     ring = lanes.ring
 
     def core(ends: Ends, age: jax.Array, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return windows.following(ops, Lanes(ring, ends), age, slots, n)
+        return episode_windows.following(ops, Lanes(ring, ends), age, slots, n)
 
     shape = (slots.shape[0], n)
-    kernel = Kernel("following", (_ints(*shape), _marks(*shape)), [plan.encode_ring(ring)])
+    kernel = Kernel("following", (_ints(*shape), _marks(*shape)), [descriptor.encode_ring(ring)])
     found: tuple[jax.Array, jax.Array] = choose(kernel if slots.shape[0] else None, core, lanes.ends, age, slots)
     return found
 
@@ -273,9 +275,9 @@ def extent(lanes: Lanes, age: jax.Array, slots: jax.Array) -> tuple[jax.Array, j
     ring = lanes.ring
 
     def core(ends: Ends, age: jax.Array, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return windows.extent(ops, Lanes(ring, ends), age, slots)
+        return episode_windows.extent(ops, Lanes(ring, ends), age, slots)
 
-    kernel = Kernel("extent", (_ints(*slots.shape), _ints(*slots.shape)), [plan.encode_ring(ring)])
+    kernel = Kernel("extent", (_ints(*slots.shape), _ints(*slots.shape)), [descriptor.encode_ring(ring)])
     found: tuple[jax.Array, jax.Array] = choose(kernel if slots.shape[0] else None, core, lanes.ends, age, slots)
     return found
 
@@ -288,7 +290,7 @@ def fold(rewards: jax.Array, real: jax.Array, gamma: float) -> tuple[jax.Array, 
         return returns.fold(ops, rewards, real, gamma)
 
     results = jax.ShapeDtypeStruct((m, *shape), jnp.float32), _ints(m)
-    kernel = Kernel("fold", results, [plan.encode_discounts(gamma, n, "float32")])
+    kernel = Kernel("fold", results, [descriptor.encode_discounts(gamma, n, "float32")])
     worth_it = m and rewards.dtype == jnp.float32
     folded: tuple[jax.Array, jax.Array] = choose(kernel if worth_it else None, core, rewards, real)
     return folded

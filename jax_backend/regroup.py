@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from functional_rb.state import State
+from functional_rb.buffer.state import State
 from jax_backend import copies
 
 NOTHING_TWICE: Mapping[int, int] = MappingProxyType({})
@@ -107,11 +107,11 @@ class Regrouped:
         """
         self._plan, self._same = plan, same
         own = [(k, leaf) for k, leaf in enumerate(plan.leaves) if k not in same]
-        self.kept = _Taken(k for k, leaf in own if leaf.state is None and not leaf.donated)
+        self.auxiliary = _Taken(k for k, leaf in own if leaf.state is None and not leaf.donated)
         self._groups = [_Taken(k for k, leaf in own if leaf.state is None and leaf.donated)]
         self._groups += [_Taken(k for k, leaf in own if leaf.state == n) for n in range(len(plan.states))]
         self.donatable = _Taken(k for group in self._groups for k in group.places)
-        self._names = tuple(plan.leaves[k].name for k in self.kept.places)
+        self._names = tuple(plan.leaves[k].name for k in self.auxiliary.places)
         self._compiled: Any = None
         function = plan.function()
         self.__name__ = self.__qualname__ = getattr(function, "__name__", type(function).__name__)
@@ -127,12 +127,12 @@ class Regrouped:
 
     def operands(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The leaves that are kept, and the groups that may be donated."""
-        return Named(self._names, self.kept(leaves)), *[group(leaves) for group in self._groups]
+        return Named(self._names, self.auxiliary(leaves)), *[group(leaves) for group in self._groups]
 
     def __call__(self, arguments: Named, *groups: Sequence[Any]) -> Any:
         """Call the user's function: this is what is traced."""
         leaves: list[Any] = [None] * len(self._plan.leaves)
-        for taken, group in zip((self.kept, *self._groups), (arguments.leaves, *groups), strict=True):
+        for taken, group in zip((self.auxiliary, *self._groups), (arguments.leaves, *groups), strict=True):
             for k, leaf in zip(taken.places, group, strict=True):
                 leaves[k] = leaf
         for k, first in self._same.items():

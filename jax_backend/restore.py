@@ -8,17 +8,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from functional_rb import checks, lineage, mapped
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays
-from functional_rb.host import memory as memories
-from functional_rb.host import respec
-from functional_rb.host.state import HostState, readable
-from functional_rb.mapped import MappedFiles
+from functional_rb.buffer import checks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.core.draft import Arrays
 from functional_rb.shared import check
-from functional_rb.state import State
-from functional_rb.storages import Memmap
-from functional_rb.tokens import Table
+from functional_rb.storage import mapped, save_history
+from functional_rb.storage.mapped import MappedFiles
+from functional_rb.versions import apart
+from functional_rb.versions import host_memory as memories
+from functional_rb.versions.host_state import HostState, readable
+from functional_rb.versions.object_table import Table
 from jax_backend import devices, execute, hosted, shared
 from jax_backend.shared import SharedState
 
@@ -32,17 +33,17 @@ def elsewhere(state: State, spec: BufferSpec) -> State:
         version = readable(state)
         with version.lock:
             memory = version.own()
-            arrays = Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.kept)
+            arrays = Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.auxiliary)
             held = None if memory.table is None else memory.table.held(arrays)
-            made, files = respec.with_spec(arrays, state.spec, spec)
+            made, files = apart.with_spec(arrays, state.spec, spec)
     else:
         if isinstance(state.counters, jax.core.Tracer):
             raise TypeError(
                 "with_spec: under jax.jit, vmap and scan a buffer stays where it lies; call it outside of them, or "
                 "leave BufferSpec.storage as it is"
             )
-        found = Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.kept))
-        made, files = respec.with_spec(jax.tree.map(np.asarray, found), state.spec, spec)
+        found = Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))
+        made, files = apart.with_spec(jax.tree.map(np.asarray, found), state.spec, spec)
     return restore(spec, made, device, objects=held, files=files)
 
 
@@ -63,7 +64,7 @@ def restore(
         arrays: of NumPy, taken over.
         device: a device or sharding of JAX, see `devices.place`; None for the default.
         objects: the Python objects by token, which buffers in the host's memory can have.
-        stamp: of the checkpoint that it comes from, see `functional_rb.lineage`.
+        stamp: of the checkpoint that it comes from, see `functional_rb.storage.save_history`.
         files: the mapped files that arrays lie in already, if they do.
 
     Raises:
@@ -80,7 +81,7 @@ def restore(
         table = Table(spec, objects or {}) if spec.objects else None
         state = HostState(memories.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, place)
         if stamp is not None:
-            state.remember(lineage.NEW.saved(stamp))
+            state.remember(save_history.NEW.saved(stamp))
         return state
     checks.leaves_for_backend(spec, execute.unsupported)
     place = execute.device_of(spec, device)

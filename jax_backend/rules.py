@@ -18,7 +18,7 @@ import jax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from functional_rb.state import State
+from functional_rb.buffer.state import State
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -153,9 +153,9 @@ def _like_state(out: Any, state: State) -> Any:
     if isinstance(out, tuple) and isinstance(out[0], dict):
         return _like_state(out[0], state), *_whole(out[1:])
     if isinstance(out, dict):
-        kept = {name: _like(array, state.kept.get(name)) for name, array in out["kept"].items()}
-        fields = {name: _like(part, getattr(state, name)) for name, part in out.items() if name != "kept"}
-        return fields | {"kept": kept}
+        auxiliary = {name: _like(array, state.auxiliary.get(name)) for name, array in out["auxiliary"].items()}
+        fields = {name: _like(part, getattr(state, name)) for name, part in out.items() if name != "auxiliary"}
+        return fields | {"auxiliary": auxiliary}
     return _whole(out)
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 
-from functional_rb import nest
-from functional_rb.buffer_spec import BufferSpec
+from functional_rb.base import nest
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.base import sizes_of
-from functional_rb.values import Outline
+from functional_rb.specs.values import Outline
 from jax_backend.execute import build_mapping, unsupported
 
 WHO = "shape_dtype_struct"

@@ -1,4 +1,4 @@
-"""`functional_rb.api.Backend` on JAX for buffers that processes share: a state is a handle, and stays one.
+"""`functional_rb.buffer.api.Backend` on JAX for buffers that processes share: a state is a handle, and stays one.
 
 The functions are called outside of `jit`: a shared state is no pytree, and what is traced is refused.
 """
@@ -13,13 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import checks, layout
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays
-from functional_rb.samplers import Drawn
+from functional_rb.buffer import checks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.core.draft import Arrays
+from functional_rb.samplers import Selection
 from functional_rb.shared import check, state
 from functional_rb.specs import ArraySpec
-from functional_rb.state import State
+from functional_rb.structures import row_layout
 from jax_backend import devices, execute, hosted, ops, twins
 from jax_backend.execute import (
     as_vector,
@@ -156,14 +157,14 @@ def _draws(key: jax.Array, batch: int, words: int, kernels: bool) -> jax.Array:
     return twins.draws(key, batch, words, kernels)
 
 
-def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Drawn]:
+def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Selection]:
     """Draw items."""
     assert isinstance(state, SharedState)
     execute.check_key(key)
     draws = _numpy(_draws(key, *state.spec.sampler.draw_shape(state.spec, batch), twins.use_kernels()))
-    leaves, drawn = state.buffer.sample(draws, float(_numpy(beta)))
-    weights, probabilities = state.given(drawn.weights, "float32"), state.given(drawn.probabilities, "float32")
-    return state, _given(state, leaves), Drawn(state.given(drawn.handles, "int32"), weights, probabilities)
+    leaves, selection = state.buffer.sample(draws, float(_numpy(beta)))
+    weights, probabilities = state.given(selection.weights, "float32"), state.given(selection.probabilities, "float32")
+    return state, _given(state, leaves), Selection(state.given(selection.handles, "int32"), weights, probabilities)
 
 
 def _given(state: SharedState, leaves: Sequence[Any]) -> list[jax.Array]:
@@ -202,7 +203,7 @@ def items(state: State) -> list[jax.Array]:
     """All of the storage, a copy of one moment."""
     assert isinstance(state, SharedState)
     copied = state.detached()
-    return layout.unpack(ops, state.spec.layout, copied.rows, copied.wide)
+    return row_layout.unpack(ops, state.spec.layout, copied.rows, copied.wide)
 
 
 def is_live(state: State, handles: jax.Array) -> jax.Array:

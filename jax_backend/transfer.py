@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from functional_rb.objects import is_array
+from functional_rb.base.object_arrays import is_object_array
 from jax_backend import devices, execute
 
 
@@ -22,8 +22,8 @@ class Transfer:
 
     def send(self, leaves: Sequence[Any]) -> list[Any]:
         """Begin to copy; Python objects stay as they are."""
-        arrays = iter(jax.device_put([leaf for leaf in leaves if not is_array(leaf)], self._device))
-        return [leaf if is_array(leaf) else next(arrays) for leaf in leaves]
+        arrays = iter(jax.device_put([leaf for leaf in leaves if not is_object_array(leaf)], self._device))
+        return [leaf if is_object_array(leaf) else next(arrays) for leaf in leaves]
 
     def receive(self, sent: list[Any]) -> list[Any]:
         """What was sent; JAX waits where the values are used."""

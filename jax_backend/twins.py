@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb import buffer, frames
-from functional_rb.draft import Arrays
-from functional_rb.native import plan
-from functional_rb.ops import Ops
-from functional_rb.samplers import Drawn
-from functional_rb.state import State
-from functional_rb.switch import switch
+from functional_rb.buffer import functions
+from functional_rb.buffer.state import State
+from functional_rb.core.draft import Arrays
+from functional_rb.kernels import descriptor
+from functional_rb.kernels.switch import switch
+from functional_rb.ops.protocol import Ops
+from functional_rb.samplers import Selection
+from functional_rb.structures import frame_ring
 from jax_backend import kernel_ops, ops
 from jax_backend.choose import ABSENT, Kernel, choose, settle
 from jax_backend.parts import like
@@ -49,15 +50,15 @@ def add(
 ) -> Arrays:
     """Write a batch."""
     spec = state.spec
-    if not spec.plain:
-        return buffer.add(parts(kernels), state, spec, leaves, batch, mask, priorities, draws)
+    if not spec.fused:
+        return functions.add(parts(kernels), state, spec, leaves, batch, mask, priorities, draws)
 
     def core(arrays: Arrays, mask: Any, priorities: Any, leaves: list[jax.Array]) -> Arrays:
-        return buffer.add(ops, arrays, spec, leaves, batch, mask, priorities)
+        return functions.add(ops, arrays, spec, leaves, batch, mask, priorities)
 
     arrays = _arrays(state)
     in_place = {k: k for k in range(3 + len(arrays.wide))}
-    kernel = Kernel("add", _like_all(arrays), [plan.encode(spec), np.full(1, batch, np.int32)], in_place)
+    kernel = Kernel("add", _like_all(arrays), [descriptor.encode(spec), np.full(1, batch, np.int32)], in_place)
     return choose(kernel if kernels and batch else None, core, arrays, mask, priorities, leaves)
 
 
@@ -84,32 +85,32 @@ def draws(key: jax.Array, batch: int, words: int, kernels: bool) -> jax.Array:
 
 def draw(
     state: State, draws: jax.Array, more: jax.Array | None, beta: jax.Array, batch: int, kernels: bool
-) -> tuple[Arrays, list[jax.Array], Drawn]:
+) -> tuple[Arrays, list[jax.Array], Selection]:
     """Choose items by draws int32 [rows, words], and read them; more draws are for transforms."""
     spec = state.spec
-    if not spec.plain_draws or spec.transforms:
-        return buffer.draw(parts(kernels), state, spec, draws, beta, batch, more)
+    if not spec.fused_draws or spec.transforms:
+        return functions.draw(parts(kernels), state, spec, draws, beta, batch, more)
 
-    def core(rows: Any, wide: Any, tree: Any, counters: Any, draws: Any, beta: Any, kept: Any) -> Any:
-        arrays = Arrays(rows, wide, tree, counters, kept)
-        leaves, drawn = buffer.draw(ops, arrays, spec, draws, beta, batch)[1:]
-        return [leaves[k] for k in spec.stored], drawn
+    def core(rows: Any, wide: Any, tree: Any, counters: Any, draws: Any, beta: Any, auxiliary: Any) -> Any:
+        arrays = Arrays(rows, wide, tree, counters, auxiliary)
+        leaves, selection = functions.draw(ops, arrays, spec, draws, beta, batch)[1:]
+        return [leaves[k] for k in spec.stored], selection
 
     arrays = _arrays(state)
     results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.layout.leaves]
     handles, numbers = (jax.ShapeDtypeStruct((batch,), dtype) for dtype in (jnp.int32, jnp.float32))
-    kernel = Kernel("draw", (results, Drawn(handles, numbers, numbers)), [plan.encode(spec)])
-    leaves, drawn = choose(kernel if kernels and batch else None, core, *arrays[:-1], draws, beta, arrays.kept)
+    kernel = Kernel("draw", (results, Selection(handles, numbers, numbers)), [descriptor.encode(spec)])
+    leaves, selection = choose(kernel if kernels and batch else None, core, *arrays[:-1], draws, beta, arrays.auxiliary)
     if spec.frames is not None:
-        slots = drawn.handles % spec.capacity
-        found = frames.read(parts(kernels), spec.frames, arrays.kept, slots, range(len(spec.leaves)))
+        slots = selection.handles % spec.capacity
+        found = frame_ring.read(parts(kernels), spec.frames, arrays.auxiliary, slots, range(len(spec.leaves)))
         found |= zip(spec.stored, leaves, strict=True)
         leaves = [found[k] for k in range(len(spec.leaves))]
     if kernels:
         # What is written to the state that is returned comes after this read: else XLA might copy the storage.
-        (counters,) = settle([arrays.counters], [*leaves, *drawn[:3]])
+        (counters,) = settle([arrays.counters], [*leaves, *selection[:3]])
         arrays = arrays._replace(counters=counters)
-    return arrays, leaves, drawn
+    return arrays, leaves, selection
 
 
 def update(
@@ -121,8 +122,8 @@ def update(
 ) -> Arrays:
     """Set priorities and rewrite leaves."""
     spec = state.spec
-    if not spec.plain:
-        return buffer.update(parts(kernels), state, spec, handles, priorities, replacements)
+    if not spec.fused:
+        return functions.update(parts(kernels), state, spec, handles, priorities, replacements)
 
     # The storage is handed over where it is written only: else `vmap` over priorities would copy it for each.
     storage = (state.rows, *state.wide) if replacements else ()
@@ -131,13 +132,13 @@ def update(
     def core(tree: Any, counters: Any, handles: Any, priorities: Any, storage: Any, given: Any) -> Any:
         rows, *wide = storage or (None,)
         new = {k: leaf for k, leaf in enumerate(given) if leaf is not None}
-        after = buffer.update(ops, Arrays(rows, tuple(wide), tree, counters, {}), spec, handles, priorities, new)
+        after = functions.update(ops, Arrays(rows, tuple(wide), tree, counters, {}), spec, handles, priorities, new)
         return after.tree, after.counters, storage and (after.rows, *after.wide)
 
     tree = ABSENT if state.tree is None else like(state.tree)
     results = tree, like(state.counters), tuple(map(like, storage))
     in_place = {0: 0, 1: 1} | {4 + k: 2 + k for k in range(len(storage))}
-    kernel = Kernel("update", results, [plan.encode(spec)], in_place)
+    kernel = Kernel("update", results, [descriptor.encode(spec)], in_place)
     tree, vector, storage = choose(
         kernel if kernels and handles.shape[0] else None,
         core,
@@ -149,7 +150,7 @@ def update(
         given,
     )
     rows, *wide = storage or (state.rows, *state.wide)
-    return Arrays(rows, tuple(wide), tree, vector, dict(state.kept))
+    return Arrays(rows, tuple(wide), tree, vector, dict(state.auxiliary))
 
 
 def parts(kernels: bool) -> Ops:
@@ -159,7 +160,7 @@ def parts(kernels: bool) -> Ops:
 
 def _arrays(state: State) -> Arrays:
     """The state's arrays."""
-    return Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.kept))
+    return Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))
 
 
 def _like_all(arrays: Arrays) -> Arrays:

@@ -1,4 +1,4 @@
-"""`functional_rb.spec_api.SpecBackend` on JAX: compiled once for a spec and the batch."""
+"""`functional_rb.specs.functions.SpecBackend` on JAX: compiled once for a spec and the batch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from functional_rb import values
-from functional_rb.specs import ArraySpec
-from functional_rb.values import Outline
+from functional_rb.specs import ArraySpec, values
+from functional_rb.specs.values import Outline
 from jax_backend import ops as ops
 from jax_backend import rules, twins
 from jax_backend.execute import build_mapping as build_mapping
@@ -33,8 +32,8 @@ def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None, kern
 def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array | None) -> dict[int, jax.Array]:
     """Values [n, *shape] by position."""
     check_key(key)
-    drawn = _draw(outline, key, n, mask, twins.use_kernels())
-    return drawn if device is None else jax.device_put(drawn, device)
+    selection = _draw(outline, key, n, mask, twins.use_kernels())
+    return selection if device is None else jax.device_put(selection, device)
 
 
 @functools.partial(jax.jit, static_argnames="outline", inline=True)
@@ -65,7 +64,7 @@ def is_traced(leaf: Any) -> bool:
     return isinstance(leaf, jax.core.Tracer)
 
 
-def is_array(leaf: Any) -> bool:
+def is_object_array(leaf: Any) -> bool:
     """Whether it is JAX's."""
     return isinstance(leaf, jax.Array)
 

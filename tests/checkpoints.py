@@ -16,8 +16,8 @@ import pytest
 import functional_rb as frb
 from functional_rb.checkpoint import blocks, disk
 from functional_rb.checkpoint.loading import read
-from functional_rb.counters import CURSOR, SIZE, length
-from functional_rb.reader import shapes_of
+from functional_rb.core.counters import CURSOR, SIZE, length
+from functional_rb.core.reader import shapes_of
 
 CALLS = ("create", "write", "fsync", "truncate", "rename", "unlink", "fsync_directory", "make_directory")
 """What `disk` does that a test can let fail."""
@@ -38,9 +38,9 @@ def bits(state: Any) -> Bits:
 
 def quiet_reader(state: Any) -> Any:
     """A reader of a torch state, which would otherwise get a stamp."""
-    past = state._lineage
+    past = state._save_history
     reader = state.reader()
-    object.__setattr__(state, "_lineage", past)
+    object.__setattr__(state, "_save_history", past)
     return reader
 
 
@@ -68,9 +68,9 @@ def numpy_state(spec: frb.BufferSpec) -> frb.State:
     """An empty state of NumPy arrays, of which only a checkpoint knows anything."""
     made = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes_of(spec).items()}
     wide = tuple(made[f"wide_{k}"] for k in range(len(spec.layout.wide)))
-    kept = {name: made[f"kept_{name}"] for name in spec.kept}
+    auxiliary = {name: made[f"kept_{name}"] for name in spec.auxiliary}
     tree = None if spec.tree_shape is None else np.zeros(spec.tree_shape, np.float32)
-    return frb.State(made["rows"], wide, tree, np.zeros(length(spec), np.int32), kept, spec)
+    return frb.State(made["rows"], wide, tree, np.zeros(length(spec), np.int32), auxiliary, spec)
 
 
 def advanced(state: frb.State, rng: np.random.Generator, rows: int) -> frb.State:

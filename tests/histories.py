@@ -21,8 +21,9 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
-from functional_rb import frames, soundness
-from functional_rb.counters import BASE
+from functional_rb.core import soundness
+from functional_rb.core.counters import BASE
+from functional_rb.structures import frame_ring
 from jax_backend import hosted, twins
 from tests import backends
 from tests.backends import Backend
@@ -157,8 +158,8 @@ class History:
         count, fixed = len(batch["id"]), self.shapes.fixed
         mask = new = key = words = None
         if fixed or self.rng.random() < 0.4:
-            chances = self.rng.choice([0.0, 0.2, 0.5, 0.8, 1.0], self.lanes)  # of each lane its own
-            mask = (self.rng.random((count // self.lanes, self.lanes)) < chances).reshape(count)
+            probabilities = self.rng.choice([0.0, 0.2, 0.5, 0.8, 1.0], self.lanes)  # of each lane its own
+            mask = (self.rng.random((count // self.lanes, self.lanes)) < probabilities).reshape(count)
         if self.spec.sampler.has_priorities and (fixed or self.rng.random() < 0.5):
             new = self.rng.choice(np.array(PRIORITIES, np.float32), count)
         if self.spec.writer.words:
@@ -229,8 +230,8 @@ class History:
         count = 5 if self.shapes.fixed else int(self.rng.integers(0, 8))
         handles = self.candidates(model)
         # Mostly those that are there.
-        chances = np.where(np.arange(handles.size) < self.spec.capacity, 4.0, 1.0)
-        handles = self.rng.choice(handles, count, p=chances / chances.sum())
+        probabilities = np.where(np.arange(handles.size) < self.spec.capacity, 4.0, 1.0)
+        handles = self.rng.choice(handles, count, p=probabilities / probabilities.sum())
         new = items = None
         if self.spec.sampler.has_priorities and (self.shapes.fixed or self.rng.random() < 0.8):
             new = self.rng.choice(np.array(PRIORITIES, np.float32), count)
@@ -329,9 +330,11 @@ class History:
         named = {step.handle: step for step in model.steps()}
         steps = [named[handle] for handle in handles[live].tolist()]
         found = backend.numpy(rb.probabilities(state, backend.array(handles)))
-        chances = model.law.chances(model)
+        probabilities = model.law.probabilities(model)
         assert not found[~live].any()
-        np.testing.assert_allclose(found[live], [chances.get(step.id, 0.0) for step in steps], rtol=1e-5, atol=TINY)
+        np.testing.assert_allclose(
+            found[live], [probabilities.get(step.id, 0.0) for step in steps], rtol=1e-5, atol=TINY
+        )
         if sampler.has_priorities:
             priorities = rb.priorities(state, backend.array(handles))
             got, alpha = backend.numpy(priorities), sampler.alpha
@@ -366,7 +369,7 @@ class History:
 
 def problem_of(backend: Backend, state: Any) -> str | None:
     """Why a checkpoint of a state would be refused: never."""
-    vector, kept = backend.numpy(state.counters), {name: backend.numpy(x) for name, x in state.kept.items()}
+    vector, kept = backend.numpy(state.counters), {name: backend.numpy(x) for name, x in state.auxiliary.items()}
     tree = None if state.tree is None else backend.numpy(state.tree)
     problem = soundness.problem_of_counters(state.spec, vector)
     problem = problem or soundness.problem_of_arrays(state.spec, vector, kept, tree)
@@ -405,7 +408,7 @@ def beginning_at(backend: Backend, state: Any, first: int) -> Any:
     for name, count in spec.counter_names:
         if name in ("next", "end"):  # a pass that is done
             vector[place : place + count] = first
-        if name == frames.CURSOR:  # frames have numbers of their own
+        if name == frame_ring.CURSOR:  # frames have numbers of their own
             vector[place : place + count] = spec.frames.limit - 3
         place += count
     counters = backend.array(vector)

@@ -20,8 +20,8 @@ import numpy as np
 
 import functional_rb as frb
 from functional_rb.checkpoint.loading import read
-from functional_rb.counters import CURSOR, SIZE, length
-from functional_rb.draft import Arrays
+from functional_rb.core.counters import CURSOR, SIZE, length
+from functional_rb.core.draft import Arrays
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((64,))}, capacity=2048, sampler=frb.Prioritized())
 STATES = 40

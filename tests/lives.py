@@ -123,7 +123,10 @@ def bits(backend: Backend, seen: Any) -> list[tuple[str, tuple[int, ...], bytes]
 def state_bits(backend: Backend, state: Any) -> list[tuple[str, tuple[int, ...], bytes]]:
     """Those of all arrays of a state."""
     tree = [] if state.tree is None else [state.tree]
-    return bits(backend, [state.rows, *state.wide, *tree, *(state.kept[k] for k in sorted(state.kept)), state.counters])
+    return bits(
+        backend,
+        [state.rows, *state.wide, *tree, *(state.auxiliary[k] for k in sorted(state.auxiliary)), state.counters],
+    )
 
 
 def jitted(backend: Backend) -> Callable[..., Any]:

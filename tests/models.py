@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import functional_rb as frb
-from functional_rb import respec
+from functional_rb.buffer import respec
 
 Leaves = dict[str, np.ndarray]
 """The leaves of one item, by name."""
@@ -302,7 +302,7 @@ class Law:
         """What the tree should hold by slot, zeros left out; None for samplers whose tree is their own affair."""
         return None
 
-    def chances(self, model: Model) -> dict[int, float]:
+    def probabilities(self, model: Model) -> dict[int, float]:
         """With which probability the next draw begins with a step, by id, zeros left out."""
         return shares({step.id: 1.0 for step in model.steps()})
 
@@ -334,7 +334,7 @@ class Limited(Law):
         """Those with some chance, and draws left."""
         return [step for step in model.steps() if self.chance(step) > 0]
 
-    def chances(self, model: Model) -> dict[int, float]:
+    def probabilities(self, model: Model) -> dict[int, float]:
         """In proportion."""
         return shares({step.id: self.chance(step) for step in model.steps()})
 
@@ -351,21 +351,21 @@ class Limited(Law):
 
     def check(self, model: Model, told: Told, beta: float | None) -> None:
         """One draw after the other."""
-        chances = {step.id: self.chance(step) for step in self.drawable(model)}
-        total, least = math.fsum(chances.values()), min(chances.values())
+        probabilities = {step.id: self.chance(step) for step in self.drawable(model)}
+        total, least = math.fsum(probabilities.values()), min(probabilities.values())
         assert (told.mask is None) == (self.limit == math.inf)
         mask = np.ones(told.indices.shape, bool) if told.mask is None else told.mask
         beta = getattr(self.sampler, "beta", 0.0) if beta is None else beta
         drawn = iter(model.real(told))
         for row, real in enumerate(mask):
             if not real:  # somebody who has no draws left since this batch began
-                assert any(step.id in chances for step in model.steps() if step.times == self.limit)
+                assert any(step.id in probabilities for step in model.steps() if step.times == self.limit)
                 continue
             step = next(drawn)
             assert step.times < self.limit
             step.times += 1
-            np.testing.assert_allclose(told.probabilities[row], chances[step.id] / total, rtol=ROUNDING)
-            weight = (chances[step.id] / least) ** -beta if self.sampler.has_priorities else 1.0
+            np.testing.assert_allclose(told.probabilities[row], probabilities[step.id] / total, rtol=ROUNDING)
+            weight = (probabilities[step.id] / least) ** -beta if self.sampler.has_priorities else 1.0
             np.testing.assert_allclose(told.weights[row], weight, rtol=1e-5, atol=TINY)
         for told_of in (told.weights, told.probabilities):
             assert (told_of[~mask] == 0).all()
@@ -375,7 +375,7 @@ class Limited(Law):
 class Newer(Law):
     """`Recency`: of the newest of s draws; how new a step is, is counted within its lane."""
 
-    def chances(self, model: Model) -> dict[int, float]:
+    def probabilities(self, model: Model) -> dict[int, float]:
         """The chance of all steps as new, divided among them."""
         backs = {step.id: len(lane) - k for lane in model.store.lanes for k, step in enumerate(lane)}
         count, strength, found = len(backs), self.sampler.strength, {}
@@ -387,7 +387,7 @@ class Newer(Law):
     def check(self, model: Model, told: Told, beta: float | None) -> None:
         """As these say."""
         assert told.mask is None
-        expected = self.chances(model)
+        expected = self.probabilities(model)
         np.testing.assert_allclose(told.probabilities, [expected[x.id] for x in model.real(told)], rtol=1e-5)
         assert (told.weights == 1).all()
 
@@ -402,7 +402,7 @@ class InTurn(Law):
             steps = steps[::-1]
         return [step for step in steps for _ in range(1 if limit is None else limit - step.times)]
 
-    def chances(self, model: Model) -> dict[int, float]:
+    def probabilities(self, model: Model) -> dict[int, float]:
         """The first one comes."""
         return {step.id: 1.0 for step in self.drawable(model)[:1]}
 
@@ -432,7 +432,7 @@ class Consumed(Law):
         """No lane has a window."""
         return all(len(lane) < (self.sampler.length or 1) for lane in model.store.lanes)
 
-    def chances(self, model: Model) -> dict[int, float]:
+    def probabilities(self, model: Model) -> dict[int, float]:
         """The first step of each lane with a window comes."""
         return {lane[0].id: 1.0 for lane in model.store.lanes if len(lane) >= (self.sampler.length or 1)}
 
@@ -475,7 +475,7 @@ class Passes(Law):
         names = self.left or self.names(model)
         return shares(dict.fromkeys(names if getattr(self.sampler, "shuffle", True) else names[:1], 1.0))
 
-    def chances(self, model: Model) -> dict[int, float]:
+    def probabilities(self, model: Model) -> dict[int, float]:
         """Of steps alone."""
         return self.next(model)
 
@@ -516,8 +516,8 @@ class Passes(Law):
         assert len(names) == len(set(names)) == count
         assert set(names) <= set(self.left)
         assert getattr(self.sampler, "shuffle", True) or names == self.left[:count]
-        chances = self.one_by_one(len(self.left))[:count] + [0.0] * (batch - count)
-        np.testing.assert_allclose(told.probabilities, chances, rtol=ROUNDING)
+        probabilities = self.one_by_one(len(self.left))[:count] + [0.0] * (batch - count)
+        np.testing.assert_allclose(told.probabilities, probabilities, rtol=ROUNDING)
         np.testing.assert_array_equal(told.weights, np.arange(batch) < count)
         self.left = [name for name in self.left if name not in names]
         if len(self.left) < self.whole(batch):
@@ -575,7 +575,7 @@ class Windows(Law):
         """By default all."""
         return self.windows(model)
 
-    def chances(self, model: Model) -> dict[int, float]:
+    def probabilities(self, model: Model) -> dict[int, float]:
         """Of what is drawn, and then of its windows."""
         windows = self.windows(model)
         named = self.named_chances(model, windows)
@@ -655,7 +655,7 @@ class PrioritizedWindows(Windows):
         """Those with some chance."""
         return [step for step in self.starts(model).values() if step.value > 0]
 
-    def chances(self, model: Model) -> dict[int, float]:
+    def probabilities(self, model: Model) -> dict[int, float]:
         """By their priorities."""
         return shares({step.id: step.value for step in self.drawable(model)})
 
@@ -693,9 +693,9 @@ class PassesOfWindows(Windows, Passes):
         """What is drawn once a pass."""
         return window.trajectory if self.sampler.weighting == "trajectory" else window.steps[0].id
 
-    def chances(self, model: Model) -> dict[int, float]:
+    def probabilities(self, model: Model) -> dict[int, float]:
         """As with replacement, of what is left."""
-        return Windows.chances(self, model)
+        return Windows.probabilities(self, model)
 
     def named_chances(self, model: Model, windows: Sequence[Window]) -> dict[Any, float]:
         """Of what is left."""

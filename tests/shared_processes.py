@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
-from functional_rb import sum_tree
-from functional_rb.addresses import of_numpy, storage_caller
-from functional_rb.errors import StorageFullError
-from functional_rb.native import calls
-from functional_rb.native import shared as native
+from functional_rb.base.errors import StorageFullError
+from functional_rb.kernels import calls
+from functional_rb.kernels import shared as native
+from functional_rb.kernels.addresses import of_numpy, storage_caller
 from functional_rb.shared import control, files
 from functional_rb.shared.buffer import SharedBuffer
+from functional_rb.structures import sum_tree
 
 ITEM = {
     "writer": frb.Unbounded((), "int32"),

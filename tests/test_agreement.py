@@ -22,10 +22,12 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb import buffer, ring
-from functional_rb.buffer import Arrays
-from functional_rb.native import draws as native_draws
-from functional_rb.native import kernels, plan
+from functional_rb.buffer import functions
+from functional_rb.buffer.functions import Arrays
+from functional_rb.kernels import buffer as kernels
+from functional_rb.kernels import descriptor
+from functional_rb.kernels import random_bits as native_draws
+from functional_rb.structures import ring
 from jax_backend import execute as jax_execute
 from jax_backend import twins
 from torch_backend import ops as torch_ops
@@ -43,13 +45,13 @@ UPDATED, DRAWN = 7, 16
 Leaves = dict[str, np.ndarray]
 
 
-class Drawn(NamedTuple):
+class Selection(NamedTuple):
     """What a draw gave, as NumPy arrays."""
 
     leaves: list[np.ndarray]
     handles: np.ndarray
     weights: np.ndarray
-    chances: np.ndarray
+    probabilities: np.ndarray
 
 
 class OnJax:
@@ -69,9 +71,9 @@ class OnJax:
     def update(self, handles: np.ndarray, priorities: np.ndarray | None, replaced: Mapping[int, np.ndarray]) -> None:
         self.state = jax_execute._update(self.state, jnp.asarray(handles), priorities, dict(replaced), self.kernels)
 
-    def draw(self, draws: np.ndarray, beta: np.ndarray) -> Drawn:
+    def draw(self, draws: np.ndarray, beta: np.ndarray) -> Selection:
         leaves, drawn = _jax_draw(self.state, draws, beta, self.kernels)
-        return Drawn([np.asarray(leaf) for leaf in leaves], *(np.asarray(x) for x in drawn[:3]))
+        return Selection([np.asarray(leaf) for leaf in leaves], *(np.asarray(x) for x in drawn[:3]))
 
     def arrays(self) -> list[np.ndarray]:
         state = self.state
@@ -90,24 +92,24 @@ class OnTorchOperations:
     def __init__(self, spec: frb.BufferSpec, cursor: int) -> None:
         self.spec = spec
         counters = torch.tensor([cursor, 0, 0, 0, 0, 0], dtype=torch.int32)
-        self.state = buffer.init(torch_ops, spec)._replace(counters=counters)
+        self.state = functions.init(torch_ops, spec)._replace(counters=counters)
 
     def add(self, leaves: Leaves, mask: np.ndarray | None, priorities: np.ndarray | None) -> None:
         tensors = [torch.from_numpy(leaves[name]) for name in ITEM]
-        self.state = buffer.add(
+        self.state = functions.add(
             torch_ops, self.state, self.spec, tensors, len(leaves["n"]), _tensor(mask), _tensor(priorities)
         )
 
     def update(self, handles: np.ndarray, priorities: np.ndarray | None, replaced: Mapping[int, np.ndarray]) -> None:
         new = {k: torch.from_numpy(v) for k, v in replaced.items()}
-        self.state = buffer.update(
+        self.state = functions.update(
             torch_ops, self.state, self.spec, torch.from_numpy(handles), _tensor(priorities), new
         )
 
-    def draw(self, draws: np.ndarray, beta: np.ndarray) -> Drawn:
+    def draw(self, draws: np.ndarray, beta: np.ndarray) -> Selection:
         arrays, batch = (torch.from_numpy(draws), torch.tensor(beta)), len(draws)
-        _, leaves, drawn = buffer.draw(torch_ops, self.state, self.spec, *arrays, batch)
-        return Drawn([leaf.numpy() for leaf in leaves], *(x.numpy() for x in drawn[:3]))
+        _, leaves, drawn = functions.draw(torch_ops, self.state, self.spec, *arrays, batch)
+        return Selection([leaf.numpy() for leaf in leaves], *(x.numpy() for x in drawn[:3]))
 
     def arrays(self) -> list[np.ndarray]:
         return _numpy_arrays(self.state)
@@ -130,13 +132,13 @@ class OnTorchKernels:
         items = {names[k]: v for k, v in replaced.items()}
         self.state = torch_backend.update(self.state, handles, priorities, items or None)
 
-    def draw(self, draws: np.ndarray, beta: np.ndarray) -> Drawn:
+    def draw(self, draws: np.ndarray, beta: np.ndarray) -> Selection:
         spec, batch = self.spec, len(draws)
         rows, wide, tree, counters = self.state.rows, self.state.wide, self.state.tree, self.state.counters
         leaves = [np.empty((batch, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
-        drawn = Drawn(leaves, np.empty(batch, np.int32), *np.empty((2, batch), np.float32))
+        drawn = Selection(leaves, np.empty(batch, np.int32), *np.empty((2, batch), np.float32))
         kernels.draw(
-            plan.encode(spec),
+            descriptor.encode(spec),
             np.array([rows.data_ptr(), *(x.data_ptr() for x in wide)], np.int64),
             np.empty(0, np.float32) if tree is None else tree.numpy().reshape(-1),
             counters.numpy(),

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from functional_rb import arrivals, sum_tree
-from functional_rb.sum_tree import FANOUT
+from functional_rb.structures import exponential_race, sum_tree
+from functional_rb.structures.sum_tree import FANOUT
 from jax_backend import ops as jax_ops
 from torch_backend import ops as torch_ops
 
@@ -32,7 +32,7 @@ def tree_of(values: Floats) -> Floats:
 
 @functools.cache
 def on_jax(capacity: int) -> Callable[..., Any]:
-    return jax.jit(lambda tree, draws: arrivals.first(jax_ops, tree, capacity, draws))
+    return jax.jit(lambda tree, draws: exponential_race.first(jax_ops, tree, capacity, draws))
 
 
 @functools.cache
@@ -40,9 +40,9 @@ def many_on_jax(capacity: int) -> Callable[..., Any]:
     """Independent draws [N, B + 1, words], and the chances of what is drawn."""
 
     def once(tree: Any, draws: Any) -> Any:
-        slots, live, threshold = arrivals.first(jax_ops, tree, capacity, draws)
+        slots, live, threshold = exponential_race.first(jax_ops, tree, capacity, draws)
         values = sum_tree.get_leaves(jax_ops, tree, slots)
-        return slots, live, arrivals.inclusion(jax_ops, values, threshold)
+        return slots, live, exponential_race.inclusion(jax_ops, values, threshold)
 
     return jax.jit(jax.vmap(once, (None, 0)))
 
@@ -53,23 +53,23 @@ def random_words(seed: int, *shape: int) -> Ints:
 
 def draw_many(values: Floats, batch: int, times: int, seed: int = 0) -> tuple[Ints, Doubles]:
     """Slots [times, batch] and their chances; all are live and distinct."""
-    draws = random_words(seed, times, batch + 1, arrivals.words(values.size))
-    slots, live, chances = (np.asarray(x) for x in many_on_jax(values.size)(tree_of(values), draws))
+    draws = random_words(seed, times, batch + 1, exponential_race.words(values.size))
+    slots, live, probabilities = (np.asarray(x) for x in many_on_jax(values.size)(tree_of(values), draws))
     assert live.all()
     ascending = np.sort(slots, 1)
     assert (ascending[:, 1:] > ascending[:, :-1]).all()
     assert (ascending >= 0).all()
     assert (ascending < values.size).all()
-    return slots, chances.astype(np.float64)
+    return slots, probabilities.astype(np.float64)
 
 
-def check_counts(counts: Doubles, chances: Doubles) -> None:
+def check_counts(counts: Doubles, probabilities: Doubles) -> None:
     """Chi-square: of these seeded draws it lies within 5 deviations of its mean, by chance in all but 1 of 10^5 cases.
 
     Cells of less than 20 expected draws are put together.
     """
-    expected = chances / chances.sum() * counts.sum()
-    assert (counts[chances == 0] == 0).all()
+    expected = probabilities / probabilities.sum() * counts.sum()
+    assert (counts[probabilities == 0] == 0).all()
     rare = expected < 20
     if rare.any():
         counts = np.append(counts[~rare], counts[rare].sum())
@@ -103,10 +103,10 @@ def chance_of_order(values: Doubles, order: Sequence[int]) -> float:
 def test_every_order_of_a_few(values: list[float], batch: int) -> None:
     slots, _ = draw_many(np.float32(values), batch, 2**16)
     orders = list(itertools.permutations(range(len(values)), batch))
-    chances = np.array([chance_of_order(np.float64(values), order) for order in orders])
+    probabilities = np.array([chance_of_order(np.float64(values), order) for order in orders])
     digits = len(values) ** np.arange(batch)
     drawn = np.bincount(slots @ digits, minlength=len(values) ** batch)
-    check_counts(drawn[np.array(orders) @ digits].astype(np.float64), chances)
+    check_counts(drawn[np.array(orders) @ digits].astype(np.float64), probabilities)
 
 
 @pytest.mark.parametrize("kind", ["equal", "skewed", "sparse"])
@@ -125,24 +125,24 @@ def test_the_first_three_over_several_levels(capacity: int, kind: str) -> None:
     np.fill_diagonal(pairs, 0)
     rest = pairs / (1 - p[:, None] - p[None])
     third = p * (rest.sum() - rest.sum(0) - rest.sum(1))
-    for column, chances in zip(slots.T, (p, pairs.sum(0), third), strict=True):
-        check_counts(np.bincount(column, minlength=capacity).astype(np.float64), chances)
+    for column, probabilities in zip(slots.T, (p, pairs.sum(0), third), strict=True):
+        check_counts(np.bincount(column, minlength=capacity).astype(np.float64), probabilities)
     # How the first two are related: whether the second lies near the first in the tree, and before or after it.
     for size in (1, 16, 256):
         nodes = np.arange(capacity) // size
         together = np.bincount(slots[:, 0] // size * nodes.size + slots[:, 1] // size, minlength=nodes.size**2)
-        chances = np.zeros((nodes.size, nodes.size))
-        np.add.at(chances, (nodes[:, None], nodes[None]), pairs)
-        check_counts(together.astype(np.float64), chances.reshape(-1))
+        probabilities = np.zeros((nodes.size, nodes.size))
+        np.add.at(probabilities, (nodes[:, None], nodes[None]), pairs)
+        check_counts(together.astype(np.float64), probabilities.reshape(-1))
 
 
 @pytest.mark.parametrize(("capacity", "batch", "times"), [(20, 5, 2**16), (300, 40, 2**13)])
 def test_sums_weighted_by_chances_are_unbiased(capacity: int, batch: int, times: int) -> None:
     # For each leaf E[1 / chance if drawn, else 0] = 1; so for any sum, too.
     values = np.random.default_rng(batch).lognormal(0, 1, capacity).astype(np.float32)
-    slots, chances = draw_many(values, batch, times)
+    slots, probabilities = draw_many(values, batch, times)
     estimates = np.zeros((times, capacity))
-    np.put_along_axis(estimates, slots, 1 / chances, 1)
+    np.put_along_axis(estimates, slots, 1 / probabilities, 1)
     deviation = estimates.std(0) / math.sqrt(times)
     assert (np.abs(estimates.mean(0) - 1) < 5 * deviation).all()
     amounts = np.random.default_rng(1).normal(size=capacity)
@@ -184,10 +184,10 @@ def test_live_and_threshold(case: str) -> None:
     positive = int((values > 0).sum())
     tree = tree_of(values)
     last = 2**31 - 1
-    same = np.zeros((batch + 1, arrivals.words(values.size)), np.int32)
+    same = np.zeros((batch + 1, exponential_race.words(values.size)), np.int32)
     for draws in (random_words(1, *same.shape), random_words(2, *same.shape), same, same + last):
         slots, live, threshold = (np.asarray(x) for x in on_jax(values.size)(tree, draws))
-        by_torch = arrivals.first(torch_ops, torch.from_numpy(tree), values.size, torch.from_numpy(draws))
+        by_torch = exponential_race.first(torch_ops, torch.from_numpy(tree), values.size, torch.from_numpy(draws))
         for got, expected in zip(by_torch, (slots, live, threshold), strict=True):
             np.testing.assert_array_equal(got.numpy(), expected, strict=True)
         assert slots.shape == live.shape == (batch,)
@@ -197,11 +197,11 @@ def test_live_and_threshold(case: str) -> None:
         assert (values[slots[live]] > 0).all()
         assert threshold > 0
         assert math.isinf(threshold) == (positive <= batch)
-        chances = arrivals.inclusion(torch_ops, torch.from_numpy(values[slots]), by_torch[2]).numpy()
-        assert (chances[live] > 0).all()
-        assert (chances <= 1).all()
+        probabilities = exponential_race.inclusion(torch_ops, torch.from_numpy(values[slots]), by_torch[2]).numpy()
+        assert (probabilities[live] > 0).all()
+        assert (probabilities <= 1).all()
         if positive <= batch:
-            assert (chances[live] == 1).all()
+            assert (probabilities[live] == 1).all()
 
 
 def test_extreme_ratios_come_in_their_order() -> None:
@@ -218,9 +218,9 @@ def test_both_backends_draw_the_same_bits(capacity: int, batch: int) -> None:
     rng = np.random.default_rng(capacity)
     tree = tree_of(rng.lognormal(0, 2, capacity).astype(np.float32))
     for seed in range(10):
-        draws = random_words(seed, batch + 1, arrivals.words(capacity))
+        draws = random_words(seed, batch + 1, exponential_race.words(capacity))
         by_jax = on_jax(capacity)(tree, draws)
-        by_torch = arrivals.first(torch_ops, torch.from_numpy(tree), capacity, torch.from_numpy(draws))
+        by_torch = exponential_race.first(torch_ops, torch.from_numpy(tree), capacity, torch.from_numpy(draws))
         for a, b in zip(by_jax, by_torch, strict=True):
             np.testing.assert_array_equal(np.asarray(a), b.numpy(), strict=True)
 
@@ -230,8 +230,8 @@ def test_exponential_numbers() -> None:
     few = np.arange(2**16)
     about = (2 ** np.arange(31)[:, None] + np.arange(-200, 200)).clip(0, 2**31 - 1).reshape(-1)
     draws = np.concatenate([near_one, few, about, random_words(0, 2**18)]).astype(np.int32)
-    by_torch = arrivals.exponentials(torch_ops, torch.from_numpy(draws)).numpy()
-    by_jax = np.asarray(jax.jit(functools.partial(arrivals.exponentials, jax_ops))(draws))
+    by_torch = exponential_race.exponentials(torch_ops, torch.from_numpy(draws)).numpy()
+    by_jax = np.asarray(jax.jit(functools.partial(exponential_race.exponentials, jax_ops))(draws))
     np.testing.assert_array_equal(by_torch, by_jax, strict=True)
     exact = -np.log2(np.maximum(draws, 1) / 2.0**31)
     np.testing.assert_allclose(by_torch, exact, rtol=1.2e-7, atol=5 * 2.0**-31)
@@ -247,10 +247,10 @@ def test_inclusion() -> None:
         values = np.float32(2.0**exponent * (x / 2 ** np.floor(np.log2(x))))
         with np.errstate(over="ignore", under="ignore"):
             thresholds = np.float32(2.0 ** (np.floor(np.log2(x)) - exponent + 18))
-        used = np.isfinite(thresholds) & (thresholds >= arrivals.LEAST) & (values <= LARGEST_VALUE)
+        used = np.isfinite(thresholds) & (thresholds >= exponential_race.LEAST) & (values <= LARGEST_VALUE)
         values, thresholds = values[used], thresholds[used]
-        by_torch = arrivals.inclusion(torch_ops, torch.from_numpy(values), torch.from_numpy(thresholds)).numpy()
-        by_jax = np.asarray(jax.jit(functools.partial(arrivals.inclusion, jax_ops))(values, thresholds))
+        by_torch = exponential_race.inclusion(torch_ops, torch.from_numpy(values), torch.from_numpy(thresholds)).numpy()
+        by_jax = np.asarray(jax.jit(functools.partial(exponential_race.inclusion, jax_ops))(values, thresholds))
         np.testing.assert_array_equal(by_torch, by_jax, strict=True)
         exact = -np.expm1(-np.log(2) * values.astype(np.float64) * (thresholds.astype(np.float64) / 2**18))
         np.testing.assert_allclose(by_torch, exact, rtol=3e-7)
@@ -266,5 +266,5 @@ def test_inclusion_at_its_ends(ops: Any) -> None:
         (2.0**127, [0, 1 - 2.0 ** -(2.0**9), 1, 1]),
         (2.0**-126, [0, 2.0**-126, 2.0**-126, np.log(2) * 2.0**-49]),
     ):
-        got = np.asarray(arrivals.inclusion(ops, array(values), array(threshold, dtype=array(values).dtype)))
+        got = np.asarray(exponential_race.inclusion(ops, array(values), array(threshold, dtype=array(values).dtype)))
         np.testing.assert_allclose(got, expected, rtol=3e-7)

@@ -18,7 +18,8 @@ from tensordict import TensorDict
 import functional_rb as frb
 import jax_backend as jrb
 import torch_backend as trb
-from functional_rb import buffer, dtypes
+from functional_rb.base import dtypes
+from functional_rb.buffer import functions
 from tests import backends
 
 SHARED = [name for name in dtypes.ITEMSIZE if name not in ("int64", "uint64", "float64")]
@@ -334,7 +335,7 @@ def update(side: str, state: Any, handles: Any, priorities: Any, items: Any = No
 
 def core_draw(side: str, state: Any, draws: Any, beta: Any) -> list[Any]:
     ops = importlib.import_module(f"{side}_backend.ops")
-    _, leaves, drawn = buffer.draw(ops, state, state.spec, draws, beta, 40)
+    _, leaves, drawn = functions.draw(ops, state, state.spec, draws, beta, 40)
     return [*leaves, *drawn[:3]]
 
 

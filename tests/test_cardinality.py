@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import nest
+from functional_rb.base import nest
 from tests import grammar
 from tests.backends import Backend
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.turns import Turns
+from functional_rb.iteration.turns import Turns
 from tests import backends
 from tests.backends import Backend
 

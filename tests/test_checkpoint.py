@@ -21,7 +21,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb.checkpoint import background, progress, saving
-from functional_rb.counters import BASE
+from functional_rb.core.counters import BASE
 from tests import backends, lives
 from tests.backends import Backend
 from tests.checkpoints import SPEC, advanced, bits, files, numpy_state, small_blocks, stored_bits
@@ -362,7 +362,7 @@ def test_siblings_with_the_same_cursors_are_told_apart(monkeypatch: pytest.Monke
 
 
 def test_a_whole_round_of_cursors_is_not_taken_for_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from functional_rb import ring
+    from functional_rb.structures import ring
 
     monkeypatch.setattr(ring, "INT32_MAX", 40)  # coordinates wrap after five rounds of the ring
     spec = frb.BufferSpec({"x": frb.Unbounded(())}, 8)

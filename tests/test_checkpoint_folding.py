@@ -20,10 +20,10 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
-from functional_rb import undo
 from functional_rb.checkpoint import disk, in_place, loading
 from functional_rb.checkpoint.opened import generations, read_manifest
-from functional_rb.host import engine
+from functional_rb.storage import undo_log
+from functional_rb.versions import engine
 from tests import backends
 from tests.backends import Backend
 from tests.checkpoints import Killed, failing, quick_collections, small_blocks
@@ -44,7 +44,7 @@ _quick = pytest.fixture(scope="module", autouse=True)(quick_collections)
 
 ROW = 8 + 4 * 40 + 32 * 32
 """Bytes of an item of `KILLED`, and of its slot, in a log."""
-LIMIT = ROWS * ROW + 60 * undo.HEAD
+LIMIT = ROWS * ROW + 60 * undo_log.HEAD
 """What a log may take of the room on the disk: the rows once."""
 
 
@@ -53,7 +53,7 @@ def log_bytes(path: Path) -> int:
 
 
 def logs(path: Path) -> list[int]:
-    return undo.numbers(str(path))
+    return undo_log.numbers(str(path))
 
 
 def begun(path: Path, k: int = 6) -> None:
@@ -107,7 +107,7 @@ def test_a_process_that_fails_again_and_again_does_not_fill_the_disk(name: str, 
         LOOPS[name](tmp_path)
         sizes.append(log_bytes(tmp_path))
     assert sizes[1:] == sizes[1:2] * 11
-    assert sizes[-1] <= (2 if name == "save" else 1) * (2 * (STEP_ROWS + 1) * ROW + 9 * undo.HEAD)
+    assert sizes[-1] <= (2 if name == "save" else 1) * (2 * (STEP_ROWS + 1) * ROW + 9 * undo_log.HEAD)
     assert len(logs(tmp_path)) == (2 if name == "save" else 1)
     assert agree(tmp_path) == 6
 
@@ -176,8 +176,8 @@ def littered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     del state
     gc.collect()
     assert logs(path) == [3, 4, 5, 6, 7, 8, 9]
-    with (path / undo.name_of(9)).open("ab") as file:
-        file.write((path / undo.name_of(8)).read_bytes()[:100])  # what a kill left of a record
+    with (path / undo_log.name_of(9)).open("ab") as file:
+        file.write((path / undo_log.name_of(8)).read_bytes()[:100])  # what a kill left of a record
     return path
 
 
@@ -225,16 +225,16 @@ def test_a_failure_at_any_call_of_folding_leaves_every_checkpoint(killed: bool, 
 
 def test_who_reads_while_logs_are_folded_finds_them(littered: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(littered, tmp_path / "x"))
-    original, folded = undo.records, []
+    original, folded = undo_log.records, []
 
     def records(name: str, *args: Any) -> Any:
-        if not folded and name.endswith(undo.name_of(6)):  # the newer ones are read
+        if not folded and name.endswith(undo_log.name_of(6)):  # the newer ones are read
             folded.append(True)
             open_here(path)
         return original(name, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(undo, "records", records)
+        patch.setattr(undo_log, "records", records)
         assert agree(path, 1) == 3
     assert folded
     assert len(logs(path)) == 2
@@ -242,7 +242,7 @@ def test_who_reads_while_logs_are_folded_finds_them(littered: Path, tmp_path: Pa
 
 def test_logs_that_are_damaged_stay_as_they_are(littered: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(littered, tmp_path / "x"))
-    middle = path / undo.name_of(6)
+    middle = path / undo_log.name_of(6)
     with middle.open("r+b") as file:
         file.seek(-3, os.SEEK_END)
         byte = file.read(1)
@@ -254,7 +254,7 @@ def test_logs_that_are_damaged_stay_as_they_are(littered: Path, tmp_path: Path) 
     gc.collect()
     engine.init(dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True)))
     gc.collect()
-    newest = [undo.name_of(number) for number in range(read_manifest(str(path), 2).undo, 8)]
+    newest = [undo_log.name_of(number) for number in range(read_manifest(str(path), 2).undo, 8)]
     assert {name: (path / name).read_bytes() for name in newest} == {name: before[path / name] for name in newest}
 
 
@@ -262,7 +262,7 @@ def test_a_log_that_another_directory_has_too_is_not_appended_to(tmp_path: Path)
     begun(tmp_path)
     crash_after_load(tmp_path)
     gc.collect()
-    log = tmp_path / undo.name_of(1)
+    log = tmp_path / undo_log.name_of(1)
     os.link(log, tmp_path / "backup")  # as rsync --link-dest does where a file has not changed
     before = log.read_bytes()
     state, k = open_here(tmp_path)

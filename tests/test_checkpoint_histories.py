@@ -134,10 +134,10 @@ class Life:
     def other_library(self) -> None:
         """As a state that knows nothing of its past: NumPy's."""
         state = self.pick()
-        kept = {name: x.numpy().copy() for name, x in state.kept.items()}
+        auxiliary = {name: x.numpy().copy() for name, x in state.auxiliary.items()}
         tree = None if state.tree is None else state.tree.numpy().copy()
         wide = tuple(x.numpy().copy() for x in state.wide)
-        plain = frb.State(state.rows.numpy().copy(), wide, tree, state.counters.numpy().copy(), kept, self.spec)
+        plain = frb.State(state.rows.numpy().copy(), wide, tree, state.counters.numpy().copy(), auxiliary, self.spec)
         frb.save(plain, self.path, incremental=True)
         assert stored_bits(self.path) == bits(plain) == bits(state)
         self.newest = bits(state)

@@ -25,14 +25,14 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb import mapped, undo
 from functional_rb.__main__ import main
 from functional_rb.checkpoint import disk, loading
 from functional_rb.checkpoint.opened import generations, read_manifest
-from functional_rb.counters import CURSOR
-from functional_rb.host import engine, memory
-from functional_rb.host import ops as host_ops
-from functional_rb.host.state import HostState
+from functional_rb.core.counters import CURSOR
+from functional_rb.ops import numpy_ops as host_ops
+from functional_rb.storage import mapped, undo_log
+from functional_rb.versions import engine, host_memory
+from functional_rb.versions.host_state import HostState
 from tests import backends
 from tests.backends import Backend
 from tests.checkpoints import Bits, bits, quick_collections, small_blocks
@@ -117,7 +117,7 @@ class MappedLife(Life):
         assert all(found.problem is None for found in frb.checkpoints(self.path))
         needed = [read_manifest(str(self.path), generation).undo for generation in there]
         if any(needed):
-            assert undo.numbers(str(self.path))[0] >= min(number for number in needed if number)
+            assert undo_log.numbers(str(self.path))[0] >= min(number for number in needed if number)
 
     def load(self) -> None:
         """The process begins anew, and goes on in the same files."""
@@ -212,7 +212,7 @@ def open_here(path: Path) -> tuple[HostState, int]:
         found = loading.read(path, storage=spec.storage, here=True)
     except frb.NoCheckpointError:
         return engine.init(spec), 0
-    made = memory.fresh(found.arrays, found.spec, files=found.files)
+    made = host_memory.fresh(found.arrays, found.spec, files=found.files)
     return HostState(made, found.arrays.counters, found.spec), int(found.arrays.counters[CURSOR]) // STEP_ROWS
 
 
@@ -568,10 +568,10 @@ def test_logs_go_with_the_checkpoints_that_need_them(tmp_path: Path) -> None:
     for k in range(10, 16):
         state = stepped(state, k)
         frb.save(state, tmp_path, keep=1)
-    assert len(undo.numbers(str(tmp_path))) == 1
+    assert len(undo_log.numbers(str(tmp_path))) == 1
     frb.save(loaded := frb.load(tmp_path, "torch", storage=frb.Host()), tmp_path / "elsewhere")
     frb.save(loaded, tmp_path, keep=1)
-    assert undo.numbers(str(tmp_path)) == []
+    assert undo_log.numbers(str(tmp_path)) == []
     state = stepped(state, 16)
     frb.save(state, tmp_path)
     assert agree(tmp_path) == 16

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import counters
+from functional_rb.core import counters
 from tests import backends, walks
 from tests.backends import Backend
 from tests.histories import STEP, History, Rng, Shapes, histories, pick, seeds
@@ -173,7 +173,7 @@ class CompactHistory(History):
 
     def keep(self, state: Any, backend: Backend, model: Model) -> None:
         """The first one gets its store."""
-        if not self.kept:
+        if not self.auxiliary:
             numbers = model.store.numbers
             model.store = Shrinking(self.spec, numbers[0])
             model.store.sizes = [0] * self.lanes
@@ -291,7 +291,7 @@ def test_goals_of_compact_items(rng: Rng) -> None:
 
 def bytes_of(state: Any) -> int:
     """Of all arrays."""
-    arrays = jax.tree.leaves((state.rows, state.wide, state.tree, state.counters, state.kept))
+    arrays = jax.tree.leaves((state.rows, state.wide, state.tree, state.counters, state.auxiliary))
     return sum(array.nbytes for array in arrays)
 
 

@@ -15,8 +15,8 @@ from tensordict import TensorDict, tensorclass
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb import nest
-from functional_rb.values import Outline
+from functional_rb.base import nest
+from functional_rb.specs.values import Outline
 from tests import grammar
 
 

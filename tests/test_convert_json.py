@@ -120,7 +120,8 @@ def test_buffers_come_back(spec: frb.BufferSpec) -> None:
 
 
 def test_every_class_of_buffers_is_in_the_registry() -> None:
-    from functional_rb import samplers, specs, storages, transforms, writers
+    from functional_rb import samplers, specs, transforms, writers
+    from functional_rb.buffer import storage_kinds
 
     for package in (samplers, specs, transforms, writers):
         for name in package.__all__:
@@ -129,7 +130,7 @@ def test_every_class_of_buffers_is_in_the_registry() -> None:
             assert not known or name in module.OURS or name.endswith("Base"), name
     parts = [(spec.sampler, spec.writer, spec.storage, *spec.transforms) for spec in BUFFERS.values()]
     used = {type(part) for several in parts for part in several}
-    assert set(typing.get_args(storages.Storage)) <= used
+    assert set(typing.get_args(storage_kinds.Storage)) <= used
     unused = {kind for kind in module.OURS.values() if not issubclass(kind, frb.ArraySpec)} - used
     assert {kind.__name__ for kind in unused} <= {kind.__name__ for kind in SPECS_AND_MORE}
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import undo
 from functional_rb.__main__ import main
 from functional_rb.checkpoint import loading
-from functional_rb.counters import CURSOR
-from functional_rb.host import engine
+from functional_rb.core.counters import CURSOR
+from functional_rb.storage import undo_log
+from functional_rb.versions import engine
 from tests.test_checkpoint_in_place import KILLED, STEP_ROWS, agree, stepped
 
 LOG = "undo-00000002.bin"
@@ -126,9 +126,9 @@ def test_a_damaged_end_of_a_log_is_told_from_damaged_rows(place: Path) -> None:
     ends = [0]
     while ends[-1] < len(content):
         n, row = np.frombuffer(content, np.int64, 2, ends[-1] + 16)
-        ends.append(ends[-1] + undo.HEAD + int(n * (8 + row)))
+        ends.append(ends[-1] + undo_log.HEAD + int(n * (8 + row)))
     last = ends[-2]
-    for at in np.linspace(last + undo.HEAD, len(content) - 1, 12).astype(int).tolist():
+    for at in np.linspace(last + undo_log.HEAD, len(content) - 1, 12).astype(int).tolist():
         log.write_bytes(content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :])
         with pytest.raises(frb.CorruptCheckpointError, match=rf"its last record, at byte {last}, is not") as caught:
             loading.read(place)

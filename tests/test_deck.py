@@ -1,4 +1,4 @@
-"""A deck against Python sets and lists, and its draws against a shuffle written out."""
+"""A sparse set against Python sets and lists, and its draws against a shuffle written out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from functional_rb import deck, integers
-from functional_rb.deck import Deck
+from functional_rb.ops import random_bits
+from functional_rb.structures import sparse_set
+from functional_rb.structures.sparse_set import SparseSet
 from jax_backend import ops as jax_ops
 from torch_backend import kernel_ops as torch_kernel_ops
 from torch_backend import ops as torch_ops
@@ -60,10 +61,10 @@ def shuffled(order: Sequence[int], chosen: Sequence[int]) -> list[int]:
 
 
 class Held:
-    """A deck, and beside it what it should hold: two sets."""
+    """A sparse set, and beside it what it should hold: two sets."""
 
     def __init__(self, capacity: int) -> None:
-        self.deck = Deck(np.zeros(capacity, np.int32), np.zeros(capacity, np.int32))
+        self.sparse_set = SparseSet(np.zeros(capacity, np.int32), np.zeros(capacity, np.int32))
         self.remaining = self.count = np.array(0, np.int32)
         self.fresh: set[int] = set()
         self.seen: set[int] = set()
@@ -74,13 +75,15 @@ class Held:
 
     def insert(self, slots: list[int], marks: list[bool]) -> None:
         marks = distinct(slots, [m and s not in self.members for s, m in zip(slots, marks, strict=True)])
-        self.deck, self.count = on_both(deck.insert, self.deck, self.count, np.int32(slots), np.array(marks))
+        self.sparse_set, self.count = on_both(
+            sparse_set.insert, self.sparse_set, self.count, np.int32(slots), np.array(marks)
+        )
         self.seen |= set(itertools.compress(slots, marks))
 
     def remove(self, slots: list[int], marks: list[bool]) -> None:
         marks = distinct(slots, marks)
-        self.deck, self.remaining, self.count = on_both(
-            deck.remove, self.deck, self.remaining, self.count, np.int32(slots), np.array(marks)
+        self.sparse_set, self.remaining, self.count = on_both(
+            sparse_set.remove, self.sparse_set, self.remaining, self.count, np.int32(slots), np.array(marks)
         )
         self.fresh -= set(itertools.compress(slots, marks))
         self.seen -= set(itertools.compress(slots, marks))
@@ -92,9 +95,9 @@ class Held:
             given_up = set(itertools.compress(old, marks))
             marks = [m and (s in given_up or s not in self.members) for s, m in zip(new, marks, strict=True)]
         names = dict(itertools.compress(zip(old, new, strict=True), marks))
-        before = self.deck.order[: self.count].copy()
-        self.deck = on_both(deck.rename, self.deck, np.int32(old), np.int32(new), np.array(marks))
-        assert self.deck.order[: self.count].tolist() == [names.get(s, s) for s in before.tolist()]
+        before = self.sparse_set.order[: self.count].copy()
+        self.sparse_set = on_both(sparse_set.rename, self.sparse_set, np.int32(old), np.int32(new), np.array(marks))
+        assert self.sparse_set.order[: self.count].tolist() == [names.get(s, s) for s in before.tolist()]
         self.fresh = {names.get(s, s) for s in self.fresh}
         self.seen = {names.get(s, s) for s in self.seen}
 
@@ -102,16 +105,16 @@ class Held:
         """Draw by the positions that each step takes, each taken modulo how many are left."""
         remaining = int(self.remaining)
         chosen = [j % max(remaining - i, 1) for i, j in enumerate(chosen)]
-        expected = shuffled(self.deck.order[:remaining].tolist(), chosen)
-        slots, live, self.deck, self.remaining = on_both(
-            deck.draw, self.deck, self.remaining, words_for(chosen, remaining, low)
+        expected = shuffled(self.sparse_set.order[:remaining].tolist(), chosen)
+        slots, live, self.sparse_set, self.remaining = on_both(
+            sparse_set.draw, self.sparse_set, self.remaining, words_for(chosen, remaining, low)
         )
         assert live.tolist() == [i < remaining for i in range(len(chosen))]
         drawn: list[int] = slots[live].tolist()
         assert drawn == expected
         assert len(set(drawn)) == len(drawn)
         assert set(drawn) <= self.fresh
-        assert ((slots >= 0) & (slots < self.deck.order.size)).all()
+        assert ((slots >= 0) & (slots < self.sparse_set.order.size)).all()
         self.fresh -= set(drawn)
         self.seen |= set(drawn)
         return drawn
@@ -121,25 +124,25 @@ class Held:
         self.fresh, self.seen = self.members, set()
 
     def check(self, batch: int) -> None:
-        order, place = self.deck
+        order, place = self.sparse_set
         assert set(order[: self.remaining].tolist()) == self.fresh
         assert set(order[self.remaining : self.count].tolist()) == self.seen
         assert (self.remaining, self.count) == (len(self.fresh), len(self.members))
         np.testing.assert_array_equal(place[order[: self.count]], np.arange(self.count))
         for start in range(0, order.size, batch):
             slots = (start + np.arange(batch, dtype=np.int32)) % order.size
-            found = on_both(deck.contains, self.deck, self.count, slots.astype(np.int32))
+            found = on_both(sparse_set.contains, self.sparse_set, self.count, slots.astype(np.int32))
             assert found.tolist() == [s in self.members for s in slots.tolist()]
 
 
 def distinct(slots: list[int], marks: list[bool]) -> list[bool]:
     """Marks without those whose slot was marked before."""
     seen: set[int] = set()
-    kept = []
+    auxiliary = []
     for slot, mark in zip(slots, marks, strict=True):
-        kept.append(mark and slot not in seen)
+        auxiliary.append(mark and slot not in seen)
         seen |= {slot} if mark else set()
-    return kept
+    return auxiliary
 
 
 @st.composite
@@ -171,14 +174,14 @@ def test_histories(history: tuple[int, int, list[tuple[Any, ...]]]) -> None:
 
 
 def holding(slots: list[int], capacity: int, drawn: int) -> Held:
-    """A deck in which `drawn` more slots than the given ones lie, which were drawn."""
+    """A sparse set in which `drawn` more slots than the given ones lie, which were drawn."""
     held = Held(capacity)
     others = [s for s in range(capacity) if s not in slots][:drawn]
     for s in others + slots:
         held.insert([s], [True])
     held.new_pass()
     while held.fresh != set(slots):
-        order = held.deck.order[: held.remaining].tolist()
+        order = held.sparse_set.order[: held.remaining].tolist()
         held.draw([next(k for k, s in enumerate(order) if s in others)])
     return held
 
@@ -210,7 +213,11 @@ def test_long_chains(remaining: int, chosen: list[int]) -> None:
     # Steps that take what lies at the back, where later steps fetch what they move.
     order = np.arange(40, dtype=np.int32)
     held = Held(40)
-    held.deck, held.count, held.remaining = Deck(order, order), np.array(40, np.int32), np.array(remaining, np.int32)
+    held.sparse_set, held.count, held.remaining = (
+        SparseSet(order, order),
+        np.array(40, np.int32),
+        np.array(remaining, np.int32),
+    )
     held.fresh, held.seen = set(range(remaining)), set(range(remaining, 40))
     held.draw(chosen)
     held.check(16)
@@ -223,14 +230,14 @@ def test_without_marks_nothing_happens(capacity: int, full: bool) -> None:
     for slot in reversed(range(capacity)) if full else ():
         held.insert([slot] * 4, [True] * 4)
     held.new_pass()
-    before = held.deck
+    before = held.sparse_set
     slots, marks = [capacity - 1, 0, 0, capacity // 2], [False] * 4
     held.insert(slots, marks)
     held.rename(slots, slots[::-1], marks)
     held.remove(slots, marks)
     held.check(4)
     if full:
-        np.testing.assert_array_equal(held.deck, before)
+        np.testing.assert_array_equal(held.sparse_set, before)
 
 
 def test_a_mark_moves_as_its_trajectory_grows() -> None:
@@ -239,7 +246,7 @@ def test_a_mark_moves_as_its_trajectory_grows() -> None:
     held.rename([3, 4, 0, 0], [4, 5, 0, 0], [True, True, False, False])
     assert held.members == {4, 5}
     held.rename([5, 4, 4, 5], [4, 5, 4, 5], [True, True, False, False])  # round in a circle
-    assert held.deck.order[:2].tolist() == [5, 4]
+    assert held.sparse_set.order[:2].tolist() == [5, 4]
     held.check(4)
 
 
@@ -266,20 +273,20 @@ def test_below_is_exact() -> None:
     wanted = rng.integers(1, n[-500:] + 1)
     high = np.append(high, -(-wanted * WORD // n[-500:]) - 1)
     low = np.append(low, rng.integers(0, WORD, 500))
-    result = on_both(integers.below, np.stack([high, low], 1).astype(np.int32), n.astype(np.int32))
+    result = on_both(random_bits.below, np.stack([high, low], 1).astype(np.int32), n.astype(np.int32))
     exact = [c * (a * WORD + b) // WORD**2 for a, b, c in zip(high.tolist(), low.tolist(), n.tolist(), strict=True)]
     assert result.tolist() == exact
     without_low_word = high * n // WORD
     assert (result > without_low_word).sum() > 100
 
 
-def everything(held: tuple[Deck, Any, Any], slots: Any, marks: Any, draws: Any) -> Any:
+def everything(held: tuple[SparseSet, Any, Any], slots: Any, marks: Any, draws: Any) -> Any:
     """One step of a buffer: its state, and what was drawn."""
     cards, remaining, count = held
-    cards, remaining, count = deck.remove(jax_ops, cards, remaining, count, slots, marks)
-    cards, count = deck.insert(jax_ops, cards, count, slots, marks)
-    cards = deck.rename(jax_ops, cards, slots, slots + 1, marks)
-    drawn, live, cards, remaining = deck.draw(jax_ops, cards, remaining, draws)
+    cards, remaining, count = sparse_set.remove(jax_ops, cards, remaining, count, slots, marks)
+    cards, count = sparse_set.insert(jax_ops, cards, count, slots, marks)
+    cards = sparse_set.rename(jax_ops, cards, slots, slots + 1, marks)
+    drawn, live, cards, remaining = sparse_set.draw(jax_ops, cards, remaining, draws)
     return (cards, remaining, count), (drawn, live)
 
 
@@ -290,7 +297,7 @@ def test_nothing_of_the_capacity_is_copied_in_a_scan() -> None:
     inputs = [((batch,), jnp.int32), ((batch,), jnp.bool_), ((batch, 2), jnp.int32)]
     xs = [jax.ShapeDtypeStruct((steps, *shape), dtype) for shape, dtype in inputs]
     program = jax.jit(lambda held, xs: jax.lax.scan(lambda held, x: everything(held, *x), held, xs), donate_argnums=0)
-    memory = program.lower((Deck(array, array), number, number), xs).compile().memory_analysis()
+    memory = program.lower((SparseSet(array, array), number, number), xs).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 20_000
     assert memory.alias_size_in_bytes >= 8 * capacity
 
@@ -309,7 +316,7 @@ def as_tensors(*arrays: Any) -> list[torch.Tensor]:
 def test_kernels_leave_the_same_deck_as_the_core(capacity: int, batch: int, seed: int, chance: float) -> None:
     """Whole histories of adding, removing and drawing, of decks that are empty, part of a pass on, and full."""
     chosen = np.random.default_rng(seed)
-    both = [Deck(*as_tensors(np.zeros(capacity, np.int32), np.zeros(capacity, np.int32))) for _ in range(2)]
+    both = [SparseSet(*as_tensors(np.zeros(capacity, np.int32), np.zeros(capacity, np.int32))) for _ in range(2)]
     numbers = [as_tensors(np.int32(0), np.int32(0)) for _ in range(2)]  # remaining, count
     members: set[int] = set()
     for _ in range(6):
@@ -322,11 +329,11 @@ def test_kernels_leave_the_same_deck_as_the_core(capacity: int, batch: int, seed
             remaining, count = numbers[k]
             leaving, arriving, draws = as_tensors(marked, fresh | marked, words)
             table, (at,) = both[k], as_tensors(slots)
-            found = deck.members(ops, table, count, at, leaving)
-            table, remaining, count = deck.remove(ops, table, remaining, count, at, leaving)
-            table, count = deck.insert(ops, table, count, at, arriving)
+            found = sparse_set.members(ops, table, count, at, leaving)
+            table, remaining, count = sparse_set.remove(ops, table, remaining, count, at, leaving)
+            table, count = sparse_set.insert(ops, table, count, at, arriving)
             remaining = torch.where(remaining == 0, count, remaining)
-            drawn, live, table, remaining = deck.draw(ops, table, remaining, draws)
+            drawn, live, table, remaining = sparse_set.draw(ops, table, remaining, draws)
             both[k], numbers[k] = table, [remaining, count]
             seen = (found, torch.where(live, drawn, -1), live, *table, remaining, count)
             if not k:

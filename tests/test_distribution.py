@@ -19,11 +19,12 @@ import pytest
 import torch
 
 import functional_rb as frb
-from functional_rb import power, ring, sum_tree
-from functional_rb.draft import Arrays, Draft
-from functional_rb.native import kernels, plan
+from functional_rb.core.draft import Arrays, Draft
+from functional_rb.kernels import buffer, descriptor
+from functional_rb.ops import fixed_point
 from functional_rb.samplers import DRAW_LIMIT
-from functional_rb.sum_tree import FANOUT, RESOLUTION
+from functional_rb.structures import ring, sum_tree
+from functional_rb.structures.sum_tree import FANOUT, RESOLUTION
 from jax_backend import ops as jax_ops
 from torch_backend import ops as torch_ops
 
@@ -49,8 +50,8 @@ def descend_by_torch(tree: Floats, capacity: int, draws: Ints) -> Ints:
 
 def descend_by_kernel(tree: Floats, capacity: int, draws: Ints) -> Ints:
     slots = np.empty(len(draws), np.int32)
-    encoded = plan.encode(frb.BufferSpec({}, capacity, frb.Prioritized()))
-    kernels.descend(encoded, tree.reshape(-1), draws, slots)
+    encoded = descriptor.encode(frb.BufferSpec({}, capacity, frb.Prioritized()))
+    buffer.descend(encoded, tree.reshape(-1), draws, slots)
     return slots
 
 
@@ -224,18 +225,18 @@ def jax_uniform(draws: jax.Array, counters: jax.Array, capacity: int) -> Any:
 def uniform_by(library: str, draws: Ints, counters: Ints, capacity: int) -> tuple[Ints, Ints]:
     if library == "kernel":
         slots, handles = np.empty((2, len(draws)), np.int32)
-        weights, chances = np.empty((2, len(draws)), np.float32)
-        encoded = plan.encode(frb.BufferSpec({}, capacity))
-        kernels.draw_uniform(encoded, counters, draws, slots, handles, weights, chances)
+        weights, probabilities = np.empty((2, len(draws)), np.float32)
+        encoded = descriptor.encode(frb.BufferSpec({}, capacity))
+        buffer.draw_uniform(encoded, counters, draws, slots, handles, weights, probabilities)
     elif library == "jax":
-        slots, (handles, weights, chances, *_) = jax.device_get(jax_uniform(draws, counters, capacity))
+        slots, (handles, weights, probabilities, *_) = jax.device_get(jax_uniform(draws, counters, capacity))
     else:
         spec = frb.BufferSpec({}, capacity)
         draft = draft_of(spec, None, torch.from_numpy(counters))
         found, drawn = spec.sampler.draw(torch_ops, draft, torch.from_numpy(draws), torch.tensor(0.0), len(draws))
-        slots, handles, weights, chances = (x.numpy() for x in (found, *drawn[:3]))
+        slots, handles, weights, probabilities = (x.numpy() for x in (found, *drawn[:3]))
     assert (weights == 1).all()
-    np.testing.assert_allclose(chances, 1 / int(counters[1]), rtol=1.2e-7)
+    np.testing.assert_allclose(probabilities, 1 / int(counters[1]), rtol=1.2e-7)
     return slots, handles
 
 
@@ -302,8 +303,8 @@ def test_children_as_integers(ops: Any) -> None:
             rng.lognormal(0, 3, (64, FANOUT)),
             10 ** rng.uniform(-30, 27, (64, FANOUT)),
             np.where(rng.random((64, FANOUT)) < 0.7, 0, rng.random((64, FANOUT))),
-            np.full((1, FANOUT), power.LARGEST),
-            np.full((1, FANOUT), power.SMALLEST),
+            np.full((1, FANOUT), fixed_point.LARGEST),
+            np.full((1, FANOUT), fixed_point.SMALLEST),
             np.zeros((1, FANOUT)),
         ]
     ).astype(np.float32)

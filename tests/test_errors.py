@@ -1011,7 +1011,9 @@ VALUES: list[tuple[frb.BufferSpec, tuple[int, ...], str, Any, dict[str, Any], ty
 
 def arrays_of(backend: Backend, state: Any) -> list[bytes]:
     tree = [] if state.tree is None else [state.tree]
-    return [backend.numpy(x).tobytes() for x in (state.rows, *state.wide, *tree, *state.kept.values(), state.counters)]
+    return [
+        backend.numpy(x).tobytes() for x in (state.rows, *state.wide, *tree, *state.auxiliary.values(), state.counters)
+    ]
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch", "torch-core", "torch-inplace"], indirect=True)

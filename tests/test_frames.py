@@ -15,8 +15,9 @@ import jax_backend.kernel_ops as jax_kernels
 import jax_backend.ops as jax_ops
 import torch_backend.kernel_ops as torch_kernels
 import torch_backend.ops as torch_ops
-from functional_rb import counters, frame_writes, frames
-from functional_rb.ring import Ends
+from functional_rb.core import counters, frame_store
+from functional_rb.structures import frame_ring
+from functional_rb.structures.ring import Ends
 from tests.backends import Backend, _torch_array, _torch_numpy
 
 X, Y = frb.Unbounded((4, 3)), frb.Unbounded((3, 4))
@@ -26,7 +27,7 @@ PAIR = {"obs": X, "next_obs": X, "done": DONE}
 STACK = {"obs": X, "reward": frb.Unbounded(())}
 
 
-def chain_of(item: Any, compact: frb.Compact, capacity: int = 64, **others: Any) -> frames.Chain:
+def chain_of(item: Any, compact: frb.Compact, capacity: int = 64, **others: Any) -> frame_ring.Chain:
     chain = frb.BufferSpec(item, capacity, compact=compact, **others).frames
     assert chain is not None
     return chain
@@ -149,7 +150,7 @@ def test_kernels_find_the_same_places(kernels: Any) -> None:
             last = code // 2 + (0 if not following else 4 if code % 2 else 1)
             expected += [slot // 20 * chain.room + (last - depth + 1 + k) % chain.room for k in range(depth)]
         for ops in (plain, kernels):
-            found = frames.places(ops, chain, array(at.astype(np.int32)), array(slots), depth, following)
+            found = frame_ring.places(ops, chain, array(at.astype(np.int32)), array(slots), depth, following)
             assert numpy(found).tolist() == expected
 
 
@@ -164,7 +165,7 @@ WRITES: dict[str, tuple[Any, frb.Compact, int, int, int]] = {
 @pytest.mark.parametrize("name", WRITES)
 def test_kernels_plan_the_same_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     item, compact, capacity, lanes, steps = WRITES[name]
-    monkeypatch.setattr(frames, "COORDINATES", 200)
+    monkeypatch.setattr(frame_ring, "COORDINATES", 200)
     chain = chain_of(item, compact, capacity, lanes=lanes)
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -179,8 +180,8 @@ def test_kernels_plan_the_same_writes(name: str, monkeypatch: pytest.MonkeyPatch
         plans, removals = [], []
         for ops in (torch_ops, torch_kernels):
             where = torch.from_numpy(cursor), torch.from_numpy(written)
-            plans.append(frame_writes.plan_frames(ops, chain, *where, *marks))
-            removals.append(frame_writes.overwritten(ops, chain, at, ends, torch.from_numpy(after), steps))
+            plans.append(frame_store.plan_frames(ops, chain, *where, *marks))
+            removals.append(frame_store.overwritten(ops, chain, at, ends, torch.from_numpy(after), steps))
         for by_core, by_kernel in zip(*plans, strict=True):
             assert by_core.dtype == by_kernel.dtype
             assert by_core.tolist() == by_kernel.tolist()
@@ -190,7 +191,7 @@ def test_kernels_plan_the_same_writes(name: str, monkeypatch: pytest.MonkeyPatch
 
 def test_coordinates_begin_again(library: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few of them, they do so every few steps: nothing is to be seen of it."""
-    monkeypatch.setattr(frames, "COORDINATES", 64)
+    monkeypatch.setattr(frame_ring, "COORDINATES", 64)
     rb, item = library.rb, {"obs": frb.Unbounded(()), "next_obs": frb.Unbounded(()), "done": DONE}
     spec = frb.BufferSpec(item, 11, compact=frb.Compact(spare=4))
     assert spec.frames is not None
@@ -219,4 +220,4 @@ def test_bytes_are_compared(library: Backend) -> None:
     for name, expected in (("obs", obs), ("next_obs", following)):
         assert library.numpy(found[name]).tobytes() == expected.tobytes()
     # Two for the first step, one for the second; two each for the third and fourth, and one for the fifth.
-    assert int(counters.read(state.spec, state.counters).more[frames.CURSOR][0]) == 8
+    assert int(counters.read(state.spec, state.counters).more[frame_ring.CURSOR][0]) == 8

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.functions import Partial
+from functional_rb.base.functions import Partial
 from tests import backends
 
 GOAL = frb.Unbounded((2,))

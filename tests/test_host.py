@@ -24,10 +24,11 @@ import torch
 import functional_rb as frb
 import jax_backend as rb
 import torch_backend
-from functional_rb import mapped
-from functional_rb.errors import StorageFullError
-from functional_rb.host import HostState, engine
-from functional_rb.host import ops as host_ops
+from functional_rb.base.errors import StorageFullError
+from functional_rb.ops import numpy_ops as host_ops
+from functional_rb.storage import mapped
+from functional_rb.versions import engine
+from functional_rb.versions.host_state import HostState
 from jax_backend import hosted
 from tests import backends, lives
 from tests.histories import STEP, Rng, Shapes, histories, pick, run, seeds
@@ -231,13 +232,13 @@ def test_copies_go_on_alike_and_apart(filled: Any, copied: Any) -> None:
 def test_arrays_given_out_never_change(filled: Any) -> None:
     given = [filled.rows, *filled.wide, filled.tree, filled.counters, *jax.tree.leaves(filled)]
     shared = torch_backend.from_dlpack(filled)
-    kept = [np.array(x) for x in given]
+    auxiliary = [np.array(x) for x in given]
     told = torch_backend.items(shared)["id"].tolist()
     state = filled
     for k in range(4):
         state = rb.add(state, items(30 + 4 * k))
         state = rb.update(state, jnp.arange(30, 40, dtype=jnp.int32), jnp.ones(10))
-    for now, then in zip(given, kept, strict=True):
+    for now, then in zip(given, auxiliary, strict=True):
         np.testing.assert_array_equal(now, then)
     assert torch_backend.items(shared)["id"].tolist() == told
     assert np.asarray(rb.items(state)["id"]).tolist() != told

@@ -162,7 +162,7 @@ def test_python_objects_are_let_go(how: str) -> None:
     with backends.make(how) as backend:
         item = {"id": frb.Unbounded((), "int32"), "note": frb.NonTensor()}
         spec = frb.BufferSpec(item, 4, storage=frb.Objects())
-        note, kept = Note(), Note()
+        note, auxiliary = Note(), Note()
         gone = weakref.ref(note)
         state = backend.add(backend.init(spec), {"id": np.int32(0), "note": note})
         older = None if backend.consumes else state
@@ -170,10 +170,10 @@ def test_python_objects_are_let_go(how: str) -> None:
         if older is not None:
             assert backend.rb.get(older, np.array([0], np.int32))["note"].tolist() == [note]
         del note, older
-        state = backend.add(state, {"id": np.int32(1), "note": kept})
+        state = backend.add(state, {"id": np.int32(1), "note": auxiliary})
         gc.collect()
         assert gone() is None
-        assert backend.rb.get(state, np.array([0, 1], np.int32))["note"].tolist() == [None, kept]
+        assert backend.rb.get(state, np.array([0, 1], np.int32))["note"].tolist() == [None, auxiliary]
 
 
 def test_a_dataset_cannot_be_emptied(backend: Backend) -> None:
@@ -231,7 +231,7 @@ def test_who_dies_as_he_empties_a_shared_buffer_has_emptied_it(tmp_path: Any, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.native.shared.commit", dies)
+        patch.setattr("functional_rb.kernels.shared.commit", dies)
         with pytest.raises(KeyboardInterrupt):
             shared.clear()
     # Whoever comes next finds a write under way, and ends it.
@@ -282,15 +282,15 @@ def told_and_drawn(library: Backend, kind: str) -> None:
     if kind == "prioritized":
         state = rb.update(state, handles, library.array(np.array([0, 1, 5, 2, 0, 3, 1, 8], np.float32)))
     state, _ = rb.sample(state, rb.key(0), 3)
-    chances = library.numpy(rb.probabilities(state, handles)).astype(float)
-    np.testing.assert_allclose(chances.sum(), 1, rtol=1e-6)
+    probabilities = library.numpy(rb.probabilities(state, handles)).astype(float)
+    np.testing.assert_allclose(probabilities.sum(), 1, rtol=1e-6)
     seen, draws = np.zeros(8), 400
     for key in rb.split(rb.key(1), draws):  # one draw each, of the same state
         _, sample = rb.sample(state, key, 1)
         seen += library.numpy(handles) == library.numpy(sample.indices).reshape(-1)[0]
-    assert not seen[chances == 0].any()
-    expected = draws * chances[chances > 0]
-    assert ((seen[chances > 0] - expected) ** 2 / expected).sum() < 24.3  # chi-square of 7 degrees, 1 in 1000
+    assert not seen[probabilities == 0].any()
+    expected = draws * probabilities[probabilities > 0]
+    assert ((seen[probabilities > 0] - expected) ** 2 / expected).sum() < 24.3  # chi-square of 7 degrees, 1 in 1000
 
 
 def test_of_what_was_just_added(backend: Backend) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from functional_rb import lowest
-from functional_rb.sum_tree import FANOUT
+from functional_rb.structures import min_tree
+from functional_rb.structures.sum_tree import FANOUT
 from jax_backend import ops as jax_ops
 from torch_backend import ops as torch_ops
 
@@ -28,24 +28,24 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 @functools.cache
 def jax_setter(capacity: int) -> Callable[..., Any]:
-    return jax.jit(lambda tree, slots, keys: lowest.set_keys(jax_ops, tree, capacity, slots, keys))
+    return jax.jit(lambda tree, slots, keys: min_tree.set_keys(jax_ops, tree, capacity, slots, keys))
 
 
 @functools.cache
 def jax_finder(capacity: int, *counts: int) -> Callable[..., Any]:
-    return jax.jit(lambda tree: [lowest.lowest(jax_ops, tree, capacity, k) for k in counts])
+    return jax.jit(lambda tree: [min_tree.lowest(jax_ops, tree, capacity, k) for k in counts])
 
 
 def find(ops: Any, tree: Any, capacity: int, *counts: int) -> list[tuple[Any, Any]]:
     """So many of the lowest; on JAX by one program for all of the counts."""
     if ops is torch_ops:
-        return [lowest.lowest(torch_ops, tree, capacity, k) for k in counts]
+        return [min_tree.lowest(torch_ops, tree, capacity, k) for k in counts]
     return jax_finder(capacity, *counts)(tree)
 
 
 @functools.cache
 def empty_on_jax(capacity: int) -> Any:
-    return jax.jit(lambda: lowest.empty(jax_ops, capacity))()
+    return jax.jit(lambda: min_tree.empty(jax_ops, capacity))()
 
 
 def check_tree(tree: Ints, keys: list[int]) -> None:
@@ -53,7 +53,7 @@ def check_tree(tree: Ints, keys: list[int]) -> None:
     expected: list[int] = []
     while True:
         groups = -(-len(keys) // FANOUT)
-        keys = keys + [lowest.PADDING] * (groups * FANOUT - len(keys))
+        keys = keys + [min_tree.PADDING] * (groups * FANOUT - len(keys))
         expected += keys
         if groups == 1:
             break
@@ -62,7 +62,7 @@ def check_tree(tree: Ints, keys: list[int]) -> None:
 
 
 # Few different keys, so that many are equal, and the extremes.
-some_keys = st.integers(-2, 2) | st.sampled_from([lowest.EMPTY, lowest.EMPTY + 1, lowest.PADDING - 1])
+some_keys = st.integers(-2, 2) | st.sampled_from([min_tree.EMPTY, min_tree.EMPTY + 1, min_tree.PADDING - 1])
 
 
 @st.composite
@@ -80,8 +80,8 @@ def histories(draw: st.DrawFn) -> tuple[int, list[dict[int, int]]]:
 @hypothesis.given(history=histories())
 def test_lowest(history: tuple[int, list[dict[int, int]]]) -> None:
     capacity, updates = history
-    truth = [lowest.EMPTY] * capacity
-    by_torch = lowest.empty(torch_ops, capacity)
+    truth = [min_tree.EMPTY] * capacity
+    by_torch = min_tree.empty(torch_ops, capacity)
     by_jax = np.asarray(empty_on_jax(capacity))
     for update in updates:
         # In pieces of one size, some slots named twice, with the same key.
@@ -89,14 +89,14 @@ def test_lowest(history: tuple[int, list[dict[int, int]]]) -> None:
         for start in range(0, len(names), BATCH):
             slots = np.resize(np.int32(names[start : start + BATCH]), BATCH)
             keys = np.int32([update[slot] for slot in slots])
-            by_torch = lowest.set_keys(torch_ops, by_torch, capacity, torch.from_numpy(slots), torch.from_numpy(keys))
+            by_torch = min_tree.set_keys(torch_ops, by_torch, capacity, torch.from_numpy(slots), torch.from_numpy(keys))
             by_jax = np.asarray(jax_setter(capacity)(by_jax, slots, keys))
         for slot, key in update.items():
             truth[slot] = key
     for tree in (by_torch.numpy(), by_jax):
-        assert tree.shape == lowest.shape(capacity)
+        assert tree.shape == min_tree.shape(capacity)
         check_tree(tree, truth)
-    got = lowest.get_keys(torch_ops, by_torch, torch.arange(capacity, dtype=torch.int32))
+    got = min_tree.get_keys(torch_ops, by_torch, torch.arange(capacity, dtype=torch.int32))
     assert got.tolist() == truth
     ranking = sorted((key, slot) for slot, key in enumerate(truth))
     counts = (1, 5, 40)
@@ -110,23 +110,23 @@ def test_lowest(history: tuple[int, list[dict[int, int]]]) -> None:
 @pytest.mark.parametrize("ops", [jax_ops, torch_ops], ids=["jax", "torch"])
 @pytest.mark.parametrize("capacity", [1, 300])
 def test_empty_slots_are_the_lowest_in_their_order(ops: Any, capacity: int) -> None:
-    tree = lowest.empty(ops, capacity) if ops is torch_ops else empty_on_jax(capacity)
-    check_tree(np.asarray(tree), [lowest.EMPTY] * capacity)
+    tree = min_tree.empty(ops, capacity) if ops is torch_ops else empty_on_jax(capacity)
+    check_tree(np.asarray(tree), [min_tree.EMPTY] * capacity)
     ((slots, keys),) = find(ops, tree, capacity, 20)
     assert slots.tolist() == list(range(min(20, capacity)))
-    assert set(keys.tolist()) == {lowest.EMPTY}
+    assert set(keys.tolist()) == {min_tree.EMPTY}
 
 
 def test_memory() -> None:
     for capacity in (10_000, 1_000_003):
-        assert math.prod(lowest.shape(capacity)) * 4 < 4.3 * capacity
+        assert math.prod(min_tree.shape(capacity)) * 4 < 4.3 * capacity
 
 
-jax_keys = jax.jit(functools.partial(lowest.key_of, jax_ops))
+jax_keys = jax.jit(functools.partial(min_tree.key_of, jax_ops))
 
 
 def keys_of(ops: Any, ranks: Floats) -> tuple[list[int], list[bool]]:
-    keys, good = lowest.key_of(ops, torch.from_numpy(ranks)) if ops is torch_ops else jax_keys(ranks)
+    keys, good = min_tree.key_of(ops, torch.from_numpy(ranks)) if ops is torch_ops else jax_keys(ranks)
     return keys.tolist(), good.tolist()
 
 
@@ -140,7 +140,7 @@ some_floats = st.sampled_from(EXTREMES) | st.floats(width=32, allow_nan=False)
 def test_keys_keep_the_order_of_floats(ops: Any, ranks: list[float]) -> None:
     keys, good = keys_of(ops, np.float32(ranks))
     assert all(good)
-    assert all(lowest.EMPTY < key < lowest.PADDING for key in keys)
+    assert all(min_tree.EMPTY < key < min_tree.PADDING for key in keys)
     for a, key_a in zip(ranks, keys, strict=True):
         assert [a < b for b in ranks] == [key_a < key for key in keys]
         assert [a == b for b in ranks] == [key_a == key for key in keys]
@@ -158,4 +158,4 @@ def test_a_nan_is_no_rank(ops: Any) -> None:
 def test_integers_are_their_own_keys_but_for_the_ends(ops: Any) -> None:
     ranks = [-(2**31), -(2**31) + 1, -1, 0, 1, 2**31 - 2, 2**31 - 1]
     array = torch.tensor(ranks, dtype=torch.int32) if ops is torch_ops else jax.numpy.int32(ranks)
-    assert lowest.key_of_integers(ops, array).tolist() == [ranks[1], *ranks[1:-1], ranks[-2]]
+    assert min_tree.key_of_integers(ops, array).tolist() == [ranks[1], *ranks[1:-1], ranks[-2]]

@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import mapped, mapped_directory
-from functional_rb.errors import StorageFullError, StorageInUseError, StorageLayoutError
-from functional_rb.mapped import MappedFiles
+from functional_rb.base.errors import StorageFullError, StorageInUseError, StorageLayoutError
+from functional_rb.storage import directory as mapped_directory
+from functional_rb.storage import mapped
+from functional_rb.storage.mapped import MappedFiles
 
 ROOT = Path(__file__).parents[1]
 ITEM = {"x": frb.Unbounded((256,)), "image": frb.Unbounded((32, 32), "bfloat16")}
@@ -38,7 +39,7 @@ def blocks(files: MappedFiles) -> int:
 
 
 def fill(files: MappedFiles, number: int) -> None:
-    for array in (files.rows, *files.wide, *files.kept.values()):
+    for array in (files.rows, *files.wide, *files.auxiliary.values()):
         array[...] = number
 
 
@@ -65,10 +66,10 @@ def test_frames_of_compact_storage_lie_in_files() -> None:
     item = {"obs": frb.Unbounded((2048,), "uint8"), "next_obs": frb.Unbounded((2048,), "uint8"), "x": frb.Unbounded(())}
     spec = frb.BufferSpec(item, 10, compact=frb.Compact(), storage=frb.Memmap())
     files = mapped.create(spec)
-    assert set(files.kept) == {"frames", "frames_0"}
-    assert files.kept["frames_0"].shape == spec.kept["frames_0"].shape
-    files.kept["frames_0"][1] = 3
-    assert (files.copy().kept["frames_0"][1] == 3).all()
+    assert set(files.auxiliary) == {"frames", "frames_0"}
+    assert files.auxiliary["frames_0"].shape == spec.auxiliary["frames_0"].shape
+    files.auxiliary["frames_0"][1] = 3
+    assert (files.copy().auxiliary["frames_0"][1] == 3).all()
 
 
 def test_a_leaf_that_takes_no_bytes() -> None:

@@ -57,22 +57,22 @@ def live_on_torch(name: str, spec: frb.BufferSpec) -> tuple[list[Any], list[Any]
 def check_life(spec: frb.BufferSpec, states: list[Any], seen: list[lives.Seen]) -> None:
     """Against the obvious lists of what was added."""
     rb = torch_backend
-    kept: list[list[int]] = [[] for _ in range(spec.ring.lanes)]
+    auxiliary: list[list[int]] = [[] for _ in range(spec.ring.lanes)]
     if isinstance(spec.writer, frb.Immutable):
-        kept = [lives.items_from(1)["id"].tolist()]
+        auxiliary = [lives.items_from(1)["id"].tolist()]
     everything: list[int] = []
     candidates = np.arange(-1, 5 * spec.capacity, dtype=np.int32)
     for state, given, now in zip(states, lives.inputs(spec), seen, strict=True):
         if not isinstance(spec.writer, frb.Immutable):
-            add(kept, given, spec)
+            add(auxiliary, given, spec)
             everything += given.items["id"][given.mask].tolist()
         drawn = check_sample(spec, now)
-        stored = [number for lane in kept for number in lane]
+        stored = [number for lane in auxiliary for number in lane]
         if isinstance(spec.writer, frb.Reservoir):
             stored = everything
         assert set(drawn) <= set(stored)
         if isinstance(spec.sampler, frb.Queue):
-            take_from(kept, drawn, spec.sampler.length or 1)
+            take_from(auxiliary, drawn, spec.sampler.length or 1)
         if type(spec.sampler) in (frb.Fifo, frb.Lifo):
             assert drawn == sorted(drawn, reverse=type(spec.sampler) is frb.Lifo)
         live = rb.is_live(state, candidates).numpy()
@@ -81,25 +81,25 @@ def check_life(spec: frb.BufferSpec, states: list[Any], seen: list[lives.Seen]) 
             assert set(there) <= set(everything)
             assert len(set(there)) == min(len(everything), spec.capacity)
         else:
-            assert sorted(there) == sorted(number for lane in kept for number in lane)
+            assert sorted(there) == sorted(number for lane in auxiliary for number in lane)
         assert int(rb.size(state)) == len(there)
 
 
-def add(kept: list[list[int]], given: lives.Inputs, spec: frb.BufferSpec) -> None:
+def add(auxiliary: list[list[int]], given: lives.Inputs, spec: frb.BufferSpec) -> None:
     for row, number in enumerate(given.items["id"].reshape(-1).tolist()):
         if given.mask.reshape(-1)[row]:
-            kept[row % len(kept)].append(number)
-    for lane in kept:
+            auxiliary[row % len(auxiliary)].append(number)
+    for lane in auxiliary:
         best = sorted(lane) if isinstance(spec.writer, frb.MaxValue) else lane
-        lane[:] = best[-(spec.capacity // len(kept)) :]
+        lane[:] = best[-(spec.capacity // len(auxiliary)) :]
 
 
-def take_from(kept: list[list[int]], drawn: list[int], length: int) -> None:
+def take_from(auxiliary: list[list[int]], drawn: list[int], length: int) -> None:
     """What a queue gave is gone, and it was the oldest of each lane."""
-    for lane in kept:
+    for lane in auxiliary:
         given = [number for number in drawn if number in lane]
         assert given == lane[: len(given)]
-        assert len(given) == min(len(lane) // length * length, BATCH // len(kept) * length)
+        assert len(given) == min(len(lane) // length * length, BATCH // len(auxiliary) * length)
         del lane[: len(given)]
 
 
@@ -177,7 +177,7 @@ def test_steps_of_lanes_one_by_one_or_together(member: Member, same_draws: None)
                 backend, backend.rb.get(together, handles)
             )
             assert other.counters.tolist() == together.counters.tolist()
-            if "deck_order" in spec.kept:
+            if "deck_order" in spec.auxiliary:
                 continue  # the same set, shuffled by other means
             drawn = [lives.bits(backend, backend.sample(s, torch.tensor(3), BATCH)[1]) for s in (other, together)]
             assert drawn[0] == drawn[1]

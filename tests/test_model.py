@@ -23,7 +23,7 @@ import torch
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import functional_rb as frb
-from functional_rb.ring import modulus
+from functional_rb.structures.ring import modulus
 from tests import backends
 from tests.backends import Backend
 

@@ -19,7 +19,8 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb import files, ted
+from functional_rb import ted
+from functional_rb.base import files
 from functional_rb.checkpoint import disk
 from functional_rb.inspection.report import inspect
 from tests.backends import Backend

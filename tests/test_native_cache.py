@@ -21,17 +21,17 @@ import numpy as np
 import pytest
 
 import functional_rb
-from functional_rb import power
-from functional_rb.native import cache, fixed, folder, plan
-from functional_rb.native.content import content_of
+from functional_rb.kernels import cache, descriptor, fixed_point, folder
+from functional_rb.kernels.content import content_of
+from functional_rb.ops import fixed_point as exact
 
 PACKAGE = Path(functional_rb.__file__).parent
 PROGRAM = """
 import numpy as np
-from functional_rb.native import fixed, plan
+from functional_rb.kernels import descriptor, fixed_point
 import functional_rb as frb
 spec = frb.BufferSpec(item=(), capacity=4, sampler=frb.Prioritized(alpha=1.0))
-print(fixed.stored_value(plan.encode(spec), np.float32(1e38).view(np.int32)))
+print(fixed_point.stored_value(descriptor.encode(spec), np.float32(1e38).view(np.int32)))
 """
 COMPILES = "compiles kernels"
 
@@ -54,21 +54,21 @@ def test_only_what_a_kernel_is_made_of_is_compiled_anew(tmp_path: Path) -> None:
 
     assert run() == (2.0**95, True)
     kept = sorted((tmp_path / "cache").iterdir())
-    edit("native/fixed.py", '"""`2 ** y` for', '"""Another docstring, of\n\n    more lines, of `2 ** y` for')
-    edit("native/fixed.py", "    whole = np.int64(beta)", "    # A comment.\n    whole = np.int64(beta)")
-    edit("native/kernels.py", "SPARSE = 2", "SPARSE = 3")  # a kernel, and none that this one calls
-    edit("power.py", '"""Powers of', '"""The powers of')
-    edit("checks.py", "def ", "NEW = 1\n\n\ndef ")
+    edit("kernels/fixed_point.py", '"""`2 ** y` for', '"""Another docstring, of\n\n    more lines, of `2 ** y` for')
+    edit("kernels/fixed_point.py", "    whole = np.int64(beta)", "    # A comment.\n    whole = np.int64(beta)")
+    edit("kernels/buffer.py", "SPARSE = 2", "SPARSE = 3")  # a kernel, and none that this one calls
+    edit("ops/fixed_point.py", '"""Powers of', '"""The powers of')
+    edit("buffer/checks.py", "def ", "NEW = 1\n\n\ndef ")
     assert run() == (2.0**95, False)
     assert sorted((tmp_path / "cache").iterdir()) == kept
-    edit("power.py", "MAX_EXPONENT: Final = 95", "MAX_EXPONENT: Final = 94")
+    edit("ops/fixed_point.py", "MAX_EXPONENT: Final = 95", "MAX_EXPONENT: Final = 94")
     assert run() == (2.0**94, True)
 
 
 def test_what_a_kernel_is_made_of() -> None:
     def made(source: str, **names: Any) -> str:
         """The hash of what a source defines as `f`."""
-        space = {"__name__": "functional_rb.native.made_up", "np": np, "numba": numba, **names}
+        space = {"__name__": "functional_rb.kernels.made_up", "np": np, "numba": numba, **names}
         exec(source, space)
         return content_of(space["f"])
 
@@ -83,14 +83,14 @@ def test_what_a_kernel_is_made_of() -> None:
         *(made(f"g = numba.njit(lambda x: x * {k})\ndef f(x): return g(x) + 1") for k in (2, 3)),
         *(made("def h(k):\n  def f(x): return x + k\n  return f\nf = h(K)", K=k) for k in (2, 3)),
         *(made("def f(x): return [y * K for y in x]", K=k) for k in (2, 3)),
-        *(made(f"def f(x): return fixed.{name} + x", fixed=fixed) for name in ("BIAS", "C1", "times", "exp2")),
+        *(made(f"def f(x): return fixed.{name} + x", fixed=fixed_point) for name in ("BIAS", "C1", "times", "exp2")),
         made("def f(x): return np.sin(x)"),
         made("def f(x): return np.cos(x)"),
     ]
     assert len({plain, *others}) == 1 + len(others)
-    assert made("def f(x): return at.BIAS + x", at=fixed) == made("def f(x): return at.BIAS + x", at=power)
+    assert made("def f(x): return at.BIAS + x", at=fixed_point) == made("def f(x): return at.BIAS + x", at=exact)
     with pytest.raises(TypeError, match="a kernel takes"):
-        made("def f(x): return x + K", K=plan.NO_LEAVES)
+        made("def f(x): return x + K", K=descriptor.NO_LEAVES)
 
 
 # --- what is wrong with the cache ------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_where_kernels_are_kept(variables: dict[str, str], expected: str, monkey
 USED = """
 import numpy as np
 import functional_rb as frb
-from functional_rb.native import beforehand
+from functional_rb.kernels import beforehand
 from tests.members import MEMBERS
 import torch_backend as rb
 

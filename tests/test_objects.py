@@ -26,9 +26,9 @@ from torch.utils import _pytree as pytree
 import functional_rb as frb
 import jax_backend
 import torch_backend as rb
-from functional_rb import tokens
-from functional_rb.objects import array_of
+from functional_rb.base.object_arrays import array_of
 from functional_rb.specs import Composite
+from functional_rb.versions import object_table as tokens
 from tests import backends, members
 from tests.backends import Backend
 from torch_backend import objects

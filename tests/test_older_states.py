@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import functional_rb as frb
-from functional_rb import sum_tree, versions
-from functional_rb.host import ops as host_ops
-from functional_rb.host.memory import Memory
-from functional_rb.recorder import Log, Recorder
+from functional_rb.ops import numpy_ops as host_ops
+from functional_rb.structures import sum_tree
+from functional_rb.versions import version
+from functional_rb.versions.host_memory import Memory
+from functional_rb.versions.recorder import Log, Recorder
 from tests import backends, lives
 from tests.backends import Backend
 from tests.members import BATCH, ITEM, MEMBERS
@@ -62,7 +63,7 @@ def work(monkeypatch: pytest.MonkeyPatch, read: Any) -> int:
 def test_the_work_of_reading_does_not_grow_with_the_writes(
     variant: Backend, sampler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions, "LEAST", 2**40)  # nothing is copied before it is read
+    monkeypatch.setattr(version, "LEAST", 2**40)  # nothing is copied before it is read
     counts = []
     for writes in (20, 20, 120):
         spec = frb.BufferSpec(ITEM, 20_000, sampler)
@@ -136,7 +137,7 @@ def test_rows_and_elements_of_one_array_are_taken_back_together(functions: Any) 
                 recorder.set_flat(array, index, new)
             else:
                 recorder.set_at(array, index, new[:, None])
-    versions.take_back(memory, logs, 6)
+    version.take_back(memory, logs, 6)
     for array, wanted in zip(memory.arrays, before, strict=True):
         np.testing.assert_array_equal(array, wanted)
 

@@ -20,18 +20,19 @@ import torch_backend.kernel_ops as torch_kernel_ops
 import torch_backend.ops as torch_ops
 import torch_backend.parts as torch_parts
 import torch_backend.random as torch_random
-from functional_rb import integers, sum_tree, windows
-from functional_rb import layout as layouts
-from functional_rb import ops as protocols
-from functional_rb import ring as ring_of
-from functional_rb.layout import Layout
-from functional_rb.native import kernels
-from functional_rb.ring import Ends, Ring
+from functional_rb.kernels import buffer
+from functional_rb.ops import protocol as protocols
+from functional_rb.ops import random_bits
 from functional_rb.samplers import weights as powers
-from functional_rb.sum_tree import FANOUT
-from functional_rb.transforms import line as lines
+from functional_rb.structures import episode_windows, sum_tree
+from functional_rb.structures import ring as ring_of
+from functional_rb.structures import row_layout as layouts
+from functional_rb.structures.episode_windows import Lanes, Rule
+from functional_rb.structures.ring import Ends, Ring
+from functional_rb.structures.row_layout import Layout
+from functional_rb.structures.sum_tree import FANOUT
 from functional_rb.transforms import returns
-from functional_rb.windows import Lanes, Rule
+from functional_rb.transforms import step_queue as lines
 from tests.backends import _torch_array, _torch_numpy
 from tests.test_jax import big_copies
 from tests.test_model import POOL, random_leaf
@@ -143,7 +144,7 @@ def test_set_leaves(on: Any, capacity: int) -> None:
 def test_large_levels_are_refreshed_leaf_by_leaf_and_by_sweeping() -> None:
     """So that the test above has gone both ways."""
     nodes = sum_tree.geometry(5000).levels[1].nodes
-    assert FEW * kernels.SPARSE < nodes < MANY * kernels.SPARSE
+    assert FEW * buffer.SPARSE < nodes < MANY * buffer.SPARSE
 
 
 def random_batch(on: Any, spec: frb.BufferSpec, n: int, rng: np.random.Generator) -> list[Any]:
@@ -232,7 +233,7 @@ def test_store_and_read_more_on_torch(spec: frb.BufferSpec) -> None:
 def test_more_rows_than_are_read_together(on: Any) -> None:
     layout = POOL[0].layout
     rng = np.random.default_rng(0)
-    count = 2 * kernels.SCRATCH_BYTES // (4 * layout.row_words) + 5
+    count = 2 * buffer.SCRATCH_BYTES // (4 * layout.row_words) + 5
     rows, wide = layouts.pack(
         on.plain, layout, random_batch(on, POOL[0], 50, rng), like=on.array(np.zeros(50, np.int32))
     )
@@ -435,12 +436,12 @@ def test_step_ages(on: Any, which: str, lanes: int, steps: int) -> None:
     rng = np.random.default_rng(steps)
 
     def ages(ops: Any, next_age: Any, written: Any, begins: Any, ends: Any) -> Any:
-        return windows.step_ages(ops, next_age, written, begins=begins, ends=ends)
+        return episode_windows.step_ages(ops, next_age, written, begins=begins, ends=ends)
 
     compare = both(on, ages)
     for likely in [0.0, 0.1, 0.5, 1.0] * 4:
         begins, ends = rng.random((2, lanes, steps)) < likely
-        next_age = rng.choice([0, 5, windows.LONGEST - 3, windows.LONGEST - 1], lanes).astype(np.int32)
+        next_age = rng.choice([0, 5, episode_windows.LONGEST - 3, episode_windows.LONGEST - 1], lanes).astype(np.int32)
         written = rng.choice([0, 1, steps], lanes).astype(np.int32)
         compare(next_age, written, None if which == "ends" else begins, None if which == "begins" else ends)
 
@@ -460,7 +461,7 @@ def written_at_random(rng: np.random.Generator, ring: Ring) -> Written:
     steps = rng.random((lanes, 3 * ring.length)) < likely
     lived = torch.full((lanes,), steps.shape[1], dtype=torch.int32)
     zeros = torch.zeros(lanes, dtype=torch.int32)
-    ages, next_age = windows.step_ages(torch_ops, zeros, lived, ends=torch.from_numpy(steps))
+    ages, next_age = episode_windows.step_ages(torch_ops, zeros, lived, ends=torch.from_numpy(steps))
     age = np.zeros(ring.capacity, np.int32)
     for e, (cursor, size) in enumerate(zip(*ends, strict=True)):
         back = np.arange(1, size + 1)
@@ -485,9 +486,9 @@ def index_and_slices(rule: Rule, ring: Ring, by_trajectory: bool) -> Callable[..
         lanes, age = Lanes(ring, written.ends), written.age
         at = lanes, age, written.next_age, slots, draws
         return (
-            windows.changed(ops, rule, lanes, age, min(3, ring.length), by_trajectory),
-            windows.weights_at(ops, rule, lanes, age, slots),
-            [windows.expand(ops, rule, *at, counting, by_trajectory) for counting in (live, None)],
+            episode_windows.changed(ops, rule, lanes, age, min(3, ring.length), by_trajectory),
+            episode_windows.weights_at(ops, rule, lanes, age, slots),
+            [episode_windows.expand(ops, rule, *at, counting, by_trajectory) for counting in (live, None)],
         )
 
     return read
@@ -561,7 +562,7 @@ def test_some_of_these_windows_are_drawn() -> None:
         for _ in range(20):
             written = jax.tree.map(torch.from_numpy, written_at_random(rng, ring))
             slots = torch.arange(ring.capacity, dtype=torch.int32)
-            counts.append(windows.weights_at(torch_ops, rule, Lanes(ring, written.ends), written.age, slots))
+            counts.append(episode_windows.weights_at(torch_ops, rule, Lanes(ring, written.ends), written.age, slots))
         found = torch.cat(counts)
         assert 0 < (found > 0).sum() < found.numel()
 
@@ -571,12 +572,12 @@ def around(ring: Ring, n: int) -> Callable[..., Any]:
 
     def look(ops: Any, written: Written, slots: Any) -> Any:
         lanes, age = Lanes(ring, written.ends), written.age
-        lane, back = windows.step_at(ops, lanes, slots)
+        lane, back = episode_windows.step_at(ops, lanes, slots)
         stored = back <= ops.take(lanes.size, lane)
-        before, after = windows.extent(ops, lanes, age, slots)
+        before, after = episode_windows.extent(ops, lanes, age, slots)
         none = ops.full_like(before, -1)  # that of an empty slot has no meaning
         extent = ops.where(stored, before, none), ops.where(stored, after, none)
-        return windows.following(ops, lanes, age, slots, n), extent
+        return episode_windows.following(ops, lanes, age, slots, n), extent
 
     return look
 
@@ -707,7 +708,7 @@ def test_torch_transforms_of_any_strides() -> None:
 
 def test_below(on: Any) -> None:
     rng = np.random.default_rng(0)
-    compare = both(on, integers.below)
+    compare = both(on, random_bits.below)
     draws = rng.integers(0, 2**31, (300, 2)).astype(np.int32)
     draws[::7] = rng.choice([0, 2**31 - 1], draws[::7].shape)
     numbers = rng.choice([0, 1, 2, 1000, 2**31 - 1], 300).astype(np.int32)

@@ -17,8 +17,10 @@ import pytest
 import torch
 
 import functional_rb as frb
-from functional_rb import power, samplers
-from functional_rb.native import fixed, plan
+from functional_rb import samplers
+from functional_rb.kernels import descriptor
+from functional_rb.kernels import fixed_point as by_kernel
+from functional_rb.ops import fixed_point
 from functional_rb.samplers.weights import stored_value
 from jax_backend import ops as jax_ops
 from tests.backends import Backend
@@ -35,14 +37,14 @@ Ints = np.ndarray[Any, np.dtype[np.int32]]
 def _stored_values(encoded: Any, priorities: Any, out: Any) -> None:
     bits = priorities.view(np.int32)
     for i in range(priorities.size):
-        out[i] = fixed.stored_value(encoded, bits[i])
+        out[i] = by_kernel.stored_value(encoded, bits[i])
 
 
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]  # numba is
 def _weights(values: Any, smallest: Any, beta: Any, out: Any) -> None:
-    base = fixed.log2_biased(fixed.bits_of(smallest))
+    base = by_kernel.log2_biased(by_kernel.bits_of(smallest))
     for i in range(values.size):
-        out[i] = fixed.importance_weight(values[i], base, beta)
+        out[i] = by_kernel.importance_weight(values[i], base, beta)
 
 
 def by_jax(x: Floats, alpha: float) -> Floats:
@@ -56,7 +58,7 @@ def by_torch(x: Floats, alpha: float) -> Floats:
 
 def by_numba(x: Floats, alpha: float) -> Floats:
     out = np.empty_like(x)
-    _stored_values(plan.encode(frb.BufferSpec({}, 1, frb.Prioritized(alpha=alpha))), x, out)
+    _stored_values(descriptor.encode(frb.BufferSpec({}, 1, frb.Prioritized(alpha=alpha))), x, out)
     return out
 
 
@@ -102,12 +104,12 @@ def test_every_mantissa() -> None:
 def test_logarithm_is_strictly_monotonic() -> None:
     # Else a weight could exceed 1, as the distance from the smallest priority could be negative.
     mantissas = ONE + np.arange(2**23 + 1, dtype=np.int32)
-    log = power.log2_biased(torch_ops, torch.from_numpy(mantissas))
+    log = fixed_point.log2_biased(torch_ops, torch.from_numpy(mantissas))
     value = (log.whole.to(torch.int64) << 31) + log.fraction
     assert (torch.diff(value) > 0).all()
-    assert int(log.whole[0]) == power.BIAS
+    assert int(log.whole[0]) == fixed_point.BIAS
     assert int(log.fraction[0]) == 0
-    exact = np.log2(mantissas.view(np.float32).astype(np.float64)) + power.BIAS
+    exact = np.log2(mantissas.view(np.float32).astype(np.float64)) + fixed_point.BIAS
     assert np.abs(value.numpy() / 2.0**31 - exact).max() < 2.0**-28
 
 
@@ -120,7 +122,7 @@ def test_every_exponent(alpha: float) -> None:
     y = same_bits(x, alpha)
     if alpha == 1.0:
         np.testing.assert_array_equal(bits(y), bits(x))
-    whole, fraction = power.fixed_constant(alpha)
+    whole, fraction = fixed_point.fixed_constant(alpha)
     error = ulps(y, x.astype(np.float64) ** (whole + fraction / 2**31)).max()
     assert error <= (0.53 if alpha <= 1 else 0.6), error
     error = ulps(y, x.astype(np.float64) ** alpha).max()
@@ -181,18 +183,18 @@ fixed_numbers = st.tuples(st.integers(0, 2**14), st.integers(0, 2**31 - 1))
 @hypothesis.settings(max_examples=200)
 @hypothesis.given(x=fixed_numbers, y=fixed_numbers)
 def test_fixed_point_arithmetic(x: tuple[int, int], y: tuple[int, int]) -> None:
-    def made(parts: tuple[int, int]) -> power.Fixed:
-        return power.Fixed(*(torch.tensor([part], dtype=torch.int32) for part in parts))
+    def made(parts: tuple[int, int]) -> fixed_point.Fixed:
+        return fixed_point.Fixed(*(torch.tensor([part], dtype=torch.int32) for part in parts))
 
-    def number(value: power.Fixed) -> int:
+    def number(value: fixed_point.Fixed) -> int:
         return (int(value.whole) << 31) + int(value.fraction)
 
     a, b = (x[0] << 31) + x[1], (y[0] << 31) + y[1]
-    assert number(power.plus(torch_ops, made(x), made(y))) == a + b
-    assert number(power.minus(torch_ops, made(x), made(y))) == a - b
+    assert number(fixed_point.plus(torch_ops, made(x), made(y))) == a + b
+    assert number(fixed_point.minus(torch_ops, made(x), made(y))) == a - b
     # times() drops what is below 2^-31 of the product of the fractions, and nothing else.
-    assert number(power.times(torch_ops, made(x), made(y))) == a * b >> 31
-    assert int(fixed.times(a, y[0], y[1])) == a * b >> 31
+    assert number(fixed_point.times(torch_ops, made(x), made(y))) == a * b >> 31
+    assert int(by_kernel.times(a, y[0], y[1])) == a * b >> 31
 
 
 weights_by_jax = jax.jit(functools.partial(samplers.importance_weights, jax_ops))
@@ -251,7 +253,7 @@ def test_subnormal_priorities_on_every_variant(backend: Backend) -> None:
         spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 9, frb.Prioritized(alpha=alpha))
         state = backend.init(spec)
         ids = np.arange(9, dtype=np.int32)
-        least = max(np.float32(2.0**-126) ** np.float32(alpha), np.float32(power.SMALLEST))
+        least = max(np.float32(2.0**-126) ** np.float32(alpha), np.float32(fixed_point.SMALLEST))
         state = backend.add(state, backend.tree({"n": ids}), None, backend.array(given))
         expected = [least, least, least, 0, 0, 1, 1, 1, np.float32(5) ** np.float32(alpha)]
         np.testing.assert_array_equal(backend.numpy(state.tree).reshape(-1)[:9], np.float32(expected))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from functional_rb import ranks, sum_tree
+from functional_rb.structures import order_statistics, sum_tree
 from jax_backend import ops as jax_ops
 from torch_backend import ops as torch_ops
 
@@ -38,7 +38,9 @@ def on_jax(function: Callable[..., Any], capacity: int) -> Callable[..., Any]:
 def both_ways(function: Callable[..., Any], tree: torch.Tensor, capacity: int, queries: Ints) -> list[Ints]:
     """What torch and jitted JAX answer."""
     by_torch = function(torch_ops, tree, capacity, torch.from_numpy(queries))
-    by_jax = on_jax(function, capacity)(tree.numpy(), **{"ranks" if function is ranks.select else "slots": queries})
+    by_jax = on_jax(function, capacity)(
+        tree.numpy(), **{"ranks" if function is order_statistics.select else "slots": queries}
+    )
     assert by_torch.dtype == torch.int32
     assert by_jax.dtype == np.int32
     return [by_torch.numpy(), np.asarray(by_jax)]
@@ -62,11 +64,11 @@ def test_ranks_and_slots(marks: Bools, seed: int) -> None:
     if expected.size:
         queries = rng.integers(0, expected.size, BATCH, dtype=np.int32)
         queries[:2] = 0, expected.size - 1
-        for got in both_ways(ranks.select, tree, capacity, queries):
+        for got in both_ways(order_statistics.select, tree, capacity, queries):
             np.testing.assert_array_equal(got, expected[queries])
     slots = rng.integers(0, capacity, BATCH, dtype=np.int32)
     slots[:2] = 0, capacity - 1
-    for got in both_ways(ranks.before, tree, capacity, slots):
+    for got in both_ways(order_statistics.before, tree, capacity, slots):
         np.testing.assert_array_equal(got, [marks[:slot].sum() for slot in slots])
 
 
@@ -75,23 +77,23 @@ def test_ranks_out_of_range_stay_in_bounds(capacity: int) -> None:
     for density in (0, 0.3, 1):
         marks = np.random.default_rng(capacity).random(capacity) < density
         queries = np.resize(np.int32([-(2**31), -1, marks.sum(), capacity, capacity + 1, 2**31 - 1]), BATCH)
-        for got in both_ways(ranks.select, tree_of(marks), capacity, queries):
+        for got in both_ways(order_statistics.select, tree_of(marks), capacity, queries):
             assert ((got >= 0) & (got < capacity)).all()
 
 
 def test_one_slot_as_a_scalar() -> None:
     marks = np.arange(300) % 3 == 0
     for slot in (0, 15, 16, 299):
-        for got in both_ways(ranks.before, tree_of(marks), 300, np.array(slot, np.int32)):
+        for got in both_ways(order_statistics.before, tree_of(marks), 300, np.array(slot, np.int32)):
             assert got.shape == ()
             assert got == marks[:slot].sum()
 
 
 def test_counts_are_exact_up_to_the_limit() -> None:
     # All are marked: the sums reach 2^24, and every rank is its own slot.
-    capacity = ranks.MAX_CAPACITY
+    capacity = order_statistics.MAX_CAPACITY
     tree = tree_of(np.ones(capacity, np.bool_))
     ends = torch.arange(8, dtype=torch.int32) * 2
     queries = torch.cat([ends, capacity - 1 - ends, capacity // 2 + ends])
-    assert ranks.select(torch_ops, tree, capacity, queries).tolist() == queries.tolist()
-    assert ranks.before(torch_ops, tree, capacity, queries).tolist() == queries.tolist()
+    assert order_statistics.select(torch_ops, tree, capacity, queries).tolist() == queries.tolist()
+    assert order_statistics.before(torch_ops, tree, capacity, queries).tolist() == queries.tolist()

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import mapped, respec
+from functional_rb.buffer import respec
 from functional_rb.checkpoint import blocks
-from functional_rb.handles import CURRENT
+from functional_rb.core.handles import CURRENT
+from functional_rb.storage import mapped
 from tests import backends, models, test_checkpoint_golden
 from tests.backends import Backend
 from tests.histories import STEP, History, Kept, Rng, histories, pick, seeds
@@ -104,7 +105,7 @@ class Changing(History):
             newest = backend.numpy(backend.rb.newest(after, spec.ring.length)).reshape(-1, spec.ring.lanes).T
             cursors = backend.numpy(backend.rb.cursor(after)).reshape(-1)
         else:
-            current = backend.numpy(after.kept[CURRENT])
+            current = backend.numpy(after.auxiliary[CURRENT])
         self.keep(after, backend, models.with_spec(model, spec, newest, cursors, current))
         if self.rng.random() < 0.5:
             self.check(*self.kept[-1], arrays=self.rng.random() < 0.3)
@@ -172,7 +173,7 @@ def ids_of(backend: Backend, state: Any) -> dict[int, int]:
 def bits(backend: Backend, state: Any) -> list[bytes]:
     """All but the rows."""
     tree = [] if state.tree is None else [state.tree]
-    arrays = [*tree, state.counters, *(state.kept[name] for name in sorted(state.kept))]
+    arrays = [*tree, state.counters, *(state.auxiliary[name] for name in sorted(state.auxiliary))]
     return [backend.numpy(x).tobytes() for x in arrays]
 
 
@@ -303,7 +304,7 @@ def not_known(library: Backend) -> None:
     state = rb.update(state, np.array([1]), library.array(np.array([9], np.float32)))
     more = rb.with_spec(state, dataclasses.replace(state.spec, sampler=frb.Prioritized(alpha=1.0, max_times_sampled=3)))
     assert library.numpy(rb.priorities(more, np.arange(4))).tolist() == [0, 9, 9, 9]
-    assert library.numpy(more.kept["times"]).tolist() == [0, 0, 1, 1]
+    assert library.numpy(more.auxiliary["times"]).tolist() == [0, 0, 1, 1]
     uniform = rb.with_spec(more, dataclasses.replace(state.spec, sampler=frb.Uniform(max_times_sampled=1)))
     assert library.numpy(rb.probabilities(uniform, np.arange(4))).tolist() == [0.5, 0.5, 0, 0]
     state = rb.with_spec(uniform, dataclasses.replace(uniform.spec, sampler=frb.Prioritized()))

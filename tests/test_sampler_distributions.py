@@ -24,8 +24,9 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb import buffer, crop
-from functional_rb.draft import Arrays
+from functional_rb.buffer import functions
+from functional_rb.core.draft import Arrays
+from functional_rb.transforms import crop
 from jax_backend import ops as jax_ops
 from tests.test_distribution import edge_draws, intervals, probabilities
 from torch_backend import kernel_ops as torch_kernel_ops
@@ -63,15 +64,15 @@ each_library = pytest.mark.parametrize("way", ["jax", "torch"])
 
 
 def added(ops: Any, spec: Any, arrays: Any, leaves: Any, mask: Any, priorities: Any, draws: Any) -> Any:
-    return buffer.add(ops, arrays, spec, leaves, leaves[0].shape[0], mask, priorities, draws)
+    return functions.add(ops, arrays, spec, leaves, leaves[0].shape[0], mask, priorities, draws)
 
 
 def drawn(ops: Any, spec: Any, arrays: Any, draws: Any, beta: Any) -> Any:
-    return buffer.draw(ops, arrays, spec, draws, beta, draws.shape[0])
+    return functions.draw(ops, arrays, spec, draws, beta, draws.shape[0])
 
 
 def updated(ops: Any, spec: Any, arrays: Any, handles: Any, priorities: Any) -> Any:
-    return buffer.update(ops, arrays, spec, handles, priorities, {})
+    return functions.update(ops, arrays, spec, handles, priorities, {})
 
 
 class Step(NamedTuple):
@@ -100,7 +101,7 @@ class Story:
         """
         item = {"id": frb.Unbounded((), "int32"), "done": frb.Binary(())}
         self.spec = frb.BufferSpec(item, capacity, sampler, lanes=len(lanes))
-        self.arrays: Arrays = on_torch(torch_ops, lambda ops, spec: buffer.init(ops, spec), self.spec)
+        self.arrays: Arrays = on_torch(torch_ops, lambda ops, spec: functions.init(ops, spec), self.spec)
         self.lanes: list[list[Step]] = []
         ids = np.full((max(map(len, lanes)), len(lanes)), -1, np.int32)
         done = np.ones_like(ids, np.bool_)
@@ -144,7 +145,7 @@ class Choices(NamedTuple):
 
     low: Ints
     high: Ints
-    chances: np.ndarray[Any, np.dtype[np.float64]]
+    probabilities: np.ndarray[Any, np.dtype[np.float64]]
 
 
 def numbers(n: int) -> Choices:
@@ -167,7 +168,7 @@ def jointly(*choices: Choices) -> Choices:
     """All combinations, the words side by side."""
     each = [np.ravel(x) for x in np.meshgrid(*(np.arange(len(c.low)) for c in choices), indexing="ij")]
     low, high = (np.concatenate([c[end][k] for c, k in zip(choices, each, strict=True)], 1) for end in (0, 1))
-    return Choices(low, high, math.prod(c.chances[k] for c, k in zip(choices, each, strict=True)))
+    return Choices(low, high, math.prod(c.probabilities[k] for c, k in zip(choices, each, strict=True)))
 
 
 def law_of(outcomes: Sequence[Hashable], choices: Choices) -> Law:
@@ -175,7 +176,7 @@ def law_of(outcomes: Sequence[Hashable], choices: Choices) -> Law:
     n = len(choices.low)
     assert outcomes[:n] == outcomes[n:], "an interval of draws has one outcome"
     found: dict[Hashable, float] = defaultdict(float)
-    for outcome, chance in zip(outcomes, choices.chances.tolist()):  # noqa: B905  # the second half is the same
+    for outcome, chance in zip(outcomes, choices.probabilities.tolist()):  # noqa: B905  # the second half is the same
         found[outcome] += chance
     return found
 
@@ -190,9 +191,9 @@ def check_law(found: Law, expected: Law) -> None:
     assert sum(abs(found[k] - expected[k]) for k in expected) / 2 <= 1e-6
 
 
-def check_told(told: Any, outcomes: Sequence[Hashable], chances: Law, weights: Law | None = None) -> None:
+def check_told(told: Any, outcomes: Sequence[Hashable], probabilities: Law, weights: Law | None = None) -> None:
     """The probability, and the weight, of each outcome; by default weights are 1."""
-    np.testing.assert_allclose(told.probabilities, [chances[x] for x in outcomes], rtol=2e-6)
+    np.testing.assert_allclose(told.probabilities, [probabilities[x] for x in outcomes], rtol=2e-6)
     np.testing.assert_allclose(told.weights, [weights[x] if weights else 1 for x in outcomes], rtol=2e-6)
 
 
@@ -256,9 +257,9 @@ def check_limited(way: str, story: Story, left: list[Step], rights: dict[int, in
         expected = [ids[:i].tolist().count(x) < rights[x] for i, x in enumerate(ids.tolist())]
         assert told.mask.tolist() == expected
         assert ((told.handles >= 0) == told.mask).all()
-        chances = [values[x] / total * real for x, real in zip(ids.tolist(), expected, strict=True)]
+        probabilities = [values[x] / total * real for x, real in zip(ids.tolist(), expected, strict=True)]
         weights = [(values[x] / smallest) ** -0.3 * real for x, real in zip(ids.tolist(), expected, strict=True)]
-        np.testing.assert_allclose(told.probabilities, chances, rtol=2e-6)
+        np.testing.assert_allclose(told.probabilities, probabilities, rtol=2e-6)
         np.testing.assert_allclose(told.weights, weights, rtol=2e-6)
         outcomes.append(tuple(ids.tolist()))
         if k in (0, 1):  # twice the same item, and two that differ: what is used up now is not drawn again
@@ -318,12 +319,12 @@ def law_in_turn(way: str, story: Story, rows: Sequence[Choices], left: int, batc
 
 def orders(groups: Sequence[Sequence[Any]], n: int) -> Law:
     """So many of the groups in any order, each by any of its members."""
-    chances: dict[Hashable, float] = defaultdict(float)
+    probabilities: dict[Hashable, float] = defaultdict(float)
     permutations = list(itertools.permutations(groups, n))
     for order in permutations:
         for chosen in itertools.product(*order):
-            chances[chosen] += 1 / len(permutations) / math.prod(map(len, order))
-    return chances
+            probabilities[chosen] += 1 / len(permutations) / math.prod(map(len, order))
+    return probabilities
 
 
 @each_library
@@ -376,12 +377,12 @@ def law_of_slices(story: Story) -> Law:
     sampler: Any = story.spec.sampler
     trajectories = [windows for lane in story.lanes for windows in windows_of(sampler, lane)]
     number = sum(map(len, trajectories))
-    chances: dict[Hashable, float] = defaultdict(float)
+    probabilities: dict[Hashable, float] = defaultdict(float)
     for windows in trajectories:
         for window in windows:
             by_trajectory = sampler.weighting == "trajectory"
-            chances[window] += 1 / len(trajectories) / len(windows) if by_trajectory else 1 / number
-    return chances
+            probabilities[window] += 1 / len(trajectories) / len(windows) if by_trajectory else 1 / number
+    return probabilities
 
 
 def with_settings(kind: type, ways: Sequence[str], *settings: dict[str, Any]) -> Any:
@@ -517,7 +518,7 @@ BATCHES: dict[str, list[list[int]]] = {
     ("way", "batches"), [("torch", name) for name in BATCHES] + [("jax", "at once"), ("jax", "masked")]
 )
 def test_reservoir(way: str, batches: str) -> None:
-    empty = on_torch(torch_ops, lambda ops, spec: buffer.init(ops, spec), RESERVOIR)
+    empty = on_torch(torch_ops, lambda ops, spec: functions.init(ops, spec), RESERVOIR)
     choices = jointly(numbers(3), numbers(4), numbers(5))
     outcomes = []
     for draws in both_ends(choices):

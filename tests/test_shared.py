@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.errors import StorageFullError, StorageLayoutError
+from functional_rb.base.errors import StorageFullError, StorageLayoutError
 from functional_rb.shared import control, files
 from functional_rb.shared.buffer import SharedBuffer
 from tests import backends
@@ -267,7 +267,7 @@ def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.native.calls.update", died)
+        patch.setattr("functional_rb.kernels.calls.update", died)
         patch.setattr(SharedBuffer, "_repair", lambda self: None)
         with pytest.raises(KeyboardInterrupt):
             made.update(np.array([1, 4], np.int32), None, {2: np.zeros(2, np.float32)})
@@ -420,10 +420,10 @@ def test_what_is_taken_out_is_a_copy(shared: tuple[Backend, Any]) -> None:
     items = backend.numpy(rb.items(state)["id"]).tolist()
     for value in (rb.from_dlpack(state), state.detached()):
         assert value.spec.storage == frb.Device()
-        kept = rb.add(value, backend.tree(batch_of(7, 1)))
+        auxiliary = rb.add(value, backend.tree(batch_of(7, 1)))
         assert int(rb.size(state)) == 3
         rb.update(state, backend.array(np.array([0], np.int32)), np.array([9.0], np.float32))
-        assert float(backend.numpy(kept.tree).reshape(-1)[0]) == 1.0
+        assert float(backend.numpy(auxiliary.tree).reshape(-1)[0]) == 1.0
         rb.update(state, backend.array(np.array([0], np.int32)), np.array([1.0], np.float32))
     assert items == [0, 1, 2, 0, 0, 0]
 
@@ -522,7 +522,7 @@ def test_an_interrupted_write_is_taken_back_at_once(tmp_path: Path, monkeypatch:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.native.calls.add", interrupt)
+        patch.setattr("functional_rb.kernels.calls.add", interrupt)
         with pytest.raises(KeyboardInterrupt):
             shared.add(numbers(4, 5), 2, None, None)
     assert shared.files.control[control.SEQUENCE] % 2 == 0
@@ -539,7 +539,7 @@ def test_a_signal_handler_may_not_write_within_a_write(tmp_path: Path, monkeypat
         shared.add(numbers(1), 1, None, None)
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.native.shared.begin", raised)
+        patch.setattr("functional_rb.kernels.shared.begin", raised)
         with pytest.raises(RuntimeError, match="do not use it in a signal handler"):
             shared.add(numbers(1), 1, None, None)
     shared.add(numbers(2), 1, None, None)
@@ -793,7 +793,7 @@ state, sample = rb.sample(state, rb.key(0), 8)
 rb.update(state, sample.indices, np.full(8, 2.0, np.float32))
 assert int(rb.size(state)) == 5, rb.size(state)
 import os, signal
-from functional_rb.native import shared
+from functional_rb.kernels import shared
 shared.commit = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
 rb.add(state, {"id": np.arange(4, dtype=np.int32), "x": np.ones((4, 3), np.float32)})
 """

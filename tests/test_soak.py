@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import functional_rb as frb
-from functional_rb import counters
+from functional_rb.core import counters
 from tests.backends import Backend
 from tests.test_distribution import tree_of
 
@@ -287,7 +287,7 @@ def check_end(backend: Backend, stream: Stream, passes: Passes, state: Any) -> N
     lane, k, count = windows_at(stream, spec.sampler)
     slots = stream.slots(lane, k)
     np.testing.assert_array_equal(backend.numpy(backend.rb.items(state)["id"])[slots], lane * IDS + k)
-    np.testing.assert_array_equal(backend.numpy(state.kept["age"])[slots], k - stream.begin[lane, k])
+    np.testing.assert_array_equal(backend.numpy(state.auxiliary["age"])[slots], k - stream.begin[lane, k])
     read = counters.read(spec, backend.numpy(state.counters))
     np.testing.assert_array_equal(read.ends.sizes, stream.written - stream.oldest)
     np.testing.assert_array_equal(read.ends.cursors, stream.written % spec.ring.limit)
@@ -306,7 +306,7 @@ def check_end(backend: Backend, stream: Stream, passes: Passes, state: Any) -> N
 
 
 def check_deck(backend: Backend, stream: Stream, passes: Passes, state: Any, members: Array) -> None:
-    order, place = (backend.numpy(state.kept[name]) for name in ("deck_order", "deck_place"))
+    order, place = (backend.numpy(state.auxiliary[name]) for name in ("deck_order", "deck_place"))
     more = counters.read(state.spec, backend.numpy(state.counters)).more
     count, remaining = int(more["count"][0]), int(more["remaining"][0])
     np.testing.assert_array_equal(np.sort(order[:count]), members)

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 
 import functional_rb as frb
-from functional_rb import dtypes, nest
+from functional_rb.base import dtypes, nest
 from functional_rb.specs.composite import members
 from tests import grammar
 from tests.backends import Backend

@@ -267,16 +267,16 @@ def run_examples(name: str, extra: dict[str, Any]) -> int:
 
 
 BOUND = (
-    "functional_rb.api",
-    "functional_rb.cell",
-    "functional_rb.in_place",
-    "functional_rb.prefetch",
-    "functional_rb.spec_api",
+    "functional_rb.buffer.api",
+    "functional_rb.iteration.cell",
+    "functional_rb.buffer.in_place",
+    "functional_rb.iteration.batches",
+    "functional_rb.specs.functions",
     "functional_rb.checkpoint.background",
     "functional_rb.checkpoint.loading",
     "functional_rb.checkpoint.saving",
     "functional_rb.shared.state",
-    "functional_rb.switch",
+    "functional_rb.kernels.switch",
 )
 """The functions that backends bind: their examples need one."""
 

@@ -15,9 +15,9 @@ import pytest
 
 import functional_rb as frb
 from functional_rb import inspection
-from functional_rb import state_dict as core
 from functional_rb.checkpoint import loading
-from functional_rb.counters import BASE, CURSOR, PEAK, SIZE, STALE
+from functional_rb.core.counters import BASE, CURSOR, PEAK, SIZE, STALE
+from functional_rb.interop import state_dict as core
 from tests import lives
 from tests.backends import Backend, make
 from tests.members import MEMBERS
@@ -258,8 +258,8 @@ FORGED = {
     "a weight of no slot": (TURNS, "tree", 45, 1, "slot 45 of 40 has a weight"),
     "windows where nothing is stored": (LANES, "tree", 3, 1, "slot 3 has a weight, and no item"),
     "an age below nothing": (LANES, "kept_age", 0, -1, "age: expected 0 to"),
-    "a slot beyond all in the deck": (DECK, "kept_deck_order", 0, 8, "deck_order: expected 0 to 7, found 8"),
-    "a place beyond all in the deck": (DECK, "kept_deck_place", 0, -3, "deck_place: expected 0 to 7, found -3"),
+    "a slot beyond all in the sparse set": (DECK, "kept_deck_order", 0, 8, "deck_order: expected 0 to 7, found 8"),
+    "a place beyond all in the sparse set": (DECK, "kept_deck_place", 0, -3, "deck_place: expected 0 to 7, found -3"),
     "more left than there are": (DECK, "counters", BASE + 1, 9, "remaining: expected 0 to 8, found 9"),
     "a pass that goes on beyond": (IN_ORDER, "counters", BASE + 1, -1, "the pass: expected 0 to"),
     "a handle of another slot": (BEST, "kept_handle", 1, 2, "the handle of slot 1 is 2"),
@@ -292,8 +292,8 @@ def test_values_that_no_buffer_has_are_refused(forgery: str, tmp_path: Path) -> 
                     library.rb.load_state_dict(target, given)
     arrays = {key: given.get(key, np.zeros(shape, dtype)) for key, (shape, dtype) in core.plan(spec).items()}
     wide = tuple(arrays[f"wide_{k}"] for k in range(len(spec.layout.wide)))
-    kept = {key: arrays[f"kept_{key}"] for key in spec.kept}
-    info = frb.save(frb.State(arrays["rows"], wide, arrays.get("tree"), arrays["counters"], kept, spec), tmp_path)
+    auxiliary = {key: arrays[f"kept_{key}"] for key in spec.auxiliary}
+    info = frb.save(frb.State(arrays["rows"], wide, arrays.get("tree"), arrays["counters"], auxiliary, spec), tmp_path)
     with pytest.raises(frb.CorruptCheckpointError, match=message) as caught:
         loading.read(tmp_path)
     assert caught.value.file == info.path

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import mapped
+from functional_rb.storage import mapped
 from tests.backends import Backend
 
 ITEM = {"x": frb.Unbounded((3,)), "y": frb.Unbounded((), "int32")}
@@ -118,7 +118,7 @@ def test_frames_have_room_before_a_state_dict_is_written_to_them(
     saved, reserved = rb.state_dict(state), []
     monkeypatch.setattr(mapped, "allocate", lambda descriptor, start, nbytes: reserved.append(nbytes))
     again = rb.load_state_dict(spec, saved)
-    assert again._version.own().kept["frames"].nbytes in reserved
+    assert again._version.own().auxiliary["frames"].nbytes in reserved
     assert np.array_equal(np.asarray(rb.items(again)["next_obs"]), values[1:])
 
 

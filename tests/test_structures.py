@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import containers, earlier, nest
+from functional_rb.base import containers, nest
+from functional_rb.buffer import earlier
 from functional_rb.convert import json as module
-from functional_rb.draft import Arrays
-from functional_rb.values import is_leaf
+from functional_rb.core.draft import Arrays
+from functional_rb.specs.values import is_leaf
 from tests import backends, grammar
 from tests.backends import Backend
 
@@ -288,7 +289,7 @@ def test_pickles_of_earlier_versions_are_arranged_anew(variant: str) -> None:
         then = library.init(frb.BufferSpec(ITEM, 6, storage=storage))
         expected = library.add(then, library.tree(steps(0, 8)))
         then = library.add(library.rb.init(then.spec.as_given()), library.tree(steps(0, 8)))
-        arrays, spec = Arrays(then.rows, then.wide, then.tree, then.counters, then.kept), then.spec
+        arrays, spec = Arrays(then.rows, then.wide, then.tree, then.counters, then.auxiliary), then.spec
         if variant == "jax":
             state = object.__new__(type(then))
             state.__setstate__({**arrays._asdict(), "spec": pickle.loads(pickle.dumps(spec))})

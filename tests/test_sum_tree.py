@@ -18,9 +18,9 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb import sum_tree
-from functional_rb.native import kernels, plan
-from functional_rb.sum_tree import FANOUT
+from functional_rb.kernels import buffer, descriptor
+from functional_rb.structures import sum_tree
+from functional_rb.structures.sum_tree import FANOUT
 from jax_backend import ops as jax_ops
 from tests.backends import Backend
 from torch_backend import ops as torch_ops
@@ -94,8 +94,8 @@ def set_by_torch(tree: Floats, capacity: int, at: Ints, values: Floats, consecut
 def set_by_kernel(tree: Floats, capacity: int, at: Ints, values: Floats) -> Floats:
     own = tree.reshape(-1).copy()
     own[at] = values
-    encoded = plan.encode(frb.BufferSpec({}, capacity, frb.Prioritized()))
-    kernels.refresh(encoded, own, at.copy())
+    encoded = descriptor.encode(frb.BufferSpec({}, capacity, frb.Prioritized()))
+    buffer.refresh(encoded, own, at.copy())
     return own.reshape(tree.shape)
 
 
@@ -141,7 +141,7 @@ def test_refreshing_a_range_is_refreshing_all_of_it(capacity: int) -> None:
     # Every start around the ring, for lengths about whole groups, the whole ring included.
     rng = np.random.default_rng(capacity)
     before = expected_tree(rng.lognormal(0, 3, capacity).astype(np.float32))
-    encoded = plan.encode(frb.BufferSpec({}, capacity, frb.Prioritized()))
+    encoded = descriptor.encode(frb.BufferSpec({}, capacity, frb.Prioritized()))
     for n in sorted({min(n, capacity) for n in (1, 2, 15, 16, 17, 33, capacity - 1 or 1, capacity)}):
         starts = range(capacity) if n in (2, 17) else {0, 1, capacity // 2, capacity - n, capacity - 1}
         for start in starts:
@@ -153,9 +153,9 @@ def test_refreshing_a_range_is_refreshing_all_of_it(capacity: int) -> None:
             own = before.reshape(-1).copy()
             own[at] = values
             head = min(n, capacity - start)
-            kernels.refresh_range(encoded, own, np.int64(start), np.int64(head))
+            buffer.refresh_range(encoded, own, np.int64(start), np.int64(head))
             if n > head:
-                kernels.refresh_range(encoded, own, np.int64(0), np.int64(n - head))
+                buffer.refresh_range(encoded, own, np.int64(0), np.int64(n - head))
             np.testing.assert_array_equal(bits(own), bits(after).reshape(-1))
         check_tree(after, capacity)
     for n in {min(17, capacity), capacity}:

@@ -14,8 +14,8 @@ import pytest
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb import switch, versions
-from functional_rb.native import calls
+from functional_rb.kernels import calls, switch
+from functional_rb.versions import version
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
 SLICES = frb.BufferSpec(
@@ -146,7 +146,7 @@ def test_a_thread_that_turns_them_off_amid_a_write(backend: str, on: bool, monke
     spec = frb.BufferSpec(
         SPEC.item, 8, sampler=SPEC.sampler, storage=frb.Device() if backend == "torch" else frb.Host()
     )
-    succeed = versions.Version.succeed
+    succeed = version.Version.succeed
 
     def turned(*args: Any) -> Any:
         frb.kernels(on)
@@ -155,7 +155,7 @@ def test_a_thread_that_turns_them_off_amid_a_write(backend: str, on: bool, monke
     frb.kernels(not on)
     older = rb.init(spec)
     batch = {"x": np.ones((4, 3), np.float32), "n": np.arange(4, dtype=np.int32)}
-    monkeypatch.setattr(versions.Version, "succeed", turned)
+    monkeypatch.setattr(version.Version, "succeed", turned)
     state = rb.add(older, batch)
     frb.kernels(not on)
     updated = rb.update(state, np.arange(4, dtype=np.int32), np.full(4, 2.0, np.float32), {"n": batch["n"] + 5})

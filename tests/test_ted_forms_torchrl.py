@@ -148,7 +148,7 @@ def test_full_lanes_with_cursors_of_their_own(tmp_path: Path) -> None:
 
 def test_names_and_numbers_as_tensordict_has_them(tmp_path: Path) -> None:
     import functional_rb as frb
-    from functional_rb.dtypes import ITEMSIZE
+    from functional_rb.base.dtypes import ITEMSIZE
 
     with backends.make("torch") as backend:
         odd = {name: frb.Unbounded((2,)) for name in ("a b", "a/b", "%", "é", "a.b")}

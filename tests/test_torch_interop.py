@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb import dtypes
+from functional_rb.base import dtypes
 from tests import backends
 from torch_backend import random
 
@@ -176,7 +176,7 @@ def test_compiled_functions_refuse_a_shared_state(way: str) -> None:
     older = full()
     state = rb.add(older, batch(30, 1))
     # Nothing here may read the older state: it would get memory of its own.
-    kept, before = {
+    auxiliary, before = {
         "given out": lambda: (rb.items(state), rb.items(rb.add(full(), batch(30, 1)))),
         "an older state is alive": lambda: (older, full()),
         "superseded": lambda: (state, rb.add(full(), batch(30, 1))),
@@ -188,7 +188,7 @@ def test_compiled_functions_refuse_a_shared_state(way: str) -> None:
     wanted = rb.add(full() if way == "superseded" else rb.add(full(), batch(30, 1)), batch(40, 4))
     torch._dynamo.reset()
     assert_equal(compiled(rb.own_(state)), wanted)
-    assert_equal(kept, before)
+    assert_equal(auxiliary, before)
 
 
 @pytest.mark.parametrize("name", ["add_", "sample_", "update_", "own_"])
@@ -503,7 +503,7 @@ def test_known_answers(seed: int, device: str) -> None:
 
 
 def test_the_kernel_draws_the_same_numbers() -> None:
-    from functional_rb.native import draws
+    from functional_rb.kernels import random_bits as draws
 
     for seed in (0, 1, 2**63, 2**64 - 1):
         words = np.empty((257, 5), np.int32)

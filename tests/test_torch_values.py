@@ -19,9 +19,9 @@ from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb import versions
-from functional_rb.recorder import Log
-from functional_rb.versions import SavedSlots, Version, forget_dead
+from functional_rb.versions import version as versions
+from functional_rb.versions.recorder import Log
+from functional_rb.versions.version import SavedSlots, Version, forget_dead
 from tests import backends
 from torch_backend import execute, ops
 from torch_backend.memory import Memory
@@ -672,14 +672,14 @@ def test_many_threads_branch_from_one_state() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_values_on_cuda() -> None:
     state = rb.init(frb.BufferSpec(ITEM, 13, frb.Prioritized(alpha=1.0)), device="cuda")
-    states, kept = [], []
+    states, auxiliary = [], []
     for step in range(20):
         state = rb.add(state, batch(5 * step, 5, "cuda"))
         handles = torch.arange(5 * step - 3, 5 * step + 3, dtype=torch.int32, device="cuda")
         state = rb.update(state, handles, torch.arange(1.0, 7.0, device="cuda"))
         states.append(state)
-        kept.append(copy.deepcopy(state))
-    for old, frozen in zip(states, kept, strict=True):
+        auxiliary.append(copy.deepcopy(state))
+    for old, frozen in zip(states, auxiliary, strict=True):
         assert_equal(rb.sample(old, rb.key(1), 9)[1], rb.sample(frozen, rb.key(1), 9)[1])
         assert_equal((rb.items(old), old.tree), (rb.items(frozen), frozen.tree))
     assert_whole(stored(states[0]))

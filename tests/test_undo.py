@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from functional_rb import undo
-from functional_rb.errors import CheckpointWriteError, CorruptCheckpointError, StorageFullError
+from functional_rb.base.errors import CheckpointWriteError, CorruptCheckpointError, StorageFullError
+from functional_rb.storage import undo_log
 
 CAPACITY = 7
 
@@ -58,14 +58,14 @@ saves = st.lists(st.booleans(), min_size=CAPACITY, max_size=CAPACITY)
 def test_every_checkpoint_comes_back(history: list[Any], cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = str(tmp_path_factory.mktemp("undo"))
     arrays, rng = arrays_of(), np.random.default_rng(1)
-    log: undo.UndoLog | None = None
+    log: undo_log.UndoLog | None = None
     taken: list[Taken] = []
     for step in history:
         if isinstance(step, tuple):
             if log is not None:
                 log.close()
             number = len(taken) + 1
-            log = undo.UndoLog(directory, number, arrays, np.array(step), log)
+            log = undo_log.UndoLog(directory, number, arrays, np.array(step), log)
             taken.append(Taken(number, copied(arrays), np.array(step)))
         else:
             if log is not None:
@@ -73,25 +73,25 @@ def test_every_checkpoint_comes_back(history: list[Any], cut: int, tmp_path_fact
             write(arrays, step, rng)
     # A record whose write never came, of which the kill left only a part.
     if log is not None:
-        before = os.path.getsize(os.path.join(directory, undo.name_of(log.number)))
+        before = os.path.getsize(os.path.join(directory, undo_log.name_of(log.number)))
         log.before_write(np.arange(CAPACITY))
-        path = os.path.join(directory, undo.name_of(log.number))
+        path = os.path.join(directory, undo_log.name_of(log.number))
         size = os.path.getsize(path)
         if size > before:
             os.truncate(path, max(before, size - cut))
     for one in taken:
         back = copied(arrays)
-        undo.roll_back(directory, one.number, back)
+        undo_log.roll_back(directory, one.number, back)
         assert rows_equal(back, one.arrays, one.in_use)
-        undo.roll_back(directory, one.number, back)  # a second time, as after a kill in the midst of it
+        undo_log.roll_back(directory, one.number, back)  # a second time, as after a kill in the midst of it
         assert rows_equal(back, one.arrays, one.in_use)
     shutil.rmtree(directory)
 
 
 def test_a_row_is_kept_once(tmp_path: pathlib.Path) -> None:
     arrays = arrays_of()
-    log = undo.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
-    path = tmp_path / undo.name_of(1)
+    log = undo_log.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
+    path = tmp_path / undo_log.name_of(1)
     log.before_write(np.array([2, 2, 3]))
     size = path.stat().st_size
     log.before_write(np.array([3, 2]))
@@ -100,24 +100,24 @@ def test_a_row_is_kept_once(tmp_path: pathlib.Path) -> None:
     whole = path.stat().st_size
     for _ in range(5):
         log.before_write(np.arange(CAPACITY))
-    assert path.stat().st_size == whole < size + 2 * undo.HEAD + CAPACITY * (8 + 12 + 10)
+    assert path.stat().st_size == whole < size + 2 * undo_log.HEAD + CAPACITY * (8 + 12 + 10)
 
 
 def test_rows_that_were_not_in_use_are_not_kept(tmp_path: pathlib.Path) -> None:
-    log = undo.UndoLog(str(tmp_path), 1, arrays_of(), np.zeros(CAPACITY, bool))
+    log = undo_log.UndoLog(str(tmp_path), 1, arrays_of(), np.zeros(CAPACITY, bool))
     log.before_write(np.arange(CAPACITY))
-    assert (tmp_path / undo.name_of(1)).stat().st_size == 0
+    assert (tmp_path / undo_log.name_of(1)).stat().st_size == 0
 
 
 def test_large_writes_are_kept_in_pieces(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(undo, "CHUNK", 50)
+    monkeypatch.setattr(undo_log, "CHUNK", 50)
     arrays = arrays_of()
     old = copied(arrays)
-    log = undo.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
+    log = undo_log.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
     log.before_write(np.arange(CAPACITY))
-    assert len(list(undo.records(str(tmp_path / undo.name_of(1)), arrays))) == 4
+    assert len(list(undo_log.records(str(tmp_path / undo_log.name_of(1)), arrays))) == 4
     write(arrays, list(range(CAPACITY)), np.random.default_rng(2))
-    undo.roll_back(str(tmp_path), 1, arrays)
+    undo_log.roll_back(str(tmp_path), 1, arrays)
     assert rows_equal(arrays, old, slice(None))
 
 
@@ -135,9 +135,9 @@ def test_a_full_disk_leaves_the_log_as_it_was(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, written: int, number: int, kind: type[OSError]
 ) -> None:
     arrays = arrays_of()
-    log = undo.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
+    log = undo_log.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
     log.before_write(np.array([0]))
-    path = tmp_path / undo.name_of(1)
+    path = tmp_path / undo_log.name_of(1)
     before = path.read_bytes()
     real, calls = os.pwrite, 0
 
@@ -158,15 +158,15 @@ def test_a_full_disk_leaves_the_log_as_it_was(
     old = copied(arrays)
     log.before_write(np.array([1, 2]))
     write(arrays, [1, 2], np.random.default_rng(3))
-    undo.roll_back(str(tmp_path), 1, arrays)
+    undo_log.roll_back(str(tmp_path), 1, arrays)
     assert rows_equal(arrays, old, slice(None))
 
 
 def test_a_limit_on_the_size_of_files(tmp_path: pathlib.Path) -> None:
     arrays = arrays_of()
-    log = undo.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
+    log = undo_log.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
     log.before_write(np.array([0]))
-    before = (tmp_path / undo.name_of(1)).read_bytes()
+    before = (tmp_path / undo_log.name_of(1)).read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))
     try:
@@ -174,38 +174,41 @@ def test_a_limit_on_the_size_of_files(tmp_path: pathlib.Path) -> None:
             log.before_write(np.array([1, 2]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (tmp_path / undo.name_of(1)).read_bytes() == before
+    assert (tmp_path / undo_log.name_of(1)).read_bytes() == before
     log.before_write(np.array([1, 2]))
-    assert [record.slots.tolist() for record in undo.records(str(tmp_path / undo.name_of(1)), arrays)] == [[0], [1, 2]]
+    assert [record.slots.tolist() for record in undo_log.records(str(tmp_path / undo_log.name_of(1)), arrays)] == [
+        [0],
+        [1, 2],
+    ]
 
 
 def test_damage_is_told(tmp_path: pathlib.Path) -> None:
     arrays = arrays_of()
-    log = undo.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
+    log = undo_log.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
     for k in range(3):
         log.before_write(np.array([k]))
-    path = tmp_path / undo.name_of(1)
+    path = tmp_path / undo_log.name_of(1)
     whole = path.read_bytes()
     record = len(whole) // 3
     for at in range(2 * record):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         with pytest.raises(CorruptCheckpointError, match="undo-00000001"):
-            undo.roll_back(str(tmp_path), 1, copied(arrays))
+            undo_log.roll_back(str(tmp_path), 1, copied(arrays))
 
 
 def test_other_logs_are_left_alone(tmp_path: pathlib.Path) -> None:
     arrays = arrays_of()
-    first = undo.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
+    first = undo_log.UndoLog(str(tmp_path), 1, arrays, np.ones(CAPACITY, bool))
     first.before_write(np.array([1]))
     first.close()
     (tmp_path / "undo-x.bin").write_bytes(b"no log")
     write(arrays, [1], np.random.default_rng(4))
     now = copied(arrays)
-    undo.roll_back(str(tmp_path), 2, arrays)
+    undo_log.roll_back(str(tmp_path), 2, arrays)
     assert rows_equal(arrays, now, slice(None))
-    assert undo.numbers(str(tmp_path)) == [1]
+    assert undo_log.numbers(str(tmp_path)) == [1]
 
 
 def test_a_directory_that_is_not_there(tmp_path: pathlib.Path) -> None:
     with pytest.raises(CheckpointWriteError, match=r"undo-00000001\.bin"):
-        undo.UndoLog(str(tmp_path / "none"), 1, arrays_of(), np.ones(CAPACITY, bool))
+        undo_log.UndoLog(str(tmp_path / "none"), 1, arrays_of(), np.ones(CAPACITY, bool))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import counters
+from functional_rb.core import counters
 from tests.backends import Backend
 
 ROWS = 5

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import nest, values
-from functional_rb.specs import draws, numpy_ops
-from functional_rb.values import Outline
+from functional_rb.base import nest
+from functional_rb.specs import draws, numpy_ops, values
+from functional_rb.specs.values import Outline
 from tests import grammar
 from tests import value_model as model
 from tests.backends import Backend

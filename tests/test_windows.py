@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from functional_rb import integers, windows
-from functional_rb.ring import Ends, Ring
-from functional_rb.windows import Lanes, Rule
+from functional_rb.ops import random_bits
+from functional_rb.structures import episode_windows
+from functional_rb.structures.episode_windows import Lanes, Rule
+from functional_rb.structures.ring import Ends, Ring
 from jax_backend import ops as jax_ops
 from torch_backend import ops as torch_ops
 
@@ -129,7 +130,7 @@ def empty(lanes: int, length: int) -> Index:
 
 def write(ops: Any, length: int, index: Index, written: Any, begins: Any, ends: Any) -> Index:
     """As a buffer would: ages to the slots after the head of each lane."""
-    ages, next_age = windows.step_ages(ops, index.next_age, written, begins=begins, ends=ends)
+    ages, next_age = episode_windows.step_ages(ops, index.next_age, written, begins=begins, ends=ends)
     lane, column = ops.arange(ages.shape[0], like=ages)[:, None], ops.arange(ages.shape[1], like=ages)[None, :]
     slots = lane * length + (index.cursor[:, None] + column) % length
     ages = ops.where(column < written[:, None], ages, ops.take(index.age, slots))
@@ -144,19 +145,19 @@ def lanes_of(length: int, index: Index) -> Lanes:
 
 
 def leaves_touched(ops: Any, rule: Rule, length: int, index: Index, n: int, by_trajectory: bool) -> tuple[Any, Any]:
-    entries = windows.changed(ops, rule, lanes_of(length, index), index.age, n, by_trajectory)
+    entries = episode_windows.changed(ops, rule, lanes_of(length, index), index.age, n, by_trajectory)
     return entries.slots, entries.numbers
 
 
 def weights_at(ops: Any, rule: Rule, length: int, index: Index, slots: Any) -> Any:
-    return windows.weights_at(ops, rule, lanes_of(length, index), index.age, slots)
+    return episode_windows.weights_at(ops, rule, lanes_of(length, index), index.age, slots)
 
 
 def expand(
     ops: Any, rule: Rule, length: int, index: Index, slots: Any, draws: Any, live: Any, by_trajectory: bool
-) -> windows.Slices:
+) -> episode_windows.Slices:
     rings = lanes_of(length, index)
-    return windows.expand(ops, rule, rings, index.age, index.next_age, slots, draws, live, by_trajectory)
+    return episode_windows.expand(ops, rule, rings, index.age, index.next_age, slots, draws, live, by_trajectory)
 
 
 def on_torch(function: Callable[..., Any], *args: Any) -> Any:
@@ -241,7 +242,7 @@ class Checked:
             truth = Counter(self.truth(slot, window) for window in found)
             assert drawn[slot] == truth + truth  # by the smallest draw and by the largest
 
-    def told(self, got: windows.Slices, row: int) -> Any:
+    def told(self, got: episode_windows.Slices, row: int) -> Any:
         """What a slice says: ids, and where each of the marks is set."""
         steps = int(got.mask[row].sum())
         assert got.mask[row, :steps].all(), "padding comes last"
@@ -330,13 +331,17 @@ RUN = pytest.mark.parametrize("run", [on_torch, on_jax], ids=["torch", "jax"])
 @RUN
 def test_a_trajectory_that_never_ends(run: Callable[..., Any]) -> None:
     # No age overflows: at the limit the trajectory is taken as ended, and the next step begins another.
-    index = empty(2, 4)._replace(next_age=np.array([windows.LONGEST - 3, 5], np.int32))
+    index = empty(2, 4)._replace(next_age=np.array([episode_windows.LONGEST - 3, 5], np.int32))
     written, goes_on = np.array([3, 0], np.int32), np.zeros((2, 3), np.bool_)
     index = run(write, 4, index, written, None, goes_on)
-    assert index.age[:3].tolist() == [windows.LONGEST - 3, windows.LONGEST - 2, windows.LONGEST - 1]
+    assert index.age[:3].tolist() == [
+        episode_windows.LONGEST - 3,
+        episode_windows.LONGEST - 2,
+        episode_windows.LONGEST - 1,
+    ]
     assert index.next_age.tolist() == [0, 5]
     index = run(write, 4, index, written, None, goes_on)
-    assert index.age.tolist() == [1, 2, windows.LONGEST - 1, 0, 0, 0, 0, 0]
+    assert index.age.tolist() == [1, 2, episode_windows.LONGEST - 1, 0, 0, 0, 0, 0]
 
 
 @RUN
@@ -344,7 +349,7 @@ def test_a_trajectory_that_never_ends(run: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("period", [1, 7, 2**28])
 def test_ages_and_rules_at_their_limits(run: Callable[..., Any], length: int, period: int) -> None:
     rule = Rule(length, period, False, length - 1, length - 1)
-    for oldest in (0, period, windows.LONGEST - 2):
+    for oldest in (0, period, episode_windows.LONGEST - 2):
         index = empty(1, 4)._replace(next_age=np.array([oldest], np.int32))
         index = run(write, 4, index, np.array([2], np.int32), None, np.zeros((1, 2), np.bool_))
         slots, values = run(leaves_touched, rule, 4, index, 4, False)
@@ -358,9 +363,9 @@ def slots_and_weights(ops: Any, rule: Rule, length: int, index: Index, lane: Any
     rings = lanes_of(length, index)
     at = lane, back
     return (
-        windows.slot_of(ops, rings, *at),
-        windows.weights(ops, rule, rings, index.age, *at),
-        windows.marks(ops, rule, rings, index.age, *at),
+        episode_windows.slot_of(ops, rings, *at),
+        episode_windows.weights(ops, rule, rings, index.age, *at),
+        episode_windows.marks(ops, rule, rings, index.age, *at),
     )
 
 
@@ -382,7 +387,7 @@ def test_a_write_touches_few_slots(steps: int, by_trajectory: bool) -> None:
         ends = Ends(torch.zeros(3, dtype=torch.int32), torch.full((3,), 10**6, dtype=torch.int32))
         rings = Lanes(Ring(3 * 10**6, 3), ends)
         rule = Rule(length, period, True, 0, 0)
-        lane, back = windows.touched(torch_ops, rule, rings, steps, by_trajectory)
+        lane, back = episode_windows.touched(torch_ops, rule, rings, steps, by_trajectory)
         assert lane.shape == back.shape
         assert lane.numel() <= 3 * ((3 if by_trajectory else 2) * steps + 1)
 
@@ -399,4 +404,4 @@ def test_draws_below_a_number(run: Callable[..., Any]) -> None:
         n[at + 1] = n[at]
         draws[at : at + 2] = [divmod(min(max(x, 0), 2**62 - 1), 2**31) for x in (u - 1, u)]
     exact = [(d0 * 2**31 + d1) * k // 2**62 for (d0, d1), k in zip(draws.tolist(), n.tolist(), strict=True)]
-    np.testing.assert_array_equal(run(integers.below, draws, n), exact)
+    np.testing.assert_array_equal(run(random_bits.below, draws, n), exact)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import functional_rb as frb
-from functional_rb import buffer
+from functional_rb.buffer import functions
 from jax_backend import ops as jax_ops
 from tests.backends import Backend
 from tests.histories import STEP, WORD, Rng, histories, pick, rows_of, run, seeds
@@ -70,7 +70,7 @@ batches = st.tuples(hnp.arrays(np.int32, (BATCH, 2), elements=words), hnp.arrays
 
 @jax.jit
 def added_on_jax(arrays: Any, leaves: Any, mask: Any, draws: Any) -> Any:
-    return buffer.add(jax_ops, arrays, RESERVOIR, leaves, BATCH, mask, None, draws)
+    return functions.add(jax_ops, arrays, RESERVOIR, leaves, BATCH, mask, None, draws)
 
 
 @hypothesis.settings(max_examples=60)
@@ -78,14 +78,14 @@ def added_on_jax(arrays: Any, leaves: Any, mask: Any, draws: Any) -> Any:
 def test_a_reservoir_by_given_draws(history: list[tuple[np.ndarray, np.ndarray | None]]) -> None:
     # Algorithm R, written out again in two lines: the model is seen to be right too.
     model, expected, seen = Model(RESERVOIR), {}, 0
-    by_torch, by_jax = (buffer.init(ops, RESERVOIR) for ops in (torch_ops, jax_ops))
+    by_torch, by_jax = (functions.init(ops, RESERVOIR) for ops in (torch_ops, jax_ops))
     for turn, (draws, mask) in enumerate(history):
         ids = np.arange(BATCH * turn, BATCH * (turn + 1), dtype=np.int32)
         items = {"id": ids, "x": np.stack([ids, -ids], 1).astype(np.float32), "done": ids % 2 == 0}
         leaves = [items[name] for name in RESERVOIR.names]
         tensors = [torch.from_numpy(leaf) for leaf in leaves]
         marks = None if mask is None else torch.from_numpy(mask)
-        by_torch = buffer.add(torch_ops, by_torch, RESERVOIR, tensors, BATCH, marks, None, torch.from_numpy(draws))
+        by_torch = functions.add(torch_ops, by_torch, RESERVOIR, tensors, BATCH, marks, None, torch.from_numpy(draws))
         by_jax = added_on_jax(by_jax, leaves, mask, draws)
         model.add(rows_of(items), [True] * BATCH if mask is None else mask.tolist(), None, draws)
         for row in range(BATCH) if mask is None else np.flatnonzero(mask):
@@ -95,11 +95,11 @@ def test_a_reservoir_by_given_draws(history: list[tuple[np.ndarray, np.ndarray |
         for arrays in (by_torch, by_jax):
             size = int(arrays.counters[1])
             assert size == min(seen, CAPACITY)
-            handles = np.asarray(arrays.kept["handle"])
+            handles = np.asarray(arrays.auxiliary["handle"])
             assert handles[:size].tolist() == [step.handle for step in model.steps()]
             stored = np.asarray(arrays.rows)
             assert stored.tolist() == np.asarray(by_torch.rows).tolist()
-        found = buffer.get(torch_ops, by_torch, RESERVOIR, by_torch.kept["handle"][: len(expected)])
+        found = functions.get(torch_ops, by_torch, RESERVOIR, by_torch.auxiliary["handle"][: len(expected)])
         assert found[RESERVOIR.names.index("id")].tolist() == [expected[slot] for slot in range(len(expected))]
 
 

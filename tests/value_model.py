@@ -54,8 +54,8 @@ def others(spec: Any) -> np.ndarray:
             with np.errstate(over="ignore"):
                 beside = [float(np.nextafter(np.array(end, dtype), np.array(way, dtype))) for way in (-np.inf, np.inf)]
             found |= {end, *beside, 0.5, -math.inf, math.inf}
-    kept = [x for x in found if low <= x <= high or (dtype in FLOATS and math.isinf(x))]
-    return np.array([*kept, math.nan] if dtype in FLOATS else kept, dtype)
+    auxiliary = [x for x in found if low <= x <= high or (dtype in FLOATS and math.isinf(x))]
+    return np.array([*auxiliary, math.nan] if dtype in FLOATS else auxiliary, dtype)
 
 
 # --- the model ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import nest
+from functional_rb.base import nest
 from tests import backends
 from tests.backends import Backend
 from tests.histories import Rng, Shapes, beginning_at, pick

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from functional_rb.containers import LIBRARIES, Apart, names_of
+from functional_rb.base.containers import LIBRARIES, Apart, names_of
 
 
 class _Trees:

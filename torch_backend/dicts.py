@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from functional_rb import checks
-from functional_rb import state_dict as core
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays
-from functional_rb.state import State as CoreState
-from functional_rb.versions import Memory
+from functional_rb.buffer import checks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State as CoreState
+from functional_rb.core.draft import Arrays
+from functional_rb.interop import state_dict as core
+from functional_rb.versions.version import Memory
 from torch_backend import execute
 from torch_backend.restore import restore
 from torch_backend.state import State
@@ -25,7 +25,7 @@ def state_dict(state: CoreState) -> dict[str, Any]:
         state: the buffer.
 
     Returns:
-        New tensors by name, on the state's device, see `functional_rb.state_dict`; and "spec", a text. That is what
+        New tensors by name, on the state's device, see `interop.state_dict`; and "spec", a text. That is what
         `torch.load(weights_only=True)` reads. Of a buffer in files this reads all of it into memory: use `frb.save`.
 
     Raises:
@@ -43,7 +43,7 @@ def state_dict(state: CoreState) -> dict[str, Any]:
     text = core.text_of(state.spec)
     assert isinstance(state, State)
     copied = state._copy()
-    arrays = Arrays(copied.rows, copied.wide, copied.tree, state.counters.clone(), copied.kept)
+    arrays = Arrays(copied.rows, copied.wide, copied.tree, state.counters.clone(), copied.auxiliary)
     return core.named(arrays) | {core.SPEC: text}
 
 
@@ -93,7 +93,12 @@ def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = No
 
 
 def _in_order(of: Memory | Arrays) -> list[torch.Tensor]:
-    return [of.rows, *of.wide, *([] if of.tree is None else [of.tree]), *(of.kept[name] for name in sorted(of.kept))]
+    return [
+        of.rows,
+        *of.wide,
+        *([] if of.tree is None else [of.tree]),
+        *(of.auxiliary[name] for name in sorted(of.auxiliary)),
+    ]
 
 
 def _copied(name: str, array: Any) -> np.ndarray[Any, Any]:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
-from functional_rb import bridge
-from functional_rb.bridge import TakeLeaf
-from functional_rb.containers import Registered
-from functional_rb.draft import Arrays
-from functional_rb.state import State as CoreState
+from functional_rb.base.containers import Registered
+from functional_rb.buffer.state import State as CoreState
+from functional_rb.core.draft import Arrays
+from functional_rb.interop import dlpack
+from functional_rb.interop.dlpack import TakeLeaf
 from torch_backend import execute
 from torch_backend.state import State
 
@@ -54,21 +54,21 @@ def from_dlpack(tree: Any, copy: bool = False, into: type | None = None) -> Any:
         shape = () if first is None else tuple(first.shape[:1])
         return execute.build_mapping(container or into, parts, shape)
 
-    return bridge.take_over(tree, take, _take_state, build)
+    return dlpack.take_over(tree, take, _take_state, build)
 
 
 def _take_state(state: CoreState, take: TakeLeaf) -> State:
-    return State.of_arrays(Arrays(**bridge.state_arrays(state, take)), state.spec)
+    return State.of_arrays(Arrays(**dlpack.state_arrays(state, take)), state.spec)
 
 
 def _shared(name: str, array: Any) -> torch.Tensor:
     if isinstance(array, torch.Tensor):
         return array
-    bridge.check_shareable(name, array)
+    dlpack.check_shareable(name, array)
     try:
         return torch.utils.dlpack.from_dlpack(array)
     except Exception as error:
-        raise bridge.refusal(name, array, error) from error
+        raise dlpack.refusal(name, array, error) from error
 
 
 def _copied(name: str, array: Any) -> torch.Tensor:
@@ -77,4 +77,4 @@ def _copied(name: str, array: Any) -> torch.Tensor:
     try:
         return execute.from_numpy(np.array(array))
     except Exception as error:
-        raise bridge.refusal(name, array, error) from error
+        raise dlpack.refusal(name, array, error) from error

@@ -1,4 +1,4 @@
-"""`functional_rb.api.Backend` on torch: a new state takes over the memory of the old one, which can be rebuilt."""
+"""The functions of `buffer.api.Backend` on torch: a new state takes over the memory of the old one."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from functional_rb import buffer, checks, crop, frames, respec, values
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.containers import Registered
-from functional_rb.counters import with_invalid
-from functional_rb.draft import Arrays, Draft
-from functional_rb.handles import NO_HANDLE
-from functional_rb.lineage import Lineage
-from functional_rb.objects import gather, is_array, is_non_tensor
-from functional_rb.ops import Ops
-from functional_rb.recorder import Log, Recorder
-from functional_rb.samplers import Drawn
+from functional_rb.base.containers import Registered
+from functional_rb.base.object_arrays import gather, is_non_tensor, is_object_array
+from functional_rb.buffer import checks, functions, respec
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State as CoreState
+from functional_rb.core.counters import with_invalid
+from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.handles import NO_HANDLE
+from functional_rb.kernels.switch import switch
+from functional_rb.ops.protocol import Ops
+from functional_rb.samplers import Selection
 from functional_rb.shared.state import SharedState
-from functional_rb.specs import ArraySpec
+from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.composite import Container
-from functional_rb.state import State as CoreState
-from functional_rb.switch import switch
-from functional_rb.values import Outline
-from functional_rb.versions import Memory, Saved, SavedSlots, Version
+from functional_rb.specs.values import Outline
+from functional_rb.storage.save_history import SaveHistory
+from functional_rb.structures import frame_ring
+from functional_rb.transforms import crop
+from functional_rb.versions.recorder import Log, Recorder
+from functional_rb.versions.version import Memory, Saved, SavedSlots, Version
 from torch_backend import ops, placement, random
 from torch_backend.objects import Table
 from torch_backend.opaque import traceable
@@ -194,7 +196,7 @@ def build_mapping(
         return container.together(parts)
     from tensordict import TensorDict
 
-    parts = {name: _non_tensor(part) if is_array(part) else part for name, part in parts.items()}
+    parts = {name: _non_tensor(part) if is_object_array(part) else part for name, part in parts.items()}
     told: dict[str, Any] = {}
     names_below: dict[str, Any] = {}
     if isinstance(container, Container):
@@ -254,7 +256,7 @@ def init(spec: BufferSpec, device: Any = None) -> State:
     with torch.inference_mode(False):  # else torch would forbid writing to the memory outside of that mode
         device, files, place = placement.begin(spec, device)
         stored = None if files is None else placement.tensors(files)
-        state = State.of_arrays(buffer.init(ops, spec, device, stored), spec, pinned=False, place=place, files=files)
+        state = State.of_arrays(functions.init(ops, spec, device, stored), spec, pinned=False, place=place, files=files)
     state._version.own().written = False
     return state
 
@@ -326,9 +328,9 @@ def add(
         return State(following, after, spec, after_adding(state, batch))
 
 
-def after_adding(state: State, batch: int) -> Lineage | None:
+def after_adding(state: State, batch: int) -> SaveHistory | None:
     """What the next state knows of the saves that it comes after."""
-    return None if state._lineage is None else state._lineage.after(state.spec.rows(batch))
+    return None if state._save_history is None else state._save_history.after(state.spec.rows(batch))
 
 
 def place_add(
@@ -352,7 +354,7 @@ def place_add(
 
 def _room_for_add(spec: BufferSpec, memory: Memory, batch: int) -> Saved:
     """Where what `add` overwrites is saved: a kernel and the recorder do that on their way."""
-    if spec.plain and native(memory):
+    if spec.fused and native(memory):
         return kernels.room(spec, min(batch, spec.capacity), rows=True, values=memory.tree is not None)
     return Log()
 
@@ -370,14 +372,14 @@ def write(
 ) -> torch.Tensor:
     """Write a batch into memory; returns the new counters."""
     memory.written = True
-    if spec.plain and _by_kernel(memory, saved):
+    if spec.fused and _by_kernel(memory, saved):
         return kernels.add(spec, memory, counters, leaves, batch, mask, priorities, _slots(saved))
     with torch.no_grad():
         draws = None
         if key is not None and spec.writer.words:
             draws = random.draws(key.to(memory.rows.device), spec.rows(batch), spec.writer.words)
         primitives, arrays = _primitives(memory, saved), _arrays(memory, counters)
-        return _written(memory, buffer.add(primitives, arrays, spec, leaves, batch, mask, priorities, draws))
+        return _written(memory, functions.add(primitives, arrays, spec, leaves, batch, mask, priorities, draws))
 
 
 def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -389,7 +391,7 @@ def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tenso
 def count_invalid(state: CoreState, outside: torch.Tensor) -> State:
     """The same state, with what was left out counted."""
     state = own_state(state, "add")
-    return State(state._version, with_invalid(ops, state._counters, outside), state.spec, state._lineage)
+    return State(state._version, with_invalid(ops, state._counters, outside), state.spec, state._save_history)
 
 
 def tidy(version: Version) -> None:
@@ -460,7 +462,7 @@ def _primitives(memory: Memory, saved: Saved | None) -> Ops:
 def _written(memory: Memory, arrays: Arrays) -> torch.Tensor:
     """The new counters. All other arrays were written in place."""
     assert arrays.tree is memory.tree
-    assert all(arrays.kept[name] is array for name, array in memory.kept.items())
+    assert all(arrays.auxiliary[name] is array for name, array in memory.auxiliary.items())
     counters: torch.Tensor = arrays.counters
     return counters
 
@@ -473,7 +475,7 @@ def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any] | None
     return counters.cpu().numpy(), None if mask is None else mask.cpu().numpy()
 
 
-def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[State, list[torch.Tensor], Drawn]:
+def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[State, list[torch.Tensor], Selection]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
     state = own_state(state, "sample")
     random.check_key(key)
@@ -486,12 +488,12 @@ def sample(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[
         saved = Log() if target is memory else None
         following = version.succeed(target, saved)
         try:
-            counters, leaves, drawn = draw(spec, target, state._counters, key, batch, beta, saved)
+            counters, leaves, selection = draw(spec, target, state._counters, key, batch, beta, saved)
         except Exception:  # there is nothing to draw, or a transform calls a function that fails
-            version.recall()
+            version.roll_back()
             raise
         _count(version, saved)
-        return State(following, counters, spec, state._lineage), leaves, drawn
+        return State(following, counters, spec, state._save_history), leaves, selection
 
 
 def draw(
@@ -502,12 +504,12 @@ def draw(
     batch: int,
     beta: Any,
     saved: Saved | None = None,
-) -> tuple[torch.Tensor, list[Any], Drawn]:
+) -> tuple[torch.Tensor, list[Any], Selection]:
     """Draw items from memory; the counters afterwards come first."""
-    counters, leaves, drawn = _drawn(spec, memory, counters, key, batch, beta, saved)
+    counters, leaves, selection = _drawn(spec, memory, counters, key, batch, beta, saved)
     if spec.objects:
         leaves = objects_of(memory).read(leaves)
-    return counters, *memory.place.sample_sent(leaves, drawn)
+    return counters, *memory.place.sample_sent(leaves, selection)
 
 
 def _drawn(
@@ -518,7 +520,7 @@ def _drawn(
     batch: int,
     beta: Any,
     saved: Saved | None,
-) -> tuple[torch.Tensor, list[torch.Tensor], Drawn]:
+) -> tuple[torch.Tensor, list[torch.Tensor], Selection]:
     """Likewise, with tokens of objects, and where the memory is."""
     if isinstance(beta, torch.Tensor):
         beta = beta.detach()
@@ -529,21 +531,23 @@ def _drawn(
     if spec.extra_words:
         key, other = random.split(key)
         more = numbers(other, spec.extra_shape(batch), memory.rows.device)
-    if batch and spec.plain_draws and native(memory) and not _is_batched(key) and not _is_batched(beta):
-        leaves, drawn, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
+    if batch and spec.fused_draws and native(memory) and not _is_batched(key) and not _is_batched(beta):
+        leaves, selection, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
         checks.check_nonempty(spec, drawable, int(counters[1]) if not drawable else 1)
-        if not spec.plain:
-            leaves, drawn = _completed(spec, memory, counters, leaves, drawn, more)
-        return counters, leaves, drawn
+        if not spec.fused:
+            leaves, selection = _completed(spec, memory, counters, leaves, selection, more)
+        return counters, leaves, selection
     with torch.no_grad():
         words = numbers(key, spec.sampler.draw_shape(spec, batch), memory.rows.device)
         level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
         primitives = ops if _is_batched(key) or _is_batched(beta) else _primitives(memory, saved)
-        arrays, leaves, drawn = buffer.draw(primitives, _arrays(memory, counters), spec, words, level, batch, more)
+        arrays, leaves, selection = functions.draw(
+            primitives, _arrays(memory, counters), spec, words, level, batch, more
+        )
         after = _written(memory, arrays)
-    if at_hand and memory.plain and not _is_batched(drawn.weights):
-        checks.check_nonempty(spec, float(drawn.weights.max()) > 0, int(counters[1]))
-    return after, leaves, drawn
+    if at_hand and memory.plain and not _is_batched(selection.weights):
+        checks.check_nonempty(spec, float(selection.weights.max()) > 0, int(counters[1]))
+    return after, leaves, selection
 
 
 def _completed(
@@ -551,19 +555,19 @@ def _completed(
     memory: Memory,
     counters: torch.Tensor,
     stored: list[torch.Tensor],
-    drawn: Drawn,
+    selection: Selection,
     more: torch.Tensor | None,
-) -> tuple[list[torch.Tensor], Drawn]:
+) -> tuple[list[torch.Tensor], Selection]:
     """What a kernel has drawn, with leaves that are frames, and as transforms have it."""
     known = dict(zip(spec.stored, stored, strict=True))
     # Where nothing could be drawn, handles are -1, and any slot will do.
-    slots = drawn.handles % spec.capacity
+    slots = selection.handles % spec.capacity
     if spec.frames is not None and not spec.transforms:
-        known |= frames.read(kernel_ops, spec.frames, memory.kept, slots, range(len(spec.leaves)))
-        return [known[k] for k in range(len(spec.leaves))], drawn
+        known |= frame_ring.read(kernel_ops, spec.frames, memory.auxiliary, slots, range(len(spec.leaves)))
+        return [known[k] for k in range(len(spec.leaves))], selection
     draft = Draft.of(_arrays(memory, counters), spec)
-    leaves, extras = buffer.read_drawn(kernel_ops, draft, slots, drawn.handles, more, known)
-    return leaves, drawn._replace(extras=extras)
+    leaves, extras = functions.read_drawn(kernel_ops, draft, slots, selection.handles, more, known)
+    return leaves, selection._replace(extras=extras)
 
 
 def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> torch.Tensor:
@@ -605,7 +609,7 @@ def update(
         rewriting = rewrite_objects if spec.objects else rewrite
         after = rewriting(spec, target, counters, handles, priorities, replacements, saved)
         _count(version, saved)
-        return State(following, after, spec, None if replacements else state._lineage)
+        return State(following, after, spec, None if replacements else state._save_history)
 
 
 def place_update(
@@ -625,7 +629,7 @@ def place_update(
 
 def _room_for_update(spec: BufferSpec, memory: Memory, n: int, rows: bool, values: bool) -> Saved:
     """Likewise for `update`."""
-    return kernels.room(spec, n, rows, values) if spec.plain and native(memory) else Log()
+    return kernels.room(spec, n, rows, values) if spec.fused and native(memory) else Log()
 
 
 def rewrite(
@@ -638,15 +642,15 @@ def rewrite(
     saved: Saved | None = None,
 ) -> torch.Tensor:
     """Set priorities and rewrite leaves in memory; returns the new counters."""
-    if spec.plain and _by_kernel(memory, saved):
+    if spec.fused and _by_kernel(memory, saved):
         return kernels.update(spec, memory, counters, handles, priorities, replacements, _slots(saved))
     with torch.no_grad():
         primitives, arrays = _primitives(memory, saved), _arrays(memory, counters)
-        return _written(memory, buffer.update(primitives, arrays, spec, handles, priorities, replacements))
+        return _written(memory, functions.update(primitives, arrays, spec, handles, priorities, replacements))
 
 
 def _arrays(memory: Memory, counters: torch.Tensor) -> Arrays:
-    return Arrays(memory.rows, memory.wide, memory.tree, counters, dict(memory.kept))
+    return Arrays(memory.rows, memory.wide, memory.tree, counters, dict(memory.auxiliary))
 
 
 def clear(state: CoreState) -> State:
@@ -655,19 +659,19 @@ def clear(state: CoreState) -> State:
     version, spec = readable(state), state.spec
     with locked(version), torch.no_grad(), torch.inference_mode(False):
         memory = version.own()
-        arrays = buffer.clear(ops, _arrays(memory, state._counters), spec)
+        arrays = functions.clear(ops, _arrays(memory, state._counters), spec)
         following = version.exchange(arrays, memory.place)
     if spec.objects:
         objects_of(memory).tidy_soon()
-    return State(following, arrays.counters, spec, None if spec.objects else state._lineage)
+    return State(following, arrays.counters, spec, None if spec.objects else state._save_history)
 
 
 def clear_in_place(spec: BufferSpec, memory: Memory, counters: torch.Tensor) -> torch.Tensor:
     """Likewise in memory; returns the new counters."""
     with torch.no_grad():
-        arrays = buffer.clear(ops, _arrays(memory, counters), spec)
+        arrays = functions.clear(ops, _arrays(memory, counters), spec)
         pairs = [(memory.rows, arrays.rows), (memory.tree, arrays.tree)]
-        pairs += [(array, arrays.kept[name]) for name, array in memory.kept.items()]
+        pairs += [(array, arrays.auxiliary[name]) for name, array in memory.auxiliary.items()]
         for array, new in pairs:
             if new is not array:
                 array.copy_(new)
@@ -682,7 +686,7 @@ def with_spec(state: CoreState, spec: BufferSpec) -> State:
     state = own_state(state, "with_spec")
     version, old = readable(state), state.spec
     if respec.is_label(old, spec):
-        return State(version, state._counters, spec, state._lineage)
+        return State(version, state._counters, spec, state._save_history)
     with locked(version), torch.no_grad(), torch.inference_mode(False):
         memory = version.own()
         arrays = _arrays(memory, state._counters)
@@ -703,8 +707,8 @@ def _apart(arrays: Arrays, memory: Memory) -> Arrays:
         return array.clone() if id(array) in theirs else array
 
     tree = None if arrays.tree is None else own(arrays.tree)
-    kept = {name: own(array) for name, array in arrays.kept.items()}
-    return Arrays(own(arrays.rows), tuple(map(own, arrays.wide)), tree, arrays.counters, kept)
+    auxiliary = {name: own(array) for name, array in arrays.auxiliary.items()}
+    return Arrays(own(arrays.rows), tuple(map(own, arrays.wide)), tree, arrays.counters, auxiliary)
 
 
 def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
@@ -714,7 +718,7 @@ def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
     with locked(version):
         memory, spec = version.own(), state.spec
         handles = memory.place.received(handles, memory.rows.device)
-        leaves = buffer.get(ops, _arrays(memory, state._counters), spec, handles)
+        leaves = functions.get(ops, _arrays(memory, state._counters), spec, handles)
         leaves = objects_of(memory).read(leaves) if spec.objects else leaves
         return [memory.place.sent(leaf) for leaf in leaves]
 
@@ -734,7 +738,7 @@ def _stored(state: State) -> list[torch.Tensor]:
     if state.spec.frames is not None:
         version = readable(state)
         with locked(version):
-            return buffer.items(ops, _arrays(version.own(), state._counters), state.spec)
+            return functions.items(ops, _arrays(version.own(), state._counters), state.spec)
     rows, wide = state.rows, state.wide
     views = []
     for leaf in state.spec.layout.leaves:
@@ -758,7 +762,7 @@ def is_live(state: CoreState, handles: torch.Tensor) -> torch.Tensor:
     with locked(version):
         memory = version.own()
         handles = memory.place.received(handles, memory.rows.device)
-        live = buffer.is_live(ops, _arrays(memory, state._counters), state.spec, handles)
+        live = functions.is_live(ops, _arrays(memory, state._counters), state.spec, handles)
         return memory.place.sent(live)
 
 
@@ -767,7 +771,7 @@ def drawable(state: CoreState, n: int) -> torch.Tensor:
     state = own_state(state, "can_sample")
     version = readable(state)
     with locked(version):
-        possible: torch.Tensor = buffer.drawable(ops, _arrays(version.own(), state._counters), state.spec, n)
+        possible: torch.Tensor = functions.drawable(ops, _arrays(version.own(), state._counters), state.spec, n)
         return possible
 
 
@@ -797,8 +801,8 @@ def random_crop(
     """`crop.random_crop`; objects are found by where they were."""
     random.check_key(key)
     batch, steps = leaves[0].shape[:2]
-    device = next((leaf.device for leaf in leaves if not is_array(leaf)), key.device)
-    objects = {k: leaf for k, leaf in enumerate(leaves) if is_array(leaf)}
+    device = next((leaf.device for leaf in leaves if not is_object_array(leaf)), key.device)
+    objects = {k: leaf for k, leaf in enumerate(leaves) if is_object_array(leaf)}
     if objects:
         places = torch.arange(batch * steps, device=device).reshape(batch, steps)
         leaves = [places if k in objects else leaf for k, leaf in enumerate(leaves)]

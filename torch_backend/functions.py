@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from functional_rb import api, in_place, spec_api
-from functional_rb.buffer_spec import BufferSpec
+from functional_rb.buffer import api, in_place
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import AnySample, Crop, State
 from functional_rb.shared.check import is_shared
-from functional_rb.state import AnySample, Crop, State
+from functional_rb.specs import functions
 from torch_backend import execute, inplace, restore, shared, values
 
 
@@ -123,8 +124,8 @@ def priorities(state: State, indices: Any) -> torch.Tensor:
 
 @api.documented_by(api.probabilities)
 def probabilities(state: State, indices: Any) -> torch.Tensor:
-    chances: torch.Tensor = api.probabilities(_engine(state), state, indices)
-    return chances
+    probabilities: torch.Tensor = api.probabilities(_engine(state), state, indices)
+    return probabilities
 
 
 @api.documented_by(api.newest)
@@ -199,42 +200,42 @@ def random_crop(items: Any, key: torch.Tensor, length: int, lengths: Any = None)
     return api.random_crop(execute, items, key, length, lengths)
 
 
-@api.documented_by(spec_api.rand)
+@api.documented_by(functions.rand)
 def rand(spec: Any, key: torch.Tensor, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
-    return spec_api.rand(values, spec, key, batch, device, mask)
+    return functions.rand(values, spec, key, batch, device, mask)
 
 
-@api.documented_by(spec_api.zeros)
+@api.documented_by(functions.zeros)
 def zeros(spec: Any, batch: Any = (), device: Any = None) -> Any:
-    return spec_api.zeros(values, spec, batch, device)
+    return functions.zeros(values, spec, batch, device)
 
 
-@api.documented_by(spec_api.ones)
+@api.documented_by(functions.ones)
 def ones(spec: Any, batch: Any = (), device: Any = None) -> Any:
-    return spec_api.ones(values, spec, batch, device)
+    return functions.ones(values, spec, batch, device)
 
 
-@api.documented_by(spec_api.enumerate_values)
+@api.documented_by(functions.enumerate_values)
 def enumerate(spec: Any) -> Any:
-    return spec_api.enumerate_values(values, spec)
+    return functions.enumerate_values(values, spec)
 
 
-@api.documented_by(spec_api.contains)
+@api.documented_by(functions.contains)
 def contains(spec: Any, x: Any) -> torch.Tensor:
-    found: torch.Tensor = spec_api.contains(values, spec, x)
+    found: torch.Tensor = functions.contains(values, spec, x)
     return found
 
 
-@api.documented_by(spec_api.project)
+@api.documented_by(functions.project)
 def project(spec: Any, x: Any) -> Any:
-    return spec_api.project(values, spec, x)
+    return functions.project(values, spec, x)
 
 
-@api.documented_by(spec_api.encode)
+@api.documented_by(functions.encode)
 def encode(spec: Any, value: Any, batch: Any = ()) -> Any:
-    return spec_api.encode(values, spec, value, batch)
+    return functions.encode(values, spec, value, batch)
 
 
-@api.documented_by(spec_api.decode)
+@api.documented_by(functions.decode)
 def decode(spec: Any, x: Any) -> Any:
-    return spec_api.decode(values, spec, x)
+    return functions.decode(values, spec, x)

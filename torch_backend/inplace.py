@@ -1,4 +1,4 @@
-"""The in-place forms on torch, see `functional_rb.in_place`; and `own_`.
+"""The in-place forms on torch, see `functional_rb.buffer.in_place`; and `own_`.
 
 Nothing is saved for older states, and the functions trace under `torch.compile(fullgraph=True)`.
 """
@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from functional_rb.recorder import Log
-from functional_rb.samplers import Drawn
-from functional_rb.state import State as CoreState
-from functional_rb.versions import Memory, Version, forget_dead, part_with_older, take_back
+from functional_rb.buffer.state import State as CoreState
+from functional_rb.samplers import Selection
+from functional_rb.versions.recorder import Log
+from functional_rb.versions.version import Memory, Version, forget_dead, part_with_older, take_back
 from torch_backend import execute, random
 from torch_backend.state import State, readable
 
@@ -61,7 +61,7 @@ def add_(
     return _followed_by(state, version, counters, batch)
 
 
-def sample_(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[State, list[torch.Tensor], Drawn]:
+def sample_(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple[State, list[torch.Tensor], Selection]:
     """Draw items."""
     state = execute.own_state(state, "sample_")
     random.check_key(key)
@@ -71,15 +71,15 @@ def sample_(state: CoreState, key: torch.Tensor, batch: int, beta: Any) -> tuple
         # Transforms call functions of the user's, which may fail.
         saved = Log() if spec.transforms and not torch.compiler.is_compiling() else None
         try:
-            counters, leaves, drawn = execute.draw(spec, memory, counters, key, batch, beta, saved)
+            counters, leaves, selection = execute.draw(spec, memory, counters, key, batch, beta, saved)
         except Exception:
             if saved is not None:
                 take_back(memory, [saved], spec.capacity)
             raise
     else:
-        _, leaves, drawn = execute.sample(state, key, batch, beta)
+        _, leaves, selection = execute.sample(state, key, batch, beta)
     # Consumed only now: where nothing can be drawn, that is an error, and nothing has changed.
-    return _followed_by(state, version, counters), leaves, drawn
+    return _followed_by(state, version, counters), leaves, selection
 
 
 def update_(

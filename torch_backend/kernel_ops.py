@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functional_rb.ops import Native
+from functional_rb.ops.protocol import Native
 from torch_backend import parts
 from torch_backend.ops import all_rows as all_rows
 from torch_backend.ops import arange as arange

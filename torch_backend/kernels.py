@@ -1,4 +1,4 @@
-"""The compiled twins of the core's functions, for states in the CPU's memory; see `functional_rb.native.whole`."""
+"""The compiled twins of the core's functions, for states in the CPU's memory; see `functional_rb.kernels.fused`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import functools
 
 import torch
 
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.native import whole
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.kernels import fused
 from torch_backend import ops
 from torch_backend.addresses import address
 
@@ -42,5 +42,5 @@ def _results(spec: BufferSpec, batch: int) -> list[tuple[tuple[int, ...], tuple[
     return list(zip(shapes, strides, dtypes, strict=True))
 
 
-_kernels = whole.Kernels(Tensors())
+_kernels = fused.Kernels(Tensors())
 room, add, update, sample = _kernels.room, _kernels.add, _kernels.update, _kernels.sample

@@ -1,4 +1,4 @@
-"""The memory of torch's states; see `functional_rb.versions`."""
+"""The memory of torch's states; see `functional_rb.versions.version`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from functional_rb import versions
-from functional_rb.draft import Arrays
-from functional_rb.mapped import MappedFiles
-from functional_rb.versions import Version
+from functional_rb.core.draft import Arrays
+from functional_rb.storage.mapped import MappedFiles
+from functional_rb.versions import version
+from functional_rb.versions.version import Version
 from torch_backend import ops
 from torch_backend.objects import Table
 from torch_backend.placement import Placement
 
 
-class Memory(versions.Memory):
+class Memory(version.Memory):
     """Tensors.
 
     Attributes:
@@ -78,6 +78,6 @@ def fresh(
     files: MappedFiles | None = None,
 ) -> Version:
     """The first version of a lineage, with a table if there are Python objects, and the files that arrays lie in."""
-    memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.kept, pinned)
+    memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned)
     memory.files, memory.place = files, place
-    return versions.begin(memory, capacity, table)
+    return version.begin(memory, capacity, table)

@@ -1,4 +1,4 @@
-"""Python objects in a buffer of torch; see `functional_rb.tokens`."""
+"""Python objects in a buffer of torch; see `functional_rb.versions.object_table`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from functional_rb import tokens
-from functional_rb.objects import Objects
-from functional_rb.tokens import Tokens
+from functional_rb.base.object_arrays import Objects
+from functional_rb.versions import object_table
+from functional_rb.versions.object_table import Tokens
 
 
-class Table(tokens.Table):
+class Table(object_table.Table):
     """The objects by tokens that are in tensors."""
 
     __slots__ = ()

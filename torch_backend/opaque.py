@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from functional_rb import nest
-from functional_rb.nest import Structure
-from functional_rb.ops import Array
+from functional_rb.base import nest
+from functional_rb.base.nest import Structure
+from functional_rb.ops.protocol import Array
 from functional_rb.specs import Categorical, NonTensor, OneHot
-from functional_rb.values import Outline, is_leaf
+from functional_rb.specs.values import Outline, is_leaf
 from torch_backend import ops as primitives
 
 _UNITS: list[Any] = []

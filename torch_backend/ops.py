@@ -1,4 +1,4 @@
-"""The array primitives of `functional_rb.ops.Ops` on torch.
+"""The array primitives of `functional_rb.ops.protocol.Ops` on torch.
 
 `set_at` writes in place: who calls the core makes sure that the memory is his alone (see `memory`).
 """
@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from functional_rb.dtypes import ITEMSIZE, kind_of
-from functional_rb.ops import Native
-from functional_rb.power import MASK, TABLES
+from functional_rb.base.dtypes import ITEMSIZE, kind_of
+from functional_rb.ops.fixed_point import MASK, TABLES
+from functional_rb.ops.protocol import Native
 
 native: Native | None = None
 

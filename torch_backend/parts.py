@@ -1,4 +1,4 @@
-"""Parts of the core as compiled kernels, for plain tensors in the CPU's memory; see `functional_rb.ops.Native`.
+"""Parts of the core as compiled kernels, for plain tensors in the CPU's memory; see `Native`.
 
 Like `ops.set_at`, what writes does so in place.
 """
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 
 import torch
 
-from functional_rb.deck import Deck
-from functional_rb.dtypes import shown
-from functional_rb.frame_writes import FramePlan
-from functional_rb.frames import Chain
-from functional_rb.layout import Layout, LeafLayout
-from functional_rb.native import calls, plan
-from functional_rb.native import chain as chains
-from functional_rb.ring import Ends, Removal, Ring, Write
-from functional_rb.transforms.line import Line
-from functional_rb.windows import Entries, Lanes, Rule, Slices
+from functional_rb.base.dtypes import shown
+from functional_rb.core.frame_store import FramePlan
+from functional_rb.kernels import calls, descriptor
+from functional_rb.kernels import frame_ring as chains
+from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
+from functional_rb.structures.frame_ring import Chain
+from functional_rb.structures.ring import Ends, Removal, Ring, Write
+from functional_rb.structures.row_layout import Layout, LeafLayout
+from functional_rb.structures.sparse_set import SparseSet
+from functional_rb.transforms.step_queue import Line
 from torch_backend import ops
 from torch_backend.addresses import call, call_storage, held
 
@@ -35,14 +35,14 @@ def descend(tree: torch.Tensor, capacity: int, draws: torch.Tensor) -> torch.Ten
     draws = _ready(draws, torch.int32)
     batch, words = draws.shape
     leaves = ops.empty(batch, dtype=torch.int32)
-    call(calls.descend, (tree, draws, leaves), plan.encode_tree(capacity), tree.numel(), batch, words)
+    call(calls.descend, (tree, draws, leaves), descriptor.encode_tree(capacity), tree.numel(), batch, words)
     return leaves
 
 
 def set_leaves(tree: torch.Tensor, capacity: int, leaves: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """`sum_tree.set_leaves`: leaves int32 [n], values float32 [n]."""
     leaves, values = _ready(leaves, torch.int32), _ready(values, torch.float32)
-    call(calls.set_leaves, (tree, leaves, values), plan.encode_tree(capacity), tree.numel(), leaves.shape[0])
+    call(calls.set_leaves, (tree, leaves, values), descriptor.encode_tree(capacity), tree.numel(), leaves.shape[0])
     return tree
 
 
@@ -65,7 +65,7 @@ def read(layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots
         torch.empty_strided(shape, strides, dtype=dtype, device=ops.CPU)
         for shape, strides, dtype in _results(layout, batch)
     ]
-    call_storage(calls.read, (slots,), held([rows, *wide]), leaves, plan.encode_layout(layout), batch)
+    call_storage(calls.read, (slots,), held([rows, *wide]), leaves, descriptor.encode_layout(layout), batch)
     return leaves
 
 
@@ -113,7 +113,7 @@ def store(
         (slots, source, live),
         held([rows, *wide]),
         leaves,
-        plan.encode_layout(layout),
+        descriptor.encode_layout(layout),
         slots.shape[0],
         leaves[0].shape[0] if leaves else 0,
     )
@@ -139,7 +139,7 @@ def stored_value(priorities: torch.Tensor, alpha: float) -> tuple[torch.Tensor, 
     """`weights.stored_value`: values float32 [B], and which are good, bool [B]."""
     priorities = _ready(priorities, torch.float32)
     values, good = torch.empty_like(priorities), torch.empty_like(priorities, dtype=torch.bool)
-    call(calls.stored_values, (priorities, values, good), plan.encode_alpha(alpha), priorities.shape[0])
+    call(calls.stored_values, (priorities, values, good), descriptor.encode_alpha(alpha), priorities.shape[0])
     return values, good
 
 
@@ -166,7 +166,7 @@ def plan_write(ring: Ring, ends: Ends, batch: int, mask: torch.Tensor | None) ->
     call(
         calls.plan_write,
         (cursors, sizes, marked, slots, _some(source), _some(live), written, *after),
-        plan.encode_ring(ring),
+        descriptor.encode_ring(ring),
         steps,
         n,
     )
@@ -193,10 +193,10 @@ def step_ages(
 def changed(rule: Rule, lanes: Lanes, age: torch.Tensor, n: int, by_trajectory: bool) -> Entries:
     """`windows.changed`."""
     cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
-    distances = plan.encode_distances(lanes.ring, rule, n, by_trajectory)
-    count = plan.entries(lanes.ring, distances)
+    distances = descriptor.encode_distances(lanes.ring, rule, n, by_trajectory)
+    count = descriptor.entries(lanes.ring, distances)
     entries = Entries(*(ops.empty(count, dtype=torch.int32) for _ in Entries._fields))
-    windows = plan.encode_windows(lanes.ring, rule, by_trajectory)
+    windows = descriptor.encode_windows(lanes.ring, rule, by_trajectory)
     call(calls.changed, (cursors, sizes, age, *entries), windows, distances, count)
     return entries
 
@@ -206,7 +206,7 @@ def weights_at(rule: Rule, lanes: Lanes, age: torch.Tensor, slots: torch.Tensor)
     cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
     slots = _ready(slots, torch.int32)
     numbers = torch.empty_like(slots)
-    windows = plan.encode_windows(lanes.ring, rule, False)
+    windows = descriptor.encode_windows(lanes.ring, rule, False)
     call(calls.weights_at, (cursors, sizes, age, slots, numbers), windows, slots.shape[0])
     return numbers
 
@@ -279,7 +279,7 @@ def expand(
     call(
         calls.expand,
         (cursors, sizes, age, next_age, slots, draws, _ready_some(live, torch.bool), *slices),
-        plan.encode_windows(lanes.ring, rule, by_trajectory),
+        descriptor.encode_windows(lanes.ring, rule, by_trajectory),
         slots.shape[0],
     )
     return slices
@@ -290,7 +290,7 @@ def following(lanes: Lanes, age: torch.Tensor, slots: torch.Tensor, n: int) -> t
     cursors, slots = _ready(lanes.ends.cursors, torch.int32), _ready(slots, torch.int32)
     shape = (slots.shape[0], n)
     found, real = ops.empty(shape, dtype=torch.int32), ops.empty(shape, dtype=torch.bool)
-    call(calls.following, (cursors, age, slots, found, real), plan.encode_ring(lanes.ring), *shape)
+    call(calls.following, (cursors, age, slots, found, real), descriptor.encode_ring(lanes.ring), *shape)
     return found, real
 
 
@@ -299,7 +299,7 @@ def extent(lanes: Lanes, age: torch.Tensor, slots: torch.Tensor) -> tuple[torch.
     cursors, sizes = _ready(lanes.ends.cursors, torch.int32), _ready(lanes.ends.sizes, torch.int32)
     slots = _ready(slots, torch.int32)
     before, after = torch.empty_like(slots), torch.empty_like(slots)
-    encoded = plan.encode_ring(lanes.ring)
+    encoded = descriptor.encode_ring(lanes.ring)
     call(calls.extent, (cursors, sizes, age, slots, before, after), encoded, slots.shape[0])
     return before, after
 
@@ -310,27 +310,27 @@ def fold(rewards: torch.Tensor, real: torch.Tensor, gamma: float) -> tuple[torch
     rewards, real = _ready(rewards, dtype), _ready(real, torch.bool)
     m, n, *shape = rewards.shape
     total, steps = ops.empty((m, *shape), dtype=dtype), ops.empty(m, dtype=torch.int32)
-    discounts = plan.encode_discounts(gamma, n, shown(dtype))
+    discounts = descriptor.encode_discounts(gamma, n, shown(dtype))
     call(calls.fold, (rewards, real, total, steps), discounts, m, math.prod(shape))
     return total, steps
 
 
-def members(deck: Deck, count: torch.Tensor, slots: torch.Tensor, marked: torch.Tensor) -> torch.Tensor:
-    """`deck.members`: slots int32 [B], marked bool [B]."""
+def members(sparse_set: SparseSet, count: torch.Tensor, slots: torch.Tensor, marked: torch.Tensor) -> torch.Tensor:
+    """`sparse_set.members`: slots int32 [B], marked bool [B]."""
     slots, marked, count = _ready(slots, torch.int32), _ready(marked, torch.bool), _ready(count, torch.int32)
     found = torch.empty_like(marked)
-    order, place = deck
+    order, place = sparse_set
     call(calls.members, (order, place, count, slots, marked, found), order.shape[0], slots.shape[0])
     return found
 
 
 def exchanges(
-    deck: Deck, boundary: torch.Tensor, positions: torch.Tensor, marked: torch.Tensor
+    sparse_set: SparseSet, boundary: torch.Tensor, positions: torch.Tensor, marked: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`deck.exchanges`: positions int32 [B], marked bool [B]."""
+    """`sparse_set.exchanges`: positions int32 [B], marked bool [B]."""
     positions, marked = _ready(positions, torch.int32), _ready(marked, torch.bool)
     boundary = _ready(boundary, torch.int32)
-    batch, order = positions.shape[0], deck.order
+    batch, order = positions.shape[0], sparse_set.order
     at, slots = ops.empty(2 * batch, dtype=torch.int32), ops.empty(2 * batch, dtype=torch.int32)
     after = torch.empty_like(boundary)
     count = call(calls.move_back, (order, boundary, positions, marked, at, slots, after), order.shape[0], batch)
@@ -338,9 +338,9 @@ def exchanges(
 
 
 def appended(
-    deck: Deck, count: torch.Tensor, slots: torch.Tensor, marked: torch.Tensor
+    sparse_set: SparseSet, count: torch.Tensor, slots: torch.Tensor, marked: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`deck.appended`: slots int32 [B], marked bool [B]."""
+    """`sparse_set.appended`: slots int32 [B], marked bool [B]."""
     slots, marked, count = _ready(slots, torch.int32), _ready(marked, torch.bool), _ready(count, torch.int32)
     at, new, after = torch.empty_like(slots), torch.empty_like(slots), torch.empty_like(count)
     found = call(calls.appended, (count, slots, marked, at, new, after), slots.shape[0])
@@ -348,7 +348,7 @@ def appended(
 
 
 def distinct(draws: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
-    """`deck.distinct`: draws int32 [B, 2], n an int32 scalar."""
+    """`sparse_set.distinct`: draws int32 [B, 2], n an int32 scalar."""
     draws, n = _ready(draws, torch.int32), _ready(n, torch.int32)
     chosen = ops.empty(draws.shape[0], dtype=torch.int32)
     call(calls.distinct, (draws, n, chosen), chosen.shape[0])

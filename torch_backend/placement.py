@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from functional_rb import mapped
-from functional_rb.buffer import Stored
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.mapped import MappedFiles
-from functional_rb.ring import modulus
-from functional_rb.samplers import Drawn
-from functional_rb.storages import Device, Memmap
-from functional_rb.versions import Memory
+from functional_rb.buffer.functions import Stored
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Device, Memmap
+from functional_rb.samplers import Selection
+from functional_rb.storage import mapped
+from functional_rb.storage.mapped import MappedFiles
+from functional_rb.structures.ring import modulus
+from functional_rb.versions.version import Memory
 from torch_backend import devices
 
 
@@ -37,7 +37,7 @@ class Placement:
         """A copy, in files without a name, of what belongs in files and came from elsewhere; None of all else."""
         if self.spec is None or memory.files is not None or not memory.plain:
             return None
-        given = {"rows": memory.rows, **{f"wide_{k}": x for k, x in enumerate(memory.wide)}, **memory.kept}
+        given = {"rows": memory.rows, **{f"wide_{k}": x for k, x in enumerate(memory.wide)}, **memory.auxiliary}
         return mapped.filled(self.spec, {name: given[name].numpy() for name in mapped.shapes(self.spec)})
 
     def make_room(self, memory: Memory, counters: torch.Tensor, batch: int) -> None:
@@ -81,13 +81,13 @@ class Placement:
             tensor = tensor.pin_memory()
         return tensor.to(self.target, non_blocking=True)
 
-    def sample_sent(self, leaves: Sequence[Any], drawn: Drawn) -> tuple[list[Any], Drawn]:
+    def sample_sent(self, leaves: Sequence[Any], selection: Selection) -> tuple[list[Any], Selection]:
         """A sample likewise; Python objects stay as they are."""
         if self.target is None:
-            return list(leaves), drawn
-        told = {name: self.sent(x) for name, x in drawn._asdict().items() if name != "extras"}
-        extras = {name: self.sent(x) for name, x in drawn.extras.items()}
-        return [self.sent(leaf) for leaf in leaves], Drawn(**told, extras=extras)
+            return list(leaves), selection
+        told = {name: self.sent(x) for name, x in selection._asdict().items() if name != "extras"}
+        extras = {name: self.sent(x) for name, x in selection.extras.items()}
+        return [self.sent(leaf) for leaf in leaves], Selection(**told, extras=extras)
 
 
 def _refuse_undo(files: MappedFiles, function: str) -> None:
@@ -118,4 +118,8 @@ def device_of(spec: BufferSpec, device: Any) -> torch.device | None:
 def tensors(files: MappedFiles) -> Stored:
     """The arrays of mapped files."""
     wide = tuple(torch.from_numpy(array) for array in files.wide)
-    return torch.from_numpy(files.rows), wide, {name: torch.from_numpy(array) for name, array in files.kept.items()}
+    return (
+        torch.from_numpy(files.rows),
+        wide,
+        {name: torch.from_numpy(array) for name, array in files.auxiliary.items()},
+    )

@@ -2,7 +2,7 @@
 
 A process that is started with a state gets it in shared memory, which nobody writes to any more, and so does who reads
 what the first process has put in a queue. What a process that was itself started puts there goes as bytes: see
-`functional_rb.sending`. Torch would move tensors that it sends to shared memory, and free what other threads may be
+`versions.sending`. Torch would move tensors that it sends to shared memory, and free what other threads may be
 reading, so it gets copies; that of a state with which a process is started becomes the state's own memory, so that one
 copy is made, however many processes are started.
 """
@@ -17,10 +17,10 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
-from functional_rb import sending
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays
-from functional_rb.sending import Filed
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Arrays
+from functional_rb.versions import sending
+from functional_rb.versions.sending import Filed
 from torch_backend.memory import Memory
 from torch_backend.placement import Placement
 from torch_backend.state import State, locked, readable, signed, unpickled
@@ -34,7 +34,7 @@ def _sent(state: State) -> tuple[Any, ...]:
             return _received_files, (state.spec, memory.place.target, filed)
         lasting = sending.lasting()
         memory = _shared(state) if lasting else memory.copy()
-        arrays, held = Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.kept), None
+        arrays, held = Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.auxiliary), None
         if memory.table is not None:
             with memory.table.lock:
                 held = memory.table.held(arrays)
@@ -65,8 +65,8 @@ def _shared(state: State) -> Memory:
 
 def _each(change: Callable[[Any], Any], arrays: Arrays) -> Arrays:
     tree = None if arrays.tree is None else change(arrays.tree)
-    kept = {name: change(array) for name, array in arrays.kept.items()}
-    return Arrays(change(arrays.rows), tuple(map(change, arrays.wide)), tree, change(arrays.counters), kept)
+    auxiliary = {name: change(array) for name, array in arrays.auxiliary.items()}
+    return Arrays(change(arrays.rows), tuple(map(change, arrays.wide)), tree, change(arrays.counters), auxiliary)
 
 
 def _received(

@@ -6,8 +6,9 @@ import operator
 
 import torch
 
-from functional_rb import checks, splitmix
-from functional_rb.splitmix import DRAW, FACTORS, GAMMA, SHIFTS, SPLIT, signed
+from functional_rb.buffer import checks
+from functional_rb.ops import splitmix
+from functional_rb.ops.splitmix import DRAW, FACTORS, GAMMA, SHIFTS, SPLIT, signed
 
 _GAMMA = torch.tensor(signed(GAMMA), device="cpu")
 """A tensor: torch.compile takes a product of arange with a number for an index, and finds this one too large."""

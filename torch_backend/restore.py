@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from functional_rb import lineage, mapped
-from functional_rb import state as core
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays
-from functional_rb.host import respec
-from functional_rb.mapped import MappedFiles
+from functional_rb.buffer import state as core
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.core.draft import Arrays
 from functional_rb.shared import check
-from functional_rb.storages import Memmap
+from functional_rb.storage import mapped, save_history
+from functional_rb.storage.mapped import MappedFiles
+from functional_rb.versions import apart
 from torch_backend import devices, shared
 from torch_backend.objects import Table
 from torch_backend.placement import Placement, device_of
@@ -39,11 +39,11 @@ def elsewhere(state: core.State, spec: BufferSpec) -> core.State:
         vector = state._counters.cpu().numpy()
         given = [memory.as_numpy(x) for x in (memory.rows, *memory.wide)]
         tree = None if memory.tree is None else memory.as_numpy(memory.tree)
-        kept = {name: memory.as_numpy(x) for name, x in memory.kept.items()}
+        auxiliary = {name: memory.as_numpy(x) for name, x in memory.auxiliary.items()}
         held = None
         if memory.table is not None:
-            held = memory.table.held(Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.kept))
-        arrays, files = respec.with_spec(Arrays(given[0], tuple(given[1:]), tree, vector, kept), state.spec, spec)
+            held = memory.table.held(Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.auxiliary))
+        arrays, files = apart.with_spec(Arrays(given[0], tuple(given[1:]), tree, vector, auxiliary), state.spec, spec)
     return restore(spec, arrays, device, objects=held, files=files)
 
 
@@ -64,7 +64,7 @@ def restore(
         arrays: of NumPy, taken over.
         device: a device of torch, as for `init`.
         objects: the Python objects by token.
-        stamp: of the checkpoint that it comes from, see `functional_rb.lineage`.
+        stamp: of the checkpoint that it comes from, see `functional_rb.storage.save_history`.
         files: the mapped files that arrays lie in already, if they do.
 
     Raises:
@@ -89,10 +89,10 @@ def restore(
             tuple(take(array) for array in arrays.wide),
             None if arrays.tree is None else take(arrays.tree),
             take(arrays.counters),
-            {name: take(array) for name, array in arrays.kept.items()},
+            {name: take(array) for name, array in arrays.auxiliary.items()},
         )
     table = Table(spec, objects or {}) if spec.objects else None
     state = State.of_arrays(made, spec, pinned=False, table=table, place=place, files=files)
     if stamp is not None:
-        state.remember(lineage.NEW.saved(stamp))
+        state.remember(save_history.NEW.saved(stamp))
     return state

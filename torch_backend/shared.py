@@ -1,4 +1,4 @@
-"""`functional_rb.api.Backend` on torch for buffers that processes share: a state is a handle, and stays one."""
+"""`functional_rb.buffer.api.Backend` on torch for buffers that processes share: a state is a handle, and stays one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from functional_rb import checks, layout
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays
-from functional_rb.samplers import Drawn
+from functional_rb.buffer import checks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.core.draft import Arrays
+from functional_rb.samplers import Selection
 from functional_rb.shared import check, state
-from functional_rb.state import State
+from functional_rb.structures import row_layout
 from torch_backend import devices, execute, ops, random
 from torch_backend.execute import (
     as_vector,
@@ -139,14 +140,14 @@ def known(state: State, mask: torch.Tensor | None) -> tuple[Any, Any] | None:
     return _buffer(state).counters(), _numpy(mask)
 
 
-def sample(state: State, key: torch.Tensor, batch: int, beta: Any) -> tuple[State, list[torch.Tensor], Drawn]:
+def sample(state: State, key: torch.Tensor, batch: int, beta: Any) -> tuple[State, list[torch.Tensor], Selection]:
     """Draw items."""
     assert isinstance(state, SharedState)
     spec = state.spec
     draws = execute.numbers(random.check_key(key), spec.sampler.draw_shape(spec, batch), CPU)
-    leaves, drawn = state.buffer.sample(draws.numpy(), float(beta))
-    weights, probabilities = state.given(drawn.weights, "float32"), state.given(drawn.probabilities, "float32")
-    return state, _given(state, leaves), Drawn(state.given(drawn.handles, "int32"), weights, probabilities)
+    leaves, selection = state.buffer.sample(draws.numpy(), float(beta))
+    weights, probabilities = state.given(selection.weights, "float32"), state.given(selection.probabilities, "float32")
+    return state, _given(state, leaves), Selection(state.given(selection.handles, "int32"), weights, probabilities)
 
 
 def _given(state: SharedState, leaves: Sequence[Any]) -> list[torch.Tensor]:
@@ -190,7 +191,7 @@ def items(state: State) -> list[torch.Tensor]:
     """All of the storage, a copy of one moment."""
     assert isinstance(state, SharedState)
     copied = state.detached()
-    return layout.unpack(ops, state.spec.layout, copied.rows, copied.wide)
+    return row_layout.unpack(ops, state.spec.layout, copied.rows, copied.wide)
 
 
 def is_live(state: State, handles: torch.Tensor) -> torch.Tensor:

@@ -10,18 +10,20 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from functional_rb import earlier, forks, lineage
-from functional_rb import state as core
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.draft import Arrays
-from functional_rb.errors import consumed
-from functional_rb.layout import KEPT_AS
-from functional_rb.lineage import Lineage
-from functional_rb.mapped import MappedFiles
-from functional_rb.reader import misfit
-from functional_rb.tokens import Held
-from functional_rb.version_reader import VersionReader
-from functional_rb.versions import Memory, Version
+from functional_rb.base import forks
+from functional_rb.base.errors import consumed
+from functional_rb.buffer import earlier
+from functional_rb.buffer import state as core
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Arrays
+from functional_rb.core.reader import misfit
+from functional_rb.storage import save_history
+from functional_rb.storage.mapped import MappedFiles
+from functional_rb.storage.save_history import SaveHistory
+from functional_rb.structures.row_layout import STORED_AS
+from functional_rb.versions.object_table import Held
+from functional_rb.versions.reader import VersionReader
+from functional_rb.versions.version import Memory, Version
 from torch_backend import memory, ops
 from torch_backend.objects import Table
 from torch_backend.placement import Placement
@@ -35,22 +37,24 @@ class State(core.State):
     files without a name; it is made once for a state, and what was never written costs nothing.
     """
 
-    __slots__ = ("_consumed", "_counters", "_given", "_lineage", "_version")
+    __slots__ = ("_consumed", "_counters", "_given", "_save_history", "_version")
 
-    def __init__(self, version: Version, counters: torch.Tensor, spec: BufferSpec, past: Lineage | None = None) -> None:
+    def __init__(
+        self, version: Version, counters: torch.Tensor, spec: BufferSpec, past: SaveHistory | None = None
+    ) -> None:
         """Name a version, and the saves that it comes after. Users get states from `init` and the other functions."""
         self.__dict__["spec"] = spec
         object.__setattr__(self, "_version", version)
         object.__setattr__(self, "_counters", counters)
         object.__setattr__(self, "_consumed", False)
         object.__setattr__(self, "_given", None)
-        object.__setattr__(self, "_lineage", past)
+        object.__setattr__(self, "_save_history", past)
 
     _version: Version
     _counters: torch.Tensor
     _consumed: bool
     _given: Memory | None
-    _lineage: Lineage | None
+    _save_history: SaveHistory | None
 
     @classmethod
     def of_arrays(
@@ -81,24 +85,24 @@ class State(core.State):
         """Refuse any further use."""
         object.__setattr__(self, "_consumed", True)
 
-    def remember(self, past: Lineage) -> None:
+    def remember(self, past: SaveHistory) -> None:
         """The saves that it comes after: what is made of it from now on knows of them."""
-        object.__setattr__(self, "_lineage", past)
+        object.__setattr__(self, "_save_history", past)
 
     def reader(self, lasting: bool = False, directory: str | None = None) -> VersionReader:
         """Read the arrays piece by piece; newer states may be written meanwhile in any case."""
-        past = self._lineage or lineage.NEW
+        past = self._save_history or save_history.NEW
         made = VersionReader(readable(self), self._counters.cpu().numpy(), self.spec, past, directory)
-        self.remember(made.lineage.saved(made.stamp))
+        self.remember(made.save_history.saved(made.stamp))
         return made
 
     def _give_out(self) -> Memory:
         with locked(self._version):
             owned = readable(self).own()
             if owned.files is None:
-                return owned.given_out()
+                return owned.exported()
             if self._given is None:
-                object.__setattr__(self, "_given", owned.given_out())
+                object.__setattr__(self, "_given", owned.exported())
             assert self._given is not None
             return self._given
 
@@ -134,9 +138,9 @@ class State(core.State):
         return self._counters.shape
 
     @property
-    def kept(self) -> dict[str, torch.Tensor]:
+    def auxiliary(self) -> dict[str, torch.Tensor]:
         """What else the sampler and the writer keep, by name."""
-        return self._give_out().kept if self.spec.kept else {}
+        return self._give_out().auxiliary if self.spec.auxiliary else {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State:
         """A state with memory of its own."""
@@ -153,7 +157,7 @@ class State(core.State):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arrays, which count as given out, and the Python objects that they stand for."""
-        arrays, held = Arrays(self.rows, self.wide, self.tree, self.counters, self.kept), None
+        arrays, held = Arrays(self.rows, self.wide, self.tree, self.counters, self.auxiliary), None
         if self.spec.objects:
             arrays, held = _with_objects(self._give_out(), self.counters)
         return unpickled, (signed(arrays), self.spec, held, self._target)
@@ -177,7 +181,7 @@ def locked(version: Version) -> AbstractContextManager[Any]:
 
 
 def _with_objects(memory: Memory, counters: torch.Tensor) -> tuple[Arrays, dict[int, Any]]:
-    arrays = Arrays(memory.rows, memory.wide, memory.tree, counters, memory.kept)
+    arrays = Arrays(memory.rows, memory.wide, memory.tree, counters, memory.auxiliary)
     assert memory.table is not None
     with memory.table.lock:
         return arrays, memory.table.held(arrays)
@@ -201,8 +205,8 @@ def signed(arrays: Arrays) -> Arrays:
     def as_signed(array: torch.Tensor) -> torch.Tensor:
         return array.view(ops.SIGNED.get(array.dtype, array.dtype))
 
-    kept = {name: as_signed(array) for name, array in arrays.kept.items()}
-    return arrays._replace(wide=tuple(map(as_signed, arrays.wide)), kept=kept)
+    auxiliary = {name: as_signed(array) for name, array in arrays.auxiliary.items()}
+    return arrays._replace(wide=tuple(map(as_signed, arrays.wide)), auxiliary=auxiliary)
 
 
 def unpickled(
@@ -213,10 +217,10 @@ def unpickled(
     pinned: bool = True,
 ) -> State:
     """A state of such arrays, with the dtypes as they were; pinned if somebody else may hold them."""
-    wide = [ops.DTYPES[KEPT_AS.get(leaf.dtype, leaf.dtype)] for leaf in spec.layout.wide]
+    wide = [ops.DTYPES[STORED_AS.get(leaf.dtype, leaf.dtype)] for leaf in spec.layout.wide]
     restored = tuple(array.view(dtype) for array, dtype in zip(arrays.wide, wide, strict=True))
-    kept = {name: array.view(ops.DTYPES[spec.kept[name].dtype]) for name, array in arrays.kept.items()}
-    return _rebuilt(arrays._replace(wide=restored, kept=kept), spec, held, target, pinned)
+    auxiliary = {name: array.view(ops.DTYPES[spec.auxiliary[name].dtype]) for name, array in arrays.auxiliary.items()}
+    return _rebuilt(arrays._replace(wide=restored, auxiliary=auxiliary), spec, held, target, pinned)
 
 
 def _unpickled(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None, target: torch.device | None) -> State:
@@ -229,8 +233,8 @@ Outline = tuple[BufferSpec, int, Held | None, torch.device | None]
 
 def _flatten(state: State) -> tuple[list[torch.Tensor], Outline]:
     tree = state.tree
-    kept = [state.kept[name] for name in state.spec.kept]
-    leaves = [state.rows, *state.wide, *([] if tree is None else [tree]), *kept, state.counters]
+    auxiliary = [state.auxiliary[name] for name in state.spec.auxiliary]
+    leaves = [state.rows, *state.wide, *([] if tree is None else [tree]), *auxiliary, state.counters]
     held = Held(state._give_out()) if state.spec.objects else None
     return leaves, (state.spec, len(state.wide), held, state._target)
 
@@ -238,7 +242,11 @@ def _flatten(state: State) -> tuple[list[torch.Tensor], Outline]:
 def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
     leaves, context = _flatten(state)
     names = ["rows", *(f"wide_{k}" for k in range(context[1]))]
-    names += [*(["tree"] if context[0].tree_shape else []), *(f"kept_{name}" for name in context[0].kept), "counters"]
+    names += [
+        *(["tree"] if context[0].tree_shape else []),
+        *(f"kept_{name}" for name in context[0].auxiliary),
+        "counters",
+    ]
     return [(pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=True)], context
 
 
@@ -246,8 +254,8 @@ def _unflatten(leaves: Any, context: Outline) -> State:
     spec, wide, held, target = context
     rows, *rest = leaves
     tree = rest[wide] if spec.tree_shape else None
-    kept = dict(zip(spec.kept, rest[wide + (tree is not None) : -1], strict=True))
-    arrays = Arrays(rows, tuple(rest[:wide]), tree, rest[-1], kept)
+    auxiliary = dict(zip(spec.auxiliary, rest[wide + (tree is not None) : -1], strict=True))
+    arrays = Arrays(rows, tuple(rest[:wide]), tree, rest[-1], auxiliary)
     table = None if held is None else held.table
     return State.of_arrays(arrays, spec, table=table, place=Placement(spec, target))
 

@@ -1,4 +1,4 @@
-"""`functional_rb.spec_api.SpecBackend` on torch."""
+"""`functional_rb.specs.functions.SpecBackend` on torch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from functional_rb import values
-from functional_rb.specs import ArraySpec
-from functional_rb.values import Outline
+from functional_rb.specs import ArraySpec, values
+from functional_rb.specs.values import Outline
 from torch_backend import ops as ops
 from torch_backend import random
 from torch_backend.execute import build_mapping as build_mapping
@@ -57,7 +56,7 @@ def is_traced(leaf: Any) -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(leaf)
 
 
-def is_array(leaf: Any) -> bool:
+def is_object_array(leaf: Any) -> bool:
     """Whether it is torch's."""
     return isinstance(leaf, torch.Tensor)
 

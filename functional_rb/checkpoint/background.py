@@ -6,10 +6,10 @@ import logging
 import os
 import threading
 
+from functional_rb.base.errors import CheckpointError
+from functional_rb.buffer.state import State
 from functional_rb.checkpoint.saving import Request, Saved, request, write
-from functional_rb.errors import CheckpointError
-from functional_rb.reader import Reader
-from functional_rb.state import State
+from functional_rb.core.reader import Reader
 
 _log = logging.getLogger("functional_rb")
 _last: dict[str, Saving] = {}

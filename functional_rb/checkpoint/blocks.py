@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from functional_rb.addresses import aligned
-from functional_rb.reader import shapes_of
+from functional_rb.core.reader import shapes_of
+from functional_rb.kernels.addresses import aligned
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.buffer.spec import BufferSpec
 
 BLOCK_BYTES = 1 << 16
 """Of a block: as many rows as fit, at least one. Part of the format."""
@@ -126,7 +126,7 @@ class Stored:
 @functools.lru_cache(maxsize=16)
 def stored_arrays(spec: BufferSpec) -> dict[str, Stored]:
     """The arrays of a state that checkpoints store, those without any byte left out; counters are stored apart."""
-    fills = {f"kept_{name}": array.fill for name, array in spec.kept.items()}
+    fills = {f"kept_{name}": array.fill for name, array in spec.auxiliary.items()}
     made = {
         name: Stored(name, shape, dtype, fills.get(name, 0))
         for name, (shape, dtype) in shapes_of(spec).items()

@@ -1,6 +1,6 @@
 """Which blocks a save has to write.
 
-Of the items a state that comes after the last checkpoint (see `functional_rb.lineage`) differs from it in the slots
+Of the items a state that comes after the last checkpoint (see `storage.save_history`) differs from it in the slots
 between the two cursors, and nothing has to be read to know that. Of all else, and of states whose past nobody knows,
 the blocks' checksums tell.
 """
@@ -11,10 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import counters, handles
-from functional_rb.checkpoint.blocks import Mask, Run, Stored, Table, bytes_of, chunks, is_items, runs_of, stored_arrays
+from functional_rb.checkpoint.blocks import (
+    Mask,
+    Run,
+    Stored,
+    Table,
+    bytes_of,
+    chunks,
+    is_items,
+    runs_of,
+    stored_arrays,
+)
 from functional_rb.checkpoint.opened import Opened
-from functional_rb.reader import Reader
+from functional_rb.core import counters, handles
+from functional_rb.core.reader import Reader
 from functional_rb.samplers import Queue
 
 MOST = 16
@@ -69,7 +79,7 @@ def _written(reader: Reader, vector: Vector) -> list[Run] | None:
 def _added(reader: Reader, vector: Vector, base: Opened) -> list[Run] | None:
     """The slots written since a checkpoint; None if nothing proves that the state comes after it."""
     spec = reader.spec
-    most = reader.lineage.since(base.manifest.stamp)
+    most = reader.save_history.since(base.manifest.stamp)
     if most is None or not spec.writer.in_order:
         return None
     length, limit = spec.ring.length, spec.ring.limit

@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from functional_rb import files
-from functional_rb.errors import FULL, CheckpointFullError, CheckpointWriteError
+from functional_rb.base import files
+from functional_rb.base.errors import FULL, CheckpointFullError, CheckpointWriteError
 
 
 def make_directory(path: str) -> None:

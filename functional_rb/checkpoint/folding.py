@@ -12,10 +12,11 @@ import itertools
 import os
 from collections.abc import Collection, Sequence
 
-from functional_rb import files, undo
+from functional_rb.base import files
+from functional_rb.base.errors import CorruptCheckpointError
 from functional_rb.checkpoint import disk
-from functional_rb.errors import CorruptCheckpointError
-from functional_rb.undo import Rows, Torn
+from functional_rb.storage import undo_log
+from functional_rb.storage.undo_log import Rows, Torn
 
 
 def fold(directory: str, needed: Collection[int], arrays: Sequence[Rows], prefix: str) -> None:
@@ -27,8 +28,8 @@ def fold(directory: str, needed: Collection[int], arrays: Sequence[Rows], prefix
         arrays: [capacity, ...], whose rows they have.
         prefix: of their names.
     """
-    there = undo.numbers(directory, prefix)
-    paths = {number: os.path.join(directory, undo.name_of(number, prefix)) for number in there}
+    there = undo_log.numbers(directory, prefix)
+    paths = {number: os.path.join(directory, undo_log.name_of(number, prefix)) for number in there}
     _remove([paths[number] for number in there if number < min(needed)])
     firsts = [number for number in there if number in needed]
     for first, following in itertools.zip_longest(firsts, firsts[1:]):
@@ -40,7 +41,7 @@ def fold(directory: str, needed: Collection[int], arrays: Sequence[Rows], prefix
 
 def _fold(first: str, later: list[str], arrays: Sequence[Rows]) -> None:
     torn: list[Torn] = []
-    recorded, end = undo.recorded(first, arrays, torn)
+    recorded, end = undo_log.recorded(first, arrays, torn)
     if not may_go_on(first, torn):
         return
     file, _ = files.open_regular(first, os.O_WRONLY)
@@ -75,10 +76,10 @@ def _append_missing(file: int, later: list[str], arrays: Sequence[Rows], recorde
     """
     torn: list[Torn] = []
     for path in later:
-        for record in undo.records(path, arrays, torn):
+        for record in undo_log.records(path, arrays, torn):
             missing = ~recorded[record.slots]
             if missing.any():
-                disk.write(file, undo.encoded(record.slots[missing], [rows[missing] for rows in record.rows]))
+                disk.write(file, undo_log.encoded(record.slots[missing], [rows[missing] for rows in record.rows]))
                 recorded[record.slots] = True
     for end in torn:
         if not end.short:

@@ -1,7 +1,7 @@
 """Buffers whose mapped files lie in the checkpoint's directory: their rows are not copied.
 
 The manifest has the checksums of their blocks alone. From the instant of the save what is overwritten goes to an undo
-log first (`functional_rb.undo`), and loading takes that back.
+log first (`functional_rb.storage.undo_log`), and loading takes that back.
 """
 
 from __future__ import annotations
@@ -14,21 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from functional_rb import undo
+from functional_rb.base.errors import CheckpointError, CheckpointWriteError, CorruptCheckpointError
+from functional_rb.buffer.storage_kinds import Memmap, Storage
 from functional_rb.checkpoint import disk
-from functional_rb.checkpoint.blocks import Mask, Stored, bytes_of, chunks, is_items, marked, runs_of, stored_arrays
+from functional_rb.checkpoint.blocks import (
+    Mask,
+    Stored,
+    bytes_of,
+    chunks,
+    is_items,
+    marked,
+    runs_of,
+    stored_arrays,
+)
 from functional_rb.checkpoint.folding import fold, may_go_on
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, generations, mapped_file, read_manifest
 from functional_rb.checkpoint.reading import open_file, read_into
-from functional_rb.errors import CheckpointError, CheckpointWriteError, CorruptCheckpointError
-from functional_rb.mapped import MappedFiles
-from functional_rb.mapped_directory import shapes
-from functional_rb.storages import Memmap, Storage
-from functional_rb.undo import Earlier, Logs, Torn, UndoLog
+from functional_rb.storage import undo_log
+from functional_rb.storage.directory import shapes
+from functional_rb.storage.mapped import MappedFiles
+from functional_rb.storage.undo_log import Earlier, Logs, Torn, UndoLog
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.buffer.spec import BufferSpec
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Blocks = dict[str, Mask]
@@ -56,10 +65,10 @@ class Snapshot:
         """Have files and logs on the disk."""
         self.files.flush()
         directory = _directory(self.files)
-        for prefix in (undo.ITEMS, undo.FRAMES):
-            for number in undo.numbers(directory, prefix):
+        for prefix in (undo_log.ITEMS, undo_log.FRAMES):
+            for number in undo_log.numbers(directory, prefix):
                 with contextlib.suppress(FileNotFoundError):  # it was folded meanwhile
-                    fd = os.open(os.path.join(directory, undo.name_of(number, prefix)), os.O_RDONLY)
+                    fd = os.open(os.path.join(directory, undo_log.name_of(number, prefix)), os.O_RDONLY)
                     try:
                         disk.fsync(fd)
                     finally:
@@ -130,7 +139,7 @@ def resume(files: MappedFiles) -> None:
     """
     directory, needed = _directory(files), {}
     with disk.typed(directory):
-        if not any(undo.numbers(directory, prefix) for prefix in (undo.ITEMS, undo.FRAMES)):
+        if not any(undo_log.numbers(directory, prefix) for prefix in (undo_log.ITEMS, undo_log.FRAMES)):
             return
         try:
             needed = _needed(files)
@@ -151,7 +160,7 @@ def _next(files: MappedFiles) -> int:
     """The number of the next log."""
     directory = _directory(files)
     older = [] if files.undo is None else [files.undo.number]
-    return 1 + max([0, *older, *undo.numbers(directory), *undo.numbers(directory, undo.FRAMES)])
+    return 1 + max([0, *older, *undo_log.numbers(directory), *undo_log.numbers(directory, undo_log.FRAMES)])
 
 
 def _logs(files: MappedFiles, blocks: Blocks, number: int, going_on: GoingOn = NOT_GOING_ON) -> Logs:
@@ -163,14 +172,14 @@ def _logs(files: MappedFiles, blocks: Blocks, number: int, going_on: GoingOn = N
         number: of new logs.
         going_on: by prefix the numbers of those that are gone on with, and what is there.
     """
-    older = {} if files.undo is None else {undo.ITEMS: files.undo.items, undo.FRAMES: files.undo.frames}
+    older = {} if files.undo is None else {undo_log.ITEMS: files.undo.items, undo_log.FRAMES: files.undo.frames}
     made = {}
     for prefix, group in _groups(files.spec).items():
         log, earlier = going_on.get(prefix, (number, None))
         in_use = np.logical_or.reduce(_rows(files.spec, group, blocks))
         arrays = _arrays(files, group)
         made[prefix] = UndoLog(_directory(files), log, arrays, in_use, older.get(prefix), prefix, earlier)
-    return Logs(made[undo.ITEMS], made.get(undo.FRAMES))
+    return Logs(made[undo_log.ITEMS], made.get(undo_log.FRAMES))
 
 
 def _needed(files: MappedFiles) -> dict[int, Blocks]:
@@ -213,11 +222,11 @@ def _going_on(files: MappedFiles, needed: Collection[int]) -> GoingOn:
         fold(directory, needed, arrays, prefix)
         recorded = np.zeros(len(arrays[0]), bool)
         log, end = fresh, None
-        for number in undo.numbers(directory, prefix):
+        for number in undo_log.numbers(directory, prefix):
             if number >= max(needed):
                 torn: list[Torn] = []
-                path = os.path.join(directory, undo.name_of(number, prefix))
-                rows, stop = undo.recorded(path, arrays, torn)
+                path = os.path.join(directory, undo_log.name_of(number, prefix))
+                rows, stop = undo_log.recorded(path, arrays, torn)
                 recorded |= rows
                 log, end = (number, stop) if may_go_on(path, torn) else (fresh, None)
         found[prefix] = log, Earlier(recorded, end)
@@ -227,7 +236,7 @@ def _going_on(files: MappedFiles, needed: Collection[int]) -> GoingOn:
 def _fold_failed(files: MappedFiles) -> None:
     """Join the logs of saves that have failed to those before: else a disk that is full would get fuller by each."""
     directory, groups = _directory(files), _groups(files.spec)
-    there = {number for prefix in groups for number in undo.numbers(directory, prefix)}
+    there = {number for prefix in groups for number in undo_log.numbers(directory, prefix)}
     if there <= files.pending | files.committed:
         return
     with contextlib.suppress(CheckpointError):
@@ -239,9 +248,9 @@ def _fold_failed(files: MappedFiles) -> None:
 def _groups(spec: BufferSpec) -> dict[str, list[str]]:
     """The mapped arrays whose rows are logged together, by the prefix of the logs: of items, and of frames."""
     found = list(shapes(spec))
-    groups = {undo.ITEMS: [name for name in found if is_items(name)]}
+    groups = {undo_log.ITEMS: [name for name in found if is_items(name)]}
     frames = [name for name in found if not is_items(name)]
-    return groups | {undo.FRAMES: frames} if frames else groups
+    return groups | {undo_log.FRAMES: frames} if frames else groups
 
 
 def _arrays(files: MappedFiles, group: list[str]) -> list[np.ndarray[Any, Any]]:
@@ -282,10 +291,10 @@ def prune(directory: str, needed: list[int], gone: list[int]) -> None:
         gone: and of those that do not.
     """
     first = min(needed) if needed else max(gone, default=0) + 1
-    for prefix in (undo.ITEMS, undo.FRAMES):
-        for number in undo.numbers(directory, prefix):
+    for prefix in (undo_log.ITEMS, undo_log.FRAMES):
+        for number in undo_log.numbers(directory, prefix):
             if number < first:
-                disk.unlink(os.path.join(directory, undo.name_of(number, prefix)))
+                disk.unlink(os.path.join(directory, undo_log.name_of(number, prefix)))
 
 
 def read(opened: Opened, spec: BufferSpec, advance: Callable[[int], None], room: MappedFiles | None = None) -> Arrays:
@@ -341,10 +350,10 @@ def _lead_back(
     owned = {name: opened.owners(name) >= 0 for name in names(spec)}
     torn: dict[str, Torn] = {}
     for prefix, group in _groups(spec).items():
-        room = None if files is None else files.reserve_slots if prefix == undo.ITEMS else files.reserve_places
+        room = None if files is None else files.reserve_slots if prefix == undo_log.ITEMS else files.reserve_places
         rows = [arrays[name] for name in group]
         wanted = _rows(spec, group, owned)
-        ends = undo.roll_back(opened.directory, manifest.undo, rows, prefix=prefix, wanted=wanted, room=room)
+        ends = undo_log.roll_back(opened.directory, manifest.undo, rows, prefix=prefix, wanted=wanted, room=room)
         if ends:  # one that no kill leaves so, if there is one
             torn |= dict.fromkeys(group, min(ends, key=lambda end: end.short))
     for name, there in names(spec).items():

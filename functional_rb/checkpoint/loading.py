@@ -15,29 +15,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb import counters, earlier, mapped, respec, soundness
-from functional_rb.buffer_spec import BufferSpec
+from functional_rb.base.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    NoCheckpointError,
+    StorageInUseError,
+)
+from functional_rb.base.files import as_path
+from functional_rb.buffer import earlier, respec
+from functional_rb.buffer.checks import check_spec
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Stored, bytes_of, is_items, runs_of, stored_arrays
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.checkpoint.progress import Progress
-from functional_rb.checks import check_spec
 from functional_rb.convert.json import KnownError, OtherVersionError, from_json
-from functional_rb.draft import Arrays
-from functional_rb.errors import (
-    CheckpointError,
-    CorruptCheckpointError,
-    NoCheckpointError,
-    StorageInUseError,
-)
-from functional_rb.files import as_path
-from functional_rb.host import respec as on_host
-from functional_rb.mapped import MappedFiles
-from functional_rb.ops import Array
-from functional_rb.reader import shapes_of
-from functional_rb.storages import Host, Memmap, Storage
+from functional_rb.core import counters, soundness
+from functional_rb.core.draft import Arrays
+from functional_rb.core.reader import shapes_of
+from functional_rb.ops.protocol import Array
+from functional_rb.storage import mapped
+from functional_rb.storage.mapped import MappedFiles
+from functional_rb.versions import apart as on_host
 
 TRIES = 100
 """So often another save may remove what was about to be read."""
@@ -202,7 +204,7 @@ class Content(NamedTuple):
         spec: of the buffer.
         arrays: of NumPy.
         objects: Python objects by token.
-        stamp: see `functional_rb.lineage`; None if a state of it is another than was saved.
+        stamp: see `functional_rb.storage.save_history`; None if a state of it is another than was saved.
         files: the mapped files in the checkpoint's directory, if some of the arrays are theirs.
     """
 
@@ -329,8 +331,8 @@ class _Loading:
         objects: dict[int, Any] = {}
         for k in range(len(manifest.segments)) if spec.objects else ():
             objects |= opened.objects(k)
-        kept = {name: read[f"kept_{name}"] for name in spec.kept if f"kept_{name}" in read}
-        if problem := soundness.problem_of_arrays(lain, vector, kept, read.get("tree")):
+        auxiliary = {name: read[f"kept_{name}"] for name in spec.auxiliary if f"kept_{name}" in read}
+        if problem := soundness.problem_of_arrays(lain, vector, auxiliary, read.get("tree")):
             raise CorruptCheckpointError(path, problem)
         arrays = earlier.arranged(_arranged(lain, read, vector), lain, spec)
         if self.files is not None:
@@ -505,7 +507,7 @@ def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays
             read[name] = np.zeros(shape, dtype)
     wide = tuple(read[f"wide_{k}"] for k in range(len(spec.layout.wide)))
     tree = None if spec.tree_shape is None else _tree(spec, read["tree"])
-    return Arrays(read["rows"], wide, tree, vector, {name: read[f"kept_{name}"] for name in spec.kept})
+    return Arrays(read["rows"], wide, tree, vector, {name: read[f"kept_{name}"] for name in spec.auxiliary})
 
 
 def _tree(spec: BufferSpec, leaves: Array) -> Array:

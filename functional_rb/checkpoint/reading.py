@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 
-from functional_rb import files
-from functional_rb.errors import CheckpointError, CorruptCheckpointError
+from functional_rb.base import files
+from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 
 
 def open_file(path: str, stack: contextlib.ExitStack) -> tuple[int, int]:

@@ -11,6 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
+from functional_rb.base.files import as_path
+from functional_rb.buffer.state import State
+from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint import changes, disk, in_place, python_objects, segment
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Run, Stored, chunks, digest, hasher, runs_of, stored_arrays
@@ -19,12 +23,8 @@ from functional_rb.checkpoint.manifest import Blocks, Manifest, Segment
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert import to_json
-from functional_rb.counters import SIZE
-from functional_rb.errors import CheckpointError, CorruptCheckpointError
-from functional_rb.files import as_path
-from functional_rb.reader import Reader
-from functional_rb.state import State
-from functional_rb.storages import Memmap
+from functional_rb.core.counters import SIZE
+from functional_rb.core.reader import Reader
 
 LOCK = "lock"
 TEMPORARY = ".part"

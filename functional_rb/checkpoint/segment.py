@@ -16,7 +16,7 @@ import numpy as np
 from functional_rb.checkpoint import disk
 from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, as_array, bytes_of, chunks
 from functional_rb.checkpoint.progress import Progress
-from functional_rb.reader import Reader
+from functional_rb.core.reader import Reader
 
 OBJECTS = "objects"
 CHECKSUMS = "{}.checksums"

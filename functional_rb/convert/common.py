@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import dtypes
+from functional_rb.base import dtypes
 
 Path = tuple[str | int, ...]
 

@@ -26,15 +26,17 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from functional_rb import functions, samplers, specs, storages, writers
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.compact import Compact
-from functional_rb.containers import Registered, apart, of_fields
+from functional_rb import samplers, specs, writers
+from functional_rb.base import functions
+from functional_rb.base.containers import Registered, apart, of_fields
+from functional_rb.buffer import storage_kinds
+from functional_rb.buffer.frame_dedup import Compact
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import Composite, Spec, freeze
+from functional_rb.specs.values import Outline
 from functional_rb.transforms.her import Hindsight
 from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.transforms.n_step_stored import NStepOfStored
-from functional_rb.values import Outline
 
 FORMAT: Final = "functional_rb.spec"
 VERSION: Final = 2
@@ -74,10 +76,10 @@ OURS: Final[dict[str, type]] = {
         writers.Reservoir,
         writers.RoundRobin,
         writers.StopWhenFull,
-        storages.Device,
-        storages.Host,
-        storages.Memmap,
-        storages.Objects,
+        storage_kinds.Device,
+        storage_kinds.Host,
+        storage_kinds.Memmap,
+        storage_kinds.Objects,
         Compact,
         Hindsight,
         NStepOfAdded,

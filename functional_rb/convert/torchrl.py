@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from functional_rb import dtypes
+from functional_rb.base import dtypes
 from functional_rb.convert.common import Path, at, imported, shown
 from functional_rb.specs import (
     ArraySpec,

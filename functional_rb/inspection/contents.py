@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import counters, earlier, soundness
-from functional_rb.buffer_spec import BufferSpec
+from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
+from functional_rb.buffer import earlier
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import stored_arrays
@@ -20,9 +21,9 @@ from functional_rb.checkpoint.loading import checked, enough_memory, spec_of
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, read_manifest
 from functional_rb.convert.json import KnownError
-from functional_rb.counters import Counters
-from functional_rb.errors import CheckpointError, CorruptCheckpointError
-from functional_rb.mapped_directory import filed
+from functional_rb.core import counters, soundness
+from functional_rb.core.counters import Counters
+from functional_rb.storage.directory import filed
 from functional_rb.ted.forms import kept_dtype
 
 Array = np.ndarray[Any, Any]
@@ -125,7 +126,7 @@ def read(
     if spec is None or not all(parts):
         return all(parts), None
     vector = np.array(manifest.counters, np.int32)
-    if problem := soundness.problem_of_arrays(spec, vector, reading.kept, reading.tree):
+    if problem := soundness.problem_of_arrays(spec, vector, reading.auxiliary, reading.tree):
         files.note(path, problem)
         return False, None
     return True, Contents(spec, counters.read(spec, vector), reading.tree, reading.rows)
@@ -140,9 +141,11 @@ class _Reading:
         arrays = opened.manifest.arrays
         self.tree = np.zeros(arrays["tree"].shape, np.float32) if has_tree else None
         names = (
-            [] if spec is None else [name for name in spec.kept if name not in filed(spec) and KEPT + name in arrays]
+            []
+            if spec is None
+            else [name for name in spec.auxiliary if name not in filed(spec) and KEPT + name in arrays]
         )
-        self.kept = {name: arrays[KEPT + name].blank_array() for name in names}
+        self.auxiliary = {name: arrays[KEPT + name].blank_array() for name in names}
 
     def segment(self, k: int, files: Files) -> bool:
         """Verify a segment, and keep what is wanted of it; whether it is whole."""
@@ -183,8 +186,8 @@ class _Reading:
         """What is wanted of some rows of an array."""
         if name == "tree" and self.tree is not None:
             self.tree[start:stop] = rows
-        if name.startswith(KEPT) and name.removeprefix(KEPT) in self.kept:
-            self.kept[name.removeprefix(KEPT)][start:stop] = rows
+        if name.startswith(KEPT) and name.removeprefix(KEPT) in self.auxiliary:
+            self.auxiliary[name.removeprefix(KEPT)][start:stop] = rows
         if name != "rows" or self.spec is None:
             return
         content = rows.view(np.uint8).reshape(stop - start, -1)

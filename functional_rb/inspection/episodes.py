@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import nest
-from functional_rb.buffer_spec import BufferSpec
+from functional_rb.base import nest
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.episodes import EpisodeBoundaries
 from functional_rb.inspection.contents import Array, Contents, readable
 from functional_rb.ted.check import FLAGS, NEXT
-from functional_rb.trajectories import Marks
 
 REWARDS = (f"{NEXT}/reward", "reward")
 
@@ -66,7 +66,7 @@ def find(spec: BufferSpec) -> Leaves | str:
     if not spec.writer.in_order:
         return f"the writer {spec.writer} chooses slots, so that items are in no order"
     try:
-        marks = spec.marks or Marks.find(None, None, spec.names, "inspect")
+        marks = spec.marks or EpisodeBoundaries.find(None, None, spec.names, "inspect")
     except ValueError:
         return "no leaf tells where they end"
     keys = [nest.position(spec.names, key, "inspect") for key in marks.end_keys]

@@ -1,6 +1,6 @@
 """How items are drawn: each sampler is a frozen dataclass in a module of its own."""
 
-from functional_rb.samplers.base import DRAW_LIMIT, LEAST_CHANCE, Batch, Drawn, Duplicates, Sampler
+from functional_rb.samplers.base import DRAW_LIMIT, LEAST_CHANCE, Batch, Duplicates, Sampler, Selection
 from functional_rb.samplers.fifo import Fifo, Lifo
 from functional_rb.samplers.prioritized import Prioritized
 from functional_rb.samplers.prioritized_slices import PrioritizedSlices
@@ -16,7 +16,6 @@ __all__ = [
     "DRAW_LIMIT",
     "LEAST_CHANCE",
     "Batch",
-    "Drawn",
     "Duplicates",
     "Fifo",
     "Lifo",
@@ -25,6 +24,7 @@ __all__ = [
     "Queue",
     "Recency",
     "Sampler",
+    "Selection",
     "Slices",
     "SlicesWithoutReplacement",
     "Uniform",

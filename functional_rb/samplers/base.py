@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from functional_rb.kept import KeptArray
-from functional_rb.ops import Array, Ops
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.ops.protocol import Array, Ops
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.ring import Removal, Write
-    from functional_rb.soundness import Found
-    from functional_rb.trajectories import Marks
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.episodes import EpisodeBoundaries
+    from functional_rb.core.soundness import Found
+    from functional_rb.structures.ring import Removal, Write
     from functional_rb.writers import Writer
 
 DRAW_LIMIT = 2**31
@@ -24,7 +24,7 @@ NOTHING_MORE: dict[str, Array] = {}
 """The extras without transforms."""
 
 
-class Drawn(NamedTuple):
+class Selection(NamedTuple):
     """What a sampler chose: see `Sample`, whose fields these become.
 
     Attributes:
@@ -70,7 +70,7 @@ class Sampler(Protocol):
     """
 
     @property
-    def plain(self) -> bool:
+    def fused(self) -> bool:
         """Whether the kernels that carry whole functions out know this sampler."""
         ...
 
@@ -85,7 +85,7 @@ class Sampler(Protocol):
         ...
 
     @property
-    def marks(self) -> Marks | None:
+    def marks(self) -> EpisodeBoundaries | None:
         """The leaves that tell where trajectories end, if the ages of stored steps are needed."""
         ...
 
@@ -114,7 +114,7 @@ class Sampler(Protocol):
         """Rows of the sum tree float32 [rows, FANOUT]; 0 for none."""
         ...
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
         """The arrays that it keeps, by name."""
         ...
 
@@ -165,7 +165,7 @@ class Sampler(Protocol):
         """Set priorities float32 [B]."""
         ...
 
-    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """Choose items by draws: the slots where they lie, int32 [n], and what is told of them."""
         ...
 
@@ -173,7 +173,7 @@ class Sampler(Protocol):
         """Whether n can be drawn now, a bool scalar."""
         ...
 
-    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+    def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """With which probability the next draw begins with stored items, float32 [n] for slots int32 [n].
 
         Nothing in the draft's arrays is written to.
@@ -189,7 +189,7 @@ class SamplerBase:
     """What most samplers share: nothing remembered, rings written round and round, items one by one."""
 
     @property
-    def plain(self) -> bool:
+    def fused(self) -> bool:
         """No."""
         return False
 
@@ -204,7 +204,7 @@ class SamplerBase:
         return False
 
     @property
-    def marks(self) -> Marks | None:
+    def marks(self) -> EpisodeBoundaries | None:
         """Trajectories do not matter."""
         return None
 
@@ -234,7 +234,7 @@ class SamplerBase:
         """No tree."""
         return 0
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
         """No arrays."""
         return {}
 

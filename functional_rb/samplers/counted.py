@@ -6,18 +6,19 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import soundness, sum_tree
-from functional_rb.kept import KeptArray
-from functional_rb.ops import Array, Ops
-from functional_rb.samplers import limits
+from functional_rb.core import soundness
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers import draw_limits
 from functional_rb.samplers.base import Carried, SamplerBase
-from functional_rb.samplers.priorities import clear_leaves, shares, write_leaves
+from functional_rb.samplers.importance import clear_leaves, shares, write_leaves
+from functional_rb.structures import sum_tree
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.ring import Removal, Write
-    from functional_rb.soundness import Found
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.soundness import Found
+    from functional_rb.structures.ring import Removal, Write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Counted(SamplerBase):
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""
-        limits.check(self, self.max_times_sampled)
+        draw_limits.check(self, self.max_times_sampled)
 
     @property
     def remembers(self) -> bool:
@@ -44,32 +45,32 @@ class Counted(SamplerBase):
         """With a limit."""
         return 0 if self.max_times_sampled is None else sum_tree.geometry(capacity).rows
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
         """With a limit, how often each was drawn."""
-        return limits.kept(spec, self.max_times_sampled)
+        return draw_limits.auxiliary(spec, self.max_times_sampled)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """New items may be drawn."""
         if self.max_times_sampled is not None:
             ones = ops.cast(ops.full_like(write.slots, 1), "float32")
             write_leaves(ops, draft, write.slots, ones, write.live)
-            limits.renew(ops, draft, write, self.max_times_sampled)
+            draw_limits.renew(ops, draft, write, self.max_times_sampled)
 
     def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
         """With a limit, how often they were drawn."""
-        return Carried(times=limits.known(ops, draft, slots, self.max_times_sampled)[0])
+        return Carried(times=draw_limits.known(ops, draft, slots, self.max_times_sampled)[0])
 
     def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
         """Where there is a limit, they come with how often they were drawn."""
         self.added(ops, draft, write, leaves, None)
-        limits.carry(ops, draft, write, carried.times, self.max_times_sampled)
+        draw_limits.carry(ops, draft, write, carried.times, self.max_times_sampled)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
         """What is gone may not be drawn."""
         if self.max_times_sampled is not None:
             clear_leaves(ops, draft, removal)
 
-    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+    def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """All alike, but for those that may not be drawn any more."""
         if self.max_times_sampled is not None:
             return shares(ops, draft, slots)

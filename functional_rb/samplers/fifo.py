@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from functional_rb import ranks, ring, sum_tree
-from functional_rb.ops import Array, Ops
-from functional_rb.samplers import limits
-from functional_rb.samplers.base import Drawn, need_one_lane, need_order
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers import draw_limits
+from functional_rb.samplers.base import Selection, need_one_lane, need_order
 from functional_rb.samplers.counted import Counted
+from functional_rb.structures import order_statistics, ring, sum_tree
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +39,10 @@ class Fifo(Counted):
         """There is one order, and it is read off a ring."""
         need_order(spec)
         need_one_lane(spec, "leave the lanes out, or take windows of each with frb.Queue(length=...)")
-        if self.max_times_sampled is not None and spec.capacity > ranks.MAX_CAPACITY:
+        if self.max_times_sampled is not None and spec.capacity > order_statistics.MAX_CAPACITY:
             raise ValueError(
-                f"{type(self).__name__}: with max_times_sampled the capacity may be at most {ranks.MAX_CAPACITY}, "
+                f"{type(self).__name__}: with max_times_sampled the capacity may be at most "
+                f"{order_statistics.MAX_CAPACITY}, "
                 f"got {spec.capacity}; use several buffers, or no limit"
             )
 
@@ -49,13 +50,13 @@ class Fifo(Counted):
         """Nothing is left to chance."""
         return batch, 0
 
-    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """The first ones that may still be drawn."""
         slots, live = self._first(ops, draft, batch)
-        drawn = in_turn(ops, draft.handles_of(ops, slots), live)
-        return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
+        selection = in_turn(ops, draft.handles_of(ops, slots), live)
+        return slots, draw_limits.spend(ops, draft, slots, selection, self.max_times_sampled)
 
-    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+    def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """The next one comes, and no other."""
         first, live = self._first(ops, draft, 1)
         return ops.cast((slots == first) & live, "float32")
@@ -76,12 +77,12 @@ class Fifo(Counted):
         count = ops.cast(sum_tree.total(tree), "int32")
         start = draft.counters.ends.cursors[0] % capacity
         # From the oldest on: the slot after the newest, around the ring.
-        first = ranks.before(ops, tree, capacity, start.reshape(1))[0]
+        first = order_statistics.before(ops, tree, capacity, start.reshape(1))[0]
         last = ops.maximum(count - 1, ops.full_like(count, 0))
         rank = first + self._turned(ops.minimum(place, last), last)
         rank = ops.where(rank >= count, rank - count, rank)
-        slots = ranks.select(ops, tree, capacity, ops.minimum(rank, last))
-        left = limit - ops.take(draft.kept[limits.TIMES], slots)
+        slots = order_statistics.select(ops, tree, capacity, ops.minimum(rank, last))
+        left = limit - ops.take(draft.auxiliary[draw_limits.TIMES], slots)
         reach = ops.cumsum(ops.where(place < count, left, ops.full_like(left, 0)))
         item = ops.minimum(ops.searchsorted(reach, place, "right"), ops.full_like(place, place.shape[0] - 1))
         return ops.take(slots, item), place < reach[-1:]
@@ -105,7 +106,7 @@ class Lifo(Fifo):
         return last - position
 
 
-def in_turn(ops: Ops, handles: Array, live: Array) -> Drawn:
+def in_turn(ops: Ops, handles: Array, live: Array) -> Selection:
     """What is told of draws that nothing was left to chance in."""
     one = ops.cast(live, "float32")
-    return Drawn(ops.where(live, handles, ops.full_like(handles, -1)), one, one, live)
+    return Selection(ops.where(live, handles, ops.full_like(handles, -1)), one, one, live)

@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import arrivals, sum_tree
-from functional_rb.kept import KeptArray
-from functional_rb.ops import Array, Ops
-from functional_rb.samplers import limits
-from functional_rb.samplers.base import LEAST_CHANCE, Batch, Carried, Drawn, check_bools
-from functional_rb.samplers.priorities import Priorities, clear_leaves, raise_peak, write_leaves
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers import draw_limits
+from functional_rb.samplers.base import LEAST_CHANCE, Batch, Carried, Selection, check_bools
+from functional_rb.samplers.importance import Priorities, clear_leaves, raise_peak, write_leaves
 from functional_rb.samplers.weights import importance_weights
+from functional_rb.structures import exponential_race, sum_tree
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.ring import Removal, Write
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.structures.ring import Removal, Write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Prioritized(Priorities):
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""
         super().__post_init__()
-        limits.check(self, self.max_times_sampled)
+        draw_limits.check(self, self.max_times_sampled)
         check_bools(self, "replacement")
 
     @property
-    def plain(self) -> bool:
+    def fused(self) -> bool:
         """With replacement, and without a limit."""
         return self.max_times_sampled is None and self.replacement
 
@@ -70,14 +70,14 @@ class Prioritized(Priorities):
         """With a limit: how often each was drawn."""
         return self.max_times_sampled is not None
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
         """With a limit, how often each was drawn."""
-        return limits.kept(spec, self.max_times_sampled)
+        return draw_limits.auxiliary(spec, self.max_times_sampled)
 
     def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
         """Fresh bits at every level of the tree; without replacement, see `arrivals`."""
         if not self.replacement:
-            return batch + 1, arrivals.words(spec.capacity)
+            return batch + 1, exponential_race.words(spec.capacity)
         return batch, len(sum_tree.geometry(spec.capacity).levels)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
@@ -86,13 +86,13 @@ class Prioritized(Priorities):
 
     def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
         """Their priorities, and how often they were drawn."""
-        times, known = limits.known(ops, draft, slots, self.max_times_sampled)
+        times, known = draw_limits.known(ops, draft, slots, self.max_times_sampled)
         return Carried(self.values(ops, draft, slots), known, times)
 
     def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
         """They keep their priorities."""
         self._put(ops, draft, write, self.carried_values(ops, draft, write, carried))
-        limits.carry(ops, draft, write, carried.times, self.max_times_sampled)
+        draw_limits.carry(ops, draft, write, carried.times, self.max_times_sampled)
 
     def _put(self, ops: Ops, draft: Draft, write: Write, values: Array) -> None:
         """Let items that come have values float32 [n]."""
@@ -101,7 +101,7 @@ class Prioritized(Priorities):
         # Read back from the new tree: XLA would fuse what the values came from, a read of the old one, into
         # this, and to serve that it would copy the tree.
         raise_peak(ops, draft, sum_tree.get_leaves(ops, draft.known_tree, write.slots), write.live)
-        limits.renew(ops, draft, write, self.max_times_sampled)
+        draw_limits.renew(ops, draft, write, self.max_times_sampled)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
         """What is gone has no priority."""
@@ -110,21 +110,21 @@ class Prioritized(Priorities):
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
         """Set the tree's leaves."""
         values, replaced = self.new_values(ops, draft, batch, priorities)
-        values = limits.silence(ops, draft, batch.slots, values, self.max_times_sampled)
+        values = draw_limits.silence(ops, draft, batch.slots, values, self.max_times_sampled)
         write_leaves(ops, draft, batch.slots, values, replaced)
 
-    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """Descend the tree; weights by the distance of logarithms, so that no ratio overflows."""
         tree = draft.known_tree
         if not self.replacement:
-            slots, live, threshold = arrivals.first(ops, tree, draft.spec.capacity, draws)
-            drawn = arrived(ops, draft, slots, live, threshold, beta)
-            return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
+            slots, live, threshold = exponential_race.first(ops, tree, draft.spec.capacity, draws)
+            selection = arrived(ops, draft, slots, live, threshold, beta)
+            return slots, draw_limits.spend(ops, draft, slots, selection, self.max_times_sampled)
         slots = sum_tree.descend(ops, tree, draft.spec.capacity, draws)
         weights, probabilities, live = weighed(ops, draft, slots, beta)
-        drawn = limits.masked(ops, Drawn(draft.handles_of(ops, slots), weights, probabilities), live)
-        drawn = drawn._replace(mask=None)  # with replacement, all are real or none is
-        return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
+        selection = draw_limits.masked(ops, Selection(draft.handles_of(ops, slots), weights, probabilities), live)
+        selection = selection._replace(mask=None)  # with replacement, all are real or none is
+        return slots, draw_limits.spend(ops, draft, slots, selection, self.max_times_sampled)
 
 
 def weighed(ops: Ops, draft: Draft, slots: Array, beta: Array) -> tuple[Array, Array, Array]:
@@ -141,10 +141,10 @@ def weighed(ops: Ops, draft: Draft, slots: Array, beta: Array) -> tuple[Array, A
     return weights, ops.maximum(values * scale, ops.full_like(values, LEAST_CHANCE)), values > 0
 
 
-def arrived(ops: Ops, draft: Draft, slots: Array, live: Array, threshold: Array, beta: Array) -> Drawn:
+def arrived(ops: Ops, draft: Draft, slots: Array, live: Array, threshold: Array, beta: Array) -> Selection:
     """What is told of a batch without replacement, of which live bool [B] are real; see `arrivals`."""
     tree = draft.known_tree
-    chances = arrivals.inclusion(ops, sum_tree.get_leaves(ops, tree, slots), threshold)
-    least = arrivals.inclusion(ops, sum_tree.smallest(ops, tree).reshape(1), threshold)[0]
-    weights = importance_weights(ops, chances, least, beta)
-    return limits.masked(ops, Drawn(draft.handles_of(ops, slots), weights, chances), live)
+    probabilities = exponential_race.inclusion(ops, sum_tree.get_leaves(ops, tree, slots), threshold)
+    least = exponential_race.inclusion(ops, sum_tree.smallest(ops, tree).reshape(1), threshold)[0]
+    weights = importance_weights(ops, probabilities, least, beta)
+    return draw_limits.masked(ops, Selection(draft.handles_of(ops, slots), weights, probabilities), live)

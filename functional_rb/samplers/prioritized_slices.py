@@ -6,20 +6,20 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import sum_tree, windows
-from functional_rb.kept import KeptArray
-from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import Batch, Carried, Drawn
-from functional_rb.samplers.priorities import Priorities, raise_peak
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.core.episodes import AGE
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers.base import Batch, Carried, Selection
+from functional_rb.samplers.importance import Priorities, raise_peak
 from functional_rb.samplers.prioritized import weighed
 from functional_rb.samplers.trajectories import Trajectories
-from functional_rb.trajectories import AGE
-from functional_rb.windows import Lanes
+from functional_rb.structures import episode_windows, sum_tree
+from functional_rb.structures.episode_windows import Lanes
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.ring import Removal, Write
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.structures.ring import Removal, Write
 
 VALUE = "value"
 """float32 [capacity], the priority of each step to the power alpha, also of those where no slice begins."""
@@ -65,9 +65,9 @@ class PrioritizedSlices(Priorities, Trajectories):
         """Whether there is a window of positive priority: it may come again and again."""
         return sum_tree.total(draft.known_tree) > 0
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
         """Priorities of all steps."""
-        return {VALUE: KeptArray((spec.capacity,), "float32")}
+        return {VALUE: AuxiliaryArray((spec.capacity,), "float32")}
 
     def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
         """Fresh bits at every level of the tree; a slot has but one window."""
@@ -84,16 +84,16 @@ class PrioritizedSlices(Priorities, Trajectories):
     def _put(self, ops: Ops, draft: Draft, write: Write, values: Array) -> None:
         """Let steps that come have values float32 [n]."""
         if write.live is not None:
-            values = ops.where(write.live, values, ops.take(draft.kept[VALUE], write.slots))
-        draft.kept[VALUE] = ops.set_at(draft.kept[VALUE], write.slots, values)
+            values = ops.where(write.live, values, ops.take(draft.auxiliary[VALUE], write.slots))
+        draft.auxiliary[VALUE] = ops.set_at(draft.auxiliary[VALUE], write.slots, values)
         entries = self.changed(ops, draft, write)
         self._show(ops, draft, entries.slots, entries.numbers)
         # Read back, as in `Prioritized.added`.
-        raise_peak(ops, draft, ops.take(draft.kept[VALUE], write.slots), write.live)
+        raise_peak(ops, draft, ops.take(draft.auxiliary[VALUE], write.slots), write.live)
 
     def values(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """Of all steps, also where no slice begins."""
-        return ops.take(draft.kept[VALUE], slots)
+        return ops.take(draft.auxiliary[VALUE], slots)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
         """Show the tree where slices can begin now."""
@@ -103,17 +103,22 @@ class PrioritizedSlices(Priorities, Trajectories):
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
         """Keep them, and show them where a slice begins."""
         values, replaced = self.new_values(ops, draft, batch, priorities)
-        values = ops.where(replaced, values, ops.take(draft.kept[VALUE], batch.slots))
-        draft.kept[VALUE] = ops.set_at(draft.kept[VALUE], batch.slots, values)
+        values = ops.where(replaced, values, ops.take(draft.auxiliary[VALUE], batch.slots))
+        draft.auxiliary[VALUE] = ops.set_at(draft.auxiliary[VALUE], batch.slots, values)
         lanes = Lanes(draft.spec.ring, draft.counters.ends)
-        self._show(ops, draft, batch.slots, windows.weights_at(ops, self.rule, lanes, draft.kept[AGE], batch.slots))
+        self._show(
+            ops,
+            draft,
+            batch.slots,
+            episode_windows.weights_at(ops, self.rule, lanes, draft.auxiliary[AGE], batch.slots),
+        )
 
     def _show(self, ops: Ops, draft: Draft, slots: Array, numbers: Array) -> None:
-        values = ops.take(draft.kept[VALUE], slots)
+        values = ops.take(draft.auxiliary[VALUE], slots)
         values = ops.where(numbers > 0, values, ops.full_like(values, 0))
         draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, slots, values)
 
-    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """Descend the tree to the first step."""
         starts = sum_tree.descend(ops, draft.known_tree, draft.spec.capacity, draws[:, :-2])
         return self.cut(ops, draft, starts, draws[:, -2:], *weighed(ops, draft, starts, beta))

@@ -6,17 +6,18 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING
 
-from functional_rb import counters, ring, windows
-from functional_rb.ops import Array, Ops
-from functional_rb.ring import Ends
-from functional_rb.samplers.base import Drawn, SamplerBase, need_one_lane, need_order
+from functional_rb.core import counters
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers.base import SamplerBase, Selection, need_one_lane, need_order
 from functional_rb.samplers.fifo import in_turn
-from functional_rb.windows import Lanes
+from functional_rb.structures import episode_windows, ring
+from functional_rb.structures.episode_windows import Lanes
+from functional_rb.structures.ring import Ends
 from functional_rb.writers.stop_when_full import StopWhenFull
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
     from functional_rb.writers import Writer
 
 
@@ -100,7 +101,7 @@ class Queue(SamplerBase):
         """Items, or windows."""
         return (batch,) if self.length is None else (batch, self.length)
 
-    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """The oldest of each lane; the rings become shorter by them."""
         ends, lanes, length = draft.counters.ends, draft.spec.ring.lanes, self.length or 1
         place = ops.arange(batch * length, like=ends.sizes)
@@ -112,17 +113,17 @@ class Queue(SamplerBase):
         inside = ops.where(whole, position, ops.full_like(position, 0))
         slots, handles = ring.item_at(ops, draft.spec.ring, ends, lane, inside)
         draft.counters = draft.counters.replace(ends=Ends(ends.cursors, ends.sizes - taken))
-        drawn = in_turn(ops, handles, whole)
+        selection = in_turn(ops, handles, whole)
         if self.length is None:
-            return slots, drawn
-        one = drawn.weights.reshape(batch, length)[:, 0]
-        shaped = drawn.handles.reshape(batch, length), one, one, whole.reshape(batch, length)
-        return slots, Drawn(*shaped)
+            return slots, selection
+        one = selection.weights.reshape(batch, length)[:, 0]
+        shaped = selection.handles.reshape(batch, length), one, one, whole.reshape(batch, length)
+        return slots, Selection(*shaped)
 
-    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+    def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """The first step of each lane's next window comes."""
         ring, sizes = draft.spec.ring, draft.counters.ends.sizes
-        lane, back = windows.step_at(ops, Lanes(ring, draft.counters.ends), slots)
+        lane, back = episode_windows.step_at(ops, Lanes(ring, draft.counters.ends), slots)
         held = ops.take(sizes, lane)
         return ops.cast((back == held) & (held >= (self.length or 1)), "float32")
 

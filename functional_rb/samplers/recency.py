@@ -6,16 +6,16 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING
 
-from functional_rb import ring, windows
-from functional_rb.integers import below
-from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import Drawn, SamplerBase, need_order
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.random_bits import below
+from functional_rb.samplers.base import SamplerBase, Selection, need_order
 from functional_rb.samplers.uniform import alike
-from functional_rb.windows import Lanes
+from functional_rb.structures import episode_windows, ring
+from functional_rb.structures.episode_windows import Lanes
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Recency(SamplerBase):
         """Two words for each of the uniform draws."""
         return batch, 2 * self.strength
 
-    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """Each draw replaces the one before if it is newer."""
         size, ends = draft.size(ops), draft.counters.ends
         lane, position = ring.lane_at(ops, ends.sizes, below(ops, draws[:, :2], size))
@@ -68,13 +68,15 @@ class Recency(SamplerBase):
             lane, position = ops.where(newer, other, lane), ops.where(newer, at, position)
             back = ops.where(newer, distance, back)
         slots, handles = ring.item_at(ops, draft.spec.ring, ends, lane, position)
-        drawn = alike(ops, handles, size)
-        return slots, drawn._replace(probabilities=drawn.probabilities * self._preference(ops, ends.sizes, back))
+        selection = alike(ops, handles, size)
+        return slots, selection._replace(
+            probabilities=selection.probabilities * self._preference(ops, ends.sizes, back)
+        )
 
-    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+    def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """By how new they are."""
         ends = draft.counters.ends
-        _, back = windows.step_at(ops, Lanes(draft.spec.ring, ends), slots)
+        _, back = episode_windows.step_at(ops, Lanes(draft.spec.ring, ends), slots)
         return alike(ops, slots, draft.size(ops)).probabilities * self._preference(ops, ends.sizes, back)
 
     def _preference(self, ops: Ops, sizes: Array, back: Array) -> Array:

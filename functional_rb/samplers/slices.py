@@ -6,17 +6,17 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from functional_rb import sum_tree
-from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import Drawn
-from functional_rb.samplers.priorities import shares
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers.base import Selection
+from functional_rb.samplers.importance import shares
 from functional_rb.samplers.trajectories import Trajectories
-from functional_rb.windows import Entries
+from functional_rb.structures import sum_tree
+from functional_rb.structures.episode_windows import Entries
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.ring import Removal, Write
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.structures.ring import Removal, Write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Slices(Trajectories):
         values = ops.cast(entries.numbers, "float32")
         draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, entries.slots, values)
 
-    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """Descend the tree, then choose among the windows found."""
         tree = draft.known_tree
         starts = sum_tree.descend(ops, tree, draft.spec.capacity, draws[:, :-2])
@@ -94,7 +94,7 @@ class Slices(Trajectories):
         one = ops.full_like(total, 1)
         return self.cut(ops, draft, starts, draws[:, -2:], one, one / ops.maximum(total, one))
 
-    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+    def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """Of a window that begins there, or of its trajectory and then of the window."""
         if not self.by_trajectory:
             return shares(ops, draft, slots)

@@ -6,22 +6,29 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from functional_rb import deck as decks
-from functional_rb import soundness
-from functional_rb.kept import KeptArray
-from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import Drawn, check_bools, single
-from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, abandon, kept_deck, problem_of_deck
+from functional_rb.core import soundness
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.core.episodes import AGE
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers.base import Selection, check_bools, single
+from functional_rb.samplers.epochs import (
+    PASSES,
+    REMAINING,
+    PassKeeper,
+    abandon,
+    problem_of_sparse_set,
+    sparse_set_arrays,
+)
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.samplers.without_replacement import once
-from functional_rb.trajectories import AGE
-from functional_rb.windows import Entries
+from functional_rb.structures import sparse_set as sparse_sets
+from functional_rb.structures.episode_windows import Entries
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.ring import Removal, Write
-    from functional_rb.soundness import Found
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.soundness import Found
+    from functional_rb.structures.ring import Removal, Write
 
 COUNT = "count"
 """Counter int32 [1]: how many trajectories, or windows, there are."""
@@ -42,7 +49,7 @@ class Changes(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Trajectories that keep their places in the deck as their marks move to new slots.
+    """Trajectories that keep their places in the sparse set as their marks move to new slots.
 
     Attributes:
         old: int32 [lanes], the slots of the marks.
@@ -112,9 +119,9 @@ class SlicesWithoutReplacement(Trajectories):
         extra = "; drop_last drops batches that are not full" if self.drop_last else ""
         return super().why_nothing + extra
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
-        """A deck of the slots in the index."""
-        return kept_deck(spec)
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+        """A sparse set of the slots in the index."""
+        return sparse_set_arrays(spec)
 
     def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
         """How many there are, and how many are left."""
@@ -125,43 +132,45 @@ class SlicesWithoutReplacement(Trajectories):
         return self.slices_of(batch), 4
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """Take out of the deck what is gone, and put in what has come, wherever the new steps changed that."""
+        """Take out of the sparse set what is gone, and put in what has come, wherever the new steps changed that."""
         keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
         entries = self.changed(ops, draft, write)
         slots = entries.slots
-        old = decks.contains(ops, keeper.deck, keeper.count, slots)
+        old = sparse_sets.contains(ops, keeper.sparse_set, keeper.count, slots)
         new, fresh = entries.numbers > 0, entries.back <= ops.take(write.written, entries.lane)
         first = single(ops, slots)
         changes = Changes(slots, first & old & (fresh | ~new), first & new & (fresh | ~old))
         moves = self._moves(ops, draft, changes, entries, fresh) if self.by_trajectory else None
         changes = changes if moves is None else moves.others
-        deck, remaining, count = decks.remove(ops, keeper.deck, keeper.remaining, keeper.count, slots, changes.leaving)
+        sparse_set, remaining, count = sparse_sets.remove(
+            ops, keeper.sparse_set, keeper.remaining, keeper.count, slots, changes.leaving
+        )
         if moves is not None:  # now that what lay in the new slot has left it
-            deck = decks.rename(ops, deck, moves.old, moves.new, moves.marked)
-        deck, count = decks.insert(ops, deck, count, slots, changes.coming)
-        PassKeeper(deck, remaining, count).keep(ops, draft)
+            sparse_set = sparse_sets.rename(ops, sparse_set, moves.old, moves.new, moves.marked)
+        sparse_set, count = sparse_sets.insert(ops, sparse_set, count, slots, changes.coming)
+        PassKeeper(sparse_set, remaining, count).keep(ops, draft)
         draft.count(count=count.reshape(1))
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """Take out of the deck what is gone; with its oldest step a trajectory may come that had no windows."""
+        """Take out of the sparse set what is gone; with its oldest step a trajectory may come that had no windows."""
         keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
         slots, numbers = self.left(ops, draft, removal)[2:]
-        old = decks.contains(ops, keeper.deck, keeper.count, slots)
+        old = sparse_sets.contains(ops, keeper.sparse_set, keeper.count, slots)
         new, first = numbers > 0, single(ops, slots)
-        deck, remaining, count = decks.remove(ops, *keeper, slots, first & old & ~new)
-        deck, count = decks.insert(ops, deck, count, slots, first & new & ~old)
-        PassKeeper(deck, remaining, count).keep(ops, draft)
+        sparse_set, remaining, count = sparse_sets.remove(ops, *keeper, slots, first & old & ~new)
+        sparse_set, count = sparse_sets.insert(ops, sparse_set, count, slots, first & new & ~old)
+        PassKeeper(sparse_set, remaining, count).keep(ops, draft)
         draft.count(count=count.reshape(1))
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """A pass under way is done, and the deck is empty."""
+        """A pass under way is done, and the sparse set is empty."""
         abandon(ops, draft)
         draft.count(count=ops.full_like(draft.counters.more[COUNT], 0))
 
     def problem(self, found: Found) -> str | None:
-        """The deck is one of slots."""
+        """The sparse set is one of slots."""
         count = soundness.problem_of_range(COUNT, found.numbers.more[COUNT], 0, found.spec.capacity)
-        return count or problem_of_deck(found)
+        return count or problem_of_sparse_set(found)
 
     def _moves(
         self,
@@ -179,7 +188,7 @@ class SlicesWithoutReplacement(Trajectories):
             What else changes; and the slots of the marks, old and new, int32 [lanes], and which of them move.
         """
         lanes = draft.spec.ring.lanes
-        age, lane, back = ops.take(draft.kept[AGE], changes.slots), entries.lane, entries.back
+        age, lane, back = ops.take(draft.auxiliary[AGE], changes.slots), entries.lane, entries.back
 
         def only(marked: Array) -> tuple[Array, Array]:
             """The one marked entry of each lane, int32 [lanes], and whether there is one."""
@@ -200,20 +209,20 @@ class SlicesWithoutReplacement(Trajectories):
         others = Changes(changes.slots, leaving, coming)
         return Moves(ops.take(changes.slots, source), ops.take(changes.slots, target), moves, others)
 
-    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """From what is left of the pass, or from all if that is nothing."""
         keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
         starts, live, left = keeper.draw(ops, draft, draws[:, :2], self.slices_of(batch), self.drop_last)
-        drawn = once(ops, starts, live, left)
-        return self.cut(ops, draft, starts, draws[:, 2:], drawn.weights, drawn.probabilities, live)
+        selection = once(ops, starts, live, left)
+        return self.cut(ops, draft, starts, draws[:, 2:], selection.weights, selection.probabilities, live)
 
-    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+    def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """What is left of the pass, or what the next one begins with; of a trajectory any of its windows."""
         keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
         if not self.by_trajectory:
-            return keeper.chances(ops, slots)
+            return keeper.probabilities(ops, slots)
         marked, share = self.among_trajectories(ops, draft, slots)
-        return keeper.chances(ops, marked) * share
+        return keeper.probabilities(ops, marked) * share
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether there is a window; with `drop_last`, enough for a batch of n."""

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from functional_rb import nest, soundness, windows
-from functional_rb.nest import Key
-from functional_rb.ops import Array, Ops
-from functional_rb.samplers.base import Drawn, SamplerBase, check_bools, need_order
-from functional_rb.trajectories import AGE, NEXT_AGE, Marks
-from functional_rb.windows import Entries, Lanes, Rule
+from functional_rb.base import nest
+from functional_rb.base.nest import Key
+from functional_rb.core import soundness
+from functional_rb.core.episodes import AGE, NEXT_AGE, EpisodeBoundaries
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers.base import SamplerBase, Selection, check_bools, need_order
+from functional_rb.structures import episode_windows
+from functional_rb.structures.episode_windows import Entries, Lanes, Rule
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.ring import Removal, Write
-    from functional_rb.soundness import Found
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.soundness import Found
+    from functional_rb.structures.ring import Removal, Write
 
 LARGEST_SETTING = 2**28
 
@@ -96,13 +98,13 @@ class Trajectories(SamplerBase):
 
     def resolve(self, spec: BufferSpec) -> Any:
         """Find the leaves that mark ends, if none were named."""
-        marks = Marks.find(self.end_keys, self.trajectory_key, spec.names, type(self).__name__)
+        marks = EpisodeBoundaries.find(self.end_keys, self.trajectory_key, spec.names, type(self).__name__)
         return self if self.end_keys is not None else dataclasses.replace(self, end_keys=marks.told_ends)
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> EpisodeBoundaries:
         """Where trajectories end."""
-        return Marks(self.end_keys or (), self.trajectory_key)
+        return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
 
     def check(self, spec: BufferSpec) -> None:
         """Windows are read off rings, and their leaves exist."""
@@ -140,21 +142,21 @@ class Trajectories(SamplerBase):
         """The entries of the index that a write may have changed, now that the ages of its steps are known."""
         ring = draft.spec.ring
         lanes, n = Lanes(ring, write.after), write.slots.shape[0] // ring.lanes
-        return windows.changed(ops, self.rule, lanes, draft.kept[AGE], n, self.by_trajectory)
+        return episode_windows.changed(ops, self.rule, lanes, draft.auxiliary[AGE], n, self.by_trajectory)
 
     def left(self, ops: Ops, draft: Draft, removal: Removal) -> Entries:
         """The entries of the index that change where steps go."""
         lanes = Lanes(draft.spec.ring, removal.after)
-        return windows.left(ops, self.rule, lanes, draft.kept[AGE], removal.slots, self.by_trajectory)
+        return episode_windows.left(ops, self.rule, lanes, draft.auxiliary[AGE], removal.slots, self.by_trajectory)
 
     def among_trajectories(self, ops: Ops, draft: Draft, slots: Array) -> tuple[Array, Array]:
         """The slots of the marks of stored steps' trajectories, and which share of their windows begin with the steps.
 
         int32 [n] and float32 [n] for slots int32 [n].
         """
-        lanes, age = Lanes(draft.spec.ring, draft.counters.ends), draft.kept[AGE]
-        own = windows.weights_at(ops, self.rule, lanes, age, slots)
-        count, marked = windows.of_trajectories(ops, self.rule, lanes, age, slots)
+        lanes, age = Lanes(draft.spec.ring, draft.counters.ends), draft.auxiliary[AGE]
+        own = episode_windows.weights_at(ops, self.rule, lanes, age, slots)
+        count, marked = episode_windows.of_trajectories(ops, self.rule, lanes, age, slots)
         share = 1.0 / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")
         return marked, ops.cast(own, "float32") * share
 
@@ -167,18 +169,18 @@ class Trajectories(SamplerBase):
         weights: Array,
         probabilities: Array,
         live: Array | None = None,
-    ) -> tuple[Array, Drawn]:
-        """Windows of drawn slots int32 [S], with weights and probabilities, [S] or one for all, as `Drawn` has them.
+    ) -> tuple[Array, Selection]:
+        """Windows of drawn slots int32 [S]; weights and probabilities are [S], or one for all, as in `Selection`.
 
         Live, bool [S], are slots that were drawn; without it all are that begin a window.
         """
         lanes = Lanes(draft.spec.ring, draft.counters.ends)
-        age, next_age = draft.kept[AGE], draft.counters.more[NEXT_AGE]
-        slots, handles, *flags = windows.expand(
+        age, next_age = draft.auxiliary[AGE], draft.counters.more[NEXT_AGE]
+        slots, handles, *flags = episode_windows.expand(
             ops, self.rule, lanes, age, next_age, starts, draws, live, self.by_trajectory
         )
         real = flags[0][:, 0]
         told = [ops.where(real, x, ops.full_like(x, 0)) for x in (weights, probabilities)]
         if self.flat:
             handles, flags = handles.reshape(-1), [flag.reshape(-1) for flag in flags]
-        return slots.reshape(-1), Drawn(handles, *told, *flags)
+        return slots.reshape(-1), Selection(handles, *told, *flags)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from functional_rb import ring, sum_tree
-from functional_rb.integers import below
-from functional_rb.ops import Array, Ops
-from functional_rb.samplers import limits
-from functional_rb.samplers.base import Drawn
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.random_bits import below
+from functional_rb.samplers import draw_limits
+from functional_rb.samplers.base import Selection
 from functional_rb.samplers.counted import Counted
+from functional_rb.structures import ring, sum_tree
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Uniform(Counted):
     """
 
     @property
-    def plain(self) -> bool:
+    def fused(self) -> bool:
         """Without a limit."""
         return self.max_times_sampled is None
 
@@ -44,13 +44,13 @@ class Uniform(Counted):
             return batch, len(sum_tree.geometry(spec.capacity).levels)
         return batch, 2
 
-    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """`floor(size * u)` for a 62-bit uniform u names the position, from the oldest item of the first lane on."""
         if self.max_times_sampled is not None:
             slots = sum_tree.descend(ops, draft.known_tree, draft.spec.capacity, draws)
             left = ops.cast(sum_tree.total(draft.known_tree), "int32")
-            drawn = alike(ops, draft.handles_of(ops, slots), left)
-            return slots, limits.spend(ops, draft, slots, drawn, self.max_times_sampled)
+            selection = alike(ops, draft.handles_of(ops, slots), left)
+            return slots, draw_limits.spend(ops, draft, slots, selection, self.max_times_sampled)
         size = draft.size(ops)
         slots, handles = item_at(ops, draft, below(ops, draws, size))
         return slots, alike(ops, handles, size)
@@ -66,10 +66,10 @@ def item_at(ops: Ops, draft: Draft, position: Array) -> tuple[Array, Array]:
     return ring.item_at(ops, draft.spec.ring, ends, lane, position)
 
 
-def alike(ops: Ops, handles: Array, candidates: Array) -> Drawn:
+def alike(ops: Ops, handles: Array, candidates: Array) -> Selection:
     """Draws with replacement, each with the same chance, among a number of candidates (int32 scalar); maybe none."""
     stored = candidates > 0
     one = ops.cast(ops.full_like(handles, 1), "float32")
     weights = ops.where(stored, one, ops.full_like(one, 0))
     count = ops.cast(ops.maximum(candidates, ops.full_like(candidates, 1)), "float32")
-    return Drawn(ops.where(stored, handles, ops.full_like(handles, -1)), weights, weights * (1.0 / count))
+    return Selection(ops.where(stored, handles, ops.full_like(handles, -1)), weights, weights * (1.0 / count))

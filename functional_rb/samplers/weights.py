@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from functional_rb import power
-from functional_rb.ops import Array, Ops
+from functional_rb.ops import fixed_point
+from functional_rb.ops.protocol import Array, Ops
 
 LARGEST_FACTOR = 2.0**23
 """By which logarithms may be multiplied. What is stored of priorities to a power below 2^-23 tells little of them."""
@@ -44,7 +44,7 @@ def priority_of(ops: Ops, values: Array, alpha: float) -> Array:
     bits = ops.bitcast(ops.where(positive, values, ops.full_like(values, 1))[:, None], "int32")[:, 0]
     y = _scaled_log(ops, bits, min(1 / alpha, LARGEST_FACTOR))
     lowest, highest = ops.full_like(bits, SMALLEST_BITS), ops.full_like(bits, LARGEST_BITS)
-    root = power.exp2(ops, power.Fixed(_clip(ops, y.whole), y.fraction))
+    root = fixed_point.exp2(ops, fixed_point.Fixed(_clip(ops, y.whole), y.fraction))
     center = ops.bitcast(root[:, None], "int32")[:, 0]
     # A whole part of 127 is one more in the exponent.
     center = ops.where(y.whole == 127, ops.minimum(center, highest - EXPONENT) + EXPONENT, center)
@@ -73,17 +73,17 @@ def power_of(ops: Ops, bits: Array, alpha: float) -> Array:
         value = ops.bitcast(bits[:, None], "float32")[:, 0]
     else:
         y = _scaled_log(ops, bits, alpha)
-        value = power.exp2(ops, power.Fixed(_clip(ops, y.whole), y.fraction))
-    value = ops.maximum(value, ops.full_like(value, power.SMALLEST))
-    return ops.minimum(value, ops.full_like(value, power.LARGEST))
+        value = fixed_point.exp2(ops, fixed_point.Fixed(_clip(ops, y.whole), y.fraction))
+    value = ops.maximum(value, ops.full_like(value, fixed_point.SMALLEST))
+    return ops.minimum(value, ops.full_like(value, fixed_point.LARGEST))
 
 
-def _scaled_log(ops: Ops, bits: Array, factor: float) -> power.Fixed:
+def _scaled_log(ops: Ops, bits: Array, factor: float) -> fixed_point.Fixed:
     """`factor * log2(x)` for x as in `power_of`; the fraction is never negative."""
-    parts, bias = power.fixed_constant(factor), power.fixed_constant(factor, power.BIAS)
-    log = power.log2_biased(ops, bits)
-    y = power.times(ops, log, power.Fixed(*(ops.full_like(bits, part) for part in parts)))
-    return power.minus(ops, y, power.Fixed(*(ops.full_like(bits, part) for part in bias)))
+    parts, bias = fixed_point.fixed_constant(factor), fixed_point.fixed_constant(factor, fixed_point.BIAS)
+    log = fixed_point.log2_biased(ops, bits)
+    y = fixed_point.times(ops, log, fixed_point.Fixed(*(ops.full_like(bits, part) for part in parts)))
+    return fixed_point.minus(ops, y, fixed_point.Fixed(*(ops.full_like(bits, part) for part in bias)))
 
 
 def importance_weights(ops: Ops, values: Array, smallest: Array, beta: Array) -> Array:
@@ -95,19 +95,19 @@ def importance_weights(ops: Ops, values: Array, smallest: Array, beta: Array) ->
     """
     if ops.native is not None:
         return ops.native.importance_weights(values, smallest, beta)
-    floor = ops.full_like(values, power.SMALLEST)
-    log = power.log2_biased(ops, ops.bitcast(ops.maximum(values, floor)[:, None], "int32")[:, 0])
+    floor = ops.full_like(values, fixed_point.SMALLEST)
+    log = fixed_point.log2_biased(ops, ops.bitcast(ops.maximum(values, floor)[:, None], "int32")[:, 0])
     base = ops.maximum(smallest + ops.full_like(values, 0), floor)
-    distance = power.minus(ops, log, power.log2_biased(ops, ops.bitcast(base[:, None], "int32")[:, 0]))
+    distance = fixed_point.minus(ops, log, fixed_point.log2_biased(ops, ops.bitcast(base[:, None], "int32")[:, 0]))
     beta = beta + ops.full_like(values, 0)
     is_power = beta >= 0
     beta = ops.where(is_power, ops.minimum(beta, ops.full_like(beta, 2.0**20)), ops.full_like(beta, 0))
     whole = ops.cast(beta, "int32")
-    rest = ops.cast((beta - ops.cast(whole, "float32")) * float(2**power.FRACTION), "int32")
-    y = power.times(ops, distance, power.Fixed(whole, rest))
+    rest = ops.cast((beta - ops.cast(whole, "float32")) * float(2**fixed_point.FRACTION), "int32")
+    y = fixed_point.times(ops, distance, fixed_point.Fixed(whole, rest))
     zero = ops.full_like(y.whole, 0)
-    y = power.minus(ops, power.Fixed(zero, zero), y)
-    weights = power.exp2(ops, power.Fixed(_clip(ops, y.whole), y.fraction))
+    y = fixed_point.minus(ops, fixed_point.Fixed(zero, zero), y)
+    weights = fixed_point.exp2(ops, fixed_point.Fixed(_clip(ops, y.whole), y.fraction))
     return ops.where(is_power, weights, ops.full_like(weights, math.nan))
 
 

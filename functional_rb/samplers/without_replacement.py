@@ -8,20 +8,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional_rb import deck as decks
-from functional_rb import ring, soundness
-from functional_rb.kept import KeptArray
-from functional_rb.ops import Array, Ops
-from functional_rb.ring import Ends
-from functional_rb.samplers.base import Drawn, SamplerBase, check_bools, need_order, single
+from functional_rb.core import soundness
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers.base import SamplerBase, Selection, check_bools, need_order, single
+from functional_rb.samplers.epochs import (
+    PASSES,
+    REMAINING,
+    PassKeeper,
+    abandon,
+    add_passes,
+    problem_of_sparse_set,
+    sparse_set_arrays,
+)
 from functional_rb.samplers.fifo import in_turn
-from functional_rb.samplers.passes import PASSES, REMAINING, PassKeeper, abandon, add_passes, kept_deck, problem_of_deck
+from functional_rb.structures import ring
+from functional_rb.structures import sparse_set as sparse_sets
+from functional_rb.structures.ring import Ends
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.ring import Removal, Write
-    from functional_rb.soundness import Found
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.soundness import Found
+    from functional_rb.structures.ring import Removal, Write
 
 NEXT, END = "next", "end"
 """Counters int32 [lanes] without shuffling: where the pass goes on, and where it ends, as coordinates."""
@@ -70,9 +79,9 @@ class WithoutReplacement(SamplerBase):
         if not self.shuffle:
             need_order(spec)
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
-        """A deck of the slots."""
-        return kept_deck(spec) if self.shuffle else {}
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+        """A sparse set of the slots."""
+        return sparse_set_arrays(spec) if self.shuffle else {}
 
     def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
         """How many are left, or where the pass is."""
@@ -85,26 +94,28 @@ class WithoutReplacement(SamplerBase):
         return batch, 2 if self.shuffle else 0
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """The new items are in the deck, but not in this pass."""
+        """The new items are in the sparse set, but not in this pass."""
         if not self.shuffle:
             self._note_emptied(ops, draft, write.after)
             return
         keeper = PassKeeper.of(draft, draft.size(ops))
-        # All of them; but if XLA knew that, it would drop what keeps the deck's writes in order, and copy the deck.
+        # All of them; but if XLA knew that, it would drop what keeps the writes in order, and copy the sparse set.
         marked = write.slots >= 0 if write.live is None else write.live
         if not draft.spec.writer.in_order:  # several rows may stand for one slot
             marked = marked & single(ops, write.slots)
-        deck, remaining, count = decks.remove(ops, keeper.deck, keeper.remaining, keeper.count, write.slots, marked)
-        deck, count = decks.insert(ops, deck, count, write.slots, marked)
-        PassKeeper(deck, remaining, count).keep(ops, draft)
+        sparse_set, remaining, count = sparse_sets.remove(
+            ops, keeper.sparse_set, keeper.remaining, keeper.count, write.slots, marked
+        )
+        sparse_set, count = sparse_sets.insert(ops, sparse_set, count, write.slots, marked)
+        PassKeeper(sparse_set, remaining, count).keep(ops, draft)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """What is gone leaves the deck, drawn or not."""
+        """What is gone leaves the sparse set, drawn or not."""
         if not self.shuffle:
             self._note_emptied(ops, draft, removal.after)
             return
         keeper = PassKeeper.of(draft, draft.size(ops))
-        PassKeeper(*decks.remove(ops, *keeper, removal.slots, removal.gone)).keep(ops, draft)
+        PassKeeper(*sparse_sets.remove(ops, *keeper, removal.slots, removal.gone)).keep(ops, draft)
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """A pass under way is done."""
@@ -115,9 +126,9 @@ class WithoutReplacement(SamplerBase):
         self._note_emptied(ops, draft, Ends(ends.cursors, ops.full_like(ends.sizes, 0)))
 
     def problem(self, found: Found) -> str | None:
-        """The deck is one of slots, and a pass goes over coordinates."""
+        """The sparse set is one of slots, and a pass goes over coordinates."""
         if self.shuffle:
-            return problem_of_deck(found)
+            return problem_of_sparse_set(found)
         places = np.concatenate([found.numbers.more[NEXT], found.numbers.more[END]])
         return soundness.problem_of_range("the pass", places, 0, found.spec.ring.limit - 1)
 
@@ -129,7 +140,7 @@ class WithoutReplacement(SamplerBase):
         emptied = (ops.cumsum(before)[-1] > 0) & (ops.cumsum(after)[-1] == 0)
         draft.count(passes=add_passes(ops, more[PASSES], emptied))
 
-    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Drawn]:
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """From what is left, or from all if that is nothing."""
         if self.shuffle:
             keeper = PassKeeper.of(draft, draft.size(ops))
@@ -153,7 +164,7 @@ class WithoutReplacement(SamplerBase):
         place = ops.arange(batch, like=left)
         live = (place < total) & (total >= whole)
         lane, position = ring.lane_at(ops, left, ops.where(live, place, ops.full_like(place, 0)))
-        coordinate = ring.advance(ops, ring.of_lane(ops, first, lane), position, limit)
+        sequence_number = ring.advance(ops, ring.of_lane(ops, first, lane), position, limit)
         # Each lane goes on behind its last item drawn.
         taken = ops.count(live)
         ahead = ops.minimum(ops.maximum(taken - (ops.cumsum(left) - left), ops.full_like(left, 0)), left)
@@ -166,13 +177,13 @@ class WithoutReplacement(SamplerBase):
             end=ops.where(given, end, more[END]),
             passes=add_passes(ops, more[PASSES], done, given & fresh & (before > 0)),
         )
-        slots = ring.slot_of(draft.spec.ring, lane, coordinate)
-        return slots, ring.handle_of(draft.spec.ring, lane, coordinate), live
+        slots = ring.slot_of(draft.spec.ring, lane, sequence_number)
+        return slots, ring.handle_of(draft.spec.ring, lane, sequence_number), live
 
-    def chances(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+    def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """Those that are left of the pass, or that the next one begins with."""
         if self.shuffle:
-            return PassKeeper.of(draft, draft.size(ops)).chances(ops, slots)
+            return PassKeeper.of(draft, draft.size(ops)).probabilities(ops, slots)
         first, _, live = self._next(ops, dataclasses.replace(draft), 1)
         return ops.cast((slots == first) & live, "float32")
 
@@ -189,9 +200,9 @@ def _left(ops: Ops, ends: Ends, following: Array, end: Array, limit: int) -> tup
     return ring.retreat(ops, ends.cursors, back, limit), left
 
 
-def once(ops: Ops, handles: Array, live: Array, left: Array) -> Drawn:
+def once(ops: Ops, handles: Array, live: Array, left: Array) -> Selection:
     """What is told of draws without replacement from so many that were left."""
     one = ops.cast(live, "float32")
     count = left - ops.arange(live.shape[0], like=handles)
     chance = one / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")
-    return Drawn(ops.where(live, handles, ops.full_like(handles, -1)), one, chance, live)
+    return Selection(ops.where(live, handles, ops.full_like(handles, -1)), one, chance, live)

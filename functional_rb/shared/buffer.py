@@ -9,18 +9,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from functional_rb import checks
-from functional_rb.addresses import Held, Placed, of_numpy, storage_caller
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.counters import BASE, CURSOR, SIZE
-from functional_rb.draft import Arrays
-from functional_rb.host import ops as host_ops
-from functional_rb.layout import KEPT_AS
-from functional_rb.native import calls, plan
-from functional_rb.native import shared as native
-from functional_rb.samplers import Drawn
+from functional_rb.buffer import checks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.counters import BASE, CURSOR, SIZE
+from functional_rb.core.draft import Arrays
+from functional_rb.kernels import calls, descriptor
+from functional_rb.kernels import shared as native
+from functional_rb.kernels.addresses import Held, Placed, of_numpy, storage_caller
+from functional_rb.ops import numpy_ops as host_ops
+from functional_rb.samplers import Selection
 from functional_rb.shared import control, files, places
 from functional_rb.shared.files import SharedFiles
+from functional_rb.structures.row_layout import STORED_AS
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -65,7 +65,7 @@ class SharedBuffer:
         """Look up where all lies."""
         found, tree = self.files, self.files.tree.reshape(-1)
         for name, value in {
-            "_plan": plan.encode(self.spec, found.layout),
+            "_plan": descriptor.encode(self.spec, found.layout),
             "_storage": Held([found.rows, *found.wide]),
             "_control": of_numpy(found.control),  # which the files hold, and this holds the files
             "_tree": tree,
@@ -243,7 +243,7 @@ class SharedBuffer:
             self.exclusively(lambda: native.read_counters(self._control, found))
         return found
 
-    def sample(self, draws: Array, beta: float) -> tuple[list[Array], Drawn]:
+    def sample(self, draws: Array, beta: float) -> tuple[list[Array], Selection]:
         """Choose items by draws int32 [B, words] and read them: leaves, and what is told of them.
 
         Raises:
@@ -251,11 +251,11 @@ class SharedBuffer:
         """
         batch, draws = draws.shape[0], _writable(draws)
         leaves = self._room_for(batch)
-        drawn = Drawn(np.empty(batch, np.int32), np.empty(batch, np.float32), np.empty(batch, np.float32))
+        selection = Selection(np.empty(batch, np.int32), np.empty(batch, np.float32), np.empty(batch, np.float32))
 
         def work() -> int:
             level = np.float32(beta)
-            told = drawn.handles, drawn.weights, drawn.probabilities
+            told = selection.handles, selection.weights, selection.probabilities
             found: int = call(
                 native.draw, (), self._storage, leaves, self._control, self._plan, self._tree, draws, level, *told
             )
@@ -263,7 +263,7 @@ class SharedBuffer:
 
         if batch and self._read(work) == native.NOTHING:
             checks.check_nonempty(self.spec, False, int(self.counters()[SIZE]))
-        return leaves, drawn
+        return leaves, selection
 
     def get(self, handles: Array) -> list[Array]:
         """The leaves of the items that handles int32 [B] name, zeros for those that are gone."""
@@ -278,7 +278,7 @@ class SharedBuffer:
         return self._fetch(handles, [])
 
     def look(self, function: Callable[..., Array], *given: Any) -> Array:
-        """What a function of `functional_rb.buffer` reads off the counters and the tree, of one moment."""
+        """What a function of `functional_rb.buffer.functions` reads off the counters and the tree, of one moment."""
         found = self.files
         tree = None if self.spec.tree_shape is None else found.tree
 
@@ -305,7 +305,9 @@ class SharedBuffer:
         return self.exclusively(work) if found == native.TORN else found
 
     def _room_for(self, batch: int) -> list[Array]:
-        return [np.empty((batch, *leaf.shape), KEPT_AS.get(leaf.dtype, leaf.dtype)) for leaf in self.spec.layout.leaves]
+        return [
+            np.empty((batch, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)) for leaf in self.spec.layout.leaves
+        ]
 
     def snapshot(self) -> Snapshot:
         """Copies of all arrays, of one moment. Writers wait for it where they would come between."""

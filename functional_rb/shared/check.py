@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.mapped_directory import need_posix
-from functional_rb.storages import Memmap
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.storage.directory import need_posix
 
 
 def is_shared(spec: BufferSpec) -> bool:
@@ -42,12 +42,12 @@ def check_spec(spec: BufferSpec) -> None:
             f"Memmap(shared=True): expected lanes=None, got {spec.lanes}, as writers do not step together; {instead} "
             f"add the items of all environments as one batch"
         )
-    if not spec.sampler.plain:
+    if not spec.sampler.fused:
         raise ValueError(
             f"Memmap(shared=True): expected the sampler frb.Uniform() or frb.Prioritized(), without limits and with "
             f"replacement, got {spec.sampler}; {instead} one of these"
         )
-    if not spec.writer.plain:
+    if not spec.writer.fused:
         raise ValueError(f"Memmap(shared=True): expected the writer frb.RoundRobin(), got {spec.writer}; {instead} it")
     if spec.transforms:
         raise ValueError(

@@ -26,17 +26,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from functional_rb.addresses import Held
-from functional_rb.buffer_spec import BufferSpec
+from functional_rb.base.errors import FULL, StorageFullError, StorageLayoutError
+from functional_rb.base.files import aside, open_regular, read_text
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Device, Memmap
 from functional_rb.convert.json import to_json
-from functional_rb.errors import FULL, StorageFullError, StorageLayoutError
-from functional_rb.files import aside, open_regular, read_text
-from functional_rb.layout import KEPT_AS, Layout
-from functional_rb.mapped import allocate
-from functional_rb.mapped_directory import explained, full
+from functional_rb.kernels.addresses import Held
 from functional_rb.shared import control, places
 from functional_rb.shared.lock import FileLock
-from functional_rb.storages import Device, Memmap
+from functional_rb.storage.directory import explained, full
+from functional_rb.storage.mapped import allocate
+from functional_rb.structures.row_layout import STORED_AS, Layout
 
 FORMAT: Final = "functional_rb.shared"
 VERSION: Final = 2
@@ -67,7 +67,7 @@ class Region:
 
 def regions(spec: BufferSpec, layout: Layout) -> list[Region]:
     """Control, tree (empty if there is none), journal, rows, wide arrays, of a buffer with a layout."""
-    wide = [((spec.capacity, *leaf.shape), KEPT_AS.get(leaf.dtype, leaf.dtype)) for leaf in layout.wide]
+    wide = [((spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)) for leaf in layout.wide]
     return [
         Region("control.bin", (control.BYTES // 8,), "int64", True),
         Region("tree.bin", spec.tree_shape or (0, 1), "float32", True),

@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-from functional_rb import files
-from functional_rb.errors import LIMIT
+from functional_rb.base import files
+from functional_rb.base.errors import LIMIT
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.layout import Layout, LeafLayout
+from functional_rb.structures.row_layout import Layout, LeafLayout
 
 Array = np.ndarray[Any, Any]
 

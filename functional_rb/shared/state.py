@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.counters import BASE
-from functional_rb.draft import Arrays
-from functional_rb.layout import KEPT_AS
-from functional_rb.ops import Array
-from functional_rb.reader import Reader
-from functional_rb.state import State
-from functional_rb.storages import Device
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.buffer.storage_kinds import Device
+from functional_rb.core.counters import BASE
+from functional_rb.core.draft import Arrays
+from functional_rb.core.reader import Reader
+from functional_rb.ops.protocol import Array
+from functional_rb.structures.row_layout import STORED_AS
 
 if TYPE_CHECKING:  # which needs numba
     from functional_rb.shared.buffer import SharedBuffer
@@ -59,7 +59,7 @@ class SharedState(State):
             (1, 0)
         """
         found = self.buffer.snapshot()
-        stored = [KEPT_AS.get(leaf.dtype, leaf.dtype) for leaf in self.spec.layout.wide]
+        stored = [STORED_AS.get(leaf.dtype, leaf.dtype) for leaf in self.spec.layout.wide]
         wide = tuple(self.given(x, dtype) for x, dtype in zip(found.wide, stored, strict=True))
         tree = None if self.spec.tree_shape is None else self.given(found.tree, "float32")
         counters = self.given(found.counters[:BASE].copy(), "int32")
@@ -73,7 +73,7 @@ class SharedState(State):
     def check_alive(self) -> None:
         """A handle is never consumed."""
 
-    def given_out(self) -> State:
+    def exported(self) -> State:
         """All arrays of one moment."""
         return self.detached()
 
@@ -112,7 +112,7 @@ class SharedState(State):
         return self.given(self.buffer.lost(), "int32")[0]
 
     @property
-    def kept(self) -> dict[str, Array]:
+    def auxiliary(self) -> dict[str, Array]:
         """Nothing: samplers and writers of shared buffers keep no arrays."""
         return {}
 

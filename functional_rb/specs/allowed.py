@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.dtypes import ITEMSIZE
-from functional_rb.ops import Array
+from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.ops.protocol import Array
 from functional_rb.specs import draws, order
 from functional_rb.specs.ops import SpecOps
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from functional_rb import dtypes
-from functional_rb.ops import Array
+from functional_rb.base import dtypes
+from functional_rb.ops.protocol import Array
 from functional_rb.specs import draws, host, numpy_ops, order
 from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, broadcast, checked_shape
 from functional_rb.specs.ops import SpecOps
@@ -22,7 +22,7 @@ class ArraySpec(Spec):
 
     Attributes:
         shape: the shape of one item's leaf, without any batch axis.
-        dtype: its name, one of `functional_rb.dtypes.ITEMSIZE`; NumPy, JAX and torch dtypes are accepted.
+        dtype: its name, one of `functional_rb.base.dtypes.ITEMSIZE`; NumPy, JAX and torch dtypes are accepted.
 
     Example:
         >>> ArraySpec((3,), np.int16)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from functional_rb import dtypes
-from functional_rb.ops import Array
+from functional_rb.base import dtypes
+from functional_rb.ops.protocol import Array
 from functional_rb.specs import allowed, draws, host, numpy_ops, order
 from functional_rb.specs.allowed import Allowed
 from functional_rb.specs.array import ArraySpec, rows_of

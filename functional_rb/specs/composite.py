@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from functional_rb.containers import Registered, apart, of_fields
+from functional_rb.base.containers import Registered, apart, of_fields
 from functional_rb.specs.base import Change, Spec, checked_shape
 
 DEEPEST = 64

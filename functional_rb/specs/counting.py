@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import dtypes
+from functional_rb.base import dtypes
 from functional_rb.specs import numpy_ops
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.choices import Choices

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.dtypes import ITEMSIZE
-from functional_rb.ops import Array
-from functional_rb.power import MASK
+from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.ops.fixed_point import MASK
+from functional_rb.ops.protocol import Array
 from functional_rb.specs.ops import SpecOps
 
 BITS = 31

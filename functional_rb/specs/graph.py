@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from functional_rb.ops import Array
+from functional_rb.ops.protocol import Array
 from functional_rb.specs import draws, host, rows
 from functional_rb.specs.array import Bounded
 from functional_rb.specs.categorical import Categorical

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import dtypes
+from functional_rb.base import dtypes
 
 
 def as_dtype(value: Any, dtype: str) -> np.ndarray[Any, Any]:

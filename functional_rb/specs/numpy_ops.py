@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import dtypes
+from functional_rb.base import dtypes
 
 Vector = np.ndarray[Any, Any]
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from functional_rb.ops import Array
+from functional_rb.ops.protocol import Array
 from functional_rb.specs import rows
 from functional_rb.specs.categorical import Categorical
 from functional_rb.specs.composite import Composite

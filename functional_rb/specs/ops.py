@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from functional_rb.ops import Array
+from functional_rb.ops.protocol import Array
 
 
 class SpecOps(Protocol):
-    """A part of `functional_rb.ops.Ops`, and what only specs need. Arrays also understand Python's operators."""
+    """A part of `ops.protocol.Ops`, and what only specs need. Arrays also understand Python's operators."""
 
     def zeros(self, shape: Sequence[int], dtype: str, device: Any = None) -> Array:
         """Zeros."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.ops import Array
+from functional_rb.ops.protocol import Array
 from functional_rb.specs.ops import SpecOps
 
 WORK = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.ops import Array
+from functional_rb.ops.protocol import Array
 from functional_rb.specs import numpy_ops
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.ops import SpecOps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from functional_rb.ops import Array
+from functional_rb.ops.protocol import Array
 from functional_rb.specs import rows
 from functional_rb.specs.array import Bounded
 from functional_rb.specs.composite import Composite

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from functional_rb.ops import Array
+from functional_rb.ops.protocol import Array
 from functional_rb.specs import allowed, draws
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Domain, whole_number

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.ops import Array
+from functional_rb.ops.protocol import Array
 from functional_rb.specs import rows
 from functional_rb.specs.base import Change, Spec, checked_shape, whole_number
 from functional_rb.specs.composite import Composite, checked

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from functional_rb.containers import of_fields
+from functional_rb.base.containers import of_fields
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.composite import Composite
 from functional_rb.specs.non_tensor import NonTensor

@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from functional_rb import counters, nest
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.layout import KEPT_AS
-from functional_rb.nest import Key, Path
+from functional_rb.base import nest
+from functional_rb.base.nest import Key, Path
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.core import counters
 from functional_rb.specs import Unbounded
-from functional_rb.state import State
+from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.ted.check import FLAGS, NEXT, below, leaves_of, observation_paths, path_of
 from functional_rb.ted.forms import (
     Array,
@@ -199,7 +200,7 @@ def _backend_of(state: State) -> Any:
 
 def _host(backend: Any, array: Any) -> Array:
     """An array of a backend in NumPy; bfloat16 by its bits."""
-    if str(array.dtype).removeprefix("torch.") in KEPT_AS:
+    if str(array.dtype).removeprefix("torch.") in STORED_AS:
         array = array.view("uint16") if isinstance(array, np.ndarray) else backend.values.ops.bitcast(array, "uint16")
     return array if isinstance(array, np.ndarray) else np.asarray(backend.values.to_numpy(array))
 
@@ -207,9 +208,9 @@ def _host(backend: Any, array: Any) -> Array:
 def _handles(spec: BufferSpec, lane: int, first: int, n: int) -> Array:
     """Of n items of a lane, from a coordinate on; see `ring`."""
     ring = spec.ring
-    coordinates = (first + np.arange(n)) % ring.limit
-    turns = coordinates // ring.length
-    return (turns * ring.capacity + lane * ring.length + coordinates % ring.length).astype(np.int32)
+    sequence_numbers = (first + np.arange(n)) % ring.limit
+    turns = sequence_numbers // ring.length
+    return (turns * ring.capacity + lane * ring.length + sequence_numbers % ring.length).astype(np.int32)
 
 
 def _read(backend: Any, state: State, handles: Array) -> Leaves:
@@ -285,7 +286,7 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: An
 
 def _leaf(backend: Any, array: Array, dtype: str, name: str) -> Any:
     """What `add` takes: NumPy's array; bfloat16 as the backend has it."""
-    if dtype not in KEPT_AS:
+    if dtype not in STORED_AS:
         return array
-    bits = Unbounded(array.shape, KEPT_AS[dtype])
+    bits = Unbounded(array.shape, STORED_AS[dtype])
     return backend.values.ops.bitcast(backend.values.convert(array, bits, name), dtype)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import nest
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.dtypes import shown
-from functional_rb.nest import Key, Path
+from functional_rb.base import nest
+from functional_rb.base.dtypes import shown
+from functional_rb.base.nest import Key, Path
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import ArraySpec, Stacked, Varying
 
 FLAGS = ("done", "terminated", "truncated")

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import nest
+from functional_rb.base import nest
+from functional_rb.base.dtypes import shown
+from functional_rb.base.nest import Path
 from functional_rb.convert.gymnasium import spec_of_space
-from functional_rb.dtypes import shown
-from functional_rb.nest import Path
 from functional_rb.specs import (
     ArraySpec,
     Binary,

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb import nest
-from functional_rb.buffer_spec import BufferSpec
-from functional_rb.dtypes import ITEMSIZE
-from functional_rb.layout import KEPT_AS
-from functional_rb.nest import Path
+from functional_rb.base import nest
+from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.base.nest import Path
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.ted.check import FLAGS, NEXT, below
 
 Array = np.ndarray[Any, Any]
@@ -238,7 +238,7 @@ def as_nest(leaves: Mapping[Path, Any]) -> dict[str, Any]:
 
 def kept_dtype(name: str) -> np.dtype[Any]:
     """How NumPy has a dtype here."""
-    return np.dtype(KEPT_AS.get(name, name) if name in ITEMSIZE else name)
+    return np.dtype(STORED_AS.get(name, name) if name in ITEMSIZE else name)
 
 
 def _rows(ends: Array) -> Array:

@@ -11,13 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import files
-from functional_rb.dtypes import ITEMSIZE
-from functional_rb.layout import KEPT_AS
-from functional_rb.nest import Key, Path, show
+from functional_rb.base import files
+from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.base.nest import Key, Path, show
+from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.ted import padded, reading
 from functional_rb.ted.check import path_of
-from functional_rb.ted.forms import Array, Flat, Nested, flat_to_nested, kept_dtype, leaves_of_form, nested_to_flat
+from functional_rb.ted.forms import (
+    Array,
+    Flat,
+    Nested,
+    flat_to_nested,
+    kept_dtype,
+    leaves_of_form,
+    nested_to_flat,
+)
 from functional_rb.ted.padded import Header, Piece, Table
 from functional_rb.ted.reading import DamagedError, Source, Span
 
@@ -128,7 +136,7 @@ def _write_leaf(group: Any, path: Path, table: Table, piece: Piece, shared: bool
     shape = (stop - start, *table.shape)
     filters = {"compression": compression} if compression and 0 not in shape else {}
     leaf = group.create_dataset("/".join(map(str, path)), shape, kept_dtype(table.dtype), **filters)
-    if table.dtype in KEPT_AS:
+    if table.dtype in STORED_AS:
         leaf.attrs[DTYPE] = table.dtype
     for block in padded.rows_of(table, start, stop):
         leaf[block.start : block.start + len(block.rows)] = block.rows
@@ -230,7 +238,7 @@ class _Trajectories:
     def _table(self, leaves: list[Any], path: Path) -> Table:
         own = leaves[0]
         dtype = own.dtype.name
-        if DTYPE in own.attrs and str(own.attrs[DTYPE]) in KEPT_AS:
+        if DTYPE in own.attrs and str(own.attrs[DTYPE]) in STORED_AS:
             dtype = str(own.attrs[DTYPE])
         alike = all(x.ndim and (x.shape[1:], x.dtype) == (own.shape[1:], own.dtype) for x in leaves)
         rows = sum(x.shape[0] for x in leaves) if alike else 0

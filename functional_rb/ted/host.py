@@ -9,12 +9,12 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from functional_rb import nest
-from functional_rb.buffer_spec import BufferSpec
+from functional_rb.base import nest
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import Composite, MultiOneHot, OneHot, Sequence, Text, Varying, freeze
+from functional_rb.specs.values import Outline
 from functional_rb.ted.check import FLAGS, NEXT, as_dict, named_parts
 from functional_rb.ted.steps import REWARD
-from functional_rb.values import Outline
 
 
 def encoding_item(item: Any) -> Composite | None:

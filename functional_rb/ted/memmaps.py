@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb import files
-from functional_rb.dtypes import ITEMSIZE
-from functional_rb.nest import Key, Path, show
+from functional_rb.base import files
+from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.base.nest import Key, Path, show
 from functional_rb.ted import padded, reading
 from functional_rb.ted.check import path_of
 from functional_rb.ted.forms import Array, Flat, Nested, as_nest, flat_to_nested, kept_dtype, nested_to_flat

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.buffer_spec import BufferSpec
+from functional_rb.base.nest import Path, show
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import to_json
-from functional_rb.nest import Path, show
 from functional_rb.ted.forms import Array, Flat, Form, Lanes, leaves_of_form
 
 EXTRA = "functional_rb"

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb import checks, dtypes, nest
-from functional_rb.dtypes import shown
-from functional_rb.nest import Structure
+from functional_rb.base import dtypes, nest
+from functional_rb.base.dtypes import shown
+from functional_rb.base.nest import Structure
+from functional_rb.buffer import checks
 from functional_rb.specs import Composite
 from functional_rb.ted.check import as_dict, is_leaf, known, leaves_of
 from functional_rb.ted.host import encoded, encoded_observation, encoding_item, is_encoding

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb import nest
-from functional_rb.nest import Key, Path
+from functional_rb.base import nest
+from functional_rb.base.nest import Key, Path
 from functional_rb.specs import Composite, Varying
 from functional_rb.ted.check import FLAGS, NEXT, below, check_static, is_leaf, leaves_of, named_parts, path_of
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from functional_rb.kept import KeptArray
-from functional_rb.ops import Array, Ops
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.core.episodes import EpisodeBoundaries
+from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs import ArraySpec
-from functional_rb.trajectories import Marks
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.layout import Layout
-    from functional_rb.soundness import Found
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.soundness import Found
+    from functional_rb.structures.row_layout import Layout
 
 Reader = Callable[[Array, Sequence[int]], dict[int, Array]]
 """Reads the leaves at some positions: for slots int32 [m, c], of which row i is for draw i, leaves [m * c, *shape]."""
@@ -35,7 +35,7 @@ class Transform:
     """Whether items are written later than they are added."""
 
     @property
-    def marks(self) -> Marks | None:
+    def marks(self) -> EpisodeBoundaries | None:
         """The leaves that tell where trajectories end, if the ages of stored steps are needed."""
         return None
 
@@ -51,7 +51,7 @@ class Transform:
         """What is stored beside each item, by name."""
         return {}
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
         """The arrays that it keeps, by name."""
         return {}
 

@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from functional_rb import counters, dtypes, functions, layout, nest, ring, windows
-from functional_rb.dtypes import shown
-from functional_rb.integers import below
-from functional_rb.nest import Key
-from functional_rb.ops import Array, Ops
+from functional_rb.base import dtypes, functions, nest
+from functional_rb.base.dtypes import shown
+from functional_rb.base.nest import Key
+from functional_rb.core import counters
+from functional_rb.core.episodes import AGE, EpisodeBoundaries
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.random_bits import below
 from functional_rb.samplers.base import need_order
-from functional_rb.trajectories import AGE, Marks
+from functional_rb.structures import episode_windows, ring, row_layout
+from functional_rb.structures.episode_windows import Lanes
 from functional_rb.transforms.base import Reader, Transform
 from functional_rb.transforms.returns import USUAL_REWARDS
-from functional_rb.windows import Lanes
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
 
 Strategy = Literal["future", "final", "episode", "random"]
 Reward = Callable[[Any, Any], Any]
@@ -73,16 +75,16 @@ class Hindsight(Transform):
         return self
 
     @property
-    def marks(self) -> Marks | None:
+    def marks(self) -> EpisodeBoundaries | None:
         """Where trajectories end, where goals come from the own one."""
         if self.strategy == "random":
             return None
-        return Marks(self.end_keys or (), self.trajectory_key)
+        return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
 
     def resolve(self, spec: BufferSpec) -> Hindsight:
         """Fill in the keys that were left out."""
         if self.strategy == "random":
-            marks = Marks(self.end_keys or (), self.trajectory_key)
+            marks = EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
         else:
             marks = spec.marks_for(self.end_keys, self.trajectory_key, "her")
         found = dataclasses.replace(
@@ -143,7 +145,7 @@ class Hindsight(Transform):
                 draw = ops.arange(steps.shape[0] * steps.shape[1], like=slots) // steps.shape[1]
                 mask, goal = ops.take(chosen, draw), ops.take(goals, draw)
             for position in {*self._goals(spec)} & needed:
-                leaves[position] = ops.where(layout.along(mask, goal), goal, leaves[position])
+                leaves[position] = ops.where(row_layout.along(mask, goal), goal, leaves[position])
             if {*rewards} & needed:
                 new = self._rewarded(ops, leaves[achieved], goal, len(rewards))
                 for position, reward in zip(rewards, new, strict=True):
@@ -172,14 +174,14 @@ class Hindsight(Transform):
             lane, place = ring.lane_at(ops, ends.sizes, below(ops, draws, counters.total(ops, ends.sizes)))
             return ring.item_at(ops, held, ends, lane, place)[0]
         lanes = Lanes(draft.spec.ring, draft.origin[0].ends)
-        before, after = windows.extent(ops, lanes, draft.kept[AGE], slots)
+        before, after = episode_windows.extent(ops, lanes, draft.auxiliary[AGE], slots)
         if self.strategy == "final":
             ahead = after
         elif self.strategy == "future":
             ahead = below(ops, draws, after + 1)
         else:
             ahead = below(ops, draws, before + after + 1) - before
-        return windows.shifted(ops, lanes, slots, ahead)
+        return episode_windows.shifted(ops, lanes, slots, ahead)
 
     def _rewarded(self, ops: Ops, achieved: Array, goal: Array, count: int) -> Sequence[Any]:
         """What the function gives, one for each leaf of rewards."""
@@ -242,7 +244,7 @@ def _exchanged(ops: Ops, new: Any, mask: Array, old: Array) -> Array:
             f"her: expected reward(achieved, goal) of dtype {shown(old.dtype)}, got {shown(new.dtype)}; "
             f"round it there, or change BufferSpec.item"
         )
-    return ops.where(layout.along(mask, old), ops.cast(new.reshape(old.shape), shown(old.dtype)), old)
+    return ops.where(row_layout.along(mask, old), ops.cast(new.reshape(old.shape), shown(old.dtype)), old)
 
 
 def her(

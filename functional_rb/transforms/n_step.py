@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from functional_rb import nest
-from functional_rb.nest import Key
+from functional_rb.base import nest
+from functional_rb.base.nest import Key
 from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.transforms.n_step_stored import NStepOfStored
 from functional_rb.transforms.returns import NStep

@@ -6,20 +6,22 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import layout, nest, soundness
-from functional_rb.kept import KeptArray
-from functional_rb.layout import Layout
-from functional_rb.ops import Array, Ops
+from functional_rb.base import nest
+from functional_rb.core import soundness
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.core.episodes import EpisodeBoundaries, id_words
+from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs import ArraySpec, Binary, Unbounded
-from functional_rb.trajectories import Marks, id_words
+from functional_rb.structures import row_layout
+from functional_rb.structures.row_layout import Layout
 from functional_rb.transforms.base import Reader
-from functional_rb.transforms.line import plan_line
 from functional_rb.transforms.returns import NStep
+from functional_rb.transforms.step_queue import plan_line
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.soundness import Found
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.soundness import Found
 
 PENDING = "n_step_pending"
 """Counter int32 [lanes]: how many steps of each lane wait for those that follow."""
@@ -42,11 +44,11 @@ class NStepOfAdded(NStep):
         found = super().resolve(spec)
         assert isinstance(found, NStepOfAdded)
         leaves = zip(spec.structure.paths, spec.leaves, strict=True)
-        packed = layout.plan(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves))
+        packed = row_layout.plan(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves))
         object.__setattr__(found, "packed", packed)
         return found
 
-    def check(self, spec: BufferSpec, marks: Marks) -> None:
+    def check(self, spec: BufferSpec, marks: EpisodeBoundaries) -> None:
         """Items come later than they are added, and no longer follow on each other."""
         super().check(spec, marks)
         who = "n_step(at='add')"
@@ -79,15 +81,15 @@ class NStepOfAdded(NStep):
             NONTERMINAL: Binary(self.positions.agents),
         }
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
         """The waiting steps, packed as items are in storage."""
         waiting = (spec.lanes or 1) * (self.n - 1)
         if waiting == 0:
             return {}
-        kept = {WAITING: KeptArray((waiting, self.packed.row_words))}
+        auxiliary = {WAITING: AuxiliaryArray((waiting, self.packed.row_words))}
         for name, leaf in zip(self._names[1:], self.packed.wide, strict=True):
-            kept[name] = KeptArray((waiting, *leaf.shape), layout.KEPT_AS.get(leaf.dtype, leaf.dtype))
-        return kept
+            auxiliary[name] = AuxiliaryArray((waiting, *leaf.shape), row_layout.STORED_AS.get(leaf.dtype, leaf.dtype))
+        return auxiliary
 
     def carried(self) -> dict[str, Layout]:
         """The waiting steps."""
@@ -111,15 +113,15 @@ class NStepOfAdded(NStep):
         """Put new steps behind the waiting ones, and write those whose n steps, or whose trajectory, are complete."""
         spec, packed = draft.spec, self.packed
         every = ops.arange(self.rows(spec, batch), like=draft.origin[1])
-        steps = layout.pack(ops, packed, leaves, like=every[:batch])
+        steps = row_layout.pack(ops, packed, leaves, like=every[:batch])
         arrays = [steps[0], *steps[1]]
         if self.n > 1:
-            waiting = [draft.kept[name] for name in self._names]
+            waiting = [draft.auxiliary[name] for name in self._names]
             arrays = [ops.concat(pair, 0) for pair in zip(waiting, arrays, strict=True)]
 
         def read(rows: Array, wanted: Sequence[int]) -> dict[int, Array]:
             chosen = tuple(sorted(set(wanted)))
-            found = layout.read_part(ops, packed, arrays[0], arrays[1:], rows.reshape(-1), chosen)
+            found = row_layout.read_part(ops, packed, arrays[0], arrays[1:], rows.reshape(-1), chosen)
             return dict(zip(chosen, found, strict=True))
 
         ended, ids = self._marked(ops, spec, leaves, every, read)
@@ -129,7 +131,7 @@ class NStepOfAdded(NStep):
         if self.n > 1:
             places = every[: line.waiting.shape[0]]
             for name, array in zip(self._names, arrays, strict=True):
-                draft.kept[name] = ops.set_at(draft.kept[name], places, ops.take(array, line.waiting))
+                draft.auxiliary[name] = ops.set_at(draft.auxiliary[name], places, ops.take(array, line.waiting))
         return [*(found[k] for k in range(len(spec.leaves))), *told], line.complete
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
@@ -154,7 +156,7 @@ class NStepOfAdded(NStep):
     ) -> tuple[Array, Array | None]:
         """Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any."""
         if self.end_keys:
-            ended = Marks(self.end_keys).ended(ops, spec, leaves)
+            ended = EpisodeBoundaries(self.end_keys).ended(ops, spec, leaves)
         else:
             ended = rows[: leaves[self.positions.reward].shape[0]] < 0
         if self.trajectory_key is None:

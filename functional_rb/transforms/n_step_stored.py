@@ -6,17 +6,17 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import windows
-from functional_rb.ops import Array, Ops
+from functional_rb.core.episodes import AGE, EpisodeBoundaries
+from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import need_order
-from functional_rb.trajectories import AGE, Marks
+from functional_rb.structures import episode_windows
+from functional_rb.structures.episode_windows import Lanes
 from functional_rb.transforms.base import Reader
 from functional_rb.transforms.returns import NStep
-from functional_rb.windows import Lanes
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +24,11 @@ class NStepOfStored(NStep):
     """n-step returns of stored single steps, computed as they are sampled; see `n_step`."""
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> EpisodeBoundaries:
         """Where trajectories end."""
-        return Marks(self.end_keys or (), self.trajectory_key)
+        return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
 
-    def check(self, spec: BufferSpec, marks: Marks) -> None:
+    def check(self, spec: BufferSpec, marks: EpisodeBoundaries) -> None:
         """Steps must lie in their order."""
         super().check(spec, marks)
         need_order(spec, "n_step(at='sample')")
@@ -38,7 +38,7 @@ class NStepOfStored(NStep):
     ) -> tuple[Reader, dict[str, Array]]:
         """Look ahead from each step, add rewards up, and take what follows from the last step found."""
         lanes = Lanes(draft.spec.ring, draft.origin[0].ends)
-        window, there = windows.following(ops, lanes, draft.kept[AGE], own[:, 0], self.n)
+        window, there = episode_windows.following(ops, lanes, draft.auxiliary[AGE], own[:, 0], self.n)
         found, told = self.over(ops, draft.spec, own, window, there, read)
 
         def with_returns(_: Array, wanted: Sequence[int]) -> dict[int, Array]:

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from functional_rb import layout, nest
-from functional_rb.dtypes import ITEMSIZE, shown
-from functional_rb.nest import Key
-from functional_rb.ops import Array, Ops
-from functional_rb.trajectories import Marks
+from functional_rb.base import nest
+from functional_rb.base.dtypes import ITEMSIZE, shown
+from functional_rb.base.nest import Key
+from functional_rb.core.episodes import EpisodeBoundaries
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.structures import row_layout
 from functional_rb.transforms.base import Reader, Transform
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
+    from functional_rb.buffer.spec import BufferSpec
 
 LARGEST_N = 1024
 USUAL_REWARDS: tuple[Key, ...] = (("next", "reward"), "reward")
@@ -112,14 +113,14 @@ class NStep(Transform):
         found.check(spec, marks)
         return found
 
-    def _terminated(self, spec: BufferSpec, marks: Marks) -> Key | None:
+    def _terminated(self, spec: BufferSpec, marks: EpisodeBoundaries) -> Key | None:
         """The leaf that says where there is nothing to bootstrap from; where nothing ever ends there need be none."""
         endless = marks.told_ends == () and not any(nest.show_key(key) in spec.names for key in USUAL_TERMINATED)
         if self.terminated_key is None and endless:
             return None
         return _first(self.terminated_key, USUAL_TERMINATED, spec, "terminated_key")
 
-    def check(self, spec: BufferSpec, marks: Marks) -> None:
+    def check(self, spec: BufferSpec, marks: EpisodeBoundaries) -> None:
         """Refuse leaves that do not fit."""
         positions = self.positions
         marks.check(spec, "n_step", positions.agents)
@@ -266,7 +267,7 @@ def fold(ops: Ops, rewards: Array, real: Array, gamma: float) -> tuple[Array, Ar
         # Compilers would round the product and the sum as one. A selection keeps them from it, but only by what each
         # product is: XLA has moved one by `there` alone out of its loop over an item's rewards.
         term = rewards[:, k] * gamma**k
-        total = total + ops.where(layout.along(there, term) & (term != 0), term, ops.full_like(term, 0))
+        total = total + ops.where(row_layout.along(there, term) & (term != 0), term, ops.full_like(term, 0))
         steps = steps + ops.cast(there, "int32")
     return total, steps
 

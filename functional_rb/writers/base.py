@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from functional_rb import handles, soundness
-from functional_rb.kept import KeptArray
-from functional_rb.ops import Array, Ops
+from functional_rb.core import handles, soundness
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.ops.protocol import Array, Ops
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.soundness import Found
     from functional_rb.samplers.base import Batch
-    from functional_rb.soundness import Found
+    from functional_rb.structures.ring import Write
 
 
 class Writer(Protocol):
@@ -24,7 +24,7 @@ class Writer(Protocol):
     """
 
     @property
-    def plain(self) -> bool:
+    def fused(self) -> bool:
         """Whether the kernels that carry whole functions out know this writer."""
         ...
 
@@ -47,7 +47,7 @@ class Writer(Protocol):
         """Refuse a spec that does not fit."""
         ...
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
         """The arrays that it keeps, by name."""
         ...
 
@@ -82,7 +82,7 @@ class WriterBase:
     """What most writers share: a ring for each lane, and nothing remembered but where they are."""
 
     @property
-    def plain(self) -> bool:
+    def fused(self) -> bool:
         """No."""
         return False
 
@@ -104,7 +104,7 @@ class WriterBase:
     def check(self, spec: BufferSpec) -> None:
         """Anything goes."""
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
         """No arrays."""
         return {}
 
@@ -134,13 +134,13 @@ class ChoosingWriter(WriterBase):
         """No."""
         return False
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
         """The handles."""
-        return {handles.CURRENT: KeptArray((spec.capacity,), fill=-1)}
+        return {handles.CURRENT: AuxiliaryArray((spec.capacity,), fill=-1)}
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """The handles go on."""
-        draft.kept[handles.CURRENT] = handles.vacated(ops, draft.kept[handles.CURRENT])
+        draft.auxiliary[handles.CURRENT] = handles.vacated(ops, draft.auxiliary[handles.CURRENT])
 
     def problem(self, found: Found) -> str | None:
         """Each slot has a handle of its own, or had."""
@@ -148,6 +148,6 @@ class ChoosingWriter(WriterBase):
 
     def renew(self, ops: Ops, draft: Draft, slots: Array, live: Array) -> None:
         """Give the items that go to live slots new handles; equal slots are equally live."""
-        current = draft.kept[handles.CURRENT]
+        current = draft.auxiliary[handles.CURRENT]
         new = handles.renewed(ops, draft.spec.capacity, current, slots)
-        draft.kept[handles.CURRENT] = ops.set_at(current, slots, ops.where(live, new, ops.take(current, slots)))
+        draft.auxiliary[handles.CURRENT] = ops.set_at(current, slots, ops.where(live, new, ops.take(current, slots)))

@@ -7,17 +7,18 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from functional_rb import lowest, nest, ring
-from functional_rb.kept import KeptArray
-from functional_rb.ops import Array, Ops, settled
-from functional_rb.ring import Ends, Write
+from functional_rb.base import nest
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.ops.protocol import Array, Ops, settled
 from functional_rb.samplers.base import Batch
+from functional_rb.structures import min_tree, ring
+from functional_rb.structures.ring import Ends, Write
 from functional_rb.writers.base import ChoosingWriter
 from functional_rb.writers.stop_when_full import REFUSED
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
 
 RANK = "rank"
 """The tree of minima over the stored items' ranks, see `lowest`."""
@@ -65,9 +66,9 @@ class MaxValue(ChoosingWriter):
                 f"got {leaf.dtype} of shape {leaf.shape}; name another leaf"
             )
 
-    def kept(self, spec: BufferSpec) -> dict[str, KeptArray]:
+    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
         """Handles and ranks."""
-        return super().kept(spec) | {RANK: KeptArray(lowest.shape(spec.capacity), fill=lowest.EMPTY)}
+        return super().auxiliary(spec) | {RANK: AuxiliaryArray(min_tree.shape(spec.capacity), fill=min_tree.EMPTY)}
 
     def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
         """How many items had no rank."""
@@ -75,12 +76,12 @@ class MaxValue(ChoosingWriter):
 
     def begin(self, ops: Ops, draft: Draft) -> None:
         """All slots are empty."""
-        draft.kept[RANK] = lowest.pad(ops, draft.kept[RANK], draft.spec.capacity)
+        draft.auxiliary[RANK] = min_tree.pad(ops, draft.auxiliary[RANK], draft.spec.capacity)
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """All slots are empty."""
         super().cleared(ops, draft)
-        draft.kept[RANK] = ops.full_like(draft.kept[RANK], lowest.EMPTY)
+        draft.auxiliary[RANK] = ops.full_like(draft.auxiliary[RANK], min_tree.EMPTY)
         self.begin(ops, draft)
 
     def plan(
@@ -90,40 +91,42 @@ class MaxValue(ChoosingWriter):
         capacity = draft.spec.capacity
         keys, good = self._keys(ops, draft.spec, leaves)
         wanted = good if mask is None else good & mask
-        keys = ops.where(wanted, keys, ops.full_like(keys, lowest.EMPTY))
+        keys = ops.where(wanted, keys, ops.full_like(keys, min_tree.EMPTY))
         n = min(batch, capacity)
         best = ops.argsort(~keys)[:n]  # the order of ~k is that of -k, and nothing overflows
-        slots, old = lowest.lowest(ops, draft.kept[RANK], capacity, n)
+        slots, old = min_tree.lowest(ops, draft.auxiliary[RANK], capacity, n)
         # Before the ranks are written; and after what the counters stand for, which the slots do not depend on.
         sizes = draft.counters.ends.sizes
         slots, old, new, sizes = settled(ops, slots, old, ops.take(keys, best), sizes)
         live = new > old
-        draft.kept[RANK] = lowest.set_keys(ops, draft.kept[RANK], capacity, slots, ops.where(live, new, old))
+        draft.auxiliary[RANK] = min_tree.set_keys(
+            ops, draft.auxiliary[RANK], capacity, slots, ops.where(live, new, old)
+        )
         self.renew(ops, draft, slots, live)
         bad = ~good if mask is None else mask & ~good
         more = draft.counters.more
         draft.count(refused=ring.saturating_add(ops, more[REFUSED], ops.count(bad)))
-        filled = ops.count(live & (old == lowest.EMPTY))
+        filled = ops.count(live & (old == min_tree.EMPTY))
         sizes = sizes + filled
         return Write(slots, best, live, ops.count(wanted).reshape(1), Ends(draft.counters.ends.cursors, sizes), mask)
 
     def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
         """Rank rewritten items anew; one without a rank keeps its old one."""
         keys, good = self._keys(ops, draft.spec, leaves)
-        old = lowest.get_keys(ops, draft.kept[RANK], batch.slots)
+        old = min_tree.get_keys(ops, draft.auxiliary[RANK], batch.slots)
         keys = ops.where(replaced & good, keys, old)
-        draft.kept[RANK] = lowest.set_keys(ops, draft.kept[RANK], draft.spec.capacity, batch.slots, keys)
+        draft.auxiliary[RANK] = min_tree.set_keys(ops, draft.auxiliary[RANK], draft.spec.capacity, batch.slots, keys)
 
     def _keys(self, ops: Ops, spec: BufferSpec, leaves: Sequence[Array]) -> tuple[Array, Array]:
         position = self._position(spec)
         leaf, kind = leaves[position], spec.leaves[position]
         if math.prod(kind.shape) == 1 and "int" in kind.dtype and kind.dtype != "uint32":
-            keys = lowest.key_of_integers(ops, ops.cast(leaf.reshape(-1), "int32"))
+            keys = min_tree.key_of_integers(ops, ops.cast(leaf.reshape(-1), "int32"))
             return keys, keys == keys
         numbers = ops.cast(leaf.reshape(leaf.shape[0], -1), "float32")
         if self.reduction == "median":
             return _median_key(ops, numbers)
-        return lowest.key_of(ops, _reduce(ops, numbers, self.reduction))
+        return min_tree.key_of(ops, _reduce(ops, numbers, self.reduction))
 
     def _position(self, spec: BufferSpec) -> int:
         return nest.position(spec.names, self.rank_key, "MaxValue")
@@ -133,7 +136,7 @@ def _median_key(ops: Ops, numbers: Array) -> tuple[Array, Array]:
     """The key of the median of each row of float32 [B, n], and whether none of the row is a NaN."""
     rows, n = numbers.shape
     # Sorted by their keys, as backends order NaNs and zeros of either sign each in its own way.
-    keys, good = lowest.key_of(ops, numbers.reshape(rows * n))
+    keys, good = min_tree.key_of(ops, numbers.reshape(rows * n))
     middle = ops.argsort(keys.reshape(rows, n))[:, (n - 1) // 2]
     some_bad = ops.cumsum(ops.cast(~good, "int32").reshape(rows, n))[:, -1]
     return ops.take(keys, ops.arange(rows, like=middle) * n + middle), some_bad == 0

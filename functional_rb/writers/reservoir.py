@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import ring
-from functional_rb.integers import below
-from functional_rb.ops import Array, Ops
-from functional_rb.ring import Ends, Write
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.random_bits import below
 from functional_rb.samplers.base import Duplicates
+from functional_rb.structures import ring
+from functional_rb.structures.ring import Ends, Write
 from functional_rb.writers.base import ChoosingWriter
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
 
 SEEN = "seen"
 """Counter int32 [1]: how many items were ever added (stays at 2^31 - 2)."""

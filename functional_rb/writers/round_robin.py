@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import ring
-from functional_rb.ops import Array, Ops
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.structures import ring
 from functional_rb.writers.base import WriterBase
 
 if TYPE_CHECKING:
-    from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.core.draft import Draft
+    from functional_rb.structures.ring import Write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class RoundRobin(WriterBase):
     """
 
     @property
-    def plain(self) -> bool:
+    def fused(self) -> bool:
         """Yes."""
         return True
 

@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb import counters, ring
-from functional_rb.ops import Array, Ops
+from functional_rb.core import counters
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.structures import ring
 from functional_rb.writers.base import WriterBase
 
 if TYPE_CHECKING:
-    from functional_rb.buffer_spec import BufferSpec
-    from functional_rb.draft import Draft
-    from functional_rb.ring import Write
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.structures.ring import Write
 
 REFUSED = "refused"
 """The counter of items that a writer did not take, int32 [1]."""

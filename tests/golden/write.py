@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
-from functional_rb import nest
+from functional_rb.base import nest
 from functional_rb.checkpoint.blocks import is_items
 from tests.checkpoints import bits
 

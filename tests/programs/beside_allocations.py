@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.native import beforehand
+from functional_rb.kernels import beforehand
 from tests import backends, lives
 from tests.backends import Backend
 from tests.members import LANES, MEMBERS
@@ -153,7 +153,7 @@ def with_allocations(function: Callable[[], None]) -> None:
 def variants(spec: frb.BufferSpec, directory: Path) -> Iterator[frb.BufferSpec]:
     """Where its items may lie."""
     storages = [frb.Device(), frb.Memmap(directory / "mapped")]
-    if spec.plain:
+    if spec.fused:
         storages += [frb.Host(), frb.Memmap(directory / "shared", shared=True)]
     for storage in storages:
         yield dataclasses.replace(spec, storage=storage)

@@ -116,9 +116,9 @@ def test_stacked_buffers_keep_their_axis_in_the_types(name: str) -> None:
     begun, given = training.begin(spec), [training.given(spec, seed) for seed in range(SEEDS)]
     mesh = mesh_of(AxisType.Explicit)
     with jax.set_mesh(mesh):
-        states, chances = spread(mesh, (stacked([begun] * SEEDS), stacked(given)))
+        states, probabilities = spread(mesh, (stacked([begun] * SEEDS), stacked(given)))
         for types in (
-            jax.eval_shape(jax.vmap(training.train), states, chances),
+            jax.eval_shape(jax.vmap(training.train), states, probabilities),
             jax.eval_shape(jax.vmap(read), states),
         ):
             assert {leaf.sharding.spec[0] for leaf in jax.tree.leaves(types)} == {"d"}
@@ -153,7 +153,7 @@ def split_spec(name: str) -> frb.BufferSpec:
 
 def shardings(state: frb.State) -> dict[str, P]:
     """Along which axes of the mesh each array's first axis is divided, where it is."""
-    named = {"rows": state.rows, "tree": state.tree, "counters": state.counters, **state.kept}
+    named = {"rows": state.rows, "tree": state.tree, "counters": state.counters, **state.auxiliary}
     named |= {f"wide_{k}": x for k, x in enumerate(state.wide)}
     found = {name: (*x.sharding.spec, None)[0] for name, x in named.items() if x is not None}
     return {name: axis for name, axis in found.items() if axis is not None}
@@ -226,7 +226,7 @@ def test_where_the_arrays_of_a_state_go(kind: AxisType, tmp_path: Path) -> None:
         rb.load_state_dict(spec, saved, device=where),
         rb.load_state_dict(state, saved),
     ):
-        assert {("kept_" + k if k in state.kept else k): v for k, v in shardings(one).items()} == split
+        assert {("kept_" + k if k in state.auxiliary else k): v for k, v in shardings(one).items()} == split
         assert {len(x.sharding.device_set) for x in jax.tree.leaves(one)} == {SEEDS}
     data = frb.BufferSpec({"x": frb.Unbounded(())}, 8, writer=frb.Immutable())
     assert shardings(rb.init(data, where, {"x": np.ones(3, np.float32)})) == {"rows": "d"}

@@ -138,15 +138,17 @@ def test_alpha_is_annealed_by_other_specs(library: Backend) -> None:
     rb = library.rb
     state = rb.init(frb.BufferSpec(ITEM, 8, frb.Prioritized(alpha=annealed(0))))
     state = rb.add(state, steps(0, 8), priorities=library.array(np.arange(1, 9, dtype=np.float32)))
-    kept = np.arange(1.0, 9.0)
+    auxiliary = np.arange(1.0, 9.0)
     for k in range(0, 4, 2):
         sampler = dataclasses.replace(state.spec.sampler, alpha=annealed(k))
         state = rb.with_spec(state, dataclasses.replace(state.spec, sampler=sampler))
-        chances = library.numpy(rb.probabilities(state, np.arange(8)))
-        np.testing.assert_allclose(chances, kept ** annealed(k) / (kept ** annealed(k)).sum(), rtol=3e-6)
+        probabilities = library.numpy(rb.probabilities(state, np.arange(8)))
+        np.testing.assert_allclose(
+            probabilities, auxiliary ** annealed(k) / (auxiliary ** annealed(k)).sum(), rtol=3e-6
+        )
         state = rb.update(state, np.array([k]), library.array(np.array([10.0 * (k + 1)], np.float32)))
-        kept[k] = 10.0 * (k + 1)
-    np.testing.assert_allclose(library.numpy(rb.priorities(state, np.arange(8))), kept, rtol=3e-6)
+        auxiliary[k] = 10.0 * (k + 1)
+    np.testing.assert_allclose(library.numpy(rb.priorities(state, np.arange(8))), auxiliary, rtol=3e-6)
 
 
 def test_alpha_is_annealed_within_one_compiled_step(library: Backend) -> None:
@@ -164,6 +166,6 @@ def test_alpha_is_annealed_within_one_compiled_step(library: Backend) -> None:
     for k in range(4):
         alpha = library.array(np.array(annealed(k), np.float32))
         state = step(state, library.array(np.arange(8, dtype=np.int32)), library.array(errors), alpha)
-        chances = library.numpy(rb.probabilities(state, np.arange(8)))
-        np.testing.assert_allclose(chances, errors ** annealed(k) / (errors ** annealed(k)).sum(), rtol=3e-6)
+        probabilities = library.numpy(rb.probabilities(state, np.arange(8)))
+        np.testing.assert_allclose(probabilities, errors ** annealed(k) / (errors ** annealed(k)).sum(), rtol=3e-6)
     assert len(traced) == (1 if library.library == "jax" else 4)

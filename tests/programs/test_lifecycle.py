@@ -79,9 +79,9 @@ def test_a_vectorised_collector_that_gives_environments_first(library: Backend, 
         state = rb.update(state, handles.reshape(-1), errors)
         assert library.numpy(rb.priorities(state, handles.reshape(-1))).tolist() == errors.reshape(-1).tolist()
     everything = rb.newest(state, 8).reshape(-1)
-    chances = library.numpy(rb.probabilities(state, everything))
-    np.testing.assert_allclose(chances.sum(), 1, rtol=1e-6)
+    probabilities = library.numpy(rb.probabilities(state, everything))
+    np.testing.assert_allclose(probabilities.sum(), 1, rtol=1e-6)
     state, sample = rb.sample(state, rb.key(0), 64)
     first = library.numpy(sample.indices).reshape(64, -1)[:, 0]
-    told = dict(zip(library.numpy(everything).tolist(), chances.tolist(), strict=True))
+    told = dict(zip(library.numpy(everything).tolist(), probabilities.tolist(), strict=True))
     np.testing.assert_allclose(library.numpy(sample.probabilities), [told[h] for h in first.tolist()], rtol=1e-6)

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import functional_rb as frb
 import torch_backend
-from functional_rb import sending
+from functional_rb.versions import sending
 from tests import backends, lives
 from tests.members import BATCH, ITEM, MEMBERS
 
@@ -319,10 +319,10 @@ def test_a_consumed_state_is_not_sent(server: Any) -> None:
 def test_what_is_kept_for_a_process_goes_with_it(server: Any) -> None:
     process = server.Process(target=int)
     process.start()
-    kept = np.zeros(3)
+    auxiliary = np.zeros(3)
     assert sending.lasting()
     assert not sending.starting()
-    sending.keep(kept)  # no process is being started
+    sending.keep(auxiliary)  # no process is being started
     assert len(sending._KEPT) == 0
     process.join()
 

@@ -1,0 +1,332 @@
+"""Nested containers of leaves: what an item is put in and what it comes back in.
+
+A `Structure` is the hashable outline of a nest. Leaves are found by their path of keys, never by their order, because
+JAX sorts the keys of a dict and torch does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from functional_rb.base.containers import Registered, apart, of_fields
+from functional_rb.base.object_arrays import array_of_none, is_non_tensor
+from functional_rb.specs import Composite, Stacked, Varying
+from functional_rb.specs.composite import check_depth
+
+Path = tuple[str | int, ...]
+BuildMapping = Callable[[Any, dict[str, Any], tuple[int, ...]], Any]
+"""Makes a mapping of a type (None: a dict) from its parts and the batch shape they share."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """The outline of a nest: which containers it has, and under which keys.
+
+    Attributes:
+        kind: what sort of container this is, or "leaf".
+        type: the class to build where the kind alone does not say, or a `Container` of that class, or what is
+            `Registered` of it; None for a dict, tuple, list or leaf.
+        keys: names, field names or positions.
+        children: the outlines under those keys.
+        batch_shape: of a `Composite`, the leading axes that its leaves share, behind those that come with a batch.
+        given: the order in which names were given and come back, as places among the keys; outlines that differ in
+            nothing else are equal.
+    """
+
+    kind: Literal["leaf", "mapping", "sequence", "namedtuple", "dataclass"]
+    type: Any = None
+    keys: tuple[str | int, ...] = ()
+    children: tuple[Structure, ...] = ()
+    batch_shape: tuple[int, ...] = ()
+    given: tuple[int, ...] | None = dataclasses.field(default=None, compare=False, repr=False)
+    flat: bool = dataclasses.field(init=False, compare=False, repr=False)
+    named: tuple[tuple[str, int], ...] = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Note whether there is but one level, the usual case, which is read without recursion; and names in order."""
+        object.__setattr__(self, "flat", all(child.kind == "leaf" for child in self.children))
+        places = range(len(self.keys)) if self.given is None else self.given
+        object.__setattr__(self, "named", tuple((str(self.keys[k]), k) for k in places))
+
+    def sorted(self) -> Structure:
+        """The same outline with the names in their own order, as JAX has those of dicts: leaves lie in that.
+
+        So what is planned for a nest does not depend on the order in which its names were given, nor on that in which
+        a class has its fields, which may be another when a file is read.
+
+        Example:
+            >>> flatten({"b": 1, "a": 2}, lambda x: False)[1].sorted().keys
+            ('a', 'b')
+        """
+        children = [child.sorted() for child in self.children]
+        if self.kind in ("leaf", "sequence"):
+            return dataclasses.replace(self, children=tuple(children))
+        order = sorted(range(len(self.keys)), key=lambda k: str(self.keys[k]))
+        keys, own = tuple(self.keys[k] for k in order), tuple(children[k] for k in order)
+        names = [self.keys[k] for _, k in self.named]
+        return dataclasses.replace(self, keys=keys, children=own, given=tuple(keys.index(name) for name in names))
+
+    def as_given(self) -> Structure:
+        """And back: with names in the order in which they were given."""
+        children = [child.as_given() for child in self.children]
+        order = [k for _, k in self.named]
+        keys, own = tuple(self.keys[k] for k in order), tuple(children[k] for k in order)
+        return dataclasses.replace(self, keys=keys, children=own, given=None)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The path of every leaf, in the order of the keys."""
+        return tuple(self._walk(()))
+
+    def check_names(self, function: str) -> None:
+        """Refuse mappings whose names are no strings: they would not come back as they were."""
+        for key, child in zip(self.keys, self.children, strict=True):
+            if self.kind == "mapping" and not isinstance(key, str):
+                raise TypeError(f"{function}: expected names that are strings, got {key!r}; rename it to '{key}'")
+            child.check_names(function)
+
+    def _walk(self, prefix: Path) -> Iterator[Path]:
+        if self.kind == "leaf":
+            yield prefix
+        for key, child in zip(self.keys, self.children, strict=True):
+            yield from child._walk((*prefix, key))
+
+
+LEAF = Structure("leaf")
+
+Key = str | tuple[str | int, ...]
+"""How users name a leaf: by its name, or by the names on the way to it."""
+
+
+def show_key(key: Key) -> str:
+    """A key as the names of leaves are shown.
+
+    Example:
+        >>> show_key(("next", "done")), show_key("done")
+        ('next/done', 'done')
+
+    Raises:
+        TypeError: if it is neither.
+    """
+    if isinstance(key, str):
+        return key
+    parts: Any = key  # users give anything
+    if not isinstance(parts, (tuple, list)) or not all(isinstance(part, (str, int)) for part in parts):
+        raise TypeError(f"expected the key of a leaf as a name, or a tuple of the names on the way to it, got {key!r}")
+    return show(tuple(parts))
+
+
+def checked_keys(given: Any, field: str, who: str) -> tuple[Key, ...] | None:
+    """Keys as a tuple, None as it is: a single name is meant often enough.
+
+    Raises:
+        ValueError: if they are of another kind.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str | tuple | list):
+        raise ValueError(f"{who}: expected {field} as a tuple of leaves' names, got {given!r}")
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def position(names: tuple[str, ...], key: Key, who: str) -> int:
+    """The position of the leaf that a key names, among all leaves' names.
+
+    Raises:
+        ValueError: if there is none, naming who asks.
+    """
+    name = show_key(key)
+    if name not in names:
+        raise ValueError(f"{who}: the item has no leaf {name!r}; name one of {names}")
+    return names.index(name)
+
+
+def show(path: Path) -> str:
+    """A path as errors print it.
+
+    Example:
+        >>> show(("obs", "camera", 0)), show(())
+        ('obs/camera/0', 'the item')
+    """
+    return "/".join(str(key) for key in path) if path else "the item"
+
+
+def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
+    """The outline of one container (its children still unknown) and what it holds; None for a leaf."""
+    if isinstance(nest, Varying):
+        nest = nest.parts
+    if isinstance(nest, Composite):
+        return Structure("mapping", nest._container, tuple(nest), (), nest.batch_shape), list(nest.values())
+    if isinstance(nest, Stacked):
+        return Structure("sequence", tuple, tuple(range(len(nest.members)))), list(nest.members)
+    if is_tensorclass(nest):
+        return None if is_non_tensor(nest) else _parts_of_tensorclass(nest)
+    taken = apart(nest)
+    if taken is not None:
+        return Structure("mapping", taken[0], taken[0].names), list(taken[1])
+    # Asked before mappings: chex's dataclasses are those too.
+    if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
+        names = tuple(field.name for field in dataclasses.fields(nest))
+        return Structure("dataclass", type(nest), names), [getattr(nest, name) for name in names]
+    if isinstance(nest, Mapping):
+        foreign = None if type(nest) is dict or not hasattr(nest, "batch_size") else type(nest)
+        # Iterating over a TensorDict goes along its batch, not its keys, and its brackets take NonTensorData apart.
+        return Structure("mapping", foreign, tuple(nest.keys())), [nest.get(key) for key in nest.keys()]  # noqa: SIM118
+    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
+        return Structure("namedtuple", type(nest), nest._fields), list(nest)
+    if isinstance(nest, (tuple, list)):
+        return Structure("sequence", type(nest), tuple(range(len(nest)))), list(nest)
+    return None
+
+
+def is_tensorclass(nest: Any) -> bool:
+    """Whether it is one of tensordict's classes: it looks like a dataclass, but torch builds it, with a batch shape."""
+    return hasattr(type(nest), "_is_tensorclass")
+
+
+def _parts_of_tensorclass(nest: Any) -> tuple[Structure, list[Any]]:
+    """The fields that are set: those that are None hold nothing. Its attributes would take NonTensorData apart."""
+    found = dict(nest.items())
+    names = tuple(field.name for field in dataclasses.fields(nest) if field.name in found)
+    return Structure("mapping", type(nest), names), [found[name] for name in names]
+
+
+def flatten(nest: Any, is_leaf: Callable[[Any], bool], depth: int = 0) -> tuple[list[Any], Structure]:
+    """Take a nest apart.
+
+    Args:
+        nest: any nest of dicts, tuples, lists, NamedTuples, dataclasses, `Composite`s, TensorDicts.
+        is_leaf: asked first, because some leaves (specs) are dataclasses themselves.
+        depth: how many containers it lies in.
+
+    Returns:
+        The leaves in the order of their keys, and the outline.
+
+    Raises:
+        ValueError: if containers lie too deep in each other.
+    """
+    check_depth(depth)
+    parts = None if is_leaf(nest) else parts_of(nest)
+    if parts is None:
+        return [nest], LEAF
+    outline, values = parts
+    leaves: list[Any] = []
+    children = []
+    for value in values:
+        below, child = flatten(value, is_leaf, depth + 1)
+        leaves += below
+        children.append(child)
+    return leaves, dataclasses.replace(outline, children=tuple(children))
+
+
+def flatten_as(structure: Structure, nest: Any, path: Path = ()) -> list[Any]:
+    """The leaves of a nest in the order of a given outline, found by their keys.
+
+    A dict may stand where the outline has a NamedTuple or a TensorDict, and the other way round: the keys decide.
+
+    Raises:
+        ValueError: if a key is missing or there is one too many, naming the path.
+    """
+    if structure.kind == "leaf":
+        return [nest]
+    values = _values_under(structure, nest, path)
+    if structure.flat:
+        return values
+    leaves: list[Any] = []
+    for key, child, value in zip(structure.keys, structure.children, values, strict=True):
+        if child.kind == "leaf":
+            leaves.append(value)
+        else:
+            leaves += flatten_as(child, value, (*path, key))
+    return leaves
+
+
+def _values_under(structure: Structure, nest: Any, path: Path) -> list[Any]:
+    keys = structure.keys
+    if type(nest) is dict and len(nest) == len(keys):
+        try:
+            return [nest[key] for key in keys]
+        except KeyError:
+            pass  # told apart below, where the message is made
+    if type(nest) is structure.type and structure.kind in ("namedtuple", "dataclass"):  # at once, as is usual
+        return [getattr(nest, str(key)) for key in keys]
+    if isinstance(structure.type, Registered):
+        registered = structure.type.parts(nest, show(path))
+        if registered is not None:
+            return [registered[str(key)] for key in keys]
+    parts = parts_of(nest)
+    got: Sequence[str | int] = () if parts is None else parts[0].keys
+    by_key = {} if parts is None else dict(zip(got, parts[1], strict=True))
+    if is_tensorclass(nest):
+        # A field that holds objects may be unset in a batch: then each of the items has None.
+        fields = {field.name for field in dataclasses.fields(nest)}
+        by_key |= {key: array_of_none(nest.batch_size) for key in keys if key not in by_key and key in fields}
+    if parts is None or set(by_key) != set(keys):
+        found = type(nest).__name__ if parts is None or nest is None else list(got)
+        unset = "; a field that is None in an example is no leaf of its spec" if is_tensorclass(nest) else ""
+        raise ValueError(
+            f"leaf {show(path)!r}: expected the keys {list(keys)}, got {found}; give exactly the leaves of the spec"
+            f"{unset}"
+        )
+    return [by_key[key] for key in keys]
+
+
+def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
+    """The leaves that a nest has out of an outline's, by their position in the outline.
+
+    Raises:
+        ValueError: if the nest has a leaf that the outline lacks, naming its path.
+    """
+    position = {path: i for i, path in enumerate(structure.paths)}
+    found: dict[int, Any] = {}
+    waiting: deque[tuple[Path, Structure | None, Any]] = deque([((), structure, nest)])
+    while waiting:
+        path, outline, value = waiting.popleft()
+        if path in position:
+            found[position[path]] = value
+            continue
+        parts = parts_of(value)
+        if parts is None or outline is None:
+            raise ValueError(
+                f"leaf {show(path)!r}: no such leaf in BufferSpec.item; expected some of {[show(p) for p in position]}"
+            )
+        below = dict(zip(outline.keys, outline.children, strict=True))
+        waiting.extend(((*path, key), below.get(key), part) for key, part in zip(parts[0].keys, parts[1], strict=True))
+    return found
+
+
+def unflatten(
+    structure: Structure,
+    leaves: Sequence[Any],
+    build_mapping: BuildMapping,
+    batch_shape: tuple[int, ...] = (),
+) -> Any:
+    """Put leaves back into the containers of an outline.
+
+    Args:
+        structure: the outline.
+        leaves: as many as it has, in its order.
+        build_mapping: how the backend makes its mappings.
+        batch_shape: leading axes that all the leaves share, which some mappings record.
+    """
+    return _build(structure, iter(leaves), build_mapping, batch_shape)
+
+
+def _build(
+    outline: Structure, remaining: Iterator[Any], build_mapping: BuildMapping, batch_shape: tuple[int, ...]
+) -> Any:
+    """No closure: one that calls itself would keep the leaves until the next search for cycles."""
+    if outline.kind == "leaf":
+        return next(remaining)
+    parts = [_build(child, remaining, build_mapping, batch_shape) for child in outline.children]
+    if outline.kind == "mapping":
+        named = {name: parts[k] for name, k in outline.named}
+        return build_mapping(outline.type, named, (*batch_shape, *outline.batch_shape))
+    assert isinstance(outline.type, type)
+    if outline.kind == "sequence":
+        return outline.type(parts)
+    named = {name: parts[k] for name, k in outline.named}
+    return outline.type(**named) if outline.kind == "namedtuple" else of_fields(outline.type, named)

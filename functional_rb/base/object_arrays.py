@@ -1,0 +1,82 @@
+"""Leaves that are Python objects, on the way in: as NumPy object arrays with the batch axes that the other leaves have.
+
+A buffer stores a token in place of each object, an integer; which object it stands for is for a backend to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+Objects = np.ndarray[Any, np.dtype[np.object_]]
+
+
+def array_of(values: list[Any], shape: tuple[int, ...]) -> Objects:
+    """Objects in an array, each as it is: NumPy's own constructor would take lists and arrays among them apart.
+
+    Example:
+        >>> array_of([[1], None], (2,))
+        array([list([1]), None], dtype=object)
+    """
+    return np.fromiter(values, object, len(values)).reshape(shape)
+
+
+def array_of_none(shape: tuple[int, ...]) -> Objects:
+    """As many times None."""
+    return np.full(tuple(shape), None, object)
+
+
+def is_object_array(value: Any) -> bool:
+    """Whether a value is an array of objects."""
+    return isinstance(value, np.ndarray) and value.dtype == object
+
+
+def is_non_tensor(value: Any) -> bool:
+    """Whether a value is what a TensorDict has its objects in: tensordict's NonTensorData, or a stack of them."""
+    return bool(getattr(type(value), "_is_non_tensor", False))
+
+
+def gather(value: Any, lead: tuple[int, ...], shape: tuple[int, ...], name: str) -> Objects:
+    """What a caller gives for a leaf of objects, as an array [*lead, *shape].
+
+    Args:
+        value: an object array of that shape, or lists and tuples nested so deep; where that shape is (), the object.
+        lead: the batch axes that the other leaves have.
+        shape: of one item's objects.
+        name: the leaf's path, as errors show it.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: for another shape.
+    """
+    wanted = (*lead, *shape)
+    if is_non_tensor(value):
+        value = value.tolist()
+    if is_object_array(value) and value.shape == wanted:
+        return value
+    if wanted == ():
+        return array_of([value], ())
+    if is_object_array(value):
+        raise ValueError(f"leaf {name!r}: expected objects of shape {wanted}, got an array of shape {value.shape}")
+    return array_of(list(_nested(value, wanted, wanted, name)), wanted)
+
+
+def _nested(value: Any, sizes: tuple[int, ...], wanted: tuple[int, ...], name: str) -> Iterator[Any]:
+    """The objects in nested lists, in their order."""
+    if not sizes:
+        yield value
+        return
+    if not isinstance(value, list | tuple):
+        raise TypeError(
+            f"leaf {name!r}: expected objects of shape {wanted}, as a NumPy object array or nested lists, got "
+            f"{type(value).__name__}; give numpy.asarray(x).astype(object), or a list"
+        )
+    if len(value) != sizes[0]:
+        raise ValueError(
+            f"leaf {name!r}: expected objects of shape {wanted}, got a {type(value).__name__} of {len(value)} "
+            f"where {sizes[0]} belong; give one for each item"
+        )
+    for part in value:
+        yield from _nested(part, sizes[1:], wanted, name)

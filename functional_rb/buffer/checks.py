@@ -1,0 +1,607 @@
+"""What is checked before any array work: everything that shapes, dtypes and static settings can tell.
+
+Messages name the leaf, what was expected, what came, and the remedy.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functional_rb.base import dtypes, nest, object_arrays
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.core.counters import BASE, read
+from functional_rb.iteration.cell import Cell
+from functional_rb.samplers.epochs import PASSES
+from functional_rb.specs import ArraySpec
+from functional_rb.specs.values import Outline
+from functional_rb.structures.frame_ring import CURSOR
+from functional_rb.structures.ring import INT32_MAX
+from functional_rb.writers import Immutable
+
+Convert = Callable[[Any, Any, str], Any]
+"""Makes an array of the backend, of the spec's dtype or an error: (leaf, its spec, its path as shown) -> array."""
+
+
+class Batch(NamedTuple):
+    """Checked input of `add`: leaves [size, *shape], mask and priorities [size]."""
+
+    leaves: list[Any]
+    size: int
+    mask: Any
+    priorities: Any
+
+
+def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities: Any, time_major: bool = True) -> Batch:
+    """Check what `add` is given.
+
+    Args:
+        spec: of the buffer.
+        items: a nest like `spec.item`: one item, or a batch of them.
+        convert: how the backend makes arrays of leaves.
+        mask: None or an array bool [B].
+        priorities: None or an array float32 [B].
+        time_major: whether leaves of lanes come as [T, E, *shape], or as [E, T, *shape].
+
+    Returns:
+        The leaves in the spec's order, each with a batch axis.
+
+    Raises:
+        TypeError: for a dtype or a kind of leaf that does not fit.
+        ValueError: for a structure or shape that does not fit.
+    """
+    leaves = nest.flatten_as(spec.structure, items)
+    if not time_major and spec.lanes is None:
+        raise ValueError(
+            "add: time_major=False is for the batches [E, T, *shape] of a buffer with lanes; leave it out, or give "
+            "BufferSpec(lanes=E)"
+        )
+    if spec.objects:
+        leaves, convert = _with_objects(spec, leaves, convert, time_major)
+    made = []
+    size: tuple[int, ...] | None = None
+    for leaf, expected, name in zip(leaves, spec.leaves, spec.names, strict=True):
+        array = convert(leaf, expected, name)
+        made.append(array)
+        shape = array.shape
+        if size is not None and shape == (*size, *expected.shape):
+            continue  # the usual case first: this runs at every call of eager backends
+        lead = _leading(spec, tuple(shape), expected.shape, name, time_major)
+        if size is not None and lead != size:
+            raise ValueError(
+                f"leaf {name!r}: expected {_count(size)} as leaf {spec.names[0]!r} has, got {_count(lead)}; "
+                f"give every leaf the same batch axis"
+            )
+        size = lead
+    size = _with_companions(spec, size, mask, priorities, time_major)
+    if priorities is not None:
+        check_prioritized(spec, "add")
+    rows = math.prod(size)
+    if len(size) == 2 and not time_major:
+        made = [leaf.swapaxes(0, 1) for leaf in made]
+        mask, priorities = (None if x is None else x.swapaxes(0, 1) for x in (mask, priorities))
+    if len(size) != 1:
+        made = [leaf.reshape(rows, *expected.shape) for leaf, expected in zip(made, spec.leaves, strict=True)]
+    flat = [None if x is None else x.reshape(rows) for x in (mask, priorities)]
+    return Batch(made, rows, *flat)
+
+
+def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_major: bool) -> tuple[list[Any], Convert]:
+    """Leaves of which objects are object arrays with the batch axes of the others, and how only these are converted.
+
+    Where all leaves are objects, an object array is a batch (and in `Objects` a list), and anything else one item.
+    """
+    lead: tuple[int, ...] | None = None
+    for k, (leaf, expected, name) in enumerate(zip(leaves, spec.leaves, spec.names, strict=True)):
+        if lead is None and k not in spec.objects:
+            lead = _leading(spec, tuple(convert(leaf, expected, name).shape), expected.shape, name, time_major)
+    if lead is None:
+        whole = zip(leaves, spec.leaves, strict=True)
+        batches = [
+            leaf.shape[: max(leaf.ndim - len(own.shape), 0)]
+            for leaf, own in whole
+            if object_arrays.is_object_array(leaf)
+        ]
+        if not batches and spec.storage.takes_objects:
+            batches = _listed(spec, leaves, time_major)
+        lead = batches[0] if batches else ()
+    gathered = list(leaves)
+    for k in spec.objects:
+        gathered[k] = object_arrays.gather(leaves[k], lead, spec.leaves[k].shape, spec.names[k])
+
+    def convert_arrays(leaf: Any, expected: Any, name: str) -> Any:
+        return leaf if expected.dtype == "object" else convert(leaf, expected, name)
+
+    return gathered, convert_arrays
+
+
+def _listed(spec: BufferSpec, leaves: Sequence[Any], time_major: bool) -> list[tuple[int, ...]]:
+    """The batch axes that lists have, where every leaf is a single object: [B], with lanes [E], [T, E] or [E, T]."""
+    if any(leaf.shape for leaf in spec.leaves) or not isinstance(leaves[0], list):
+        return []
+    first = leaves[0]
+    steps = spec.lanes is not None and bool(first) and all(isinstance(x, list) for x in first)
+    if steps:
+        steps = all(len(x) == (spec.lanes if time_major else len(first[0])) for x in first)
+    return [(len(first), len(first[0])) if steps else (len(first),)]
+
+
+def _leading(
+    spec: BufferSpec, shape: tuple[int, ...], item: tuple[int, ...], name: str, time_major: bool = True
+) -> tuple[int, ...]:
+    """The axes of a leaf before those of an item: none or (B,), and with lanes (E,) or (T, E), or (E, T)."""
+    extra = len(shape) - len(item)
+    lead = shape[: max(extra, 0)]
+    fits = extra >= 0 and shape[extra:] == item
+    if spec.lanes is None:
+        if not (fits and extra <= 1):
+            raise ValueError(
+                f"leaf {name!r}: expected shape {item} for one item or {('B', *item)} for a batch, "
+                f"got {shape}; reshape it, or change BufferSpec.item"
+            )
+    elif not (fits and 1 <= extra <= 2 and lead[-1 if time_major else 0] == spec.lanes):
+        several = ("T", spec.lanes, *item) if time_major else (spec.lanes, "T", *item)
+        other = f"time_major={not time_major}" if fits and extra == 2 and spec.lanes in lead else "BufferSpec.lanes"
+        raise ValueError(
+            f"leaf {name!r}: expected shape {(spec.lanes, *item)} for a step of all lanes or "
+            f"{several} for several, got {shape}; reshape it, or {'give' if '=' in other else 'change'} {other}"
+        )
+    return tuple(int(n) for n in lead)
+
+
+def _with_companions(
+    spec: BufferSpec, size: tuple[int, ...] | None, mask: Any, priorities: Any, time_major: bool
+) -> tuple[int, ...]:
+    """Check mask and priorities against the batch; where the item has no leaves, they give its size."""
+    for name, array, dtype in (("mask", mask, "bool"), ("priorities", priorities, "float32")):
+        if array is None:
+            continue
+        check_dtype(name, array, dtype)
+        shape = tuple(array.shape)
+        if name == "priorities" and size is not None and shape == (*size, 1):
+            shape = size  # as critics give them
+        if spec.lanes is None and len(shape) != 1 and not (size in (None, ()) and shape == ()):
+            raise ValueError(f"{name}: expected shape (B,), one for each item, got {shape}; reshape it")
+        if spec.lanes is not None and size is None:
+            _leading(spec, shape, (), name, time_major)
+        if size is None:
+            size = shape
+        # One item may come with one mark or priority, with or without an axis.
+        if shape != size and not (size == () and shape == (1,)):
+            raise ValueError(
+                f"{name}: expected {_count(size)} as the items have, got {_count(shape)}; give one for each item"
+            )
+    if size is not None:
+        return size
+    return () if spec.lanes is None else (spec.lanes,)
+
+
+def _count(lead: tuple[int, ...]) -> str:
+    return {0: "no batch axis", 1: f"{lead[0] if lead else 0} rows"}.get(len(lead), f"leading axes {lead}")
+
+
+def check_dtype(name: str, array: Any, expected: str) -> None:
+    """Refuse a dtype that is not the expected one: none is ever changed silently."""
+    if not hasattr(array, "dtype"):
+        raise TypeError(f"{_label(name)}: expected an array of dtype {expected}, got {type(array).__name__}")
+    got = dtypes.shown(array.dtype)
+    if got != expected:
+        raise TypeError(
+            f"{_label(name)}: expected dtype {expected}, got {got}; convert it yourself, or change "
+            f"{'its spec' if name not in _ARGUMENTS else 'the argument'}"
+        )
+
+
+_ARGUMENTS = ("mask", "priorities", "indices", "beta", "lengths")
+
+
+def check_numpy(name: str, array: Any) -> None:
+    """Refuse what NumPy has and other libraries do not: arrays with a mask of their own, and foreign byte orders."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            f"{_label(name)}: expected an array without a mask of its own, got numpy.ma.MaskedArray, whose masked "
+            f"elements would be stored as if they were not; give array.filled(...), or the rows to leave out by "
+            f"add(..., mask=...)"
+        )
+    if not array.dtype.isnative:
+        check_dtype(name, array, array.dtype.newbyteorder("=").name)
+
+
+def _label(name: str) -> str:
+    return name if name in _ARGUMENTS else f"leaf {name!r}"
+
+
+def check_prioritized(spec: BufferSpec, function: str) -> None:
+    """Refuse priorities for a sampler that has none."""
+    if not spec.sampler.has_priorities:
+        raise ValueError(
+            f"{function}: priorities were given, but the sampler is {spec.sampler}; "
+            f"use BufferSpec(sampler=frb.Prioritized()), or frb.PrioritizedSlices"
+        )
+
+
+def need_priorities(spec: BufferSpec, function: str) -> None:
+    """Refuse to read priorities where there are none."""
+    if not spec.sampler.has_priorities:
+        raise ValueError(f"{function}: the sampler {spec.sampler} has no priorities; use frb.Prioritized()")
+
+
+def need_order(spec: BufferSpec, function: str) -> None:
+    """Refuse a question that only a ring can answer."""
+    if not spec.writer.in_order:
+        raise ValueError(
+            f"{function}: {spec.writer} chooses slots, and nothing tells in which order its items came; "
+            f"all that they hold is in rb.items(state)"
+        )
+
+
+def check_state(state: Any, function: str) -> None:
+    """Refuse what is no state, such as the (state, sample) pair that `sample` returns."""
+    if not isinstance(state, State):
+        hint = "; unpack it: state, sample = rb.sample(...)" if isinstance(state, tuple) else ""
+        if isinstance(state, Cell):
+            hint = f"; write cell.read(rb.{function}, ...), or cell.apply(rb.{function}, ...) where it returns a state"
+        raise TypeError(f"{function}: expected a State, got {type(state).__name__}{hint}")
+
+
+def not_one(axes: tuple[int, ...], function: str) -> ValueError:
+    """The error for counters of this shape: a stack of states without vmap, or vmap over a state that is no stack."""
+    if not axes:
+        return ValueError(
+            f"{function}: vmap took the arrays of a single buffer apart; stack states to map over them, "
+            f"or give in_axes=None for this one"
+        )
+    lead = tuple(axes[:-1])
+    return ValueError(
+        f"{function}: expected one buffer, got a stack of them with the batch axes {lead}; use "
+        f"jax.vmap(rb.{function})(states, ...), {'once for each axis, ' if len(lead) > 1 else ''}"
+        f"or torch.func.vmap on torch"
+    )
+
+
+def check_spec(spec: Any, function: str = "init") -> None:
+    """Refuse what is no spec."""
+    if not isinstance(spec, BufferSpec):
+        call = "rb.init(frb.BufferSpec(...))" if function == "init" else "dataclasses.replace(state.spec, capacity=...)"
+        raise TypeError(f"{function}: expected a BufferSpec, got {type(spec).__name__}; write {call}")
+
+
+def handles(indices: Any) -> None:
+    """Check that handles are int32 [B], as `sample.indices` are."""
+    check_dtype("indices", indices, "int32")
+    if len(indices.shape) != 1:
+        raise ValueError(
+            f"indices: expected shape (B,), got {tuple(indices.shape)}; give sample.indices, of slices .reshape(-1)"
+        )
+
+
+def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> dict[int, Any]:
+    """Check the leaves that `update` rewrites: some of the item's, each [B, *shape]; by position."""
+    if items is None:
+        return {}
+    check_writable(spec)
+    found = nest.flatten_some(spec.structure, items)
+    made: dict[int, Any] = {}
+    for position, leaf in found.items():
+        expected, name = spec.leaves[position], spec.names[position]
+        if spec.marks is not None:
+            who = "a transform" if spec.sampler.marks is None else type(spec.sampler).__name__
+            spec.marks.check_rewritten(who, name)
+        if position not in spec.stored:
+            raise ValueError(
+                f"update: leaf {name!r} is stored as frames that other items share (BufferSpec.compact), and cannot be "
+                f"rewritten; leave it out, or leave it out of compact"
+            )
+        if position in spec.objects:
+            made[position] = object_arrays.gather(leaf, (size,), expected.shape, name)
+            continue
+        made[position] = convert(leaf, expected, name)
+        if tuple(made[position].shape) != (size, *expected.shape):
+            raise ValueError(
+                f"leaf {name!r}: expected shape {(size, *expected.shape)}, one row for each index, "
+                f"got {tuple(made[position].shape)}"
+            )
+    return made
+
+
+def new_priorities(spec: BufferSpec, priorities: Any, size: int) -> Any:
+    """The priorities that `update` sets, float32 [B], where they are given as that or as [B, 1]."""
+    if priorities is None:
+        return None
+    check_prioritized(spec, "update")
+    check_dtype("priorities", priorities, "float32")
+    shape = tuple(priorities.shape)
+    if shape == (size, 1):
+        return priorities.reshape(size)
+    if shape == (size,):
+        return priorities
+    raise ValueError(f"priorities: expected shape ({size},), one for each index, got {shape}")
+
+
+def batch_size(spec: BufferSpec, given: Any) -> int:
+    """The batch size of a `sample`: the argument, or the spec's.
+
+    Raises:
+        ValueError: if neither is there, or it is negative.
+        TypeError: if it is no integer (a traced one, say).
+    """
+    size = spec.batch_size if given is None else given
+    if size is None:
+        raise ValueError("sample: batch_size is missing; give sample(..., batch_size=n) or BufferSpec(batch_size=n)")
+    return count("sample", "batch_size", size)
+
+
+def count(function: str, name: str, given: Any) -> int:
+    """A number that is a shape: known while tracing, and not negative."""
+    number = needed(given, function, name)
+    if number > INT32_MAX:
+        raise ValueError(f"{function}: expected {name} up to {INT32_MAX}, got {number}")
+    return number
+
+
+def needed(given: Any, function: str = "can_sample", name: str = "n") -> int:
+    """Likewise, without an upper end: more than can be is an answer, not an error."""
+    number = given
+    if type(given) is not int:
+        try:
+            number = None if isinstance(given, bool) else operator.index(given)
+        except Exception:
+            number = None
+    if number is None:
+        raise TypeError(
+            f"{function}: expected {name} as a Python int, because it must be known while tracing; "
+            f"got {type(given).__name__} (under jax.jit, make it a static argument)"
+        )
+    if number < 0:
+        raise ValueError(f"{function}: expected {name} >= 0, got {number}")
+    return int(number)
+
+
+def rows_of_sample(spec: BufferSpec, size: int) -> None:
+    """Refuse a batch whose rows, those of slices too, cannot be counted in int32."""
+    rows = math.prod(spec.sampler.leading_shape(size))
+    if rows > INT32_MAX:
+        raise ValueError(
+            f"sample: {size} of {spec.sampler} have {rows} rows, and at most {INT32_MAX} can be drawn at once; "
+            f"give a smaller batch_size"
+        )
+
+
+def check_beta(spec: BufferSpec, beta: Any, value_of: Callable[[Any], float | None]) -> None:
+    """Refuse a beta where there are no weights, one that is no scalar, and a known one that is out of range.
+
+    Args:
+        spec: of the buffer.
+        beta: None, a number, or an array of the backend.
+        value_of: the number that an array holds; None where it cannot be known yet.
+    """
+    if beta is None:
+        return
+    if not spec.sampler.has_priorities:
+        raise ValueError(f"sample: beta was given, but the sampler is {spec.sampler}, whose weights are all 1")
+    if isinstance(beta, (int, float)) and not isinstance(beta, bool):
+        _beta_in_range(beta)
+        return
+    if not hasattr(beta, "dtype") or not any(kind in dtypes.shown(beta.dtype) for kind in ("float", "int")):
+        got = dtypes.shown(beta.dtype) if hasattr(beta, "dtype") else type(beta).__name__
+        raise TypeError(f"beta: expected a number or a float32 scalar, got {got}")
+    if len(beta.shape) != 0:
+        raise ValueError(f"beta: expected a scalar, got shape {tuple(beta.shape)}; give beta[()] or one number")
+    known = value_of(beta)
+    if known is not None:
+        _beta_in_range(known)
+
+
+def _beta_in_range(beta: float) -> None:
+    if not 0 <= beta <= 100:
+        raise ValueError(f"beta: expected a number in [0, 100], got {beta!r}; clip the schedule that it comes from")
+
+
+def check_passes(spec: BufferSpec, given: Any) -> None:
+    """Refuse to go through a buffer whose sampler has no passes, or in batches of nothing, which never ends."""
+    if PASSES not in dict(spec.counter_names):
+        raise ValueError(
+            f"epochs: the sampler {spec.sampler} draws with replacement; "
+            f"use BufferSpec(sampler=frb.WithoutReplacement())"
+        )
+    if batch_size(spec, given) == 0:
+        raise ValueError("epochs: expected batch_size >= 1, got 0")
+
+
+def crop(names: Sequence[str], arrays: Sequence[Any], length: Any, unsupported: Callable[[str], str | None]) -> int:
+    """Check trajectories [B, T, ...] and the length of pieces; returns B."""
+    if not arrays:
+        raise ValueError("random_crop: expected at least one leaf; give the items of a sample, say")
+    for name, array in zip(names, arrays, strict=True):
+        dtype = dtypes.shown(array.dtype) if hasattr(array, "dtype") else None
+        if dtype not in dtypes.ITEMSIZE and dtype != "object":
+            got = dtype or type(array).__name__
+            raise TypeError(
+                f"random_crop: leaf {name!r}: expected an array of numbers, got {got}; convert it, or leave it out"
+            )
+        why = unsupported(dtype)
+        if why is not None:
+            raise TypeError(f"random_crop: leaf {name!r}: dtype {dtype} {why}")
+        shape, first = tuple(array.shape), tuple(arrays[0].shape)
+        if len(shape) < 2 or shape[:2] != first[:2]:
+            lead = first[:2] if len(first) >= 2 else ("B", "T")
+            raise ValueError(
+                f"random_crop: leaf {name!r}: expected shape {(*lead, '...')}, got {shape}; "
+                f"give trajectories of one length, padded, and lengths=..."
+            )
+    batch, steps = (int(n) for n in arrays[0].shape[:2])
+    if not 1 <= count("random_crop", "length", length) <= steps:
+        raise ValueError(f"random_crop: expected length from 1 to the {steps} steps of a trajectory, got {length}")
+    return batch
+
+
+def crop_lengths(lengths: Any, batch: int) -> None:
+    """Check how long trajectories are."""
+    check_dtype("lengths", lengths, "int32")
+    if tuple(lengths.shape) != (batch,):
+        raise ValueError(f"lengths: expected shape ({batch},), one for each trajectory, got {tuple(lengths.shape)}")
+
+
+def check_nonempty(spec: BufferSpec, drawable: bool, size: int) -> None:
+    """Refuse to draw from nothing, where that can be known.
+
+    Raises:
+        ValueError: if no item is stored, or none that can be drawn.
+    """
+    if not drawable and size == 0:
+        raise ValueError("sample: the buffer is empty; add items first (rb.can_sample(state, n) tells)")
+    if not drawable:
+        raise ValueError(f"sample: none of the {size} stored items {spec.sampler.why_nothing}")
+
+
+def may_start_empty(spec: BufferSpec) -> None:
+    """Refuse a dataset without data."""
+    if isinstance(spec.writer, Immutable):
+        raise ValueError("init: an Immutable buffer is filled as it is made; give rb.init(spec, items=...)")
+
+
+def may_start_filled(spec: BufferSpec) -> None:
+    """Refuse items for a writer that draws: `init` has no key for it."""
+    if spec.writer.words:
+        raise ValueError(
+            f"init: {spec.writer} draws which items to keep; give them to rb.add(state, items, key=key) instead"
+        )
+
+
+def fits_at_first(spec: BufferSpec, rows: int) -> None:
+    """Refuse a dataset larger than the buffer, which would lose its beginning."""
+    if not spec.writer.overwrites and rows > spec.capacity:
+        raise ValueError(
+            f"init: {rows} items do not fit into a capacity of {spec.capacity}; give BufferSpec(capacity={rows})"
+        )
+
+
+def holds_all(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> None:
+    """Refuse a dataset that has lost items for want of room for their observations, where that is known."""
+    chain = spec.frames
+    if chain is None or spec.writer.overwrites or known is None:
+        return
+    numbers = read(spec, known[0])
+    held = int(numbers.ends.sizes.sum())
+    if held < rows:
+        taken = int(numbers.more[CURSOR].max())
+        # The first observation may be shared with the frames before it, which then take room as well.
+        spare = (taken + chain.depth - chain.items.length) * chain.items.lanes
+        where = " in a lane" if spec.lanes else ""
+        raise ValueError(
+            f"init: the {rows} items have {taken} different observations{where}, and there is room for {chain.room}, "
+            f"which {held} items fit into; give frb.Compact(spare={spare})"
+        )
+
+
+def check_writable(spec: BufferSpec) -> None:
+    """Refuse to write to a dataset."""
+    if isinstance(spec.writer, Immutable):
+        raise ValueError(
+            "this buffer is Immutable: its items are given to rb.init(spec, items=...) and never change; "
+            "use writer=frb.RoundRobin() for one that is added to"
+        )
+
+
+def check_timely(spec: BufferSpec, priorities: Any) -> None:
+    """Refuse priorities for items that are not yet written."""
+    if priorities is not None and any(transform.delays for transform in spec.transforms):
+        raise ValueError(
+            "priorities: n_step(at='add') writes items later than their steps come; leave them out, and set them by "
+            "rb.update, or give n_step(at='sample')"
+        )
+
+
+def check_writer_key(spec: BufferSpec, key: Any) -> None:
+    """A key is for writers that draw, and they need one."""
+    if spec.writer.words and key is None:
+        raise ValueError(
+            f"add: {spec.writer} draws which items to keep; give add(..., key=key), a new key at every call"
+        )
+
+
+def check_room(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> None:
+    """Refuse what a buffer that never overwrites has no room for, where that is known: before anything is written."""
+    if known is None or rows == 0:
+        return
+    vector, mask = known
+    lanes = spec.ring.lanes
+    sizes = vector[1:2] if lanes == 1 else vector[BASE + lanes : BASE + 2 * lanes]
+    wanted = rows // lanes if mask is None else mask.reshape(-1, lanes).sum(0)
+    room = spec.ring.length - sizes
+    if (wanted > room).any():
+        lane = int((wanted - room).argmax())
+        where = f" in lane {lane}" if lanes > 1 else ""
+        raise ValueError(
+            f"add: the buffer is full: {int((wanted + 0 * room)[lane])} items do not fit into the room for "
+            f"{int(room[lane])}{where}; sample from the queue first, or add fewer (nothing was written)"
+        )
+
+
+def check_valid(outline: Outline, leaves: Sequence[Any], outside: Sequence[Any], rows: Any) -> None:
+    """Refuse items outside of their specs.
+
+    Args:
+        outline: of the item.
+        leaves: arrays [B, *shape].
+        outside: of each unit that is of arrays, bool [B].
+        rows: which rows count, bool [B] in NumPy.
+
+    Raises:
+        ValueError: for the first of them, naming its leaf.
+    """
+    if not rows.any():
+        return
+    row = int(rows.argmax())
+    for member, bad in zip(outline.in_arrays, outside, strict=True):
+        if bool(bad[row]):
+            value = member.gather([leaf[row] for leaf in leaves])
+            raise ValueError(
+                f"leaf {member.name!r}: row {row} lies outside of {member.spec!r:.200}, got {value!s:.200}; "
+                f"correct it (rb.project(spec, items) would), or leave it out by a mask (nothing was written)"
+            )
+
+
+def scalar_leaf(leaf: Any, expected: ArraySpec, name: str) -> None:
+    """Check a Python number that stands for a scalar leaf of one item: its kind must fit the dtype."""
+    kind = dtypes.kind_of(expected.dtype)
+    fits = {
+        "bool": isinstance(leaf, bool),
+        "int": isinstance(leaf, int) and not isinstance(leaf, bool),
+        "float": isinstance(leaf, (int, float)) and not isinstance(leaf, bool),
+        "complex": isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool),
+    }[kind]
+    if not fits:
+        raise TypeError(
+            f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {leaf!r} of type {type(leaf).__name__}; "
+            f"give arrays"
+        )
+    if kind == "int":
+        low, high = dtypes.integer_limits(expected.dtype)
+        if not low <= leaf <= high:
+            raise ValueError(
+                f"leaf {name!r}: {leaf} does not fit into {expected.dtype} ({low} to {high}); change its spec"
+            )
+    if kind in ("float", "complex"):
+        largest = dtypes.largest_float(expected.dtype)
+        # Compared before it is converted: a Python int has no upper bound.
+        if any(largest < abs(part) != math.inf for part in (leaf.real, leaf.imag)):
+            raise ValueError(
+                f"leaf {name!r}: {leaf:.6} does not fit into {expected.dtype} (up to {largest:.6}); change its spec"
+                if isinstance(leaf, float)
+                else f"leaf {name!r}: the number does not fit into {expected.dtype} (up to {largest:.6}); "
+                f"change its spec"
+            )
+
+
+def leaves_for_backend(spec: BufferSpec, unsupported: Callable[[str], str | None]) -> None:
+    """Refuse dtypes that a backend lacks, naming leaf and remedy."""
+    for name, leaf in zip(spec.names, spec.leaves, strict=True):
+        remedy = unsupported(leaf.dtype)
+        if remedy is not None:
+            raise TypeError(f"leaf {name!r}: dtype {leaf.dtype} {remedy}")

@@ -1,0 +1,245 @@
+"""The pure functions, written once over a backend's `ops`. Leaves come flat and checked; see `checks`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.core import counters, frame_store, stored_items
+from functional_rb.core.draft import Arrays, Draft
+from functional_rb.ops.protocol import Array, Ops, settled
+from functional_rb.samplers.base import Batch, Duplicates, Selection
+from functional_rb.structures import ring, row_layout
+from functional_rb.structures.ring import Ends
+from functional_rb.transforms.base import Reader
+
+Stored = tuple[Array, tuple[Array, ...], Mapping[str, Array]]
+"""Rows, wide arrays, and some of the kept arrays by name."""
+NOTHING = -1
+"""The handle of what could not be drawn."""
+
+
+def init(ops: Ops, spec: BufferSpec, device: Any = None, stored: Stored | None = None) -> Arrays:
+    """An empty buffer, in arrays of zeros that are there already, if any."""
+    rows, wide, there = stored or (*row_layout.allocate(ops, spec.layout, spec.capacity, device), {})
+    tree = None if spec.tree_shape is None else ops.zeros(spec.tree_shape, "float32", device)
+    auxiliary = {}
+    for name, array in spec.auxiliary.items():
+        zeros = there[name] if name in there else ops.zeros(array.shape, array.dtype, device)
+        auxiliary[name] = ops.full_like(zeros, array.fill) if array.fill else zeros
+    vector = ops.zeros((counters.length(spec),), "int32", device)
+    arrays = Arrays(rows, wide, tree, vector, auxiliary)
+    if spec.fused:
+        return arrays
+    draft = Draft.of(arrays, spec)
+    spec.sampler.begin(ops, draft)
+    spec.writer.begin(ops, draft)
+    return draft.finish(ops)
+
+
+def add(
+    ops: Ops,
+    state: State | Arrays,
+    spec: BufferSpec,
+    leaves: Sequence[Array],
+    batch: int,
+    mask: Array | None,
+    priorities: Array | None,
+    draws: Array | None = None,
+) -> Arrays:
+    """Write leaves [batch, *shape], the marked rows only if there is a mask bool [batch].
+
+    Row `t * lanes + e` is step t of lane e. Draws are int32 [batch, words], for a writer that takes any.
+    """
+    draft = Draft.of(state, spec)
+    if batch:
+        for transform in spec.transforms:
+            leaves, mask = transform.incoming(ops, draft, leaves, batch, mask)
+        batch = spec.rows(batch)
+        write = spec.writer.plan(ops, draft, leaves, batch, mask, draws)
+        if spec.marks is not None:
+            spec.marks.note(ops, draft, write, leaves, batch)
+        spec.sampler.added(ops, draft, write, leaves, priorities)
+        stored_items.store(ops, draft, write.slots, write.source, write.live, leaves)
+        draft.counters = draft.counters.replace(ends=write.after)
+        frame_store.added(ops, draft, write, leaves)
+    return draft.finish(ops)
+
+
+def draw(
+    ops: Ops,
+    state: State | Arrays,
+    spec: BufferSpec,
+    draws: Array,
+    beta: Array,
+    batch: int,
+    more: Array | None = None,
+) -> tuple[Arrays, list[Array], Selection]:
+    """Choose items by draws int32 [rows, words] in [0, 2^31), and read them.
+
+    More draws, int32 [items, words], are for transforms.
+
+    Returns:
+        The arrays afterwards, the leaves, and what is told of them.
+    """
+    draft = Draft.of(state, spec)
+    slots, selection = spec.sampler.draw(ops, draft, draws, beta, batch)
+    told = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
+    slots, *now = settled(ops, slots, *told.values())
+    selection = selection._replace(**dict(zip(told, now, strict=True)))
+    leaves, extras = read_drawn(ops, draft, slots, selection.handles, more)
+    lead = spec.sampler.leading_shape(batch)
+    if lead != (batch,):
+        leaves = [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
+        extras = {name: x.reshape(*lead, *x.shape[1:]) for name, x in extras.items()}
+    return draft.finish(ops, [*leaves, *extras.values()]), leaves, selection._replace(extras=extras)
+
+
+def read_drawn(
+    ops: Ops,
+    draft: Draft,
+    slots: Array,
+    handles: Array,
+    draws: Array | None,
+    known: Mapping[int, Array] | None = None,
+) -> tuple[list[Array], dict[str, Array]]:
+    """Read what was drawn.
+
+    Args:
+        ops: the backend.
+        draft: of the state.
+        slots: int32 [m].
+        handles: int32 [...], m of them.
+        draws: int32 [m, words] in [0, 2^31), for transforms; None if none takes any.
+        known: what has been read of these slots already, by position.
+
+    Returns:
+        The leaves [m, *shape], as the transforms have them, and what these tell.
+    """
+    own = slots[:, None]
+    extras: dict[str, Array] = {}
+
+    def stored(slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
+        found = {k: known[k] for k in wanted if k in known} if known is not None and slots is own else {}
+        return found | stored_items.read(ops, draft, slots.reshape(-1), [k for k in wanted if k not in found])
+
+    read: Reader = stored
+    for transform in draft.spec.transforms:
+        words, draws = (None, None) if draws is None else (draws[:, : transform.words], draws[:, transform.words :])
+        read, told = transform.reading(ops, draft, own, handles.reshape(-1) != NOTHING, words, read)
+        extras |= told
+    found = read(own, range(len(draft.spec.leaves)))
+    return [found[k] for k in range(len(found))], extras
+
+
+def update(
+    ops: Ops,
+    state: State | Arrays,
+    spec: BufferSpec,
+    wanted: Array,
+    priorities: Array | None,
+    replacements: Mapping[int, Array],
+) -> Arrays:
+    """Set priorities [B] and rewrite leaves (by position) of what handles [B] name; the last duplicate wins."""
+    draft = Draft.of(state, spec)
+    if wanted.shape[0] == 0:
+        return draft.finish(ops)
+    slots, live = draft.locate(ops, wanted)
+    batch = Batch(slots, live, Duplicates.of(ops, slots))
+    if replacements:
+        _rewrite(ops, draft, batch, replacements)
+    if priorities is not None:
+        spec.sampler.updated(ops, draft, batch, priorities)
+    # -1 stands for what could not be drawn, so it names nothing that was there.
+    stale = ring.saturating_add(ops, draft.counters.stale, ops.count(~live & (wanted != NOTHING)))
+    draft.counters = draft.counters.replace(stale=stale)
+    return draft.finish(ops)
+
+
+def _rewrite(ops: Ops, draft: Draft, batch: Batch, replacements: Mapping[int, Array]) -> None:
+    spec = draft.spec
+    winner, replaced = batch.order.winners(ops, batch.live)
+    old = stored_items.read(ops, draft, batch.slots, spec.stored)
+    new = [ops.take(replacements[k], winner) if k in replacements else old[k] for k in spec.stored]
+    spec.writer.rewritten(ops, draft, batch, new, replaced)
+    stored_items.store(ops, draft, batch.slots, None, replaced, new)
+
+
+def clear(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
+    """Take all items out. What changes comes in new arrays; rows and frames stay as they are, tokens of objects go."""
+    draft = Draft.of(state, spec)
+    spec.sampler.cleared(ops, draft)
+    spec.writer.cleared(ops, draft)
+    if spec.marks is not None:
+        spec.marks.cleared(ops, draft)
+    for transform in spec.transforms:
+        transform.cleared(ops, draft)
+        if spec.objects:
+            draft.auxiliary |= {name: ops.full_like(draft.auxiliary[name], 0) for name in transform.carried()}
+    if spec.objects:
+        draft.rows = ops.full_like(draft.rows, 0)
+    ends, peak = draft.counters.ends, draft.counters.peak
+    ends = Ends(ends.cursors, ops.full_like(ends.sizes, 0))
+    draft.counters = draft.counters.replace(ends=ends, peak=ops.full_like(peak, 0))
+    return draft.finish(ops)
+
+
+def get(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> list[Array]:
+    """The leaves of the items that handles name; zeros for those that are gone."""
+    draft = Draft.of(state, spec)
+    slots, live = draft.locate(ops, wanted)
+    found = stored_items.read(ops, draft, slots, range(len(spec.leaves)))
+    return [_blank(ops, found[k], live) for k in range(len(spec.leaves))]
+
+
+def items(ops: Ops, state: State | Arrays, spec: BufferSpec) -> list[Array]:
+    """The leaves of all slots, zeros where no item is stored now."""
+    draft = Draft.of(state, spec)
+    slots = ops.arange(spec.capacity, like=draft.counters.ends.sizes)
+    return get(ops, state, spec, draft.handles_of(ops, slots))
+
+
+def is_live(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:
+    """Whether the item that each handle names is still stored."""
+    return Draft.of(state, spec).locate(ops, wanted)[1]
+
+
+def drawable(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Array:
+    """Whether n can be drawn now, a bool scalar."""
+    return spec.sampler.drawable(ops, Draft.of(state, spec), n)
+
+
+def priorities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:
+    """The priorities before alpha of the items that handles name, 0 for those that are gone."""
+    draft = Draft.of(state, spec)
+    slots, live = draft.locate(ops, wanted)
+    return _blank(ops, spec.sampler.priorities(ops, draft, slots), live)
+
+
+def probabilities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:
+    """With which probability the next draw begins with the items that handles name."""
+    draft = Draft.of(state, spec)
+    slots, live = draft.locate(ops, wanted)
+    return _blank(ops, spec.sampler.probabilities(ops, draft, slots) * ops.cast(live, "float32"), live)
+
+
+def newest(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Array:
+    """The handles of the n items of each lane that were added last, in their order, int32 [n, lanes]; -1 for none."""
+    rings, ends = spec.ring, Draft.of(state, spec).counters.ends
+    back = (n - ops.arange(n, like=ends.sizes))[:, None]
+    live = back <= ends.sizes
+    lane = ops.arange(rings.lanes, like=back)
+    sequence_number = ring.retreat(ops, ends.cursors, ops.where(live, back, ops.full_like(back, 1)), rings.limit)
+    return ops.where(live, ring.handle_of(rings, lane, sequence_number), ops.full_like(sequence_number, NOTHING))
+
+
+def cursor(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Array:
+    """The handle of each lane's next item, int32 [lanes]."""
+    cursors = Draft.of(state, spec).counters.ends.cursors
+    return ring.handle_of(spec.ring, ops.arange(spec.ring.lanes, like=cursors), cursors)
+
+
+def _blank(ops: Ops, values: Array, live: Array) -> Array:
+    return ops.where(row_layout.along(live, values), values, ops.full_like(values, 0))

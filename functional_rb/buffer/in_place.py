@@ -1,0 +1,154 @@
+"""The functions that consume the state which they are given, with torch's trailing underscore; bound as those of `api`.
+
+What may be checked is checked before anything is consumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from functional_rb.buffer import api
+from functional_rb.buffer.api import Backend
+from functional_rb.buffer.state import AnySample, State
+from functional_rb.ops.protocol import Array
+from functional_rb.samplers import Selection
+
+
+class InPlace(Protocol):
+    """What carries out the checked calls in the state's own memory, and consumes the state."""
+
+    def add_(
+        self,
+        state: State,
+        leaves: Sequence[Array],
+        batch: int,
+        mask: Array | None,
+        priorities: Array | None,
+        key: Any,
+    ) -> State:
+        """Write a batch."""
+        ...
+
+    def sample_(self, state: State, key: Array, batch: int, beta: Any) -> tuple[State, list[Array], Selection]:
+        """Draw items."""
+        ...
+
+    def update_(
+        self, state: State, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]
+    ) -> State:
+        """Set priorities and rewrite leaves."""
+        ...
+
+    def clear_(self, state: State) -> State:
+        """Take all items out."""
+        ...
+
+
+def add_(
+    backend: Backend,
+    in_place: InPlace,
+    state: State,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: Any = None,
+    validate: bool = False,
+    time_major: bool = True,
+) -> State:
+    """`add`, in place.
+
+    The functions with an underscore write into the memory of the state that they are given, and consume it: go on with
+    what they return. A call that is refused consumes nothing. On torch they trace under
+    `torch.compile(fullgraph=True)`. On JAX they donate the state's arrays; under `jit`, `vmap` and the like they are
+    what the functions without an underscore are.
+
+    Args:
+        state: consumed: using it again raises `RuntimeError`. (The handle of a shared buffer stays one.)
+        items: as for `add`.
+        mask: likewise.
+        priorities: likewise.
+        key: likewise.
+        validate: likewise.
+        time_major: likewise.
+
+    Returns:
+        The new state.
+
+    Example:
+        >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
+        >>> state = rb.add_(state, (1.0,))
+        >>> int(rb.size(state))
+        1
+    """
+    *given, outside = api.check_add(backend, state, items, mask, priorities, key, validate, "add_", time_major)
+    state = in_place.add_(state, *given)
+    return state if outside is None else backend.count_invalid(state, outside)
+
+
+def sample_(
+    backend: Backend, in_place: InPlace, state: State, key: Any, batch_size: int | None = None, beta: Any = None
+) -> tuple[State, AnySample[Any]]:
+    """`sample`, in place.
+
+    Args:
+        state: consumed, as samplers that remember what they drew will write to it.
+        key: as for `sample`.
+        batch_size: likewise.
+        beta: likewise.
+
+    Returns:
+        The new state and the sample.
+
+    Example:
+        >>> state = rb.add_(rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2)), (1.0,))
+        >>> state, sample = rb.sample_(state, rb.key(0), 3)
+        >>> sample.items[0].tolist()
+        [1.0, 1.0, 1.0]
+    """
+    size, beta = api.check_sample(backend, state, batch_size, beta, "sample_")
+    state, leaves, selection = in_place.sample_(state, key, size, beta)
+    return state, api.as_sample(backend, state.spec, size, leaves, selection)
+
+
+def update_(
+    backend: Backend, in_place: InPlace, state: State, indices: Any, priorities: Any = None, items: Any = None
+) -> State:
+    """`update`, in place.
+
+    Args:
+        state: consumed: using it again raises `RuntimeError`.
+        indices: as for `update`.
+        priorities: likewise.
+        items: likewise.
+
+    Returns:
+        The new state.
+
+    Example:
+        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2, sampler=frb.Prioritized())
+        >>> state = rb.add_(rb.init(spec), (1.0,))
+        >>> state = rb.update_(state, np.array([0], np.int32), np.array([0.5], np.float32))
+        >>> int(rb.stale(state))
+        0
+    """
+    return in_place.update_(state, *api.check_update(backend, state, indices, priorities, items, "update_"))
+
+
+def clear_(backend: Backend, in_place: InPlace, state: State) -> State:
+    """`clear`, in place.
+
+    Args:
+        state: consumed: using it again raises `RuntimeError`.
+
+    Returns:
+        The new state.
+
+    Example:
+        >>> state = rb.add_(rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2)), (1.0,))
+        >>> state = rb.clear_(state)
+        >>> int(rb.size(state))
+        0
+    """
+    api.check_clear(backend, state, "clear_")
+    return in_place.clear_(state)

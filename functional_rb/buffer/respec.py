@@ -1,0 +1,452 @@
+"""Another spec for the items of a buffer: which specs there may be, and what becomes of the arrays.
+
+The new buffer is what one would have who had added the items to it, the oldest first, with their priorities. Where
+every item can stay in its slot, the rows and frames are the old ones; else the items are moved. All that is small is
+made anew: ends, tree, and what sampler and writer keep, from what the old ones know of the items.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from functional_rb.base import nest
+from functional_rb.buffer import functions
+from functional_rb.buffer.functions import Stored
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.core import handles, stored_items
+from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.episodes import AGE, NEWEST_ID, NEXT_AGE
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers.base import Carried
+from functional_rb.samplers.epochs import PASSES
+from functional_rb.samplers.weights import raised
+from functional_rb.structures import frame_ring, ring, row_layout
+from functional_rb.structures.ring import Ends, Write
+from functional_rb.writers import REFUSED, MaxValue, Reservoir
+
+WHO = "with_spec"
+Prepare = Callable[[Array], None]
+"""Told before items, or frames, are written to slots int32 [n]."""
+
+
+# ---------------------------------------------------------------- what may change
+
+
+def check(old: BufferSpec, new: BufferSpec) -> None:
+    """Refuse a spec under which the items would be others, or that asks what the old one does not know.
+
+    Raises:
+        ValueError: naming the field, what the buffer has, what came, and the remedy.
+    """
+    _check_items(old, new)
+    _check_frames(old, new)
+    _check_lanes(old, new)
+    _check_writer(old, new)
+    _check_alpha(old, new)
+
+
+def _check_items(old: BufferSpec, new: BufferSpec) -> None:
+    here, there = _kinds(old), _kinds(new)
+    for name in [*here, *there]:
+        if here.get(name) != there.get(name):
+            raise ValueError(
+                f"{WHO}: BufferSpec.item: leaf {name!r}: the buffer's items have {_shown(here.get(name))}, and the new "
+                f"spec {_shown(there.get(name))}; items never change: add them to a new buffer instead"
+            )
+    ours, theirs = (_lasting(spec) for spec in (old, new))
+    if ours != theirs:
+        raise ValueError(
+            f"{WHO}: BufferSpec.transforms: what is stored was made by {ours}, and the new spec has {theirs}; these "
+            f"cannot change, while transforms of what is sampled, as n_step(at='sample') and her, can"
+        )
+
+
+def _kinds(spec: BufferSpec) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of each leaf, by name."""
+    return {name: (leaf.shape, leaf.dtype) for name, leaf in zip(spec.names, spec.leaves, strict=True)}
+
+
+def _shown(kind: tuple[tuple[int, ...], str] | None) -> str:
+    return "none" if kind is None else f"{kind[1]} of shape {kind[0]}"
+
+
+def _lasting(spec: BufferSpec) -> list[Any]:
+    """The transforms that have a part in what is stored."""
+    return [x for x in spec.transforms if x.columns(spec) or x.auxiliary(spec)]
+
+
+def _check_frames(old: BufferSpec, new: BufferSpec) -> None:
+    ours, theirs = (() if spec.frames is None else spec.frames.stacks for spec in (old, new))
+    if ours != theirs:
+        raise ValueError(
+            f"{WHO}: BufferSpec.compact: the buffer has {old.compact}, got {new.compact}; which leaves are stored as "
+            f"frames cannot change: add the items to a new buffer instead"
+        )
+
+
+def _check_lanes(old: BufferSpec, new: BufferSpec) -> None:
+    if (old.lanes or 1) != (new.lanes or 1):
+        raise ValueError(
+            f"{WHO}: BufferSpec.lanes: the buffer has {old.lanes}, got {new.lanes}; which environment a step is of "
+            f"cannot change: add the items to a new buffer instead"
+        )
+
+
+def _check_writer(old: BufferSpec, new: BufferSpec) -> None:
+    ours, theirs = old.writer, new.writer
+    if isinstance(theirs, Reservoir) and (ours != theirs or old.capacity != new.capacity):
+        name, has, got = ("writer", ours, theirs) if ours != theirs else ("capacity", old.capacity, new.capacity)
+        raise ValueError(
+            f"{WHO}: BufferSpec.{name}: the buffer has {has}, got {got}; what is stored would be no uniform sample of "
+            f"all that was ever added"
+        )
+    if theirs.in_order and not ours.in_order:
+        raise ValueError(
+            f"{WHO}: BufferSpec.writer: the buffer has {ours}, which chooses slots, got {theirs}, which needs items in "
+            f"the order of their adding, and nothing tells that; add rb.items(state) to a new buffer instead"
+        )
+
+
+def _check_alpha(old: BufferSpec, new: BufferSpec) -> None:
+    if _alpha(old) == 0 and (_alpha(new) or 0) > 0:
+        raise ValueError(
+            f"{WHO}: alpha: the buffer has 0, which keeps no priorities but whether they are positive, got "
+            f"{_alpha(new)}; go by a spec with sampler=frb.Uniform(), and all items get the priority of a new one"
+        )
+
+
+def _alpha(spec: BufferSpec) -> float | None:
+    return getattr(spec.sampler, "alpha", None) if spec.sampler.has_priorities else None
+
+
+def check_room(old: BufferSpec, new: BufferSpec, sizes: Any) -> None:
+    """Refuse to lose items of a buffer that never overwrites any: sizes int [lanes], where they are known."""
+    most, length = int(sizes.max()), new.ring.length
+    if not new.writer.overwrites and most > length:
+        where = " of a lane" if new.ring.lanes > 1 else ""
+        raise ValueError(
+            f"{WHO}: BufferSpec.capacity: the {most} items{where} do not fit into {length}, and {new.writer} loses "
+            f"none; give a larger capacity, or writer=frb.RoundRobin(), which keeps the newest"
+        )
+
+
+def is_label(old: BufferSpec, new: BufferSpec) -> bool:
+    """Whether all arrays mean the same under both: only what is asked at each call changes, as beta and batch size."""
+    return (
+        stays(old, new)
+        and old.auxiliary == new.auxiliary
+        and old.counter_names == new.counter_names
+        and old.tree_shape == new.tree_shape
+        and old.marks == new.marks
+        and _without_beta(old.sampler) == _without_beta(new.sampler)
+    )
+
+
+def _without_beta(sampler: Any) -> Any:
+    return dataclasses.replace(sampler, beta=0.0) if sampler.has_priorities else sampler
+
+
+def stays(old: BufferSpec, new: BufferSpec) -> bool:
+    """Whether every item can stay in its slot, and its frames where they are."""
+    same = old.capacity == new.capacity and old.layout == new.layout and old.frames == new.frames
+    return same and old.names == new.names and (new.writer.in_order or old.writer == new.writer)
+
+
+def same_place(old: BufferSpec, new: BufferSpec) -> bool:
+    """Whether the rows lie in the same kind of place under both; mapped files, in the same ones."""
+    ours, theirs = old.storage, new.storage
+    if isinstance(ours, Memmap) and isinstance(theirs, Memmap):
+        return (ours.path, ours.shared) == (theirs.path, theirs.shared)
+    return ours == theirs
+
+
+def check_path(spec: BufferSpec) -> None:
+    """Refuse to move items to the files in which they lie."""
+    path = getattr(spec.storage, "path", None)
+    if path is not None:
+        raise ValueError(
+            f"{WHO}: the items have to be moved, and {path} has the files in which they lie; give storage=frb.Memmap() "
+            f"another path"
+        )
+
+
+# ---------------------------------------------------------------- the arrays
+
+
+class Items(NamedTuple):
+    """The items that go over.
+
+    Attributes:
+        slots: int32 [n], where they lie; entry `k * lanes + e` is the k-th of lane e, the oldest first. In bounds.
+        live: bool [n], which there are.
+        sizes: int32 [lanes], how many of each lane.
+    """
+
+    slots: Array
+    live: Array
+    sizes: Array
+
+
+CHUNK = 2**23
+"""Bytes of items that are moved at a time."""
+
+
+def step_of(spec: BufferSpec) -> int:
+    """So many items."""
+    return max(1, CHUNK // max(spec.item_bytes, 1))
+
+
+def with_spec(
+    ops: Ops,
+    state: State | Arrays,
+    old: BufferSpec,
+    new: BufferSpec,
+    device: Any = None,
+    stored: Stored | None = None,
+    step: int | None = None,
+    prepare: Prepare | None = None,
+    prepare_frames: Prepare | None = None,
+) -> Arrays:
+    """The arrays of a state under another spec, one that `check` has passed.
+
+    Args:
+        ops: the backend. Arrays of the state are not written to.
+        state: of the old spec.
+        old: this.
+        new: the other.
+        device: where the state's arrays lie.
+        stored: arrays of zeros for the items, if they are to be moved there; frames by name among the kept.
+        step: so many items are moved at a time; None for all at once, where the arrays' content is not known.
+        prepare: told before items are written.
+        prepare_frames: told before frames are.
+
+    Returns:
+        The arrays: rows, wide arrays and frames are the old ones where items stay in their slots.
+    """
+    before, same = Draft.of(state, old), stays(old, new)
+    moving = stored is not None or not same
+    items = _items_of(ops, before, new)
+    if not moving:
+        stored = before.rows, before.wide, _frames_of(before)
+    after = Draft.of(functions.init(ops, new, device, stored), new)
+    _carry_counts(ops, before, after)
+    source = _wanted_leaves(ops, before, after, items)
+    if new.writer.in_order or not same:
+        write = _plan(ops, before, after, items, source)
+    else:  # in slots that were chosen all is as it was
+        after.auxiliary |= {name: before.auxiliary[name] for name in new.writer.auxiliary(new)}
+        after.count(**{name: before.counters.more[name] for name, _ in new.writer.counters(new)})
+        ends = before.counters.ends
+        write = Write(items.slots, None, items.live, items.sizes, ends, None)
+    picked = _Picked(ops, write, items)
+    _carry_ages(ops, before, after, write, source, picked, same)
+    carried = _carried(ops, before, new, items)
+    new.sampler.rebuilt(ops, after, write, source, carried)
+    after.counters = after.counters.replace(ends=write.after)
+    if moving:
+        _move(ops, before, after, write, picked, step, prepare)
+        _move_frames(ops, before, after, picked, step, prepare_frames)
+    return after.finish(ops)
+
+
+class _Picked(NamedTuple):
+    """What belongs to the slots of a write, of what belongs to items."""
+
+    ops: Ops
+    write: Write
+    items: Items
+
+    def of(self, array: Array) -> Array:
+        """Rows [n, ...] in the order of the slots."""
+        return row_layout.pick(self.ops, array, self.write.source, self.write.slots.shape[0])
+
+    @property
+    def live(self) -> Array:
+        """Which slots get an item."""
+        return self.items.live if self.write.live is None else self.write.live
+
+    def set(self, array: Array, values: Array) -> Array:
+        """An array with values [slots, ...] of the items in their new slots."""
+        old = self.ops.take(array, self.write.slots)
+        return self.ops.set_at(
+            array, self.write.slots, self.ops.where(row_layout.along(self.live, values), values, old)
+        )
+
+
+def _items_of(ops: Ops, before: Draft, new: BufferSpec) -> Items:
+    """The items that there is room for: the newest of each lane; where slots are chosen, all."""
+    old, ends = before.spec, before.counters.ends
+    if not old.writer.in_order:
+        slots = ops.arange(old.capacity, like=ends.sizes)
+        return Items(slots, before.auxiliary[handles.CURRENT] >= 0, ends.sizes)
+    length = min(old.ring.length, new.ring.length) if new.writer.in_order else old.ring.length
+    sizes = ops.minimum(ends.sizes, ops.full_like(ends.sizes, length))
+    if old.frames is not None and new.frames is not None and old.frames != new.frames:
+        room = min(old.frames.room, new.frames.room)
+        sizes = frame_ring.held(ops, before, old.frames, room, sizes)
+    place = ops.arange(length, like=sizes)
+    live = place < sizes[:, None]
+    position = ops.where(live, (ends.sizes - sizes)[:, None] + place, ops.full_like(place, 0))
+    lane = ops.arange(old.ring.lanes, like=sizes)[:, None] + ops.full_like(position, 0)
+    slots = ring.item_at(ops, old.ring, ends, ring.by_time(lane), ring.by_time(position))[0]
+    return Items(slots, ring.by_time(live), sizes)
+
+
+def _frames_of(draft: Draft) -> dict[str, Array]:
+    chain = draft.spec.frames
+    return {} if chain is None else {name: draft.auxiliary[name] for name in chain.auxiliary()}
+
+
+def _carry_counts(ops: Ops, before: Draft, after: Draft) -> None:
+    """What has been counted stays so, and what waits to be written goes on waiting."""
+    ours, theirs, alpha = before.counters, after.counters, _alpha(before.spec)
+    after.counters = theirs.replace(rejected=ours.rejected, stale=ours.stale, invalid=ours.invalid)
+    named = {name: ours.more[name] for name in (REFUSED, PASSES) if name in ours.more and name in theirs.more}
+    for transform in _lasting(after.spec):
+        named |= {name: ours.more[name] for name, _ in transform.counters(after.spec)}
+        after.auxiliary |= {name: before.auxiliary[name] for name in transform.auxiliary(after.spec)}
+    after.count(**named)
+    if alpha is not None and _alpha(after.spec) is not None:
+        peak = raised(ops, ops.bitcast(ours.peak.reshape(1, 1), "float32")[0], alpha, _alpha(after.spec) or 0.0)
+        after.counters = after.counters.replace(peak=ops.bitcast(peak.reshape(1, 1), "int32")[0, 0])
+
+
+def _wanted_leaves(ops: Ops, before: Draft, after: Draft, items: Items) -> Sequence[Any]:
+    """The leaves that have to be looked at, [n, *shape] each, by their place in the new spec; None for the others."""
+    new, wanted = after.spec, set[int]()
+    if new.marks is not None and not _keeps_ages(before.spec, new):
+        wanted |= {new.names.index(name) for name in new.marks.names}
+    if isinstance(new.writer, MaxValue):
+        wanted.add(nest.position(new.names, new.writer.rank_key, WHO))
+    places = _places(before.spec, new)
+    found = stored_items.read(ops, before, items.slots, sorted({places[k] for k in wanted})) if wanted else {}
+    return [found[places[k]] if k in wanted else None for k in range(len(new.leaves))]
+
+
+def _places(old: BufferSpec, new: BufferSpec) -> list[int]:
+    """Where among the old leaves, and columns, each of the new ones is."""
+    leaves = [old.names.index(name) for name in new.names]
+    return [*leaves, *(len(old.leaves) + list(old.columns).index(name) for name in new.columns)]
+
+
+def _keeps_ages(old: BufferSpec, new: BufferSpec) -> bool:
+    """Whether the steps' ages are known, and go by the same marks."""
+    return old.marks is not None and new.marks == old.marks
+
+
+def _plan(ops: Ops, before: Draft, after: Draft, items: Items, leaves: Sequence[Any]) -> Write:
+    """Where the items go, with handles that are either their own or nobody's."""
+    old, new, ends = before.spec, after.spec, before.counters.ends
+    nothing = ops.full_like(after.counters.ends.sizes, 0)
+    first = nothing
+    if new.writer.in_order:
+        first = _first_coordinates(ops, old, new, ends, items.sizes)
+    else:
+        turn = _unused_turn(ops, before, new)
+        slots = ops.arange(new.capacity, like=items.slots)
+        last = slots + (turn - 1) * new.capacity  # so that the next is of that turn
+        after.auxiliary[handles.CURRENT] = ops.where(turn > 0, -2 - last, ops.full_like(slots, -1))
+    after.counters = after.counters.replace(ends=Ends(first, nothing))
+    return new.writer.plan(ops, after, leaves, items.slots.shape[0], items.live, None)
+
+
+def _first_coordinates(ops: Ops, old: BufferSpec, new: BufferSpec, ends: Ends, sizes: Array) -> Array:
+    """The coordinates of the lanes' oldest items, int32 [lanes]."""
+    ours, theirs = old.ring, new.ring
+    if ours == theirs:
+        return ring.retreat(ops, ends.cursors, sizes, ours.limit)
+    if theirs.lanes > 1:
+        # Handles depend on the capacity: of other turns than any before, they are nobody's.
+        return (_unused_turn_of_rings(ops, old, new, ends) + ops.full_like(sizes, 0)) * theirs.length
+    # One lane's handles do not, as long as they lie below both limits and the items' have no gap.
+    whole = (ends.cursors >= sizes) & (ends.cursors <= theirs.limit)
+    return ops.where(whole, ends.cursors - sizes, ends.cursors % theirs.limit)
+
+
+def _unused_turn_of_rings(ops: Ops, old: BufferSpec, new: BufferSpec, ends: Ends) -> Array:
+    """The first turn of the new rings, int32 scalar, whose handles are beyond all that the old ones have given out."""
+    return _turn_beyond(ops, (ends.cursors - 1) // old.ring.length + 1, old, new)
+
+
+def _unused_turn(ops: Ops, before: Draft, new: BufferSpec) -> Array:
+    """Likewise for a writer that chooses slots."""
+    old = before.spec
+    if old.writer.in_order:
+        return _unused_turn_of_rings(ops, old, new, before.counters.ends)
+    current = before.auxiliary[handles.CURRENT]
+    last = ops.where(current < -1, -2 - current, current)
+    return _turn_beyond(ops, last // old.capacity + 1, old, new)
+
+
+def _turn_beyond(ops: Ops, turns: Array, old: BufferSpec, new: BufferSpec) -> Array:
+    """The first of the new turns that lies beyond so many of the old ones, int32 [n], whatever of these is the most.
+
+    Where that is too far, numbers begin again: beyond those of the old ones that have begun again already.
+    """
+    begun = ops.where(turns < ring.INT32_MAX // old.capacity // 2, turns, ops.full_like(turns, 0))
+    turn, again = ((ops.cummax(x)[-1] * old.capacity - 1) // new.capacity + 1 for x in (turns, begun))
+    return ops.where(turn <= ring.INT32_MAX // new.capacity - 2, turn, again)
+
+
+def _carry_ages(
+    ops: Ops, before: Draft, after: Draft, write: Write, leaves: Sequence[Any], picked: _Picked, same: bool
+) -> None:
+    """The ages of the steps in their trajectories: kept, or else found by what marks their ends."""
+    old, new = before.spec, after.spec
+    if new.marks is None:
+        return
+    if not _keeps_ages(old, new):
+        new.marks.note(ops, after, write, leaves, picked.items.slots.shape[0])
+        return
+    ages = before.auxiliary[AGE]
+    if not same:
+        ages = picked.set(after.auxiliary[AGE], picked.of(ops.take(ages, picked.items.slots)))
+    after.auxiliary[AGE] = ages
+    numbers = before.counters.more
+    after.count(**{name: numbers[name] for name in (NEXT_AGE, NEWEST_ID) if name in numbers})
+
+
+def _carried(ops: Ops, before: Draft, new: BufferSpec, items: Items) -> Carried:
+    """What the old sampler knows of the items, with values to the new power."""
+    found = before.spec.sampler.carried(ops, before, items.slots)
+    ours, theirs = _alpha(before.spec), _alpha(new)
+    if found.values is None or ours is None or theirs is None:
+        return found._replace(values=None, known=None)
+    return found._replace(values=raised(ops, found.values, ours, theirs))
+
+
+def _move(
+    ops: Ops, before: Draft, after: Draft, write: Write, picked: _Picked, step: int | None, prepare: Prepare | None
+) -> None:
+    """Write the items to their new slots."""
+    old, new = before.spec, after.spec
+    places, origins, live = _places(old, new), picked.of(picked.items.slots), picked.live
+    n = write.slots.shape[0]
+    for start in range(0, n, step or max(n, 1)):
+        part = slice(start, start + (step or n))
+        came, slots, real = origins[part], write.slots[part], live[part]
+        if step is not None:  # what numbers there are is known, and nothing else is touched
+            came, slots, real = came[real], slots[real], None
+        if prepare is not None:
+            prepare(slots)
+        target = after.rows, after.wide, slots
+        if old.layout == new.layout:
+            after.rows, after.wide = row_layout.copy(ops, before.rows, before.wide, came, *target, real)
+            continue
+        found = stored_items.read(ops, before, came, old.stored)  # the same leaves in another order
+        leaves = [found[places[k]] for k in new.stored]
+        after.rows, after.wide = row_layout.store(ops, new.layout, *target, None, real, leaves)
+
+
+def _move_frames(
+    ops: Ops, before: Draft, after: Draft, picked: _Picked, step: int | None, prepare: Prepare | None
+) -> None:
+    """And what of them is stored as frames."""
+    ours, theirs = before.spec.frames, after.spec.frames
+    if ours is not None and theirs is not None:
+        at = frame_ring.move(ops, before, after, ours, theirs, picked.items.slots, step, prepare)
+        after.auxiliary[frame_ring.AT] = picked.set(after.auxiliary[frame_ring.AT], picked.of(at))

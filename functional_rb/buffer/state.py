@@ -1,0 +1,205 @@
+"""The values that the functions take and return."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from functional_rb.base.errors import consumed
+from functional_rb.buffer import earlier
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core import counters
+from functional_rb.core.draft import Arrays
+from functional_rb.core.reader import ArrayReader, Reader
+from functional_rb.ops.protocol import Array
+from functional_rb.samplers.base import NOTHING_MORE
+
+Items = TypeVar("Items")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class State:
+    """A replay buffer as a value. Use the functions to read it; the fields are for those who write backends.
+
+    Attributes:
+        rows: int32 [capacity, words], the packed leaves of the items.
+        wide: arrays [capacity, *shape] of the leaves that are not packed.
+        tree: float32 [rows, FANOUT], the sampler's sum tree, or None.
+        counters: int32 [n], see `counters.Counters`.
+        kept: what else the sampler and the writer keep, arrays by name.
+        spec: the buffer's description, static.
+    """
+
+    rows: Array
+    wide: tuple[Array, ...]
+    tree: Array | None
+    counters: Array
+    auxiliary: dict[str, Array]
+    spec: BufferSpec
+
+    def check_alive(self) -> None:
+        """Refuse a state that was consumed: JAX deletes the arrays that are donated.
+
+        Raises:
+            RuntimeError: with the remedy.
+        """
+        if _is_deleted(self.counters) or _is_deleted(self.rows):
+            raise consumed()
+
+    def exported(self) -> Any:
+        """What has the arrays as its attributes: asked for together they are copied once, where they must be copied."""
+        return self
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape of the counters: of one buffer (n,), of a stack of buffers with the axes of the stack before."""
+        return tuple(self.counters.shape)
+
+    @property
+    def lost(self) -> Array:
+        """How many items were being added by processes that died, int32 scalar: 0, but for shared buffers."""
+        return self.counters[..., counters.SIZE] * 0
+
+    def __repr__(self) -> str:
+        """The description, not the arrays."""
+        return f"State({self.spec!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the fields, in their order."""
+        return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        """Read what earlier versions pickled, by the names of the fields."""
+        arrays = earlier.unpickled(Arrays(*(fields[name] for name in Arrays._fields)), fields["spec"])
+        self.__dict__.update(fields, **arrays._asdict())
+
+    def reader(self, lasting: bool = False, directory: str | None = None) -> Reader:
+        """Read the arrays piece by piece, as a checkpoint does.
+
+        Args:
+            lasting: whether the arrays may be written, donated or deleted before the reader is closed.
+            directory: where to, if it is for a checkpoint: the buffer's own files may lie there already.
+        """
+        return ArrayReader(self, lasting)
+
+
+def _is_deleted(array: Array) -> bool:
+    """Whether an array is one of JAX's that was donated; what is traced, and what others make, never is."""
+    try:
+        return bool(array.is_deleted())
+    except Exception:
+        return False
+
+
+class Sample(NamedTuple, Generic[Items]):
+    """A batch drawn from a buffer, by a sampler all of whose draws are always real.
+
+    Where nothing could be drawn (under jit), indices are -1, weights and probabilities 0; the items there are
+    meaningless.
+
+    Attributes:
+        items: the structure that was added, leaves [B, *shape].
+        indices: int32 [B], handles for `update` and `get`.
+        weights: float32 [B], importance weights in (0, 1].
+        probabilities: float32 [B], the probability of each draw; each sampler says of what.
+        extras: what transforms tell of each item, arrays by name, in the shape of the indices.
+    """
+
+    items: Items
+    indices: Array
+    weights: Array
+    probabilities: Array
+    extras: Mapping[str, Array] = NOTHING_MORE
+
+    @property
+    def mask(self) -> None:
+        """None: all draws are real."""
+
+    @property
+    def is_first(self) -> None:
+        """None: of slices only."""
+
+    @property
+    def is_last(self) -> None:
+        """None: of slices only."""
+
+    @property
+    def truncated(self) -> None:
+        """None: of slices only."""
+
+
+class MaskedSample(NamedTuple, Generic[Items]):
+    """Likewise, by a sampler that may have less to give than was asked for.
+
+    Attributes:
+        items: as in `Sample`.
+        indices: likewise; -1 where the mask is False.
+        weights: likewise; 0 where the mask is False.
+        probabilities: likewise.
+        mask: bool [B], which draws are real.
+        extras: what transforms tell of each item, arrays by name, in the shape of the indices.
+    """
+
+    items: Items
+    indices: Array
+    weights: Array
+    probabilities: Array
+    mask: Array
+    extras: Mapping[str, Array] = NOTHING_MORE
+
+    @property
+    def is_first(self) -> None:
+        """None: of slices only."""
+
+    @property
+    def is_last(self) -> None:
+        """None: of slices only."""
+
+    @property
+    def truncated(self) -> None:
+        """None: of slices only."""
+
+
+class SliceSample(NamedTuple, Generic[Items]):
+    """A batch of slices.
+
+    Attributes:
+        items: the structure that was added, leaves [B, length, *shape] (flat ones [B * length, *shape]).
+        indices: int32 [B, length], the handle of each step; -1 where the mask is False.
+        weights: float32 [B], importance weights of slices in (0, 1].
+        probabilities: float32 [B], the probability of each draw; each sampler says of what.
+        mask: bool [B, length], which steps are real.
+        is_first: bool [B, length], whether a step is the first of its trajectory.
+        is_last: bool [B, length], whether it is known to be the last of its trajectory.
+        truncated: bool [B, length], whether the slice ends there though the trajectory goes on.
+        extras: what transforms tell of each item, arrays by name, in the shape of the indices.
+    """
+
+    items: Items
+    indices: Array
+    weights: Array
+    probabilities: Array
+    mask: Array
+    is_first: Array
+    is_last: Array
+    truncated: Array
+    extras: Mapping[str, Array] = NOTHING_MORE
+
+
+AnySample = Sample[Items] | MaskedSample[Items] | SliceSample[Items]
+"""What `sample` returns, as the sampler has it: a tuple of arrays alone, which can be mapped over and batched."""
+
+
+class Crop(NamedTuple, Generic[Items]):
+    """Random pieces of trajectories.
+
+    Attributes:
+        items: the structure that was given, leaves [B, length, *shape].
+        starts: int32 [B], where each piece begins.
+        mask: bool [B, length], which steps are real.
+    """
+
+    items: Items
+    starts: Array
+    mask: Array

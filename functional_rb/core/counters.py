@@ -1,0 +1,101 @@
+"""The small numbers of a state, kept together in one vector int32 that every function makes anew."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.structures.ring import Ends, saturating_add
+
+if TYPE_CHECKING:
+    from functional_rb.buffer.spec import BufferSpec
+
+CURSOR, SIZE, REJECTED, STALE, PEAK, INVALID = range(6)
+BASE = 6
+"""How many numbers every state has; those of lanes, samplers and writers follow."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """What a state counts.
+
+    Attributes:
+        ends: where the lanes' rings are.
+        rejected: bad priorities refused so far, int32 scalar (stays at 2^31 - 1, as the others do).
+        stale: handles of overwritten items given to `update` so far.
+        peak: the bits of the largest float32 priority ever stored, after alpha.
+        invalid: items outside of their specs that `add(validate=True)` masked out so far.
+        more: what the sampler and the writer count, by name, int32 [n] each.
+    """
+
+    ends: Ends
+    rejected: Array
+    stale: Array
+    peak: Array
+    invalid: Array
+    more: dict[str, Array]
+
+    def replace(self, **fields: Any) -> Counters:
+        """With some fields exchanged."""
+        return dataclasses.replace(self, **fields)
+
+    def with_more(self, **numbers: Array) -> Counters:
+        """With some of the sampler's or the writer's numbers exchanged."""
+        return dataclasses.replace(self, more=self.more | numbers)
+
+
+def total(ops: Ops, sizes: Array) -> Array:
+    """How many items all lanes hold, an int32 scalar."""
+    return sizes[0] if sizes.shape[0] == 1 else ops.cumsum(sizes)[-1]
+
+
+def read(spec: BufferSpec, vector: Array) -> Counters:
+    """The counters by name."""
+    lanes = spec.ring.lanes
+    start = BASE
+    if lanes == 1:
+        ends = Ends(vector[CURSOR : CURSOR + 1], vector[SIZE : SIZE + 1])
+    else:
+        ends = Ends(vector[start : start + lanes], vector[start + lanes : start + 2 * lanes])
+        start += 2 * lanes
+    more = {}
+    for name, length in spec.counter_names:
+        more[name] = vector[start : start + length]
+        start += length
+    return Counters(ends, vector[REJECTED], vector[STALE], vector[PEAK], vector[INVALID], more)
+
+
+def place(spec: BufferSpec, name: str) -> int | None:
+    """Where in the vector the first number of a name of the sampler's or the writer's is; None if they have none."""
+    lanes = spec.ring.lanes
+    start = BASE + (2 * lanes if lanes > 1 else 0)
+    for known, length in spec.counter_names:
+        if known == name:
+            return start
+        start += length
+    return None
+
+
+def write(ops: Ops, spec: BufferSpec, counters: Counters) -> Array:
+    """The vector for them."""
+    ends = counters.ends
+    size = total(ops, ends.sizes)
+    cursor = ends.cursors[0] if spec.ring.lanes == 1 else ops.full_like(size, 0)
+    pieces = [ops.stack([cursor, size, counters.rejected, counters.stale, counters.peak, counters.invalid])]
+    if spec.ring.lanes > 1:
+        pieces += [ends.cursors, ends.sizes]
+    pieces += [counters.more[name] for name, _ in spec.counter_names]
+    return pieces[0] if len(pieces) == 1 else ops.concat(pieces, 0)
+
+
+def with_invalid(ops: Ops, vector: Array, outside: Array) -> Array:
+    """A vector with the items counted that bool [B] marks."""
+    counted = saturating_add(ops, vector[INVALID : INVALID + 1], ops.count(outside))
+    return ops.concat([vector[:INVALID], counted, vector[INVALID + 1 :]], 0)
+
+
+def length(spec: BufferSpec) -> int:
+    """How many numbers a state of this spec has."""
+    lanes = spec.ring.lanes
+    return BASE + (2 * lanes if lanes > 1 else 0) + sum(count for _, count in spec.counter_names)

@@ -1,0 +1,226 @@
+"""Which frames of new steps are new themselves, and which items lose theirs.
+
+Content decides, bit for bit: no flag is asked whether an episode has ended. In the order of a lane's steps, each has an
+observation S and, if leaves have next values, a next observation M, both stacks of frames:
+
+    S takes no frame if it is the M of the step before, else `depth` frames;
+    M takes one frame if it is S moved on by one frame, else `depth` frames.
+
+Without next values S takes one frame if it is the S of the step before moved on by one, else `depth`. What is there of
+the step before are the lane's last frames, so nothing else need be remembered. (In an empty lane these are bytes that
+no item has: equal bytes may be shared all the same.)
+
+An item is stored as long as its oldest frame is among the last `room` frames of its lane. Items whose frames have
+been overwritten go, always the oldest first.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.structures import ring, row_layout
+from functional_rb.structures.frame_ring import AT, CURSOR, ROWS, WIDE, Chain, Stack, newest, wides
+from functional_rb.structures.ring import Ends, Removal
+
+if TYPE_CHECKING:
+    from functional_rb.core.draft import Draft
+    from functional_rb.structures.ring import Write
+
+
+class FramePlan(NamedTuple):
+    """Where the frames of a batch of T steps go: for each lane n places, as many as it may take, or has room for.
+
+    Attributes:
+        slots: int32 [lanes * n], distinct.
+        source: int32 [lanes * n], which frame goes there, of those that may have to be written of each step: row
+            `t * lanes + e`, times how many these are, and then `depth` of S before `depth` of M.
+        live: bool [lanes * n], whether one goes there.
+        after: int32 [lanes], where the lanes' next frames go.
+        at: int32 [lanes, T], the steps' `AT`, meaningless for those that are not real.
+    """
+
+    slots: Array
+    source: Array
+    live: Array
+    after: Array
+    at: Array
+
+
+def added(ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> None:
+    """Store the frames of a batch, and let items go that have lost theirs. Its items are stored already."""
+    chain = draft.spec.frames
+    if chain is None:
+        return
+    if write.mask is not None:  # each lane's real steps first
+        order = ring.by_time(ring.compact(ops, chain.items.lanes, write.mask)[0])
+        leaves = [ops.take(leaf, order) if k in chain.leaves else leaf for k, leaf in enumerate(leaves)]
+    compared = _compared(ops, draft, chain, leaves)
+    plan = plan_frames(ops, chain, draft.counters.more[CURSOR], write.written, *compared)
+    _store(ops, draft, chain, plan, leaves)
+    _point(ops, draft, write, plan)
+    draft.count(frame_cursor=plan.after)
+    removal = overwritten(ops, chain, draft.auxiliary[AT], draft.counters.ends, plan.after, plan.at.shape[1])
+    draft.spec.sampler.removed(ops, draft, removal)
+    draft.counters = draft.counters.replace(ends=removal.after)
+
+
+def _compared(ops: Ops, draft: Draft, chain: Chain, leaves: Sequence[Array]) -> tuple[Array, Array | None]:
+    """Which steps share what is there of the one before, and which next observations are their own moved on.
+
+    Both bool [T * lanes]; None if there are no next observations, or they are no stacks.
+    """
+    shares, moves = [], []
+    for k, tail in newest(ops, draft, chain).items():
+        stack = chain.stacks[k]
+        shares.append(_shares(ops, stack, tail, leaves))
+        if stack.following is not None and stack.depth > 1:
+            moves.append(_moved_on(ops, stack, leaves[stack.leaf], leaves[stack.following]))
+    return functools.reduce(operator.and_, shares), functools.reduce(operator.and_, moves) if moves else None
+
+
+def _shares(ops: Ops, stack: Stack, tail: Array, leaves: Sequence[Array]) -> Array:
+    """Which steps can share what is there of the step before, bool [T * lanes]; tails are [lanes, *leaf's shape]."""
+    own = leaves[stack.leaf]
+    before, alike = own, _moved_on
+    if stack.following is not None:
+        before, alike = leaves[stack.following], _equal
+    lanes = tail.shape[0]
+    first = alike(ops, stack, tail, own[:lanes])
+    if own.shape[0] == lanes:
+        return first
+    return ops.concat([first, alike(ops, stack, before[:-lanes], own[lanes:])], 0)
+
+
+def _moved_on(ops: Ops, stack: Stack, x: Array, y: Array) -> Array:
+    """Whether stacks y [n, *leaf's shape] are x with the oldest frame dropped and a new one added, bool [n]."""
+    return _equal(ops, stack, stack.split(ops, x)[:, 1:], stack.split(ops, y)[:, :-1])
+
+
+def _equal(ops: Ops, stack: Stack, x: Array, y: Array) -> Array:
+    """Whether the bytes of x and y [n, ...] are the same, bool [n]."""
+    kind = {1: "uint8", 2: "int16"}.get(ITEMSIZE[stack.dtype], "int32")
+    size = math.prod(x.shape[1:])
+    first, second = (ops.bitcast(array.reshape(array.shape[0], size), kind) for array in (x, y))
+    return ops.all_rows(first == second)
+
+
+def plan_frames(ops: Ops, chain: Chain, cursor: Array, written: Array, shares: Array, moves: Array | None) -> FramePlan:
+    """Choose the places for the frames of a batch.
+
+    Args:
+        ops: the backend.
+        chain: of the buffer.
+        cursor: int32 [lanes], where the lanes' next frames go.
+        written: int32 [lanes], how many steps of each lane are real, its first ones.
+        shares: bool [T * lanes], whether S takes none of its own (one, without next observations).
+        moves: bool [T * lanes], whether M takes one; None if it always does.
+    """
+    if ops.native is not None:
+        return ops.native.plan_frames(chain, cursor, written, shares, moves)
+    lanes, depth = chain.items.lanes, chain.depth
+    own = depth - ops.cast(ring.by_lane(lanes, shares), "int32") * (depth if chain.paired else depth - 1)
+    following = ops.full_like(own, 1 if chain.paired else 0)
+    if moves is not None:
+        following = depth - ops.cast(ring.by_lane(lanes, moves), "int32") * (depth - 1)
+    real = ops.arange(own.shape[1], like=own) < written[:, None]
+    takes = ops.where(real, own + following, ops.full_like(own, 0))
+    end = ops.cumsum(takes)
+    last = ring.retreat(ops, cursor, 1, chain.limit)
+    at = ring.advance(ops, last[:, None], end - takes + own, chain.limit)
+    after = ring.advance(ops, cursor, end[:, -1], chain.limit)
+    slots, source, live = _last_frames(ops, chain, own, following, end, after)
+    return FramePlan(slots, source, live, after, 2 * at + ops.cast(following > 1, "int32"))
+
+
+def _last_frames(
+    ops: Ops, chain: Chain, own: Array, following: Array, end: Array, after: Array
+) -> tuple[Array, Array, Array]:
+    """Slots, source and live of a `FramePlan`, from how many frames S and M take, and all steps so far, [lanes, T]."""
+    lanes, steps = end.shape
+    n = min(chain.most * steps, chain.room)
+    lane, place = ops.arange(lanes, like=after)[:, None], ops.arange(n, like=after)
+    slots = chain.slots(lane, ring.retreat(ops, after[:, None], n - place, chain.limit)).reshape(-1)
+    number = end[:, -1:] - n + place  # of a frame among the lane's new ones
+    live = (number >= 0).reshape(-1)
+    number = ops.maximum(number, ops.full_like(number, 0))
+    # One ascending vector for all lanes, so that one search finds the step that each frame is of.
+    offset = lane * (chain.most * steps + 1)
+    step = ops.searchsorted((end + offset).reshape(-1), (number + offset).reshape(-1), "right")
+    step = ops.minimum(step, ops.full_like(step, lanes * steps - 1))
+    own, following, end = (ops.take(x.reshape(-1), step) for x in (own, following, end))
+    rank = number.reshape(-1) - (end - own - following)
+    # Of S, or M, that takes one frame this is the newest.
+    which = chain.depth - own + rank
+    which = ops.where(rank < own, which, which + chain.depth - following)
+    source = (step % steps * lanes + step // steps) * chain.most + which
+    return slots, ops.where(live, source, ops.full_like(source, 0)), live
+
+
+def _store(ops: Ops, draft: Draft, chain: Chain, plan: FramePlan, leaves: Sequence[Array]) -> None:
+    """Write the frames."""
+    frames = [_candidates(ops, chain, stack, leaves) for stack in chain.stacks]
+    draft.auxiliary[ROWS], wide = row_layout.store(
+        ops,
+        chain.layout,
+        draft.auxiliary[ROWS],
+        wides(draft.auxiliary, chain),
+        plan.slots,
+        plan.source,
+        plan.live,
+        frames,
+    )
+    draft.auxiliary |= {WIDE.format(k): array for k, array in enumerate(wide)}
+
+
+def _candidates(ops: Ops, chain: Chain, stack: Stack, leaves: Sequence[Array]) -> Array:
+    """What may have to be written of each step, [T * lanes * most, *frame]: `depth` frames of S, then those of M."""
+    parts = []
+    for k in (stack.leaf, stack.following):
+        if k is not None:
+            frames = stack.split(ops, leaves[k])
+            # A stack that is less deep than others repeats its oldest frame, which nobody asks for.
+            parts += [frames[:, :1]] * (chain.depth - stack.depth) + [frames]
+    frames = parts[0] if len(parts) == 1 else ops.concat(parts, 1)
+    return frames.reshape(frames.shape[0] * frames.shape[1], *stack.shape)
+
+
+def _point(ops: Ops, draft: Draft, write: Write, plan: FramePlan) -> None:
+    """Keep where the frames of the new items are."""
+    new = ring.for_slots(ops, write, plan.at)
+    if write.live is not None:
+        new = ops.where(write.live, new, ops.take(draft.auxiliary[AT], write.slots))
+    draft.auxiliary[AT] = ops.set_at(draft.auxiliary[AT], write.slots, new)
+
+
+def overwritten(ops: Ops, chain: Chain, at: Array, ends: Ends, after: Array, steps: int) -> Removal:
+    """The items that have lost frames to a batch of so many steps.
+
+    Each item has its newest frame for itself, so of those stored before no more go than there are new frames; and new
+    items go only if all older ones do.
+
+    Args:
+        ops: the backend.
+        chain: of the buffer.
+        at: int32 [capacity], the array `AT`.
+        ends: where the rings of the items are.
+        after: int32 [lanes], where the lanes' next frames go.
+        steps: of the batch, in each lane.
+    """
+    if ops.native is not None:
+        return ops.native.overwritten(chain, at, ends, after, steps)
+    items = chain.items
+    n = min(chain.most * steps, items.length)
+    lane, position = ops.arange(items.lanes, like=after)[:, None], ops.arange(n, like=after)
+    oldest = ring.retreat(ops, ends.cursors, ends.sizes, items.limit)
+    slots = ring.slot_of(items, lane, ring.advance(ops, oldest[:, None], position, items.limit))
+    newest = ops.take(at, slots.reshape(-1)).reshape(slots.shape) >> 1
+    behind = ring.retreat(ops, after[:, None], newest, chain.limit) + (chain.depth - 1)
+    gone = (position < ends.sizes[:, None]) & (behind > chain.room)
+    sizes = ends.sizes - ops.cumsum(ops.cast(gone, "int32"))[:, -1]
+    return Removal(slots.reshape(-1), gone.reshape(-1), Ends(ends.cursors, sizes))

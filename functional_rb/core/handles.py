@@ -1,0 +1,57 @@
+"""Which slot a handle names, for writers that fill rings and for those that choose slots.
+
+In a ring the handle follows from the slot and the cursor. Where a writer chooses slots, each slot's current handle is
+kept: it grows by the capacity whenever the slot is written again, so that `slot = handle % capacity` here too. Where
+item h was taken out there is `-2 - h`, from which the next one goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from functional_rb.ops.protocol import Array, Ops, settled
+from functional_rb.structures import ring
+from functional_rb.structures.ring import Ends
+
+if TYPE_CHECKING:
+    from functional_rb.buffer.spec import BufferSpec
+
+CURRENT = "handle"
+"""The array int32 [capacity] of a writer that chooses slots; -1 where nothing was ever written, -2 - h where h was."""
+
+
+NO_HANDLE = ring.INT32_MAX
+"""Stands for integers that no int32 is: it names nothing either, as handles lie below `ring.modulus`."""
+
+
+def locate(
+    ops: Ops, spec: BufferSpec, ends: Ends, auxiliary: Mapping[str, Array], wanted: Array
+) -> tuple[Array, Array]:
+    """The slot of each handle int32 [B], in bounds whatever it is, and whether its item is still there."""
+    if spec.writer.in_order:
+        return ring.locate(ops, spec.ring, ends, wanted)
+    # The counters say nothing here; but they come after all that was done before, and what is found is written to.
+    wanted, _ = settled(ops, wanted, ends.sizes)
+    slots = ops.maximum(wanted, ops.full_like(wanted, 0)) % spec.capacity
+    return slots, (wanted >= 0) & (ops.take(auxiliary[CURRENT], slots) == wanted)
+
+
+def of_slots(ops: Ops, spec: BufferSpec, ends: Ends, auxiliary: Mapping[str, Array], slots: Array) -> Array:
+    """The handles of the items that lie in slots int32 [B] now."""
+    if spec.writer.in_order:
+        return ring.handle_of_slot(ops, spec.ring, ends, slots)
+    return ops.take(auxiliary[CURRENT], slots)
+
+
+def renewed(ops: Ops, capacity: int, current: Array, slots: Array) -> Array:
+    """The handles of new items in slots int32 [B], by the current ones."""
+    old = ops.take(current, slots)
+    last = ops.maximum(ops.where(old < -1, -2 - old, old), ops.full_like(old, 0))
+    following = ring.advance(ops, last, capacity, ring.modulus(capacity))
+    return ops.where(old == -1, slots, following)
+
+
+def vacated(ops: Ops, current: Array) -> Array:
+    """The same array once all items are taken out."""
+    return ops.where(current < 0, current, -2 - current)

@@ -1,0 +1,136 @@
+"""Reading a state piece by piece, as it was when the reader was made, whatever is written meanwhile."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from functional_rb.core import counters
+from functional_rb.storage.save_history import NEW, SaveHistory
+from functional_rb.structures import sum_tree
+from functional_rb.structures.row_layout import STORED_AS
+
+if TYPE_CHECKING:
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.buffer.state import State
+    from functional_rb.checkpoint.in_place import Snapshot
+    from functional_rb.core.draft import Arrays
+
+Shapes = dict[str, tuple[tuple[int, ...], str]]
+Piece = np.ndarray[Any, np.dtype[Any]]
+
+
+def shapes_of(spec: BufferSpec) -> Shapes:
+    """The arrays of a state, and their shapes and dtypes: "rows", "wide_0", ..., "tree", "kept_<name>", "counters".
+
+    Of the tree the rows that hold the leaves: the nodes above follow from them.
+
+    Example:
+        >>> import functional_rb as frb
+        >>> shapes_of(frb.BufferSpec((frb.Unbounded((2,)),), 5))
+        {'rows': ((5, 2), 'int32'), 'counters': ((6,), 'int32')}
+    """
+    wide = {
+        f"wide_{k}": ((spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype))
+        for k, leaf in enumerate(spec.layout.wide)
+    }
+    groups = sum_tree.geometry(spec.capacity).levels[0].groups
+    tree = {} if spec.tree_shape is None else {"tree": ((groups, sum_tree.FANOUT), "float32")}
+    auxiliary = {f"kept_{name}": (array.shape, array.dtype) for name, array in spec.auxiliary.items()}
+    rows = {"rows": ((spec.capacity, spec.layout.row_words), "int32")}
+    return {**rows, **wide, **tree, **auxiliary, "counters": ((counters.length(spec),), "int32")}
+
+
+def misfit(arrays: State | Arrays, spec: BufferSpec) -> str | None:
+    """Which of some arrays are not as a spec has them, told; None if all are. Kernels must not be given others."""
+    expected = shapes_of(spec)
+    whole = {name: shape if name != "tree" else spec.tree_shape for name, (shape, _) in expected.items()}
+    for name, array in arrays_of(arrays, spec).items():
+        shape = tuple(getattr(array, "shape", ()))
+        if shape != whole.get(name):
+            return f"state.{name} has the shape {shape}, and by the spec it is {whole.get(name)}"
+    return None
+
+
+class Reader:
+    """Reads a state of NumPy arrays, or of arrays that NumPy can read; other states have readers of their own.
+
+    Attributes:
+        spec: of the buffer.
+        shapes: see `shapes_of`.
+        stamp: what a checkpoint of this state is known by, see `lineage`.
+        lineage: the saves that the state comes after.
+        in_place: the instant of a save to the directory that the buffer's files lie in; None of all others.
+    """
+
+    in_place: Snapshot | None = None
+
+    def __init__(self, spec: BufferSpec, save_history: SaveHistory = NEW) -> None:
+        """Begin to read."""
+        self.spec, self.save_history = spec, save_history
+        self.shapes = shapes_of(spec)
+        self.stamp = secrets.token_hex(16)
+
+    def read(self, name: str, start: int, stop: int) -> Piece:
+        """Rows [start, stop) along axis 0 of an array, contiguous; only to be read, and only until the next call."""
+        raise KeyError(name)
+
+    def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, Any]]]:
+        """The Python objects whose tokens are in rows of an array: by leaf, by token."""
+        return iter(())
+
+    def close(self) -> None:
+        """Let go of the state."""
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Refuse states that `vmap` made, whose arrays hold many.
+
+        Raises:
+            ValueError: naming the array.
+        """
+        expected = self.shapes[name][0]
+        whole = (expected if name != "tree" else self.spec.tree_shape) or ()
+        if shape != whole:
+            raise ValueError(
+                f"state.{name}: expected an array of shape {whole}, as the spec says, got {shape}; "
+                f"take the states of a batch apart and save each by itself"
+            )
+
+
+class ArrayReader(Reader):
+    """Reads arrays that do not change."""
+
+    def __init__(self, state: State, lasting: bool) -> None:
+        """Of a state; lasting if what holds its arrays may write or delete them meanwhile: then they are copied."""
+        super().__init__(state.spec)
+        state.check_alive()
+        take = np.array if lasting else np.asarray
+        self._arrays: dict[str, Piece] = {}
+        for name, array in arrays_of(state, state.spec).items():
+            self.check_shape(name, tuple(array.shape))
+            try:
+                self._arrays[name] = take(array)
+            except Exception as error:
+                raise TypeError(
+                    f"state.{name}: {type(array).__name__} cannot be read as an array of NumPy; outside of jit, vmap "
+                    f"and the like it can"
+                ) from error
+
+    def read(self, name: str, start: int, stop: int) -> Piece:
+        """A view, where the array is contiguous."""
+        return np.ascontiguousarray(self._arrays[name][start:stop])
+
+    def close(self) -> None:
+        """Let go of the arrays."""
+        self._arrays = {}
+
+
+def arrays_of(state: State | Arrays, spec: BufferSpec) -> Mapping[str, Any]:
+    """The arrays of a state by name."""
+    tree = {} if state.tree is None else {"tree": state.tree}
+    wide = {f"wide_{k}": array for k, array in enumerate(state.wide)}
+    auxiliary = {f"kept_{name}": state.auxiliary[name] for name in spec.auxiliary}
+    return {"rows": state.rows, **wide, **tree, **auxiliary, "counters": state.counters}

@@ -1,0 +1,205 @@
+"""A state as a flat dict of named arrays, for the checkpoints of others; the same names on both backends.
+
+    rows             int32 [capacity, words], the packed leaves
+    wide_0, ...      [capacity, *shape], the leaves that are not packed, bfloat16 as uint16
+    tree             float32 [rows, FANOUT], of samplers that have a sum tree
+    kept_<name>      what else sampler, writer and compact storage keep
+    counters         int32 [n], cursors, sizes and counts
+    spec             the `BufferSpec` as JSON text (on JAX its UTF-8 bytes, uint8 [n], as pytrees have no texts)
+
+An array without elements is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base import dtypes
+from functional_rb.buffer import earlier
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.convert.json import KNOWN, to_json
+from functional_rb.core import counters, soundness
+from functional_rb.core.draft import Arrays
+from functional_rb.ops.protocol import Array
+from functional_rb.shared.state import SharedState
+from functional_rb.storage.directory import filed
+from functional_rb.structures.row_layout import STORED_AS
+
+SPEC = "spec"
+Values = np.ndarray[Any, Any]
+
+
+def plan(spec: BufferSpec) -> dict[str, tuple[tuple[int, ...], str]]:
+    """The shape and dtype of every array of a state, by name, those without elements too."""
+    planned: dict[str, tuple[tuple[int, ...], str]] = {"rows": ((spec.capacity, spec.layout.row_words), "int32")}
+    for k, leaf in enumerate(spec.layout.wide):
+        planned[f"wide_{k}"] = (spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)
+    if spec.tree_shape is not None:
+        planned["tree"] = spec.tree_shape, "float32"
+    for name, auxiliary in spec.auxiliary.items():
+        planned[f"kept_{name}"] = auxiliary.shape, auxiliary.dtype
+    planned["counters"] = (counters.length(spec),), "int32"
+    return planned
+
+
+def named(arrays: Arrays | State) -> dict[str, Array]:
+    """The arrays by name, but for those without elements."""
+    return {name: array for name, array in _by_name(arrays).items() if 0 not in array.shape}
+
+
+def _by_name(arrays: Arrays | State) -> dict[str, Array]:
+    found = {"rows": arrays.rows} | {f"wide_{k}": array for k, array in enumerate(arrays.wide)}
+    if arrays.tree is not None:
+        found["tree"] = arrays.tree
+    return found | {f"kept_{name}": array for name, array in arrays.auxiliary.items()} | {"counters": arrays.counters}
+
+
+def check_whole(state: Any, function: str) -> None:
+    """Refuse a handle of a buffer that processes share: it is no value.
+
+    Raises:
+        TypeError: with the remedy.
+    """
+    if isinstance(state, SharedState):
+        raise TypeError(
+            f"{function}: other processes write to a shared buffer meanwhile; take a copy of it, "
+            f"rb.from_dlpack(state, copy=True)"
+        )
+
+
+def text_of(spec: BufferSpec) -> str:
+    """The spec as JSON.
+
+    Raises:
+        TypeError: if items hold Python objects.
+        ValueError: if it names a function or class that has no name of its own.
+    """
+    for k in spec.objects:
+        raise TypeError(
+            f"state_dict: leaf {spec.names[k]!r} holds Python objects, which are no arrays and would need pickle; "
+            f"leave the leaf out of BufferSpec.item"
+        )
+    return to_json(spec)
+
+
+def as_arrays(
+    spec: BufferSpec, given: Any, take: Callable[[str, Any], Array], look: Callable[[str, Any], Values]
+) -> Arrays:
+    """The arrays of a state out of a dict of them.
+
+    Args:
+        spec: what the state is to be of.
+        given: from `state_dict`, of either backend.
+        take: makes an array of the backend of one that is given, told its name; called once all is known to fit.
+        look: gives the values of one in NumPy, to be read only; or raises where there are none.
+
+    Raises:
+        TypeError: if it is no dict, or something in it is no array or of another dtype, or has no values.
+        ValueError: if it was made of another spec, or lacks an array, or has another or one of another shape; or if the
+            values are those of no buffer of that spec.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
+    old = _laid_out(spec, given.get(SPEC))
+    planned = plan(old)
+    needed = [name for name, (shape, _) in planned.items() if 0 not in shape]
+    extra = [name for name in given if name not in planned and name != SPEC]
+    missing = [name for name in needed if name not in given]
+    if extra or missing:
+        raise ValueError(
+            f"load_state_dict: expected the names {[*needed, SPEC]}, got {list(given)} "
+            f"(missing {missing}, not known {extra}); give the dict as rb.state_dict made it"
+        )
+    for name in needed:
+        _check_array(name, given[name], *planned[name])
+    _check_values(old, {name: given[name] for name in needed}, look)
+    blank = {name: np.zeros(shape, dtype) for name, (shape, dtype) in planned.items() if 0 in shape}
+    whole = {name: blank[name] if name in blank else given[name] for name in planned}
+    if old is not spec:
+        whole = _by_name(earlier.arranged(_arrays(old, whole), old, spec))
+    return _arrays(spec, {name: take(name, array) for name, array in whole.items()})
+
+
+def _arrays(spec: BufferSpec, by_name: Mapping[str, Array]) -> Arrays:
+    wide = tuple(by_name[f"wide_{k}"] for k in range(len(spec.layout.wide)))
+    auxiliary = {name: by_name[f"kept_{name}"] for name in spec.auxiliary}
+    return Arrays(by_name["rows"], wide, by_name.get("tree"), by_name["counters"], auxiliary)
+
+
+def _check_array(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
+    if not (hasattr(array, "shape") and hasattr(array, "dtype")):
+        raise TypeError(
+            f"load_state_dict: {name!r}: expected an array {dtype} {list(shape)}, got {type(array).__name__}"
+        )
+    if tuple(array.shape) != shape:
+        raise ValueError(
+            f"load_state_dict: {name!r}: expected the shape {list(shape)}, got {list(array.shape)}; "
+            f"give the dict as rb.state_dict made it"
+        )
+    if dtypes.shown(array.dtype) != dtype:
+        raise TypeError(
+            f"load_state_dict: {name!r}: expected dtype {dtype}, got {dtypes.shown(array.dtype)}; "
+            f"restore it without casting"
+        )
+
+
+def _check_values(spec: BufferSpec, given: Mapping[str, Any], look: Callable[[str, Any], Values]) -> None:
+    """Refuse what would draw items that are not there, or reach beyond arrays; what items hold is not looked at."""
+    vector = look("counters", given["counters"])
+    _expect_sound("counters", soundness.problem_of_counters(spec, vector))
+    tree = None if "tree" not in given else look("tree", given["tree"])
+    # Frames are content, as rows are.
+    names = [name for name in spec.auxiliary if f"kept_{name}" in given and name not in filed(spec)]
+    auxiliary = {name: look(f"kept_{name}", given[f"kept_{name}"]) for name in names}
+    _expect_sound("what is kept", soundness.problem_of_arrays(spec, vector, auxiliary, tree))
+    if tree is not None:
+        _expect_sound("tree", soundness.problem_of_nodes(tree, spec.capacity))
+
+
+def _expect_sound(name: str, problem: str | None) -> None:
+    if problem is not None:
+        raise ValueError(
+            f"load_state_dict: {name!r}: expected what a buffer of this spec can hold, but {problem}; the dict was "
+            f"damaged or made by hand, give it as rb.state_dict made it"
+        )
+
+
+def _laid_out(spec: BufferSpec, told: Any) -> BufferSpec:
+    """The spec by which the arrays lie: the one given, or its form of earlier versions, see `earlier`.
+
+    What was made of another spec is refused; where the rows lie, and the order of names, are the same to it.
+    """
+    if told is None:
+        raise ValueError(
+            f"load_state_dict: the entry {SPEC!r} is missing, which tells what the arrays mean; "
+            f"give the dict as rb.state_dict made it"
+        )
+    if not isinstance(told, (str, bytes)):
+        told = np.asarray(told).tobytes()
+    try:
+        saved = _members(told)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"load_state_dict: {SPEC!r}: expected the JSON of a BufferSpec, got {error}") from None
+    wanted = _members(to_json(spec))
+    for name in [*wanted, *saved]:
+        # As texts, which tell numbers and truth values apart.
+        here, there = (json.dumps(members.get(name), sort_keys=True) for members in (wanted, saved))
+        if here != there and name != "storage":
+            raise ValueError(
+                f"load_state_dict: the state was of another spec: expected {name} {here}, got {there}; "
+                f"make the state's own by frb.from_json(...[{SPEC!r}])"
+            )
+    return earlier.laid_out(spec, told)
+
+
+def _members(text: str | bytes) -> dict[str, Any]:
+    """The arguments of a spec as its JSON has them; that of another version is none."""
+    whole = json.loads(text)
+    if whole["version"] not in KNOWN:
+        raise ValueError(f"version {whole['version']!r}; read it with the version of functional_rb that wrote it")
+    return dict(whole["spec"])

@@ -1,0 +1,526 @@
+"""Sampling ahead of the training loop, by threads that never decide what is drawn."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol
+
+from functional_rb.base import nest
+from functional_rb.base.nest import BuildMapping
+from functional_rb.buffer import checks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import AnySample, State
+from functional_rb.iteration.cell import Cell, parted
+from functional_rb.iteration.turns import Turns
+
+WHO = "iterate"
+
+P = ParamSpec("P")
+Beta = float | Callable[[int], float] | None
+
+
+class Transfer(Protocol):
+    """How arrays come to a device: `transfer.Transfer` of a backend."""
+
+    build_mapping: BuildMapping
+
+    def send(self, leaves: Sequence[Any]) -> Any:
+        """Begin to move arrays, in the thread that has drawn them."""
+        ...
+
+    def receive(self, sent: Any) -> list[Any]:
+        """The moved arrays, in the thread that uses them."""
+        ...
+
+
+def iterate(
+    rb: Any,
+    state: State | Cell,
+    key: Any,
+    batch_size: int | None = None,
+    *,
+    n: int | None = None,
+    prefetch: int = 2,
+    threads: int = 1,
+    device: Any = None,
+    lag: int = 0,
+    beta: Beta = None,
+) -> Batches:
+    """Draw batch after batch while the caller trains on those before.
+
+    What comes is what this loop draws, whatever `prefetch` and `threads` are:
+
+        for k in range(n):
+            key, now = rb.split(key)
+            state, sample = rb.sample(state, now, batch_size)
+
+    Args:
+        rb: the backend, `jax_backend` or `torch_backend`.
+        state: what is drawn from. It is a value: what is added to its successors is not seen, unless the iterator is
+            given them, see `Batches.state` and `Batches.apply`. Or a cell, whose newest state each batch is drawn from
+            when it is drawn; so what comes depends on the threads. What samplers remember goes back into the cell, also
+            of batches that were drawn ahead and never asked for.
+        key: randomness, from `key(seed)` or `split`.
+        batch_size: by default the spec's.
+        n: how many batches; None for no end.
+        prefetch: how many batches are drawn and sent ahead of the one in use. 0 is the loop above: no threads.
+        threads: how many work at it. More than one pays where a batch takes longer than a training step. Samplers that
+            remember what they drew draw one batch after the other; then only the transfer is shared out.
+        device: where the batches go, of torch or JAX (there also a sharding); None leaves them where they are drawn.
+            Torch copies from pinned memory on a stream of its own.
+        lag: how many batches a state that the iterator is given comes late. With 0 the next batch is drawn from it, as
+            in the loop above, and what was drawn ahead is thrown away. With `lag=prefetch` nothing is, and batches are
+            so many steps old. 0 with a cell.
+        beta: overrides the sampler's; a number, or a function from a batch's number (from 0) to one.
+
+    Returns:
+        The iterator; also a context manager that ends its threads. They end as well at the last batch, after an error,
+        with `close()`, when the iterator is forgotten, and when the program ends.
+
+    Raises:
+        ValueError: for a number that is too small, a missing batch size, or a `lag` with a sampler that remembers or
+            with a cell.
+        TypeError: for what is no backend, state or number.
+
+    Example:
+        >>> spec = frb.BufferSpec(item=frb.Unbounded(()), capacity=8, batch_size=4)
+        >>> state = rb.add(rb.init(spec), np.arange(8, dtype=np.float32))
+        >>> [sample.items.shape[0] for sample in frb.iterate(rb, state, rb.key(0), n=3)]
+        [4, 4, 4]
+    """
+    if not (hasattr(rb, "sample") and hasattr(rb, "split")):
+        raise TypeError(f"{WHO}: rb: expected a backend, the module jax_backend or torch_backend, got {rb!r}")
+    cell = None
+    if isinstance(state, Cell):
+        cell, state = state, state.state
+    checks.check_state(state, WHO)
+    wanted = None if n is None else checks.count(WHO, "n", n)
+    ahead, late = checks.count(WHO, "prefetch", prefetch), checks.count(WHO, "lag", lag)
+    workers = checks.count(WHO, "threads", threads)
+    if not workers:
+        raise ValueError(f"{WHO}: expected threads >= 1, got 0; give prefetch=0 for none")
+    if late and cell is not None:
+        raise ValueError(
+            f"{WHO}: expected lag=0 with a Cell, got {lag}: each batch is drawn from the state that is the newest then"
+        )
+    if late and state.spec.sampler.remembers:
+        raise ValueError(
+            f"{WHO}: expected lag=0 with {type(state.spec.sampler).__name__}, which remembers what it drew, got {lag}: "
+            f"the states of a later draw and of an add cannot be joined"
+        )
+    transfer = None
+    if device is not None:
+        transfer = importlib.import_module(f"{rb.__name__}.transfer").Transfer(device)
+    drawing = _Drawing(rb, state.spec, checks.batch_size(state.spec, batch_size), beta, transfer, cell)
+    return Batches(drawing, state, key, wanted, (ahead, late, workers))
+
+
+class _Batch:
+    """A batch that was asked for.
+
+    Attributes:
+        number: from 0.
+        key: what it is drawn with.
+        source: the state that it is drawn from; None for that after the batch before.
+        drawn: done once it is drawn; of samplers that remember, the state afterwards.
+        sent: what `_Drawing.send` made of the sample. Both hold what went wrong, too.
+    """
+
+    __slots__ = ("drawn", "key", "number", "sent", "source")
+
+    def __init__(self, number: int, key: Any, source: State | None) -> None:
+        self.number, self.key, self.source = number, key, source
+        self.drawn: Future[State | None] = Future()
+        self.sent: Future[Any] = Future()
+
+    def fail(self, error: BaseException) -> None:
+        """Tell who waits."""
+        for future in (self.drawn, self.sent):
+            if not future.done():
+                future.set_exception(error)
+
+
+class _Drawing:
+    """What threads do. It knows nothing of the iterator, so that this can be forgotten while they work.
+
+    Attributes:
+        spec: of the state that the iterator was made with; those in a cell may come to have another.
+        cell: what is drawn from, if that is a cell.
+        waiting: the batches that nobody has begun. The iterator appends to it and takes back from that end, threads
+            take from the other; single operations of a deque need no lock, which a finalizer might find taken.
+    """
+
+    def __init__(
+        self, rb: Any, spec: BufferSpec, batch_size: int, beta: Beta, transfer: Transfer | None, cell: Cell | None
+    ) -> None:
+        self._rb, self._batch_size, self._beta, self._transfer = rb, batch_size, beta, transfer
+        self.spec, self.cell = spec, cell
+        self.waiting: deque[_Batch] = deque()
+        in_turn = spec.sampler.remembers or cell is not None
+        self._turn = threading.Lock() if in_turn else contextlib.nullcontext()
+        self._newest: State | None = None
+
+    def split(self, key: Any) -> tuple[Any, Any]:
+        """The key to go on with, and one for a batch."""
+        following, now = self._rb.split(key)
+        return following, now
+
+    def forget(self) -> None:
+        """Drop what nobody has begun; who waits for it is told."""
+        with contextlib.suppress(IndexError):
+            while True:
+                batch = self.waiting.pop()
+                batch.drawn.cancel()
+
+    def work(self) -> None:
+        """Make the first of the batches that wait, if one still does. Errors go to who waits for it."""
+        batch = None
+        try:
+            # Samplers that remember draw in turn: each begins with the state after the draw before.
+            with self._turn:
+                try:
+                    batch = self.waiting.popleft()
+                except IndexError:  # it was taken back
+                    return
+                source, batch.source = batch.source, None
+                sample, after, spec = self._draw(batch.number, batch.key, self._newest if source is None else source)
+                self._newest = after
+                batch.drawn.set_result(self._newest)
+            del source, after  # what nobody reads any more need not be kept for this thread
+            batch.sent.set_result(self._send(sample, spec))
+        except BaseException as error:
+            if batch is None:
+                raise
+            batch.fail(error)
+            if not isinstance(error, Exception):  # an interrupt, where there are no threads
+                raise
+        finally:
+            del batch  # the error's traceback has this frame, and the batch has the error
+
+    def _draw(self, number: int, key: Any, source: State | None) -> tuple[AnySample[Any], State | None, BufferSpec]:
+        """A sample, the state afterwards if a later draw begins with it, and the spec of what was drawn from."""
+        beta = self._beta(number) if callable(self._beta) else self._beta
+        if self.cell is not None:
+            sample, spec = self.cell.apply(self._sample, key, beta)
+            return sample, None, spec
+        after, (sample, spec) = self._sample(source, key, beta)
+        return sample, after if spec.sampler.remembers else None, spec
+
+    def _sample(self, state: Any, key: Any, beta: float | None) -> tuple[State, tuple[AnySample[Any], BufferSpec]]:
+        after, sample = self._rb.sample(state, key, self._batch_size, beta)
+        return after, (sample, state.spec)
+
+    def _send(self, sample: AnySample[Any], spec: BufferSpec) -> Any:
+        if self._transfer is None:
+            return sample
+        told = sample._asdict()
+        leaves = nest.flatten_as(spec.structure, told.pop("items"))
+        extras = told.pop("extras")
+        arrays = [*leaves, *extras.values(), *told.values()]
+        return sample, self._transfer.send(arrays), tuple(extras), spec
+
+    def receive(self, sent: Any) -> AnySample[Any]:
+        """The sample, in the thread that uses it."""
+        if self._transfer is None:
+            drawn: AnySample[Any] = sent
+            return drawn
+        sample, moving, extras, spec = sent
+        arrays = iter(self._transfer.receive(moving))
+        leaves = [next(arrays) for _ in spec.leaves]
+        lead = spec.sampler.leading_shape(self._batch_size)
+        items = nest.unflatten(spec.structure, leaves, self._transfer.build_mapping, lead)
+        more = {name: next(arrays) for name in extras}
+        told = {name: next(arrays) for name in sample._fields if name not in ("items", "extras")}
+        moved: AnySample[Any] = sample._replace(items=items, extras=more, **told)
+        return moved
+
+
+class Batches(Iterator[AnySample[Any]]):
+    """Samples in their order, drawn ahead; made by `iterate`.
+
+    Threads may use one together: each batch goes to one of those that ask for the next; `apply`, `state` and `close`
+    may be used by others meanwhile.
+    """
+
+    def __init__(self, drawing: _Drawing, state: State, key: Any, n: int | None, numbers: tuple[int, int, int]) -> None:
+        """Begin; nothing is drawn yet."""
+        self._drawing, self._key, self._n = drawing, key, n
+        self._prefetch, self._lag, threads = numbers
+        self._remembers = state.spec.sampler.remembers and drawing.cell is None
+        self._newest = Cell(state) if drawing.cell is None else drawing.cell
+        """As of the last batch yielded."""
+        self._turns = Turns("iterate")
+        """Taken by what exchanges the state, and by waiting for a batch to be drawn: never by those who draw."""
+        self._lock = threading.Lock()
+        """For what is asked for and taken back, against closing. Nobody waits for anything while it is held."""
+        self._from: deque[tuple[int, State]] = deque([(0, state)] if drawing.cell is None else [])
+        """States, and the number of the first batch that is drawn from each."""
+        self._keys: deque[Any] = deque()
+        """Of batches that were taken back."""
+        self._ahead: deque[_Batch] = deque()
+        """What was asked for and not yielded yet, in order."""
+        self._yielded = 0
+        self._restart = True
+        """Whether the next draw begins with the newest state, of samplers that remember."""
+        self._given = False
+        """Whether a state was given since the last batch: then another one will follow the next, as like as not."""
+        self._closed = False
+        self._threads: ThreadPoolExecutor | None = None
+        if self._prefetch:
+            self._threads = ThreadPoolExecutor(threads, thread_name_prefix="frb-iterate")
+            # The executor ends idle threads when the program does; nothing of ours waits inside them for us.
+            self._finalizer = weakref.finalize(self, _release, drawing, self._threads)
+            self._finalizer.atexit = False
+
+    @property
+    def state(self) -> State:
+        """The state as of the last batch yielded; assign another one to draw from that.
+
+        Reading it waits for the draws that are under way, and holds back those that nobody needs yet until the next
+        batch is asked for. So what was read may be handed to functions that take its memory over (`add` on torch, a
+        jitted one with the state donated on JAX), and no draw meets them:
+
+            batches.state = rb.add(batches.state, items)
+
+        That is two steps, between which another thread may do the same: where there are several, use `apply`.
+
+        The batch that comes `lag` after the next is the first that is drawn from a state that was given. Of samplers
+        that remember, the state is that after the last batch yielded; what was drawn ahead is drawn anew from the one
+        that is given.
+
+        Of an iterator over a cell it is the cell's, and is not assigned.
+
+        Raises:
+            TypeError: on assigning what is no state, or to an iterator over a cell.
+            ValueError: on assigning a state of another spec.
+            RuntimeError: inside of a function that `apply` has called.
+        """
+        if self._drawing.cell is not None:
+            return self._drawing.cell.state
+        return self._turns.take(self._settled)
+
+    @state.setter
+    def state(self, state: State) -> None:
+        if self._drawing.cell is not None:
+            raise TypeError(
+                f"{WHO}: the state of an iterator over a Cell cannot be assigned, as other threads exchange it; "
+                f"write batches.apply(rb.add, items), or cell.put(state)"
+            )
+        self._check(state)
+        self._turns.take(self._exchange, state)
+
+    def apply(self, function: Callable[Concatenate[Any, P], Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Exchange the newest state, as one step: `Cell.apply`, from any thread, beside one that iterates.
+
+        The new state is drawn from as one that is assigned to `state`. What was drawn ahead is so thrown away, unless
+        `lag` is given; where other threads apply functions at any time, iterate over a cell.
+
+        Args:
+            function: called with `state` and the arguments. It returns the new state, or that and a result.
+            args: passed on.
+            kwargs: passed on.
+
+        Returns:
+            The result; None if the function returned a state alone.
+
+        Raises:
+            TypeError: if the function returned something else; the iterator goes on with the state that it had.
+            ValueError: likewise, if it returned a state of another spec (an iterator over a cell takes those).
+            RuntimeError: inside of such a function, and where one has consumed the state and failed.
+            Exception: what the function raised; the iterator goes on with the state that it had, unless that was
+                consumed.
+
+        Example:
+            >>> spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=8, batch_size=4, sampler=frb.Prioritized())
+            >>> state = rb.add(rb.init(spec), {"x": np.arange(8, dtype=np.float32)})
+            >>> batches = frb.iterate(rb, state, rb.key(0), n=3)
+            >>> for sample in batches:
+            ...     batches.apply(rb.update, sample.indices, np.ones(4, np.float32))
+        """
+        if self._drawing.cell is not None:
+            return self._drawing.cell.apply(function, *args, **kwargs)
+        return self._turns.take(self._apply, function, args, kwargs)
+
+    def __iter__(self) -> Batches:
+        """Itself."""
+        return self
+
+    def __next__(self) -> AnySample[Any]:
+        """The next sample.
+
+        Raises:
+            StopIteration: after `n`, after an error, and once closed.
+            RuntimeError: inside of a function that `apply` (of this or of its cell) has called; and where such a
+                function has consumed the state and failed.
+            Exception: what went wrong as this batch was drawn or sent; the batches before it have come.
+        """
+        self._refuse_nested()
+        self._newest._refuse_lost()
+        batch = None
+        try:
+            batch = self._turns.take(self._take_next)
+            sample = None if batch is None else self._drawing.receive(batch.sent.result())
+        except CancelledError:
+            raise StopIteration from None  # another thread has closed it
+        except BaseException:
+            # Of an interrupt too: whoever goes on after one begins anew.
+            self._close(wait=False)
+            raise
+        finally:
+            del batch  # an error's traceback has this frame, and the batch has the error
+        if sample is None:
+            self.close()
+            raise StopIteration
+        return sample
+
+    def close(self) -> None:
+        """Forget what was drawn ahead and wait until the threads have ended; `state` can still be read."""
+        self._refuse_nested()
+        self._close(wait=True)
+
+    def __enter__(self) -> Batches:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _refuse_nested(self) -> None:
+        """Refuse to wait, in a function that the cell has called, for threads that wait for the cell."""
+        self._turns.refuse_nested()
+        self._newest._refuse_nested()
+
+    # --- what follows is called in turn
+
+    def _take_next(self) -> _Batch | None:
+        """The next batch, drawn; None if there is none."""
+        # Where a state is given after every batch, what is drawn ahead of it would be thrown away.
+        self._ask(self._lag if self._given else max(self._prefetch, self._lag))
+        self._given = False
+        with self._lock:
+            batch = self._ahead.popleft() if self._ahead else None
+        if batch is None:
+            return None
+        try:
+            after = batch.drawn.result()
+            if after is not None:
+                self._newest.put(after)
+            self._yielded += 1
+            return batch
+        finally:
+            del batch
+
+    def _ask(self, depth: int) -> None:
+        """Have the next batch drawn, and so many behind it."""
+        last = self._yielded + depth
+        if self._n is not None:
+            last = min(last, self._n - 1)
+        begun = 0
+        with self._lock:
+            if self._closed:
+                return
+            first = self._ahead[-1].number + 1 if self._ahead else self._yielded
+            for number in range(first, last + 1):
+                self._begin(_Batch(number, self._next_key(), self._source(number)))
+                begun += 1
+        if self._threads is None:
+            for _ in range(begun):
+                self._drawing.work()
+
+    def _begin(self, batch: _Batch) -> None:
+        self._drawing.waiting.append(batch)
+        self._ahead.append(batch)
+        if self._threads is not None:
+            self._threads.submit(self._drawing.work)
+
+    def _next_key(self) -> Any:
+        if self._keys:
+            return self._keys.popleft()
+        self._key, key = self._drawing.split(self._key)
+        return key
+
+    def _source(self, number: int) -> State | None:
+        if self._drawing.cell is not None:
+            return None
+        if self._remembers:
+            source = self._newest.state if self._restart else None
+            self._restart = False
+            return source
+        while len(self._from) > 1 and self._from[1][0] <= number:
+            self._from.popleft()
+        return self._from[0][1]
+
+    def _settled(self) -> State:
+        self._settle()
+        return self._newest.state
+
+    def _settle(self) -> None:
+        """Take back what nobody has begun and needs yet, and wait for the draws of the rest."""
+        self._ask(self._lag - 1)  # batches that are due from the state as it is now
+        needed, waiting = self._yielded + self._lag, self._drawing.waiting
+        with self._lock, contextlib.suppress(IndexError):  # a thread may take the last one as we look
+            while waiting[-1].number >= needed:
+                self._keys.appendleft(waiting.pop().key)
+                self._ahead.pop()
+        for batch in list(self._ahead):
+            with contextlib.suppress(CancelledError):  # closed meanwhile
+                batch.drawn.exception()
+
+    def _check(self, state: Any) -> None:
+        checks.check_state(state, WHO)
+        if state.spec != self._drawing.spec:
+            raise ValueError(f"{WHO}: expected a state of the same spec, got one of {state.spec!r}")
+
+    def _exchange(self, state: State) -> None:
+        self._settle()
+        self._newest.put(state)
+        self._give(state)
+
+    def _apply(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def checked(state: State) -> tuple[State, tuple[State, Any]]:
+            following, result = parted(function(state, *args, **kwargs), "iterate, apply")
+            self._check(following)
+            return following, (following, result)
+
+        before = self._settled()
+        following, result = self._newest.apply(checked)
+        if following is not before:
+            self._give(following)
+        return result
+
+    def _give(self, state: State) -> None:
+        """Have the state drawn from, from the first batch on that it is for."""
+        first = self._yielded + self._lag
+        with self._lock:
+            while self._ahead and self._ahead[-1].number >= first:
+                self._keys.appendleft(self._ahead.pop().key)
+        while self._from and self._from[-1][0] >= first:
+            self._from.pop()
+        self._from.append((first, state))
+        self._restart = self._given = True
+
+    # --- and this is not, as it must not wait
+
+    def _close(self, wait: bool) -> None:
+        with self._lock:
+            self._closed = True
+            self._ahead.clear()
+        if self._threads is not None:
+            self._finalizer.detach()
+            _release(self._drawing, self._threads, wait)
+
+
+def _release(drawing: _Drawing, threads: ThreadPoolExecutor, wait: bool = False) -> None:
+    """Let the threads end after what they are doing."""
+    drawing.forget()
+    threads.shutdown(wait=wait, cancel_futures=True)

@@ -1,0 +1,84 @@
+"""One thread at a time, in the order in which they came.
+
+A plain lock goes to whoever asks at the right moment, which is most often the thread that has just let go of it: two
+threads that add in a loop would keep one that samples waiting for hundreds of milliseconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from functional_rb.base import forks
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Turns:
+    """A queue of threads, the first of which is at it.
+
+    Example:
+        >>> turns = Turns("this")
+        >>> turns.take(max, 2, 3)
+        3
+    """
+
+    def __init__(self, name: str) -> None:
+        """Nobody is at it; errors speak of it by a name."""
+        self._name = name
+        self._holder: int | None = None
+        self._renew()
+        forks.renewed(self, Turns._renew)
+
+    def take(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function once it is this thread's turn.
+
+        Raises:
+            RuntimeError: if it is this thread's turn already: it would wait for itself.
+        """
+        self.refuse_nested()
+        ticket = threading.Lock()
+        try:
+            self._wait(ticket)
+            self._holder = threading.get_ident()
+            return function(*args, **kwargs)
+        finally:
+            self._leave(ticket)
+
+    def refuse_nested(self) -> None:
+        """Refuse what would wait for the function that this thread is in."""
+        if self._holder == threading.get_ident():
+            raise RuntimeError(
+                f"{self._name} was used by a function that it had called, which would wait for itself; use the state "
+                f"that the function is given, and return the new one"
+            )
+
+    def _wait(self, ticket: threading.Lock) -> None:
+        with self._guard:
+            if self._queue:
+                ticket.acquire()
+            self._queue.append(ticket)
+            first = self._queue[0] is ticket
+        if not first:
+            ticket.acquire()  # until the one before lets go of it
+
+    def _leave(self, ticket: threading.Lock) -> None:
+        """Leave the queue, wherever this ticket is in it: an interrupt may have come while it waited."""
+        with self._guard:
+            if ticket not in self._queue:
+                return
+            first = self._queue[0] is ticket
+            self._queue.remove(ticket)
+            if first:
+                self._holder = None
+                if self._queue:
+                    self._queue[0].release()
+
+    def _renew(self) -> None:
+        """Nobody is at it: in a forked process, which has none of the other threads."""
+        self._guard = threading.Lock()
+        self._queue: deque[threading.Lock] = deque()
+        self._holder = None

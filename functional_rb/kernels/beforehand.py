@@ -1,0 +1,76 @@
+"""Compiling all kernels before they are called, for images and wherever no process is to wait for it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import pkgutil
+from pathlib import Path
+from typing import Any, Final
+
+from numba import types
+
+from functional_rb.kernels import calls, shared
+
+ADDRESS: Final = types.int64
+ENCODED: Final = types.Array(types.int32, 1, "C", readonly=True)
+ADDRESSES: Final = types.Array(types.int64, 1, "C")
+DISCOUNTS: Final = tuple(types.Array(dtype, 1, "C", readonly=True) for dtype in (types.float32, types.float64))
+
+CALLS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("plan", "ranges"), ENCODED),
+    **dict.fromkeys(("storage", "items", "leaves", "saved_count"), ADDRESSES),
+    "beta": types.float64,
+    "discounts": DISCOUNTS,
+}
+"""The types of the arguments of `calls`, by their names; all others are addresses and numbers."""
+HELPERS: Final = ("ints", "floats", "marks")
+"""What of `calls` only kernels call."""
+SHARED: Final[dict[str, Any]] = {
+    "plan": ENCODED,
+    **dict.fromkeys(("storage", "leaves", "journal"), ADDRESSES),
+    **dict.fromkeys(("handles", "counters"), types.Array(types.int32, 1, "C")),
+    **dict.fromkeys(("tree", "weights", "chances"), types.Array(types.float32, 1, "C")),
+    "live": types.Array(types.uint8, 1, "C"),
+    "draws": types.Array(types.int32, 2, "C"),
+    "beta": types.float32,
+    "has_rows": types.boolean,
+}
+"""Likewise of `shared`."""
+BETWEEN_LOCKS: Final = (
+    *("begin", "commit", "repair", "note_add", "note_update", "note_clear", "empty"),
+    *("unchanged", "read_counters", "draw", "fetch", "can_draw"),
+)
+"""What of `shared` Python calls."""
+
+
+def entries() -> list[tuple[Any, list[tuple[Any, ...]]]]:
+    """The kernels that Python calls, and the types of the arguments that it calls each with."""
+    found = [(getattr(shared, name), SHARED) for name in BETWEEN_LOCKS]
+    found += [
+        (x, CALLS)
+        for name, x in vars(calls).items()
+        if name not in HELPERS and hasattr(x, "py_func") and x.py_func.__module__ == calls.__name__
+    ]
+    return [(kernel, _types(kernel, by_name)) for kernel, by_name in found]
+
+
+def _types(kernel: Any, by_name: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Where an argument may be of several types, with each of them."""
+    given = [by_name.get(name, ADDRESS) for name in inspect.signature(kernel.py_func).parameters]
+    return list(itertools.product(*(x if isinstance(x, tuple) else (x,) for x in given)))
+
+
+def compile_entries() -> None:
+    """Compile what Python calls, or load it."""
+    for kernel, signatures in entries():
+        for signature in signatures:
+            kernel.compile(signature)
+
+
+def compile_handlers() -> None:
+    """Compile what XLA calls, or load it: that is done when its modules are imported."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if module.name.partition("_")[0] == "xla":
+            importlib.import_module(f"{__package__}.{module.name}")

@@ -1,0 +1,154 @@
+"""A buffer's spec as one vector int32, which is all that the kernels know of it.
+
+Kernels of parts of the core know less: the levels of a tree, or how items lie in storage. Their vectors are of the
+same form, without the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.ops import fixed_point
+from functional_rb.samplers import Prioritized
+from functional_rb.structures import episode_windows, ring, sum_tree
+from functional_rb.structures.episode_windows import Rule
+from functional_rb.structures.ring import Ring
+from functional_rb.structures.row_layout import Layout
+
+LEAVES: Final = 0
+WIDE: Final = 1
+LEVELS: Final = 2
+CAPACITY: Final = 3
+MODULUS: Final = 4
+ALPHA_WHOLE: Final = 5
+ALPHA_FRACTION: Final = 6
+BIAS_WHOLE: Final = 7
+BIAS_FRACTION: Final = 8
+ALPHA_IS_ONE: Final = 9
+EVER: Final = 10
+FIRST_STORAGE: Final = 11
+"""From here: the bytes of an item in the rows and in each wide array, then the levels, then the leaves."""
+
+LEVEL_FIELDS: Final = 5
+LEVEL_NODES: Final = 0
+LEVEL_GROUPS: Final = 1
+LEVEL_SUMS: Final = 2
+LEVEL_SMALLEST: Final = 3
+LEVEL_LARGEST: Final = 4
+
+LEAF_FIELDS: Final = 3
+LEAF_STORAGE: Final = 0
+LEAF_OFFSET: Final = 1
+LEAF_BYTES: Final = 2
+
+
+RING_CAPACITY: Final = 0
+RING_LENGTH: Final = 1
+RING_LANES: Final = 2
+RING_TURNS: Final = 3
+"""How often a lane may be filled before its coordinates begin again."""
+WINDOW_LENGTH: Final = 4
+PERIOD: Final = 5
+STRICT: Final = 6
+LEFT: Final = 7
+RIGHT: Final = 8
+BY_TRAJECTORY: Final = 9
+"""The vectors of rings and windows are of a form of their own; that of rings ends before WINDOW_LENGTH."""
+
+Vector = np.ndarray[Any, np.dtype[np.int32]]
+NO_BUFFER = [0] * (FIRST_STORAGE - CAPACITY)
+NO_LEAVES = Layout((), 0)
+
+
+@functools.cache
+def encode(spec: BufferSpec, layout: Layout | None = None) -> Vector:
+    """The vector for a spec, read-only; the layout of its items if that is not the spec's own."""
+    sampler = spec.sampler
+    prioritized = isinstance(sampler, Prioritized)
+    alpha = sampler.alpha if isinstance(sampler, Prioritized) else 0.0
+    buffer = [
+        spec.capacity,
+        ring.modulus(spec.capacity),
+        *fixed_point.fixed_constant(alpha),
+        *fixed_point.fixed_constant(alpha, fixed_point.BIAS),
+        int(alpha == 1.0),
+        int(isinstance(sampler, Prioritized) and sampler.new_priority == "ever"),
+    ]
+    return _vector(buffer, sum_tree.geometry(spec.capacity).levels if prioritized else (), layout or spec.layout)
+
+
+@functools.cache
+def encode_tree(capacity: int) -> Vector:
+    """The vector for a sum tree alone, read-only."""
+    return _vector(NO_BUFFER, sum_tree.geometry(capacity).levels, NO_LEAVES)
+
+
+@functools.cache
+def encode_layout(layout: Layout) -> Vector:
+    """The vector for a storage alone, read-only."""
+    return _vector(NO_BUFFER, (), layout)
+
+
+@functools.cache
+def encode_ring(ring: Ring) -> Vector:
+    """The vector for rings of slots, read-only."""
+    return _read_only([ring.capacity, ring.length, ring.lanes, ring.limit // ring.length])
+
+
+@functools.cache
+def encode_windows(ring: Ring, rule: Rule, by_trajectory: bool) -> Vector:
+    """The vector for windows on rings, read-only."""
+    settings = [rule.length, rule.period, rule.strict, rule.left, rule.right, by_trajectory]
+    return _read_only([*encode_ring(ring), *map(int, settings)])
+
+
+@functools.lru_cache(maxsize=1024)
+def encode_distances(ring: Ring, rule: Rule, n: int, by_trajectory: bool) -> Vector:
+    """`windows.distances` as one vector, read-only."""
+    return _read_only([end for pair in episode_windows.distances(rule, ring.length, n, by_trajectory) for end in pair])
+
+
+def entries(ring: Ring, distances: Vector) -> int:
+    """How many entries of the index there are at such distances, and where each lane's oldest step is."""
+    return ring.lanes * (int((distances[1::2] - distances[::2]).sum()) + 1)
+
+
+@functools.cache
+def encode_alpha(alpha: float) -> Vector:
+    """The vector for a power of priorities alone, read-only."""
+    constants = [
+        *fixed_point.fixed_constant(alpha),
+        *fixed_point.fixed_constant(alpha, fixed_point.BIAS),
+        int(alpha == 1.0),
+    ]
+    return _vector([0, 0, *constants, 0], (), NO_LEAVES)
+
+
+@functools.lru_cache(maxsize=1024)
+def encode_discounts(gamma: float, n: int, dtype: str) -> np.ndarray[Any, Any]:
+    """gamma^k for k < n as floats of a dtype, read-only; not a vector like the others."""
+    discounts = np.asarray([gamma**k for k in range(n)], dtype)
+    discounts.flags.writeable = False
+    return discounts
+
+
+def _vector(buffer: list[int], levels: tuple[sum_tree.Level, ...], layout: Layout) -> Vector:
+    """The numbers from CAPACITY to FIRST_STORAGE, levels and leaves put together."""
+    values = [len(layout.leaves), len(layout.wide), len(levels), *buffer]
+    values += [4 * layout.row_words, *(leaf.nbytes for leaf in layout.wide)]
+    for level in levels:
+        values += [level.nodes, level.groups, level.sums, level.smallest, level.largest]
+    for leaf in layout.leaves:
+        values += [0 if leaf.wide is None else 1 + leaf.wide, leaf.offset or 0, leaf.nbytes]
+    return _read_only(values)
+
+
+def _read_only(values: Sequence[int]) -> Vector:
+    encoded = np.asarray(values, np.int32)
+    encoded.flags.writeable = False
+    return encoded

@@ -1,0 +1,205 @@
+"""The compiled twins of the core's functions, for memories of any library whose arrays have an address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.kernels import calls
+from functional_rb.kernels import descriptor as plan
+from functional_rb.kernels.addresses import Held, storage_caller
+from functional_rb.ops.protocol import Array
+from functional_rb.samplers import Selection
+from functional_rb.structures.row_layout import STORED_AS
+from functional_rb.versions.version import Memory, SavedSlots
+
+NO_COUNT = np.empty(1, np.int64)
+
+
+class Library(Protocol):
+    """How arrays of a library are found and made."""
+
+    def address(self, array: Array, /) -> int:
+        """Where an array lies in the CPU's memory; see `addresses`."""
+        ...
+
+    def placed(self, array: Array, /) -> Any:
+        """An array for which `address` will be asked again and again, as it takes it; that of an empty one is 0."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], /, *, dtype: Any) -> Array:
+        """An array that nothing is in yet, of one of the library's own dtypes."""
+        ...
+
+    @property
+    def dtypes(self) -> Mapping[str, Any]:
+        """These, by name."""
+        ...
+
+    def results(self, spec: BufferSpec, batch: int) -> list[Array]:
+        """Likewise for each leaf in the layout, [batch, *shape]."""
+        ...
+
+
+class Stored(NamedTuple):
+    """What kernels are told of a memory.
+
+    Attributes:
+        plan: of the buffer's spec.
+        storage: the rows and the wide arrays.
+        tree: as `address` takes it.
+        tree_size: elements of the tree.
+    """
+
+    plan: plan.Vector
+    storage: Held
+    tree: Any
+    tree_size: int
+
+
+class Kernels:
+    """`add`, `update` and draws of plain buffers."""
+
+    def __init__(self, library: Library) -> None:
+        """On the arrays of a library."""
+        self._library = library
+        self._call, self._empty = storage_caller(library.address), library.empty
+        self._int32, self._float32 = library.dtypes["int32"], library.dtypes["float32"]
+        self._none = library.placed(library.empty((0,), dtype=self._int32))
+        self._stored_as: dict[BufferSpec, list[tuple[tuple[int, ...], Any]]] = {}
+
+    def _stored(self, spec: BufferSpec, memory: Memory) -> Stored:
+        """Looked up once; each time where others hold the arrays, as torch moves those it shares between processes."""
+        if memory.native is None or memory.pinned:
+            tree, size = self._none, 0
+            if memory.tree is not None:
+                tree, size = self._library.placed(memory.tree), memory.tree.nbytes // 4
+            storage = Held([memory.rows, *memory.wide], self._library.address)
+            memory.native = Stored(plan.encode(spec), storage, tree, size)
+        assert isinstance(memory.native, Stored)
+        return memory.native
+
+    def _some(self, array: Array | None) -> Any:
+        return self._none if array is None else array
+
+    def room(self, spec: BufferSpec, n: int, rows: bool, values: bool) -> SavedSlots:
+        """Where a kernel may save what it overwrites in up to n slots; nothing is in it yet."""
+        empty = self._empty
+        copies = [empty((n, *shape), dtype=dtype) for shape, dtype in self._copied_as(spec)] if rows else []
+        old = empty((n,), dtype=self._float32) if values else None
+        return SavedSlots(empty((n,), dtype=self._int32), copies, old)
+
+    def _copied_as(self, spec: BufferSpec) -> list[tuple[tuple[int, ...], Any]]:
+        """Shape and dtype of what an item is stored as: its row, and its wide leaves."""
+        if spec not in self._stored_as:
+            dtypes = self._library.dtypes
+            wide = [(leaf.shape, dtypes[STORED_AS.get(leaf.dtype, leaf.dtype)]) for leaf in spec.layout.wide]
+            self._stored_as[spec] = [((spec.layout.row_words,), self._int32), *wide]
+        return self._stored_as[spec]
+
+    def add(
+        self,
+        spec: BufferSpec,
+        memory: Memory,
+        counters: Array,
+        leaves: Sequence[Array],
+        batch: int,
+        mask: Array | None,
+        priorities: Array | None,
+        saved: SavedSlots | None,
+    ) -> Array:
+        """Write a batch; returns the new counters."""
+        at = self._stored(spec, memory)
+        new = self._empty(counters.shape, dtype=self._int32)
+        slots, values, copies, room, count = self._places(saved)
+        self._call(
+            calls.add,
+            (at.tree, counters, new, self._some(mask), self._some(priorities), slots, values),
+            at.storage,
+            [*leaves, *copies],
+            at.plan,
+            at.tree_size,
+            batch,
+            room,
+            count,
+        )
+        return new
+
+    def _places(self, saved: SavedSlots | None) -> tuple[Array, Array, Sequence[Array], int, Any]:
+        """Room as a kernel takes it: slots, values and copies, for how many slots that is, and where it says so."""
+        if saved is None:
+            return self._none, self._none, (), 0, NO_COUNT
+        return saved.slots, self._some(saved.values), saved.copies, saved.slots.shape[0], saved.count
+
+    def update(
+        self,
+        spec: BufferSpec,
+        memory: Memory,
+        counters: Array,
+        handles: Array,
+        priorities: Array | None,
+        replacements: Mapping[int, Array],
+        saved: SavedSlots | None,
+    ) -> Array:
+        """Set priorities and rewrite leaves; returns the new counters."""
+        at = self._stored(spec, memory)
+        new = self._empty(counters.shape, dtype=self._int32)
+        leaves = [self._some(replacements.get(k)) for k in range(len(spec.leaves))] if replacements else []
+        slots, values, copies, room, count = self._places(saved)
+        self._call(
+            calls.update,
+            (at.tree, counters, new, handles, self._some(priorities), slots, values),
+            at.storage,
+            [*leaves, *copies],
+            at.plan,
+            at.tree_size,
+            handles.shape[0],
+            len(leaves),
+            room,
+            count,
+        )
+        return new
+
+    def sample(
+        self, spec: BufferSpec, memory: Memory, counters: Array, key: int, batch: int, beta: float
+    ) -> tuple[list[Array], Selection, bool]:
+        """Draw items by a key: the leaves in the layout, what is told of them, and whether anything could be drawn."""
+        at, empty = self._stored(spec, memory), self._empty
+        leaves, handles = self._library.results(spec, batch), empty((batch,), dtype=self._int32)
+        weights, probabilities = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
+        drawable = self._call(
+            calls.sample,
+            (at.tree, counters, handles, weights, probabilities),
+            at.storage,
+            leaves,
+            at.plan,
+            at.tree_size,
+            key,
+            spec.sampler.draw_shape(spec, batch)[1],
+            beta,
+            batch,
+        )
+        return leaves, Selection(handles, weights, probabilities), drawable
+
+    def draw(
+        self, spec: BufferSpec, memory: Memory, counters: Array, numbers: Array, batch: int, beta: float
+    ) -> tuple[list[Array], Selection, bool]:
+        """Likewise by draws int32 [batch, words]."""
+        at, empty = self._stored(spec, memory), self._empty
+        leaves, handles = self._library.results(spec, batch), empty((batch,), dtype=self._int32)
+        weights, probabilities = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
+        drawable = self._call(
+            calls.draw,
+            (at.tree, counters, numbers, handles, weights, probabilities),
+            at.storage,
+            leaves,
+            at.plan,
+            at.tree_size,
+            numbers.shape[1],
+            beta,
+            batch,
+        )
+        return leaves, Selection(handles, weights, probabilities), drawable

@@ -1,0 +1,337 @@
+"""The twins of `ring.plan_write` and of `windows`, on raw memory.
+
+Arguments that recur:
+    plan: see `plan.encode_windows`, or, for `plan_write`, `plan.encode_ring`, with which that begins.
+    cursors, sizes: int32 [lanes], see `ring.Ends`.
+    age: int32 [capacity], of the step in each slot.
+    own: its part that belongs to one lane.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from functional_rb.kernels.cache import compiled
+from functional_rb.kernels.descriptor import (
+    BY_TRAJECTORY,
+    LEFT,
+    PERIOD,
+    RIGHT,
+    RING_CAPACITY,
+    RING_LANES,
+    RING_LENGTH,
+    RING_TURNS,
+    STRICT,
+    WINDOW_LENGTH,
+)
+from functional_rb.structures import episode_windows
+
+LONGEST = np.int64(episode_windows.LONGEST)
+
+
+@compiled
+def modulo(x: Any, n: Any) -> Any:
+    """`x % n` of numbers in [0, 2^31): half the time of the 64-bit division."""
+    return np.int64(np.uint32(x) % np.uint32(n))
+
+
+@compiled
+def plan_write(
+    plan: Any,
+    cursors: Any,
+    sizes: Any,
+    steps: Any,
+    mask: Any,
+    slots: Any,
+    source: Any,
+    live: Any,
+    written: Any,
+    new_cursors: Any,
+    new_sizes: Any,
+) -> None:
+    """`ring.plan_write`. Mask uint8 [steps * lanes] is empty for none; then source and live uint8 are not written."""
+    lanes, length = np.int64(plan[RING_LANES]), np.int64(plan[RING_LENGTH])
+    limit = length * plan[RING_TURNS]
+    n = slots.size // lanes
+    for lane in range(lanes):
+        marked = steps
+        if mask.size:
+            marked = np.int64(0)
+            for row in range(lane, steps * lanes, lanes):
+                marked += mask[row]
+        skipped = max(marked - n, np.int64(0))
+        cursor = np.int64(cursors[lane])
+        place = modulo(cursor + skipped if cursor + skipped < limit else cursor + skipped - limit, length)
+        for entry in range(lane, n * lanes, lanes):
+            slots[entry] = lane * length + place
+            place = place + 1 if place + 1 < length else np.int64(0)
+        if mask.size:
+            choose(mask, lane, lanes, steps, skipped, source, live)
+        written[lane] = marked
+        new_cursors[lane] = cursor + marked if cursor + marked < limit else cursor + marked - limit
+        new_sizes[lane] = min(np.int64(sizes[lane]) + marked, length)
+
+
+@compiled
+def choose(mask: Any, lane: Any, lanes: Any, steps: Any, skipped: Any, source: Any, live: Any) -> None:
+    """The marked rows of a lane but the first `skipped`, then its last row, as if it were marked many times."""
+    entry = lane
+    for row in range(lane, steps * lanes, lanes):
+        if mask[row]:
+            skipped -= 1
+            if skipped < 0:
+                source[entry], live[entry] = row, 1
+                entry += lanes
+    while entry < source.size:
+        source[entry], live[entry] = (steps - 1) * lanes + lane, 0
+        entry += lanes
+
+
+@compiled
+def step_ages(next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, new_next: Any) -> None:
+    """`windows.step_ages`. Begins or ends, uint8 [lanes * T], is empty if there are none."""
+    lanes = next_age.size
+    steps = ages.size // lanes
+    for lane in range(lanes):
+        began = -np.int64(next_age[lane])
+        first = lane * steps
+        for column in range(steps):
+            starts = begins.size != 0 and begins[first + column] != 0
+            if starts or (ends.size != 0 and column != 0 and ends[first + column - 1] != 0):
+                began = np.int64(column)
+            ages[first + column] = column - began
+        newest = first + max(np.int64(written[lane]) - 1, np.int64(0))
+        following = np.int64(ages[newest]) + 1
+        if following >= LONGEST or (ends.size != 0 and ends[newest] != 0):
+            following = np.int64(0)
+        new_next[lane] = following if written[lane] > 0 else next_age[lane]
+
+
+@compiled
+def lane_of(plan: Any, slot: Any) -> Any:
+    """The lane of a slot."""
+    return np.int64(np.uint32(slot) // np.uint32(plan[RING_LENGTH]))
+
+
+@compiled
+def back_of(plan: Any, head: Any, place: Any) -> Any:
+    """How far behind the head of its ring a place lies, 1 to the ring's length."""
+    return head - place if place < head else head - place + np.int64(plan[RING_LENGTH])
+
+
+@compiled
+def place_of(plan: Any, head: Any, back: Any) -> Any:
+    """And back; what is out of bounds counts as the nearest."""
+    length = np.int64(plan[RING_LENGTH])
+    place = head - min(max(back, np.int64(1)), length)
+    return place + length if place < 0 else place
+
+
+@compiled
+def goes_on(plan: Any, own: Any, head: Any, back: Any, age: Any, distance: Any) -> Any:
+    """Whether the trajectory of a live step has a live step so far after it."""
+    return back - distance >= 1 and np.int64(own[place_of(plan, head, back - distance)]) - age == distance
+
+
+@compiled
+def multiples(plan: Any, low: Any, high: Any) -> Any:
+    """How many multiples of the period lie in [low, high]."""
+    period = np.int64(plan[PERIOD])
+    if period == 1:
+        return high - low + 1
+    shift = (np.int64(plan[WINDOW_LENGTH]) + period - 1) // period * period
+    return (high + shift) // period - (low - 1 + shift) // period
+
+
+@compiled
+def weight(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
+    """`windows.weights` of one step, `back` being at least 1."""
+    if back > size:
+        return np.int64(0)
+    age = np.int64(own[place_of(plan, head, back)])
+    first_live = age == 0 or back == size
+    starts = modulo(age, plan[PERIOD]) == 0
+    reach = np.int64(plan[WINDOW_LENGTH]) - 1 - np.int64(plan[RIGHT])
+    if starts and reach > 0:
+        starts = goes_on(plan, own, head, back, age, reach) or (first_live and not plan[STRICT])
+    count = np.int64(starts)
+    if plan[LEFT] and first_live:
+        count += multiples(plan, age - np.int64(plan[LEFT]), age - 1)
+    return count
+
+
+@compiled
+def mark(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
+    """`windows.marks` of one step, likewise."""
+    if weight(plan, own, head, size, back) == 0:
+        return np.int64(0)
+    age, period = np.int64(own[place_of(plan, head, back)]), np.int64(plan[PERIOD])
+    reach = np.int64(plan[WINDOW_LENGTH]) - 1 - np.int64(plan[RIGHT])
+    return np.int64(not goes_on(plan, own, head, back, age, period - modulo(age, period) + reach))
+
+
+@compiled
+def changed(
+    plan: Any, ranges: Any, cursors: Any, sizes: Any, age: Any, lane: Any, back: Any, slots: Any, numbers: Any
+) -> None:
+    """`windows.changed`, for what `windows.distances` says, as int32 [ranges * 2]."""
+    length = np.int64(plan[RING_LENGTH])
+    entry = np.int64(0)
+    for e in range(plan[RING_LANES]):
+        own = age[e * length : (e + 1) * length]
+        head, size = modulo(cursors[e], length), np.int64(sizes[e])
+        for k in range(0, ranges.size + 2, 2):
+            start, stop = max(size, np.int64(1)) - 1, max(size, np.int64(1))  # the oldest comes last
+            if k < ranges.size:
+                start, stop = np.int64(ranges[k]), np.int64(ranges[k + 1])
+            for behind in range(start + 1, stop + 1):
+                lane[entry], back[entry] = e, behind
+                slots[entry] = e * length + place_of(plan, head, behind)
+                by_trajectory = plan[BY_TRAJECTORY]
+                number = mark(plan, own, head, size, behind) if by_trajectory else weight(plan, own, head, size, behind)
+                numbers[entry] = number
+                entry += 1
+
+
+@compiled
+def weights_at(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, numbers: Any) -> None:
+    """`windows.weights_at`."""
+    length = np.int64(plan[RING_LENGTH])
+    for i in range(slots.size):
+        lane = lane_of(plan, slots[i])
+        head = modulo(cursors[lane], length)
+        back = back_of(plan, head, slots[i] - lane * length)
+        numbers[i] = weight(plan, age[lane * length : (lane + 1) * length], head, np.int64(sizes[lane]), back)
+
+
+@compiled
+def begin(plan: Any, own: Any, head: Any, size: Any, back: Any, draws: Any, live: Any) -> Any:
+    """Which window a draw gives: the age of its first step, how far back that lies, and how many steps to go for."""
+    age, length = np.int64(own[place_of(plan, head, back)]), np.int64(plan[WINDOW_LENGTH])
+    if plan[BY_TRAJECTORY]:
+        drawn = live and mark(plan, own, head, size, back) > 0
+        first = max(age - (size - back), np.int64(0))
+        count = multiples(plan, first - np.int64(plan[LEFT]), age) if drawn else np.int64(0)
+    else:
+        count = weight(plan, own, head, size, back)
+        drawn = live and count > 0
+        first = age
+    chosen = (np.int64(draws[0]) * count + ((np.int64(draws[1]) * count) >> 31)) >> 31
+    v = age - modulo(age, plan[PERIOD]) - chosen * np.int64(plan[PERIOD])
+    start = max(v, first)
+    return start, back + age - start, v + length - start if drawn else np.int64(0)
+
+
+@compiled
+def expand(
+    plan: Any,
+    cursors: Any,
+    sizes: Any,
+    age: Any,
+    next_age: Any,
+    starts: Any,
+    draws: Any,
+    live: Any,
+    slots: Any,
+    handles: Any,
+    mask: Any,
+    is_first: Any,
+    is_last: Any,
+    truncated: Any,
+) -> None:
+    """`windows.expand`: starts int32 [S], draws int32 [S, 2], live uint8 [S] or empty; results [S, K], flags uint8."""
+    length = np.int64(plan[RING_LENGTH])
+    for i in range(starts.size):
+        lane = lane_of(plan, starts[i])
+        own = age[lane * length : (lane + 1) * length]
+        head = modulo(cursors[lane], length)
+        back = back_of(plan, head, starts[i] - lane * length)
+        counts = live.size == 0 or live[i] != 0
+        start, back, steps = begin(plan, own, head, np.int64(sizes[lane]), back, draws[i], counts)
+        place = place_of(plan, head, back)
+        count, following = count_steps(own, place, back, start, steps, np.int64(next_age[lane]))
+        name_steps(plan, cursors[lane], lane, place, back, count, slots[i], handles[i])
+        for k in range(mask.shape[1]):
+            mask[i, k] = k < count
+        is_first[i], is_last[i], truncated[i] = 0, 0, 0
+        if count:
+            is_first[i, 0] = start == 0
+            is_last[i, count - 1], truncated[i, count - 1] = following == 0, following != 0
+
+
+@compiled
+def count_steps(own: Any, place: Any, back: Any, start: Any, steps: Any, next_age: Any) -> Any:
+    """How many of so many steps from a place on belong to the trajectory, and the age of the one after them."""
+    count = np.int64(0)
+    age = np.int64(own[place])
+    while count < steps and count < back and age - start == count:
+        count += 1
+        place = place + 1 if place + 1 < own.size else np.int64(0)
+        age = np.int64(own[place]) if count < back else next_age
+    return count, age
+
+
+@compiled
+def name_steps(plan: Any, cursor: Any, lane: Any, place: Any, back: Any, count: Any, slots: Any, handles: Any) -> None:
+    """The slots and handles of so many steps from a place on, and of the padding behind them."""
+    length = np.int64(plan[RING_LENGTH])
+    turn = np.int64(np.uint32(cursor) // np.uint32(length))
+    if back > modulo(cursor, length):  # before the head came round
+        turn = turn - 1 if turn else np.int64(plan[RING_TURNS]) - 1
+    slot = lane * length + place
+    handle = turn * np.int64(plan[RING_CAPACITY]) + slot
+    straight = min(count, length - place)
+    for k in range(straight):
+        slots[k], handles[k] = slot + k, handle + k
+    if straight < count:
+        turn = turn + 1 if turn + 1 < plan[RING_TURNS] else np.int64(0)
+        handle = turn * np.int64(plan[RING_CAPACITY]) + lane * length
+        for k in range(straight, count):
+            slots[k], handles[k] = lane * length + k - straight, handle + k - straight
+    last = slots[count - 1] if count else slot
+    for k in range(count, slots.size):
+        slots[k], handles[k] = last, -1
+
+
+@compiled
+def following(plan: Any, cursors: Any, age: Any, slots: Any, found: Any, real: Any) -> None:
+    """`windows.following`: slots int32 [m]; found [m, n], real uint8 [m, n]."""
+    length = np.int64(plan[RING_LENGTH])
+    for i in range(slots.size):
+        lane = lane_of(plan, slots[i])
+        own = age[lane * length : (lane + 1) * length]
+        place = slots[i] - lane * length
+        back = back_of(plan, modulo(cursors[lane], length), place)
+        start = np.int64(own[place])
+        for k in range(found.shape[1]):
+            found[i, k] = lane * length + place
+            real[i, k] = k < back and np.int64(own[place]) - start == k
+            if k + 1 < back:  # else this is the newest
+                place = place + 1 if place + 1 < length else np.int64(0)
+
+
+@compiled
+def extent(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: Any) -> None:
+    """`windows.extent`, all int32 [m].
+
+    The steps double and then halve: most trajectories are far shorter than their lane, so little is read, and near by.
+    """
+    length = np.int64(plan[RING_LENGTH])
+    for i in range(slots.size):
+        lane = lane_of(plan, slots[i])
+        own = age[lane * length : (lane + 1) * length]
+        head, place = modulo(cursors[lane], length), slots[i] - lane * length
+        back, start = back_of(plan, head, place), np.int64(own[place])
+        before[i] = min(start, max(np.int64(sizes[lane]) - back, np.int64(0)))
+        beyond = np.int64(1)
+        while goes_on(plan, own, head, back, start, beyond):
+            beyond *= 2
+        distance = beyond // 2
+        further = distance // 2
+        while further:
+            if goes_on(plan, own, head, back, start, distance + further):
+                distance += further
+            further //= 2
+        after[i] = distance

@@ -1,0 +1,286 @@
+"""The protocol of shared buffers on raw memory: `functional_rb.shared` calls these between its locks.
+
+Arguments that recur, beside those of `kernels`:
+    control: address of the words of `shared.control`.
+    journal: int64 [3 + wide], addresses of the slots int32, values float32, and items that a write saves.
+    counters: int32 [BASE].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from functional_rb.core.counters import BASE
+from functional_rb.kernels import buffer, sum_tree
+from functional_rb.kernels.atomics import load_acquire, reads_before, store_release, writes_before
+from functional_rb.kernels.buffer import INT32_MAX, level_field
+from functional_rb.kernels.cache import compiled
+from functional_rb.kernels.calls import floats, ints, marks
+from functional_rb.kernels.descriptor import CAPACITY, FIRST_STORAGE, LEVEL_SUMS, LEVELS
+from functional_rb.kernels.raw_memory import copy_bytes, copy_into, load_int32, store_int32
+from functional_rb.shared.control import (
+    ADD,
+    CLEAR,
+    COUNT,
+    COUNTERS,
+    FIRST,
+    HAS_ROWS,
+    KIND,
+    LOST,
+    SEQUENCE,
+    SLOT,
+    SLOT_WORDS,
+    UPDATE,
+)
+
+TORN, NOTHING, DRAWN = -1, 0, 1
+"""What `draw` says: there were writes all the time; nothing can be drawn; it is done."""
+SPINS = 5000
+"""How often a reader looks whether a write is over: some 10 us, longer than a usual write takes."""
+TRIES = 8
+"""How often it reads anew, because there was a write meanwhile."""
+
+
+@compiled
+def vector_at(control: Any, sequence: Any) -> Any:
+    """The address of the counters in force at an even sequence, and at the odd one after it."""
+    return control + 8 * (COUNTERS + SLOT_WORDS * ((sequence >> 1) & 1))
+
+
+@compiled
+def word(control: Any, place: Any) -> Any:
+    """A word of the control file."""
+    return load_acquire(control + 8 * place)
+
+
+@compiled
+def set_word(control: Any, place: Any, value: Any) -> None:
+    """Set one."""
+    store_release(control + 8 * place, np.int64(value))
+
+
+@compiled
+def begin(control: Any) -> None:
+    """A write begins: its intent is in the journal, and none of it elsewhere yet."""
+    set_word(control, SEQUENCE, word(control, SEQUENCE) + 1)
+    writes_before()
+
+
+@compiled
+def commit(control: Any, lost: Any) -> None:
+    """It is over: one store puts the new counters in force, of which the first BASE are there already."""
+    sequence = word(control, SEQUENCE)
+    old, new = vector_at(control, sequence), vector_at(control, sequence + 1)
+    copy_bytes(new + 4 * BASE, old + 4 * BASE, 4 * (SLOT - BASE))
+    store_int32(new + 4 * LOST, np.int32(min(np.int64(load_int32(old + 4 * LOST)) + lost, INT32_MAX)))
+    set_word(control, SEQUENCE, sequence + 1)
+
+
+@compiled
+def settled(control: Any) -> Any:
+    """The sequence once no write is under way; an odd one if that takes long, as where the writer has died."""
+    sequence = word(control, SEQUENCE)
+    for _ in range(SPINS):
+        if sequence & 1 == 0:
+            break
+        sequence = word(control, SEQUENCE)
+    return sequence
+
+
+@compiled
+def unchanged(control: Any, sequence: Any) -> Any:
+    """Whether all that was read since the sequence was belongs together."""
+    reads_before()
+    return word(control, SEQUENCE) == sequence
+
+
+@compiled
+def read_counters(control: Any, counters: Any) -> Any:
+    """Copy the counters in force, int32 [SLOT] or less; the sequence at which that was, odd if it could not be."""
+    for _ in range(TRIES):
+        sequence = settled(control)
+        if sequence & 1 == 0:
+            copy_into(counters, 0, vector_at(control, sequence), 4 * counters.size)
+            if unchanged(control, sequence):
+                return sequence
+    return np.int64(1)
+
+
+@compiled
+def note_add(control: Any, plan: Any, marked: Any) -> None:
+    """Write down what an add of so many items will write; nothing is saved, as these slots hold the oldest items."""
+    capacity = np.int64(plan[CAPACITY])
+    cursor = np.int64(load_int32(vector_at(control, word(control, SEQUENCE))))
+    set_word(control, KIND, ADD)
+    set_word(control, FIRST, (cursor + max(marked - capacity, 0)) % capacity)
+    set_word(control, COUNT, min(marked, capacity))
+
+
+@compiled
+def note_update(control: Any, plan: Any, storage: Any, tree: Any, journal: Any, handles: Any, has_rows: Any) -> Any:
+    """Save what an update will overwrite, for which there is room; returns of how many slots."""
+    counters = ints(vector_at(control, word(control, SEQUENCE)), BASE)
+    slots, values = ints(journal[0], handles.size), floats(journal[1], handles.size)
+    live = np.int64(0)
+    for i in range(handles.size):
+        slot = buffer.locate(plan, counters, np.int64(handles[i]))
+        if slot >= 0:
+            slots[live] = slot
+            if plan[LEVELS]:
+                values[live] = tree[slot]
+            if has_rows:
+                buffer.save_item(plan, storage, slot, journal[2:], live)
+            live += 1
+    set_word(control, KIND, UPDATE)
+    set_word(control, COUNT, live)
+    set_word(control, HAS_ROWS, has_rows)
+    return live
+
+
+@compiled
+def note_clear(control: Any) -> None:
+    """Write down that all items will be taken out."""
+    set_word(control, KIND, CLEAR)
+
+
+@compiled
+def empty(control: Any, tree: Any) -> None:
+    """Take all items out: the counters to come, and the tree."""
+    sequence = word(control, SEQUENCE)
+    new = vector_at(control, sequence + 1)
+    copy_bytes(new, vector_at(control, sequence), 4 * BASE)
+    ends = ints(new, BASE)
+    ends[buffer.SIZE] = 0
+    ends[buffer.PEAK] = 0
+    tree[:] = 0
+
+
+@compiled
+def repair(control: Any, plan: Any, storage: Any, tree: Any, journal: Any) -> None:
+    """End the write of one who has died as if it had never begun. Who dies here leaves it to the next, who repeats it.
+
+    An add has spoilt some of the oldest items, which it was to replace: the ring gives them up. An update is undone. A
+    clear is carried on to its end.
+    """
+    sequence = word(control, SEQUENCE)
+    if sequence & 1 == 0:
+        return
+    old, new = vector_at(control, sequence), vector_at(control, sequence + 1)
+    copy_bytes(new, old, 4 * BASE)
+    lost, count = np.int64(0), word(control, COUNT)
+    if word(control, KIND) == CLEAR:
+        empty(control, tree)
+    elif word(control, KIND) == ADD:
+        ends = ints(new, BASE)
+        capacity, lost = np.int64(plan[CAPACITY]), count
+        ends[buffer.SIZE] = min(np.int64(ends[buffer.SIZE]), capacity - count)
+        clear(plan, storage, tree, word(control, FIRST), count)
+    else:
+        undo(plan, storage, tree, journal, count, word(control, HAS_ROWS))
+    commit(control, lost)
+
+
+@compiled
+def clear(plan: Any, storage: Any, tree: Any, first: Any, count: Any) -> None:
+    """Make slots around the ring as if they had never been written."""
+    capacity = np.int64(plan[CAPACITY])
+    head = min(count, capacity - first)
+    for start, n in ((first, head), (np.int64(0), count - head)):
+        for array in range(storage.size):
+            size = np.int64(plan[FIRST_STORAGE + array])
+            marks(storage[array] + start * size, n * size)[:] = 0
+        if plan[LEVELS] and n:
+            tree[start : start + n] = 0
+            buffer.refresh_range(plan, tree, start, n)
+
+
+@compiled
+def undo(plan: Any, storage: Any, tree: Any, journal: Any, count: Any, has_rows: Any) -> None:
+    """Put back what the journal has."""
+    slots = ints(journal[0], count)
+    if has_rows:
+        for place in range(count):
+            for array in range(storage.size):
+                size = np.int64(plan[FIRST_STORAGE + array])
+                copy_bytes(storage[array] + np.int64(slots[place]) * size, journal[2 + array] + place * size, size)
+    if plan[LEVELS]:
+        buffer.set_leaves(plan, tree, slots, floats(journal[1], count))
+
+
+@compiled
+def draw(
+    storage: Any,
+    leaves: Any,
+    control: Any,
+    plan: Any,
+    tree: Any,
+    draws: Any,
+    beta: Any,
+    handles: Any,
+    weights: Any,
+    chances: Any,
+) -> Any:
+    """`kernels.draw` of a moment between two writes. Returns TORN, NOTHING or DRAWN.
+
+    That the slots are right is known before their rows are read: beyond those, files have no room on the disk.
+    """
+    slots, counters = np.empty(handles.size, np.int32), np.empty(BASE, np.int32)
+    for _ in range(TRIES):
+        sequence = read_counters(control, counters)
+        if sequence & 1:
+            return TORN
+        if plan[LEVELS]:
+            found = buffer.draw_prioritized(plan, tree, counters, draws, beta, slots, handles, weights, chances)
+        else:
+            found = buffer.draw_uniform(plan, counters, draws, slots, handles, weights, chances)
+        if not unchanged(control, sequence):
+            continue
+        if not found:
+            return NOTHING
+        buffer.load_items(plan, storage, slots, leaves)
+        if unchanged(control, sequence):
+            return DRAWN
+    return TORN
+
+
+@compiled
+def fetch(storage: Any, leaves: Any, control: Any, plan: Any, handles: Any, live: Any) -> Any:
+    """Read items by handle, where leaves are given, and say which are live, uint8 [B]. Returns TORN, NOTHING or DRAWN.
+
+    In place of one that is gone any other is read; NOTHING, if there is none.
+    """
+    slots, counters = np.empty(handles.size, np.int32), np.empty(BASE, np.int32)
+    for _ in range(TRIES):
+        sequence = read_counters(control, counters)
+        if sequence & 1:
+            return TORN
+        for i in range(handles.size):
+            slots[i] = buffer.locate(plan, counters, np.int64(handles[i]))
+            live[i] = slots[i] >= 0
+            if slots[i] < 0:
+                slots[i] = (np.int64(counters[buffer.CURSOR]) - 1) % np.int64(plan[CAPACITY])
+        if counters[buffer.SIZE] == 0:
+            return NOTHING
+        if leaves.size:
+            buffer.load_items(plan, storage, slots, leaves)
+        if unchanged(control, sequence):
+            return DRAWN
+    return TORN
+
+
+@compiled
+def can_draw(control: Any, plan: Any, tree: Any, n: Any) -> Any:
+    """Whether n items are stored and some have a chance: TORN, NOTHING or DRAWN."""
+    counters = np.empty(BASE, np.int32)
+    for _ in range(TRIES):
+        sequence = read_counters(control, counters)
+        if sequence & 1:
+            return TORN
+        found = counters[buffer.SIZE] >= n
+        if plan[LEVELS]:
+            found = found and sum_tree.add_up(tree, level_field(plan, plan[LEVELS] - 1, LEVEL_SUMS)) > 0
+        if unchanged(control, sequence):
+            return DRAWN if found else NOTHING
+    return TORN

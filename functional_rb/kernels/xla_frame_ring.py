@@ -1,0 +1,25 @@
+"""The twin of `frames.places` as an XLA FFI handler.
+
+A module of its own, as handlers are compiled when theirs is imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functional_rb.kernels import frame_ring
+from functional_rb.kernels.xla_frame import calls, handler, ints, operand, result
+
+
+@handler
+def places(frame: Any) -> Any:
+    """plan, at, slots -> places."""
+    for number in range(calls(frame)):
+        call = frame, number
+        frame_ring.places(
+            ints(operand(call, 0)),
+            ints(operand(call, 1)),
+            ints(operand(call, 2)),
+            ints(result(call, 0)),
+        )
+    return 0

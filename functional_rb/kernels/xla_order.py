@@ -1,0 +1,14 @@
+"""A custom call that does nothing, to keep XLA's reads before its writes; see `Native.settle`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functional_rb.kernels.xla_frame import calls, handler
+
+
+@handler
+def settle(frame: Any) -> Any:
+    """Arrays, and others to wait for -> the same arrays, which lie in the same memory."""
+    calls(frame)  # which answers XLA, where it asks for the version
+    return 0

@@ -1,0 +1,181 @@
+"""The array primitives of `functional_rb.ops.protocol.Ops` on NumPy.
+
+`set_at` writes in place: who calls the core makes sure that the memory is his alone (see `versions.version`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from functional_rb.kernels.addresses import aligned
+from functional_rb.ops.fixed_point import MASK, TABLES
+from functional_rb.ops.protocol import Native
+
+Vector = np.ndarray[Any, Any]
+
+native: Native | None = None
+
+
+@functools.cache
+def dtype_of(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of a name; bfloat16 is an extension, which comes with JAX.
+
+    Raises:
+        ImportError: if that is missing, saying what to install.
+    """
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise ImportError("bfloat16 on the host needs ml_dtypes; pip install 'functional-rb[jax]'") from error
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def _aligned(make: Callable[..., Vector], shape: Sequence[int], dtype: np.dtype[Any]) -> Vector:
+    return aligned(make, math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+
+def empty(shape: Sequence[int], *, dtype: np.dtype[Any]) -> Vector:
+    """An array that nothing is in yet, aligned."""
+    return _aligned(np.empty, shape, dtype)
+
+
+def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> Vector:
+    """Zeros, aligned; pages that nobody wrote cost nothing."""
+    return _aligned(np.zeros, shape, dtype_of(dtype))
+
+
+def copy(x: Vector) -> Vector:
+    """A copy, aligned."""
+    copied = empty(x.shape, dtype=x.dtype)
+    copied[...] = x
+    return copied
+
+
+def call(function: Callable[..., Any], *arrays: Vector) -> Any:
+    """A function of the user's."""
+    return function(*arrays)
+
+
+def full_like(x: Vector, value: int | float) -> Vector:
+    """An array of one value."""
+    return np.full_like(x, value)
+
+
+def arange(n: int, like: Vector) -> Vector:
+    """int32 0 ... n - 1."""
+    return np.arange(n, dtype=np.int32)
+
+
+def constant(name: str, like: Vector) -> Vector:
+    """A table."""
+    return TABLES[name]
+
+
+def floats(values: Sequence[float], like: Vector) -> Vector:
+    """float32 numbers."""
+    return np.array(values, np.float32)
+
+
+def cast(x: Vector, dtype: str) -> Vector:
+    """Convert values."""
+    return x.astype(dtype_of(dtype))
+
+
+def bitcast(x: Vector, dtype: str) -> Vector:
+    """Read the same bytes as another dtype, along the last axis."""
+    target = dtype_of(dtype)
+    if x.size == 0:  # nothing to read, and strides that NumPy may find unfit
+        return np.empty((*x.shape[:-1], x.shape[-1] * x.dtype.itemsize // target.itemsize), target)
+    if target.itemsize > x.dtype.itemsize or not x.flags.c_contiguous:
+        x = x.copy()  # a slice of a row need not be aligned for it
+    return x.view(target)
+
+
+def take(x: Vector, index: Vector) -> Vector:
+    """`x[index]`, always a copy."""
+    return x.take(index, 0)
+
+
+def set_at(x: Vector, index: Vector, values: Vector) -> Vector:
+    """`x[index] = values`, in place."""
+    x[index] = values
+    return x
+
+
+def set_flat(x: Vector, index: Vector, values: Vector) -> Vector:
+    """Likewise for `x` seen as one vector."""
+    x.reshape(-1)[index] = values
+    return x
+
+
+def where(condition: Vector, x: Vector, y: Vector) -> Vector:
+    """Choose element by element."""
+    return np.where(condition, x, y)
+
+
+def minimum(x: Vector, y: Vector) -> Vector:
+    """The smaller."""
+    return np.minimum(x, y)
+
+
+def maximum(x: Vector, y: Vector) -> Vector:
+    """The larger."""
+    return np.maximum(x, y)
+
+
+def cumsum(x: Vector) -> Vector:
+    """Running sums along the last axis."""
+    return np.cumsum(x, -1, dtype=np.int32)
+
+
+def cummax(x: Vector) -> Vector:
+    """Running maxima along the last axis."""
+    return np.maximum.accumulate(x, -1)
+
+
+def count(mask: Vector) -> Any:
+    """How many are true."""
+    return np.sum(mask, dtype=np.int32)
+
+
+def argsort(x: Vector) -> Vector:
+    """Stable sorting permutation."""
+    return np.argsort(x, -1, kind="stable").astype(np.int32)
+
+
+def searchsorted(ascending: Vector, values: Vector, side: Literal["left", "right"]) -> Vector:
+    """Binary search."""
+    return np.asarray(np.searchsorted(ascending, values, side), np.int32)
+
+
+def concat(arrays: Sequence[Vector], axis: int) -> Vector:
+    """Join along an axis."""
+    return np.concatenate(arrays, axis)
+
+
+def stack(scalars: Sequence[Any]) -> Vector:
+    """Join scalars."""
+    return np.array(scalars)
+
+
+def all_rows(x: Vector) -> Vector:
+    """Whether all of each row are true."""
+    return np.asarray(x.all(1))
+
+
+def moveaxis(x: Vector, source: int, destination: int) -> Vector:
+    """The same memory by other strides."""
+    return np.moveaxis(x, source, destination)
+
+
+def mul_wide(a: Vector, b: Vector) -> tuple[Vector, Vector]:
+    """The 62-bit product."""
+    product = np.asarray(a).astype(np.int64) * b
+    return (product >> 31).astype(np.int32), (product & MASK).astype(np.int32)

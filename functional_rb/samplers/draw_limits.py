@@ -1,0 +1,119 @@
+"""How often an item may be drawn (`max_times_sampled`, after Cassirer et al., Reverb, 2021).
+
+A sampler with a limit has a tree whose leaves are zero where the limit is reached, and counts in an array.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.ops.protocol import Array, Ops, settled
+from functional_rb.samplers.base import Duplicates, Selection
+from functional_rb.samplers.importance import write_leaves
+from functional_rb.structures import row_layout, sum_tree
+
+if TYPE_CHECKING:
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.structures.ring import Write
+
+TIMES = "times"
+"""int32 [capacity], how often the item in each slot has been drawn."""
+
+
+def check(sampler: Any, limit: Any) -> None:
+    """Refuse a limit that is no positive integer."""
+    if limit is None:
+        return
+    try:
+        good = not isinstance(limit, bool) and 1 <= operator.index(limit) < 2**30
+    except TypeError:
+        good = False
+    if not good:
+        name = type(sampler).__name__
+        raise ValueError(f"{name}: expected max_times_sampled as a positive int or None, got {limit!r}")
+    object.__setattr__(sampler, "max_times_sampled", operator.index(limit))
+
+
+def auxiliary(spec: BufferSpec, limit: int | None) -> dict[str, AuxiliaryArray]:
+    """What is kept of the draws."""
+    return {} if limit is None else {TIMES: AuxiliaryArray((spec.capacity,))}
+
+
+def renew(ops: Ops, draft: Draft, write: Write, limit: int | None) -> None:
+    """New items have not been drawn."""
+    if limit is None:
+        return
+    times = draft.auxiliary[TIMES]
+    fresh = ops.full_like(write.slots, 0)
+    if write.live is not None:
+        fresh = ops.where(write.live, fresh, ops.take(times, write.slots))
+    draft.auxiliary[TIMES] = ops.set_at(times, write.slots, fresh)
+
+
+def known(ops: Ops, draft: Draft, slots: Array, limit: int | None) -> tuple[Array | None, Array | None]:
+    """How often items in slots int32 [n] were drawn, and which may be drawn again: of the others the tree has 0."""
+    if limit is None:
+        return None, None
+    times = ops.take(draft.auxiliary[TIMES], slots)
+    return times, times < limit
+
+
+def carry(ops: Ops, draft: Draft, write: Write, times: Array | None, limit: int | None) -> None:
+    """Items whose leaves are set come with how often they were drawn, int32 [rows of the batch]."""
+    if limit is None or times is None:
+        return
+    found = row_layout.pick(ops, times, write.source, write.slots.shape[0])
+    found = ops.minimum(found, ops.full_like(found, limit))
+    if write.live is not None:
+        found = ops.where(write.live, found, ops.take(draft.auxiliary[TIMES], write.slots))
+    draft.auxiliary[TIMES] = ops.set_at(draft.auxiliary[TIMES], write.slots, found)
+    leaves = sum_tree.get_leaves(ops, draft.known_tree, write.slots)
+    write_leaves(ops, draft, write.slots, ops.where(found < limit, leaves, ops.full_like(leaves, 0)), write.live)
+
+
+def silence(ops: Ops, draft: Draft, slots: Array, values: Array, limit: int | None) -> Array:
+    """Leaves of items that may not be drawn any more stay zero."""
+    if limit is None:
+        return values
+    spent = ops.take(draft.auxiliary[TIMES], slots) >= limit
+    return ops.where(spent, ops.full_like(values, 0), values)
+
+
+def spend(ops: Ops, draft: Draft, slots: Array, selection: Selection, limit: int | None) -> Selection:
+    """Count draws; those beyond the limit within the batch are masked."""
+    if limit is None:
+        return selection
+    slots, *told = settled(ops, slots, *selection[:3])  # before the tree is written
+    selection = Selection(*told)
+    times, drawable = draft.auxiliary[TIMES], selection.handles >= 0
+    before, order = ops.take(times, slots), Duplicates.of(ops, slots)
+    rank, count = _occurrences(ops, order, drawable)
+    after = ops.minimum(before + count, ops.full_like(before, limit))
+    draft.auxiliary[TIMES] = ops.set_at(times, slots, after)
+    leaves = sum_tree.get_leaves(ops, draft.known_tree, slots)
+    write_leaves(ops, draft, slots, ops.where(after < limit, leaves, ops.full_like(leaves, 0)), None)
+    return masked(ops, selection, drawable & (before + rank < limit))
+
+
+def _occurrences(ops: Ops, order: Duplicates, counts: Array) -> tuple[Array, Array]:
+    """For each position of a batch: how many before it with the same slot count, and how many in all."""
+    so_far = ops.cumsum(ops.cast(ops.take(counts, order.order), "int32"))
+    earlier = so_far - ops.cast(ops.take(counts, order.order), "int32")
+    before_run = ops.take(earlier, order.first)
+    place = ops.arange(counts.shape[0], like=so_far)
+    sorted_at = ops.set_at(ops.full_like(place, 0), order.order, place)
+    return ops.take(earlier, sorted_at) - before_run, ops.take(so_far, order.last) - before_run
+
+
+def masked(ops: Ops, selection: Selection, mask: Array) -> Selection:
+    """Only the marked draws are real."""
+    nothing = ops.full_like(selection.weights, 0)
+    return selection._replace(
+        handles=ops.where(mask, selection.handles, ops.full_like(selection.handles, -1)),
+        weights=ops.where(mask, selection.weights, nothing),
+        probabilities=ops.where(mask, selection.probabilities, nothing),
+        mask=mask,
+    )

@@ -1,0 +1,103 @@
+"""Where a pass without replacement is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from functional_rb.core import soundness
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.structures import ring
+from functional_rb.structures import sparse_set as sparse_sets
+from functional_rb.structures.sparse_set import SparseSet
+
+if TYPE_CHECKING:
+    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.soundness import Found
+
+ORDER, PLACE = "deck_order", "deck_place"
+"""The arrays of a `SparseSet`."""
+REMAINING, PASSES = "remaining", "passes"
+"""Counters int32 [1]: how many are still to be drawn in this pass, and how many passes are done."""
+
+
+def sparse_set_arrays(spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    """The arrays of a sparse set of all slots."""
+    return {ORDER: AuxiliaryArray((spec.capacity,)), PLACE: AuxiliaryArray((spec.capacity,))}
+
+
+class PassKeeper(NamedTuple):
+    """A sparse set and its numbers.
+
+    Attributes:
+        sparse_set: of the slots that can be drawn.
+        remaining: int32 scalar, how many are still to be drawn in this pass.
+        count: int32 scalar, how many there are.
+    """
+
+    sparse_set: SparseSet
+    remaining: Array
+    count: Array
+
+    @classmethod
+    def of(cls, draft: Draft, count: Array) -> PassKeeper:
+        """What a draft keeps."""
+        return cls(SparseSet(draft.auxiliary[ORDER], draft.auxiliary[PLACE]), draft.counters.more[REMAINING][0], count)
+
+    def keep(self, ops: Ops, draft: Draft, passes: Array | None = None) -> None:
+        """Put it back into a draft. A pass of which all that was left has been overwritten is done too."""
+        more = draft.counters.more
+        if passes is None:
+            emptied = (more[REMAINING][0] > 0) & (self.remaining == 0)
+            passes = add_passes(ops, more[PASSES], emptied)
+        draft.auxiliary[ORDER], draft.auxiliary[PLACE] = self.sparse_set
+        draft.count(remaining=self.remaining.reshape(1), passes=passes)
+
+    def probabilities(self, ops: Ops, slots: Array) -> Array:
+        """With which probability the next draw gives slots int32 [n], float32 [n]: of what is left, else of all."""
+        left = ops.where(self.remaining > 0, self.remaining, self.count)
+        drawable = sparse_sets.contains(ops, self.sparse_set, left, slots)
+        share = 1.0 / ops.cast(ops.maximum(left, ops.full_like(left, 1)), "float32")
+        return ops.cast(drawable, "float32") * share
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, batch: int, drop_last: bool) -> tuple[Array, Array, Array]:
+        """Draw slots from what is left, or from all if that is not enough for a batch that would be given.
+
+        Returns:
+            slots int32 [B], live bool [B], and how many were left before, an int32 scalar.
+        """
+        whole = batch if drop_last else min(batch, 1)  # nothing asked for begins no pass
+        left = ops.where(self.remaining < whole, self.count, self.remaining)
+        given = ops.where(left < whole, ops.full_like(left, 0), left)
+        slots, live, sparse_set, remaining = sparse_sets.draw(ops, self.sparse_set, given, draws)
+        done = (given > 0) & (remaining < whole)
+        # Nothing given leaves the pass as it was.
+        remaining = ops.where(given > 0, ops.where(done, ops.full_like(remaining, 0), remaining), self.remaining)
+        dropped = (given > 0) & (self.remaining > 0) & (self.remaining < whole)
+        passes = add_passes(ops, draft.counters.more[PASSES], done, dropped)
+        PassKeeper(sparse_set, remaining, self.count).keep(ops, draft, passes)
+        return slots, live, left
+
+
+def abandon(ops: Ops, draft: Draft) -> None:
+    """Nothing is left of a pass under way: it is done."""
+    more = draft.counters.more
+    passes = add_passes(ops, more[PASSES], more[REMAINING][0] > 0)
+    draft.count(remaining=ops.full_like(more[REMAINING], 0), passes=passes)
+
+
+def problem_of_sparse_set(found: Found) -> str | None:
+    """Why a sparse set and its numbers cannot be of such a buffer; or None."""
+    last, left = found.spec.capacity - 1, found.numbers.more[REMAINING]
+    for name in (ORDER, PLACE):
+        if problem := soundness.problem_of_range(name, found.auxiliary[name], 0, last):
+            return problem
+    return soundness.problem_of_range(REMAINING, left, 0, found.spec.capacity)
+
+
+def add_passes(ops: Ops, passes: Array, *done: Array) -> Array:
+    """Count passes that are done, given as bool scalars."""
+    for one in done:
+        passes = ring.saturating_add(ops, passes, ops.cast(one, "int32"))
+    return passes

@@ -1,0 +1,464 @@
+"""The public functions on values of specs, up to the arrays; see `api`, whose pattern this follows."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from functional_rb.base import nest
+from functional_rb.base.containers import Registered
+from functional_rb.base.dtypes import shown
+from functional_rb.buffer import checks
+from functional_rb.ops.protocol import Array
+from functional_rb.specs import ArraySpec, Binary, Categorical, NonTensor, OneHot, Varying, counting
+from functional_rb.specs.base import checked_shape
+from functional_rb.specs.ops import SpecOps
+from functional_rb.specs.values import Outline
+
+MOST_VALUES = 2**24
+"""So many values `enumerate` lists."""
+
+
+class SpecBackend(Protocol):
+    """What carries out the checked calls."""
+
+    @property
+    def ops(self) -> SpecOps:
+        """The array operations."""
+        ...
+
+    def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
+        """As in `api.Backend`."""
+        ...
+
+    def unsupported(self, dtype: str) -> str | None:
+        """As in `api.Backend`."""
+        ...
+
+    def build_mapping(
+        self, container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
+    ) -> Any:
+        """As in `api.Backend`."""
+        ...
+
+    def outline(self, spec: Any, who: str) -> Outline:
+        """`Outline.of`, which need not be made anew for the same specs."""
+        ...
+
+    def draw(self, outline: Outline, key: Any, n: int, device: Any, mask: Array | None) -> Mapping[int, Array]:
+        """Values [n, *shape] by position; of a single choice among those that a mask [n, *axes, choices] allows."""
+        ...
+
+    def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
+        """Whether values [N, *shape] lie in the domain of each unit."""
+        ...
+
+    def nearest(self, outline: Outline, leaves: Sequence[Array]) -> Mapping[int, Array]:
+        """The nearest values, by position."""
+        ...
+
+    def encoded(self, unit: ArraySpec, value: Array) -> Array:
+        """`ArraySpec.encoded` of an array of this backend."""
+        ...
+
+    def decoded(self, unit: ArraySpec, x: Array) -> Array:
+        """`ArraySpec.decoded`, likewise."""
+        ...
+
+    def is_traced(self, leaf: Any) -> bool:
+        """Whether a leaf is an array of which the numbers are not known yet."""
+        ...
+
+    def is_object_array(self, leaf: Any) -> bool:
+        """Whether a leaf is an array of this backend."""
+        ...
+
+    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+        """An array's numbers on the host."""
+        ...
+
+
+def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
+    """Random values of a spec.
+
+    Whole numbers, choices and reals between two bounds are uniform over what the spec allows, masks included; reals
+    with one bound are exponential (mean 1) away from it, and those with none normal. The length of a `Text` or
+    `Sequence`, and the numbers of a `Graph`, are uniform too.
+
+    Args:
+        spec: a spec, or a nest of them.
+        key: randomness, from `key(seed)` or `split`; the same key draws the same values.
+        batch: how many: a number, or the sizes of leading axes; by default one value without such axes.
+        device: where the values live; the backend's default if None.
+        mask: bool [*batch, *axes, n], for a single `Categorical` or `OneHot` of n choices: which are allowed now,
+            besides what the spec's own mask allows. May be traced. Where it leaves none of them, it is left out.
+
+    Returns:
+        A nest like the spec, leaves [*batch, *shape]. A `NonTensor` leaf is None, or an object array of None.
+
+    Raises:
+        TypeError: if a leaf is no spec, or of a dtype that the backend lacks, naming it; for a mask of another spec.
+        ValueError: for a mask of another shape.
+
+    Example:
+        >>> spec = {"action": frb.Categorical(4, mask=[True, False, False, True]), "obs": frb.Bounded(-1, 1, (3,))}
+        >>> value = rb.rand(spec, rb.key(0), 5)
+        >>> value["obs"].shape[1], set(value["action"].tolist()) <= {0, 3}
+        (3, True)
+        >>> rb.contains(spec, value).tolist()
+        [True, True, True, True, True]
+        >>> int(rb.rand(frb.Categorical(3), rb.key(0), mask=np.array([False, False, True])))
+        2
+    """
+    outline, lead = _outline(backend, spec, "rand"), _lead(batch)
+    masks = None if mask is None else _masks(backend, outline, mask, lead)
+    drawn = backend.draw(outline, key, math.prod(lead), device, masks)
+    return _built(backend, outline, _apart(drawn, lead), lead)
+
+
+def _masks(backend: SpecBackend, outline: Outline, mask: Any, lead: tuple[int, ...]) -> Array:
+    """A mask for each value: bool [N, *axes, n]."""
+    spec = outline.leaves[0]
+    if outline.shape_of_units != nest.LEAF or not isinstance(spec, Categorical | OneHot):
+        raise TypeError("rand: expected a single Categorical or OneHot for a mask; draw the other parts on their own")
+    each = Binary((*spec.axes, spec.n))
+    made = backend.convert(mask, each, "mask")
+    if tuple(made.shape) != (*lead, *each.shape):
+        raise ValueError(f"rand: expected a mask of shape {(*lead, *each.shape)}, got {tuple(made.shape)}")
+    return made.reshape(math.prod(lead), *each.shape)
+
+
+def zeros(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) -> Any:
+    """Zeros in the structure of a spec, whether or not zero lies in its domain.
+
+    Args:
+        spec: a spec, or a nest of them.
+        batch: a number, or the sizes of leading axes; none by default.
+        device: where the values live; the backend's default if None.
+
+    Returns:
+        A nest like the spec, leaves [*batch, *shape]. A `NonTensor` leaf is None, or an object array of None.
+
+    Example:
+        >>> rb.zeros({"obs": frb.Unbounded((2,))}, 3)["obs"].tolist()
+        [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    """
+    outline, lead = _outline(backend, spec, "zeros"), _lead(batch)
+    made = {}
+    for k in outline.arrays:
+        leaf = outline.leaves[k]
+        made[k] = backend.ops.zeros((*lead, *leaf.shape), leaf.dtype, device)
+    return _built(backend, outline, made, lead)
+
+
+def ones(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) -> Any:
+    """Ones in the structure of a spec, whether or not one lies in its domain; truth values are True.
+
+    Args:
+        spec: a spec, or a nest of them.
+        batch: a number, or the sizes of leading axes; none by default.
+        device: where the values live; the backend's default if None.
+
+    Returns:
+        A nest like the spec, leaves [*batch, *shape]. A `NonTensor` leaf is None, or an object array of None.
+
+    Example:
+        >>> rb.ones({"reward": frb.Unbounded(()), "done": frb.Binary()}, 2)["done"].tolist()
+        [True, True]
+    """
+    outline, lead = _outline(backend, spec, "ones"), _lead(batch)
+    ops, made = backend.ops, {}
+    for k in outline.arrays:
+        leaf = outline.leaves[k]
+        true = ~ops.zeros((*lead, *leaf.shape), "bool", device)
+        made[k] = true if leaf.dtype == "bool" else ops.cast(true, leaf.dtype)
+    return _built(backend, outline, made, lead)
+
+
+def enumerate_values(backend: SpecBackend, spec: Any) -> Any:
+    """All values of a spec, each once, the last element of the last leaf changing fastest, leaves sorted by name.
+
+    Args:
+        spec: a spec, or a nest of them, of whole numbers, truth values, choices and texts.
+
+    Returns:
+        A nest like the spec, leaves [N, *shape] for N = `frb.cardinality(spec)`.
+
+    Raises:
+        TypeError: for a leaf that varies in length or kind, or is of objects, naming it.
+        ValueError: if there are more than 2^24 values, or infinitely many, naming a leaf that has too many.
+
+    Example:
+        >>> found = rb.enumerate({"done": frb.Binary(), "action": frb.Categorical(3, mask=[True, False, True])})
+        >>> found["action"].tolist(), found["done"].tolist()
+        ([0, 0, 2, 2], [False, True, False, True])
+    """
+    outline = _outline(backend, spec, "enumerate")
+    counts = []
+    for member in outline.members:
+        if not isinstance(member.spec, ArraySpec):
+            raise TypeError(
+                f"enumerate: leaf {member.name!r}: the values of a {type(member.spec).__name__} are no arrays of one "
+                f"shape; enumerate its parts"
+            )
+        counts.append(counting.of_unit(member.spec))
+        if math.prod(counts) > MOST_VALUES:
+            raise ValueError(
+                f"enumerate: leaf {member.name!r} has {counts[-1]} values, which makes {math.prod(counts)} of all, and "
+                f"at most {MOST_VALUES} are listed; draw some by rb.rand"
+            )
+    sizes = [int(count) for count in counts]
+    number, made = np.arange(math.prod(sizes)), {}
+    for member, size in reversed(list(zip(outline.members, sizes, strict=True))):
+        number, index = np.divmod(number, size)
+        made[member.first] = _from_host(backend, counting.values_at(member.spec, index), member.spec, member.name)
+    return _built(backend, outline, made, (math.prod(sizes),))
+
+
+def contains(backend: SpecBackend, spec: Any, x: Any) -> Array:
+    """Whether values are what a spec describes.
+
+    Args:
+        spec: a spec, or a nest of them.
+        x: a nest like it, leaves [*batch, *shape]: arrays of the backend or of NumPy, Python numbers for scalars.
+
+    Returns:
+        bool [*batch]. A structure, shape or dtype that does not fit gives one False. NaN lies in no domain;
+        infinities lie in `Unbounded`.
+
+    Example:
+        >>> rb.contains(frb.Bounded(0, 1, (2,)), np.array([[0, 1], [0, 2]], np.float32)).tolist()
+        [True, False]
+        >>> bool(rb.contains({"done": frb.Binary()}, {"terminated": True}))
+        False
+    """
+    outline = _outline(backend, spec, "contains")
+    try:
+        leaves = nest.flatten_as(outline.structure, x)
+    except ValueError:
+        return backend.ops.zeros((), "bool")
+    if any(_misfit(leaf, unit) for leaf, unit in zip(leaves, outline.leaves, strict=True)):
+        return backend.ops.zeros((), "bool")
+    try:
+        arrays, lead = _arrays(backend, outline, leaves)
+    except ValueError:  # batch axes that differ
+        return backend.ops.zeros((), "bool")
+    found = backend.inside(outline, arrays)
+    if not found:
+        return backend.ops.zeros(lead, "bool") == 0
+    return functools.reduce(operator.and_, found).reshape(lead)
+
+
+def project(backend: SpecBackend, spec: Any, x: Any) -> Any:
+    """The nearest values that a spec allows; what is inside stays as it is.
+
+    Numbers are clamped to their bounds, choices that a mask forbids become the nearest allowed one, a vector that is
+    not one-hot becomes that of its largest allowed element, NaN becomes what is nearest to 0.
+
+    Args:
+        spec: a spec, or a nest of them.
+        x: a nest like it, leaves [*batch, *shape].
+
+    Returns:
+        A nest like the spec, in the same shapes.
+
+    Raises:
+        TypeError: for a dtype that does not fit, naming the leaf.
+        ValueError: for a structure or shape that does not fit.
+
+    Example:
+        >>> rb.project(frb.Bounded(-1, 1, (3,)), np.array([-2.0, 0.5, np.nan], np.float32)).tolist()
+        [-1.0, 0.5, 0.0]
+    """
+    outline = _outline(backend, spec, "project")
+    leaves = nest.flatten_as(outline.structure, x)
+    arrays, lead = _arrays(backend, outline, leaves)
+    made = _apart(backend.nearest(outline, arrays), lead)
+    kept = {k: leaf for k, leaf in enumerate(leaves) if k not in made}
+    return _built(backend, outline, made | kept, lead)
+
+
+def encode(backend: SpecBackend, spec: Any, value: Any, batch: Any = ()) -> Any:
+    """What is stored for a value that an environment gives.
+
+    Indices become one-hot vectors for `OneHot` and `MultiOneHot`, texts code points, what varies in length padded
+    arrays; numbers on the host take the spec's dtype (floats are rounded, whole numbers must fit). Arrays of the
+    backend may be traced; as nothing can be told of their numbers then, choices in them are clamped, not refused.
+
+    Args:
+        spec: a spec, or a nest of them.
+        value: a nest like it down to its `Sequence`s, `Graph`s and `OneOf`s, which are values as of Gymnasium.
+        batch: sizes of leading axes, needed for texts and what varies only, as their values are no arrays: then a
+            sequence of them.
+
+    Returns:
+        A nest like the spec, leaves [*batch, *shape].
+
+    Raises:
+        TypeError: for a value that does not fit, naming the leaf.
+        ValueError: likewise.
+
+    Example:
+        >>> rb.encode(frb.OneHot(3), np.array([2, 0])).tolist()
+        [[False, False, True], [True, False, False]]
+        >>> rb.decode(frb.Text(5), rb.encode(frb.Text(5), "abc"))
+        'abc'
+    """
+    outline, lead = _outline(backend, spec, "encode"), _lead(batch)
+    values = nest.flatten_as(outline.shape_of_units, value)
+    made: dict[int, Any] = {}
+    for member, given in zip(outline.members, values, strict=True):
+        try:
+            leaves = _encoded(backend, member, given, lead)
+        except (TypeError, ValueError) as error:
+            told = str(error)
+            raise type(error)(told if told.startswith("leaf") else f"leaf {member.name!r}: {told}") from None
+        made |= dict(enumerate(leaves, member.first))
+    return _built(backend, outline, made, lead)
+
+
+def decode(backend: SpecBackend, spec: Any, x: Any) -> Any:
+    """What an environment takes for stored values: the way back from `encode`.
+
+    Args:
+        spec: a spec, or a nest of them.
+        x: a nest like it, leaves [*batch, *shape].
+
+    Returns:
+        A nest like the spec down to what varies. One-hot vectors become indices int32, texts `str`, what varies the
+        values that Gymnasium has (of a batch lists of them), other leaves NumPy arrays. Where x is traced, arrays of
+        the backend.
+
+    Raises:
+        TypeError: for a dtype that does not fit, or a text or what varies while tracing, naming the leaf.
+        ValueError: for a structure or shape that does not fit.
+
+    Example:
+        >>> rb.decode({"action": frb.OneHot(3)}, {"action": np.array([[False, True, False]])})
+        {'action': array([1], dtype=int32)}
+    """
+    outline = _outline(backend, spec, "decode")
+    leaves = nest.flatten_as(outline.structure, x)
+    arrays, lead = _arrays(backend, outline, leaves)
+    traced = any(backend.is_traced(arrays[k]) for k in outline.arrays)
+    values = []
+    for member in outline.members:
+        if isinstance(member.spec, NonTensor):
+            values.append(leaves[member.first])
+        elif traced:
+            values.append(_decoded_traced(backend, member, arrays, lead))
+        else:
+            host = [backend.to_numpy(a).reshape((*lead, *a.shape[1:])) for a in arrays[member.first :][: member.count]]
+            at_member = nest.unflatten(member.structure, host, lambda container, parts, batch: parts)
+            try:
+                values.append(member.spec.to_host(at_member))
+            except ValueError as error:
+                raise ValueError(f"decode: leaf {member.name!r}: {error}") from None
+    return nest.unflatten(outline.shape_of_units, values, lambda container, parts, batch: parts)
+
+
+def _decoded_traced(backend: SpecBackend, member: Any, arrays: Sequence[Any], lead: tuple[int, ...]) -> Array:
+    if isinstance(member.spec, Varying) or member.spec.host_only:
+        raise TypeError(
+            f"decode: leaf {member.name!r}: {type(member.spec).__name__} becomes Python objects, which cannot be "
+            f"traced; call it outside of what is compiled"
+        )
+    made = backend.decoded(member.spec, arrays[member.first])
+    return made.reshape((*lead, *made.shape[1:]))
+
+
+def _encoded(backend: SpecBackend, member: Any, value: Any, lead: tuple[int, ...]) -> list[Any]:
+    unit = member.spec
+    if isinstance(unit, NonTensor):
+        return [value]
+    if isinstance(unit, ArraySpec) and backend.is_object_array(value) and not unit.host_only:
+        if lead and tuple(value.shape[: len(lead)]) != lead:
+            raise ValueError(f"expected the batch axes {lead}, got shape {tuple(value.shape)}")
+        return [backend.encoded(unit, value)]
+    leaves = member.scatter(unit.from_host(value, lead))
+    specs = nest.flatten_as(member.structure, unit)
+    return [_from_host(backend, leaf, spec, member.name) for leaf, spec in zip(leaves, specs, strict=True)]
+
+
+def _from_host(backend: SpecBackend, leaf: np.ndarray[Any, Any], spec: ArraySpec, name: str) -> Array:
+    """A leaf on the host as an array of the backend; numbers of bfloat16 may come as float32."""
+    if spec.dtype == "bfloat16" and leaf.dtype == np.float32:
+        return backend.ops.cast(backend.convert(leaf, ArraySpec(spec.shape), name), spec.dtype)
+    return backend.convert(leaf, spec, name)
+
+
+def _outline(backend: SpecBackend, spec: Any, who: str) -> Outline:
+    outline = backend.outline(spec, who)
+    for name, leaf in zip(outline.names, outline.leaves, strict=True):
+        why = backend.unsupported(leaf.dtype) if isinstance(leaf, ArraySpec) else None
+        if why is not None:
+            raise TypeError(f"{who}: leaf {name!r}: dtype {leaf.dtype} {why}")
+    return outline
+
+
+def _lead(batch: Any) -> tuple[int, ...]:
+    return checked_shape((batch,) if isinstance(batch, int | np.integer) else batch)
+
+
+def _misfit(leaf: Any, spec: Any) -> bool:
+    """Whether dtype or shape of a leaf cannot be those of a spec, with any batch axes."""
+    if isinstance(spec, NonTensor):
+        return isinstance(leaf, np.ndarray) and leaf.dtype == object and not _ends_with(leaf.shape, spec.shape)
+    if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
+        return shown(leaf.dtype) != spec.dtype or not _ends_with(tuple(leaf.shape), spec.shape)
+    if spec.shape or not isinstance(leaf, bool | int | float | complex):
+        return True
+    try:
+        checks.scalar_leaf(leaf, spec, "")
+    except (TypeError, ValueError):
+        return True
+    return False
+
+
+def _ends_with(shape: tuple[int, ...], end: tuple[int, ...]) -> bool:
+    return len(shape) >= len(end) and shape[len(shape) - len(end) :] == end
+
+
+def _arrays(backend: SpecBackend, outline: Outline, leaves: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
+    """Leaves [N, *shape] of the backend, None for objects, and the batch axes that N stands for."""
+    lead: tuple[int, ...] | None = None
+    made: list[Any] = [None] * len(leaves)
+    for k in outline.arrays:
+        spec, name = outline.leaves[k], outline.names[k]
+        made[k] = backend.convert(leaves[k], spec, name)
+        shape = tuple(map(int, made[k].shape))
+        if not _ends_with(shape, spec.shape):
+            raise ValueError(f"leaf {name!r}: expected shape {('...', *spec.shape)}, got {shape}; reshape it")
+        own = shape[: len(shape) - len(spec.shape)]
+        if lead is not None and own != lead:
+            raise ValueError(
+                f"leaf {name!r}: expected the batch axes {lead}, as other leaves have, got {own}; give all the same"
+            )
+        lead = own
+    lead = lead or ()
+    count = math.prod(lead)
+    if len(lead) != 1:
+        for k in outline.arrays:
+            made[k] = made[k].reshape(count, *outline.leaves[k].shape)
+    return made, lead
+
+
+def _apart(leaves: Mapping[int, Array], lead: tuple[int, ...]) -> dict[int, Array]:
+    """Leaves [N, ...] as [*lead, ...]."""
+    if len(lead) == 1:
+        return dict(leaves)
+    return {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in leaves.items()}
+
+
+def _built(backend: SpecBackend, outline: Outline, leaves: Mapping[int, Any], lead: tuple[int, ...]) -> Any:
+    whole = [leaves[k] if k in leaves else _no_objects((*lead, *spec.shape)) for k, spec in enumerate(outline.leaves)]
+    return nest.unflatten(outline.structure, whole, backend.build_mapping, lead)
+
+
+def _no_objects(shape: tuple[int, ...]) -> Any:
+    return np.full(shape, None, object) if shape else None

@@ -1,0 +1,194 @@
+"""Values of specs, over a backend's operations: the leaves of a nest flat, the batch axes as one.
+
+What a single kind of spec does is in its class; here they are taken together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from functional_rb.base import nest
+from functional_rb.base.nest import Structure
+from functional_rb.ops.protocol import Array
+from functional_rb.specs import ArraySpec, NonTensor, Spec, Varying
+from functional_rb.specs.composite import check_depth, checked
+from functional_rb.specs.ops import SpecOps
+from functional_rb.specs.walk import is_unit
+
+Unit = ArraySpec | NonTensor | Varying
+"""What is dealt with as a whole: an array, an object, or parts that belong together."""
+
+
+def is_leaf(spec: Any) -> bool:
+    """Whether a spec is of one array or object."""
+    return isinstance(spec, (ArraySpec, NonTensor))
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A unit in a nest of specs.
+
+    Attributes:
+        spec: of the unit.
+        name: its path, as errors show it.
+        structure: the outline of its leaves.
+        first: the position of the first of them among those of the nest.
+        count: how many they are.
+    """
+
+    spec: Any
+    name: str
+    structure: Structure
+    first: int
+    count: int
+
+    def gather(self, leaves: Sequence[Array]) -> Any:
+        """Its value, from the leaves of the nest."""
+        if self.structure == nest.LEAF:
+            return leaves[self.first]
+        own = leaves[self.first : self.first + self.count]
+        return nest.unflatten(self.structure, own, _as_dict)
+
+    def scatter(self, value: Any) -> list[Array]:
+        """The leaves of its value."""
+        return nest.flatten_as(self.structure, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outline:
+    """A nest of specs taken apart: hashable, so that what is compiled for it is compiled once.
+
+    Attributes:
+        structure: of the leaves: what is stored.
+        leaves: `ArraySpec`s and `NonTensor`s, in its order.
+        names: their paths, as errors show them.
+        members: the units.
+        shape_of_units: the outline down to the units, as environments have them.
+        arrays: the positions of the leaves that are arrays.
+        in_arrays: the units that are of arrays alone.
+    """
+
+    structure: Structure
+    leaves: tuple[Any, ...]
+    names: tuple[str, ...]
+    members: tuple[Member, ...]
+    shape_of_units: Structure
+    arrays: tuple[int, ...] = dataclasses.field(init=False, compare=False, repr=False)
+    in_arrays: tuple[Member, ...] = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Note what is of arrays."""
+        arrays = tuple(k for k, leaf in enumerate(self.leaves) if isinstance(leaf, ArraySpec))
+        object.__setattr__(self, "arrays", arrays)
+        in_arrays = tuple(member for member in self.members if not isinstance(member.spec, NonTensor))
+        object.__setattr__(self, "in_arrays", in_arrays)
+
+    @classmethod
+    def of(cls, spec: Any, who: str, as_given: bool = False) -> Outline:
+        """Of a spec, or a nest of specs.
+
+        Args:
+            spec: of them.
+            who: asks.
+            as_given: whether names stay in the order given, rather than sorted.
+
+        Raises:
+            TypeError: if a leaf is no spec, naming it.
+        """
+        frozen = checked(spec, who)
+
+        def taken_apart(part: Any, whole: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
+            structure = nest.flatten(part, whole)[1]
+            structure = structure if as_given else structure.sorted()
+            return nest.flatten_as(structure, part), structure
+
+        leaves, structure = taken_apart(frozen, is_leaf)
+        units, outer = taken_apart(frozen, is_unit)
+        members = []
+        first = 0
+        for unit, path in zip(units, outer.paths, strict=True):
+            own, inner = taken_apart(unit, is_leaf)
+            members.append(Member(unit, nest.show(path), inner, first, len(own)))
+            first += len(own)
+        names = tuple(nest.show(path) for path in structure.paths)
+        return cls(structure, tuple(leaves), names, tuple(members), outer)
+
+    @property
+    def words(self) -> int:
+        """Random words of 31 bits that one value takes."""
+        return sum(member.spec.words for member in self.in_arrays)
+
+
+_KEPT: dict[Any, tuple[list[Any], Outline]] = {}
+_MOST_KEPT = 256
+
+
+def kept_outline(spec: Any, who: str) -> Outline:
+    """`Outline.of`, kept for the next call with the same specs: as these never change, their places tell them."""
+    specs: list[Any] = []
+    key = _places(spec, specs)
+    found = _KEPT.get(key)
+    if found is None:
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        # With the specs, lest others come to lie where they were.
+        found = _KEPT[key] = (specs, Outline.of(spec, who))
+    return found[1]
+
+
+def _places(specs: Any, found: list[Any], depth: int = 0) -> Any:
+    """The containers of a nest of specs, and the place of each spec, which is appended to those that were found."""
+    check_depth(depth)
+    parts = None if isinstance(specs, Spec) else nest.parts_of(specs)
+    if parts is None:
+        found.append(specs)
+        return id(specs)
+    return parts[0], *(_places(part, found, depth + 1) for part in parts[1])
+
+
+def words(outline: Outline, masked: bool) -> int:
+    """Random words that `draw` takes for a value, without and with a mask."""
+    return outline.members[0].spec.words_among if masked else outline.words
+
+
+def draw(ops: SpecOps, outline: Outline, words: Array, mask: Array | None = None) -> dict[int, Array]:
+    """A value for each row of int32 [N, words]: arrays [N, *shape] by position among the leaves.
+
+    A mask bool [N, *axes, n] says of a single `Categorical` or `OneHot` what it may be.
+    """
+    if mask is not None:
+        return {0: outline.members[0].spec.draw_among(ops, words, mask)}
+    drawn: dict[int, Array] = {}
+    start = 0
+    for member in outline.in_arrays:
+        end = start + member.spec.words
+        _put(drawn, member, member.spec.draw(ops, words[:, start:end]))
+        start = end
+    return drawn
+
+
+def inside(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> list[Array]:
+    """Whether values lie in the domain of each unit that is of arrays, bool [N] each."""
+    return [member.spec.inside(ops, member.gather(leaves)) for member in outline.in_arrays]
+
+
+def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int, Array]:
+    """The nearest values of the domain, by position among the leaves."""
+    return _mapped(outline, leaves, lambda unit, value: unit.nearest(ops, value))
+
+
+def _mapped(outline: Outline, leaves: Sequence[Array], function: Callable[[Any, Any], Any]) -> dict[int, Array]:
+    made: dict[int, Array] = {}
+    for member in outline.in_arrays:
+        _put(made, member, function(member.spec, member.gather(leaves)))
+    return made
+
+
+def _put(made: dict[int, Array], member: Member, value: Any) -> None:
+    made.update(enumerate(member.scatter(value), member.first))
+
+
+def _as_dict(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+    return parts

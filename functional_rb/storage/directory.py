@@ -1,0 +1,345 @@
+"""The directory of a `Memmap` buffer: what its files are called, whose they are, who writes to them.
+
+`storage.json` says what the files hold. It is there before they are, so files of another buffer are always known as
+such. `storage.lock` is locked (flock) for as long as a buffer writes there; the lock goes with the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import json
+import os
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from functional_rb.base import files, nest
+from functional_rb.base.errors import (
+    FULL,
+    LIMIT,
+    MANY,
+    StorageFullError,
+    StorageInUseError,
+    StorageLayoutError,
+)
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.structures import frame_ring
+from functional_rb.structures.row_layout import STORED_AS
+
+try:
+    import fcntl
+except ImportError:  # there is none on Windows
+    fcntl = None  # type: ignore[assignment]  # looked at before it is used
+
+DESCRIPTION, LOCK, MAKING = "storage.json", "storage.lock", "storage.making"
+
+Shapes = dict[str, tuple[tuple[int, ...], str]]
+
+
+def shapes(spec: BufferSpec) -> Shapes:
+    """The arrays that lie in files, by name: shape, and dtype as stored.
+
+    Those are `rows`, `wide_0` and so on, and of compact storage the frames: `frames`, `frames_0` and so on.
+    """
+    found: Shapes = {"rows": ((spec.capacity, spec.layout.row_words), "int32")}
+    for k, leaf in enumerate(spec.layout.wide):
+        found[f"wide_{k}"] = (spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)
+    return found | {name: (spec.auxiliary[name].shape, spec.auxiliary[name].dtype) for name in filed(spec)}
+
+
+def filed(spec: BufferSpec) -> tuple[str, ...]:
+    """Of the arrays that are kept beside the storage, those that lie in files: the frames."""
+    if spec.frames is None:
+        return ()
+    return frame_ring.ROWS, *(frame_ring.WIDE.format(k) for k in range(len(spec.frames.layout.wide)))
+
+
+def file_name(name: str) -> str:
+    """The file of an array."""
+    return f"{name}.bin"
+
+
+def described(spec: BufferSpec) -> dict[str, Any]:
+    """What `storage.json` holds."""
+    arrays = {file_name(name): {"shape": list(shape), "dtype": dtype} for name, (shape, dtype) in shapes(spec).items()}
+    packed = {
+        nest.show(leaf.path): [list(leaf.shape), leaf.dtype, leaf.offset, leaf.wide] for leaf in spec.layout.leaves
+    }
+    stacks = () if spec.frames is None else spec.frames.stacks
+    framed = {nest.show(stack.path): [list(stack.shape), stack.dtype, stack.depth, stack.axis] for stack in stacks}
+    return {"format": 1, "byteorder": sys.byteorder, "files": arrays, "leaves": packed, "frames": framed}
+
+
+class Directory:
+    """A directory that is locked for one buffer, or, if shared, for the processes that share it.
+
+    Attributes:
+        path: absolute.
+    """
+
+    def __init__(self, path: str, shared: bool = False, made: bool = False) -> None:
+        """Make it if it is missing, and lock it; made tells that it was missing a moment ago."""
+        self.path = os.path.abspath(path)
+        self._made: list[str] = []
+        self._pid = os.getpid()
+        with explained(self.path):
+            self._made_directory = made or not os.path.isdir(self.path)
+            os.makedirs(self.path, exist_ok=True)
+            self._lock = _opened_lock(self.join(LOCK), shared)
+            self._identity = os.stat(self.path)
+        self._release = weakref.finalize(self, _unlock, self._lock, self._pid)
+
+    def join(self, name: str) -> str:
+        """The path of a file in it."""
+        return os.path.join(self.path, name)
+
+    def describe(self, spec: BufferSpec, fresh: bool) -> None:
+        """Say what the files hold, or check that it is what this buffer holds.
+
+        Args:
+            spec: of the buffer.
+            fresh: whether files that are there already are refused.
+
+        Raises:
+            FileExistsError: if there are some.
+            StorageLayoutError: if they are of another buffer.
+        """
+        wanted = described(spec)
+        there = [name for name in (DESCRIPTION, *wanted["files"]) if os.path.exists(self.join(name))]
+        if fresh and there:
+            raise FileExistsError(
+                errno.EEXIST,
+                "Memmap: there are files of a buffer already; give Memmap(existsok=True) to take them as they are, "
+                "or another path",
+                self.join(there[0]),
+            )
+        if DESCRIPTION in there:
+            check_layout(self.path, wanted)
+        elif there:
+            raise StorageLayoutError(
+                f"{self.join(there[0])}: expected {DESCRIPTION} beside it, which says what it holds, got none; "
+                f"give Memmap another path, or remove the file"
+            )
+        else:
+            with explained(self.path):
+                self._write(wanted)
+
+    def _write(self, wanted: dict[str, Any]) -> None:
+        """Written aside and renamed, so that half of it is never there."""
+        self._made.append(DESCRIPTION)
+        with files.aside(self.path) as scratch:
+            made = os.path.join(scratch, DESCRIPTION)
+            with open(made, "w", encoding="utf-8") as file:
+                json.dump(wanted, file, indent=1)
+            os.replace(made, self.join(DESCRIPTION))
+
+    def open(self, name: str, writable: bool = True) -> int:
+        """The file of an array, made if it is missing."""
+        path = self.join(file_name(name))
+        is_new = not os.path.exists(path)
+        if is_new:
+            self._made.append(file_name(name))
+        with explained(path):
+            # A new one is exclusive, so that no link which leads nowhere has it made elsewhere.
+            access = os.O_RDWR | (os.O_CREAT | os.O_EXCL) * is_new if writable else os.O_RDONLY
+            return os.open(path, access | os.O_CLOEXEC, 0o666)
+
+    def undo(self) -> None:
+        """Remove what was made here, as the rest could not be."""
+        for name in self._made:
+            _removed(self.join(name))
+        self.release()
+
+    def release(self) -> None:
+        """Let others have it."""
+        self._release()
+
+    def is_at(self, place: str) -> bool:
+        """Whether a path names it now: it may have been renamed, and another one made where it was."""
+        with contextlib.suppress(OSError):
+            same = os.path.samestat(self._identity, os.stat(place))
+            return same and files.is_at(self._lock, os.path.join(place, LOCK))
+        return False
+
+    def remove_with(self, owner: Any, spec: BufferSpec, shared: bool) -> None:
+        """Remove the files once their owner goes, at the latest when this process ends; if shared, only then."""
+        names = [self.join(name) for name in (*described(spec)["files"], DESCRIPTION, MAKING, LOCK)]
+        clean = _Removal(names, self.path if self._made_directory else None, self._pid, os.dup(self._lock))
+        if shared:
+            atexit.register(clean)
+        else:
+            weakref.finalize(owner, clean)
+
+    def share(self) -> None:
+        """Let others in that share it."""
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+
+
+class _Removal:
+    """Removes files, in the process that made them and not in those that it forked.
+
+    Where they were there may be others by now: the last path is that of the lock, by which they are known.
+    """
+
+    def __init__(self, paths: list[str], directory: str | None, pid: int, lock: int) -> None:
+        self.paths, self.directory, self.pid, self.lock = paths, directory, pid, lock
+
+    def __call__(self) -> None:
+        with os.fdopen(self.lock) as lock:
+            if os.getpid() != self.pid or not files.is_at(lock.fileno(), self.paths[-1]):
+                return
+        for path in self.paths:
+            _removed(path)
+        if self.directory is not None:
+            with contextlib.suppress(OSError):  # somebody has put something there
+                os.rmdir(self.directory)
+
+
+def check_layout(path: str, wanted: dict[str, Any]) -> None:
+    """Refuse the files in a directory if they are of another buffer."""
+    description = os.path.join(path, DESCRIPTION)
+    found = read_description(description)
+    here, there = _order(wanted["leaves"]), _order(found.get("leaves"))
+    if here != there and sorted(here) == sorted(there):
+        raise StorageLayoutError(
+            f"{description}: the leaves lie in the order {[name for name, _ in there]}, those of the BufferSpec in the "
+            f"order {[name for name, _ in here]}, as an earlier version of functional_rb made them; frb.load reads "
+            f"what was saved of them, else give Memmap another path"
+        )
+    for key, value in wanted.items():
+        if found.get(key) != value:
+            expected, got = _difference(value, found.get(key))
+            raise StorageLayoutError(
+                f"{description}: the files are of another buffer: {key}: expected {expected}, got {got}; "
+                f"give Memmap another path, or the BufferSpec that they were made with"
+            )
+
+
+def read_description(path: str) -> dict[str, Any]:
+    """What a file says in JSON of the buffer beside it.
+
+    Raises:
+        StorageLayoutError: if it says nothing of that kind.
+    """
+    with explained(path):
+        text = files.read_text(path)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise StorageLayoutError(f"{path}: expected JSON that describes a buffer's files, got {text[:60]!r}")
+    return found
+
+
+def _order(leaves: Any) -> list[tuple[str, str]]:
+    """The leaves that a description tells of, with shape and dtype as text, in their order."""
+    told = leaves.items() if isinstance(leaves, dict) else ()
+    return [(name, json.dumps(place[:2])) for name, place in told if isinstance(place, list)]
+
+
+def _difference(wanted: Any, found: Any) -> tuple[Any, Any]:
+    """The parts of two values that differ."""
+    if not (isinstance(wanted, dict) and isinstance(found, dict)):
+        return wanted, found
+    differ = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
+    return {name: wanted.get(name) for name in differ}, {name: found.get(name) for name in differ}
+
+
+@contextlib.contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Errors of the system, and files that are something else, with the file and the remedy."""
+    try:
+        yield
+    except (StorageFullError, StorageInUseError):
+        raise
+    except OSError as error:
+        raise _typed(error, path) from error
+    except files.UnusableFileError as error:
+        if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
+            raise _typed(error.__cause__, path) from error
+        raise StorageLayoutError(f"{error}: the file is damaged; remove the directory, or give another path") from None
+
+
+def _typed(error: OSError, path: str) -> OSError:
+    what, where = error.strerror, error.filename or path
+    if error.errno in FULL:
+        return full(where, what)
+    remedy = "give Memmap(path=...) a directory that can be written to"
+    if error.errno == errno.ENOENT:
+        remedy = "look at the path"
+    elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+        remedy = "give Memmap(path=...) a directory, or one that can be made"
+    elif error.errno in MANY:
+        remedy = LIMIT
+    return type(error)(error.errno, f"Memmap: {what}; {remedy}", where)
+
+
+def full(path: str, what: str | None = None, needed: int | None = None) -> StorageFullError:
+    """What to say if there is no room."""
+    need = "" if needed is None else f" for {needed} bytes more"
+    return StorageFullError(
+        errno.ENOSPC,
+        f"{what or 'no room'}{need}; nothing was written: make room there (df; quota; ulimit -f) and call again, or "
+        f"give Memmap(path=...) on another disk",
+        path,
+    )
+
+
+@contextlib.contextmanager
+def making(path: str) -> Iterator[bool]:
+    """One process at a time makes or opens the files of a shared directory; yields whether it was missing."""
+    need_posix()
+    with explained(path):
+        missing = not os.path.isdir(path)
+        os.makedirs(path, exist_ok=True)
+        lock = files.open_own(os.path.join(path, MAKING))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield missing
+    finally:
+        os.close(lock)
+
+
+def need_posix() -> None:
+    """Refuse a platform without the calls that all this stands on."""
+    if fcntl is None:
+        raise ImportError("Memmap: needs a POSIX system (file locks, sparse files, shared mappings); use frb.Host()")
+
+
+def _opened_lock(path: str, shared: bool) -> int:
+    """A lock on a file that is still the one of that name; whoever removed it may have let others in since."""
+    need_posix()
+    while True:
+        lock = files.open_own(path)
+        try:
+            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise StorageInUseError(
+                errno.EBUSY,
+                "Memmap: another state, here or in another process, writes to the files of this directory; let go of "
+                "it (del state), give another path, or Memmap(shared=True) for several processes",
+                path,
+            ) from None
+        except BaseException:
+            os.close(lock)
+            raise
+        if files.is_at(lock, path):
+            return lock
+        os.close(lock)
+
+
+def _unlock(lock: int, pid: int) -> None:
+    """Give a lock back; a forked process has it too, and must not."""
+    if os.getpid() == pid:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
+
+
+def _removed(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -1,0 +1,595 @@
+"""Memory-mapped files that hold the rows of a buffer, as NumPy arrays.
+
+The files are sparse: what was never written takes no room. Writing to a part of a mapping that the disk has no room
+for would kill the process (SIGBUS), so room is reserved first, `CHUNK` bytes at a time, and a full disk is an error
+before anything has been written: `MappedFiles.reserve` and `make_room`.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from functional_rb.base.errors import FULL, StorageInUseError, StorageLayoutError
+from functional_rb.base.files import open_regular
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.core import counters
+from functional_rb.core.draft import Arrays
+from functional_rb.storage.directory import (
+    Directory,
+    check_layout,
+    described,
+    explained,
+    file_name,
+    full,
+    making,
+    need_posix,
+)
+from functional_rb.storage.directory import filed as filed
+from functional_rb.storage.directory import shapes as shapes
+from functional_rb.structures import frame_ring
+
+if TYPE_CHECKING:
+    from functional_rb.storage.undo_log import Logs
+
+CHUNK = 2**22
+"""Bytes for which room is reserved at a time: some ten microseconds each, so next to nothing for what is written."""
+
+Vector = np.ndarray[Any, np.dtype[np.int32]]
+
+
+class MappedArray:
+    """An array over a file.
+
+    Attributes:
+        array: as NumPy has it; the mapping lives as long as this, or a view of it.
+        item: bytes of a row.
+        complete: whether there is room for all of it.
+        new: whether the file was made for it, so that what was not written is zero.
+        path: of the file, as errors show it.
+    """
+
+    def __init__(self, descriptor: int, shape: tuple[int, ...], dtype: str, path: str, writable: bool = True) -> None:
+        """Map a file, which is made as long as the array if it is empty."""
+        self._descriptor, self.path = descriptor, path
+        weakref.finalize(self, os.close, descriptor)
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        self.item = nbytes // shape[0]
+        self.new = False
+        self.reserved = np.zeros(-(-nbytes // CHUNK), bool)
+        self.complete = not nbytes or not writable
+        with explained(path):
+            if writable and not os.fstat(descriptor).st_size:
+                os.ftruncate(descriptor, nbytes)
+                self.new = True
+            found = os.fstat(descriptor)
+            size = found.st_size
+            if writable and found.st_nlink > 1:
+                raise StorageLayoutError(
+                    f"{path}: the file has {found.st_nlink} names (hard links, as cp -l and rsync --link-dest make "
+                    f"them), and what is written to one is written to all; copy the directory (cp -a) and use the "
+                    f"copy, or give frb.load(..., storage=frb.Host())"
+                )
+            if size != nbytes:
+                raise StorageLayoutError(
+                    f"{path}: expected {nbytes} bytes, {dtype} {list(shape)}, got {size}; give Memmap another path, "
+                    f"or remove the file"
+                )
+            if not nbytes:  # which cannot be mapped
+                self.array = np.empty(shape, dtype)
+                return
+            access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            mapping = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, access)
+        self.array = np.ndarray(shape, dtype, mapping)
+
+    def reserve(self, first: int, n: int) -> None:
+        """Have room for rows [first, first + n)."""
+        if self.complete or n <= 0:
+            return
+        start, end = first * self.item // CHUNK, -(-(first + n) * self.item // CHUNK)
+        if not self.reserved[start:end].all():
+            for chunk in np.flatnonzero(~self.reserved[start:end]).tolist():
+                self._reserve_chunk(start + chunk)
+            self.complete = bool(self.reserved.all())
+
+    def chunk_end(self, end: int) -> int:
+        """The row before which the chunk ends that has the last byte before another row."""
+        rows = len(self.array)
+        return min(rows, -(-end * self.item // CHUNK) * CHUNK // self.item) if self.item else rows
+
+    def reserve_rows(self, rows: Any) -> None:
+        """Have room for some rows, integers [n]."""
+        if self.complete or not len(rows):
+            return
+        at = np.asarray(rows, np.int64) * self.item
+        ends = [at // CHUNK, (at + self.item - 1) // CHUNK]
+        if self.item > CHUNK or not all(self.reserved[chunk].all() for chunk in ends):
+            for row in np.unique(rows).tolist():
+                self.reserve(row, 1)
+
+    def _reserve_chunk(self, chunk: int) -> None:
+        start = chunk * CHUNK
+        try:
+            allocate(self._descriptor, start, min(CHUNK, self.array.nbytes - start))
+        except OSError as error:
+            if error.errno in FULL:
+                raise full(self.path, error.strerror, CHUNK) from error
+            raise
+        self.reserved[chunk] = True
+
+    def copy_to(self, other: MappedArray) -> None:
+        """Write what has been written to another of the same shape, and reserve there what is reserved here."""
+        for chunk in np.flatnonzero(self.reserved).tolist():
+            other._reserve_chunk(chunk)
+        other.complete = bool(other.reserved.all())
+        with explained(other.path):
+            for start, end in self._written():
+                _copy_bytes(self._descriptor, other._descriptor, start, end)
+
+    def _written(self) -> Iterator[tuple[int, int]]:
+        """The extents of the file that hold data; all of it, where the file system cannot tell."""
+        at, size = 0, self.array.nbytes
+        while at < size:
+            try:
+                at = os.lseek(self._descriptor, at, os.SEEK_DATA)
+            except OSError:  # nothing but a hole until the end
+                return
+            end = os.lseek(self._descriptor, at, os.SEEK_HOLE)
+            yield at, end
+            at = end
+
+    def written(self) -> Iterator[tuple[int, int]]:
+        """Rows outside of which nothing was ever written, as (first, stop)."""
+        for start, end in self._written():
+            yield start // self.item, -(-end // self.item)
+
+    def clear(self) -> None:
+        """Make everything zero, and give the room back."""
+        if self.array.nbytes and any(True for _ in self._written()):
+            with explained(self.path):
+                os.ftruncate(self._descriptor, 0)
+                os.ftruncate(self._descriptor, self.array.nbytes)
+            self.reserved[:] = False
+            self.complete = False
+
+    def fill(self, values: Any, start: int = 0) -> None:
+        """Write rows from one on, leaving out what is zero where the file is so already."""
+        step = max(1, CHUNK // max(self.item, 1))
+        for k in range(0, len(values), step):
+            part = np.ascontiguousarray(values[k : k + step])
+            first, stop = start + k, start + k + len(part)
+            if _any(part) or (not self.new and _any(self.array[first:stop])):
+                self.reserve(first, len(part))
+                self.array[first:stop] = part
+
+
+def _any(part: Any) -> bool:
+    """Whether a byte of a contiguous array is not zero."""
+    return bool(part.size and part.view(np.uint8).any())
+
+
+class MappedFiles:
+    """The files of a buffer.
+
+    Attributes:
+        rows: int32 [capacity, words], writable unless opened otherwise, over a shared mapping.
+        wide: arrays [capacity, *shape], dtypes as stored.
+        kept: the arrays of `State.kept` that lie in files: the frames of compact storage.
+        directory: where the files are; None for files that have no name, and vanish with the last mapping.
+        complete: whether there is room on the disk for all of it.
+        undo: where what checkpoints still need is kept before it is overwritten; None if none needs these files.
+        pending: the numbers of the logs of saves that go on.
+        committed: those of checkpoints that are there, or were.
+    """
+
+    def __init__(self, spec: BufferSpec, arrays: dict[str, MappedArray], directory: Directory | None) -> None:
+        """Of the arrays by name."""
+        self.spec, self._arrays, self._directory = spec, arrays, directory
+        self.directory = None if directory is None else directory.path
+        self.rows = arrays["rows"].array
+        self.wide = tuple(arrays[f"wide_{k}"].array for k in range(len(spec.layout.wide)))
+        self.auxiliary = {name: arrays[name].array for name in filed(spec)}
+        self._pid, self._shared = os.getpid(), getattr(spec.storage, "shared", False)
+        self._removed = False
+        self.complete = False
+        self._room = 0, 0
+        self.undo: Logs | None = None
+        self.pending: set[int] = set()
+        self.committed: set[int] = set()
+        self._settle()
+
+    def _settle(self) -> None:
+        self.complete = all(array.complete for array in self._arrays.values())
+
+    def check_process(self) -> None:
+        """Refuse to go on in a forked process: what it wrote would change the state of the process that it came from.
+
+        Raises:
+            RuntimeError: in another process than that which made or opened the files.
+        """
+        if os.getpid() != self._pid and not self._shared:
+            raise RuntimeError(
+                "Memmap: this state's files belong to the process that made it, and this one was forked from it; "
+                "make a state here (frb.load), send a copy (pickle), or use Memmap(shared=True)"
+            )
+
+    def reserve(self, first: int, n: int) -> None:
+        """Have room on the disk for the items in slots [first, first + n), or raise `StorageFullError`."""
+        if self.complete or n <= 0 or (self._room[0] <= first and first + n <= self._room[1]):
+            return
+        stored = [array for name, array in self._arrays.items() if name not in self.auxiliary]
+        for array in stored:
+            array.reserve(first, n)
+        # The chunks of the last slot reach further: until there nothing need be asked again.
+        self._room = first, min([array.chunk_end(first + n) for array in stored])
+        self._settle()
+
+    def reserve_slots(self, slots: Any) -> None:
+        """Likewise for the items in some slots, integers [n]: what was stored there may have been a hole."""
+        if not self.complete:
+            for name, array in self._arrays.items():
+                if name not in self.auxiliary:
+                    array.reserve_rows(slots)
+            self._settle()
+
+    def reserve_frames(self, first: int, n: int) -> None:
+        """Likewise for frames [first, first + n)."""
+        if not self.complete:
+            for name in self.auxiliary:
+                self._arrays[name].reserve(first, n)
+            self._settle()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may be written to without further ado."""
+        return self.complete and self.undo is None
+
+    def prepare(self, first: int, n: int) -> None:
+        """Before items are written to slots [first, first + n): have room, and keep what checkpoints need of them."""
+        self.reserve(first, n)
+        if self.undo is not None and n > 0:
+            self.undo.before_items(np.arange(first, first + n))
+
+    def prepare_slots(self, slots: Any) -> None:
+        """Likewise for some slots, integers [n]."""
+        self.reserve_slots(slots)
+        if self.undo is not None:
+            self.undo.before_items(np.asarray(slots))
+
+    def prepare_frames(self, first: int, n: int) -> None:
+        """Likewise for frames [first, first + n)."""
+        self.reserve_frames(first, n)
+        if self.undo is not None and n > 0:
+            self.undo.before_frames(np.arange(first, first + n))
+
+    def reserve_all(self) -> None:
+        """Likewise for everything."""
+        for array in self._arrays.values():
+            array.reserve(0, len(array.array))
+        self._settle()
+
+    def reserve_rows(self, name: str, first: int, n: int) -> None:
+        """Likewise for rows [first, first + n) of one array."""
+        self._arrays[name].reserve(first, n)
+
+    def prepare_places(self, places: Any) -> None:
+        """Likewise for frames at some places, integers [n]."""
+        self.reserve_places(places)
+        if self.undo is not None:
+            self.undo.before_frames(np.asarray(places))
+
+    def reserve_places(self, places: Any) -> None:
+        """Have room on the disk for frames at some places, integers [n]."""
+        for name in self.auxiliary:
+            self._arrays[name].reserve_rows(places)
+
+    def descriptors(self) -> dict[str, int]:
+        """Of the files, by array; they are closed with the last mapping here."""
+        return {name: array._descriptor for name, array in self._arrays.items()}
+
+    def written(self, name: str) -> Iterator[tuple[int, int]]:
+        """Rows of an array outside of which nothing was ever written, as (first, stop)."""
+        return self._arrays[name].written() if self._arrays[name].array.nbytes else iter(())
+
+    def replace(self, arrays: dict[str, Any]) -> None:
+        """Other content, by name (arrays without bytes may be left out); checkpoints keep what they need of the old."""
+        if self.undo is not None:
+            self.undo.before_all()
+        for name, values in arrays.items():
+            self._arrays[name].clear()
+            self._arrays[name].fill(values)
+        self._room = 0, 0
+        self._settle()
+
+    def release(self) -> None:
+        """Let others have the directory: these files are not used any more."""
+        if self._directory is not None:
+            self._directory.release()
+
+    @property
+    def stays(self) -> bool:
+        """Whether the files lie in a directory, and are not removed in the end."""
+        return self.directory is not None and not self._removed and not self._shared
+
+    def are_at(self, place: str) -> bool:
+        """Whether a path names the directory that these files lie in, wherever it was when they were opened."""
+        if self._directory is None or not self._directory.is_at(place):
+            return False
+        if self.directory is None or not self._directory.is_at(self.directory):
+            self.directory = os.path.abspath(place)  # it has been renamed
+        return True
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """All of them by name, as in `shapes`."""
+        return {name: array.array for name, array in self._arrays.items()}
+
+    def remove_at_end(self) -> None:
+        """Remove the files once nobody here uses them; if they are shared, only when this process ends."""
+        assert self._directory is not None
+        self._removed = True
+        self._directory.remove_with(self, self.spec, self._shared)
+
+    def discard(self) -> None:
+        """Remove those of the files that were made for this, as they could not be filled."""
+        if self._directory is not None:
+            self._directory.undo()
+
+    def flush(self) -> None:
+        """Have what was written on the disk (fsync), so that it outlasts a failure of the machine."""
+        for array in self._arrays.values():
+            if array.array.nbytes:
+                array.array.base.flush()  # type: ignore[union-attr]  # its mapping
+            os.fsync(array._descriptor)
+
+    def copy(self) -> MappedFiles:
+        """The same content in files without a name; only what was written takes time and room.
+
+        They lie in the same directory, else in the system's directory for temporary files.
+        """
+        self.check_process()
+        copied = scratch(self.spec, self.directory)
+        for name, array in self._arrays.items():
+            array.copy_to(copied._arrays[name])
+        copied._settle()
+        return copied
+
+
+def create(spec: BufferSpec) -> MappedFiles:
+    """The files that `spec.storage` asks for.
+
+    Args:
+        spec: of a buffer whose storage is `Memmap`.
+
+    Raises:
+        FileExistsError: if there are some and `existsok` is not said.
+        StorageLayoutError: if those are of another buffer, naming file, what was expected, and what is there.
+        StorageInUseError: if somebody else writes to them.
+        StorageFullError: if there is no room, even for files in which nothing is written yet.
+        OSError: if the directory cannot be made, or not be written to, as PermissionError and the like.
+
+    Example:
+        >>> import functional_rb as frb
+        >>> spec = frb.BufferSpec((frb.Unbounded((256,)),), 200_000_000, storage=frb.Memmap())
+        >>> create(spec).rows.nbytes
+        204800000000
+    """
+    storage = spec.storage
+    assert isinstance(storage, Memmap)
+    if storage.shared:
+        return _shared(spec, storage)
+    if storage.path is None:
+        return scratch(spec)
+    files = _made(spec, Directory(storage.path), fresh=not storage.existsok)
+    if storage.auto_cleanup:
+        files.remove_at_end()
+    return files
+
+
+def _shared(spec: BufferSpec, storage: Memmap) -> MappedFiles:
+    """The first process makes the files, and removes them if that is asked for; the others open them."""
+    need_posix()
+    own = storage.path is None
+    path = tempfile.mkdtemp(prefix="functional_rb-") if storage.path is None else storage.path
+    with making(path) as missing:
+        try:
+            directory = Directory(path, made=missing or own)
+        except StorageInUseError:  # others are there already, unless it is one that does not share
+            return _made(spec, Directory(path, shared=True), fresh=False)
+        files = _made(spec, directory, fresh=not storage.existsok)
+        directory.share()
+    if storage.auto_cleanup or (own and storage.auto_cleanup is None):
+        files.remove_at_end()
+    return files
+
+
+def _made(spec: BufferSpec, directory: Directory, fresh: bool) -> MappedFiles:
+    """Files that are all there, or none of those that were not there before."""
+    try:
+        directory.describe(spec, fresh)
+        files = MappedFiles(spec, _mapped(spec, directory), directory)
+        _keep_checkpoints(files)
+        return files
+    except BaseException:
+        directory.undo()
+        raise
+
+
+def _keep_checkpoints(files: MappedFiles) -> None:
+    """If checkpoints lie in the files, go on keeping what is overwritten of them."""
+    assert files.directory is not None
+    with explained(files.directory):
+        names = os.listdir(files.directory)
+    if any(name.startswith("undo-") for name in names):
+        from functional_rb.checkpoint.in_place import resume  # which imports this module, and needs xxhash
+
+        resume(files)
+
+
+def _mapped(spec: BufferSpec, directory: Directory) -> dict[str, MappedArray]:
+    return {
+        name: MappedArray(directory.open(name), shape, dtype, directory.join(file_name(name)))
+        for name, (shape, dtype) in shapes(spec).items()
+    }
+
+
+def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFiles:
+    """The files that are in a directory. Who writes to them sees to the checkpoints there: `in_place.resume`.
+
+    Args:
+        spec: of the buffer that they were made for.
+        directory: where they are.
+        writable: whether they will be written to: then they are locked, and else only looked at.
+
+    Raises:
+        FileNotFoundError: if one is missing.
+        StorageLayoutError: as `create` does.
+        StorageInUseError: likewise.
+    """
+    check_layout(directory, described(spec))
+    held = Directory(directory, shared=getattr(spec.storage, "shared", False)) if writable else None
+    arrays = {}
+    for name, (shape, dtype) in shapes(spec).items():
+        path = os.path.join(os.path.abspath(directory), file_name(name))
+        with explained(path):
+            descriptor, _ = open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
+        arrays[name] = MappedArray(descriptor, shape, dtype, path, writable)
+    files = MappedFiles(spec, arrays, held)
+    files.directory = os.path.abspath(directory)
+    return files
+
+
+def scratch(spec: BufferSpec, directory: str | None = None) -> MappedFiles:
+    """Files without a name, of any buffer: nobody else sees them, and they vanish with the last mapping."""
+    need_posix()
+    if directory is not None and not os.access(directory, os.W_OK):
+        directory = None
+    arrays = {}
+    for name, (shape, dtype) in shapes(spec).items():
+        where = directory or tempfile.gettempdir()
+        with explained(where), tempfile.TemporaryFile(dir=where, buffering=0) as file:
+            descriptor = os.dup(file.fileno())
+        arrays[name] = MappedArray(descriptor, shape, dtype, f"{where} (a file without a name)")
+    return MappedFiles(spec, arrays, None)
+
+
+def inherited(spec: BufferSpec, descriptors: dict[str, int]) -> MappedFiles:
+    """Files without a name that another process has made, and maps too; they may not be written."""
+    where, of = "a file without a name, of another process", shapes(spec)
+    return MappedFiles(spec, {name: MappedArray(fd, *of[name], where) for name, fd in descriptors.items()}, None)
+
+
+def filled(spec: BufferSpec, arrays: dict[str, Any], directory: str | None = None) -> MappedFiles:
+    """Such files with some content.
+
+    Args:
+        spec: of the buffer.
+        arrays: by name as in `shapes`; what is missing is zero, and what is zero takes no room.
+        directory: where the files lie, None for the system's directory for temporary files.
+    """
+    return pieced(spec, {name: [(0, values)] for name, values in arrays.items()}, directory)
+
+
+def pieced(spec: BufferSpec, pieces: dict[str, list[tuple[int, Any]]], directory: str | None = None) -> MappedFiles:
+    """Likewise, of some rows of each array, and which is the first of them."""
+    files = scratch(spec, directory)
+    for name, some in pieces.items():
+        for first, values in some:
+            files._arrays[name].fill(values, first)
+    files._settle()
+    return files
+
+
+def replaced(spec: BufferSpec, arrays: Arrays) -> tuple[MappedFiles, Arrays]:
+    """The files that `spec.storage` asks for, with the content of a state's arrays, and these with the files' own.
+
+    Raises:
+        OSError: as from `create`; then what was made is removed.
+    """
+    assert isinstance(spec.storage, Memmap)
+    try:
+        files = create(spec)
+    except FileExistsError as error:
+        if not os.path.isdir(spec.storage.path or ""):
+            raise
+        what = (
+            "Memmap: there are files of a buffer already, and frb.load would put the checkpoint in place of what they "
+            "hold; give storage=frb.Memmap(path, existsok=True) if that is meant, else another path, or frb.Host()"
+        )
+        raise FileExistsError(error.errno, what, error.filename) from None
+    given = {"rows": arrays.rows, **{f"wide_{k}": x for k, x in enumerate(arrays.wide)}, **arrays.auxiliary}
+    try:
+        files.replace({name: given[name] for name in shapes(spec)})
+    except BaseException:
+        files.discard()
+        raise
+    return files, within(files, arrays)
+
+
+def within(files: MappedFiles, arrays: Arrays) -> Arrays:
+    """A state's arrays with those of files in place of what lies there."""
+    return arrays._replace(rows=files.rows, wide=files.wide, auxiliary=arrays.auxiliary | files.auxiliary)
+
+
+def make_room(files: MappedFiles, spec: BufferSpec, numbers: Vector, batch: int) -> None:
+    """Have room for all that adding a batch may write, or raise `StorageFullError`: then nothing has been written.
+
+    What checkpoints need of it is kept; of writers that choose slots the recorder does that, which knows them.
+
+    Args:
+        files: of the buffer.
+        spec: likewise.
+        numbers: its counters as a NumPy vector, `State.counters`.
+        batch: rows that are added.
+    """
+    files.check_process()
+    if files.ready:
+        return
+    rows, ring = spec.rows(batch), spec.ring
+    if not spec.writer.in_order:  # which fill the slots from the first on
+        files.reserve(0, min(spec.capacity, int(numbers[counters.SIZE]) + rows))
+        return
+    first = int(numbers[counters.CURSOR]) % ring.length
+    if spec.fused and first + rows <= ring.length:  # the usual case at once
+        files.prepare(first, rows)
+        return
+    known = counters.read(spec, numbers)
+    steps = rows // ring.lanes
+    for lane, cursor in enumerate(known.ends.cursors.tolist()):
+        for first, n in _around(cursor % ring.length, steps, ring.length):
+            files.prepare(lane * ring.length + first, n)
+    if spec.frames is not None:
+        # Where fewer frames are new than may be, those before the cursor are written as they are.
+        room, most = spec.frames.room, spec.frames.most * steps
+        for lane, cursor in enumerate(known.more[frame_ring.CURSOR].tolist()):
+            for first, n in _around((cursor - most) % room, 2 * most, room):
+                files.prepare_frames(lane * room + first, n)
+
+
+def _around(first: int, n: int, length: int) -> list[tuple[int, int]]:
+    """So many places from the first one on around a ring, as (first, n) without the turn."""
+    if n >= length:
+        return [(0, length)]
+    before = min(n, length - first)
+    return [(first, before), (0, n - before)]
+
+
+def allocate(descriptor: int, start: int, nbytes: int) -> None:
+    """Reserve room on the disk for a part of a file, without changing what it holds."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, start, nbytes)
+    else:  # macOS: room is made by writing what is there
+        _copy_bytes(descriptor, descriptor, start, start + nbytes)
+
+
+def _copy_bytes(source: int, target: int, start: int, end: int) -> None:
+    while start < end:
+        data = os.pread(source, min(CHUNK, end - start), start)
+        start += os.pwrite(target, data, start)

@@ -1,0 +1,294 @@
+"""Frames: the observations of successive steps, stored once each in a ring beside the items.
+
+A *frame* is what there is of one observation: of each compacted leaf its value, or the newest part of a stack. Each
+lane has a ring of its own for them, longer than that of its items; a frame's coordinate is its number modulo
+`Chain.limit`. Of every item it is kept at which coordinate the newest frame of its observation lies (`AT`). The k
+frames of a stack end there; the newest frame of its next observation is the following one, or, where that shares
+nothing with the observation itself, lies `Chain.depth` further on. How frames come to be shared says `frame_writes`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb.base.nest import Path
+from functional_rb.core import soundness
+from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.structures import ring
+from functional_rb.structures import row_layout as layout
+from functional_rb.structures.ring import INT32_MAX, Ring
+from functional_rb.structures.row_layout import STORED_AS, Layout
+
+if TYPE_CHECKING:
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.soundness import Found
+    from functional_rb.specs import ArraySpec, NonTensor
+
+AT = "frame_at"
+"""int32 [capacity], twice the coordinate of the newest frame of each item's observation, and 1 more after a jump."""
+ROWS, WIDE = "frames", "frames_{}"
+"""The frames, laid out as items are: int32 [lanes * room, words], and an array for each wide leaf."""
+CURSOR = "frame_cursor"
+"""Counter int32 [lanes]: the coordinate of each lane's next frame."""
+COORDINATES = 2**30
+"""Twice a coordinate is an int32."""
+
+
+def most_frames(lanes: int) -> int:
+    """How many frames a lane may have room for: coordinates go around the ring several times."""
+    return min(COORDINATES // 4, INT32_MAX // lanes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """A leaf whose frames are stored instead of it.
+
+    Attributes:
+        path: in the item.
+        leaf: its position among the item's leaves.
+        following: the position of the leaf that has its next value; None if none has.
+        depth: how many frames it is a stack of; 1 if it is a frame itself.
+        axis: of the stack, not negative.
+        shape: of a frame.
+        dtype: its name.
+    """
+
+    path: Path
+    leaf: int
+    following: int | None
+    depth: int
+    axis: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(
+        cls, path: Path, spec: ArraySpec | NonTensor, leaf: int, following: int | None, depth: int, axis: int
+    ) -> Stack:
+        """For a leaf of a spec."""
+        axis = axis % len(spec.shape) if depth > 1 else 0
+        shape = spec.shape[:axis] + spec.shape[axis + 1 :] if depth > 1 else spec.shape
+        return cls(path, leaf, following, depth, axis, shape, spec.dtype)
+
+    def split(self, ops: Ops, leaf: Array) -> Array:
+        """Stacks [n, *leaf's shape] as frames [n, depth, *shape]."""
+        if self.depth == 1:
+            return leaf[:, None]
+        return ops.moveaxis(leaf, self.axis + 1, 1) if self.axis else leaf
+
+    def joined(self, ops: Ops, frames: Array) -> Array:
+        """And back, from frames [n * depth, *shape]."""
+        if self.depth == 1:
+            return frames
+        stacks = frames.reshape(frames.shape[0] // self.depth, self.depth, *self.shape)
+        return ops.moveaxis(stacks, 1, self.axis + 1) if self.axis else stacks
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """Which leaves are stored as frames, and the lanes' rings of these.
+
+    Attributes:
+        stacks: the leaves; either all of them have next values or none has.
+        items: the rings of the items.
+        room: frames of a lane.
+        depths: derived: of the stacks, in ascending order.
+        depth: derived: frames of the deepest stack; so many are written where nothing can be shared.
+        layout: derived: how a frame is stored.
+    """
+
+    stacks: tuple[Stack, ...]
+    items: Ring
+    room: int
+    depths: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False)
+    depth: int = dataclasses.field(init=False, repr=False, compare=False)
+    layout: Layout = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Look at the stacks once, and lay out a frame."""
+        object.__setattr__(self, "depths", tuple(sorted({stack.depth for stack in self.stacks})))
+        object.__setattr__(self, "depth", self.depths[-1])
+        plan = layout.plan(tuple((stack.path, stack.shape, stack.dtype) for stack in self.stacks))
+        object.__setattr__(self, "layout", plan)
+
+    @property
+    def paired(self) -> bool:
+        """Whether leaves have next values."""
+        return self.stacks[0].following is not None
+
+    @property
+    def limit(self) -> int:
+        """Coordinates lie below this number, a multiple of the room."""
+        return COORDINATES // self.room * self.room
+
+    @property
+    def most(self) -> int:
+        """Most frames that a step takes."""
+        return 2 * self.depth if self.paired else self.depth
+
+    @property
+    def leaves(self) -> frozenset[int]:
+        """The positions of all leaves that are rebuilt."""
+        return frozenset(k for stack in self.stacks for k in (stack.leaf, stack.following) if k is not None)
+
+    def auxiliary(self) -> dict[str, AuxiliaryArray]:
+        """The frames, and where those of each item are."""
+        total = self.items.lanes * self.room
+        auxiliary = {AT: AuxiliaryArray((self.items.capacity,)), ROWS: AuxiliaryArray((total, self.layout.row_words))}
+        for k, leaf in enumerate(self.layout.wide):
+            auxiliary[WIDE.format(k)] = AuxiliaryArray((total, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype))
+        return auxiliary
+
+    def counters(self) -> tuple[tuple[str, int], ...]:
+        """Where the lanes' next frames go."""
+        return ((CURSOR, self.items.lanes),)
+
+    def problem(self, found: Found) -> str | None:
+        """Every item has its frames somewhere in the ring."""
+        at = soundness.problem_of_range(AT, found.auxiliary[AT], 0, 2 * self.limit - 1)
+        return at or soundness.problem_of_range(CURSOR, found.numbers.more[CURSOR], 0, self.limit - 1)
+
+    def slots(self, lane: Array, sequence_number: Array) -> Array:
+        """Where frames lie."""
+        place = sequence_number % self.room
+        return place if self.items.lanes == 1 else lane * self.room + place
+
+
+def read(
+    ops: Ops, chain: Chain, auxiliary: Mapping[str, Array], slots: Array, wanted: Sequence[int]
+) -> dict[int, Array]:
+    """The rebuilt leaves at some positions, [n, *shape], of the items in slots int32 [n], from the kept arrays."""
+    found: dict[int, Array] = {}
+    for depth in chain.depths:
+        stacks = [(k, stack) for k, stack in enumerate(chain.stacks) if stack.depth == depth]
+        own = {k: stack.leaf for k, stack in stacks if stack.leaf in wanted}
+        following = {k: p for k, stack in stacks if (p := stack.following) is not None and p in wanted}
+        asked = [(which, positions) for which, positions in ((False, own), (True, following)) if positions]
+        # Mostly both of the same stacks.
+        for group in [asked] if len(asked) == 2 and own.keys() == following.keys() else [[one] for one in asked]:
+            at = [places(ops, chain, auxiliary[AT], slots, depth, which) for which, _ in group]
+            batches = _gathered(ops, chain, auxiliary, tuple(group[0][1]), at)
+            for (_, positions), leaves in zip(group, batches, strict=True):
+                found |= {positions[k]: leaf for k, leaf in leaves.items()}
+    return found
+
+
+def places(ops: Ops, chain: Chain, at: Array, slots: Array, depth: int, following: bool) -> Array:
+    """Where the frames of stacks lie.
+
+    Args:
+        ops: the backend.
+        chain: of the buffer.
+        at: int32 [capacity], the array `AT`.
+        slots: int32 [n], of items.
+        depth: of the stacks.
+        following: whether of next values.
+
+    Returns:
+        int32 [n * depth], among the frames, each stack's oldest one first.
+    """
+    if ops.native is not None:
+        return ops.native.places(chain, at, slots, depth, following)
+    lane, code = slots // chain.items.length, ops.take(at, slots)
+    newest = code >> 1
+    if following:
+        newest = ring.advance(ops, newest, 1 + (code & 1) * (chain.depth - 1), chain.limit)
+    return _before(ops, chain, lane, newest, depth)
+
+
+def newest(ops: Ops, draft: Draft, chain: Chain) -> dict[int, Array]:
+    """The stacks [lanes, *leaf's shape], by their place in the chain, that the last frames of each lane are."""
+    last = ring.retreat(ops, draft.counters.more[CURSOR], 1, chain.limit)
+    lane = ops.arange(chain.items.lanes, like=last)
+    found: dict[int, Array] = {}
+    for depth in chain.depths:
+        chosen = tuple(k for k, stack in enumerate(chain.stacks) if stack.depth == depth)
+        found |= _gathered(ops, chain, draft.auxiliary, chosen, [_before(ops, chain, lane, last, depth)])[0]
+    return found
+
+
+def held(ops: Ops, draft: Draft, chain: Chain, room: int, sizes: Array) -> Array:
+    """How many of each lane's newest items, int32 [lanes], have all of their frames among the last so many of the lane.
+
+    Args:
+        ops: the backend.
+        draft: of the buffer.
+        chain: likewise.
+        room: frames of a lane.
+        sizes: int32 [lanes], so many items at most.
+    """
+    items, ends = chain.items, draft.counters.ends
+    place = ops.arange(items.length, like=sizes)
+    lane, back = ops.arange(items.lanes, like=sizes)[:, None], place + 1
+    slots = ring.slot_of(items, lane, ring.retreat(ops, ends.cursors[:, None], back, items.limit))
+    newest = ops.take(draft.auxiliary[AT], slots.reshape(-1)).reshape(slots.shape) >> 1
+    behind = ring.retreat(ops, draft.counters.more[CURSOR][:, None], newest, chain.limit) + (chain.depth - 1)
+    whole = (place < sizes[:, None]) & (behind <= room)
+    return ops.cumsum(ops.cast(whole, "int32"))[:, -1]
+
+
+def move(
+    ops: Ops,
+    before: Draft,
+    after: Draft,
+    ours: Chain,
+    theirs: Chain,
+    slots: Array,
+    step: int | None = None,
+    prepare: Callable[[Array], None] | None = None,
+) -> Array:
+    """Write the last frames of each lane that there is room for to other rings, where they are the first ones.
+
+    Args:
+        ops: the backend.
+        before: of the buffer that has them.
+        after: of that which gets them, empty so far.
+        ours: the chain of the one.
+        theirs: of the other.
+        slots: int32 [n], of items of the first.
+        step: so many are moved at a time; None for all at once.
+        prepare: told before frames are written to places int32 [n].
+
+    Returns:
+        The items' `AT` in the new rings, int32 [n], meaningless for those that are not `held`.
+    """
+    room, lanes = min(ours.room, theirs.room), ours.items.lanes
+    cursor = before.counters.more[CURSOR]
+    lane, place = ops.arange(lanes, like=cursor)[:, None], ops.arange(room, like=cursor)
+    old = ours.slots(lane, ring.retreat(ops, cursor[:, None], room - place, ours.limit)).reshape(-1)
+    new = theirs.slots(lane, place + ops.full_like(lane, 0)).reshape(-1)
+    for start in range(0, room * lanes, step or room * lanes):
+        part = slice(start, start + (step or room * lanes))
+        if prepare is not None:
+            prepare(new[part])
+        for name in (ROWS, *(WIDE.format(k) for k in range(len(ours.layout.wide)))):
+            values = ops.take(before.auxiliary[name], old[part])
+            after.auxiliary[name] = ops.set_at(after.auxiliary[name], new[part], values)
+    after.count(frame_cursor=ops.full_like(cursor, room))
+    at = ops.take(before.auxiliary[AT], slots)
+    behind = ring.retreat(ops, ring.of_lane(ops, cursor, slots // ours.items.length), at >> 1, ours.limit)
+    return 2 * ops.maximum(room - behind, ops.full_like(behind, 0)) + (at & 1)
+
+
+def _before(ops: Ops, chain: Chain, lane: Array, newest: Array, depth: int) -> Array:
+    """The places [n * depth] of frames up to the newest ones, at coordinates int32 [n] of lanes int32 [n]."""
+    if depth == 1:
+        return chain.slots(lane, newest)
+    sequence_number = ring.retreat(ops, newest[:, None], depth - 1 - ops.arange(depth, like=newest), chain.limit)
+    return chain.slots(lane[:, None], sequence_number).reshape(-1)
+
+
+def _gathered(
+    ops: Ops, chain: Chain, auxiliary: Mapping[str, Array], chosen: tuple[int, ...], batches: Sequence[Array]
+) -> list[dict[int, Array]]:
+    """Some stacks [n, *leaf's shape] of one depth, by their place in the chain, for batches of their frames' places."""
+    read = layout.read_batches(ops, chain.layout, auxiliary[ROWS], wides(auxiliary, chain), batches, chosen)
+    return [{k: chain.stacks[k].joined(ops, leaf) for k, leaf in zip(chosen, x, strict=True)} for x in read]
+
+
+def wides(auxiliary: Mapping[str, Array], chain: Chain) -> list[Array]:
+    """The arrays of wide frames."""
+    return [auxiliary[WIDE.format(k)] for k in range(len(chain.layout.wide))]

@@ -1,0 +1,273 @@
+"""The rings of slots, one for each lane: which slots are written next, and which item a handle names.
+
+A lane's items are numbered as they are added: an item's *coordinate* is that number modulo `Ring.limit`, a multiple of
+the lane's length, and its slot is `lane * length + coordinate % length`. The handle is `turn * capacity + slot`, where
+the turn `coordinate // length` says how often the ring had been filled before: so `slot = handle % capacity`, and an
+item's age is the distance of its coordinate from the lane's cursor. With one lane handle and coordinate are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from functional_rb.ops.protocol import Array, Ops
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Ring:
+    """Slots divided among lanes.
+
+    Attributes:
+        capacity: of all lanes together.
+        lanes: how many there are.
+
+    Example:
+        >>> ring = Ring(12, 3)
+        >>> ring.length, ring.limit % 4
+        (4, 0)
+    """
+
+    capacity: int
+    lanes: int = 1
+
+    @property
+    def length(self) -> int:
+        """Slots of a lane."""
+        return self.capacity // self.lanes
+
+    @property
+    def limit(self) -> int:
+        """Coordinates lie below this number."""
+        return INT32_MAX // self.capacity * self.length
+
+
+class Ends(NamedTuple):
+    """Where the lanes' rings are.
+
+    Attributes:
+        cursors: int32 [lanes], the coordinate that each lane's next item will get.
+        sizes: int32 [lanes], how many items each lane holds.
+    """
+
+    cursors: Array
+    sizes: Array
+
+
+class Write(NamedTuple):
+    """Where a batch goes.
+
+    Attributes:
+        slots: int32 [n]; equal ones come with the same source.
+        source: int32 [n], the row of the batch that goes to each slot; None if the last n rows do, in their order.
+        live: bool [n], whether the slot is written at all; None if all are.
+        written: int32 [lanes], how many items are added, those overwritten within the batch included.
+        after: where the rings are afterwards.
+        mask: bool [batch], the rows that are added; None if all are.
+    """
+
+    slots: Array
+    source: Array | None
+    live: Array | None
+    written: Array
+    after: Ends
+    mask: Array | None = None
+
+
+class Removal(NamedTuple):
+    """Items that go before they are overwritten, the oldest of each lane.
+
+    Attributes:
+        slots: int32 [m], distinct.
+        gone: bool [m], whether the item there goes.
+        after: where the rings are afterwards.
+    """
+
+    slots: Array
+    gone: Array
+    after: Ends
+
+
+def modulus(capacity: int) -> int:
+    """Handles lie below this number.
+
+    Example:
+        >>> modulus(1_000_003) % 1_000_003, modulus(2) == 2**31 - 2
+        (0, True)
+    """
+    return INT32_MAX // capacity * capacity
+
+
+def advance(ops: Ops, sequence_number: Array, by: Array | int, limit: int) -> Array:
+    """`(coordinate + by) % limit` for 0 <= by < limit, without overflow."""
+    room = limit - by
+    return ops.where(sequence_number >= room, sequence_number - room, sequence_number + by)
+
+
+def retreat(ops: Ops, sequence_number: Array, by: Array | int, limit: int) -> Array:
+    """`(coordinate - by) % limit` for 0 <= by <= limit."""
+    back = sequence_number - by
+    return ops.where(back < 0, back + limit, back)
+
+
+def saturating_add(ops: Ops, count: Array, more: Array) -> Array:
+    """Counters stay at their largest value rather than wrap."""
+    return count + ops.minimum(more, INT32_MAX - count)
+
+
+def of_lane(ops: Ops, per_lane: Array, lane: Array) -> Array:
+    """What int32 [lanes] holds for given lanes; with a single lane the scalar."""
+    return per_lane[0] if per_lane.shape[0] == 1 else ops.take(per_lane, lane)
+
+
+def slot_of(ring: Ring, lane: Array, sequence_number: Array) -> Array:
+    """Where an item lies."""
+    return sequence_number % ring.length if ring.lanes == 1 else lane * ring.length + sequence_number % ring.length
+
+
+def handle_of(ring: Ring, lane: Array, sequence_number: Array) -> Array:
+    """The handle of an item."""
+    if ring.lanes == 1:
+        return sequence_number
+    return sequence_number // ring.length * ring.capacity + slot_of(ring, lane, sequence_number)
+
+
+def plan_write(ops: Ops, ring: Ring, ends: Ends, batch: int, mask: Array | None) -> Write:
+    """Choose the slots for a batch.
+
+    Args:
+        ops: the backend.
+        ring: of the buffer.
+        ends: where the lanes are.
+        batch: rows; row `t * lanes + e` is step t of lane e.
+        mask: bool [batch], which rows are written; None for all.
+
+    Returns:
+        For each lane the next slots, for its last `length` rows, or its last marked ones. With a mask the marked rows
+        are moved together first, so that the slots are consecutive and distinct, and a row that is not needed can
+        write back what its slot holds. Entry `k * lanes + e` is the k-th of lane e.
+    """
+    if ops.native is not None:
+        return ops.native.plan_write(ring, ends, batch, mask)
+    steps = batch // ring.lanes
+    n = min(steps, ring.length)
+    if mask is None:
+        written = ops.full_like(ends.sizes, steps)
+        slots = _next_slots(ops, ring, ends.cursors, ops.full_like(ends.sizes, steps - n), n)
+        return Write(slots, None, None, written, _after(ops, ring, ends, written))
+    source, written = compact(ops, ring.lanes, mask)
+    skipped = ops.maximum(written - n, ops.full_like(written, 0))
+    step = ops.arange(n, like=skipped)
+    column = skipped[:, None] + step
+    lane = ops.arange(ring.lanes, like=skipped)[:, None]
+    chosen = ops.take(source.reshape(-1), (lane * steps + column).reshape(-1)).reshape(ring.lanes, n)
+    live = column < written[:, None]
+    slots = _next_slots(ops, ring, ends.cursors, skipped, n)
+    return Write(slots, by_time(chosen), by_time(live), written, _after(ops, ring, ends, written), mask)
+
+
+def by_time(of_lanes: Array) -> Array:
+    """[lanes, n] as a vector that holds a step of every lane, then the next."""
+    return of_lanes.reshape(-1) if of_lanes.shape[0] == 1 else of_lanes.T.reshape(-1)
+
+
+def by_lane(lanes: int, of_rows: Array) -> Array:
+    """And back: a vector [n * lanes] as [lanes, n]."""
+    return of_rows.reshape(1, -1) if lanes == 1 else of_rows.reshape(-1, lanes).T
+
+
+def for_slots(ops: Ops, write: Write, of_steps: Array) -> Array:
+    """What belongs to the slots of a write, [n]: of [lanes, T] in the order of writing, the last that are written."""
+    lanes, steps = of_steps.shape
+    n = write.slots.shape[0] // lanes
+    if write.mask is None:
+        return by_time(of_steps[:, steps - n :])
+    skipped = ops.maximum(write.written - n, ops.full_like(write.written, 0))
+    column = skipped[:, None] + ops.arange(n, like=skipped)
+    place = ops.arange(lanes, like=skipped)[:, None] * steps + column
+    return by_time(ops.take(of_steps.reshape(-1), place.reshape(-1)).reshape(lanes, n))
+
+
+def compact(ops: Ops, lanes: int, mask: Array) -> tuple[Array, Array]:
+    """Each lane's marked rows moved together.
+
+    Args:
+        ops: the backend.
+        lanes: how many there are.
+        mask: bool [T * lanes].
+
+    Returns:
+        int32 [lanes, T], the rows of the batch, the marked ones first and in order, then any; and int32 [lanes], how
+        many are marked.
+    """
+    marked = ops.cast(by_lane(lanes, mask), "int32")
+    steps = marked.shape[1]
+    ranks = ops.cumsum(marked)
+    lane = ops.arange(lanes, like=ranks)[:, None]
+    # One ascending vector of all lanes' ranks, a lane's above those of the one before, so that one search serves all.
+    offset = lane * (steps + 1)
+    wanted = offset + ops.arange(steps, like=ranks) + 1
+    found = ops.searchsorted((ranks + offset).reshape(-1), wanted.reshape(-1), "left").reshape(lanes, steps)
+    column = ops.minimum(found - lane * steps, ops.full_like(found, steps - 1))
+    return column * lanes + lane, ranks[:, -1]
+
+
+def _next_slots(ops: Ops, ring: Ring, cursors: Array, skipped: Array, n: int) -> Array:
+    first = advance(ops, cursors, skipped, ring.limit)
+    sequence_number = advance(ops, first[:, None], ops.arange(n, like=cursors), ring.limit)
+    return by_time(slot_of(ring, ops.arange(ring.lanes, like=cursors)[:, None], sequence_number))
+
+
+def _after(ops: Ops, ring: Ring, ends: Ends, written: Array) -> Ends:
+    sizes = ends.sizes + ops.minimum(written, ring.length - ends.sizes)
+    return Ends(advance(ops, ends.cursors, written, ring.limit), sizes)
+
+
+def locate(ops: Ops, ring: Ring, ends: Ends, handles: Array) -> tuple[Array, Array]:
+    """The slot of each handle, and whether the item it names is still there.
+
+    Returns:
+        slots int32 [B], in bounds whatever the handle is, and live bool [B].
+    """
+    known = (handles >= 0) & (handles < modulus(ring.capacity))
+    handles = ops.where(known, handles, ops.full_like(handles, 0))
+    slots = handles % ring.capacity
+    lane = slots // ring.length
+    sequence_number = handles
+    if ring.lanes > 1:
+        sequence_number = handles // ring.capacity * ring.length + slots % ring.length
+    age = retreat(ops, of_lane(ops, ends.cursors, lane) - 1, sequence_number, ring.limit)
+    return slots, known & (age < of_lane(ops, ends.sizes, lane))
+
+
+def lane_at(ops: Ops, sizes: Array, position: Array) -> tuple[Array, Array]:
+    """Positions in all lanes, one after the other, as lanes and positions within them.
+
+    Args:
+        ops: the backend.
+        sizes: int32 [lanes].
+        position: int32 [B], below the sum of the sizes.
+    """
+    if sizes.shape[0] == 1:
+        return ops.full_like(position, 0), position
+    ends = ops.cumsum(sizes)
+    lane = ops.minimum(ops.searchsorted(ends, position, "right"), ops.full_like(position, sizes.shape[0] - 1))
+    return lane, position - ops.take(ends - sizes, lane)
+
+
+def item_at(ops: Ops, ring: Ring, ends: Ends, lane: Array, position: Array) -> tuple[Array, Array]:
+    """The slots and handles of stored items, by lane and position, 0 being the lane's oldest."""
+    first = retreat(ops, ends.cursors, ends.sizes, ring.limit)
+    sequence_number = advance(ops, of_lane(ops, first, lane), position, ring.limit)
+    return slot_of(ring, lane, sequence_number), handle_of(ring, lane, sequence_number)
+
+
+def handle_of_slot(ops: Ops, ring: Ring, ends: Ends, slots: Array) -> Array:
+    """The handles of the items that lie in given slots now."""
+    lane = slots // ring.length
+    cursor = of_lane(ops, ends.cursors, lane)
+    back = cursor % ring.length - 1 - slots % ring.length
+    back = ops.where(back < 0, back + ring.length, back) + 1
+    return handle_of(ring, lane, retreat(ops, cursor, back, ring.limit))

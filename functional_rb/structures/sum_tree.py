@@ -1,0 +1,203 @@
+"""A wide sum tree over exactly `capacity` leaves, with the smallest and the largest leaf kept beside the sums.
+
+All levels lie in one array float32 [rows, FANOUT]. A row holds the children of one node; the leaves come first, then,
+level by level, the sums, the smallest positive and the largest values. A node is always computed afresh from its
+children, in one fixed order of additions, never adjusted by a difference: rounding cannot pile up, and both backends
+hold the same bits.
+
+Drawing goes down from the root with fresh random bits at every level. There the children are turned into integers, in
+units of 2^-29 of their sum's power of two, and an integer draw picks one of them: exact arithmetic, so that a
+child of weight zero can never be picked and one of any positive weight always can, at either end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from functional_rb.ops import fixed_point
+from functional_rb.ops.protocol import Array, Ops
+
+FANOUT = 16
+"""Children of a node. One cache line of float32; 8, 16 and 32 were measured, see docs/performance.md."""
+RESOLUTION = 29
+"""Bits to which a node's children are told apart: their sum stays below 2^31 and any positive child gets at least 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """Rows at which a level's children groups begin.
+
+    Attributes:
+        nodes: how many values the level has.
+        groups: how many rows they fill, the last one padded with zeros.
+        sums: first row of the sums (of the leaves themselves at the lowest level).
+        smallest: first row of the smallest positive values below (again the leaves at the lowest level).
+        largest: first row of the largest values below (likewise).
+    """
+
+    nodes: int
+    groups: int
+    sums: int
+    smallest: int
+    largest: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """The levels, the leaves first, and how many rows they take together."""
+
+    levels: tuple[Level, ...]
+    rows: int
+
+
+_PLANNED: dict[int, Geometry] = {}
+
+
+def geometry(capacity: int) -> Geometry:
+    """Plan the tree, once for a capacity (in a dict, since torch.compile does not trace functools.cache).
+
+    Example:
+        >>> [level.nodes for level in geometry(1_000_003).levels], geometry(3).rows
+        ([1000003, 62501, 3907, 245, 16], 1)
+    """
+    if capacity not in _PLANNED:
+        _PLANNED[capacity] = _plan(capacity)
+    return _PLANNED[capacity]
+
+
+def _plan(capacity: int) -> Geometry:
+    groups = -(-capacity // FANOUT)
+    levels = [Level(capacity, groups, 0, 0, 0)]
+    row = groups
+    while groups > 1:
+        nodes, groups = groups, -(-groups // FANOUT)
+        levels.append(Level(nodes, groups, row, row + groups, row + 2 * groups))
+        row += 3 * groups
+    return Geometry(tuple(levels), row)
+
+
+def add_up(children: Array) -> Array:
+    """Sums over the last axis, of FANOUT, always as ((c0 + c8) + (c4 + c12)) + ...: backends choose other orders."""
+    while children.shape[-1] > 1:
+        half = children.shape[-1] // 2
+        children = children[..., :half] + children[..., half:]
+    return children[..., 0]
+
+
+def _fold(ops: Ops, children: Array, smallest: bool) -> Array:
+    """The smallest positive value over the last axis (0 if there is none), or the largest."""
+    if smallest:
+        huge = ops.full_like(children, float("inf"))
+        children = ops.where(children > 0, children, huge)
+    while children.shape[-1] > 1:
+        half = children.shape[-1] // 2
+        left, right = children[..., :half], children[..., half:]
+        children = ops.minimum(left, right) if smallest else ops.maximum(left, right)
+    value = children[..., 0]
+    return ops.where(value < float("inf"), value, ops.full_like(value, 0)) if smallest else value
+
+
+def refresh(ops: Ops, tree: Array, capacity: int, leaves: Array, nodes_touched: int | None = None) -> Array:
+    """Compute every node above given leaves again.
+
+    Args:
+        ops: the backend.
+        tree: float32 [rows, FANOUT].
+        capacity: number of leaves.
+        leaves: int32 [n] whose values have changed.
+        nodes_touched: if the leaves are consecutive around the ring, n; then each node is visited once only.
+
+    Returns:
+        The tree with its sums, smallest and largest values right again.
+    """
+    levels = geometry(capacity).levels
+    nodes = leaves
+    for below, level in itertools.pairwise(levels):
+        nodes = nodes // FANOUT
+        if nodes_touched is not None:
+            # Consecutive leaves have few parents, consecutive around a ring of their own (with one twice at the seam).
+            nodes_touched = min((nodes_touched - 1) // FANOUT + 3, level.nodes)
+            nodes = (nodes[0] + ops.arange(nodes_touched, like=nodes)) % level.nodes
+        parts = [
+            add_up(ops.take(tree, below.sums + nodes)),
+            _fold(ops, ops.take(tree, below.smallest + nodes), smallest=True),
+            _fold(ops, ops.take(tree, below.largest + nodes), smallest=False),
+        ]
+        starts = (level.sums, level.smallest, level.largest)
+        places = ops.concat([start * FANOUT + nodes for start in starts], 0)
+        tree = ops.set_flat(tree, places, ops.concat(parts, 0))
+    return tree
+
+
+def rebuild(ops: Ops, tree: Array, capacity: int) -> Array:
+    """Compute every node above all leaves again, each once."""
+    return refresh(ops, tree, capacity, ops.arange(1, like=tree), nodes_touched=capacity)
+
+
+def get_leaves(ops: Ops, tree: Array, leaves: Array) -> Array:
+    """The values of leaves int32 [n], float32 [n]."""
+    return ops.take(tree.reshape(-1), leaves)
+
+
+def set_leaves(ops: Ops, tree: Array, capacity: int, leaves: Array, values: Array, consecutive: bool = False) -> Array:
+    """Set leaves int32 [n] to float32 [n] (equal leaves come with equal values) and refresh what is above them."""
+    if ops.native is not None:
+        return ops.native.set_leaves(tree, capacity, leaves, values)
+    tree = ops.set_flat(tree, leaves, values)
+    return refresh(ops, tree, capacity, leaves, leaves.shape[0] if consecutive else None)
+
+
+def total(tree: Array) -> Array:
+    """The sum of all leaves, a float32 scalar."""
+    return add_up(tree[_root(tree).sums])
+
+
+def smallest(ops: Ops, tree: Array) -> Array:
+    """The smallest positive leaf, 0 if there is none."""
+    return _fold(ops, tree[_root(tree).smallest], smallest=True)
+
+
+def largest(ops: Ops, tree: Array) -> Array:
+    """The largest leaf."""
+    return _fold(ops, tree[_root(tree).largest], smallest=False)
+
+
+def _root(tree: Array) -> Level:
+    """The last level has one group: its rows are the tree's last three, or its only one."""
+    last = tree.shape[0] - 1
+    return Level(FANOUT, 1, 0, 0, 0) if last == 0 else Level(FANOUT, 1, last - 2, last - 1, last)
+
+
+def as_integers(ops: Ops, children: Array) -> Array:
+    """Float weights [n, FANOUT] as integers in proportion: at least 1 where positive, with a sum below 2^31."""
+    exponent = ops.bitcast(add_up(children)[:, None], "int32") >> 23
+    # Two exact scalings by powers of two, as their product could be out of range.
+    unit = ops.bitcast((254 - exponent) << 23, "float32")
+    whole = ops.cast(children * unit * float(2**RESOLUTION), "int32")
+    return ops.where(children > 0, ops.maximum(whole, ops.full_like(whole, 1)), ops.full_like(whole, 0))
+
+
+def descend(ops: Ops, tree: Array, capacity: int, draws: Array) -> Array:
+    """Draw leaves in proportion to their values.
+
+    Args:
+        ops: the backend.
+        tree: float32 [rows, FANOUT]; some leaf is positive (else the result is meaningless, though in bounds).
+        capacity: number of leaves.
+        draws: int32 [B, levels], uniform in [0, 2^31).
+
+    Returns:
+        Leaves, int32 [B].
+    """
+    if ops.native is not None:
+        return ops.native.descend(tree, capacity, draws)
+    levels = geometry(capacity).levels
+    node = ops.full_like(draws[:, 0], 0)
+    for depth, level in enumerate(reversed(levels)):
+        weights = as_integers(ops, ops.take(tree, level.sums + node))
+        reach = ops.cumsum(weights)
+        target = fixed_point.mul_high(ops, draws[:, depth], reach[:, -1])
+        child = ops.cumsum(ops.cast(reach <= target[:, None], "int32"))[:, -1]
+        node = ops.minimum(node * FANOUT + child, ops.full_like(node, level.nodes - 1))
+    return node

@@ -1,0 +1,210 @@
+"""Python objects in a buffer: the arrays hold tokens, integers, and a table has the object that each stands for.
+
+So everything that moves, saves and restores items knows nothing of objects. An object lives as long as its token is
+found somewhere: what nobody can read any more is swept out of the table now and then, after about as many writes as
+the buffer has slots, so that each write pays a little.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from functional_rb.base import forks
+from functional_rb.base.object_arrays import Objects, array_of
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Arrays
+from functional_rb.ops.protocol import Array
+from functional_rb.structures.row_layout import Layout
+
+if TYPE_CHECKING:
+    from functional_rb.versions.version import Memory
+
+ROWS = ""
+"""The rows of the storage, among the names of the kept arrays."""
+SLACK = 1024
+"""So many objects more than there is room for are kept before a small buffer is swept."""
+NO_OBJECT = 0
+"""The token of storage that was never written: None."""
+
+NOTHING: Mapping[int, Any] = MappingProxyType({})
+
+Tokens = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Table:
+    """The objects of a buffer, of all its versions and of the states made of its arrays.
+
+    All of them share one lock, which is held while any of them is read or written: so nothing moves during a sweep.
+
+    Attributes:
+        spec: of the buffer.
+        lock: see `versions.Version`.
+    """
+
+    __slots__ = ("__weakref__", "_columns", "_limit", "_memories", "_next", "_objects", "lock", "spec")
+
+    def __init__(self, spec: BufferSpec, objects: Mapping[int, Any] = NOTHING) -> None:
+        """Objects by the tokens that another table gave them, if any.
+
+        Fresh tokens begin somewhere at random: none is ever taken for one of another table.
+        """
+        self.spec = spec
+        self.lock = forks.lock()
+        self._objects: dict[int, Any] = {NO_OBJECT: None, **objects}
+        self._next = 1 + secrets.randbelow(2**62)
+        self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()
+        self._columns = _columns(spec)
+        self._limit = SLACK + spec.capacity * sum(math.prod(spec.leaves[k].shape) for k in spec.objects)
+
+    def watch(self, memory: Memory) -> None:
+        """Keep the objects whose tokens are in a memory, for as long as it lives. Hold the lock."""
+        self.check_readable(memory.rows)
+        memory.table = self
+        self._memories.add(memory)
+
+    # ------------------------------------------------------------ what depends on the array library
+
+    def check_readable(self, array: Array) -> None:
+        """Refuse an array whose numbers cannot be looked at."""
+
+    def cells(self, rows: Array, columns: Sequence[slice]) -> list[Tokens]:
+        """The tokens in rows int32 [..., words]."""
+        if not columns or not rows.size:
+            return []
+        words = rows.view(np.int64)
+        return [words[..., column].reshape(-1) for column in columns]
+
+    # ------------------------------------------------------------ in and out
+
+    def tokens(self, objects: Objects) -> Tokens:
+        """A fresh token for each object. Hold the lock until they are in memory."""
+        first, n = self._next, objects.size
+        self._next += n
+        self._objects.update(zip(range(first, first + n), objects.reshape(-1).tolist(), strict=True))
+        return np.arange(first, first + n, dtype=np.int64).reshape(objects.shape)
+
+    def read(self, leaves: Sequence[Array]) -> list[Any]:
+        """The leaves of an item, with objects in place of tokens. Hold the lock since the tokens were read."""
+        return [self._found(leaf) if k in self.spec.objects else leaf for k, leaf in enumerate(leaves)]
+
+    def _found(self, leaf: Array) -> Objects:
+        self.check_readable(leaf)
+        return array_of(self._known(leaf.reshape(-1).tolist()), tuple(leaf.shape))
+
+    def _known(self, tokens: list[int]) -> list[Any]:
+        try:
+            return list(map(self._objects.__getitem__, tokens))
+        except KeyError:
+            raise ValueError(
+                f"leaf {self.spec.names[self.spec.objects[0]]!r}: the state was made of arrays whose objects are not "
+                f"here; pickle or deepcopy states whole, not their arrays"
+            ) from None
+
+    # ------------------------------------------------------------ sweeping
+
+    def tidy(self) -> None:
+        """Sweep, if the table may have grown to twice of what can be in use. Call it without holding the lock."""
+        if len(self._objects) > self._limit:
+            with self.lock:
+                dropped = self._sweep()
+            del dropped  # what dies with it may run code of its own, which finds the buffer at rest
+
+    def tidy_soon(self) -> None:
+        """Sweep at the next write, though nobody has added much: items have been taken out."""
+        self._limit = 0
+
+    def _sweep(self) -> dict[int, Any]:
+        """Keep the objects whose tokens are found in a memory, or are saved for an older version; returns the old."""
+        found = [tokens for memory in list(self._memories) for tokens in self._tokens_of(memory)]
+        old, self._objects = self._objects, {NO_OBJECT: None}
+        for token in np.unique(np.concatenate(found)).tolist() if found else ():
+            if token in old:
+                self._objects[token] = old[token]
+        self._limit = len(self._objects) + sum(tokens.size for tokens in found) + SLACK
+        return old
+
+    def _tokens_of(self, memory: Memory) -> Iterator[Tokens]:
+        """All tokens in a memory and in what is saved for older versions of it."""
+        arrays = {ROWS: memory.rows, **memory.auxiliary}
+        for name, columns in self._columns.items():
+            yield from self.cells(arrays[name], columns)
+        for reference, _ in memory.history or ():
+            version = reference()
+            if version is None or version.memory is not None or version.saved is None:
+                continue
+            for saved_of, rows in version.saved.pieces(memory):
+                for name, columns in self._columns.items():
+                    if saved_of is arrays[name]:
+                        yield from self.cells(rows, columns)
+
+    # ------------------------------------------------------------ copies
+
+    def held(self, arrays: Arrays) -> dict[int, Any]:
+        """The objects in some arrays, by token."""
+        named = {ROWS: arrays.rows, **arrays.auxiliary}
+        found = [tokens for name, columns in self._columns.items() for tokens in self.cells(named[name], columns)]
+        return self._by_token(found)
+
+    def of_tokens(self, rows: Any, columns: Sequence[slice]) -> dict[int, Any]:
+        """Likewise of rows int32 [..., words] of NumPy, by where the tokens lie in them. Hold the lock."""
+        words = rows.view(np.int64)
+        return self._by_token([words[..., column].reshape(-1) for column in columns])
+
+    def _by_token(self, found: Sequence[Tokens]) -> dict[int, Any]:
+        tokens = np.unique(np.concatenate(found)).tolist() if found else []
+        tokens = [token for token in tokens if token != NO_OBJECT]
+        return dict(zip(tokens, self._known(tokens), strict=True))
+
+
+def _columns(spec: BufferSpec) -> dict[str, list[slice]]:
+    """Where tokens lie in rows, counted in int64, by array."""
+    by_leaf = columns_of_leaves(spec)
+    return {name: [column for columns in leaves.values() for column in columns] for name, leaves in by_leaf.items()}
+
+
+def columns_of_leaves(spec: BufferSpec) -> dict[str, dict[int, list[slice]]]:
+    """Likewise, those of each leaf."""
+    found = {ROWS: {k: _slices(spec.layout, [spec.stored.index(k)]) for k in spec.objects}}
+    for transform in spec.transforms:
+        for name, layout in transform.carried().items():
+            found[name] = {k: _slices(layout, [k]) for k in spec.objects}
+    return found
+
+
+def _slices(layout: Layout, chosen: Sequence[int]) -> list[slice]:
+    places = [(leaf.offset or 0, leaf.nbytes) for leaf in (layout.leaves[k] for k in chosen) if leaf.nbytes]
+    return [slice(first // 8, (first + nbytes) // 8) for first, nbytes in places]
+
+
+class Held:
+    """What the outline of a state tells of its Python objects: equal for states that share their table.
+
+    It keeps the memory, and so the objects whose tokens are among the leaves.
+    """
+
+    __slots__ = ("memory",)
+
+    def __init__(self, memory: Memory) -> None:
+        """Of a memory with a table."""
+        self.memory = memory
+
+    @property
+    def table(self) -> Any:
+        """The objects by token."""
+        assert self.memory.table is not None
+        return self.memory.table
+
+    def __eq__(self, other: object) -> bool:
+        """Whether tokens of the one mean the same in the other."""
+        return isinstance(other, Held) and self.table is other.table
+
+    def __hash__(self) -> int:
+        """By the table."""
+        return hash(self.table)

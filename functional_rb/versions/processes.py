@@ -1,0 +1,28 @@
+"""Host states on their way to other processes: of those in files, the files; of the others, the bytes."""
+
+from __future__ import annotations
+
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.versions import host_memory, sending
+from functional_rb.versions.host_state import HostState, readable
+from functional_rb.versions.sending import Filed
+
+
+def _sent(state: HostState) -> tuple[Any, ...]:
+    version = readable(state)
+    with version.lock:
+        if version.own().files is None:
+            return state.__reduce__()
+        given = state._give_out()
+    return _received, (state.spec, sending.take_apart(given, state._counters))
+
+
+def _received(spec: BufferSpec, state: Filed) -> HostState:
+    files, arrays = sending.put_together(spec, state)
+    return HostState(host_memory.fresh(arrays, spec, pinned=state.inherited, files=files), arrays.counters, spec)
+
+
+ForkingPickler.register(HostState, _sent)

@@ -1,0 +1,148 @@
+"""Reading a state piece by piece while newer states are written in the same memory."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from functional_rb.checkpoint import in_place
+from functional_rb.core import reader
+from functional_rb.core.reader import Piece
+from functional_rb.ops.protocol import Array
+from functional_rb.storage.save_history import SaveHistory
+from functional_rb.versions.object_table import ROWS, columns_of_leaves
+from functional_rb.versions.recorder import Log
+from functional_rb.versions.version import Exchanged, Memory, Saved, SavedSlots, Version
+
+if TYPE_CHECKING:
+    from functional_rb.buffer.spec import BufferSpec
+
+Overwritten = tuple[Array, Array, bool]
+"""int32 [n], what lay there, and whether the index counts elements, not rows."""
+
+
+class VersionReader(reader.Reader):
+    """Reads a version chunk by chunk, under its lineage's lock, undoing in the chunk what newer versions have written.
+
+    It holds an older twin of the version: so writes save what they overwrite, the in-place forms move to other memory,
+    and what is kept for it is bounded as for every older state.
+    """
+
+    def __init__(
+        self,
+        version: Version,
+        counters: Piece,
+        spec: BufferSpec,
+        save_history: SaveHistory,
+        directory: str | None = None,
+    ) -> None:
+        """Of a state's parts, for a checkpoint in a directory."""
+        super().__init__(spec, save_history)
+        self._counters = counters.copy()
+        with version.lock:
+            if version.memory is not None:
+                self.in_place = in_place.taken(version.memory.files, directory)
+            self._version: Version | None = _older_twin(version)
+            for name in self.shapes:
+                if name != "counters":
+                    self.check_shape(name, tuple(_source(self._version, name).array.shape))
+
+    def read(self, name: str, start: int, stop: int) -> Piece:
+        """A copy."""
+        if name == "counters":
+            return self._counters[start:stop]
+        version = self._version
+        assert version is not None, "the reader is closed"
+        with version.lock:
+            memory, array, k, later = _source(version, name)
+            piece = np.array(memory.as_numpy(array[start:stop]), order="C")
+            row = piece[0].size if len(piece) else 1
+            for saved in reversed(later):
+                for index, old, flat in _overwritten(saved, name, k):
+                    scale, where = row if flat else 1, memory.as_numpy(index)
+                    inside = (where >= start * scale) & (where < stop * scale)
+                    target = piece.reshape(-1) if flat else piece
+                    target[where[inside] - start * scale] = memory.as_numpy(old)[inside]
+        return piece
+
+    def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, Any]]]:
+        """By leaf, by token."""
+        version, array = self._version, ROWS if name == "rows" else name.removeprefix("kept_")
+        assert version is not None, "the reader is closed"
+        for leaf, columns in columns_of_leaves(self.spec).get(array, {}).items():
+            with version.lock:
+                table = _found(version)[0].table
+                assert table is not None
+                yield leaf, table.of_tokens(piece, columns)
+
+    def close(self) -> None:
+        """Let go of the version."""
+        if self.in_place is not None:
+            self.in_place.close()
+        self._version, self.in_place = None, None
+
+
+def _older_twin(version: Version) -> Version:
+    """A version with the same content that comes before it. Hold the lock."""
+    memory, _ = _found(version)
+    twin = Version(memory, version.capacity, version.lock)
+    twin.memory, twin.saved, twin.next = None, Log(), version
+    history: deque[tuple[weakref.ref[Version], int]] = deque() if memory.history is None else memory.history
+    ages = [older() is version for older, _ in history]
+    history.insert(ages.index(True) if True in ages else len(history), (weakref.ref(twin), 0))
+    memory.history, memory.shared = history, True
+    return twin
+
+
+def _found(version: Version) -> tuple[Memory, Sequence[Saved]]:
+    """The memory in which a version is found, and what newer ones have overwritten there, in their order."""
+    later: list[Saved] = []
+    while version.memory is None:
+        assert version.saved is not None and version.next is not None
+        later.append(version.saved)
+        version = version.next
+    return version.memory, later
+
+
+class Source(NamedTuple):
+    """Where an array of a version is found.
+
+    Attributes:
+        memory: of the newest version.
+        array: one of its arrays, or one that a version before had in its place.
+        place: among the arrays of that memory, or of that version's.
+        later: what versions that have this array have overwritten since, in their order.
+    """
+
+    memory: Memory
+    array: Array
+    place: int
+    later: Sequence[Saved]
+
+
+def _source(version: Version, name: str) -> Source:
+    """Where an array lies, by name."""
+    memory, later = _found(version)
+    for n, saved in enumerate(later):
+        if isinstance(saved, Exchanged) and name in saved.arrays:
+            return Source(memory, saved.arrays[name], saved.places[name], later[:n])
+    place = memory.names.index(name)
+    return Source(memory, memory.arrays[place], place, later)
+
+
+def _overwritten(saved: Saved, name: str, place: int) -> Iterator[Overwritten]:
+    """What was in an array, by its name and place; the last write first."""
+    if isinstance(saved, SavedSlots):
+        n = int(saved.count[0])
+        if place < len(saved.copies):
+            yield saved.slots[:n], saved.copies[place][:n], False
+        if name == "tree" and saved.values is not None:
+            yield saved.slots[:n], saved.values[:n], True
+    elif isinstance(saved, Log):
+        for entry in reversed(saved.entries):
+            if entry.array == place:
+                yield entry.where, entry.old, entry.flat
