@@ -31,9 +31,9 @@ from functional_rb.convert import (
     to_json,
     to_torchrl,
 )
+from functional_rb.cpu_kernels.switch import kernels
 from functional_rb.iteration.batches import Batches, iterate
 from functional_rb.iteration.cell import Cell
-from functional_rb.kernels.switch import kernels
 from functional_rb.samplers import (
     Fifo,
     Lifo,

@@ -72,8 +72,8 @@ def _compile() -> int:
     if importlib.util.find_spec("numba") is None:
         print("compile: numba is missing; pip install 'functional-rb[jax]' or 'functional-rb[torch]'", file=sys.stderr)
         return 1
-    from functional_rb.kernels import beforehand, cache
-    from functional_rb.kernels.folder import folder
+    from functional_rb.cpu_kernels import beforehand, cache
+    from functional_rb.cpu_kernels.folder import folder
 
     if folder().path is None:
         print(f"compile: kernels cannot be kept: {folder().why_not}", file=sys.stderr)

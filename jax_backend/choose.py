@@ -26,13 +26,13 @@ from jax_backend import rules
 
 HANDLERS = {
     "xla": ("add", "draw", "threefry", "update"),
-    "xla_chain": ("places",),
+    "xla_frame_ring": ("places",),
     "xla_order": ("settle",),
     "xla_parts": ("descend", "importance_weights", "read", "set_leaves", "store", "stored_values"),
-    "xla_rings": ("changed", "expand", "plan_write", "step_ages", "weights_at"),
-    "xla_steps": ("extent", "fold", "following", "plan_line"),
+    "xla_ring": ("changed", "expand", "plan_write", "step_ages", "weights_at"),
+    "xla_episode_windows": ("extent", "fold", "following", "plan_line"),
 }
-"""The modules of `functional_rb.kernels` with kernels for XLA, and which these are."""
+"""The modules of `functional_rb.cpu_kernels` with kernels for XLA, and which these are."""
 
 ABSENT: Final = "absent"
 """In `Kernel.results`: a result that the handler has, but that is empty here."""
@@ -174,7 +174,7 @@ def _lower_on_cpu(ctx: Any, *operands: Any, kernel: Kernel, there: tuple[bool, .
     """As a custom call, where each device does its own work."""
     if not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
-    from functional_rb.kernels.xla_frame import encode_batch
+    from functional_rb.cpu_kernels.xla_frame import encode_batch
 
     nothing = np.zeros(0, np.int32)
     given, types = iter(operands), iter(ctx.avals_in)
@@ -220,7 +220,7 @@ def _custom_call(
 @functools.cache
 def _register(module: str) -> None:
     """Compile the kernels of a module (or load what an earlier process compiled), and tell XLA of them."""
-    handlers = importlib.import_module(f"functional_rb.kernels.{module}")
+    handlers = importlib.import_module(f"functional_rb.cpu_kernels.{module}")
     for name in HANDLERS[module]:
         handler = jax.ffi.pycapsule(getattr(handlers, name).ctypes)
         jax.ffi.register_ffi_target(f"functional_rb_{name}", handler, platform="cpu")

@@ -15,7 +15,7 @@ import numpy as np
 
 from functional_rb.core import frame_store
 from functional_rb.core.frame_store import FramePlan
-from functional_rb.kernels import descriptor
+from functional_rb.cpu_kernels import descriptor
 from functional_rb.ops import random_bits
 from functional_rb.samplers import weights
 from functional_rb.structures import episode_windows, frame_ring, sum_tree
@@ -223,7 +223,7 @@ def overwritten(chain: Chain, at: jax.Array, ends: Ends, after: jax.Array, steps
 
 def places(chain: Chain, at: jax.Array, slots: jax.Array, depth: int, following: bool) -> jax.Array:
     """`frames.places`: slots int32 [n]."""
-    from functional_rb.kernels.frame_ring import encode
+    from functional_rb.cpu_kernels.frame_ring import encode
 
     def core(at: jax.Array, slots: jax.Array) -> jax.Array:
         return frame_ring.places(ops, chain, at, slots, depth, following)

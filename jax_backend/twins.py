@@ -17,8 +17,8 @@ import numpy as np
 from functional_rb.buffer import functions
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
-from functional_rb.kernels import descriptor
-from functional_rb.kernels.switch import switch
+from functional_rb.cpu_kernels import descriptor
+from functional_rb.cpu_kernels.switch import switch
 from functional_rb.ops.protocol import Ops
 from functional_rb.samplers import Selection
 from functional_rb.structures import frame_ring

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from functional_rb.kernels import addresses
+from functional_rb.cpu_kernels import addresses
 from tests.programs import beside_allocations
 
 ROOT = Path(addresses.__file__).parents[2]
@@ -20,8 +20,8 @@ ASKING = {"ctypes", "data_ptr", "untyped_storage", "unsafe_buffer_pointer", "add
 ASKING |= {"__array_interface__", "__array_struct__", "__cuda_array_interface__"}
 ALLOWED = {
     # NumPy's and torch's ways of asking, which the rest of these modules binds to the arrays.
-    ("functional_rb/kernels/addresses.py", "of_numpy", "ctypes"),
-    ("functional_rb/kernels/addresses.py", "aligned", "ctypes"),
+    ("functional_rb/cpu_kernels/addresses.py", "of_numpy", "ctypes"),
+    ("functional_rb/cpu_kernels/addresses.py", "aligned", "ctypes"),
     ("torch_backend/addresses.py", "", "data_ptr"),
     # A compiled function, which its module keeps.
     ("jax_backend/choose.py", "_register", "ctypes"),
@@ -52,7 +52,9 @@ def test_only_one_module_asks_for_addresses() -> None:
     ]
     assert len(modules) > 150
     found = {place for path in modules for place in places(path)}
-    assert found == ALLOWED, "call kernels by functional_rb.kernels.addresses.caller, or hold the arrays by its Held"
+    assert found == ALLOWED, (
+        "call kernels by functional_rb.cpu_kernels.addresses.caller, or hold the arrays by its Held"
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ import jax_backend
 import torch_backend
 from functional_rb.buffer import functions
 from functional_rb.buffer.functions import Arrays
-from functional_rb.kernels import buffer as kernels
-from functional_rb.kernels import descriptor
-from functional_rb.kernels import random_bits as native_draws
+from functional_rb.cpu_kernels import buffer as kernels
+from functional_rb.cpu_kernels import descriptor
+from functional_rb.cpu_kernels import random_bits as native_draws
 from functional_rb.structures import ring
 from jax_backend import execute as jax_execute
 from jax_backend import twins

@@ -20,7 +20,7 @@ import torch
 
 import functional_rb as frb
 from functional_rb.core.draft import Arrays, Draft
-from functional_rb.kernels import buffer, descriptor
+from functional_rb.cpu_kernels import buffer, descriptor
 from functional_rb.ops import fixed_point
 from functional_rb.samplers import DRAW_LIMIT
 from functional_rb.structures import ring, sum_tree

@@ -231,7 +231,7 @@ def test_who_dies_as_he_empties_a_shared_buffer_has_emptied_it(tmp_path: Any, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.kernels.shared.commit", dies)
+        patch.setattr("functional_rb.cpu_kernels.shared.commit", dies)
         with pytest.raises(KeyboardInterrupt):
             shared.clear()
     # Whoever comes next finds a write under way, and ends it.

@@ -21,14 +21,14 @@ import numpy as np
 import pytest
 
 import functional_rb
-from functional_rb.kernels import cache, descriptor, fixed_point, folder
-from functional_rb.kernels.content import content_of
+from functional_rb.cpu_kernels import cache, descriptor, fixed_point, folder
+from functional_rb.cpu_kernels.content import content_of
 from functional_rb.ops import fixed_point as exact
 
 PACKAGE = Path(functional_rb.__file__).parent
 PROGRAM = """
 import numpy as np
-from functional_rb.kernels import descriptor, fixed_point
+from functional_rb.cpu_kernels import descriptor, fixed_point
 import functional_rb as frb
 spec = frb.BufferSpec(item=(), capacity=4, sampler=frb.Prioritized(alpha=1.0))
 print(fixed_point.stored_value(descriptor.encode(spec), np.float32(1e38).view(np.int32)))
@@ -54,9 +54,9 @@ def test_only_what_a_kernel_is_made_of_is_compiled_anew(tmp_path: Path) -> None:
 
     assert run() == (2.0**95, True)
     kept = sorted((tmp_path / "cache").iterdir())
-    edit("kernels/fixed_point.py", '"""`2 ** y` for', '"""Another docstring, of\n\n    more lines, of `2 ** y` for')
-    edit("kernels/fixed_point.py", "    whole = np.int64(beta)", "    # A comment.\n    whole = np.int64(beta)")
-    edit("kernels/buffer.py", "SPARSE = 2", "SPARSE = 3")  # a kernel, and none that this one calls
+    edit("cpu_kernels/fixed_point.py", '"""`2 ** y` for', '"""Another docstring, of\n\n    more lines, of `2 ** y` for')
+    edit("cpu_kernels/fixed_point.py", "    whole = np.int64(beta)", "    # A comment.\n    whole = np.int64(beta)")
+    edit("cpu_kernels/buffer.py", "SPARSE = 2", "SPARSE = 3")  # a kernel, and none that this one calls
     edit("ops/fixed_point.py", '"""Powers of', '"""The powers of')
     edit("buffer/checks.py", "def ", "NEW = 1\n\n\ndef ")
     assert run() == (2.0**95, False)
@@ -68,7 +68,7 @@ def test_only_what_a_kernel_is_made_of_is_compiled_anew(tmp_path: Path) -> None:
 def test_what_a_kernel_is_made_of() -> None:
     def made(source: str, **names: Any) -> str:
         """The hash of what a source defines as `f`."""
-        space = {"__name__": "functional_rb.kernels.made_up", "np": np, "numba": numba, **names}
+        space = {"__name__": "functional_rb.cpu_kernels.made_up", "np": np, "numba": numba, **names}
         exec(source, space)
         return content_of(space["f"])
 
@@ -265,7 +265,7 @@ def test_where_kernels_are_kept(variables: dict[str, str], expected: str, monkey
 USED = """
 import numpy as np
 import functional_rb as frb
-from functional_rb.kernels import beforehand
+from functional_rb.cpu_kernels import beforehand
 from tests.members import MEMBERS
 import torch_backend as rb
 

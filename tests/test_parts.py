@@ -20,7 +20,7 @@ import torch_backend.kernel_ops as torch_kernel_ops
 import torch_backend.ops as torch_ops
 import torch_backend.parts as torch_parts
 import torch_backend.random as torch_random
-from functional_rb.kernels import buffer
+from functional_rb.cpu_kernels import buffer
 from functional_rb.ops import protocol as protocols
 from functional_rb.ops import random_bits
 from functional_rb.samplers import weights as powers

@@ -18,8 +18,8 @@ import torch
 
 import functional_rb as frb
 from functional_rb import samplers
-from functional_rb.kernels import descriptor
-from functional_rb.kernels import fixed_point as by_kernel
+from functional_rb.cpu_kernels import descriptor
+from functional_rb.cpu_kernels import fixed_point as by_kernel
 from functional_rb.ops import fixed_point
 from functional_rb.samplers.weights import stored_value
 from jax_backend import ops as jax_ops

@@ -267,7 +267,7 @@ def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.kernels.calls.update", died)
+        patch.setattr("functional_rb.cpu_kernels.calls.update", died)
         patch.setattr(SharedBuffer, "_repair", lambda self: None)
         with pytest.raises(KeyboardInterrupt):
             made.update(np.array([1, 4], np.int32), None, {2: np.zeros(2, np.float32)})
@@ -522,7 +522,7 @@ def test_an_interrupted_write_is_taken_back_at_once(tmp_path: Path, monkeypatch:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.kernels.calls.add", interrupt)
+        patch.setattr("functional_rb.cpu_kernels.calls.add", interrupt)
         with pytest.raises(KeyboardInterrupt):
             shared.add(numbers(4, 5), 2, None, None)
     assert shared.files.control[control.SEQUENCE] % 2 == 0
@@ -539,7 +539,7 @@ def test_a_signal_handler_may_not_write_within_a_write(tmp_path: Path, monkeypat
         shared.add(numbers(1), 1, None, None)
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.kernels.shared.begin", raised)
+        patch.setattr("functional_rb.cpu_kernels.shared.begin", raised)
         with pytest.raises(RuntimeError, match="do not use it in a signal handler"):
             shared.add(numbers(1), 1, None, None)
     shared.add(numbers(2), 1, None, None)
@@ -617,7 +617,7 @@ def test_a_directory_is_refused_that_does_not_fit(tmp_path: Path) -> None:
 FEW_FILES = """
 import errno, gc, os, resource, sys, tempfile
 import functional_rb as frb
-from functional_rb import mapped
+from functional_rb.storage import mapped
 from functional_rb.shared.buffer import SharedBuffer
 
 item = {"x": frb.Unbounded((4,)), "image": frb.Unbounded((2000,), "uint8")}
@@ -793,7 +793,7 @@ state, sample = rb.sample(state, rb.key(0), 8)
 rb.update(state, sample.indices, np.full(8, 2.0, np.float32))
 assert int(rb.size(state)) == 5, rb.size(state)
 import os, signal
-from functional_rb.kernels import shared
+from functional_rb.cpu_kernels import shared
 shared.commit = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
 rb.add(state, {"id": np.arange(4, dtype=np.int32), "x": np.ones((4, 3), np.float32)})
 """

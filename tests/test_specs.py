@@ -276,7 +276,7 @@ BOUND = (
     "functional_rb.checkpoint.loading",
     "functional_rb.checkpoint.saving",
     "functional_rb.shared.state",
-    "functional_rb.kernels.switch",
+    "functional_rb.cpu_kernels.switch",
 )
 """The functions that backends bind: their examples need one."""
 

@@ -18,7 +18,7 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.kernels import buffer, descriptor
+from functional_rb.cpu_kernels import buffer, descriptor
 from functional_rb.structures import sum_tree
 from functional_rb.structures.sum_tree import FANOUT
 from jax_backend import ops as jax_ops

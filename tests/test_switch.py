@@ -14,7 +14,7 @@ import pytest
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.kernels import calls, switch
+from functional_rb.cpu_kernels import calls, switch
 from functional_rb.versions import version
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())

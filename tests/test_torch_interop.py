@@ -503,7 +503,7 @@ def test_known_answers(seed: int, device: str) -> None:
 
 
 def test_the_kernel_draws_the_same_numbers() -> None:
-    from functional_rb.kernels import random_bits as draws
+    from functional_rb.cpu_kernels import random_bits as draws
 
     for seed in (0, 1, 2**63, 2**64 - 1):
         words = np.empty((257, 5), np.int32)

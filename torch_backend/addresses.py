@@ -1,4 +1,4 @@
-"""Kernels called with tensors; see `functional_rb.kernels.addresses`."""
+"""Kernels called with tensors; see `functional_rb.cpu_kernels.addresses`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from functional_rb.kernels.addresses import Held, caller, storage_caller
+from functional_rb.cpu_kernels.addresses import Held, caller, storage_caller
 
 address = torch.Tensor.data_ptr
 call, call_storage = caller(address), storage_caller(address)

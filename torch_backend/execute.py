@@ -16,7 +16,7 @@ from functional_rb.buffer.state import State as CoreState
 from functional_rb.core.counters import with_invalid
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.handles import NO_HANDLE
-from functional_rb.kernels.switch import switch
+from functional_rb.cpu_kernels.switch import switch
 from functional_rb.ops.protocol import Ops
 from functional_rb.samplers import Selection
 from functional_rb.shared.state import SharedState

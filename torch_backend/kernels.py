@@ -1,4 +1,4 @@
-"""The compiled twins of the core's functions, for states in the CPU's memory; see `functional_rb.kernels.fused`."""
+"""The compiled twins of the core's functions, for states in the CPU's memory; see `functional_rb.cpu_kernels.fused`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import torch
 
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.kernels import fused
+from functional_rb.cpu_kernels import fused
 from torch_backend import ops
 from torch_backend.addresses import address
 

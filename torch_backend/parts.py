@@ -13,8 +13,8 @@ import torch
 
 from functional_rb.base.dtypes import shown
 from functional_rb.core.frame_store import FramePlan
-from functional_rb.kernels import calls, descriptor
-from functional_rb.kernels import frame_ring as chains
+from functional_rb.cpu_kernels import calls, descriptor
+from functional_rb.cpu_kernels import frame_ring as chains
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
 from functional_rb.structures.frame_ring import Chain
 from functional_rb.structures.ring import Ends, Removal, Ring, Write

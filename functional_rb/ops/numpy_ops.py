@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from functional_rb.kernels.addresses import aligned
+from functional_rb.cpu_kernels.addresses import aligned
 from functional_rb.ops.fixed_point import MASK, TABLES
 from functional_rb.ops.protocol import Native
 

@@ -20,7 +20,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
-from functional_rb.kernels.switch import switch
+from functional_rb.cpu_kernels.switch import switch
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.ops.numpy_ops import Vector
 from functional_rb.ops.protocol import Ops

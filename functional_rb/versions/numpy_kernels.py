@@ -1,4 +1,4 @@
-"""The compiled twins of the core's functions, for NumPy's arrays; see `functional_rb.kernels.fused`."""
+"""The compiled twins of the core's functions, for NumPy's arrays; see `functional_rb.cpu_kernels.fused`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.kernels import fused
-from functional_rb.kernels.addresses import Placed, of_numpy
+from functional_rb.cpu_kernels import fused
+from functional_rb.cpu_kernels.addresses import Placed, of_numpy
 from functional_rb.ops import numpy_ops
 
 

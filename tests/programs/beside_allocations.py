@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.kernels import beforehand
+from functional_rb.cpu_kernels import beforehand
 from tests import backends, lives
 from tests.backends import Backend
 from tests.members import LANES, MEMBERS

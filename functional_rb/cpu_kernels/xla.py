@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.kernels import buffer, random_bits
-from functional_rb.kernels.descriptor import LEAVES, WIDE
-from functional_rb.kernels.xla_frame import (
+from functional_rb.cpu_kernels import buffer, random_bits
+from functional_rb.cpu_kernels.descriptor import LEAVES, WIDE
+from functional_rb.cpu_kernels.xla_frame import (
     INT32,
     calls,
     floats,

@@ -20,8 +20,8 @@ import numba
 import numpy as np
 from numba import types
 
-from functional_rb.kernels.cache import callback, compiled
-from functional_rb.kernels.raw_memory import load_int32, load_int64, pointer_to, store_int32
+from functional_rb.cpu_kernels.cache import callback, compiled
+from functional_rb.cpu_kernels.raw_memory import load_int32, load_int64, pointer_to, store_int32
 
 API_MAJOR, API_MINOR = 0, 3
 FRAME_EXTENSION, FRAME_ARGUMENTS, FRAME_RESULTS, FRAME_ATTRIBUTES = 8, 40, 80, 120

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from functional_rb import samplers
-from functional_rb.kernels import fixed_point, sum_tree
-from functional_rb.kernels.cache import compiled
-from functional_rb.kernels.descriptor import (
+from functional_rb.cpu_kernels import fixed_point, sum_tree
+from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.descriptor import (
     CAPACITY,
     EVER,
     FIRST_STORAGE,
@@ -35,7 +35,7 @@ from functional_rb.kernels.descriptor import (
     MODULUS,
     WIDE,
 )
-from functional_rb.kernels.raw_memory import (
+from functional_rb.cpu_kernels.raw_memory import (
     bits_of,
     copy_bytes,
     copy_into,

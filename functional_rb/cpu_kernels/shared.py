@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from functional_rb.core.counters import BASE
-from functional_rb.kernels import buffer, sum_tree
-from functional_rb.kernels.atomics import load_acquire, reads_before, store_release, writes_before
-from functional_rb.kernels.buffer import INT32_MAX, level_field
-from functional_rb.kernels.cache import compiled
-from functional_rb.kernels.calls import floats, ints, marks
-from functional_rb.kernels.descriptor import CAPACITY, FIRST_STORAGE, LEVEL_SUMS, LEVELS
-from functional_rb.kernels.raw_memory import copy_bytes, copy_into, load_int32, store_int32
+from functional_rb.cpu_kernels import buffer, sum_tree
+from functional_rb.cpu_kernels.atomics import load_acquire, reads_before, store_release, writes_before
+from functional_rb.cpu_kernels.buffer import INT32_MAX, level_field
+from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.calls import floats, ints, marks
+from functional_rb.cpu_kernels.descriptor import CAPACITY, FIRST_STORAGE, LEVEL_SUMS, LEVELS
+from functional_rb.cpu_kernels.raw_memory import copy_bytes, copy_into, load_int32, store_int32
 from functional_rb.shared.control import (
     ADD,
     CLEAR,

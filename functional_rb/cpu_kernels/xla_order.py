@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from functional_rb.kernels.xla_frame import calls, handler
+from functional_rb.cpu_kernels.xla_frame import calls, handler
 
 
 @handler

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from numba import types
 
-from functional_rb.kernels import calls, shared
+from functional_rb.cpu_kernels import calls, shared
 
 ADDRESS: Final = types.int64
 ENCODED: Final = types.Array(types.int32, 1, "C", readonly=True)

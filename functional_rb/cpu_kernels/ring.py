@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.kernels.cache import compiled
-from functional_rb.kernels.descriptor import (
+from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.descriptor import (
     BY_TRAJECTORY,
     LEFT,
     PERIOD,

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from functional_rb.kernels.cache import compiled
-from functional_rb.kernels.descriptor import Vector
+from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.descriptor import Vector
 from functional_rb.structures.frame_ring import Chain
 
 LENGTH: Final = 0

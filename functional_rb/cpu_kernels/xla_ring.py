@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.kernels import ring
-from functional_rb.kernels.descriptor import WINDOW_LENGTH
-from functional_rb.kernels.xla_frame import INT32, UINT8, calls, handler, ints, marks, operand, result, table
+from functional_rb.cpu_kernels import ring
+from functional_rb.cpu_kernels.descriptor import WINDOW_LENGTH
+from functional_rb.cpu_kernels.xla_frame import INT32, UINT8, calls, handler, ints, marks, operand, result, table
 
 
 @handler

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from functional_rb.kernels import episode_windows, ring
-from functional_rb.kernels.xla_frame import (
+from functional_rb.cpu_kernels import episode_windows, ring
+from functional_rb.cpu_kernels.xla_frame import (
     FLOAT32,
     INT32,
     UINT8,

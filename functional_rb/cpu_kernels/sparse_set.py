@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.kernels.cache import compiled
+from functional_rb.cpu_kernels.cache import compiled
 
 SPREAD = np.int64(0x9E3779B1)
 """An odd number near 2^32 divided by the golden ratio, which spreads keys over a table (Knuth, vol. 3, section 6.4)."""

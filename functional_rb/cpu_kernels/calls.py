@@ -11,21 +11,21 @@ from typing import Any
 import numba
 import numpy as np
 
-from functional_rb.kernels import (
+from functional_rb.cpu_kernels import (
     buffer,
     frame_ring,
     ring,
     sparse_set,
 )
-from functional_rb.kernels import (
+from functional_rb.cpu_kernels import (
     episode_windows as steps,
 )
-from functional_rb.kernels import (
+from functional_rb.cpu_kernels import (
     random_bits as draws,
 )
-from functional_rb.kernels.cache import compiled
-from functional_rb.kernels.descriptor import LEAVES, RING_CAPACITY, RING_LANES, WINDOW_LENGTH
-from functional_rb.kernels.raw_memory import pointer_to
+from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.descriptor import LEAVES, RING_CAPACITY, RING_LANES, WINDOW_LENGTH
+from functional_rb.cpu_kernels.raw_memory import pointer_to
 
 INT32, UINT8, FLOAT32 = np.int32(0), np.uint8(0), np.float32(0)
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.kernels.cache import compiled
-from functional_rb.kernels.descriptor import (
+from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.descriptor import (
     ALPHA_FRACTION,
     ALPHA_IS_ONE,
     ALPHA_WHOLE,
     BIAS_FRACTION,
     BIAS_WHOLE,
 )
-from functional_rb.kernels.raw_memory import bits_of, float_of
+from functional_rb.cpu_kernels.raw_memory import bits_of, float_of
 from functional_rb.ops import fixed_point
 
 LOG_TABLE = fixed_point.TABLES["log"].astype(np.int64)

@@ -9,7 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from functional_rb.kernels.raw_memory import inside
+from functional_rb.cpu_kernels.raw_memory import inside
 from functional_rb.structures.sum_tree import FANOUT, RESOLUTION
 
 INTS = ir.VectorType(ir.IntType(32), FANOUT)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.kernels.cache import compiled
+from functional_rb.cpu_kernels.cache import compiled
 from functional_rb.ops import splitmix
 
 GAMMA = np.uint64(splitmix.GAMMA)

@@ -28,8 +28,8 @@ import numpy as np
 from numba.core import caching, ccallback, compiler, config
 from numba.core.serialize import dumps
 
-from functional_rb.kernels.content import content_of
-from functional_rb.kernels.folder import folder
+from functional_rb.cpu_kernels.content import content_of
+from functional_rb.cpu_kernels.folder import folder
 
 OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
 COMPILED_BY: Final = (

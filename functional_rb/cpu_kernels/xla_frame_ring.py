@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from functional_rb.kernels import frame_ring
-from functional_rb.kernels.xla_frame import calls, handler, ints, operand, result
+from functional_rb.cpu_kernels import frame_ring
+from functional_rb.cpu_kernels.xla_frame import calls, handler, ints, operand, result
 
 
 @handler
