@@ -52,9 +52,7 @@ def test_only_one_module_asks_for_addresses() -> None:
     ]
     assert len(modules) > 150
     found = {place for path in modules for place in places(path)}
-    assert found == ALLOWED, (
-        "call kernels by cpu_kernels.addresses.caller, or hold the arrays by its Held"
-    )
+    assert found == ALLOWED, "call kernels by cpu_kernels.addresses.caller, or hold the arrays by its Held"
 
 
 @pytest.mark.parametrize(
