@@ -1,8 +1,8 @@
 """CartPole-v1 of Gymnasium as pure JAX functions (Barto, Sutton and Anderson, 1983).
 
 Written out because gymnax 1.0.1, which has the same dynamics, brings 23 more packages for these few lines and cannot
-be imported with the dependencies it declares (`six` is missing). tests/test_examples.py compares each step with
-Gymnasium.
+be imported with the dependencies it declares (`six` is missing). tests/programs/test_examples.py
+compares each step with Gymnasium.
 """
 
 import math

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests import backends
-from tests.backends import Backend
+from tests.support import backends
+from tests.support.backends import Backend
 
 # Two workers share two cores: torch's own threads would wait for each other. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from tests import backends, lives
-from tests.backends import Backend
-from tests.members import BATCH, LANES, MEMBERS, Member
+from tests.support import backends, lives
+from tests.support.backends import Backend
+from tests.support.members import BATCH, LANES, MEMBERS, Member
 
 PATIENCE = 60.0
 """Seconds that nothing here should ever take."""

@@ -20,11 +20,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 import functional_rb as frb
 import jax_backend
 from jax_backend import copies
-from tests import backends, lives
-from tests.backends import Backend
-from tests.members import LANES, MEMBERS, Member
-from tests.test_jax import big_copies
-from tests.test_members import live_on_torch
+from tests.contract.test_jax import big_copies
+from tests.contract.test_members import live_on_torch
+from tests.support import backends, lives
+from tests.support.backends import Backend
+from tests.support.members import LANES, MEMBERS, Member
 
 rb = jax_backend
 CONSUMED = r"this state was consumed by an in-place function.*go on with what that returned"

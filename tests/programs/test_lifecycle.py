@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from tests.backends import Backend
+from tests.support.backends import Backend
 
 ITEM = {"task": frb.Unbounded((), "int32"), "step": frb.Unbounded((), "int32"), "done": frb.Binary()}
 BATCH = 6

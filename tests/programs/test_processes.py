@@ -30,8 +30,8 @@ from torch.utils.data import DataLoader, Dataset
 import functional_rb as frb
 import torch_backend
 from functional_rb.versions import sending
-from tests import backends, lives
-from tests.members import BATCH, ITEM, MEMBERS
+from tests.support import backends, lives
+from tests.support.members import BATCH, ITEM, MEMBERS
 
 PATIENCE = 120
 """Seconds that nothing here should ever take."""
@@ -42,7 +42,7 @@ STORAGES = [frb.Device(), frb.Host(), frb.Memmap()]
 def server() -> Any:
     """A context whose children have everything imported."""
     context = torch.multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.programs.warm"])
+    context.set_forkserver_preload(["tests.support.warm"])
     return context
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from tests.members import MEMBERS, Member
-from tests.programs import training
+from tests.support import training
+from tests.support.members import MEMBERS, Member
 
 SEEDS = 3
 

@@ -14,8 +14,8 @@ import pytest
 
 import functional_rb as frb
 import jax_backend as rb
-from tests.members import MEMBERS, Member
-from tests.programs import training
+from tests.support import training
+from tests.support.members import MEMBERS, Member
 
 
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "core"])

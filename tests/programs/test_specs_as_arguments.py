@@ -13,7 +13,7 @@ import pytest
 
 import functional_rb as frb
 import jax_backend as rb
-from tests.members import MEMBERS, Member
+from tests.support.members import MEMBERS, Member
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((2,)), "n": frb.Unbounded((), "int32")}, 8)
 

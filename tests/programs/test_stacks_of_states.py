@@ -15,9 +15,9 @@ from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 import jax_backend
-from tests import lives
-from tests.backends import Backend
-from tests.members import BATCH, MEMBERS, Member
+from tests.support import lives
+from tests.support.backends import Backend
+from tests.support.members import BATCH, MEMBERS, Member
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((2,))}, 6, frb.Prioritized(), batch_size=2)
 HANDLES = np.zeros(3, np.int32)

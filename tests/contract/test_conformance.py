@@ -1,0 +1,109 @@
+"""What every sampler must do, on every variant of both backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from tests.support import backends
+from tests.support.backends import Backend
+
+SAMPLERS = [frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever")]
+CAPACITIES = [1, 3, 16, 17, 257]  # around a row of the tree; test_model has more
+CASES = [
+    (variant, sampler, capacity)
+    for variant in backends.VARIANTS
+    for sampler in SAMPLERS
+    for capacity in CAPACITIES
+    # XLA's operations take a second to compile: all capacities with one of the samplers, the others with two.
+    if variant != "jax-core" or sampler == SAMPLERS[1] or capacity in (3, 17)
+]
+ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary(())}
+
+
+def batch(backend: Backend, start: int, n: int) -> dict[str, Any]:
+    """Items that tell their number in every leaf."""
+    number = np.arange(start, start + n, dtype=np.int32)
+    x = np.stack([number, -number], 1).astype(np.float32)
+    return backend.tree({"id": number, "x": x, "done": number % 3 == 0})
+
+
+def stored(backend: Backend, state: Any) -> dict[str, np.ndarray]:
+    return {k: backend.numpy(v) for k, v in backend.rb.items(state).items()}
+
+
+def check_item(items: dict[str, np.ndarray], row: int, number: int) -> None:
+    assert items["id"][row] == number
+    np.testing.assert_array_equal(items["x"][row], np.float32([number, -number]))
+    assert items["done"][row] == (number % 3 == 0)
+
+
+@pytest.mark.parametrize(("backend", "sampler", "capacity"), CASES, ids=str, indirect=["backend"])
+def test_newest_items_are_kept_and_drawn(backend: Backend, sampler: Any, capacity: int) -> None:
+    state = backend.init(frb.BufferSpec(ITEM, capacity, sampler))
+    added = 0
+    for n in (1, 0, 2 * capacity + 1, 1):
+        state = backend.add(state, batch(backend, added, n))
+        added += n
+    assert int(backend.rb.size(state)) == min(added, capacity)
+    live = range(added - min(added, capacity), added)
+    state, sample = backend.sample(state, backend.rb.key(capacity), 64)
+    handles = backend.numpy(sample.indices)
+    items = {k: backend.numpy(v) for k, v in sample.items.items()}
+    assert handles.dtype == np.int32
+    for row, handle in enumerate(handles):
+        assert handle in live
+        check_item(items, row, handle)
+    everything = stored(backend, state)
+    for number in live:
+        check_item(everything, number % capacity, number)
+
+
+@pytest.mark.parametrize("capacity", [1, 3, 16, 33])
+def test_masked_rows_are_not_written(backend: Backend, capacity: int) -> None:
+    state = backend.init(frb.BufferSpec(ITEM, capacity, frb.Prioritized()))
+    rng = np.random.default_rng(0)
+    expected: list[int] = []
+    # Of any size, on JAX of three, as each is compiled.
+    sizes = [1, capacity, 2 * capacity + 2] if backend.library == "jax" else range(1, 2 * capacity + 3)
+    for step in range(12):
+        n = int(rng.choice(sizes))
+        mask = rng.random(n) < (0.0 if step == 3 else 0.6)
+        state = backend.add(state, batch(backend, 1000 * step, n), backend.array(mask))
+        expected += (1000 * step + np.flatnonzero(mask)).tolist()
+        items = stored(backend, state)
+        assert int(backend.rb.size(state)) == min(len(expected), capacity)
+        for serial in range(max(0, len(expected) - capacity), len(expected)):
+            check_item(items, serial % capacity, expected[serial])
+
+
+def test_last_duplicate_wins(backend: Backend) -> None:
+    state = backend.init(frb.BufferSpec(ITEM, 40, frb.Prioritized(alpha=1.0)))
+    state = backend.add(state, batch(backend, 0, 40))
+    handles = backend.array(np.array([7, 3, 7, 3, 7, 20], np.int32))
+    priorities = backend.array(np.array([1, 2, 3, np.nan, 5, 6], np.float32))
+    ids = backend.array(np.array([100, 101, 102, 103, 104, 105], np.int32))
+    state = backend.update(state, handles, priorities, {"id": ids})
+    items = stored(backend, state)
+    # A bad priority is dropped, though its row is rewritten: the good one before it stays.
+    assert items["id"][[7, 3, 20]].tolist() == [104, 103, 105]
+    leaves = backend.numpy(state.tree).reshape(-1)[:40]
+    assert leaves[[7, 3, 20, 0]].tolist() == [5.0, 2.0, 6.0, 1.0]
+    assert int(backend.rb.rejected(state)) == 1
+    np.testing.assert_array_equal(items["x"][:, 0], np.arange(40, dtype=np.float32))
+
+
+def test_stale_handles_are_dropped(backend: Backend) -> None:
+    state = backend.init(frb.BufferSpec(ITEM, 8, frb.Prioritized(alpha=1.0)))
+    state = backend.add(state, batch(backend, 0, 8))
+    state = backend.add(state, batch(backend, 8, 3))
+    handles = backend.array(np.array([0, 2, 3, 8, 10, 11, -1, 2**31 - 1], np.int32))
+    assert backend.numpy(backend.rb.is_live(state, handles)).tolist() == [False, False, True, True, True] + [False] * 3
+    state = backend.update(state, handles, backend.array(np.full(8, 9, np.float32)))
+    assert int(backend.rb.stale(state)) == 4  # -1 names nothing that was ever there
+    assert backend.numpy(state.tree).reshape(-1)[:8].tolist() == [9, 1, 9, 9, 1, 1, 1, 1]
+    got = backend.rb.get(state, handles)
+    assert backend.numpy(got["id"]).tolist() == [0, 0, 3, 8, 10, 0, 0, 0]

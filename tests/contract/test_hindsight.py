@@ -1,0 +1,492 @@
+"""Hindsight relabelling beside walks over the episodes, and its law."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from tests.contract.test_n_step import EXACT, first_step
+from tests.contract.test_sampler_models import VARIANTS
+from tests.support import walks
+from tests.support.backends import Backend
+from tests.support.histories import Rng, Shapes, histories, pick, seeds
+from tests.support.walks import Kind, Record, Story, assert_same, by_path, nested
+
+SCALAR, PAIR, FLAG = frb.Unbounded(()), frb.Unbounded((2,)), frb.Binary()
+GOAL, ID = frb.Unbounded((3,)), frb.Unbounded((), "int32")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A form of items with goals.
+
+    Attributes:
+        kind: of the items.
+        achieved: the leaf of the goal that was achieved after the step.
+        wanted: those of the goal that is wanted.
+        settings: what `her` has to be told.
+    """
+
+    kind: Kind
+    achieved: str
+    wanted: tuple[str, ...]
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+TASKS = {
+    "ted": Task(
+        Kind(
+            {
+                "observation": PAIR,
+                "achieved_goal": GOAL,
+                "desired_goal": GOAL,
+                "action": ID,
+                "next/observation": PAIR,
+                "next/achieved_goal": GOAL,
+                "next/desired_goal": GOAL,
+                "next/reward": SCALAR,
+                "next/done": FLAG,
+                "next/terminated": FLAG,
+                "next/truncated": FLAG,
+            },
+            ends=("next/done",),
+            reward="next/reward",
+            nexts=(
+                *("next/observation", "next/achieved_goal", "next/desired_goal"),
+                *("next/done", "next/terminated", "next/truncated"),
+            ),
+            terminated=("next/terminated", None),
+        ),
+        "next/achieved_goal",
+        ("desired_goal", "next/desired_goal"),
+    ),
+    "rows of Gymnasium's dicts": Task(
+        Kind(
+            {
+                "obs/observation": PAIR,
+                "obs/achieved_goal": GOAL,
+                "obs/desired_goal": GOAL,
+                "action": ID,
+                "reward": SCALAR,
+                "next_obs/observation": PAIR,
+                "next_obs/achieved_goal": GOAL,
+                "next_obs/desired_goal": GOAL,
+                "terminated": FLAG,
+                "truncated": FLAG,
+            },
+            ends=("terminated", "truncated"),
+            nexts=(
+                *("next_obs/observation", "next_obs/achieved_goal", "next_obs/desired_goal"),
+                *("terminated", "truncated"),
+            ),
+            terminated=("terminated", None),
+        ),
+        "next_obs/achieved_goal",
+        ("obs/desired_goal", "next_obs/desired_goal"),
+    ),
+    "flat rows": Task(
+        Kind(
+            {"obs": PAIR, "desired_goal": GOAL, "action": ID, "reward": SCALAR}
+            | {"next_obs": PAIR, "next_achieved_goal": GOAL, "next_desired_goal": GOAL, "done": FLAG},
+            nexts=("next_obs", "next_achieved_goal", "next_desired_goal", "done"),
+        ),
+        "next_achieved_goal",
+        ("desired_goal", "next_desired_goal"),
+    ),
+    "names of one's own": Task(
+        Kind(
+            {"s": PAIR, "to": GOAL, "at": GOAL, "r": SCALAR, "episode": ID, "next_s": PAIR, "dead": FLAG, "id": ID},
+            {"to": "desired_goal", "at": "next_achieved", "r": "reward", "dead": "terminated"},
+            ends=("dead",),
+            trajectory="episode",
+            reward="r",
+            nexts=("next_s", "at"),
+            terminated=("dead", None),
+            settings={
+                "reward_key": "r",
+                "terminated_key": "dead",
+                "next_keys": ("next_s", "at"),
+                "end_keys": ("dead",),
+                "trajectory_key": "episode",
+            },
+        ),
+        "at",
+        ("to",),
+        {"achieved_key": "at", "goal_keys": ("to",), "reward_key": "r", "end_keys": ("dead",)}
+        | {"trajectory_key": "episode"},
+    ),
+}
+STRATEGIES = ["future", "final", "episode", "random"]
+
+
+def how_near(achieved: Any, goal: Any) -> Any:
+    """Of each backend's arrays, and NumPy's: a small whole number that tells both apart."""
+    return achieved[..., 0] - 2 * goal[..., 1]
+
+
+class Relabelled(Story):
+    """The goals that came are among those of the walk, and all that follows from them is right."""
+
+    task: Task
+    strategy: str
+    k: float
+    reward: Any
+    n: int
+    gamma: float
+
+    def check_sample(self, backend: Backend, record: Record, sample: Any) -> None:
+        """Row by row."""
+        indices, given = backend.numpy(sample.indices), by_path(backend, sample.items)
+        extras = {name: backend.numpy(x) for name, x in sample.extras.items()}
+        relabelled, goal_indices = extras["relabelled"], extras["goal_indices"]
+        assert (relabelled.dtype, goal_indices.dtype) == (np.bool_, np.int32)
+        assert relabelled.shape == goal_indices.shape == indices.shape
+        np.testing.assert_array_equal(goal_indices >= 0, relabelled)
+        np.testing.assert_array_equal(goal_indices[~relabelled], -1)
+        assert self.k or not relabelled.any()
+        assert not relabelled[indices < 0].any()
+        for row, handle in enumerate(indices.tolist()):
+            if handle >= 0:
+                goal = int(goal_indices[row]) if relabelled[row] else None
+                leaves, told = self.expected(record, handle, goal)
+                assert given.keys() == leaves.keys()
+                assert extras.keys() == told.keys() | {"relabelled", "goal_indices"}
+                for name, leaf in leaves.items():
+                    assert_same(given[name][row], leaf, name)
+                for name, leaf in told.items():
+                    assert_same(extras[name][row], leaf, name)
+
+    def expected(self, record: Record, handle: int, goal_index: int | None) -> tuple[walks.Leaves, walks.Leaves]:
+        """The item and the extras of n steps, if a step's goal is used instead."""
+        kind, task, places = self.kind, self.task, record.places
+        lane, place = places[handle]
+        live = record.live(lane)
+        steps = walks.window(live, place, self.n or 1)
+        rewards = [step.leaves[kind.reward] for step in steps]
+        goal = None
+        if goal_index is not None:
+            goal_lane, goal_place = places[goal_index]
+            if self.strategy != "random":
+                assert goal_lane == lane
+                assert goal_place in walks.goals(live, place, self.strategy)
+            goal = record.live(goal_lane)[goal_place].leaves[task.achieved]
+            if self.reward is not None:
+                rewards = [np.asarray(self.reward(step.leaves[task.achieved], goal)) for step in steps]
+        if self.n:
+            leaves, extras = walks.n_step(kind, steps, self.gamma, rewards)
+        else:
+            leaves, extras = steps[0].leaves | {kind.reward: rewards[0]}, {}
+        return leaves | ({} if goal is None else dict.fromkeys(task.wanted, goal)), extras
+
+
+def tell(
+    rng: Rng,
+    variants: list[str],
+    task: Task,
+    plain: frb.BufferSpec,
+    shapes: Shapes,
+    steps: int,
+    **settings: Any,
+) -> None:
+    """A history. Settings are those of `Relabelled`."""
+    reward = settings["reward"] and staticmethod(settings["reward"])
+    story = type("Relabelled", (Relabelled,), {"task": task, **settings, "reward": reward})
+    transforms = [frb.her(settings["strategy"], settings["k"], reward=settings["reward"], **task.settings)]
+    if settings["n"]:
+        transforms.append(frb.n_step(settings["n"], settings["gamma"], **task.kind.settings))
+    spec = dataclasses.replace(plain, transforms=tuple(transforms))
+    room = None if plain.compact is None else walks.room_for(task.kind, plain)
+    record = Record(task.kind, plain.ring.length, ((),) * (plain.lanes or 1), first_step(rng, plain), room)
+    walks.tell(rng, variants, spec, None, record, lambda record, handle: ({}, {}), shapes, steps, story=story)
+
+
+ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 9, 20), (1, 4, 9), False)
+ON_JAX = Shapes((3,), (9,), True)
+
+
+@pytest.mark.parametrize("name", TASKS)
+@histories(8)
+@hypothesis.given(rng=seeds)
+def test_goals_come_from_the_episode(name: str, rng: Rng) -> None:
+    task, lanes, length = TASKS[name], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
+    samplers = [frb.Uniform(), frb.Uniform(max_times_sampled=2), frb.Prioritized(), frb.WithoutReplacement()]
+    plain = frb.BufferSpec(nested(task.kind.item), length * (lanes or 1), pick(rng, samplers), lanes=lanes)
+    settings = {
+        "strategy": pick(rng, STRATEGIES),
+        "k": pick(rng, [4, 4, 0.5, 0]),
+        "reward": pick(rng, [how_near, None]),
+    }
+    settings |= {"n": pick(rng, [None, None, 1, 3]), "gamma": pick(rng, EXACT)}
+    tell(rng, [pick(rng, VARIANTS)], task, plain, ON_TORCH, 20, **settings)
+
+
+@pytest.mark.parametrize(("strategy", "n"), [("future", None), ("episode", 2)])
+@histories(2)
+@hypothesis.given(rng=seeds)
+def test_from_one_backend_to_the_other(strategy: str, n: int | None, rng: Rng) -> None:
+    task = TASKS["ted"]
+    plain = frb.BufferSpec(nested(task.kind.item), 14, frb.Prioritized(), lanes=2)
+    tell(rng, ["jax", "torch"], task, plain, ON_JAX, 15, strategy=strategy, k=4, reward=how_near, n=n, gamma=0.5)
+
+
+# The law.
+
+
+EPISODES = {"a lane": ["..|....|.|..."], "two lanes": ["...|..", "|....|.."]}
+"""A mark for each step of a lane: "|" ends an episode."""
+DRAWS = 40_000
+FAR = 6.0
+"""Standard deviations: they happen to a correct program once in 5e8 tries."""
+
+
+def filled(backend: Backend, lanes: list[str], transforms: Any) -> tuple[Any, list[list[int]]]:
+    """A buffer whose lanes have gone round once, and the handles' episodes by the walk: lists of handles."""
+    task = TASKS["flat rows"]
+    length, count = max(map(len, lanes)), len(lanes)
+    spec = frb.BufferSpec(nested(task.kind.item), length * count, lanes=count, transforms=transforms)
+    record = Record(task.kind, length, ((),) * count)
+    state = backend.init(spec)
+    marks = np.array([list("." * length + lane.rjust(length, "|")) for lane in lanes]).T == "|"
+    steps = np.arange(marks.size).reshape(marks.shape)
+    leaves = {
+        path: np.broadcast_to(steps.reshape(*steps.shape, *(1 for _ in leaf.shape)), (*steps.shape, *leaf.shape))
+        for path, leaf in task.kind.item.items()
+    }
+    leaves = {path: leaf.astype(task.kind.item[path].dtype) for path, leaf in leaves.items()} | {"done": marks}
+    state, record = backend.add(state, leaves), record.written(leaves, None)
+    episodes: dict[tuple[int, int], list[int]] = {}
+    for handle, (lane, place) in record.places.items():
+        episodes.setdefault((lane, record.live(lane)[place].episode), []).append(handle)
+    return state, list(episodes.values())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("lanes", EPISODES)
+def test_law(library: Backend, strategy: str, lanes: str) -> None:
+    k = {"future": 4, "final": 1, "episode": 3, "random": 0.25}[strategy]
+    state, episodes = filled(library, EPISODES[lanes], frb.her(strategy, k, reward=how_near))
+    _, sample = library.sample(state, library.rb.key(0), DRAWS)
+    drawn = zip(*(library.numpy(x).tolist() for x in (sample.indices, sample.extras["goal_indices"])), strict=True)
+    counts = Counter(drawn)
+    expected: dict[tuple[int, int], float] = {}
+    stored = sum(map(len, episodes))
+    for handles in episodes:
+        for place, handle in enumerate(handles):
+            expected[handle, -1] = 1 / (k + 1) / stored
+            chosen = {"future": handles[place:], "final": handles[-1:], "episode": handles}.get(strategy)
+            chosen = [goal for others in episodes for goal in others] if chosen is None else chosen
+            expected |= {(handle, goal): k / (k + 1) / len(chosen) / stored for goal in chosen}
+    assert abs(sum(expected.values()) - 1) < 1e-9
+    assert counts.keys() <= expected.keys()
+    # Pearson's statistic, by Wilson and Hilferty's cube root nearly normal.
+    statistic = sum((counts[pair] - DRAWS * p) ** 2 / (DRAWS * p) for pair, p in expected.items())
+    freedom = len(expected) - 1
+    assert abs((statistic / freedom) ** (1 / 3) - 1 + 2 / 9 / freedom) / np.sqrt(2 / 9 / freedom) < FAR
+    relabelled = library.numpy(sample.extras["relabelled"]).mean()
+    assert abs(relabelled - k / (k + 1)) < FAR * np.sqrt(k / (k + 1) ** 2 / DRAWS)
+
+
+@pytest.mark.parametrize("k", [7 / 3, float("inf")])
+def test_fractions_of_goals(library: Backend, k: float) -> None:
+    state, _ = filled(library, EPISODES["a lane"], frb.her("future", k, reward=how_near))
+    assert frb.from_json(frb.to_json(state.spec), known=[how_near]) == state.spec
+    _, sample = library.sample(state, library.rb.key(0), DRAWS)
+    ratio = 1.0 if k == np.inf else k / (k + 1)
+    relabelled = library.numpy(sample.extras["relabelled"]).mean()
+    assert abs(relabelled - ratio) <= FAR * np.sqrt(ratio * (1 - ratio) / DRAWS)
+    if k == 4:
+        whole, _ = filled(library, EPISODES["a lane"], frb.her("future", 4, reward=how_near))
+        assert whole.spec == state.spec
+
+
+def test_goals_of_any_trajectory_need_no_ends(library: Backend) -> None:
+    item = {"next_achieved_goal": SCALAR, "desired_goal": SCALAR, "reward": SCALAR}
+    spec = frb.BufferSpec(item, 8, transforms=frb.her("random", float("inf"), reward=lambda a, g: a - g))
+    assert spec.marks is None
+    state, names = library.init(spec), list(item)
+    state = library.add(state, {name: np.arange(12, dtype=np.float32) for name in names})
+    _, sample = library.sample(state, library.rb.key(0), 200)
+    got = {name: library.numpy(leaf) for name, leaf in sample.items.items()}
+    assert set(got["desired_goal"].tolist()) == {float(k) for k in range(4, 12)}
+    np.testing.assert_array_equal(got["reward"], got["next_achieved_goal"] - got["desired_goal"])
+    np.testing.assert_array_equal(library.numpy(sample.extras["goal_indices"]), got["desired_goal"])
+
+
+def both_rewards(achieved: Any, goal: Any) -> Any:
+    return how_near(achieved, goal), achieved[..., 2] + goal[..., 0]
+
+
+def only_one(achieved: Any, goal: Any) -> Any:
+    return how_near(achieved, goal)
+
+
+def test_several_rewards(library: Backend) -> None:
+    item = TASKS["flat rows"].kind.item | {"next/cost": frb.Unbounded((1,))}
+    keys: list[Any] = ["reward", ("next", "cost")]
+    spec = frb.BufferSpec(nested(item), 8, transforms=frb.her("episode", 3, reward=both_rewards, reward_key=keys))
+    assert frb.from_json(frb.to_json(spec), known=[both_rewards]) == spec
+    rows = {path: np.full((8, *leaf.shape), -7, leaf.dtype) for path, leaf in item.items()}
+    rows["next_achieved_goal"] = np.arange(24, dtype=np.float32).reshape(8, 3)
+    rows["done"] = np.arange(8) == 7
+    state, sample = library.sample(library.add(library.init(spec), nested(rows)), library.rb.key(0), 64)
+    got, relabelled = by_path(library, sample.items), library.numpy(sample.extras["relabelled"])
+    reward, cost = both_rewards(got["next_achieved_goal"], got["desired_goal"])
+    assert 0 < relabelled.sum() < 64
+    np.testing.assert_array_equal(got["reward"], np.where(relabelled, reward, -7))
+    np.testing.assert_array_equal(got["next/cost"][:, 0], np.where(relabelled, cost, -7))
+    one = dataclasses.replace(state.spec, transforms=frb.her("episode", 3, reward=only_one, reward_key=keys))
+    with pytest.raises(TypeError, match=r"as a tuple of 2 arrays, one for each of reward_key, got"):
+        library.sample(library.add(library.init(one), nested(rows)), library.rb.key(0), 64)
+    with pytest.raises(ValueError, match="no leaf 'prize'"):
+        frb.BufferSpec(nested(item), 8, transforms=frb.her(reward=both_rewards, reward_key=["reward", "prize"]))
+
+
+def test_no_goals_for_nothing(library: Backend) -> None:
+    state, _ = filled(library, EPISODES["a lane"], frb.her("future", 0, reward=how_near))
+    plain, _ = filled(library, EPISODES["a lane"], ())
+    _, sample = library.sample(state, library.rb.key(0), 1000)
+    assert not library.numpy(sample.extras["relabelled"]).any()
+    stored = by_path(library, library.rb.get(plain, sample.indices))
+    for path, leaf in by_path(library, sample.items).items():
+        assert_same(leaf, stored[path], path)
+
+
+def test_the_same_key_draws_the_same_goals(library: Backend) -> None:
+    state, _ = filled(library, EPISODES["two lanes"], frb.her("episode"))
+    told = [library.sample(state, library.rb.key(seed), 64)[1].extras["goal_indices"] for seed in (3, 3, 4)]
+    one, same, other = (library.numpy(x).tolist() for x in told)
+    assert one == same != other
+
+
+def test_extras_are_the_caller_s_own(library: Backend) -> None:
+    state = library.rb.add(library.rb.init(frb.BufferSpec({"x": SCALAR}, 4)), {"x": np.zeros(4, np.float32)})
+    extras = library.sample(state, library.rb.key(0), 2)[1].extras
+    assert isinstance(extras, dict)
+    extras["mine"] = 1
+    assert not library.sample(state, library.rb.key(0), 2)[1].extras
+
+
+# What can be told before.
+
+
+ITEM = TASKS["flat rows"].kind.item
+SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"strategy": "nearest"}, ValueError, r"her: expected strategy 'future', 'final', .* or 'random', got 'nearest'"),
+    ({"k": -1}, ValueError, r"her: expected k as a number from 0 to \d+, or infinity, got -1"),
+    ({"k": -0.5}, ValueError, r"her: expected k .* got -0.5"),
+    ({"k": float("nan")}, ValueError, r"her: expected k .* got nan"),
+    ({"k": "4"}, ValueError, r"her: expected k .* got '4'"),
+    ({"reward_key": ["reward", "reward"]}, ValueError, r"her: expected reward_key as the key of a leaf, or a list"),
+    ({"reward_key": []}, ValueError, r"her: expected reward_key as the key of a leaf, or a list"),
+    ({"k": True}, ValueError, r"her: expected k .* got True"),
+    ({"reward": 3}, TypeError, r"her: expected reward as a function of \(achieved, goal\), got 3"),
+]
+
+
+@pytest.mark.parametrize(("settings", "kind", "words"), SETTINGS, ids=[str(case[0]) for case in SETTINGS])
+def test_settings_that_make_no_sense(settings: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        frb.her(**settings)
+
+
+def without(name: str, **others: Any) -> dict[str, Any]:
+    return {key: spec for key, spec in ITEM.items() if key != name} | others
+
+
+SPECS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
+    (
+        "no achieved goal",
+        without("next_achieved_goal"),
+        {},
+        {},
+        r"one leaf 'achieved_goal'.*got \[\]; give achieved_key",
+    ),
+    (
+        "two achieved goals",
+        ITEM | {"next": {"achieved_goal": GOAL}},
+        {},
+        {},
+        r"one leaf 'achieved_goal'.*got \['next_achieved_goal', 'next/achieved_goal'\]; give achieved_key=",
+    ),
+    (
+        "no goal",
+        {"next_achieved_goal": GOAL, "done": FLAG},
+        {},
+        {},
+        r"no leaf 'desired_goal'; give goal_keys=\(\.\.\.\), of the leaves",
+    ),
+    (
+        "goals of another shape",
+        ITEM | {"desired_goal": PAIR},
+        {},
+        {},
+        r"leaf 'desired_goal': expected goals like the achieved ones in 'next_achieved_goal'.*\(3,\).*got .*\(2,\)",
+    ),
+    ("no reward", without("reward"), {"reward": how_near}, {}, r"no leaf 'reward' to compute anew; give reward_key="),
+    ("another goal", ITEM, {"goal_keys": "aim"}, {}, r"her: the item has no leaf 'aim'"),
+    ("another end", ITEM, {"end_keys": "over"}, {}, r"her: the item has no leaf 'over'"),
+    ("slices", ITEM, {}, {"sampler": frb.Slices(2)}, r"her: relabels single transitions, and Slices gives slices"),
+    ("windows", ITEM, {}, {"sampler": frb.Queue(2)}, r"her: relabels single transitions, and Queue gives slices"),
+    ("no order", ITEM, {}, {"writer": frb.Reservoir()}, r"her: needs items in the order of .*Reservoir"),
+]
+
+
+@pytest.mark.parametrize(
+    ("item", "settings", "others", "words"), [case[1:] for case in SPECS], ids=[x[0] for x in SPECS]
+)
+def test_items_that_do_not_fit(item: Any, settings: dict[str, Any], others: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        frb.BufferSpec(item, 8, transforms=frb.her(**settings), **others)
+
+
+def test_rewards_that_were_added_up_before() -> None:
+    with pytest.raises(ValueError, match=r"rewards are added up before.*give n_step\(at='sample'\)"):
+        frb.BufferSpec(ITEM, 8, transforms=(frb.her(), frb.n_step(3, 0.9, at="add")))
+
+
+REWARDS: list[tuple[Any, Any, type[Exception], str]] = [
+    (lambda achieved, goal: achieved - goal, SCALAR, ValueError, r"of shape \(4,\), got \(4, 3\); reduce over"),
+    (lambda achieved, goal: (achieved - goal).sum(), SCALAR, ValueError, r"of shape \(4,\), got \(\); reduce over"),
+    (lambda achieved, goal: -1.0, SCALAR, TypeError, r"as an array, got float"),
+    (lambda achieved, goal: (achieved - goal).sum(-1) / 2, ID, TypeError, r"of dtype int32, got float32; round"),
+]
+
+
+@pytest.mark.parametrize(("reward", "spec", "kind", "words"), REWARDS, ids=["per axis", "one", "number", "rounded"])
+def test_rewards_that_do_not_fit(
+    library: Backend, reward: Any, spec: frb.ArraySpec, kind: type[Exception], words: str
+) -> None:
+    item = ITEM | {"reward": spec}
+    state = library.rb.init(frb.BufferSpec(item, 8, transforms=frb.her(reward=reward)))
+    state = library.rb.add(state, {name: np.zeros((6, *leaf.shape), leaf.dtype) for name, leaf in item.items()})
+    with pytest.raises(kind, match=r"her: expected reward\(achieved, goal\) " + words):
+        library.sample(state, library.rb.key(0), 4)
+
+
+@pytest.mark.parametrize("sampler", [frb.WithoutReplacement(), frb.Uniform(max_times_sampled=1)], ids=["pass", "once"])
+def test_a_reward_that_fails_leaves_the_state_as_it_was(library: Backend, sampler: Any) -> None:
+    def failing(achieved: Any, goal: Any) -> Any:
+        if fails:
+            raise ValueError("no reward")
+        return how_near(achieved, goal)
+
+    fails = False
+    spec = frb.BufferSpec(ITEM, 8, sampler, transforms=frb.her(reward=failing))
+    rows = {name: np.zeros((6, *leaf.shape), leaf.dtype) for name, leaf in ITEM.items()}
+    state = library.rb.add(library.rb.init(spec), rows)
+    _, sample = library.sample(state, library.rb.key(0), 4)
+    fails = True
+    with pytest.raises(ValueError, match="no reward"):
+        library.sample(state, library.rb.key(0), 3)  # of another shape, so that it is traced anew
+    if library.library == "torch":
+        with pytest.raises(ValueError, match="no reward"):
+            library.rb.sample_(state, library.rb.key(0), 3)
+    fails = False
+    _, again = library.sample(state, library.rb.key(0), 4)
+    assert library.numpy(again.indices).tolist() == library.numpy(sample.indices).tolist()

@@ -1,0 +1,534 @@
+"""Buffers in the host's memory on JAX: the same values as on a device, bit for bit, called outside of jit."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import errno
+import pickle
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import functional_rb as frb
+import jax_backend as rb
+import torch_backend
+from functional_rb.base.errors import StorageFullError
+from functional_rb.ops import numpy_ops as host_ops
+from functional_rb.storage import mapped
+from functional_rb.versions import engine
+from functional_rb.versions.host_state import HostState
+from jax_backend import hosted
+from tests.contract.test_members import live_on_torch
+from tests.contract.test_sampler_models import ON_TORCH, SAMPLERS, SCORED
+from tests.contract.test_writer_models import WRITERS
+from tests.support import backends, lives
+from tests.support.histories import STEP, Rng, Shapes, histories, pick, run, seeds
+from tests.support.members import MEMBERS, Member
+
+STORAGES = [frb.Host(), frb.Memmap()]
+ITEM = {
+    "id": frb.Unbounded((), "int32"),
+    "half": frb.Unbounded((3,), "bfloat16"),
+    "image": frb.Unbounded((600,), "bfloat16"),
+    "done": frb.Binary(()),
+}
+
+
+def on(spec: frb.BufferSpec, storage: Any) -> frb.BufferSpec:
+    return dataclasses.replace(spec, storage=storage)
+
+
+def items(first: int, n: int = 4) -> dict[str, np.ndarray]:
+    """Items all of whose leaves tell their number."""
+    ids = np.arange(first, first + n, dtype=np.int32)
+    half = np.repeat(ids[:, None], 3, 1).astype(jnp.bfloat16)
+    return {"id": ids, "half": half, "image": np.repeat(half[:, :1], 600, 1), "done": ids % 3 == 0}
+
+
+# ---------------------------------------------------------------- the same bits
+
+
+@pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
+def test_every_member_gives_the_bits_of_a_device(member: Member) -> None:
+    """Those of torch, which `test_members` finds to be those of JAX on a device; older states read as they did."""
+    expected = live_on_torch("torch", member.spec)[0]
+    for variant, storage in (("jax-host", frb.Host()), ("jax-host-core", frb.Memmap())):
+        assert live_on_torch(variant, on(member.spec, storage))[0] == expected
+
+
+OBS = frb.Unbounded((4, 300), "uint8")
+STACKED = {"obs": OBS, "next_obs": OBS, "reward": frb.Unbounded(()), "done": frb.Binary(())}
+LINES = {
+    "compact": {"compact": frb.Compact(stack=4)},
+    "returns, sampled": {"compact": frb.Compact(stack=4), "transforms": frb.n_step(3, 0.9)},
+    "returns, stored": {"transforms": frb.n_step(3, 0.9, at="add"), "lanes": 2},
+    "slices": {"compact": frb.Compact(stack=4), "sampler": frb.PrioritizedSlices(2), "lanes": 2},
+}
+
+
+def steps_of_two(first: int) -> dict[str, np.ndarray]:
+    """Five steps of two trajectories side by side, stacks of the last four frames."""
+    t = np.arange(first, first + 5)[:, None] + np.array([0, 100])
+    frames = np.repeat((t[..., None] + np.arange(-3, 2))[..., None], 300, -1).astype(np.uint8)
+    return {"obs": frames[..., :4, :], "next_obs": frames[..., 1:, :], "reward": np.float32(t), "done": t % 7 == 6}
+
+
+@pytest.mark.parametrize("how", LINES)
+def test_frames_and_transforms_give_the_bits_of_a_device(how: str) -> None:
+    plain = frb.BufferSpec(STACKED, 24, **{"sampler": frb.Prioritized(), **LINES[how]})
+    given = {}
+    for variant, storage in (
+        ("torch", frb.Device()),
+        ("jax-host", frb.Host()),
+        ("jax-host-core", frb.Memmap()),
+        ("jax-host", frb.Memmap()),
+    ):
+        with backends.make(variant) as backend:
+            state, seen, states = backend.init(on(plain, storage)), [], []
+            for k in range(8):
+                made = steps_of_two(5 * k)
+                batch = made if plain.lanes else {name: x.swapaxes(0, 1)[0] for name, x in made.items()}
+                state = backend.add(state, batch)
+                state, drawn = backend.sample(state, lives.keys(backend, k)[1], 8)
+                handles = drawn.indices.reshape(-1)
+                state = backend.update(state, handles, np.arange(len(handles), dtype=np.float32))
+                states.append(state)
+                seen.append(lives.bits(backend, [drawn, backend.rb.get(state, handles), backend.rb.items(state)]))
+            seen += [lives.state_bits(backend, older) for older in states]
+        given[variant, storage] = seen
+    expected, *others = given.values()
+    assert all(seen == expected for seen in others)
+
+
+GOAL = frb.Unbounded((2,))
+HINDSIGHT = {"next": {"achieved_goal": GOAL, "reward": frb.Unbounded(())}, "desired_goal": GOAL, "done": frb.Binary(())}
+
+
+def distance(achieved: Any, goal: Any) -> Any:
+    """Written for JAX's arrays alone."""
+    return jnp.zeros(achieved.shape[:-1]).at[:].add(-jnp.abs(achieved - goal).sum(-1))
+
+
+CASES = {
+    "uniform": frb.BufferSpec(ITEM, 9),
+    "prioritized": frb.BufferSpec(ITEM, 9, frb.Prioritized()),
+    "hindsight": frb.BufferSpec(HINDSIGHT, 12, transforms=frb.her("future", reward=distance)),
+    "reservoir": frb.BufferSpec({"id": ITEM["id"], "done": ITEM["done"]}, 9, writer=frb.Reservoir()),
+}
+
+
+def given_to(spec: frb.BufferSpec, first: int) -> Any:
+    if "id" in spec.item:
+        made = items(first, 6)
+        return {name: made[name] for name in spec.item}
+    goal = np.arange(12, dtype=np.float32).reshape(6, 2) + first
+    done = np.arange(6) == 3
+    return {"next": {"achieved_goal": goal, "reward": goal[:, 0]}, "desired_goal": -goal, "done": done}
+
+
+def life(spec: frb.BufferSpec, add: Any, sample: Any, update: Any) -> list[Any]:
+    """A few steps, and all that they give."""
+    state, seen = rb.init(spec), []
+    for k in range(3):
+        mask = jnp.arange(6) % 5 != k
+        state = add(state, given_to(spec, 6 * k), mask, None, rb.key(k))
+        state, drawn = sample(state, rb.key(10 + k))
+        handles = drawn.indices
+        if spec.sampler.has_priorities:
+            state = update(state, handles, jnp.float32([k, np.nan, 2, 3, 5, 8]))
+        counters = [rb.size(state), rb.stale(state), rb.rejected(state), rb.passes(state), rb.can_sample(state, 2)]
+        seen.append([drawn, rb.get(state, handles), rb.is_live(state, handles), counters, rb.items(state)])
+    assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(seen))
+    return seen
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_key_gives_what_it_gives_on_a_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = CASES[name]
+    sample = jax.jit(lambda state, key: rb.sample(state, key, 6))
+    expected = life(spec, jax.jit(rb.add), sample, jax.jit(rb.update))
+    eager = rb.add, lambda state, key: rb.sample(state, key, 6), rb.update
+    for kernels, storage in ((True, frb.Host()), (False, frb.Host()), (True, frb.Memmap())):
+        monkeypatch.setattr(engine, "HAVE_KERNELS", kernels)
+        found = life(on(spec, storage), *eager)
+        with backends.make("jax") as backend:
+            assert lives.bits(backend, found) == lives.bits(backend, expected)
+        assert jax.tree.structure(found) == jax.tree.structure(expected)
+
+
+VARIANTS = ["jax-host", "jax-host-core"]
+
+
+@pytest.mark.parametrize("kind", [*SAMPLERS, *WRITERS])
+@histories(3)
+@hypothesis.given(rng=seeds)
+def test_histories_with_branches(kind: str, rng: Rng) -> None:
+    """All states that were ever returned read as they did when they were new, also those gone on from twice."""
+    lanes = None if kind in ("queue", "fifo", "lifo") else pick(rng, [None, 2, 3])
+    capacity = pick(rng, [4, 7, 17]) * (lanes or 1)
+    storage = pick(rng, STORAGES)
+    if kind in SAMPLERS:
+        item = pick(rng, [STEP, STEP | {"image": frb.Unbounded((1030,), "uint8")}])
+        spec = frb.BufferSpec(item, capacity, SAMPLERS[kind](rng), lanes=lanes, storage=storage)
+    else:
+        sampler = SAMPLERS[pick(rng, ["uniform", "prioritized", "shuffled"])](rng)
+        spec = frb.BufferSpec(SCORED, capacity, sampler, WRITERS[kind](rng), lanes=lanes, storage=storage)
+    run(rng, [pick(rng, VARIANTS)], spec, 25, ON_TORCH)
+
+
+ACROSS = Shapes((1, 2, 5), (1, 4), False)
+
+
+@histories(6)
+@hypothesis.given(rng=seeds)
+def test_histories_that_go_over_to_torch_and_back(rng: Rng) -> None:
+    samplers = [frb.Uniform(), frb.Prioritized(), frb.WithoutReplacement(), frb.Prioritized(max_times_sampled=2)]
+    sampler = pick(rng, samplers)
+    spec = frb.BufferSpec(STEP, 7, sampler, storage=pick(rng, STORAGES))
+    run(rng, [pick(rng, VARIANTS), "torch"], spec, 20, ACROSS)
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.fixture(params=STORAGES, ids=lambda storage: type(storage).__name__)
+def filled(request: pytest.FixtureRequest) -> Any:
+    """Twelve items in nine slots."""
+    state = rb.init(frb.BufferSpec(ITEM, 9, frb.Prioritized(), storage=request.param))
+    return rb.add(rb.add(state, items(0, 6)), items(6, 6))
+
+
+def content(state: Any) -> list[Any]:
+    """The bits of all that can be read."""
+    with backends.make("jax") as backend:
+        return lives.bits(backend, [rb.items(state), rb.size(state), rb.get(state, jnp.arange(12, dtype=jnp.int32))])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda state: pickle.loads(pickle.dumps(state))])
+def test_copies_go_on_alike_and_apart(filled: Any, copied: Any) -> None:
+    before = content(filled)
+    other = copied(filled)
+    assert other.spec == filled.spec
+    after = rb.add(filled, items(20))
+    assert content(other) == before
+    again = rb.add(other, items(20))
+    assert content(again) == content(after)
+    assert (again._version.memory.files is None) == (filled._version.own().files is None)
+    assert content(filled) == before
+
+
+def test_arrays_given_out_never_change(filled: Any) -> None:
+    given = [filled.rows, *filled.wide, filled.tree, filled.counters, *jax.tree.leaves(filled)]
+    shared = torch_backend.from_dlpack(filled)
+    auxiliary = [np.array(x) for x in given]
+    told = torch_backend.items(shared)["id"].tolist()
+    state = filled
+    for k in range(4):
+        state = rb.add(state, items(30 + 4 * k))
+        state = rb.update(state, jnp.arange(30, 40, dtype=jnp.int32), jnp.ones(10))
+    for now, then in zip(given, auxiliary, strict=True):
+        np.testing.assert_array_equal(now, then)
+    assert torch_backend.items(shared)["id"].tolist() == told
+    assert np.asarray(rb.items(state)["id"]).tolist() != told
+
+
+def test_what_is_returned_never_changes(filled: Any) -> None:
+    """JAX may have NumPy's memory for its own, of large arrays (see `hosted.out`): then nobody else may write to it."""
+    item = {"id": frb.Unbounded((), "int32"), "image": frb.Unbounded((2**14,), "uint8")}
+    state = rb.init(frb.BufferSpec(item, 9, frb.Prioritized(), storage=filled.spec.storage))
+    rows = [{"id": np.int32([k] * 4), "image": np.full((4, 2**14), k, np.uint8)} for k in range(8)]
+    state = rb.add(rb.add(state, rows[0]), rows[1])
+    _, drawn = rb.sample(state, rb.key(0), 20)
+    seen = [drawn, rb.items(state), rb.get(state, jnp.arange(9, dtype=jnp.int32))]
+    before = [np.array(x) for x in jax.tree.leaves(seen)]
+    for row in rows[2:]:
+        state = rb.add(state, row)
+    for now, then in zip(jax.tree.leaves(seen), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
+def test_writing_goes_on_in_place() -> None:
+    state = rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Host()))
+    memory = state._version.memory
+    for k in range(5):
+        state = rb.add(state, items(4 * k))
+        assert state._version.memory is memory
+        assert len(memory.history) == 1  # the state before this one, which is gone
+
+
+def test_reading_mapped_memory_pins_nothing(tmp_path: Path) -> None:
+    state = rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Memmap(str(tmp_path / "buffer"))))
+    files = state._version.memory.files
+    for k in range(3):
+        state = rb.add(state, items(4 * k))
+        leaves = jax.tree.leaves(state)
+        assert state.rows is state.rows  # of one copy
+        older = pickle.loads(pickle.dumps(state))
+        assert state._version.memory.files is files
+        assert leaves[0] is not files.rows
+        assert content(older) == content(state)
+    on_disk = np.fromfile(tmp_path / "buffer" / "rows.bin", np.int32).reshape(9, -1)
+    np.testing.assert_array_equal(on_disk, state.rows)
+
+
+def test_larger_than_memory() -> None:
+    """200 GB of address space, of which almost nothing is touched."""
+    item = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((255,))}
+    spec = frb.BufferSpec(item, 200_000_000, storage=frb.Memmap())
+    state = rb.init(spec)
+    for k in range(3):
+        ids = np.arange(4 * k, 4 * k + 4, dtype=np.int32)
+        older, state = state, rb.add(state, {"id": ids, "x": np.repeat(ids[:, None], 255, 1).astype(np.float32)})
+    state, drawn = rb.sample(state, rb.key(0), 32)
+    np.testing.assert_array_equal(drawn.items["x"][:, 0], drawn.items["id"])
+    assert set(np.asarray(drawn.items["id"]).tolist()) <= set(range(12))
+    assert int(rb.size(older)) == 8
+    assert repr(state) == f"State({spec!r})"
+
+
+def test_states_go_from_device_to_host_between_libraries() -> None:
+    spec = frb.BufferSpec(ITEM, 9, frb.Prioritized(), storage=frb.Host())
+    here = rb.add(rb.init(spec), items(0, 6))
+    there = torch_backend.from_dlpack(here)
+    back = rb.from_dlpack(there)
+    assert isinstance(back, HostState)
+    assert there.rows.data_ptr() == back.rows.ctypes.data
+    assert content(back) == content(here)
+    copied = rb.from_dlpack(there, copy=True)
+    assert there.rows.data_ptr() != copied.rows.ctypes.data
+    assert content(copied) == content(rb.from_dlpack({"state": here})["state"]) == content(here)
+    again = rb.add(back, items(6))
+    other = torch_backend.add(there, {k: torch_backend.from_dlpack(jnp.asarray(x)) for k, x in items(6).items()})
+    assert torch_backend.items(other)["id"].tolist() == np.asarray(rb.items(again)["id"]).tolist()
+
+
+def test_a_pytree_of_arrays(filled: Any) -> None:
+    leaves, outline = jax.tree.flatten(filled)
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(filled)]
+    assert paths == [".rows", ".wide_0", ".tree", ".counters"]
+    assert outline == jax.tree.structure(rb.add(filled, items(0)))
+    assert content(jax.tree.unflatten(outline, leaves)) == content(filled)
+    shapes = jax.tree.map(jnp.shape, filled)
+    assert shapes.counters == (6,)
+
+
+def test_where_samples_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, places = jax.devices()[0], []
+    put = jax.device_put
+    monkeypatch.setattr(jax, "device_put", lambda x, device=None: [places.append(device), put(x, device)][1])
+    for device in (cpu, "cpu", "cpu:0"):
+        state = rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Host()), device=device)
+        state = copy.deepcopy(rb.add(state, items(0)))
+        rb.sample(rb.sample(state, rb.key(0), 2)[0], rb.key(0), 2)
+    assert places == [cpu] * 6
+    by_name = rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Device("cpu:0")))
+    assert by_name.rows.devices() == {cpu}
+    with pytest.raises(ValueError, match=r"device: expected one of JAX's devices, \['cpu:0'.*\], got 'cpu:99'"):
+        rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Host()), device="cpu:99")
+
+
+# ---------------------------------------------------------------- errors
+
+
+OUTSIDE = r"lies in the memory of the host \(BufferSpec.storage\).* outside of them, or use storage=frb.Device\(\)"
+TRACED = {
+    "add": lambda state: jax.jit(rb.add)(state, items(0)),
+    "add, of the state alone": lambda state: jax.jit(lambda s: rb.add(s, items(0)))(state),
+    "add, closed over": lambda state: jax.jit(lambda x: rb.add(state, x))(items(0)),
+    "a traced mask": lambda state: jax.jit(lambda mask: rb.add(state, items(0), mask))(np.ones(4, bool)),
+    "sample": lambda state: jax.jit(rb.sample, static_argnums=2)(state, rb.key(0), 2),
+    "sample, of the key alone": lambda state: jax.jit(lambda key: rb.sample(state, key, 2)[1])(rb.key(0)),
+    "sample, beta": lambda state: jax.jit(lambda beta: rb.sample(state, rb.key(0), 2, beta)[1])(0.5),
+    "vmap": lambda state: jax.vmap(lambda key: rb.sample(state, key, 2)[1])(rb.split(rb.key(0), 3)),
+    "update": lambda state: jax.jit(rb.update)(state, np.arange(3, dtype=np.int32), np.ones(3, np.float32)),
+    "size": lambda state: jax.jit(rb.size)(state),
+    "scan": lambda state: jax.lax.scan(
+        lambda s, x: (rb.add(s, x), None), state, jax.tree.map(lambda x: x[None], items(0))
+    ),
+}
+
+
+@pytest.mark.parametrize("how", TRACED)
+def test_tracing_is_refused(filled: Any, how: str) -> None:
+    before = content(filled)
+    with pytest.raises(TypeError, match=OUTSIDE):
+        TRACED[how](filled)
+    assert content(filled) == before
+
+
+def test_what_is_refused() -> None:
+    spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 4, storage=frb.Host())
+    state = rb.init(spec)
+    with pytest.raises(ValueError, match="the buffer is empty"):
+        rb.sample(state, rb.key(0), 2)
+    with pytest.raises(TypeError, match="leaf 'id': expected dtype int32, got float32"):
+        rb.add(state, {"id": np.zeros(2, np.float32)})
+    with pytest.raises(TypeError, match="leaf 'id': expected a JAX or NumPy array, got a torch tensor"):
+        rb.add(state, {"id": torch.zeros(2, dtype=torch.int32)})
+    with pytest.raises(TypeError, match="mask: expected a JAX or NumPy array, got a torch tensor"):
+        rb.add(state, {"id": np.zeros(2, np.int32)}, mask=torch.ones(2, dtype=torch.bool))
+    with pytest.raises(TypeError, match="indices: expected dtype int32, got uint32"):
+        rb.get(state, np.arange(3, dtype=np.uint32))
+    with pytest.raises(TypeError, match="key: expected one key"):
+        rb.sample(rb.add(state, {"id": 1}), 7, 2)
+    with pytest.raises(TypeError, match="expected a state of torch_backend, got one of JAX"):
+        torch_backend.size(state)
+    with pytest.raises(TypeError, match="leaf 'x': dtype float64 needs JAX's 64-bit mode"):
+        rb.init(frb.BufferSpec({"x": frb.Unbounded((), "float64")}, 4, storage=frb.Host()))
+    spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 4, frb.Queue(), frb.StopWhenFull(), storage=frb.Host())
+    state = rb.add(rb.init(spec), {"id": np.arange(3, dtype=np.int32)})
+    with pytest.raises(ValueError, match="the buffer is full"):
+        rb.add(state, {"id": np.arange(3, dtype=np.int32)})
+    assert int(rb.size(state)) == 3
+
+
+def test_what_lies_outside_of_its_spec() -> None:
+    state = rb.init(frb.BufferSpec({"x": frb.Bounded(-1, 1, ())}, 4, storage=frb.Host()))
+    with pytest.raises(ValueError, match="leaf 'x': row 1 lies outside"):
+        rb.add(state, {"x": np.float32([0, 2])}, validate=True)
+    state = rb.add(state, {"x": np.float32([0, 2])}, mask=np.array([True, False]), validate=True)
+    assert int(rb.size(state)) == 1
+
+
+def test_a_function_that_fails_takes_nothing_with_it() -> None:
+    def fails(achieved: Any, goal: Any) -> Any:
+        raise RuntimeError("no reward")
+
+    sampler = frb.WithoutReplacement()
+    spec = frb.BufferSpec(HINDSIGHT, 12, sampler, transforms=frb.her("final", k=4, reward=fails), storage=frb.Host())
+    state = rb.add(rb.init(spec), given_to(spec, 0))
+    before, memory = lives.leaves(copy.deepcopy(state)), state._version.memory
+    with pytest.raises(RuntimeError, match="no reward"):
+        rb.sample(state, rb.key(0), 3)
+    assert state._version.memory is memory  # taken back, so that nothing has to be copied
+    for now, then in zip(lives.leaves(state), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
+def test_files_of_another_process_are_left_alone() -> None:
+    spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 4, storage=frb.Memmap())
+    state = rb.add(rb.init(spec), {"id": np.arange(2, dtype=np.int32)})
+    state._version.memory.files._pid = -1  # as if this process were forked from that which made them
+    one = np.zeros(1, np.int32)
+    for call in (
+        lambda: rb.add(state, {"id": one}),
+        lambda: rb.sample(state, rb.key(0), 2),
+        lambda: rb.update(state, one, items={"id": one}),
+        lambda: rb.get(state, one),
+        lambda: state.rows,
+    ):
+        with pytest.raises(RuntimeError, match="files belong to the process that made it"):
+            call()
+
+
+@pytest.mark.parametrize("function", ["add", "update"])
+def test_a_full_disk_changes_nothing(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    item = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2**18,))}
+    state = rb.init(frb.BufferSpec(item, 40, storage=frb.Memmap()))
+    few = {"id": np.arange(2, dtype=np.int32), "x": np.ones((2, 2**18), np.float32)}
+    state = rb.add(state, few)
+    reserved = [array.reserved.copy() for array in state._version.memory.files._arrays.values()]
+
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(mapped, "allocate", full)
+    later = jnp.arange(20, 22, dtype=jnp.int32)
+    call = {"add": lambda s: rb.add(s, few), "update": lambda s: rb.update(s, later, items={"x": few["x"]})}[function]
+    files = state._version.memory.files
+    for array in files._arrays.values():  # as if nothing were reserved
+        array.reserved[:], array.complete = False, False
+    files.complete, files._room = False, (0, 0)
+    with pytest.raises(StorageFullError):
+        call(state)
+    monkeypatch.undo()
+    for array, was in zip(files._arrays.values(), reserved, strict=True):
+        array.reserved[:] = was
+    assert int(rb.size(state)) == 2
+    assert int(rb.size(call(state))) == (4 if function == "add" else 2)
+
+
+# ---------------------------------------------------------------- threads
+
+
+@contextlib.contextmanager
+def switching_often() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_threads_see_whole_items_and_their_own_states(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "HAVE_KERNELS", kernels)
+    state = rb.add(rb.init(frb.BufferSpec(ITEM, 16, storage=frb.Host())), items(0, 8))
+    work: queue.Queue[Any] = queue.Queue(8)
+    failed: list[BaseException] = []
+
+    def look() -> None:
+        try:
+            while (job := work.get()) is not None:
+                older, newest = job
+                _, drawn = rb.sample(older, rb.key(newest), 8)
+                ids = np.asarray(drawn.items["id"])
+                assert ((newest - 16 < ids) & (ids <= newest)).all()
+                np.testing.assert_array_equal(np.asarray(drawn.items["image"])[:, 7], ids.astype(jnp.bfloat16))
+                stored = np.asarray(rb.items(older)["id"])
+                assert stored.max() == newest
+        except BaseException as error:
+            failed.append(error)
+            while work.get() is not None:
+                pass
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    with switching_often():
+        for thread in threads:
+            thread.start()
+        for k in range(60):
+            work.put((state, 7 + 4 * k))
+            state = rb.add(state, items(8 + 4 * k))
+        for _ in threads:
+            work.put(None)
+        for thread in threads:
+            thread.join()
+    assert not failed, failed[0]
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def test_pieces_of_trajectories_with_objects() -> None:
+    whole = {"id": np.arange(10, dtype=np.int32).reshape(2, 5), "note": np.arange(10).astype(object).reshape(2, 5)}
+    piece = rb.random_crop(whole, rb.key(0), 3)
+    assert piece.items["note"].tolist() == np.asarray(piece.items["id"]).tolist()
+
+
+def test_bfloat16_without_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ImportError, match=r"needs ml_dtypes; pip install 'functional-rb\[jax\]'"):
+        host_ops.dtype_of.__wrapped__("bfloat16")
+
+
+def test_small_arrays_are_copied_and_large_ones_shared() -> None:
+    state = rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Host()))
+    small, large = np.zeros(4, np.float32), host_ops.zeros((hosted.SMALL + 4,), "uint8")
+    objects = np.array([None, 1], object)
+    first, second, third = hosted.out(state, [large, objects, small])
+    assert second is objects
+    assert first.unsafe_buffer_pointer() == large.ctypes.data
+    assert third.unsafe_buffer_pointer() != small.ctypes.data

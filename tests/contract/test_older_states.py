@@ -1,0 +1,174 @@
+"""What reading an older state costs: a copy, whatever was written since; and what it takes to be able to."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import functional_rb as frb
+from functional_rb.ops import numpy_ops as host_ops
+from functional_rb.structures import sum_tree
+from functional_rb.versions import version
+from functional_rb.versions.host_memory import Memory
+from functional_rb.versions.recorder import Log, Recorder
+from tests.support import backends, lives
+from tests.support.backends import Backend
+from tests.support.members import BATCH, ITEM, MEMBERS
+
+
+@pytest.fixture(params=["torch", "torch-core", "jax-host", "jax-host-core"])
+def variant(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Where states are versions: of tensors, and of NumPy's arrays."""
+    with backends.make(request.param) as made:
+        yield made
+
+
+class Counting(TorchDispatchMode):
+    """Counts torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        return function(*args, **(kwargs or {}))
+
+
+def work(monkeypatch: pytest.MonkeyPatch, read: Any) -> int:
+    """How many operations on arrays reading takes: those of torch, and NumPy's that write."""
+    calls = []
+
+    def counted(function: Any) -> Any:
+        return lambda *given: calls.append(function) or function(*given)
+
+    with monkeypatch.context() as patch, Counting() as mode:
+        for name in ("set_at", "set_flat", "take"):
+            patch.setattr(host_ops, name, counted(getattr(host_ops, name)))
+        read()
+    return mode.calls + len(calls)
+
+
+@pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Prioritized(), frb.Recency()], ids=repr)
+def test_the_work_of_reading_does_not_grow_with_the_writes(
+    variant: Backend, sampler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version, "LEAST", 2**40)  # nothing is copied before it is read
+    counts = []
+    for writes in (20, 20, 120):
+        spec = frb.BufferSpec(ITEM, 20_000, sampler)
+        state = older = variant.add(variant.init(spec), variant.tree(lives.items_from(0)))
+        for k in range(writes):
+            state = variant.add(state, variant.tree(lives.items_from(BATCH * k)))
+        with older._version.lock:
+            counts.append(work(monkeypatch, older._version.own))
+        assert variant.rb.size(older) == BATCH
+    assert counts[1] == counts[2], "each write since costs more"
+
+
+def test_the_tree_is_computed_once_where_much_of_it_has_changed(
+    variant: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = []
+    refresh = sum_tree.refresh
+
+    def counted(ops: Any, tree: Any, capacity: int, leaves: Any, nodes_touched: int | None = None) -> Any:
+        computed.append(len(leaves) if nodes_touched is None else -(-nodes_touched // sum_tree.FANOUT))
+        return refresh(ops, tree, capacity, leaves, nodes_touched)
+
+    spec = frb.BufferSpec({"x": frb.Unbounded((64,))}, 512, frb.Prioritized())
+    items = variant.tree({"x": np.zeros((128, 64), np.float32)})
+    state = older = variant.add(variant.init(spec), items)
+    wanted = lives.state_bits(variant, older)
+    older = state = variant.add(variant.init(spec), items)
+    handles = variant.array(np.arange(128, dtype=np.int32))
+    for k in range(1, 6):
+        state = variant.update(state, handles, variant.array(np.full(128, float(k), np.float32)))
+    monkeypatch.setattr(sum_tree, "refresh", counted)
+    assert lives.state_bits(variant, older) == wanted
+    assert sum(computed) <= 512 // sum_tree.FANOUT
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_older_states_of_every_sampler_read_as_they_did(name: str) -> None:
+    with backends.make("torch") as variant:
+        spec = MEMBERS[name].spec
+        state, states, found = lives.begin(variant, spec), [], []
+        for k, given in enumerate(lives.inputs(spec)):
+            state, _ = lives.step(variant, state, given, lives.keys(variant, k), look=False)
+            states.append(state)
+            found.append(lives.state_bits(variant, copy.deepcopy(state)))
+        for k in (1, 0, -1):
+            assert lives.state_bits(variant, states[k]) == found[k]
+
+
+WRITES = st.lists(
+    st.tuples(st.booleans(), st.booleans(), st.lists(st.integers(0, 5), min_size=1, max_size=4)), max_size=12
+)
+
+
+@hypothesis.settings(max_examples=50)
+@hypothesis.given(functions=st.lists(WRITES, min_size=1, max_size=4))
+def test_rows_and_elements_of_one_array_are_taken_back_together(functions: Any) -> None:
+    """Of each place what was there first, where rows and elements overlap, in one write or in several."""
+    rows, kept = np.arange(18, dtype=np.int32).reshape(6, 3), {"kept": np.arange(12, dtype=np.int32).reshape(6, 2)}
+    memory = Memory(rows, (), None, kept)
+    before = [array.copy() for array in memory.arrays]
+    logs, value = [], 100
+    for writes in functions:
+        logs.append(Log())
+        recorder = Recorder(host_ops, memory, logs[-1])
+        for first, flat, where in writes:
+            array = rows if first else kept["kept"]
+            index = np.unique(where).astype(np.int32)
+            value += 10
+            new = np.arange(value, value + len(index), dtype=np.int32)
+            if flat:
+                recorder.set_flat(array, index, new)
+            else:
+                recorder.set_at(array, index, new[:, None])
+    version.take_back(memory, logs, 6)
+    for array, wanted in zip(memory.arrays, before, strict=True):
+        np.testing.assert_array_equal(array, wanted)
+
+
+@pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Prioritized(), frb.Recency()], ids=repr)
+def test_single_rows_are_kept_in_no_more_than_a_copy(sampler: Any) -> None:
+    """What Python needs for each write counts too: of a row of 64 bytes it is ten times as much."""
+    with backends.make("jax-host") as variant:
+        spec = frb.BufferSpec({"x": frb.Unbounded((64,))}, 4_000, sampler)
+        state = older = variant.add(variant.init(spec), {"x": np.zeros((4_000, 64), np.float32)})
+        item = {"x": np.ones((1, 64), np.float32)}
+        state = variant.add(state, item)
+        copy = state._version.own().nbytes
+        gc.collect()
+        tracemalloc.start()
+        try:
+            most = 0
+            for _ in range(30):
+                for _ in range(100):
+                    state = variant.add(state, item)
+                most = max(most, tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+        assert most < 2 * copy
+        assert float(np.asarray(variant.rb.items(older)["x"]).max()) == 0
+
+
+def test_of_a_small_buffer_a_little_is_kept_whatever_a_copy_takes() -> None:
+    with backends.make("torch") as variant:
+        state = variant.init(frb.BufferSpec({"x": frb.Unbounded(())}, 4, frb.Prioritized()))
+        memory = state._version.own()
+        for k in range(20):
+            state = variant.add(state, {"x": torch.full((3,), float(k))})
+            assert state._version.own() is memory

@@ -1,0 +1,683 @@
+"""Histories in which the buffer gets another spec now and then, beside plain Python lists."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.buffer import respec
+from functional_rb.checkpoint import blocks
+from functional_rb.core.handles import CURRENT
+from functional_rb.storage import mapped
+from tests.checkpoint import test_golden as test_checkpoint_golden
+from tests.contract.test_mapped import refusing
+from tests.contract.test_sampler_models import ON_TORCH, ONE_LANE, SAMPLERS
+from tests.support import backends, models
+from tests.support.backends import Backend
+from tests.support.histories import STEP, History, Kept, Rng, histories, pick, seeds
+from tests.support.models import Model
+
+ITEM = STEP | {"episode": frb.Unbounded((), "int32"), "score": frb.Unbounded((2,))}
+VARIANTS = ["torch", "torch", "torch-core", "torch-inplace", "jax-host", "jax-host-core"]
+
+
+def a_slice(rng: Rng, length: int) -> dict[str, Any]:
+    """Settings of slices that fit into a lane."""
+    ends = pick(rng, [{}, {"trajectory_key": "episode"}, {"end_keys": ()}])
+    return {"length": int(rng.integers(1, min(4, length) + 1)), "period": pick(rng, [1, 1, 2]), **ends}
+
+
+def a_sampler(rng: Rng, lanes: int | None, length: int) -> Any:
+    """Any."""
+    kind = pick(rng, [*SAMPLERS, "slices", "prioritized slices", "slices without replacement"])
+    if kind in ONE_LANE and lanes is not None:
+        kind = "prioritized"
+    strict, span = pick(rng, [(True, False), (False, False), (False, (False, True))])
+    settings = a_slice(rng, length) | {"strict_length": strict, "span": span}
+    if kind == "slices":
+        return frb.Slices(**settings, weighting=pick(rng, ["trajectory", "window"]))
+    if kind == "prioritized slices":
+        return frb.PrioritizedSlices(
+            **settings, alpha=pick(rng, [0.0, 0.6, 1.0]), new_priority=pick(rng, ["live", "ever"])
+        )
+    if kind == "slices without replacement":
+        return frb.SlicesWithoutReplacement(**settings, weighting=pick(rng, ["trajectory", "window"]))
+    return SAMPLERS[kind](rng)
+
+
+def another(rng: Rng, lanes: int | None) -> frb.BufferSpec:
+    """A spec of the item that there can be."""
+    while True:
+        length = pick(rng, [4, 5, 7, 12])
+        writer = pick(rng, [None] * 6 + [frb.StopWhenFull(), frb.MaxValue("score"), frb.MaxValue("score", "max")])
+        chosen = {} if writer is None else {"writer": writer}
+        with contextlib.suppress(ValueError):
+            return frb.BufferSpec(ITEM, length * (lanes or 1), a_sampler(rng, lanes, length), lanes=lanes, **chosen)
+
+
+class Changing(History):
+    """A history in which the spec changes too."""
+
+    def actions(self) -> list[Any]:
+        """Now and then."""
+        return [*super().actions(), self.give, self.give]
+
+    def choose(self) -> Kept:
+        """Each state has a spec of its own."""
+        kept = super().choose()
+        self.spec = kept.model.spec
+        return kept
+
+    def check(self, state: Any, backend: Backend, model: Model, arrays: bool = False) -> None:
+        """Likewise."""
+        self.spec = model.spec
+        super().check(state, backend, model, arrays)
+
+    def give(self, state: Any, backend: Backend, model: Model) -> None:
+        """Another spec, or a refusal."""
+        spec = self.other()
+        if state.spec.storage != frb.Device():
+            spec = dataclasses.replace(spec, storage=state.spec.storage)
+        hypothesis.note(f"to {spec}")
+        try:
+            respec.check(model.spec, spec)
+        except ValueError as error:
+            with pytest.raises(ValueError, match="with_spec: "):
+                backend.rb.with_spec(state, spec)
+            hypothesis.note(f"refused: {error}")
+            return
+        lanes = model.store.lanes if model.spec.writer.in_order else [model.steps()]
+        if not spec.writer.overwrites and max(map(len, lanes)) > spec.ring.length:
+            with pytest.raises(ValueError, match="do not fit into"):
+                backend.rb.with_spec(state, spec)
+            return
+        after = backend.rb.with_spec(state, spec)
+        assert after.spec == spec
+        newest, cursors, current = np.zeros((0, 0)), np.zeros(0), None
+        if spec.writer.in_order:
+            newest = backend.numpy(backend.rb.newest(after, spec.ring.length)).reshape(-1, spec.ring.lanes).T
+            cursors = backend.numpy(backend.rb.cursor(after)).reshape(-1)
+        else:
+            current = backend.numpy(after.auxiliary[CURRENT])
+        self.keep(after, backend, models.with_spec(model, spec, newest, cursors, current))
+        if self.rng.random() < 0.5:
+            self.check(*self.kept[-1], arrays=self.rng.random() < 0.3)
+
+    def other(self) -> frb.BufferSpec:
+        """Any that goes with the lanes; often with something as it is."""
+        what = self.rng.random()
+        if what < 0.15:
+            return dataclasses.replace(self.spec, batch_size=int(self.rng.integers(1, 9)))
+        if what < 0.3 and self.spec.sampler.has_priorities:
+            changes = {"alpha": pick(self.rng, [0.0, 0.3, 0.6, 1.0]), "beta": pick(self.rng, [0.4, 1.0])}
+            return dataclasses.replace(self.spec, sampler=dataclasses.replace(self.spec.sampler, **changes))
+        found = another(self.rng, self.spec.lanes)
+        if what < 0.6:
+            with contextlib.suppress(ValueError):
+                return dataclasses.replace(found, capacity=self.spec.capacity)
+        return found
+
+
+@histories(18)
+@hypothesis.given(rng=seeds)
+def test_any_other_spec(rng: Rng) -> None:
+    lanes = pick(rng, [None, None, 1, 2, 3])
+    with backends.make(pick(rng, VARIANTS)) as backend:
+        Changing(rng, [backend], another(rng, lanes), ON_TORCH).run(30)
+
+
+# --- one thing at a time --------------------------------------------------------------------------------------------
+
+STEPS = {"id": frb.Unbounded((), "int32"), "image": frb.Unbounded((1030,), "uint8"), "done": frb.Binary()}
+CORES = ["jax", "torch", "jax-host"]
+
+
+def steps(first: int, count: int, every: int = 4) -> dict[str, np.ndarray]:
+    """Steps by number, in episodes of a length."""
+    ids = np.arange(first, first + count, dtype=np.int32)
+    return {
+        "id": ids,
+        "image": np.broadcast_to((ids % 251)[:, None], (count, 1030)).astype(np.uint8),
+        "done": ids % every == every - 1,
+    }
+
+
+def filled(backend: Backend, sampler: Any, capacity: int = 8, count: int = 11, **fields: Any) -> Any:
+    """A buffer with its newest steps; priorities are their numbers."""
+    state = backend.init(frb.BufferSpec(STEPS, capacity, sampler, **fields))
+    state = backend.add(state, steps(0, count))
+    if state.spec.sampler.has_priorities:
+        ids = np.arange(count, dtype=np.float32)
+        state = backend.update(state, backend.array(ids.astype(np.int32)), backend.array(ids))
+    return state
+
+
+def ids_of(backend: Backend, state: Any) -> dict[int, int]:
+    """Each live item's number by its handle, whole."""
+    handles = np.arange(200, dtype=np.int32)
+    live = handles[backend.numpy(backend.rb.is_live(state, handles))]
+    got = backend.rb.get(state, live)
+    ids = backend.numpy(got["id"]).tolist()
+    assert backend.numpy(got["image"])[:, 1029].tolist() == [k % 251 for k in ids]
+    assert len(ids) == int(backend.rb.size(state))
+    return dict(zip(live.tolist(), ids, strict=True))
+
+
+def bits(backend: Backend, state: Any) -> list[bytes]:
+    """All but the rows."""
+    tree = [] if state.tree is None else [state.tree]
+    arrays = [*tree, state.counters, *(state.auxiliary[name] for name in sorted(state.auxiliary))]
+    return [backend.numpy(x).tobytes() for x in arrays]
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "larger": {"capacity": 20},
+    "smaller": {"capacity": 5},
+    "alpha": {"sampler": frb.Prioritized(alpha=0.25)},
+    "slices": {"sampler": frb.PrioritizedSlices(2, alpha=0.25), "capacity": 20},
+    "passes": {"sampler": frb.SlicesWithoutReplacement(2), "capacity": 20},
+    "best": {"writer": frb.MaxValue("id"), "capacity": 5},
+    "a queue": {"sampler": frb.Queue(2), "writer": frb.StopWhenFull(), "capacity": 20},
+}
+
+
+COMPILED = ("slices", "best")
+"""Those that XLA compiles too; mapped, it compiles the core."""
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_alike_compiled_mapped_and_on_either_backend(what: str) -> None:
+    made = {}
+    for name in ("torch", "torch-core", "jax-host", *(["jax"] if what in COMPILED else [])):
+        with backends.make(name) as backend:
+            state = filled(backend, frb.Prioritized(alpha=0.5))
+            spec = dataclasses.replace(state.spec, **OTHERS[what])
+            after = backend.rb.with_spec(state, spec)
+            assert ids_of(backend, state) == {k: k for k in range(3, 11)}
+            kept = {k: k for k in range(11 - min(8, spec.capacity), 11)}
+            if spec.writer.in_order:
+                assert ids_of(backend, after) == kept
+            else:
+                assert sorted(ids_of(backend, after).values()) == list(kept)
+                assert not kept.keys() & ids_of(backend, after).keys()
+            made[name] = bits(backend, after), backend.numpy(backend.rb.items(after)["id"]).tolist()
+            if name == "jax":
+                both = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+                mapped = jax.vmap(lambda s: backend.rb.with_spec(s, spec))(both)  # noqa: B023
+                one = jax.tree.map(lambda x: x[1], mapped)
+                made["mapped"] = bits(backend, one), np.asarray(backend.rb.items(one)["id"]).tolist()
+    for name, found in made.items():
+        assert found == made["torch"], name
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_only_what_is_small_is_made_anew(name: str) -> None:
+    with backends.make(name) as backend:
+        rb = backend.rb
+        for sampler in (frb.Prioritized(alpha=1.0), frb.Uniform(), frb.Slices(2)):
+            state = filled(backend, frb.Prioritized(alpha=0.5))
+            memory = None if name == "jax" else state._version.memory
+            after = rb.with_spec(state, dataclasses.replace(state.spec, sampler=sampler))
+            if name == "jax":
+                assert after.rows is state.rows
+                assert after.wide is state.wide
+            else:
+                assert after._version.memory.rows is memory.rows
+        for spec in (
+            dataclasses.replace(state.spec, batch_size=4),
+            dataclasses.replace(state.spec, sampler=frb.Prioritized(alpha=0.5, beta=1.0)),
+        ):
+            later = rb.with_spec(state, spec)
+            assert later.counters is state.counters
+            assert later.spec == spec
+        assert (
+            rb.with_spec(state, frb.BufferSpec(STEPS, 8, frb.Prioritized(alpha=0.5), storage=state.spec.storage))
+            is state
+        )
+        after = rb.add(after, steps(11, 3))
+        assert ids_of(backend, after) == {k: k for k in range(6, 14)}
+        assert ids_of(backend, state) == {k: k for k in range(3, 11)}
+
+
+@pytest.mark.parametrize("name", ["torch", "jax-host"])
+def test_a_save_under_way_reads_the_buffer_as_it_was(name: str, tmp_path: Any) -> None:
+    with backends.make(name) as backend:
+        state = filled(backend, frb.Prioritized(alpha=1.0, max_times_sampled=2))
+        state = backend.add(state, steps(11, 1))
+        reader = state.reader()
+        before = {key: reader.read(key, 0, 8).copy() for key in ("rows", "wide_0", "tree", "kept_times")}
+        newer = backend.rb.with_spec(state, dataclasses.replace(state.spec, sampler=frb.Slices(2)))
+        newer = backend.add(newer, steps(20, 3))
+        newer = backend.rb.with_spec(newer, dataclasses.replace(state.spec, sampler=frb.WithoutReplacement()))
+        newer = backend.add(newer, steps(30, 2))
+        for key, piece in before.items():
+            assert reader.read(key, 0, 8).tobytes() == piece.tobytes(), key
+        reader.close()
+        frb.save(newer, tmp_path)
+        assert ids_of(backend, frb.load(tmp_path, backend.rb)) == ids_of(backend, newer)
+        assert ids_of(backend, state) == {k: k for k in range(4, 12)}
+
+
+@pytest.mark.parametrize(("alpha", "other"), [(0.6, 0.4), (0.4, 1.0), (1.0, 0.3), (0.5, 0.0), (0.7, 0.7)])
+def test_another_alpha_is_as_if_it_had_always_been(alpha: float, other: float) -> None:
+    for name in ("torch", "torch-core", *(["jax"] if other == 1.0 else [])):
+        with backends.make(name) as library:
+            another_alpha(library, alpha, other)
+
+
+def another_alpha(library: Backend, alpha: float, other: float) -> None:
+    """Up to some units in the last place."""
+    rb, count = library.rb, 2000
+    rng = np.random.default_rng(1)
+    given = np.exp2(rng.uniform(-60, 60, count)).astype(np.float32)
+    given[:2] = 0, 1
+    made = [frb.BufferSpec(frb.Unbounded(()), count, frb.Prioritized(alpha=a)) for a in (alpha, other)]
+    states = [rb.add(rb.init(spec), given, priorities=library.array(given)) for spec in made]
+    changed = library.numpy(rb.with_spec(states[0], made[1]).tree).reshape(-1)[:count]
+    expected = library.numpy(states[1].tree).reshape(-1)[:count]
+    units = np.abs(changed.view(np.int32).astype(np.int64) - expected.view(np.int32))
+    assert units.max() <= 1 + other / alpha
+
+
+@pytest.mark.parametrize("name", ["torch", "jax-host"])
+def test_what_was_not_known_is_as_new(name: str) -> None:
+    with backends.make(name) as library:
+        not_known(library)
+
+
+def not_known(library: Backend) -> None:
+    """Of items that may not be drawn any more nothing is known."""
+    rb = library.rb
+    state = filled(library, frb.Prioritized(alpha=1.0, max_times_sampled=1), 4, 4)
+    state = rb.update(state, np.arange(4), library.array(np.array([0, 0, 5, 2], np.float32)))
+    state, sample = rb.sample(state, rb.key(0), 8)
+    assert set(library.numpy(sample.indices).tolist()) == {-1, 2, 3}
+    unlimited = rb.with_spec(state, dataclasses.replace(state.spec, sampler=frb.Prioritized(alpha=0.5)))
+    assert library.numpy(rb.priorities(unlimited, np.arange(4))).tolist() == [0, 0, 1, 1]  # none is left that is known
+    state = rb.update(state, np.array([1]), library.array(np.array([9], np.float32)))
+    more = rb.with_spec(state, dataclasses.replace(state.spec, sampler=frb.Prioritized(alpha=1.0, max_times_sampled=3)))
+    assert library.numpy(rb.priorities(more, np.arange(4))).tolist() == [0, 9, 9, 9]
+    assert library.numpy(more.auxiliary["times"]).tolist() == [0, 0, 1, 1]
+    uniform = rb.with_spec(more, dataclasses.replace(state.spec, sampler=frb.Uniform(max_times_sampled=1)))
+    assert library.numpy(rb.probabilities(uniform, np.arange(4))).tolist() == [0.5, 0.5, 0, 0]
+    state = rb.with_spec(uniform, dataclasses.replace(uniform.spec, sampler=frb.Prioritized()))
+    assert library.numpy(rb.priorities(state, np.arange(4))).tolist() == [1, 1, 1, 1]
+
+
+STORAGES = {
+    "device": lambda path: frb.Device(),
+    "host": lambda path: frb.Host(),
+    "files": lambda path: frb.Memmap(),
+    "a directory": lambda path: frb.Memmap(str(path / "files")),
+    "shared": lambda path: frb.Memmap(str(path / "shared"), shared=True),
+}
+
+
+@pytest.mark.parametrize(("name", "where"), [*(("torch", where) for where in STORAGES), ("jax", "files")])
+def test_into_another_storage(name: str, where: str, tmp_path: Any) -> None:
+    with backends.make(name) as library:
+        into_another(library, where, tmp_path)
+
+
+def into_another(library: Backend, where: str, tmp_path: Any) -> None:
+    """From everywhere."""
+    rb = library.rb
+    for k, (origin, make) in enumerate(STORAGES.items()):
+        place = tmp_path / str(k)
+        place.mkdir()
+        if origin == "shared" or where == "shared":
+            sampler, larger = frb.Prioritized(alpha=0.5), frb.Prioritized(alpha=1.0)
+        else:
+            sampler, larger = frb.Prioritized(alpha=0.5, replacement=False), frb.PrioritizedSlices(2, alpha=1.0)
+        state = rb.init(frb.BufferSpec(STEPS, 8, sampler, storage=make(place)))
+        state = rb.add(state, steps(0, 11))
+        state = rb.update(state, np.arange(11), library.array(np.arange(11, dtype=np.float32)))
+        storage = STORAGES[where](place / "new")
+        for spec in (
+            dataclasses.replace(state.spec, storage=storage, batch_size=2),
+            dataclasses.replace(state.spec, storage=storage, capacity=20, sampler=larger),
+        ):
+            if origin == where == "shared":
+                (place / "new").mkdir(exist_ok=True)
+                spec = dataclasses.replace(spec, storage=frb.Memmap(str(place / f"{spec.capacity}"), shared=True))
+            elif where in ("a directory", "shared"):
+                unlike = frb.Memmap(str(place / f"to {spec.capacity}"), shared=where == "shared")
+                spec = dataclasses.replace(spec, storage=unlike)
+            after = rb.with_spec(state, spec)
+            assert ids_of(library, after) == {k: k for k in range(3, 11)}
+            np.testing.assert_allclose(
+                library.numpy(rb.priorities(after, np.arange(3, 11))), np.arange(3, 11), rtol=1e-6
+            )
+            after = rb.add(after, steps(11, 2))
+            assert ids_of(library, after) == {k: k for k in range(13 - min(spec.capacity, 10), 13)}
+            assert ids_of(library, state) == {k: k for k in range(3, 11)}
+
+
+def test_files_of_ones_own(library: Backend, tmp_path: Any) -> None:
+    rb = library.rb
+    state = filled(library, frb.Prioritized(alpha=1.0), storage=frb.Memmap(str(tmp_path / "a")))
+    with pytest.raises(ValueError, match=r"the items have to be moved, and .*/a has the files"):
+        rb.with_spec(state, dataclasses.replace(state.spec, capacity=20))
+    after = rb.with_spec(state, dataclasses.replace(state.spec, sampler=frb.Slices(2)))
+    after = rb.add(after, steps(11, 2))  # in the same files
+    assert ids_of(library, after) == {k: k for k in range(5, 13)}
+    assert ids_of(library, state) == {k: k for k in range(3, 11)}
+    frb.save(after, tmp_path / "a")
+    assert ids_of(library, frb.load(tmp_path / "a", rb, storage=frb.Host())) == ids_of(library, after)
+
+
+def test_by_which_spec_other_processes_go(library: Backend, tmp_path: Any) -> None:
+    rb = library.rb
+    spec = frb.BufferSpec(STEPS, 8, frb.Prioritized(), storage=frb.Memmap(str(tmp_path / "a"), shared=True))
+    state = rb.add(rb.init(spec), steps(0, 5))
+    other = rb.with_spec(state, dataclasses.replace(spec, batch_size=3))
+    rb.add(state, steps(5, 1))
+    assert int(rb.size(other)) == 6
+    assert rb.sample(other, rb.key(0))[1].indices.shape == (3,)
+    with pytest.raises(
+        ValueError, match=r"other processes go by the spec .* batch_size .*; storage=frb.Device\(\) takes"
+    ):
+        rb.with_spec(state, dataclasses.replace(spec, sampler=frb.Prioritized(alpha=0.1)))
+
+
+def test_where_jax_cannot_go_while_traced() -> None:
+    with backends.make("jax") as backend:
+        state = filled(backend, frb.Uniform())
+        spec = dataclasses.replace(state.spec, storage=frb.Host())
+        with pytest.raises(TypeError, match=r"with_spec: under jax\.jit"):
+            jax.jit(backend.rb.with_spec, static_argnums=1)(state, spec)
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_python_objects_come_along(name: str) -> None:
+    with backends.make(name) as backend:
+        rb, storage = backend.rb, frb.Objects() if name != "torch" else frb.Device()
+        spec = frb.BufferSpec({"id": frb.Unbounded((), "int32"), "note": frb.NonTensor()}, 4, storage=storage)
+        notes = ["a", {"b": 1}, None, (2,), "e", "f"]
+        state = rb.add(rb.init(spec), {"id": np.arange(6, dtype=np.int32), "note": notes})
+        for other in (
+            dataclasses.replace(spec, sampler=frb.Prioritized()),
+            dataclasses.replace(spec, capacity=3),
+            dataclasses.replace(spec, capacity=9, storage=frb.Objects()),
+        ):
+            after = rb.with_spec(state, other)
+            count = min(other.capacity, 4)
+            handles = np.arange(6 - count, 6)
+            assert rb.get(after, handles)["note"].tolist() == notes[6 - count :]
+            after = rb.add(after, {"id": np.int32(6), "note": "g"})
+            assert rb.get(after, np.array([6, 5]))["note"].tolist() == ["g", "f"]
+            assert rb.get(state, np.arange(2, 6))["note"].tolist() == notes[2:]
+
+
+@pytest.mark.parametrize("name", ["torch", "jax-host"])
+def test_leaves_in_another_order(name: str) -> None:
+    """Names of a dict are sorted, and places in a tuple are not: so is "10" before "2", and 10 behind it."""
+    with backends.make(name) as library:
+        rb, leaf = library.rb, frb.Unbounded((), "int32")
+        state = library.init(frb.BufferSpec((leaf,) * 11, 4))
+        state = library.add(state, tuple(np.arange(3, dtype=np.int32) + 10 * k for k in range(11)))
+        named = dataclasses.replace(state.spec, item={str(k): leaf for k in range(11)}, sampler=frb.Lifo())
+        for capacity in (4, 6):
+            after = rb.with_spec(state, dataclasses.replace(named, capacity=capacity))
+            after = rb.add(after, {str(k): np.int32(3 + 10 * k) for k in range(11)})
+            got = rb.get(after, np.arange(4))
+            assert [library.numpy(got[str(k)])[3] - 10 * k for k in range(11)] == [3] * 11
+            assert [library.numpy(got[str(k)]).tolist() for k in (2, 10)] == [[20, 21, 22, 23], [100, 101, 102, 103]]
+        assert library.numpy(rb.get(state, np.arange(3))[10]).tolist() == [100, 101, 102]
+
+
+@pytest.mark.parametrize("name", ["torch", "jax-host"])
+def test_transforms_of_what_is_sampled_may_change(name: str) -> None:
+    with backends.make(name) as backend:
+        rb = backend.rb
+        item = {"id": frb.Unbounded((), "int32"), "reward": frb.Unbounded(()), "done": frb.Binary()}
+        made = [frb.n_step(n, 0.5) for n in (1, 3)]
+        ids = np.arange(11, dtype=np.int32)
+        rows = {"id": ids, "reward": ids.astype(np.float32), "done": ids % 4 == 3}
+        spec = frb.BufferSpec(item, 8, frb.Fifo(), transforms=made[0])
+        for other in (
+            dataclasses.replace(spec, transforms=made[1], capacity=5),
+            dataclasses.replace(spec, transforms=()),
+        ):
+            state = backend.add(backend.init(spec), rows)
+            if state.spec.storage != spec.storage:
+                other = dataclasses.replace(other, storage=state.spec.storage)
+            after = rb.with_spec(state, other)
+            _, sample = rb.sample(after, rb.key(0), 2)
+            expected = [6 + 7 / 2, 7.0] if other.transforms else [3.0, 4.0]
+            assert backend.numpy(sample.items["reward"]).tolist() == expected
+        waiting = dataclasses.replace(spec, transforms=frb.n_step(3, 0.5, at="add"))
+        state = backend.add(backend.init(waiting), {key: leaf[:6] for key, leaf in rows.items()})
+        after = rb.with_spec(state, dataclasses.replace(state.spec, capacity=3, sampler=frb.Lifo()))
+        after = rb.add(after, {key: leaf[6:8] for key, leaf in rows.items()})
+        _, sample = rb.sample(after, rb.key(0), 3)
+        assert backend.numpy(sample.items["reward"]).tolist() == [7.0, 6 + 7 / 2, 5 + 6 / 2 + 7 / 4]
+        with pytest.raises(ValueError, match=r"with_spec: BufferSpec.transforms: what is stored was made by \[NStep"):
+            rb.with_spec(state, dataclasses.replace(state.spec, transforms=()))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "dtype": (
+        {},
+        {"item": STEPS | {"id": frb.Unbounded((), "int16")}},
+        r"item: leaf 'id': .*int32 of shape \(\).*int16",
+    ),
+    "shape": ({}, {"item": STEPS | {"id": frb.Unbounded((1,), "int32")}}, r"item: leaf 'id': .* int32 of shape \(1,\)"),
+    "one more": ({}, {"item": STEPS | {"x": frb.Unbounded(())}}, r"item: leaf 'x': the buffer's items have none"),
+    "one less": (
+        {},
+        {"item": {"id": STEPS["id"], "done": STEPS["done"]}},
+        r"item: leaf 'image': .* and the new spec none",
+    ),
+    "lanes": ({"lanes": 2}, {"lanes": 4}, r"lanes: the buffer has 2, got 4"),
+    "no lanes": ({"lanes": 2}, {"lanes": None}, r"lanes: the buffer has 2, got None"),
+    "reservoir": (
+        {},
+        {"writer": frb.Reservoir()},
+        r"writer: the buffer has RoundRobin\(\), got Reservoir\(\); .*uniform",
+    ),
+    "capacity": ({"writer": frb.Reservoir()}, {"capacity": 9}, r"capacity: the buffer has 8, got 9; .*uniform sample"),
+    "order": ({"writer": frb.MaxValue("id")}, {"writer": frb.RoundRobin()}, r"writer: the buffer has MaxValue.*order"),
+    "alpha": (
+        {"sampler": frb.Prioritized(alpha=0.0)},
+        {"sampler": frb.Prioritized(alpha=0.5)},
+        r"alpha: the buffer has 0, .* got 0.5; go by a spec with sampler=frb.Uniform\(\)",
+    ),
+    "room": ({"writer": frb.StopWhenFull()}, {"capacity": 4}, r"capacity: the 8 items do not fit into 4"),
+    "a dataset": ({}, {"writer": frb.Immutable(), "capacity": 4}, r"capacity: the 8 items do not fit into 4"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_would_change_items_is_refused(what: str) -> None:
+    with backends.make("torch") as backend:
+        had, wanted, message = REFUSED[what]
+        state = backend.init(frb.BufferSpec(STEPS, 8, **had))
+        rows = steps(0, 8)
+        if "lanes" in had:
+            rows = {name: leaf.reshape(4, 2, *leaf.shape[1:]) for name, leaf in rows.items()}
+        key = backend.rb.key(0) if what == "capacity" else None
+        state = backend.add(state, rows, key=key)
+        with pytest.raises(ValueError, match="with_spec: .*" + message):
+            backend.rb.with_spec(state, dataclasses.replace(state.spec, **wanted))
+        with pytest.raises(TypeError, match="with_spec: expected a BufferSpec, got dict"):
+            backend.rb.with_spec(state, wanted)
+
+
+def test_a_queue_that_becomes_too_small_while_nobody_can_be_told() -> None:
+    with backends.make("jax") as backend:
+        state = filled(backend, frb.Queue(), 8, 6)
+        smaller = jax.jit(backend.rb.with_spec, static_argnums=1)(state, dataclasses.replace(state.spec, capacity=4))
+        assert sorted(ids_of(backend, smaller).values()) == [2, 3, 4, 5]
+
+
+# --- compact storage ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize("name", ["torch", "jax-host"])
+def test_frames_come_along(name: str, stack: int) -> None:
+    with backends.make(name) as backend:
+        rb = backend.rb
+        shape = (stack, 2) if stack > 1 else (2,)
+        item = {"id": STEPS["id"], "obs": frb.Unbounded(shape), "next_obs": frb.Unbounded(shape), "done": frb.Binary()}
+        frames = np.arange(400, dtype=np.float32).reshape(200, 2)
+
+        def rows(first: int, count: int) -> dict[str, np.ndarray]:
+            """Episodes of five; of each the frames are its own."""
+            ids = np.arange(first, first + count, dtype=np.int32)
+            newest = ids + ids // 5 * stack + stack  # stacks reach back to frames of their own episode
+            back = np.arange(1 - stack, 1)
+            obs, following = (frames[(newest + k)[:, None] + back] for k in (0, 1))
+            leaves = {"obs": obs, "next_obs": following}
+            if stack == 1:
+                leaves = {key: leaf[:, 0] for key, leaf in leaves.items()}
+            return {"id": ids, "done": ids % 5 == 4, **leaves}
+
+        compact = frb.Compact(stack=stack)
+        spec = frb.BufferSpec(item, 12, frb.PrioritizedSlices(2, alpha=1.0), compact=compact)
+        state = backend.add(backend.init(spec), rows(0, 17))
+        state = backend.add(state, rows(17, 6))
+        before = int(rb.size(state))
+        for capacity in (30, 7, 12):
+            for sampler in (spec.sampler, frb.Uniform()):
+                other = dataclasses.replace(state.spec, capacity=capacity, sampler=sampler)
+                after, added = rb.with_spec(state, other), 23
+                assert int(rb.size(after)) >= min(before, capacity) - (capacity < 12) * 2
+                for _ in range(3):
+                    handles = np.arange(60)
+                    live = handles[backend.numpy(rb.is_live(after, handles))]
+                    assert live.tolist() == list(range(added - len(live), added))
+                    got, expected = rb.get(after, live), rows(int(live[0]), len(live))
+                    for key, leaf in expected.items():
+                        np.testing.assert_array_equal(backend.numpy(got[key]), leaf)
+                    after, added = backend.add(after, rows(added, 4)), added + 4
+        assert int(rb.size(state)) == before
+        with pytest.raises(ValueError, match=r"with_spec: BufferSpec\.compact: the buffer has Compact.*got None"):
+            rb.with_spec(state, dataclasses.replace(state.spec, compact=None))
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "origin", "where"),
+    [
+        *(
+            ("torch", origin, where)
+            for origin in ("device", "here", "files")
+            for where in ("device", "host", "a directory")
+        ),
+        ("jax", "device", "a directory"),
+        ("jax", "here", "device"),
+    ],
+)
+def test_loaded_with_another_spec(name: str, origin: str, where: str, tmp_path: Any, monkeypatch: Any) -> None:
+    with backends.make(name) as library:
+        loaded_from(library, origin, where, tmp_path, monkeypatch)
+
+
+def loaded_from(library: Backend, origin: str, where: str, tmp_path: Any, monkeypatch: Any) -> None:
+    """Some items were there before the last save, and one has come since."""
+    rb = library.rb
+    there = tmp_path / "saved"
+    storage = {"device": frb.Device(), "here": frb.Memmap(str(there)), "files": frb.Memmap()}[origin]
+    state = filled(library, frb.Prioritized(alpha=0.5), storage=storage)
+    frb.save(state, there)
+    state = library.add(state, steps(11, 1))
+    frb.save(state, there, incremental=True)
+    del state
+    for capacity in (8, 20):
+        target = STORAGES[where](tmp_path / f"new {capacity}")
+        if where == "a directory":  # nothing that has the items' size is made in memory
+
+            def small(self: Any, made: Any = blocks.Stored.blank_array) -> Any:
+                assert self.name not in ("rows", "wide_0")
+                return made(self)
+
+            monkeypatch.setattr(blocks.Stored, "blank_array", small)
+        spec = frb.BufferSpec(STEPS, capacity, frb.PrioritizedSlices(2, alpha=1.0), storage=target)
+        loaded = frb.load(there, rb, spec=spec)
+        assert loaded.spec == spec
+        assert ids_of(library, loaded) == {k: k for k in range(4, 12)}
+        got = library.numpy(rb.priorities(loaded, np.arange(4, 12)))
+        np.testing.assert_allclose(got, [4, 5, 6, 7, 8, 9, 10, 10], rtol=1e-6)
+        loaded = library.add(loaded, steps(12, 1))
+        assert ids_of(library, loaded)[12] == 12
+        del loaded
+
+
+def test_going_on_in_the_same_files_with_another_spec(library: Backend, tmp_path: Any) -> None:
+    rb = library.rb
+    storage = frb.Memmap(str(tmp_path / "run"))
+    state = filled(library, frb.Prioritized(alpha=0.5), storage=storage)
+    frb.save(state, tmp_path / "run")
+    del state
+    spec = frb.BufferSpec(STEPS, 8, frb.Slices(2), storage=storage)
+    loaded = frb.load(tmp_path / "run", rb, spec=spec)
+    loaded = library.add(loaded, steps(11, 2))
+    frb.save(loaded, tmp_path / "run", incremental=True)
+    del loaded
+    assert ids_of(library, frb.load(tmp_path / "run", rb)) == {k: k for k in range(5, 13)}
+    with pytest.raises(ValueError, match=r"with_spec: BufferSpec.item: leaf 'done'"):
+        frb.load(tmp_path / "run", rb, spec=frb.BufferSpec({"id": STEPS["id"]}, 8))
+    with pytest.raises(TypeError, match="load: expected a BufferSpec"):
+        frb.load(tmp_path / "run", rb, spec=8)
+
+
+def test_a_checkpoint_is_not_moved_into_the_files_in_which_it_lies(library: Backend, tmp_path: Any) -> None:
+    rb, there = library.rb, tmp_path / "run"
+    state = filled(library, frb.Prioritized(alpha=0.5), storage=frb.Memmap(str(there)))
+    frb.save(state, there)
+    del state
+    for existsok in (False, True):
+        for changes in ({"capacity": 20}, {"writer": frb.MaxValue("id")}):
+            spec = frb.BufferSpec(STEPS, **{"capacity": 8} | changes, storage=frb.Memmap(str(there), existsok=existsok))
+            with pytest.raises(ValueError, match=r"with_spec: the items have to be moved, and .*/run has the files"):
+                frb.load(there, rb, spec=spec)
+    assert ids_of(library, frb.load(there, rb)) == {k: k for k in range(3, 11)}
+
+
+@pytest.mark.parametrize("room", [0, 2])
+@pytest.mark.parametrize("name", ["torch", "jax-host"])
+def test_a_full_disk_changes_nothing(name: str, room: int, tmp_path: Any, monkeypatch: Any) -> None:
+    with backends.make(name) as backend:
+        rb = backend.rb
+        state = filled(backend, frb.Prioritized(alpha=1.0), storage=frb.Memmap(str(tmp_path / "a")))
+        frb.save(state, tmp_path / "saved")
+        before = bits(backend, state)
+        spec = dataclasses.replace(state.spec, capacity=20, storage=frb.Memmap(str(tmp_path / "b")))
+        for make in (rb.with_spec, lambda _, spec: frb.load(tmp_path / "saved", rb, spec=spec)):
+            with monkeypatch.context() as patch:
+                patch.setattr(mapped, "CHUNK", 4096)
+                patch.setattr(mapped, "allocate", refusing(room))
+                with pytest.raises(frb.StorageFullError):
+                    make(state, spec)
+            left = {path.name for path in (tmp_path / "b").iterdir()} if (tmp_path / "b").exists() else set()
+            assert left <= {"storage.lock"}
+            assert bits(backend, state) == before
+            assert ids_of(backend, state) == {k: k for k in range(3, 11)}
+        after = rb.with_spec(state, spec)
+        assert ids_of(backend, backend.add(after, steps(11, 2))) == {k: k for k in range(3, 13)}
+
+
+@pytest.mark.parametrize("where", ["device", "a directory"])
+@pytest.mark.parametrize("folder", ["torch-prioritized", "jax-slices"])
+def test_what_an_earlier_version_saved(folder: str, where: str, tmp_path: Any) -> None:
+    """It had the leaves in another order, wide ones among them."""
+    with backends.make("torch") as backend:
+        rb, path = backend.rb, test_checkpoint_golden.FILES / folder
+        expected = frb.load(path, rb)
+        spec = dataclasses.replace(expected.spec, capacity=20, sampler=frb.Slices(2), storage=STORAGES[where](tmp_path))
+        state = frb.load(path, rb, spec=spec)
+        found, wanted = (rb.get(s, rb.newest(s, 2).reshape(-1)) for s in (state, expected))
+        for name, leaf in wanted.items():
+            assert found[name].tolist() == leaf.tolist(), name

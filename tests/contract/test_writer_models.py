@@ -1,0 +1,112 @@
+"""Writers that choose or refuse, under every sampler that goes with them, beside plain Python lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+import torch
+
+import functional_rb as frb
+from functional_rb.buffer import functions
+from jax_backend import ops as jax_ops
+from tests.contract.test_sampler_models import ON_JAX, ON_TORCH, SAMPLERS, SCORED, VARIANTS
+from tests.support.backends import Backend
+from tests.support.histories import STEP, WORD, Rng, histories, pick, rows_of, run, seeds
+from tests.support.models import Model
+from torch_backend import ops as torch_ops
+
+REDUCTIONS = ["sum", "mean", "max", "min", "median", "median"]
+WRITERS: dict[str, Callable[[Rng], Any]] = {
+    "best": lambda rng: frb.MaxValue("score", pick(rng, REDUCTIONS)),
+    "reservoir": lambda rng: frb.Reservoir(),
+    "full": lambda rng: frb.StopWhenFull(),
+    "dataset": lambda rng: frb.Immutable(),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@histories(30)
+@hypothesis.given(rng=seeds)
+def test_on_torch(kind: str, rng: Rng) -> None:
+    # Writers that choose take the items of all lanes together, in any number of slots.
+    lanes, capacity, writer = pick(rng, [None, 2, 3]), pick(rng, [1, 4, 7, 17]), WRITERS[kind](rng)
+    names = ["uniform", "prioritized", "shuffled"] + ["in order", "recency"] * writer.in_order
+    capacity = capacity * (lanes or 1) if writer.in_order else max(capacity, lanes or 1)
+    spec = frb.BufferSpec(SCORED, capacity, SAMPLERS[pick(rng, names)](rng), writer, lanes=lanes)
+    run(rng, [pick(rng, VARIANTS)], spec, 30, ON_TORCH)
+
+
+ON_BOTH = [
+    frb.BufferSpec(SCORED, 7, frb.Prioritized(), frb.MaxValue("score", "mean"), lanes=2),
+    frb.BufferSpec(SCORED, 5, frb.WithoutReplacement(), frb.Reservoir()),
+]
+
+
+@pytest.mark.parametrize("spec", ON_BOTH, ids=lambda spec: type(spec.writer).__name__)
+@histories(5)
+@hypothesis.given(rng=seeds)
+def test_from_one_backend_to_the_other(spec: frb.BufferSpec, rng: Rng) -> None:
+    run(rng, ["jax", "torch"], spec, 20, ON_JAX)
+
+
+@histories(8)
+@hypothesis.given(rng=seeds)
+def test_refused_while_traced(rng: Rng) -> None:
+    run(rng, ["jax-jit"], frb.BufferSpec(STEP, 12, writer=frb.StopWhenFull(), lanes=2), 12, ON_JAX)
+
+
+CAPACITY, BATCH = 3, 6
+RESERVOIR = frb.BufferSpec(STEP, CAPACITY, writer=frb.Reservoir())
+words = st.sampled_from([0, WORD - 1, WORD // 2, WORD // 3]) | st.integers(0, WORD - 1)
+batches = st.tuples(hnp.arrays(np.int32, (BATCH, 2), elements=words), hnp.arrays(bool, BATCH) | st.none())
+
+
+@jax.jit
+def added_on_jax(arrays: Any, leaves: Any, mask: Any, draws: Any) -> Any:
+    return functions.add(jax_ops, arrays, RESERVOIR, leaves, BATCH, mask, None, draws)
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(history=st.lists(batches, min_size=1, max_size=6))
+def test_a_reservoir_by_given_draws(history: list[tuple[np.ndarray, np.ndarray | None]]) -> None:
+    # Algorithm R, written out again in two lines: the model is seen to be right too.
+    model, expected, seen = Model(RESERVOIR), {}, 0
+    by_torch, by_jax = (functions.init(ops, RESERVOIR) for ops in (torch_ops, jax_ops))
+    for turn, (draws, mask) in enumerate(history):
+        ids = np.arange(BATCH * turn, BATCH * (turn + 1), dtype=np.int32)
+        items = {"id": ids, "x": np.stack([ids, -ids], 1).astype(np.float32), "done": ids % 2 == 0}
+        leaves = [items[name] for name in RESERVOIR.names]
+        tensors = [torch.from_numpy(leaf) for leaf in leaves]
+        marks = None if mask is None else torch.from_numpy(mask)
+        by_torch = functions.add(torch_ops, by_torch, RESERVOIR, tensors, BATCH, marks, None, torch.from_numpy(draws))
+        by_jax = added_on_jax(by_jax, leaves, mask, draws)
+        model.add(rows_of(items), [True] * BATCH if mask is None else mask.tolist(), None, draws)
+        for row in range(BATCH) if mask is None else np.flatnonzero(mask):
+            place = seen if seen < CAPACITY else (int(draws[row, 0]) * WORD + int(draws[row, 1])) * (seen + 1) >> 62
+            expected, seen = expected | ({place: int(ids[row])} if place < CAPACITY else {}), seen + 1
+        assert {step.slot: step.id for step in model.steps()} == expected
+        for arrays in (by_torch, by_jax):
+            size = int(arrays.counters[1])
+            assert size == min(seen, CAPACITY)
+            handles = np.asarray(arrays.auxiliary["handle"])
+            assert handles[:size].tolist() == [step.handle for step in model.steps()]
+            stored = np.asarray(arrays.rows)
+            assert stored.tolist() == np.asarray(by_torch.rows).tolist()
+        found = functions.get(torch_ops, by_torch, RESERVOIR, by_torch.auxiliary["handle"][: len(expected)])
+        assert found[RESERVOIR.names.index("id")].tolist() == [expected[slot] for slot in range(len(expected))]
+
+
+def test_the_best_by_their_median(library: Backend) -> None:
+    item = {"score": frb.Unbounded((4,)), "id": frb.Unbounded((), "int32")}
+    state = library.init(frb.BufferSpec(item, 2, writer=frb.MaxValue("score", "median")))
+    scores = np.float32([[9, 9, 0, 0], [1, 5, 3, 2], [8, -1, -1, 8], [np.nan, 9, 9, 9], [-np.inf, 1, np.inf, 7]])
+    state = library.add(state, {"score": scores, "id": np.arange(5, dtype=np.int32)})
+    assert sorted(library.numpy(library.rb.items(state)["id"]).tolist()) == [1, 4]  # 2 and 1, above 0 and -1
+    assert int(library.rb.refused(state)) == 1

@@ -1,0 +1,530 @@
+"""The flat and the nested form of a buffer in TED, against lists of steps; files of both."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb import ted
+from tests.support import backends
+from tests.support.backends import Backend
+from tests.support.ted_model import (
+    BOTH,
+    GOES_ON,
+    TERMINATED,
+    TRUNCATED,
+    Case,
+    Step,
+    arrays,
+    fixed,
+    host,
+    observations,
+    same,
+    trajectories,
+    trajectory,
+)
+
+
+def same_form(got: ted.Flat | ted.Nested, expected: ted.Flat | ted.Nested) -> None:
+    assert type(got) is type(expected)
+    assert (got.lanes, got.dtypes, got.spec) == (expected.lanes, expected.dtypes, expected.spec)
+    assert got.shared == expected.shared
+    if isinstance(got, ted.Flat) and isinstance(expected, ted.Flat):
+        same(got.data, expected.data)
+    elif isinstance(got, ted.Nested) and isinstance(expected, ted.Nested):
+        assert len(got.trajectories) == len(expected.trajectories)
+        for own, other in zip(got.trajectories, expected.trajectories, strict=True):
+            same(own, other)
+        same(got.empty, expected.empty)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    length = draw(st.integers(1, 6))
+    lanes = draw(st.sampled_from([None, 1, 3]))
+    flags = draw(st.sampled_from([(), (1,)]))
+    times = draw(st.integers(0, 2 * length + 2))
+    ragged = draw(st.booleans())
+    columns = [draw(lane(times, ragged, 1000 * k)) for k in range(lanes or 1)]
+    return Case(length, lanes, flags, tuple(zip(*columns, strict=True)))
+
+
+@st.composite
+def lane(draw: st.DrawFn, times: int, ragged: bool, first: int) -> list[Step | None]:
+    """Steps of one lane, some times left out."""
+    steps: list[Step | None] = []
+    number = first
+    for time in range(times):
+        if ragged and draw(st.booleans()):
+            steps.append(None)
+            continue
+        end = draw(st.sampled_from([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED, BOTH]))
+        steps.append(Step(number, first + time, number + 1, end))
+        number += 1 if end == GOES_ON else 2
+    return steps
+
+
+def check_case(case: Case, backend: Backend) -> None:
+    """Everything that the model tells of a buffer, and all ways back."""
+    state = case.filled(backend)
+    nested = ted.ted_to_nested(state)
+    expected = trajectories(case)
+    assert len(nested) == sum(map(len, expected))
+    assert len(nested.trajectories) == len(expected)
+    for got, steps in zip(nested.trajectories, expected, strict=True):
+        same(got, trajectory(steps, case.flags))
+
+    flat = ted.ted_to_flat(state)
+    assert flat.lengths.tolist() == [len(steps) for steps in expected]
+    same_form(ted.flat_to_nested(flat), nested)
+    same_form(ted.nested_to_flat(nested), flat)
+    numbers = [k for steps in expected for k in [*(step.before for step in steps), steps[-1].after]]
+    same({key: flat.data[key] for key in ("observation", "more")}, observations(numbers))
+    held = [step for lane in case.held for step in lane]
+    same(ted.flat_to_ted(flat, order="time"), arrays(held, case.flags))
+
+    # The way back: the same items in the same slots, and a cursor that goes on at the same slot.
+    items = host(backend, backend.rb.items(state))
+    same(ted.flat_to_ted(flat), items)
+    same(ted.nested_to_ted(nested), items)
+    again = ted.flat_to_ted(flat, backend.rb)
+    same(host(backend, backend.rb.items(again)), items)
+    same_form(ted.ted_to_flat(again), flat)
+
+
+def check_files(flat: ted.Flat) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        ted.save(flat, place / "flat")
+        same_form(loaded(place / "flat"), flat)
+        nested = ted.flat_to_nested(flat)
+        ted.save(nested, place / "nested")
+        same_form(loaded(place / "nested"), nested)
+        ted.h5_split(nested, place / "x.h5")
+        same_form(ted.h5_combine(place / "x.h5"), nested)
+        ted.h5_split(flat, place / "y.h5", compression="gzip")
+        same_form(ted.h5_combine(place / "y.h5"), nested)
+        assert sorted(file.name for file in place.iterdir()) == ["flat", "nested", "x.h5", "y.h5"]
+
+
+def loaded(place: Path) -> ted.Flat | ted.Nested:
+    return ted.load(place)
+
+
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(case=cases())
+def test_forms_are_what_lists_of_steps_are(case: Case) -> None:
+    with backends.make("torch") as backend:
+        check_case(case, backend)
+
+
+@hypothesis.settings(max_examples=15)
+@hypothesis.given(case=cases())
+def test_files_come_back(case: Case) -> None:
+    with backends.make("torch") as backend:
+        check_files(ted.ted_to_flat(case.filled(backend)))
+
+
+EDGES = {
+    "empty": fixed([], 4),
+    "one step": fixed([GOES_ON], 4),
+    "one step that ends": fixed([BOTH], 4),
+    "full, nothing overwritten": fixed([GOES_ON, TERMINATED, GOES_ON, GOES_ON], 4),
+    "wrapped, cut at both ends": fixed([GOES_ON, GOES_ON, TRUNCATED, GOES_ON, TERMINATED, GOES_ON], 4),
+    "a slot": fixed([GOES_ON, GOES_ON, TERMINATED], 1),
+    "lanes": fixed([GOES_ON, TERMINATED, GOES_ON], 2, lanes=2),
+    "lanes, filled unlike": fixed([GOES_ON, TERMINATED, GOES_ON], 2, lanes=2, skipped=((0, 1), (2, 1))),
+}
+
+
+ON_JAX = ("empty", "wrapped, cut at both ends", "lanes, filled unlike")  # it compiles for every shape
+
+
+@pytest.mark.parametrize(
+    ("library", "edge"), [*(("torch", edge) for edge in EDGES), *(("jax", edge) for edge in ON_JAX)]
+)
+def test_edges(library: str, edge: str) -> None:
+    with backends.make(library) as backend:
+        check_case(EDGES[edge], backend)
+        check_files(ted.ted_to_flat(EDGES[edge].filled(backend)))
+
+
+def test_full_lanes_with_cursors_of_their_own() -> None:
+    """No one shift rolls them back, so TorchRL gets them in the order of time."""
+    from functional_rb.ted.padded import Header
+
+    with backends.make("torch") as backend:
+        flat = ted.ted_to_flat(fixed([GOES_ON] * 5, 2, lanes=2, skipped=((0, 1),)).filled(backend))
+        assert flat.lanes.cursors == (1, 0)
+        assert Header.of(flat.lanes) == Header(True, -2, (2, 2))
+        check_files(flat)
+
+
+def test_the_state_goes_on_from_where_it_was(library: Backend) -> None:
+    """The next step overwrites the oldest one, in the same slot, and continues the trajectory that was open."""
+    case = fixed([GOES_ON, TERMINATED, GOES_ON, GOES_ON, GOES_ON], 4)
+    state = case.filled(library)
+    again = ted.flat_to_ted(ted.ted_to_flat(state), library.rb)
+    following = library.tree(arrays([Step(6, 9, 7)], case.flags))
+    both = [library.add(x, following) for x in (state, again)]
+    same(*(host(library, library.rb.items(x)) for x in both))
+    assert ted.ted_to_flat(both[1]).lengths.tolist() == [4]
+
+
+def test_samplers_find_the_same_ends_in_what_comes_back(library: Backend) -> None:
+    """Steps that are put ahead to be overwritten are no part of a trajectory."""
+    case = fixed([GOES_ON] * 6, 4)
+    spec = dataclasses.replace(case.spec, sampler=frb.Slices(2))
+    flat = ted.ted_to_flat(case.filled(library))
+    state = ted.flat_to_ted(flat, library.rb, spec=spec)
+    assert library.numpy(state.auxiliary["age"]).tolist() == [2, 3, 0, 1]
+
+
+def test_reading_a_state_does_not_make_it_copy() -> None:
+    """On torch, what is given out pins the memory; the forms are read without."""
+    with backends.make("torch") as backend:
+        state = EDGES["full, nothing overwritten"].filled(backend)
+        ted.ted_to_flat(state)
+        assert not state._version.own().pinned
+
+
+def test_compacted_buffers() -> None:
+    """On one backend: frames are read by `get`, which both have."""
+    case = EDGES["wrapped, cut at both ends"]
+    with backends.make("torch") as backend:
+        plain = ted.ted_to_flat(case.filled(backend))
+        spec = dataclasses.replace(case.spec, compact=frb.Compact())
+        items, _ = case.batch()
+        state = backend.add(backend.init(spec), backend.tree(items))
+        flat = ted.ted_to_flat(state)
+        same(flat.data, plain.data)
+        again = ted.flat_to_ted(flat, backend.rb)
+        same(host(backend, backend.rb.items(again)), host(backend, backend.rb.items(state)))
+
+
+def test_pieces_of_a_large_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from functional_rb.ted import buffers
+
+    with backends.make("torch") as backend:
+        state = fixed([GOES_ON, GOES_ON, TERMINATED] * 7, 16).filled(backend)
+        whole = ted.ted_to_flat(state)
+        monkeypatch.setattr(buffers, "CHUNK", 5)
+        same_form(ted.ted_to_flat(state), whole)
+
+
+def test_a_shared_buffer_that_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with backends.make("torch") as backend:
+        case = fixed([GOES_ON] * 4, 4)
+        spec = dataclasses.replace(case.spec, storage=frb.Memmap(str(tmp_path / "shared"), shared=True))
+        items, _ = case.batch()
+        state = backend.add(backend.init(spec), backend.tree(items))
+        plain = ted.ted_to_flat(case.filled(backend))
+        same(ted.ted_to_flat(state).data, plain.data)
+        get = backend.rb.get
+
+        def slowly(state: Any, handles: Any) -> Any:
+            found = get(state, handles)
+            backend.add(state, backend.tree(items))
+            return found
+
+        monkeypatch.setattr(backend.rb, "get", slowly)
+        with pytest.raises(ValueError, match="another process has overwritten steps while they were read"):
+            ted.ted_to_flat(state)
+
+
+def test_rewards_and_flags_by_another_name() -> None:
+    """The reward may be a nest; flags within nests are observations, as TED2Flat has them."""
+    with backends.make("torch") as backend:
+        flags = {"done": frb.Binary(), "terminated": frb.Binary()}
+        agents = {"obs": frb.Unbounded((2,)), "done": frb.Binary()}
+        item = {"agents": agents, **flags, "next": {"agents": {**agents, "reward": frb.Unbounded(())}, **flags}}
+        spec = frb.BufferSpec(item, capacity=3)
+        seen = {"obs": np.arange(4, dtype=np.float32).reshape(2, 2), "done": np.array([False, True])}
+        after = {"obs": np.arange(2, 6, dtype=np.float32).reshape(2, 2), "done": np.array([True, False])}
+        no = {"done": np.zeros(2, bool), "terminated": np.zeros(2, bool)}
+        steps = {"agents": seen, **no, "next": {"agents": {**after, "reward": np.ones(2, np.float32)}, **no}}
+        state = backend.add(backend.init(spec), backend.tree(steps))
+        flat = ted.ted_to_flat(state, reward_key=("agents", "reward"))
+        same(flat.data["agents"]["obs"], np.arange(6, dtype=np.float32).reshape(3, 2))
+        assert flat.data["agents"]["done"].tolist() == [False, True, False]
+        assert flat.data["agents"]["reward"].shape == (2,)
+        same(ted.flat_to_ted(flat, order="time"), steps)
+        check_files(flat)
+        with pytest.raises(ValueError, match="leaf 'next/agents/reward': expected a leaf 'agents/reward' at the root"):
+            ted.ted_to_flat(state)
+
+
+def test_what_cannot_be_shared_is_refused(library: Backend) -> None:
+    case = fixed([GOES_ON, GOES_ON, TERMINATED], 4)
+    items, _ = case.batch()
+    items["more"]["image"] = items["more"]["image"].copy()
+    items["more"]["image"][1, 2] += 1
+    state = library.add(library.init(case.spec), library.tree(items))
+    with pytest.raises(ValueError, match=r"^ted_to_nested: leaf 'next/more/image': step 0 of lane 0 .*as truncated"):
+        ted.ted_to_nested(state)
+
+
+def test_zeros_of_either_sign_are_different() -> None:
+    with backends.make("torch") as backend:
+        case = fixed([GOES_ON, GOES_ON], 2, lanes=2)
+        items, _ = case.batch()
+        items["observation"] = np.zeros_like(items["observation"])
+        items["next"]["observation"] = np.zeros_like(items["observation"])
+        items["observation"][1, 1, 0] = -0.0
+        state = backend.add(backend.init(case.spec), backend.tree(items))
+        with pytest.raises(ValueError, match="leaf 'next/observation': step 0 of lane 1"):
+            ted.ted_to_flat(state)
+
+
+def test_flags_at_the_root_are_refused() -> None:
+    with backends.make("torch") as backend:
+        case = fixed([TERMINATED, GOES_ON], 2)
+        items, _ = case.batch()
+        items["truncated"] = np.array([[False], [True]])
+        state = backend.add(backend.init(case.spec), backend.tree(items))
+        with pytest.raises(ValueError, match=r"leaf 'truncated': expected False in every step.* step 1 of lane 0"):
+            ted.ted_to_flat(state)
+
+
+def without(nest: dict[str, Any], *path: str) -> dict[str, Any]:
+    name, *more = path
+    return {k: without(v, *more) if more and k == name else v for k, v in nest.items() if more or k != name}
+
+
+ITEM = dict(fixed([], 4).spec.item)
+REFUSED = {
+    "no next": (without(ITEM, "next"), {}, ValueError, "expected the part 'next'"),
+    "no done": (without(ITEM, "next", "done"), {}, ValueError, "expected a leaf 'next/done'"),
+    "done of two": ({**ITEM, "next": {**ITEM["next"], "done": frb.Binary((2,))}}, {}, ValueError, "got bool \\(2,\\)"),
+    "a flag in next only": (without(ITEM, "truncated"), {}, ValueError, "'truncated' both at the root and in 'next'"),
+    "a reward at the root": ({**ITEM, "reward": frb.Unbounded(())}, {}, ValueError, "leaf 'reward' is out of place"),
+    "no observation at the root": (without(ITEM, "observation"), {}, ValueError, "leaf 'next/observation': expected a"),
+    "objects": ({**ITEM, "text": frb.NonTensor()}, {}, TypeError, "leaf 'text' holds Python objects"),
+    "slots that are chosen": (ITEM, {"writer": frb.Reservoir()}, ValueError, "Reservoir.*chooses slots"),
+}
+
+
+@pytest.mark.parametrize(("item", "more", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_buffers_that_are_not_in_ted_are_refused(item: Any, more: Any, error: Any, message: str) -> None:
+    with backends.make("torch") as backend:
+        state = backend.init(frb.BufferSpec(item, capacity=4, **more))
+        with pytest.raises(error, match=f"^ted_to_flat: .*{message}"):
+            ted.ted_to_flat(state)
+
+
+def test_what_is_no_state_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^ted_to_flat: expected a State, got dict"):
+        ted.ted_to_flat({})  # type: ignore[arg-type]  # refused
+
+
+def test_specs_that_do_not_fit_are_refused() -> None:
+    with backends.make("torch") as backend:
+        case = fixed([GOES_ON], 4)
+        flat = ted.ted_to_flat(case.filled(backend))
+        with pytest.raises(ValueError, match="expected a spec with capacity=4 and 1 lanes"):
+            ted.flat_to_ted(flat, backend.rb, spec=dataclasses.replace(case.spec, capacity=5))
+        other = {**ITEM, "action": frb.Unbounded((1,), "int64")}
+        with pytest.raises(TypeError, match=r"leaf 'action': expected int64 \(1,\) as in the spec, got int32"):
+            ted.flat_to_ted(flat, backend.rb, spec=dataclasses.replace(case.spec, item=other))
+        with pytest.raises(ValueError, match=r"expected the leaves .*of the spec"):
+            ted.flat_to_ted(flat, backend.rb, spec=dataclasses.replace(case.spec, item=without(ITEM, "mask")))
+        with pytest.raises(ValueError, match="does not tell the buffer's spec"):
+            ted.flat_to_ted(dataclasses.replace(flat, spec=None), backend.rb)
+        with pytest.raises(ValueError, match="order='slots' or 'time'"):
+            ted.flat_to_ted(flat, order="age")  # type: ignore[arg-type]  # refused
+
+
+@pytest.fixture
+def flat() -> ted.Flat:
+    with backends.make("torch") as backend:
+        return ted.ted_to_flat(EDGES["wrapped, cut at both ends"].filled(backend))
+
+
+def test_files_are_never_overwritten(flat: ted.Flat, tmp_path: Path) -> None:
+    ted.save(flat, tmp_path / "flat")
+    ted.h5_split(flat, tmp_path / "x.h5")
+    with pytest.raises(FileExistsError, match="flat is there already"):
+        ted.save(flat, tmp_path / "flat")
+    with pytest.raises(FileExistsError, match=r"x\.h5 is there already"):
+        ted.h5_split(flat, tmp_path / "x.h5")
+    (tmp_path / "empty").mkdir()
+    ted.save(flat, tmp_path / "empty")
+    same_form(ted.load(tmp_path / "empty"), flat)
+
+
+def test_a_failure_leaves_nothing_behind(flat: ted.Flat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("functional_rb.ted.memmaps._write_metas", fails)
+    monkeypatch.setattr("functional_rb.ted.padded.rows_of", fails)
+    with pytest.raises(OSError, match="no space left"):
+        ted.save(flat, tmp_path / "flat")
+    with pytest.raises(OSError, match="no space left"):
+        ted.h5_split(flat, tmp_path / "x.h5")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_files_have_for_something_else() -> None:
+    with backends.make("torch") as backend, tempfile.TemporaryDirectory() as scratch:
+        for name, where in (("shift", "flat"), ("device", "flat"), (".", "x.h5"), ("a/b", "x.h5")):
+            state = backend.init(frb.BufferSpec({**ITEM, name: frb.Binary()}, capacity=2))
+            made = ted.ted_to_flat(state)
+            with pytest.raises(ValueError, match="rename"):
+                (ted.save if where == "flat" else ted.h5_split)(made, Path(scratch) / where)
+
+
+def test_odd_names_come_back(tmp_path: Path) -> None:
+    with backends.make("torch") as backend:
+        names = ["a b", "a/b", "%", "..", "é", "a.b", "x:y"]
+        state = backend.init(frb.BufferSpec({**ITEM, **{name: frb.Unbounded((2,)) for name in names}}, capacity=2))
+        made = ted.ted_to_flat(state)
+        ted.save(made, tmp_path / "flat")
+        same_form(ted.load(tmp_path / "flat"), made)
+
+
+def test_rows_of_empty_slots_take_no_space(tmp_path: Path) -> None:
+    with backends.make("torch") as backend:
+        state = backend.init(frb.BufferSpec(ITEM, capacity=10_000_000 // 12))
+        ted.save(ted.ted_to_flat(state), tmp_path / "flat")
+        files = list((tmp_path / "flat").rglob("*.memmap"))
+        assert sum(file.stat().st_size for file in files) > 20_000_000
+        assert sum(file.stat().st_blocks * 512 for file in files) < 100_000
+
+
+DAMAGES = {
+    "a file cut": ("observation.memmap", lambda file: file.write_bytes(file.read_bytes()[:-1]), "expected .* bytes"),
+    "no JSON": ("more/meta.json", lambda file: file.write_text("{"), "expected JSON"),
+    "no object": ("more/meta.json", lambda file: file.write_text("[]"), "expected a JSON object"),
+    "a shift": ("shift/meta.json", lambda file: file.write_text('{"data": "x"}'), "expected a number"),
+    "a shape": ("_storage_shape/meta.json", lambda file: file.write_text('{"data": []}'), "shape of a storage"),
+    "another shape": ("_storage_shape/meta.json", lambda file: file.write_text('{"data": [9]}'), "leaf 'done'"),
+    "another version": ("functional_rb.json", lambda file: change(file, format=2), "expected format 1"),
+    "sizes": ("functional_rb.json", lambda file: change(file, sizes=[9]), "do not fit"),
+    "nothing told": ("functional_rb.json", lambda file: file.write_text("{}"), "KeyError: 'format'; the file is damag"),
+    "a dtype": ("meta.json", lambda file: change(file, action={"dtype": "torch.qint8", "shape": [4, 1]}), "dtypes"),
+    "rows": (
+        "meta.json",
+        lambda file: change(file, action={"dtype": "torch.int8", "shape": [3, 0]}),
+        "expected 4 rows",
+    ),
+    "a kind": ("meta.json", lambda file: change(file, action={"type": "NonTensorData"}), "leaf 'action'"),
+}
+
+
+def change(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+@pytest.mark.parametrize(("name", "damage", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_damages_are_named(flat: ted.Flat, tmp_path: Path, name: str, damage: Any, message: str) -> None:
+    ted.save(flat, tmp_path / "flat")
+    damage(tmp_path / "flat" / name)
+    with pytest.raises(ValueError, match=message) as caught:
+        ted.load(tmp_path / "flat")
+    assert str(tmp_path / "flat") in str(caught.value)
+
+
+def test_missing_files_are_named(flat: ted.Flat, tmp_path: Path) -> None:
+    ted.save(flat, tmp_path / "flat")
+    (tmp_path / "flat" / "reward.memmap").unlink()
+    with pytest.raises(FileNotFoundError, match=r"flat/reward\.memmap"):
+        ted.load(tmp_path / "flat")
+    with pytest.raises(FileNotFoundError, match=r"nowhere/meta\.json"):
+        ted.load(tmp_path / "nowhere")
+
+
+def test_damaged_shapes_and_groups_are_named(flat: ted.Flat, tmp_path: Path) -> None:
+    import h5py
+
+    ted.save(ted.flat_to_nested(flat), tmp_path / "nested")
+    shapes = tmp_path / "nested" / "action.shape.memmap"
+    good = shapes.read_bytes()
+    shapes.write_bytes(good[:-8])
+    with pytest.raises(ValueError, match=r"action\.shape\.memmap: expected \d+ bytes"):
+        ted.load(tmp_path / "nested")
+    shapes.write_bytes((-np.frombuffer(good, "<i8")).tobytes())
+    with pytest.raises(ValueError, match=r"action\.shape\.memmap: expected trajectories"):
+        ted.load(tmp_path / "nested")
+
+    ted.h5_split(flat, tmp_path / "x.h5")
+    with h5py.File(tmp_path / "x.h5", "r+") as file:
+        del file["traj_1/action"]
+    with pytest.raises(ValueError, match=r"x\.h5: expected the leaves .* in traj_1"):
+        ted.h5_combine(tmp_path / "x.h5")
+    with h5py.File(tmp_path / "x.h5", "r+") as file:
+        file["traj_1/action"] = np.zeros((2, 1), "complex128")
+        del file["traj_0/action"]
+        file["traj_0/action"] = np.zeros((2, 1), "complex128")
+    with pytest.raises(ValueError, match=r"x\.h5: leaf 'action': expected trajectories of one of the dtypes"):
+        ted.h5_combine(tmp_path / "x.h5")
+    with h5py.File(tmp_path / "x.h5", "r+") as file:
+        del file["shift"]
+    with pytest.raises(ValueError, match=r"x\.h5: expected a value 'shift'"):
+        ted.h5_combine(tmp_path / "x.h5")
+
+
+LIES = {
+    "shape": ("meta.json", lambda told: told["reward"].update(shape=[[]])),
+    "huge": ("meta.json", lambda told: told["reward"].update(shape=[1, 10**30])),
+    "cursor": ("functional_rb.json", lambda told: told["cursors"].__setitem__(0, 0.5)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_lies_are_damage(lie: str, flat: ted.Flat, tmp_path: Path) -> None:
+    name, change = LIES[lie]
+    ted.save(ted.flat_to_nested(flat), tmp_path / "x")
+    file = tmp_path / "x" / name
+    told = json.loads(file.read_text())
+    change(told)
+    file.write_text(json.dumps(told))
+    with pytest.raises(ValueError, match="damaged"):
+        ted.load(tmp_path / "x")
+
+
+def test_pipes_keep_nobody_waiting(flat: ted.Flat, tmp_path: Path) -> None:
+    ted.save(ted.flat_to_nested(flat), tmp_path / "x")
+    for name in ("functional_rb.json", "reward.shape.memmap", "meta.json"):
+        (tmp_path / "x" / name).unlink()
+        os.mkfifo(tmp_path / "x" / name)
+        with pytest.raises(ValueError, match=f"{name}: no regular file"):
+            ted.load(tmp_path / "x")
+
+
+def test_files_need_numpy_alone(flat: ted.Flat, tmp_path: Path) -> None:
+    ted.save(flat, tmp_path / "flat")
+    code = f"""
+import sys
+import functional_rb as frb
+made = frb.ted.load({str(tmp_path / "flat")!r})
+frb.ted.save(made, {str(tmp_path / "again")!r})
+assert not {{"torch", "jax", "h5py", "tensordict"}} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    same_form(ted.load(tmp_path / "again"), flat)
+
+
+def test_hdf5_without_h5py_is_told(flat: ted.Flat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ImportError, match=r"ted\.h5_split needs h5py: pip install 'functional-rb\[hdf5\]'"):
+        ted.h5_split(flat, tmp_path / "x.h5")
+    with pytest.raises(ImportError, match=r"ted\.h5_combine needs h5py"):
+        ted.h5_combine(tmp_path / "x.h5")
+
+
+def test_forms_show_their_outline(flat: ted.Flat) -> None:
+    assert repr(flat).startswith("Flat(4 steps in 3 trajectories, observation (7, 2), more/half (7,)")
+    assert repr(ted.flat_to_nested(flat)).startswith("Nested(4 steps in 3 trajectories, observation (0, 2)")

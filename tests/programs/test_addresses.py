@@ -1,0 +1,109 @@
+"""No address is handed on without what keeps its array alive: neither by Python nor by compiled code."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from functional_rb.cpu_kernels import addresses
+from tests.support import beside_allocations
+
+ROOT = Path(addresses.__file__).parents[2]
+ASKING = {"ctypes", "data_ptr", "untyped_storage", "unsafe_buffer_pointer", "addressof", "from_buffer", "from_address"}
+ASKING |= {"__array_interface__", "__array_struct__", "__cuda_array_interface__"}
+ALLOWED = {
+    # NumPy's and torch's ways of asking, which the rest of these modules binds to the arrays.
+    ("functional_rb/cpu_kernels/addresses.py", "of_numpy", "ctypes"),
+    ("functional_rb/cpu_kernels/addresses.py", "aligned", "ctypes"),
+    ("torch_backend/addresses.py", "", "data_ptr"),
+    # A compiled function, which its module keeps.
+    ("jax_backend/choose.py", "_register", "ctypes"),
+}
+
+
+def places(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Where a module asks for addresses: its path, the outermost function, and what it asks by."""
+    for top in ast.parse(path.read_text()).body:
+        for node in ast.walk(top):
+            name = path.relative_to(ROOT).as_posix(), getattr(top, "name", "")
+            if isinstance(node, ast.Attribute) and node.attr in ASKING:
+                yield *name, node.attr
+            elif isinstance(node, ast.Attribute) and node.attr == "vector" and not is_held(node.value):
+                yield *name, "vector"
+
+
+def is_held(owner: ast.expr) -> bool:
+    """Whether a name stands for what the addresses are taken of, which so outlives the expression."""
+    if isinstance(owner, ast.Attribute):
+        return is_held(owner.value)
+    return isinstance(owner, ast.Name)
+
+
+def test_only_one_module_asks_for_addresses() -> None:
+    modules = [
+        path for package in ("functional_rb", "jax_backend", "torch_backend") for path in (ROOT / package).rglob("*.py")
+    ]
+    assert len(modules) > 150
+    found = {place for path in modules for place in places(path)}
+    assert found == ALLOWED, "call kernels by cpu_kernels.addresses.caller, or hold the arrays by its Held"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "f(x.contiguous().data_ptr())",
+        "f(scratch.ctypes.data)",
+        "np.array([x.data_ptr() for x in y])",
+        "f(Held([x]).vector)",
+    ],
+)
+def test_a_bare_address_is_found(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    (tmp_path / "module.py").write_text(f"def function(x):\n    {line}\n")
+    assert [place[:2] for place in places(tmp_path / "module.py")] == [("module.py", "function")]
+
+
+def test_arrays_live_until_the_kernel_returns() -> None:
+    freed: list[int] = []
+
+    class Noted(np.ndarray):
+        def __del__(self) -> None:
+            freed.append(1)
+
+    def made() -> np.ndarray:
+        return np.zeros(3).view(Noted)
+
+    def kernel(*given: object) -> tuple[int, ...]:
+        assert not freed
+        return tuple(np.size(x) for x in given)
+
+    assert addresses.caller(addresses.of_numpy)(kernel, (made(), made()), 7) == (1, 1, 1)
+    assert len(freed) == 2
+    freed.clear()
+    call = addresses.storage_caller(addresses.of_numpy)
+    assert call(kernel, (made(),), addresses.Held([made()]), [made(), made()], 7) == (1, 1, 2, 1)
+    assert len(freed) == 4
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_kernels_beside_threads_that_allocate(library: str) -> None:
+    """In a process that gives large blocks back to the system as they are freed, and overwrites small ones."""
+    malloc = {"MALLOC_ARENA_MAX": "1", "MALLOC_PERTURB_": "165", "MALLOC_TOP_PAD_": "0"}
+    malloc["MALLOC_MMAP_THRESHOLD_"] = str(beside_allocations.FENCED)
+    run = subprocess.run(
+        [sys.executable, "-m", beside_allocations.__name__, library],
+        env=os.environ | malloc,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, (run.returncode, run.stderr)
+    assert run.stdout == "the same bits\n"

@@ -1,0 +1,237 @@
+"""What is installed, what importing it loads, and what the wheel holds."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("functional_rb", "jax_backend", "torch_backend")
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def tool(name: str) -> ModuleType:
+    """A program of tools/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pin = tool("pin")
+check_wheel = tool("check_wheel")
+
+
+def names(lines: list[str]) -> set[str]:
+    """The names of the distributions that some requirements name."""
+    return {pin.canonical(Requirement(line).name) for line in lines}
+
+
+# -- imports
+
+
+@pytest.mark.parametrize(
+    ("package", "foreign"),
+    [
+        ("functional_rb", {"jax", "jaxlib", "torch", "tensordict", "numba"}),
+        ("jax_backend", {"torch", "tensordict", "torchrl"}),
+        ("torch_backend", {"jax", "jaxlib", "flax", "chex"}),
+    ],
+)
+@pytest.mark.parametrize("blocked", [False, True], ids=["installed", "not-installed"])
+def test_import_is_independent_of_the_other_backend(package: str, foreign: set[str], blocked: bool) -> None:
+    # A None in sys.modules makes an import fail, as if the package were not there.
+    program = f"""
+import sys
+foreign, blocked = {sorted(foreign)!r}, {blocked!r}
+if blocked:
+    sys.modules.update(dict.fromkeys(foreign))
+import {package}
+loaded = {{name.partition(".")[0] for name, module in sys.modules.items() if module is not None}}
+assert {package!r} in loaded
+print(*sorted(loaded & set(foreign)))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == []
+
+
+# -- extras
+
+
+def test_core_requires_numpy_only() -> None:
+    assert names(PROJECT["dependencies"]) == {"numpy"}
+
+
+def test_extras_are_those_promised() -> None:
+    extras = PROJECT["optional-dependencies"]
+    assert set(extras) == {"jax", "torch", "checkpoint", "hdf5", "plot", "examples", "bench", "dev"}
+    assert names(extras["jax"]) == {"jax", "numba"}
+    assert names(extras["torch"]) == {"torch", "tensordict", "numba"}
+    for extra in ("examples", "bench", "dev"):
+        assert {"jax", "torch", "numpy"} <= {requirement.name for requirement in pin.requirements([extra])}
+
+
+def test_ranges_are_open() -> None:
+    for requirement in pin.requirements(PROJECT["optional-dependencies"]):
+        operators = {specifier.operator for specifier in requirement.specifier}
+        assert operators == {">="}, f"{requirement} is not an open range"
+
+
+@pytest.mark.parametrize("extra", ["jax", "torch"])
+def test_extra_of_a_backend_brings_nothing_of_the_other(extra: str) -> None:
+    brought = set(pin.closure([extra]))
+    assert {extra, "numpy", "numba"} <= brought
+    assert not brought & check_wheel.FOREIGN[extra]
+
+
+def test_constraints_pin_all_that_is_installed_for_development() -> None:
+    pinned = check_wheel.pins((ROOT / "constraints.txt").read_text())
+    missing = set(pin.closure(["dev"])) - set(pinned)
+    assert not missing, f"constraints.txt lacks {sorted(missing)}; run `make constraints`"
+
+
+def test_constraints_satisfy_what_pyproject_accepts() -> None:
+    pinned = check_wheel.pins((ROOT / "constraints.txt").read_text())
+    for requirement in pin.requirements(PROJECT["optional-dependencies"]):
+        version = pinned[pin.canonical(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement}, but constraints.txt pins {version}"
+
+
+def test_constraints_are_exact_sorted_and_portable() -> None:
+    text = (ROOT / "constraints.txt").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert lines
+    for line in lines:
+        assert re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", line), line
+    found = [line.partition("==")[0] for line in lines]
+    assert found == sorted(set(found))
+
+
+# -- versions
+
+
+def test_one_version_everywhere() -> None:
+    import functional_rb
+
+    assert functional_rb.__version__ == PROJECT["version"]
+    assert metadata.version("functional-rb") == PROJECT["version"]
+    assert str(Version(PROJECT["version"])) == PROJECT["version"]
+
+
+def test_supported_python_is_the_one_that_ruff_and_mypy_check_for() -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    oldest = PROJECT["requires-python"].removeprefix(">=")
+    assert tools["mypy"]["python_version"] == oldest
+    assert tools["ruff"]["target-version"] == "py" + oldest.replace(".", "")
+
+
+# -- the wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built: Path = check_wheel.build_wheel(tmp_path_factory.mktemp("wheel"))
+    return built
+
+
+@pytest.fixture(scope="module")
+def members(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_wheel_holds_the_three_packages_and_nothing_else(members: set[str]) -> None:
+    info = f"functional_rb-{PROJECT['version']}.dist-info"
+    assert {name.partition("/")[0] for name in members} == {*PACKAGES, info}
+    assert f"{info}/licenses/LICENSE" in members
+
+
+def test_wheel_holds_every_module_and_the_type_markers(members: set[str]) -> None:
+    sources = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for pattern in ("*.py", "py.typed")
+        for path in (ROOT / package).rglob(pattern)
+    }
+    assert {f"{package}/{name}" for package in PACKAGES for name in ("__init__.py", "py.typed")} <= sources
+    assert {name for name in members if name.startswith(tuple(f"{p}/" for p in PACKAGES))} == sources
+
+
+def test_wheel_is_pure_and_says_what_it_needs(wheel: Path) -> None:
+    assert wheel.name == f"functional_rb-{PROJECT['version']}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        said = archive.read(f"functional_rb-{PROJECT['version']}.dist-info/METADATA").decode()
+    assert "License-Expression: Apache-2.0\n" in said
+    assert f"Requires-Python: {PROJECT['requires-python']}\n" in said
+    assert set(re.findall(r"^Provides-Extra: (.+)$", said, re.MULTILINE)) == set(PROJECT["optional-dependencies"])
+
+
+# -- the tools of CI, which have to notice
+
+
+def test_quickstart_is_found_by_its_info_string() -> None:
+    blocks = [("", "no"), (" jax", "a = 1"), (" torch", "b"), (" jax", "c"), (" jaxlike", "no")]
+    readme = "text\n".join(f"```python{info}\n{code}\n```\n" for info, code in blocks)
+    assert check_wheel.quickstart(readme, "jax") == "a = 1\n\nc\n"
+    assert check_wheel.quickstart(readme, "torch") == "b\n"
+
+
+def test_missing_quickstart_is_named() -> None:
+    with pytest.raises(ValueError, match=r'README\.md has no quickstart for torch: expected .* "```python torch"'):
+        check_wheel.quickstart("```python jax\na\n```\n", "torch")
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"),
+    [
+        ({"jax": "1", "pip": "9"}, []),
+        ({"jax": "1+local"}, []),
+        ({"jax": "2"}, ["[jax] brought jax 2, and constraints.txt says 1"]),
+        ({"jax": "1", "six": "3"}, ["[jax] brought six 3, and constraints.txt says nothing"]),
+        ({"jax": "1", "torch": "1"}, ["[jax] brought torch"]),
+        ({"torch": "1"}, ["[jax] brought torch", "[jax] did not bring jax"]),
+    ],
+)
+def test_wheel_check_complains(installed: dict[str, str], expected: list[str]) -> None:
+    assert check_wheel.complaints("jax", installed, {"jax": "1", "torch": "1"}) == expected
+
+
+def test_ci_can_be_started() -> None:
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+@pytest.mark.parametrize(
+    ("target", "program"),
+    [
+        ("demo", "examples/dqn_jax.py"),
+        ("demo-torch", "examples/dqn_torch.py"),
+        ("bench", "-m benchmarks"),
+        ("test", "-m pytest"),
+        ("wheel", "-m build"),
+        ("wheel-check", "tools/check_wheel.py"),
+    ],
+)
+def test_make_target_installs_and_then_runs(target: str, program: str, tmp_path: Path) -> None:
+    command = ["make", "-n", "-C", str(ROOT), f"VENV={tmp_path / 'fresh'}", target]
+    plan = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    steps = [plan.find(part) for part in ("-m venv", "--no-deps torch", "--editable", program)]
+    assert -1 not in steps, plan
+    assert steps == sorted(steps), plan
+    if path := re.fullmatch(r"\S+\.py", program):
+        assert (ROOT / path[0]).is_file()

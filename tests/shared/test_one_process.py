@@ -1,0 +1,838 @@
+"""Buffers that processes share: alone, a process sees what it would see of any buffer; handles, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import errno
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.base.errors import StorageFullError, StorageLayoutError
+from functional_rb.shared import control, files
+from functional_rb.shared.buffer import SharedBuffer
+from tests.support import backends
+from tests.support.backends import Backend
+from tests.support.histories import PRIORITIES, histories, seeds
+
+ROOT = Path(__file__).parents[2]
+ITEM = {
+    "id": frb.Unbounded((), "int32"),
+    "image": frb.Unbounded((1100,), "uint8"),
+    "half": frb.Unbounded((600,), "bfloat16"),
+    "done": frb.Binary(),
+    "small": frb.Unbounded((3,), "float16"),
+}
+NAMES = frb.BufferSpec(ITEM, 1).names
+SAMPLERS = [frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, new_priority="ever")]
+
+
+def spec_at(path: Any, **fields: Any) -> frb.BufferSpec:
+    """A small shared buffer."""
+    path = None if path is None else str(path)
+    return frb.BufferSpec(**{"item": ITEM, "capacity": 6, "storage": frb.Memmap(path, shared=True), **fields})
+
+
+def batch_of(first: int, count: int) -> dict[str, np.ndarray]:
+    """Items that differ from each other in all leaves."""
+    import ml_dtypes
+
+    ids = np.arange(first, first + count, dtype=np.int32)
+    return {
+        "id": ids,
+        "image": np.broadcast_to((ids % 251)[:, None], (count, 1100)).astype(np.uint8),
+        "half": np.broadcast_to((ids % 17)[:, None], (count, 600)).astype(ml_dtypes.bfloat16),
+        "done": ids % 2 == 1,
+        "small": np.broadcast_to((ids % 7)[:, None], (count, 3)).astype(np.float16),
+    }
+
+
+def same(backend: Backend, one: Any, other: Any) -> None:
+    """Bit for bit."""
+    one, other = backend.numpy(one), backend.numpy(other)
+    assert (one.shape, one.dtype) == (other.shape, other.dtype)
+    assert one.tobytes() == other.tobytes()
+
+
+class Both:
+    """The same history on a shared buffer and on one in memory, which must not be told apart.
+
+    The shared one is used by several handles, whose specs have their leaves in different orders.
+    """
+
+    def __init__(self, rng: np.random.Generator, backend: Backend, path: str, fixed: bool) -> None:
+        self.rng, self.backend, self.fixed, self.made = rng, backend, fixed, 0
+        sampler = SAMPLERS[1 if fixed else int(rng.integers(len(SAMPLERS)))]
+        self.prioritized = isinstance(sampler, frb.Prioritized)
+        capacity = 20 if fixed else int(rng.integers(1, 40))
+        spec = frb.BufferSpec(ITEM, capacity, sampler)
+        orders = [rng.permutation(list(ITEM)).tolist(), list(ITEM), list(ITEM)[::-1]]
+        items = [{name: ITEM[name] for name in order} for order in orders]
+        specs = [spec_at(path, capacity=capacity, sampler=sampler, item=item) for item in items]
+        self.handles_of_it = [backend.rb.init(one) for one in specs]
+        self.states = [backend.rb.init(spec), self.handles_of_it[0]]
+
+    def do(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        return [getattr(self.backend.rb, name)(state, *args, **kwargs) for state in self.states]
+
+    def turn(self) -> None:
+        """Go on by another handle."""
+        self.states[1] = self.handles_of_it[int(self.rng.integers(3))]
+
+    def step(self) -> None:
+        self.turn()
+        getattr(self, ["add", "add", "sample", "update"][int(self.rng.integers(4))])()
+        for name in ("size", "stale", "rejected", "lost", "can_sample"):
+            one, other = self.do(name)
+            assert one.dtype == other.dtype
+            assert one.shape == other.shape == ()
+            assert int(one) == int(other), name
+
+    def some(self, *counts: int) -> int:
+        return counts[0] if self.fixed else counts[int(self.rng.integers(len(counts)))]
+
+    def add(self) -> None:
+        count = self.some(7, 0, 1, 3, 20, 90)
+        batch, arguments = self.backend.tree(batch_of(self.made, count)), {}
+        self.made += count
+        if self.fixed or self.rng.random() < 0.5:
+            arguments["mask"] = self.backend.array(self.rng.random(count) < 0.7)
+        if self.fixed or (self.prioritized and self.rng.random() < 0.5):
+            arguments["priorities"] = self.backend.array(self.rng.choice(np.array(PRIORITIES, np.float32), count))
+        before = self.states[1]
+        self.states = self.do("add", batch, **arguments)
+        assert self.states[1] is before
+
+    def sample(self) -> None:
+        key, count = self.backend.rb.key(int(self.rng.integers(2**32))), self.some(5, 1, 64)
+        beta = 0.7 if self.prioritized and self.rng.random() < 0.5 else None
+        if not bool(self.do("can_sample")[0]):
+            for state in self.states:
+                with pytest.raises(ValueError, match=r"empty|none of"):
+                    self.backend.rb.sample(state, key, count, beta)
+            return
+        (_, one), (_, other) = self.do("sample", key, count, beta)
+        for name in NAMES:
+            same(self.backend, one.items[name], other.items[name])
+        for name in ("indices", "weights", "probabilities"):
+            same(self.backend, getattr(one, name), getattr(other, name))
+
+    def handles(self, count: int) -> np.ndarray:
+        around = self.made - self.rng.integers(-2, 60, count)
+        return np.where(self.rng.random(count) < 0.1, -1, around).clip(-1).astype(np.int32)
+
+    def update(self) -> None:
+        count = self.some(6, 0, 1, 50)
+        handles, arguments = self.backend.array(self.handles(count)), {}
+        if self.fixed or (self.prioritized and self.rng.random() < 0.7):
+            arguments["priorities"] = self.backend.array(self.rng.choice(np.array(PRIORITIES, np.float32), count))
+        if self.fixed or self.rng.random() < 0.5:
+            batch = batch_of(1000 + self.made, count)
+            arguments["items"] = self.backend.tree({name: batch[name] for name in ("half", "small", "image")})
+        self.states = self.do("update", handles, **arguments)
+
+    def look(self) -> None:
+        handles = self.backend.array(self.handles(40))
+        self.states[1] = self.handles_of_it[1]  # whose own order is that of the other: else rows lie otherwise
+        one, other = self.do("get", handles)
+        copies = self.do("items")
+        for name in NAMES:
+            same(self.backend, one[name], other[name])
+            same(self.backend, copies[0][name], copies[1][name])
+        same(self.backend, *self.do("is_live", handles))
+        for name in ("counters", "rows"):
+            same(self.backend, getattr(self.states[0], name), getattr(self.states[1], name))
+        if self.prioritized:
+            same(self.backend, self.states[0].tree, self.states[1].tree)
+
+
+@histories(40)
+@hypothesis.given(seeds)
+def test_alone_it_is_as_any_buffer(rng: np.random.Generator) -> None:
+    with backends.make("torch") as backend:
+        run(rng, backend, fixed=False)
+
+
+@histories(3)
+@hypothesis.given(seeds)
+def test_alone_it_is_as_any_buffer_on_jax(rng: np.random.Generator) -> None:
+    with backends.make("jax") as backend:
+        run(rng, backend, fixed=True)
+
+
+def run(rng: np.random.Generator, backend: Backend, fixed: bool) -> None:
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        if rng.random() < 0.5:  # updates in several pieces
+            patch.setattr(files, "JOURNAL_BYTES", 3 * 2400)
+            patch.setattr(files, "JOURNAL_SLOTS", 5)
+        both = Both(rng, backend, directory, fixed)
+        for _ in range(12):
+            both.step()
+        both.look()
+
+
+PAIR = {"reward": frb.Unbounded(()), "value": frb.Unbounded(())}
+WIDE = {name: frb.Unbounded((1024,), "uint8") for name in ("left", "right")}
+NEST = {"b": {"y": frb.Unbounded((2,)), "x": frb.Unbounded((2,))}, **PAIR, **WIDE}
+
+
+def reversed_(nest: Any) -> Any:
+    """The same nest of dicts, their keys the other way round."""
+    return {name: reversed_(nest[name]) for name in list(nest)[::-1]} if isinstance(nest, dict) else nest
+
+
+def nested(first: int, count: int) -> Any:
+    """A batch of `NEST`, other values in each leaf."""
+    leaf = np.arange(first, first + count, dtype=np.float32)
+    pairs = {name: np.stack([leaf, leaf], 1) + add for name, add in (("y", 10), ("x", 20))}
+    wide = {
+        name: np.repeat((leaf + add).astype(np.uint8)[:, None], 1024, 1) for name, add in (("left", 1), ("right", 2))
+    }
+    return {"b": pairs, "reward": leaf + 30, "value": leaf + 40, **wide}
+
+
+def of(backend: Backend, nest: Any) -> Any:
+    """A nest of the backend's arrays."""
+    return {name: of(backend, x) if isinstance(x, dict) else backend.array(x) for name, x in nest.items()}
+
+
+def same_nests(backend: Backend, one: Any, other: Any) -> None:
+    for name, leaf in other.items():
+        if isinstance(leaf, dict):
+            same_nests(backend, one[name], leaf)
+        else:
+            np.testing.assert_array_equal(backend.numpy(one[name]), leaf)
+
+
+def test_leaves_are_found_by_their_paths_in_whatever_order(library: Backend, tmp_path: Path) -> None:
+    rb, there = library.rb, tmp_path / "buffer"
+    made = rb.init(spec_at(there, item=NEST))
+    other = rb.init(spec_at(there, item=reversed_(NEST)))
+    expected = nested(0, 6)
+    rb.add(made, of(library, nested(0, 2)))
+    rb.add(other, of(library, reversed_(nested(2, 4))))
+    sent = pickle.loads(pickle.dumps(other))
+    for state in (made, other, sent, made.detached(), other.detached(), rb.from_dlpack(other)):
+        same_nests(library, rb.items(state), expected)
+        same_nests(library, rb.get(state, library.array(np.arange(6, dtype=np.int32))), expected)
+        _, sample = rb.sample(state, rb.key(1), 4)
+        chosen = library.numpy(sample.indices)
+        same_nests(library, sample.items, {k: v[chosen] for k, v in expected.items() if k != "b"})
+    new = of(library, {"value": np.float32([7]), "left": nested(90, 1)["left"]})
+    rb.update(other, library.array(np.array([3], np.int32)), items=new)
+    expected["value"][3], expected["left"][3] = 7, 91
+    same_nests(library, rb.items(made), expected)
+    assert list(rb.items(other)) == list(reversed_(NEST))
+
+
+def test_a_checkpoint_fills_a_buffer_whose_leaves_lie_otherwise(library: Backend, tmp_path: Path) -> None:
+    rb, storage = library.rb, frb.Memmap(str(tmp_path / "buffer"), shared=True)
+    made = rb.init(spec_at(tmp_path / "buffer", item=NEST))
+    state = rb.add(rb.init(frb.BufferSpec(reversed_(NEST), 6)), of(library, reversed_(nested(0, 5))))
+    frb.save(state, tmp_path / "saved")
+    loaded = frb.load(tmp_path / "saved", library.library, storage=storage)
+    for one in (made, loaded):
+        same_nests(library, rb.get(one, library.array(np.arange(5, dtype=np.int32))), nested(0, 5))
+    frb.save(loaded, tmp_path / "saved again")
+    again = frb.load(tmp_path / "saved again", library.library, storage=frb.Device())
+    same_nests(library, rb.get(again, library.array(np.arange(5, dtype=np.int32))), nested(0, 5))
+
+
+def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_at(tmp_path / "buffer", item=NEST)
+    made, other = SharedBuffer.open(spec.as_given()), SharedBuffer.open(spec)
+    batch = {"b/y": nested(0, 6)["b"]["y"], "b/x": nested(0, 6)["b"]["x"], **nested(0, 6)}
+    leaves = [batch[name] for name in made.spec.names]
+    made.add(leaves, 6, None, None)
+    before = made.snapshot()
+
+    def died(*args: Any) -> None:
+        for array in (made.files.rows, *made.files.wide):
+            array[[1, 4]] = 99
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("functional_rb.cpu_kernels.calls.update", died)
+        patch.setattr(SharedBuffer, "_repair", lambda self: None)
+        with pytest.raises(KeyboardInterrupt):
+            made.update(np.array([1, 4], np.int32), None, {2: np.zeros(2, np.float32)})
+    assert made.files.control[control.SEQUENCE] % 2
+    for array, name in zip(other.get(np.arange(6, dtype=np.int32)), spec.names, strict=True):
+        np.testing.assert_array_equal(array, batch[name])
+    np.testing.assert_array_equal(made.snapshot().rows, before.rows)
+
+
+OTHER_ITEMS = {
+    "a dtype of the same size": (PAIR | {"value": frb.Unbounded((), "int32")}, r"spec/item/parts/value/dtype.*int32"),
+    "shapes exchanged": (
+        {"reward": frb.Unbounded((3, 2)), "value": frb.Unbounded((2, 3))},
+        r"spec/item/parts/(reward|value)/shape: expected \[(3, 2|2, 3)\], got \[\]",
+    ),
+    "other bounds": (
+        PAIR | {"value": frb.Bounded(0.0, 1.0, ())},
+        r'spec/item/parts/value: expected {"type": "Bounded"',
+    ),
+    "another name": (
+        {"reward": PAIR["reward"], "values": PAIR["value"]},
+        r'spec/item/parts: expected \["reward", "values"\]',
+    ),
+    "a tuple": ((PAIR["reward"], PAIR["value"]), r"spec/item: expected"),
+    "one level more": ({"in": PAIR}, r'spec/item/parts: expected \["in"\]'),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_ITEMS)
+def test_another_item_is_refused_by_its_path(name: str, tmp_path: Path) -> None:
+    item, message = OTHER_ITEMS[name]
+    shared = SharedBuffer.open(spec_at(tmp_path, item=PAIR))
+    shared.add([np.ones(1, np.float32), np.zeros(1, np.float32)], 1, None, None)
+    spec = spec_at(tmp_path, item=item)
+    for come in (lambda: SharedBuffer.open(spec), lambda: SharedBuffer.attach(spec, str(tmp_path))):
+        with pytest.raises(StorageLayoutError, match=f"another spec; {message}"):
+            come()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: told.pop("layout"),
+        lambda told: told["layout"].update(row_words=3),
+        lambda told: told["layout"]["leaves"].pop(),
+        lambda told: told["layout"]["leaves"].append([["z"], [], "float32", 8, None]),
+        lambda told: told["layout"]["leaves"][1].__setitem__(2, "int32"),
+        lambda told: told["layout"]["leaves"][1].__setitem__(3, 4),
+        lambda told: told["layout"]["leaves"][3].__setitem__(3, 8),
+        lambda told: told["layout"]["leaves"][1].__setitem__(3, -4),
+        lambda told: told["layout"]["leaves"][1].__setitem__(3, "0"),
+        lambda told: told["layout"]["leaves"][1].__setitem__(3, None),
+        lambda told: told["layout"]["leaves"][0].__setitem__(4, 1),
+    ],
+)
+def test_a_description_of_no_layout_is_refused(change: Any, tmp_path: Path) -> None:
+    spec = spec_at(tmp_path, item=PAIR | WIDE)
+    SharedBuffer.open(spec)
+    told = json.loads((tmp_path / "shared.json").read_text())
+    change(told)
+    (tmp_path / "shared.json").write_text(json.dumps(told))
+    with pytest.raises(StorageLayoutError, match=r"shared\.json: the file is damaged"):
+        SharedBuffer.open(spec)
+
+
+@pytest.fixture
+def shared(library: Backend, tmp_path: Path) -> tuple[Backend, Any]:
+    """A prioritized one with three items."""
+    state = library.rb.init(spec_at(tmp_path / "buffer", sampler=frb.Prioritized(alpha=1.0)))
+    return library, library.rb.add(state, library.tree(batch_of(0, 3)))
+
+
+@pytest.mark.parametrize("library", ["torch"], indirect=True)
+def test_a_checkpoint_of_a_shared_buffer_is_one_again(shared: tuple[Backend, Any], tmp_path: Path) -> None:
+    library, state = shared
+    rb, storage = library.rb, frb.Memmap(str(tmp_path / "again"), shared=True)
+    for first in (3, 7):  # around the ring
+        rb.add(state, library.tree(batch_of(first, 4)))
+    rb.update(state, library.array(np.arange(6, 10, dtype=np.int32)), library.array(np.arange(4, dtype=np.float32)))
+    frb.save(state, tmp_path / "saved")
+    loaded = frb.load(tmp_path / "saved", library.library, storage=storage)
+    assert type(loaded) is type(state)
+    other = rb.init(dataclasses.replace(state.spec, storage=storage))  # in any process
+    for first in (11, 14):
+        for one in (state, loaded):
+            rb.add(one, library.tree(batch_of(first, 3)))
+        assert np.asarray(rb.items(other)["id"]).tolist() == np.asarray(rb.items(state)["id"]).tolist()
+        drawn = [np.asarray(rb.sample(one, rb.key(first), 8)[1].indices).tolist() for one in (state, other)]
+        assert drawn[0] == drawn[1]
+    for backend in ("torch", "jax"):
+        with pytest.raises(FileExistsError, match="has items already"):
+            frb.load(tmp_path / "saved", backend, storage=storage)
+    assert int(rb.size(other)) == 6
+    on_jax = frb.load(tmp_path / "saved", "jax", storage=frb.Memmap(str(tmp_path / "jax"), shared=True))
+    assert type(on_jax).__module__ == "jax_backend.shared"
+    assert np.asarray(on_jax.counters)[:2].tolist() == [11, 6]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"format": 1}'])
+def test_a_damaged_description_is_named(content: bytes, tmp_path: Path) -> None:
+    with backends.make("torch") as backend:
+        state = backend.init(spec_at(tmp_path))
+        (tmp_path / "shared.json").write_bytes(content)
+        with pytest.raises(StorageLayoutError, match=r"shared\.json"):
+            backend.init(state.spec)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with backends.make("torch") as backend:
+        state = backend.init(spec_at(tmp_path))
+        (tmp_path / "rows.bin").unlink()
+        with pytest.raises(StorageLayoutError, match=r"rows\.bin: the file is missing"):
+            backend.init(state.spec)
+
+
+def test_nothing_is_said_at_the_interpreters_end(tmp_path: Path) -> None:
+    code = f"""
+from functional_rb.shared import lock
+held = lock.FileLock({str(tmp_path / "lock")!r})
+lock.os = lock._LOCKS = None  # as when modules are taken apart
+del held
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert done.stderr == b""
+
+
+def test_a_state_is_a_handle(shared: tuple[Backend, Any]) -> None:
+    backend, state = shared
+    rb = backend.rb
+    other = rb.init(state.spec)
+    assert copy.deepcopy(state) is state
+    sent = pickle.loads(pickle.dumps(state))
+    assert type(sent) is type(state)
+    for n, one in enumerate((other, sent, rb.init(dataclasses.replace(state.spec, batch_size=2)))):
+        assert rb.add(one, backend.tree(batch_of(10 + n, 1))) is one
+        assert int(rb.size(state)) == 4 + n
+    assert rb.update(sent, backend.array(np.arange(6, dtype=np.int32)), np.zeros(6, np.float32)) is sent
+    assert not bool(rb.can_sample(state))
+    before = state.rows
+    assert rb.add(state, backend.tree(batch_of(20, 1))) is state
+    assert int(rb.stale(rb.update(other, backend.array(np.array([0, 1, -1], np.int32)), np.ones(3, np.float32)))) == 1
+    assert int(rb.stale(state)) == 1
+    assert backend.numpy(before).tobytes() != backend.numpy(state.rows).tobytes()
+    assert int(rb.lost(state)) == 0
+
+
+def test_what_is_taken_out_is_a_copy(shared: tuple[Backend, Any]) -> None:
+    backend, state = shared
+    rb = backend.rb
+    items = backend.numpy(rb.items(state)["id"]).tolist()
+    for value in (rb.from_dlpack(state), state.detached()):
+        assert value.spec.storage == frb.Device()
+        auxiliary = rb.add(value, backend.tree(batch_of(7, 1)))
+        assert int(rb.size(state)) == 3
+        rb.update(state, backend.array(np.array([0], np.int32)), np.array([9.0], np.float32))
+        assert float(backend.numpy(auxiliary.tree).reshape(-1)[0]) == 1.0
+        rb.update(state, backend.array(np.array([0], np.int32)), np.array([1.0], np.float32))
+    assert items == [0, 1, 2, 0, 0, 0]
+
+
+def test_other_threads_never_come_between(shared: tuple[Backend, Any]) -> None:
+    backend, state = shared
+    rb, failed = backend.rb, []
+
+    def work(k: int) -> None:
+        try:
+            for n in range(20):
+                rb.add(state, backend.tree(batch_of(100 * k + n, 2)))
+                _, sample = rb.sample(state, rb.key(n), 4)
+                ids = backend.numpy(sample.items["id"])
+                np.testing.assert_array_equal(backend.numpy(sample.items["image"])[:, 7], ids % 251)
+        except BaseException as error:  # told to the test's own thread
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert int(state.counters[0]) == 3 + 3 * 20 * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({"sampler": frb.Uniform(max_times_sampled=2)}, "one of these"),
+        ({"sampler": frb.Prioritized(replacement=False)}, "one of these"),
+        ({"sampler": frb.Queue()}, "one of these"),
+        ({"writer": frb.Reservoir()}, "RoundRobin"),
+        ({"writer": frb.StopWhenFull()}, "RoundRobin"),
+        ({"lanes": 2}, "lanes=None"),
+        ({"item": {"obs": frb.Unbounded(()), "reward": frb.Unbounded(()), "done": frb.Binary(),
+                   "next_obs": frb.Unbounded(())}, "transforms": frb.n_step(2, 0.9)}, "before adding"),
+        ({"item": {"obs": frb.Unbounded(()), "next_obs": frb.Unbounded(()), "done": frb.Binary()},
+          "compact": frb.Compact()}, "leave it out"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_shared_is_refused(library: Backend, tmp_path: Path, fields: Any, remedy: str) -> None:
+    with pytest.raises(ValueError, match=rf"Memmap\(shared=True\).*{remedy}"):
+        library.rb.init(spec_at(tmp_path / "buffer", **fields))
+    assert not (tmp_path / "buffer").exists()
+
+
+def test_objects_and_a_missing_numba_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with backends.make("torch") as backend:
+        with pytest.raises(ValueError, match="holds Python objects"):
+            spec_at(tmp_path / "buffer", item={"x": frb.NonTensor()})
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(ImportError, match="numba, which is missing; pip install"):
+            backend.rb.init(spec_at(tmp_path / "buffer"))
+
+
+def test_compiled_functions_are_refused(shared: tuple[Backend, Any]) -> None:
+    backend, state = shared
+    rb = backend.rb
+    if backend.library == "torch":
+        import torch
+
+        with pytest.raises(TypeError, match="written in place anyway"):
+            rb.own_(state)
+        with pytest.raises(Exception, match=r"torch\.compile cannot trace a buffer that other processes write"):
+            torch.compile(lambda key: rb.sample(state, key, 2)[1].indices, backend="eager", fullgraph=True)(rb.key(0))
+        return
+    import jax
+
+    for traced in (
+        lambda key: rb.sample(state, key, 2)[1].indices,
+        lambda key: rb.size(rb.add(state, batch_of(0, 1) | {"id": jax.random.bits(key, (1,)).astype("int32")})),
+        lambda key: rb.is_live(state, jax.random.bits(key, (1,)).astype("int32")),
+    ):
+        with pytest.raises(TypeError, match=r"used outside of jax\.jit"):
+            jax.jit(traced)(rb.key(0))
+    with pytest.raises(TypeError, match="State"):
+        jax.jit(rb.size)(state)
+
+
+def light(tmp_path: Path, **fields: Any) -> SharedBuffer:
+    return SharedBuffer.open(spec_at(tmp_path / "buffer", **({"item": (frb.Unbounded((), "int32"),)} | fields)))
+
+
+def numbers(*values: int) -> list[np.ndarray]:
+    return [np.array(values, np.int32)]
+
+
+def test_an_interrupted_write_is_taken_back_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = light(tmp_path)
+    shared.add(numbers(1, 2, 3), 3, None, None)
+
+    def interrupt(*args: Any) -> None:
+        shared.files.rows[3:5] = 77
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("functional_rb.cpu_kernels.calls.add", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            shared.add(numbers(4, 5), 2, None, None)
+    assert shared.files.control[control.SEQUENCE] % 2 == 0
+    assert shared.files.rows[:, 0].tolist() == [1, 2, 3, 0, 0, 0]
+    assert shared.lost().tolist() == [2]
+    shared.add(numbers(6), 1, None, None)
+    assert shared.get(np.array([3], np.int32))[0].tolist() == [6]
+
+
+def test_a_signal_handler_may_not_write_within_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = light(tmp_path)
+
+    def raised(*args: Any) -> None:
+        shared.add(numbers(1), 1, None, None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("functional_rb.cpu_kernels.shared.begin", raised)
+        with pytest.raises(RuntimeError, match="do not use it in a signal handler"):
+            shared.add(numbers(1), 1, None, None)
+    shared.add(numbers(2), 1, None, None)
+    assert shared.counters()[:2].tolist() == [1, 1]
+
+
+def test_a_copy_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = light(tmp_path)
+    shared.add(numbers(1, 2), 2, None, None)
+    copied, other, calls = SharedBuffer._copied, SharedBuffer.attach(shared.spec, shared.files.directory), []
+
+    def meanwhile(self: SharedBuffer, counters: Any) -> Any:
+        found = copied(self, counters)
+        if not calls:
+            calls.append(other.add(numbers(3), 1, None, None))
+        return found
+
+    monkeypatch.setattr(SharedBuffer, "_copied", meanwhile)
+    found = shared.snapshot()
+    assert found.counters[:2].tolist() == [3, 3]
+    assert found.rows[:, 0].tolist() == [1, 2, 3, 0, 0, 0]
+
+
+def test_room_is_made_in_steps_and_else_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = light(tmp_path, capacity=100)
+    monkeypatch.setattr(files, "STEP_BYTES", 40)
+    asked: list[tuple[int, int]] = []
+    free = [4 * 23]
+
+    def allocate(descriptor: int, start: int, size: int) -> None:
+        asked.append((start // 4, size // 4))
+        if start + size > free[0]:
+            raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(files, "allocate", allocate)
+    for _ in range(22):
+        shared.add(numbers(1), 1, None, None)
+    assert asked == [(0, 1), (1, 2), (3, 4), (7, 8), (15, 10), (15, 1), (16, 10), (16, 1), (17, 10), (17, 1), (18, 10),
+                     (18, 1), (19, 10), (19, 1), (20, 10), (20, 1), (21, 10), (21, 1)]  # fmt: skip
+    shared.add(numbers(1), 1, None, None)
+    with pytest.raises(StorageFullError, match=r"rows\.bin"):
+        shared.add(numbers(1), 1, None, None)
+    free[0] = 4 * 1000
+    for _ in range(100):  # once around nothing more is asked for
+        shared.add(numbers(1), 1, None, None)
+    assert asked[-1][0] + asked[-1][1] == 100
+    assert shared.counters()[:2].tolist() == [123, 100]
+
+
+def test_a_directory_is_refused_that_does_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "buffer"
+    light(tmp_path)
+    description = json.loads((path / "shared.json").read_text())
+    assert (description["format"], description["version"]) == ("functional_rb.shared", 2)
+    for fields in ({"capacity": 7}, {"sampler": frb.Prioritized()}, {"item": (frb.Unbounded(()),)}):
+        with pytest.raises(StorageLayoutError, match="another spec"):
+            light(tmp_path, **fields)
+    for change, message in (
+        ({"version": 1}, "version 1"),
+        ({"boot": "x"}, "started last"),
+        ({"format": "y"}, "format"),
+    ):
+        (path / "shared.json").write_text(json.dumps(description | change))
+        with pytest.raises(StorageLayoutError, match=message):
+            light(tmp_path)
+    (path / "shared.json").write_text(json.dumps(description))
+    os.truncate(path / "rows.bin", 4)
+    with pytest.raises(StorageLayoutError, match=r"rows\.bin.*expected 24 bytes, got 4"):
+        light(tmp_path)
+    (path / "shared.json").unlink()
+    with pytest.raises(FileExistsError, match="no shared buffer's file"):
+        light(tmp_path)
+
+
+FEW_FILES = """
+import errno, gc, os, resource, sys, tempfile
+import functional_rb as frb
+from functional_rb.storage import mapped
+from functional_rb.shared.buffer import SharedBuffer
+
+item = {"x": frb.Unbounded((4,)), "image": frb.Unbounded((2000,), "uint8")}
+
+def spec_at(path, **flags):
+    return frb.BufferSpec(item, 10, frb.Prioritized(), storage=frb.Memmap(path, **flags))
+
+WAYS = {
+    "made": lambda path: SharedBuffer.open(spec_at(path, shared=True)),
+    "anywhere": lambda path: SharedBuffer.open(spec_at(None, shared=True)),
+    "opened": lambda path: SharedBuffer.attach(spec_at(path, shared=True), there),
+    "mapped": lambda path: mapped.create(spec_at(path)),
+    "without a name": lambda path: mapped.create(spec_at(None)),
+}
+there = SharedBuffer.open(spec_at(sys.argv[1] + "/there", shared=True)).files.directory
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+tempfile.gettempdir()  # which tries it out, once
+
+def open_files():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+for way, make in WAYS.items():
+    refused = 0
+    while True:
+        path, before = f"{sys.argv[1]}/{way} {refused}", open_files()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + refused, most))
+        try:
+            made = make(path)
+        except OSError as error:
+            assert (error.errno, "ulimit -n" in str(error), bool(error.filename)) == (errno.EMFILE, True, True), error
+            made = None
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        assert (open_files() == before) == (made is None), (way, refused)
+        if made is not None:
+            break
+        make(path)  # nothing is left that would be in its way
+        refused += 1
+    del made
+    print(way, refused)
+"""
+
+
+def test_too_few_descriptors_are_an_error_that_passes(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    command = [sys.executable, "-c", FEW_FILES, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    refused = [int(line.split()[-1]) for line in done.stdout.splitlines()]
+    assert len(refused) == 5
+    assert min(refused) > 3, "at each file that is opened once"
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["boot_id", "lock", "making", "shared.json"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
+def test_an_error_at_any_file_of_the_directory_is_typed_and_passes(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(original: Any) -> Any:
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if os.path.basename(path) == name:
+                raise OSError(number, os.strerror(number), path)
+            return original(path, *args, **kwargs)
+
+        return call
+
+    spec = spec_at(tmp_path / "buffer")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refusing(os.open))
+        patch.setattr("builtins.open", refusing(open))
+        with pytest.raises(OSError, match=name) as caught:
+            SharedBuffer.open(spec)
+    assert isinstance(caught.value, StorageFullError) == (number == errno.ENOSPC)
+    assert ("ulimit -n" in str(caught.value)) == (number == errno.EMFILE)
+    if number == errno.ENOSPC and name != "shared.json":
+        assert list((tmp_path / "buffer").iterdir()) == []
+    assert SharedBuffer.open(spec).counters()[:2].tolist() == [0, 0]
+
+
+def test_a_forked_child_that_cannot_open_the_lock_does_not_write(tmp_path: Path) -> None:
+    program = """
+import os, resource, sys
+import numpy as np
+import functional_rb as frb
+from functional_rb.shared.buffer import SharedBuffer
+spec = frb.BufferSpec((frb.Unbounded((), "int32"),), 6, storage=frb.Memmap(sys.argv[1], shared=True))
+shared = SharedBuffer.open(spec)
+shared.add([np.ones(1, np.int32)], 1, None, None)
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1, most))
+child = os.fork()
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+if not child:
+    others = [os.open("/dev/null", os.O_RDWR) for _ in range(40)]  # one has the lock's number
+    try:
+        shared.add([np.ones(1, np.int32)], 1, None, None)
+    except OSError as error:
+        assert "ulimit -n" in str(error), error
+        os._exit(3)
+    os._exit(4)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+shared.add([np.ones(1, np.int32)], 1, None, None)
+assert shared.counters()[0] == 2
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_who_comes_when_it_is_gone_is_told(tmp_path: Path) -> None:
+    shared = light(tmp_path)
+    sent = pickle.dumps(shared)
+    shared.add(numbers(5), 1, None, None)
+    files.remove(shared.files.directory)
+    assert not (tmp_path / "buffer").exists()
+    files.remove(shared.files.directory)
+    with pytest.raises(FileNotFoundError, match="gone"):
+        pickle.loads(sent)
+    assert shared.get(np.zeros(1, np.int32))[0].tolist() == [5]  # who has it open goes on
+    shared.add(numbers(6), 1, None, None)
+    assert shared.counters()[1] == 2
+
+
+def test_who_waited_for_a_lock_that_was_removed_begins_anew(tmp_path: Path) -> None:
+    shared, found = light(tmp_path), []
+    path = shared.files.directory
+    comer = threading.Thread(target=lambda: found.append(light(tmp_path)))
+
+    def remove_meanwhile() -> None:
+        comer.start()
+        time.sleep(0.1)  # it waits by now; else there is nothing to see, but nothing wrong either
+        files._remove_files(path)
+
+    shared.files.lock.hold(remove_meanwhile, lambda: None)
+    comer.join()
+    assert found[0].files.lock.is_at(f"{path}/lock")
+    found[0].add(numbers(1), 1, None, None)
+    assert light(tmp_path).counters()[1] == 1
+
+
+PROGRAM = """
+import os, sys, functional_rb as frb
+from functional_rb.shared.buffer import SharedBuffer
+for path, cleanup in ((None, None), (None, False), ("mine", None), ("yours", True)):
+    path = None if path is None else os.path.join(sys.argv[1], path)
+    storage = frb.Memmap(path, shared=True, auto_cleanup=cleanup)
+    buffer = SharedBuffer.open(frb.BufferSpec((frb.Unbounded((), "int32"),), 6, storage=storage))
+    print(buffer.files.directory)
+if not os.fork():
+    raise SystemExit  # a child that was forked removes nothing
+os.wait()
+assert os.path.exists(buffer.files.directory + "/shared.json")
+"""
+
+
+def test_files_are_removed_by_whoever_made_them(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, cwd=ROOT)
+    directories = [Path(line) for line in dict.fromkeys(done.stdout.split())]
+    assert all(directory.is_relative_to(tmp_path) for directory in directories)
+    assert [directory.exists() for directory in directories] == [False, True, True, False]
+
+
+JAX_PROCESS = """
+import sys, pickle, numpy as np, jax_backend as rb
+state = pickle.load(sys.stdin.buffer)
+state = rb.add(state, {"id": np.arange(2, dtype=np.int32), "x": np.ones((2, 3), np.float32)})
+state, sample = rb.sample(state, rb.key(0), 8)
+rb.update(state, sample.indices, np.full(8, 2.0, np.float32))
+assert int(rb.size(state)) == 5, rb.size(state)
+import os, signal
+from functional_rb.cpu_kernels import shared
+shared.commit = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+rb.add(state, {"id": np.arange(4, dtype=np.int32), "x": np.ones((4, 3), np.float32)})
+"""
+
+
+def test_processes_of_both_backends_share(tmp_path: Path) -> None:
+    import jax_backend
+    import torch_backend as rb
+
+    spec = spec_at(tmp_path / "b", item={"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((3,))},
+                   sampler=frb.Prioritized(alpha=1.0), capacity=8)  # fmt: skip
+    state = rb.add(rb.init(spec), {"id": np.arange(3, dtype=np.int32), "x": np.zeros((3, 3), np.float32)})
+    sent = pickle.dumps(jax_backend.init(spec))
+    done = subprocess.run([sys.executable, "-c", JAX_PROCESS], input=sent, capture_output=True, check=False, cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert int(rb.lost(state)) == 4
+    assert int(rb.size(state)) == 4  # 5 items, of which the oldest was to be overwritten
+    assert int(jax_backend.lost(jax_backend.init(spec))) == 4
+    again = pickle.loads(bytes(ForkingPickler.dumps(state)))  # as torch.multiprocessing sends it
+    rb.add(again, {"id": np.int32(9), "x": np.zeros(3, np.float32)})
+    assert rb.get(state, np.array([1, 2, 3, 4, 5], np.int32))["id"].tolist() == [1, 2, 0, 1, 9]
+    assert set(state.tree.reshape(-1)[1:6].tolist()) <= {1.0, 2.0}
+
+
+def test_without_its_kernels_jax_draws_the_same(tmp_path: Path) -> None:
+    drawn = []
+    for name in ("jax", "jax-core"):
+        with backends.make(name) as backend:
+            state = backend.rb.init(spec_at(tmp_path / name, item=(frb.Unbounded(()),)))
+            state = backend.rb.add(state, (np.arange(5, dtype=np.float32),))
+            drawn.append(backend.rb.sample(state, backend.rb.key(3), 7)[1].indices.tolist())
+    assert drawn[0] == drawn[1]
+
+
+def test_items_are_validated(shared: tuple[Backend, Any], tmp_path: Path) -> None:
+    backend, _ = shared
+    state = backend.rb.init(spec_at(tmp_path / "v", item={"x": frb.Bounded(0.0, 1.0)}))
+    with pytest.raises(ValueError, match="x"):
+        backend.rb.add(state, {"x": backend.array(np.array([0.5, 2.0], np.float32))}, validate=True)
+    assert int(backend.rb.size(state)) == 0
+    backend.rb.add(state, {"x": backend.array(np.array([0.5], np.float32))}, validate=True)
+    assert (int(backend.rb.size(state)), int(backend.rb.invalid(state))) == (1, 0)

@@ -1,0 +1,315 @@
+"""What describes a buffer: the item specs, `BufferSpec`, `spec_of`; and the examples in every docstring."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import doctest
+import importlib
+import math
+import pickle
+import pkgutil
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import chex
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from tests.support.backends import Backend
+from tests.support.grammar import Data, Pair
+
+INF = math.inf
+SPECS = [
+    (frb.ArraySpec((3,), "int16"), (3,), "int16", frb.Domain(-32768, 32767, True)),
+    (frb.ArraySpec(), (), "float32", frb.Domain(-INF, INF, False)),
+    (frb.Unbounded((2, 0)), (2, 0), "float32", frb.Domain(-INF, INF, False)),
+    (frb.Unbounded((), "uint64"), (), "uint64", frb.Domain(0, 2**64 - 1, True)),
+    (frb.Unbounded((), "bool"), (), "bool", frb.Domain(0, 1, True)),
+    (frb.Bounded(-1.0, 1.0, (6,)), (6,), "float32", frb.Domain(-1.0, 1.0, False)),
+    (frb.Bounded(0, 255, (2, 2), np.uint8), (2, 2), "uint8", frb.Domain(0, 255, True)),
+    (frb.Bounded([0, -1], 1, (2,), "int8"), (2,), "int8", frb.Domain((0, -1), 1, True)),
+    (
+        frb.Bounded(-INF, np.asarray([[1.0], [2.0]]), (2, 2)),
+        (2, 2),
+        "float32",
+        frb.Domain(-INF, ((1, 1), (2, 2)), False),
+    ),
+    (frb.Binary(), (), "bool", frb.Domain(0, 1, True)),
+    (frb.Binary((4,), "float32"), (4,), "float32", frb.Domain(0, 1, True)),
+]
+COMPOSITE = frb.Composite(
+    obs=frb.Composite(pos=frb.Unbounded((3,)), rgb=frb.Unbounded((8, 8), "uint8")), done=frb.Binary()
+)
+
+
+@pytest.mark.parametrize(("spec", "shape", "dtype", "domain"), SPECS, ids=lambda x: repr(x)[:40])
+def test_item_specs_are_values(spec: Any, shape: Any, dtype: Any, domain: Any) -> None:
+    assert (spec.shape, spec.dtype, spec.domain) == (shape, dtype, domain)
+    assert type(spec.shape) is tuple
+    for other in (pickle.loads(pickle.dumps(spec)), copy.deepcopy(spec), eval(repr(spec), vars(frb) | {"inf": INF})):
+        assert other == spec
+        assert hash(other) == hash(spec)
+        assert type(other) is type(spec)
+    for name in ("shape", "dtype", "new"):
+        with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
+            setattr(spec, name, ())
+    others = [other for other, *_ in SPECS if other is not spec]
+    assert spec not in others
+
+
+def test_dtypes_of_every_library_mean_the_same() -> None:
+    import jax.numpy as jnp
+    import torch
+
+    for name in ("bool", "int8", "int32", "uint16", "float16", "float32", "complex64"):
+        for dtype in (name, np.dtype(name), getattr(jnp, name), jnp.dtype(name), getattr(torch, name)):
+            assert frb.Unbounded((), dtype) == frb.Unbounded((), name)
+    for dtype in (jnp.bfloat16, jnp.dtype("bfloat16"), torch.bfloat16, "bfloat16"):
+        assert frb.Unbounded((), dtype).dtype == "bfloat16"
+    assert frb.Unbounded((np.int64(3), 2)).shape == (3, 2)
+    assert frb.Unbounded([3]).shape == (3,)
+    assert all(type(n) is int for n in frb.Unbounded(np.asarray([3, 2])).shape)
+
+
+def test_composites_give_their_parts() -> None:
+    spec = COMPOSITE
+    assert spec["obs"] is spec.obs
+    assert spec["obs", "pos"] == spec.obs.pos == frb.Unbounded((3,))
+    assert list(spec) == ["obs", "done"]
+    assert len(spec) == 2
+    assert "obs" in spec
+    assert "pos" not in spec
+    assert dict(spec) == {"obs": spec.obs, "done": frb.Binary()}
+    assert spec.shape == {"obs": {"pos": (3,), "rgb": (8, 8)}, "done": ()}
+    assert spec.dtype == {"obs": {"pos": "float32", "rgb": "uint8"}, "done": "bool"}
+    assert spec.domain["obs"]["rgb"] == frb.Domain(0, 255, True)
+    pair = frb.Composite(p=Pair(frb.Unbounded((2,)), (frb.Binary(),)))
+    assert pair.shape == {"p": Pair((2,), ((),))}
+    with pytest.raises(AttributeError, match=r"no part 'missing'.*\['obs', 'done'\]"):
+        _ = spec.missing
+    with pytest.raises(KeyError):
+        _ = spec["obs", "missing"]
+
+
+def test_composites_are_values() -> None:
+    parts: dict[str, Any] = {"a": frb.Unbounded(()), "b": {"c": frb.Binary()}}
+    spec = frb.Composite(parts)
+    assert spec == frb.Composite({"b": frb.Composite(c=frb.Binary()), "a": frb.Unbounded(())})
+    assert hash(spec) == hash(frb.Composite(b={"c": frb.Binary()}, a=frb.Unbounded(())))
+    assert spec != frb.Composite(a=frb.Unbounded(()))
+    assert spec != frb.Composite.like(dict, parts)
+    parts["a"] = frb.Binary()
+    parts["b"]["c"] = frb.Unbounded(())
+    assert spec.shape == {"a": (), "b": {"c": ()}}
+    assert (spec.a, spec.b.c) == (frb.Unbounded(()), frb.Binary())
+    for other in (pickle.loads(pickle.dumps(spec)), copy.deepcopy(spec), copy.copy(spec), eval(repr(spec), vars(frb))):
+        assert other == spec
+        assert hash(other) == hash(spec)
+    with pytest.raises(dataclasses.FrozenInstanceError, match="immutable"):
+        spec.a = frb.Binary()
+    with pytest.raises(TypeError):
+        spec["a"] = frb.Binary()  # type: ignore[index]  # refused
+
+
+ITEMS = {
+    "dict": {"x": frb.Unbounded((2,)), "y": {"z": frb.Binary()}},
+    "tuple": (frb.Unbounded((2,)), [frb.Binary()]),
+    "namedtuple": Pair({"x": frb.Unbounded((2,))}, frb.Binary()),
+    "dataclass": Data({"x": frb.Unbounded((2,))}, (frb.Binary(),)),
+    "composite": COMPOSITE,
+    "leaf": frb.Unbounded((2,)),
+    "empty": {},
+}
+
+
+@pytest.mark.parametrize("item", ITEMS.values(), ids=ITEMS)
+def test_buffer_specs_are_values(item: Any) -> None:
+    spec = frb.BufferSpec(item, 5, frb.Prioritized(0.5), batch_size=3)
+    same = frb.BufferSpec(copy.deepcopy(item), np.int64(5), frb.Prioritized(0.5), frb.RoundRobin(), np.int32(3))
+    for other in (same, pickle.loads(pickle.dumps(spec)), copy.deepcopy(spec), dataclasses.replace(spec)):
+        assert other == spec
+        assert hash(other) == hash(spec)
+        assert other.names == spec.names
+        assert type(other.capacity) is int
+        assert type(other.batch_size) is int
+    different = [
+        dataclasses.replace(spec, capacity=6),
+        dataclasses.replace(spec, sampler=frb.Uniform()),
+        dataclasses.replace(spec, sampler=frb.Prioritized(0.6)),
+        dataclasses.replace(spec, batch_size=None),
+        dataclasses.replace(spec, item={"other": frb.Unbounded(())}),
+    ]
+    assert spec not in different
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.capacity = 7  # type: ignore[misc]  # refused
+
+
+def test_the_order_of_keys_does_not_tell_specs_apart() -> None:
+    """JAX sorts them: leaves lie in that order in any case, and come back in that in which they were given."""
+    a, b = frb.Unbounded((1100,), "uint8"), frb.Unbounded((), "float64")
+    inner = {"d": a, "c": b}
+    one = frb.BufferSpec({"a": a, "b": inner, "list": [inner]}, 4)
+    other = frb.BufferSpec({"list": [dict(reversed(inner.items()))], "b": inner, "a": a}, 4)
+    assert (one, hash(one), one.layout, one.names) == (other, hash(other), other.layout, other.names)
+    assert one.names == ("a", "b/c", "b/d", "list/0/c", "list/0/d")
+    assert list(one.item) == ["a", "b", "list"]
+    assert list(other.item) == ["list", "b", "a"]
+    assert one.as_given() != other.as_given()
+    assert one.as_given().names == ("a", "b/d", "b/c", "list/0/d", "list/0/c")
+    assert one != frb.BufferSpec({"a": a, "b": inner, "list": (inner,)}, 4)
+    names = {"next_a": "a", "next_b": "b"}
+    assert frb.Compact(next=names, stack={"a": 2, "b": 3}) == frb.Compact(
+        next=dict(reversed(names.items())), stack={"b": 3, "a": 2}
+    )
+
+
+def test_hashes_survive_another_process() -> None:
+    spec = frb.BufferSpec(ITEMS["dict"], 5)
+    code = (
+        "import pickle, sys, functional_rb as frb; spec = pickle.loads(bytes.fromhex(sys.argv[1])); "
+        "item = {'x': frb.Unbounded((2,)), 'y': {'z': frb.Binary()}}; "
+        "assert spec in {frb.BufferSpec(item, 5)}"
+    )
+    subprocess.run([sys.executable, "-c", code, pickle.dumps(spec).hex()], check=True)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "jax", "torch"])
+def test_spec_of_arrays(kind: str) -> None:
+    import jax.numpy as jnp
+    import torch
+
+    make = {
+        "numpy": lambda shape, dtype: np.zeros(shape, dtype),
+        "jax": lambda shape, dtype: jnp.zeros(shape, dtype),
+        "torch": lambda shape, dtype: torch.zeros(shape, dtype=getattr(torch, dtype)),
+    }[kind]
+    example = {
+        "p": Pair(make((3,), "float32"), make((), "bool")),
+        "d": Data(make((2, 2), "uint8"), [make((), "int32")]),
+    }
+    spec = frb.BufferSpec(frb.spec_of(example), 4)
+    by_hand = {
+        "p": Pair(frb.Unbounded((3,)), frb.Binary()),
+        "d": Data(frb.Unbounded((2, 2), "uint8"), [frb.Unbounded((), "int32")]),
+    }
+    assert spec == frb.BufferSpec(by_hand, 4)
+    assert spec.names == ("d/x", "d/y/0", "p/first", "p/second")
+
+
+def test_spec_of_tensordict_and_tensorclass() -> None:
+    import torch
+    from tensordict import TensorDict, tensorclass
+
+    import torch_backend as rb
+
+    @tensorclass
+    class Frame:
+        pixels: torch.Tensor
+        done: torch.Tensor
+
+    frame = Frame(pixels=torch.zeros(4, 4, dtype=torch.uint8), done=torch.tensor(True), batch_size=[])
+    example = TensorDict({"frame": frame, "reward": torch.tensor(1.5)}, batch_size=[])
+    spec = frb.spec_of(example)
+    assert spec["frame", "pixels"] == frb.Unbounded((4, 4), "uint8")
+    assert spec.frame.done == frb.Binary()
+    state = rb.add(rb.init(frb.BufferSpec(spec, 3)), example)
+    _, sample = rb.sample(state, rb.key(0), 2)
+    assert isinstance(sample.items, TensorDict)
+    assert sample.items.batch_size == torch.Size([2])
+    assert isinstance(sample.items["frame"], Frame)
+    assert sample.items["frame"].done.tolist() == [True, True]
+    assert sample.items["reward"].tolist() == [1.5, 1.5]
+
+
+def test_spec_of_says_which_leaf_it_cannot_store() -> None:
+    with pytest.raises(TypeError, match=r"leaf 'a/b': dtype.*complex128.*cannot be stored"):
+        frb.spec_of({"a": {"b": np.zeros(3, complex)}})
+    with pytest.raises(TypeError, match="leaf 'a': expected an array, got float; give NumPy, JAX or torch"):
+        frb.spec_of({"a": 1.0})
+    with pytest.raises(TypeError, match="names that are strings, got 0"):
+        frb.spec_of({"a": {0: np.zeros(3)}})
+
+
+def test_a_mapping_that_is_a_dataclass_comes_back_as_one(library: Backend) -> None:
+    @chex.dataclass(frozen=True)
+    class Step:
+        reward: Any
+
+    spec = frb.BufferSpec(Step(reward=frb.Unbounded(())), 4)
+    assert spec.names == ("reward",)
+    given = Step(reward=np.ones(3, np.float32))
+    assert isinstance(library.rb.items(library.rb.add(library.rb.init(spec), given)), Step)
+    assert frb.BufferSpec(frb.spec_of(Step(reward=np.float32(1))), 4) == spec
+
+
+# --- the examples in docstrings -------------------------------------------------------------------------------------
+
+
+def modules_of(package: str) -> list[str]:
+    """All modules of a package."""
+    root = importlib.import_module(package)
+    return [package, *(found.name for found in pkgutil.walk_packages(root.__path__, f"{package}."))]
+
+
+def run_examples(name: str, extra: dict[str, Any]) -> int:
+    """Run the examples of a module's docstrings; how many there were."""
+    module = importlib.import_module(name)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for test in doctest.DocTestFinder(exclude_empty=True).find(module, name, globs=vars(module) | extra):
+        report: list[str] = []
+        runner.run(test, out=report.append)
+        assert not report, "".join(report)
+    return runner.summarize(verbose=False).attempted
+
+
+BOUND = (
+    "functional_rb.buffer.api",
+    "functional_rb.iteration.cell",
+    "functional_rb.buffer.in_place",
+    "functional_rb.iteration.batches",
+    "functional_rb.specs.functions",
+    "functional_rb.checkpoint.background",
+    "functional_rb.checkpoint.loading",
+    "functional_rb.checkpoint.saving",
+    "functional_rb.shared.state",
+    "functional_rb.cpu_kernels.switch",
+)
+"""The functions that backends bind: their examples need one."""
+
+
+def test_examples_of_the_core() -> None:
+    names = [name for name in modules_of("functional_rb") if name not in BOUND]
+    counts = {name: run_examples(name, {"np": np}) for name in names}
+    assert sum(counts.values()) >= 20, counts
+
+
+def test_examples_of_the_functions(library: Backend) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        extra = {"rb": library.rb, "frb": frb, "np": np}
+        # What the core says of a function is true on either backend.
+        assert sum(run_examples(name, extra) for name in BOUND) >= 30
+        counts = {name: run_examples(name, extra) for name in modules_of(f"{library.library}_backend")}
+    assert sum(counts.values()) >= 15, counts
+
+
+FUNCTIONS = ["init", "add", "sample", "update", "get", "items", "is_live", "size", "can_sample"]
+ON_SPECS = ["rand", "zeros", "contains", "project", "encode", "decode"]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *ON_SPECS])
+def test_every_function_has_an_example(library: Backend, name: str) -> None:
+    function = getattr(library.rb, name)
+    assert ">>> " in function.__doc__
+    assert function.__module__ == f"{library.library}_backend.functions"
+
+
+def test_public_names_are_there_and_documented(library: Backend) -> None:
+    for module in (frb, library.rb):
+        for name in module.__all__:
+            assert getattr(module, name).__doc__, name
+    assert not set(library.rb.__all__) - set(dir(library.rb))

@@ -1,0 +1,221 @@
+"""Every kernel, while a thread allocates and free: run by `test_addresses` with one arena and freed memory overwritten.
+
+A kernel that used an array after it was freed would give what another thread wrote there. So what the kernels give is
+compared, bit for bit, with what array operations gave when nobody else was at work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import itertools
+import mmap
+import random
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.cpu_kernels import beforehand
+from tests.support import backends, lives
+from tests.support.backends import Backend
+from tests.support.members import LANES, MEMBERS
+
+WIDE = 64
+BATCH = 516
+"""Even vectors of a number for each item are larger than `FENCED`."""
+STEPS = 3
+FENCED = 2048
+"""Bytes from which what is freed is given back to the system, see `fence`."""
+Bits = list[list[Any]]
+
+STORED: dict[str, Any] = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((WIDE,)), "done": frb.Binary()}
+STORED |= {"episode": frb.Unbounded((), "int32"), "note": frb.Unbounded(), "image": frb.Unbounded((1100,), "uint8")}
+FRAMES = {"image": frb.Unbounded((1100,), "uint8"), "next": {"image": frb.Unbounded((1100,), "uint8")}}
+ON_JAX = ("prioritized, plain", "slices, prioritized", "queue of windows", "without replacement")
+"""Members that have every handler of XLA's among them; the others take seconds each to compile."""
+
+
+def nearness(achieved: Any, desired: Any) -> Any:
+    """A reward that each backend's arrays can tell."""
+    return -abs(achieved - desired)
+
+
+def specs() -> dict[str, frb.BufferSpec]:
+    """All samplers and writers, and what they have not: frames and sums of steps."""
+    wide = {
+        name: dataclasses.replace(member.spec, item=STORED, capacity=100 * member.capacity, batch_size=BATCH)
+        for name, member in MEMBERS.items()
+    }
+    plain = frb.BufferSpec(STORED, 1200, batch_size=BATCH)
+    wide["uniform, plain"] = plain
+    wide["prioritized, plain"] = dataclasses.replace(plain, sampler=frb.Prioritized())
+    rewarded = dataclasses.replace(plain, item=STORED | {"reward": frb.Unbounded()}, lanes=LANES)
+    wide["sums of steps"] = dataclasses.replace(rewarded, transforms=frb.n_step(3, 0.9))
+    wide["sums of steps, stored"] = dataclasses.replace(rewarded, transforms=frb.n_step(3, 0.9, at="add"))
+    goals = STORED | dict.fromkeys(("achieved_goal", "desired_goal", "reward"), frb.Unbounded())
+    wide["hindsight"] = dataclasses.replace(
+        plain, item=goals, lanes=LANES, transforms=frb.her("future", 2, reward=nearness, achieved_key="achieved_goal")
+    )
+    frames = {"id": STORED["id"], "done": STORED["done"], **FRAMES}
+    wide["frames"] = dataclasses.replace(plain, item=frames, compact=frb.Compact(), lanes=LANES)
+    return wide
+
+
+def items(spec: frb.BufferSpec, start: int) -> dict[str, Any]:
+    """A batch whose leaves tell the numbers of its items."""
+    number = np.arange(start, start + BATCH)
+    images = (number[:, None] + np.arange(1100)).astype(np.uint8)
+    made = {"id": number.astype(np.int32), "x": (number[:, None] + np.arange(WIDE)).astype(np.float32)}
+    made |= {"done": number % 21 > 17, "episode": (number // 5).astype(np.int32), "note": number.astype(np.float32)}
+    made |= {
+        **dict.fromkeys(("reward", "achieved_goal", "desired_goal"), number.astype(np.float32)),
+        "image": images,
+        "next": {"image": images + np.uint8(LANES)},
+    }
+    lead = (BATCH // LANES, LANES) if spec.lanes else (BATCH,)
+    return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), {name: made[name] for name in spec.item})
+
+
+def life(backend: Backend, spec: frb.BufferSpec) -> Bits:
+    """The bits of all that a buffer's life gives."""
+    rng, rb = np.random.default_rng(0), backend.rb
+    dataset = isinstance(spec.writer, frb.Immutable)
+    state = rb.init(spec, items=backend.tree(items(spec, 1)) if dataset else None)
+    told = []
+    for k in range(STEPS):
+        lead = (BATCH // LANES, LANES) if spec.lanes else (BATCH,)
+        mask = rng.random(lead) < (0.8 if k else 2)
+        if not dataset:
+            state = backend.add(state, backend.tree(items(spec, BATCH * k)), mask, key=lives.keys(backend, k)[0])
+        state, sample = backend.sample(state, lives.keys(backend, k)[1], BATCH)
+        handles = sample.indices.reshape(-1)
+        got = rb.get(state, handles)
+        given = rng.random(handles.shape[0]).astype(np.float32)
+        notes = {"note": given} if "note" in spec.item and not dataset else None
+        state = backend.update(state, handles, given if spec.sampler.has_priorities else None, notes)
+        told.append(lives.bits(backend, (sample, got, rb.size(state), rb.can_sample(state, BATCH))))
+    told.append(lives.bits(backend, rb.items(state)))
+    if not dataset:
+        told.append(lives.bits(backend, rb.size(rb.clear(state))))
+    return told
+
+
+def iterated(backend: Backend, spec: frb.BufferSpec) -> Bits:
+    """What `iterate` gives, whose thread draws beside the one that allocates."""
+    state = backend.add(backend.init(spec), backend.tree(items(spec, 0)))
+    with frb.iterate(backend.rb, state, lives.keys(backend, 0)[0], BATCH) as batches:
+        return [lives.bits(backend, sample) for sample in itertools.islice(batches, 8)]
+
+
+def allocate(stop: threading.Event) -> None:
+    """Take blocks that are too small for the fence, write to them, and free them."""
+    rng = random.Random(0)
+    while not stop.is_set():
+        sizes = [rng.choice((64, 192, 400, 1000, 2000)) for _ in range(40)]
+        for block in [np.empty(size, np.uint8) for size in sizes]:
+            block.fill(0xEE)
+
+
+def fence() -> None:
+    """Have blocks of `FENCED` bytes and more come from the system: to use one that was freed is a fault then.
+
+    glibc's MALLOC_MMAP_THRESHOLD_ says so for what no free block of the heap has room for: so those are used up.
+    """
+    malloc, first = ctypes.CDLL(None).malloc, 16
+    malloc.restype, malloc.argtypes = ctypes.c_size_t, [ctypes.c_size_t]
+    own = 0
+    while own < 1000:
+        own = own + 1 if malloc(FENCED) % mmap.PAGESIZE == first else 0
+
+
+def with_allocations(function: Callable[[], None]) -> None:
+    """Call while another thread allocates, and change threads as often as can be."""
+    fence()
+    stop = threading.Event()
+    thread = threading.Thread(target=allocate, args=(stop,))
+    sys.setswitchinterval(1e-5)
+    thread.start()
+    try:
+        function()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def variants(spec: frb.BufferSpec, directory: Path) -> Iterator[frb.BufferSpec]:
+    """Where its items may lie."""
+    storages = [frb.Device(), frb.Memmap(directory / "mapped")]
+    if spec.fused:
+        storages += [frb.Host(), frb.Memmap(directory / "shared", shared=True)]
+    for storage in storages:
+        yield dataclasses.replace(spec, storage=storage)
+
+
+def on_torch(directory: Path) -> None:
+    """All of them, wherever they may lie; once before, so that kernels are loaded, which leaves free blocks behind."""
+    wanted = specs()
+    with backends.make("torch-core") as core:
+        expected = {name: life(core, spec) for name, spec in wanted.items()}
+        drawn = iterated(core, wanted["prioritized"])
+
+    def run() -> None:
+        with backends.make("torch") as kernels:
+            for name, spec in wanted.items():
+                for placed in variants(spec, Path(tempfile.mkdtemp(dir=directory))):
+                    compare(name, placed, expected[name], life(kernels, placed))
+            compare("iterate", wanted["prioritized"], drawn, iterated(kernels, wanted["prioritized"]))
+
+    run()
+    with_allocations(run)
+    assert unused() == ["calls.draw"], "which NumPy's engine calls: see below"
+
+
+def on_jax(_: Path) -> None:
+    """Those that have every handler of XLA's, and all of them in the host's memory."""
+    wanted = specs()
+    lives.same_draws(pytest.MonkeyPatch())
+    with backends.make("torch-core") as core:
+        expected = {name: life(core, spec) for name, spec in wanted.items()}
+
+    def run() -> None:
+        with backends.make("jax") as home:
+            for name in ON_JAX:
+                compare(name, wanted[name], expected[name], life(home, wanted[name]))
+        with backends.make("jax-host") as host:
+            for name, spec in wanted.items():
+                placed = dataclasses.replace(spec, storage=frb.Host())
+                compare(name, placed, expected[name], life(host, placed))
+
+    run()
+    assert "calls.draw" not in unused()
+    with_allocations(run)
+
+
+def unused() -> list[str]:
+    """The kernels that nothing has called so far, of those that Python calls."""
+    left = [kernel.py_func for kernel, _ in beforehand.entries() if not kernel.signatures]
+    return sorted(f"{function.__module__.rpartition('.')[2]}.{function.__name__}" for function in left)
+
+
+def compare(name: str, spec: frb.BufferSpec, expected: Bits, given: Bits) -> None:
+    wrong = [k for k, (a, b) in enumerate(zip(expected, given, strict=True)) if a != b]
+    assert not wrong, f"{name} in {spec.storage}: other bits than the array operations give at steps {wrong}"
+
+
+def main() -> None:
+    """Of the backend that is named."""
+    with tempfile.TemporaryDirectory() as directory:
+        {"torch": on_torch, "jax": on_jax}[sys.argv[1]](Path(directory))
+    print("the same bits")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,686 @@
+"""What happens to lanes of environments, recorded in plain lists, and walks over them: the definitions, step by step.
+
+Every step and every frame has a number of its own, and all their leaves are made of it, so that a wrong neighbour, a
+stale row or a crossed boundary shows itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+import pickle
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import hypothesis
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.base import nest
+from tests.support import backends
+from tests.support.backends import Backend
+from tests.support.histories import Rng, Shapes, beginning_at, pick
+
+Array = np.ndarray[Any, Any]
+Leaves = dict[str, Array]
+"""The leaves of one item, by path, such as "next/reward"."""
+BASES = {"bool": 2, "uint8": 251, "int8": 127, "int16": 30011, "float16": 2003}
+"""As many numbers as an element of a narrow dtype tells apart."""
+
+
+# What leaves are made of.
+
+
+@functools.lru_cache(10_000)
+def numbered(spec: frb.Unbounded, number: int, bits: bool = False) -> Array:
+    """An array of a number: 0 gives zeros, any other its own. Of all bit patterns if asked: NaNs, negative zeros."""
+    size = math.prod(spec.shape)
+    if not number:
+        return np.zeros(spec.shape, spec.dtype)
+    if bits and spec.dtype != "bool":
+        rng = np.random.default_rng(number)
+        array = np.frombuffer(rng.bytes(size * np.dtype(spec.dtype).itemsize), spec.dtype).copy()
+        if "float" in spec.dtype:
+            array[rng.random(size) < 0.2] = -0.0
+            array[rng.random(size) < 0.1] = np.nan
+        return array.reshape(spec.shape)
+    elements = np.arange(size)
+    base = BASES.get(spec.dtype)
+    if base is None:
+        return (number * 4 + elements % 4).astype(spec.dtype).reshape(spec.shape)
+    digits = math.ceil(31 / math.log2(base))  # then some more, of which only the look counts
+    powers = base ** np.minimum(elements, digits)
+    elements = np.where(elements < digits, number // powers, number * (elements + 1)) % base
+    return elements.astype(spec.dtype).reshape(spec.shape)
+
+
+def nested(leaves: Mapping[str, Any]) -> Any:
+    """Leaves by path as nested dicts."""
+    tree: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *outer, name = path.split("/")
+        functools.reduce(lambda part, key: part.setdefault(key, {}), outer, tree)[name] = leaf
+    return tree
+
+
+def by_path(backend: Backend, tree: Any) -> Leaves:
+    """And back, in NumPy's arrays."""
+    leaves, structure = nest.flatten(tree, lambda x: hasattr(x, "dtype"))
+    return {nest.show(path): backend.numpy(leaf) for path, leaf in zip(structure.paths, leaves, strict=True)}
+
+
+def assert_same(got: Any, expected: Any, what: str = "") -> None:
+    """Bit for bit."""
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.dtype == expected.dtype, what
+    assert got.shape == expected.shape, what
+    if got.tobytes() != expected.tobytes():
+        np.testing.assert_array_equal(got, expected, what)
+        raise AssertionError(f"{what}: {got} and {expected} differ in the bits of zeros or NaNs")
+
+
+# What happens.
+
+
+class Moment(NamedTuple):
+    """One step of an environment.
+
+    Attributes:
+        id: of the step.
+        frames: the numbers of the last frames before it, the newest last.
+        next_frames: likewise after it.
+        goal: the number of the goal that is wanted.
+        reward: for it.
+        terminated: whether the episode ends by its own rules.
+        truncated: whether it is broken off.
+        episode: the number of the episode.
+        noise: a bool that means nothing.
+    """
+
+    id: int
+    frames: tuple[int, ...]
+    next_frames: tuple[int, ...]
+    goal: int
+    reward: Array
+    terminated: bool
+    truncated: bool
+    episode: int
+    noise: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A form in which transitions are stored.
+
+    Attributes:
+        item: the specs by path.
+        roles: what each leaf holds, if its name does not say so: one of those in `leaf_of`.
+        stacks: of leaves that are stacks of frames, how many, and along which axis.
+        ends: the bool leaves that mark a trajectory's last step; any of them does.
+        trajectory: the leaf that is another in every trajectory, if any.
+        reward: the leaf of the reward.
+        nexts: leaves of what there is after the step.
+        terminated: the leaf that says so; with another that says it only looks so. None where nothing ever does.
+        settings: what `n_step` has to be told.
+    """
+
+    item: dict[str, frb.Unbounded]
+    roles: dict[str, str] = dataclasses.field(default_factory=dict)
+    stacks: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    ends: tuple[str, ...] = ("done",)
+    trajectory: str | None = None
+    reward: str = "reward"
+    nexts: tuple[str, ...] = ()
+    terminated: tuple[str, str | None] | None = ("done", None)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def depth(self) -> int:
+        """Frames of an observation."""
+        return max([1, *(count for count, _ in self.stacks.values())])
+
+    def role(self, path: str) -> str:
+        """What a leaf holds."""
+        return self.roles.get(path) or path.split("/")[-1]
+
+    def leaves(self, moment: Moment, bits: bool) -> Leaves:
+        """The item of a moment."""
+        return {path: self.leaf(path, spec, moment, bits) for path, spec in self.item.items()}
+
+    def leaf(self, path: str, spec: frb.Unbounded, moment: Moment, bits: bool) -> Array:
+        """By its role; what is named like nothing else is an observation."""
+        role = self.role(path)
+        flags = {"terminated": moment.terminated, "truncated": moment.truncated, "noise": moment.noise}
+        flags |= {"done": moment.terminated or moment.truncated, "false": False}
+        if role in flags:
+            return np.full(spec.shape, flags[role], np.bool_)
+        if role == "reward":
+            return moment.reward[: math.prod(spec.shape)].reshape(spec.shape).astype(spec.dtype)
+        if role == "episode":
+            return np.full(spec.shape, moment.episode, spec.dtype)
+        if role.endswith("desired_goal"):
+            return numbered(spec, moment.goal)
+        if role in ("id", "x", "action"):
+            return numbered(spec, moment.id)
+        after = path.startswith("next") or role.startswith("next")
+        frames = moment.next_frames if after else moment.frames
+        if path in self.stacks:
+            count, axis = self.stacks[path]
+            axis %= len(spec.shape)
+            single = frb.Unbounded(spec.shape[:axis] + spec.shape[axis + 1 :], spec.dtype)
+            return np.stack([numbered(single, frame, bits) for frame in frames[-count:]], axis)
+        return numbered(spec, frames[-1], bits)
+
+
+class Environment:
+    """Episodes of any length that end in any way, and sometimes without a word."""
+
+    def __init__(self, rng: Rng, depth: int, new: Callable[[], int]) -> None:
+        """Observations of so many frames, with new numbers."""
+        self.rng, self.depth, self.new = rng, depth, new
+        self.rate = pick(rng, [0.02, 0.1, 0.3, 0.7, 1.0])
+        self.silent = pick(rng, [0.0, 0.0, 0.1])
+        self.still = pick(rng, [0.0, 0.0, 0.2])
+        self.after_end = pick(rng, ["reset", "reset", "same step", "go on"])
+        self.episode = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """A first frame, behind copies of it, zeros, or others."""
+        first = self.new()
+        pad = pick(self.rng, [first, 0, None])
+        self.frames = (*(self.new() if pad is None else pad for _ in range(self.depth - 1)), first)
+        self.goal = self.new()
+
+    def step(self) -> Moment:
+        """One."""
+        rng, frames, goal, episode = self.rng, self.frames, self.goal, self.episode
+        next_frames = (*frames[1:], frames[-1] if rng.random() < self.still else self.new())
+        ended = bool(rng.random() < self.rate)
+        terminated, truncated = pick(rng, [(True, False), (False, True), (True, True)]) if ended else (False, False)
+        self.frames = next_frames
+        reset = ended and self.after_end != "go on"
+        if reset or rng.random() < self.silent:
+            self.reset()
+        if ended and self.after_end == "same step":  # what comes after an end is the next episode's beginning
+            next_frames = self.frames
+        self.episode += ended
+        reward = rng.integers(-8, 9, 2).astype(np.float64)
+        noise = bool(rng.random() < 0.5)
+        return Moment(self.new(), frames, next_frames, goal, reward, terminated, truncated, episode % 3, noise)
+
+
+class World:
+    """Lanes of environments."""
+
+    def __init__(self, rng: Rng, kind: Kind, lanes: int, bits: bool = False) -> None:
+        """At the beginning."""
+        self.rng, self.kind, self.bits = rng, kind, bits
+        self.count = 0
+        self.environments = [Environment(rng, kind.depth, self.new) for _ in range(lanes)]
+
+    def new(self) -> int:
+        """A number that nothing has."""
+        self.count += 1
+        return self.count
+
+    def batch(self, steps: int, masked: bool) -> tuple[Leaves, Array | None]:
+        """Leaves [steps, lanes, *shape], and which are written, bool [steps, lanes].
+
+        Of those that are not, some environments did step, unseen, and others did not.
+        """
+        lanes = len(self.environments)
+        mask = np.ones((steps, lanes), np.bool_)
+        rows = []
+        for t in range(steps):
+            for e, environment in enumerate(self.environments):
+                before = environment.frames, environment.goal, environment.episode
+                rows.append(self.kind.leaves(environment.step(), self.bits))
+                if masked and self.rng.random() < 0.3:
+                    mask[t, e] = False
+                    if self.rng.random() < 0.6:
+                        environment.frames, environment.goal, environment.episode = before
+        leaves = {
+            path: np.array([row[path] for row in rows], spec.dtype).reshape(steps, lanes, *spec.shape)
+            for path, spec in self.kind.item.items()
+        }
+        return leaves, mask if masked else None
+
+
+# What was written, and is still there.
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A step that was written.
+
+    Attributes:
+        leaves: what it holds.
+        episode: the trajectory that it is of, as a number of its lane.
+        ended: whether a flag says that its trajectory ends with it.
+        extras: what comes with it, where it is made when it is added.
+    """
+
+    leaves: Leaves
+    episode: int = 0
+    ended: bool = False
+    extras: Leaves = dataclasses.field(default_factory=dict)
+
+
+Lane = tuple[Step, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """All that was ever written; a value, so that older ones stay what they are.
+
+    Attributes:
+        kind: of the items.
+        length: how many steps a lane holds.
+        lanes: the steps, the oldest first.
+        first: the number of each lane's first step.
+        room: for the frames of a lane, if they are stored apart.
+    """
+
+    kind: Kind
+    length: int
+    lanes: tuple[Lane, ...]
+    first: int = 0
+    room: Room | None = None
+
+    def written(self, leaves: Leaves, mask: Array | None) -> Record:
+        """After a batch, leaves [T, lanes, *shape]."""
+        lanes = [list(lane) for lane in self.lanes]
+        for t in range(len(next(iter(leaves.values())))):
+            for e, lane in enumerate(lanes):
+                if mask is None or mask[t, e]:
+                    row = {path: leaf[t, e] for path, leaf in leaves.items()}
+                    lane.append(self.following(lane[-1] if lane else None, row))
+        return dataclasses.replace(self, lanes=tuple(tuple(lane) for lane in lanes))
+
+    def following(self, before: Step | None, row: Leaves) -> Step:
+        """A step after another."""
+        ended = any(bool(row[path].all()) for path in self.kind.ends)
+        if before is None:
+            return Step(row, 0, ended)
+        another = self.kind.trajectory is not None and bool(
+            (before.leaves[self.kind.trajectory] != row[self.kind.trajectory]).all()
+        )
+        return Step(row, before.episode + (before.ended or another), ended)
+
+    def live(self, lane: int) -> Lane:
+        """The newest of a lane."""
+        return self.live_lanes[lane]
+
+    @functools.cached_property
+    def live_lanes(self) -> tuple[Lane, ...]:
+        """Of all lanes."""
+        if self.room is None:
+            return tuple(lane[-self.length :] for lane in self.lanes)
+        return tuple(lane[max(0, len(lane) - self.length, lost_frames(self, lane)) :] for lane in self.lanes)
+
+    @property
+    def size(self) -> int:
+        """How many are stored."""
+        return sum(len(self.live(e)) for e in range(len(self.lanes)))
+
+    def handle(self, lane: int, k: int) -> int:
+        """Of the lane's k-th step ever: the turn of the ring times the capacity, and the slot."""
+        limit = (2**31 - 1) // (self.length * len(self.lanes)) * self.length
+        turn, place = divmod((self.first + k) % limit, self.length)
+        return (turn * len(self.lanes) + lane) * self.length + place
+
+    @functools.cached_property
+    def places(self) -> dict[int, tuple[int, int]]:
+        """Of all that is stored, by handle: the lane, and the place in `live(lane)`."""
+        found = {}
+        for e, lane in enumerate(self.lanes):
+            count = len(self.live(e))
+            for place in range(count):
+                found[self.handle(e, len(lane) - count + place)] = (e, place)
+        return found
+
+    def stored(self, handle: int) -> Step:
+        """What lies under a handle."""
+        lane, place = self.places[handle]
+        return self.live(lane)[place]
+
+
+# Frames.
+
+
+class Room(NamedTuple):
+    """For the frames of a lane, with which steps share what they can.
+
+    Attributes:
+        frames: how many there is room for.
+        pairs: the leaves that are stored as frames, and of each the leaf of its next value, or None for all.
+    """
+
+    frames: int
+    pairs: tuple[tuple[str, str | None], ...]
+
+
+def room_for(kind: Kind, spec: frb.BufferSpec, pairs: Mapping[str, str | None] | None = None) -> Room:
+    """As the documentation of `Compact` has it; pairs are found by their names, if not given."""
+    if pairs is None:
+        item = kind.item
+        after = {path[5:]: path for path in item if path.startswith(("next/", "next_"))}
+        pairs = {own: path for own, path in after.items() if own in item and item[own] == item[path]}
+        pairs = pairs or dict.fromkeys(kind.stacks)
+    length, depth = spec.ring.length, kind.depth
+    spare = spec.compact.spare
+    share = math.ceil(length / 32) + 2 * depth if spare is None else max(math.ceil(spare / spec.ring.lanes), 2 * depth)
+    return Room(length + share, tuple(pairs.items()))
+
+
+def lost_frames(record: Record, lane: Lane) -> int:
+    """How many of a lane's steps, the oldest, have lost some of their frames."""
+    kind, room = record.kind, record.room
+    assert room is not None
+    paired = room.pairs[0][1] is not None
+
+    def frames(step: Step | None, path: str) -> list[bytes]:
+        """The oldest first; an empty lane has nothing but zeros."""
+        count, axis = kind.stacks.get(path, (1, 0))
+        leaf = np.zeros(kind.item[path].shape, kind.item[path].dtype) if step is None else step.leaves[path]
+        return [part.tobytes() for part in (np.moveaxis(leaf, axis, 0) if count > 1 else leaf[None])]
+
+    end, oldest, before = 0, [], None
+    for step in lane:
+        shared = all(
+            frames(before, after or own)[not after :] == frames(step, own)[: None if after else -1]
+            for own, after in room.pairs
+        )
+        end += (0 if paired else 1) if shared else kind.depth
+        oldest.append(end - kind.depth)
+        if paired:
+            moved = all(frames(step, own)[1:] == frames(step, after or own)[:-1] for own, after in room.pairs)
+            end += 1 if moved else kind.depth
+        before = step
+    return sum(number < end - room.frames for number in oldest)
+
+
+# Walks.
+
+
+def window(lane: Lane, place: int, n: int) -> Lane:
+    """The step, and those of its trajectory that come after it, n at most in all."""
+    steps = [lane[place]]
+    for step in lane[place + 1 :]:
+        if len(steps) == n or step.episode != steps[0].episode:
+            break
+        steps.append(step)
+    return tuple(steps)
+
+
+def fold(rewards: Sequence[Array], gamma: float) -> Array:
+    """Their discounted sum."""
+    total = np.zeros(rewards[0].shape)
+    for k, reward in enumerate(rewards):
+        total = total + gamma**k * reward.astype(np.float64)
+    return total.astype(rewards[0].dtype)
+
+
+def n_step(kind: Kind, steps: Lane, gamma: float, rewards: Sequence[Array] | None = None) -> tuple[Leaves, Leaves]:
+    """The n-step item of a window, and what comes with it."""
+    rewards = [step.leaves[kind.reward] for step in steps] if rewards is None else rewards
+    leaves = dict(steps[0].leaves)
+    leaves[kind.reward] = fold(rewards, gamma)
+    leaves |= {path: steps[-1].leaves[path] for path in kind.nexts}
+    terminated = False
+    if kind.terminated is not None:
+        flag, but_not = kind.terminated
+        terminated = bool(steps[-1].leaves[flag].all()) and not (but_not and bool(steps[-1].leaves[but_not].all()))
+    extras = {
+        "steps": np.int32(len(steps)),
+        "discount": np.float32(gamma ** len(steps)),
+        "original_reward": rewards[0],
+        "nonterminal": np.bool_(not terminated),
+    }
+    return leaves, {name: np.asarray(extra) for name, extra in extras.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pending:
+    """Steps that wait for others, as `n_step(at="add")` keeps them; a value.
+
+    Attributes:
+        steps: all that was added.
+        items: the n-step items that were complete, in order.
+        waiting: for each lane, from which step on they wait.
+    """
+
+    n: int
+    gamma: float
+    steps: Record
+    items: Record
+    waiting: tuple[int, ...]
+
+    def written(self, leaves: Leaves, mask: Array | None) -> Pending:
+        """After a batch."""
+        steps = self.steps.written(leaves, mask)
+        lanes, waiting = [], []
+        for e, lane in enumerate(steps.lanes):
+            items, k = list(self.items.lanes[e]), self.waiting[e]
+            while k < len(lane):
+                seen = window(lane, k, self.n)
+                known = len(seen) == self.n or seen[-1].ended or k + len(seen) < len(lane)
+                if not known:
+                    break
+                made, extras = n_step(steps.kind, seen, self.gamma)
+                items.append(Step(made, extras=extras))
+                k += 1
+            lanes.append(tuple(items))
+            waiting.append(k)
+        return dataclasses.replace(
+            self, steps=steps, items=dataclasses.replace(self.items, lanes=tuple(lanes)), waiting=tuple(waiting)
+        )
+
+
+def goals(lane: Lane, place: int, strategy: str) -> list[int]:
+    """The places in the lane from whose steps a goal may come."""
+    same = [k for k, step in enumerate(lane) if step.episode == lane[place].episode]
+    if strategy == "final":
+        return same[-1:]
+    return [k for k in same if strategy == "episode" or k >= place]
+
+
+# Histories of a buffer beside its record.
+
+
+Expect = Callable[[Any, int], tuple[Leaves, Leaves]]
+"""The items and extras to be drawn by a handle, from a record."""
+
+
+class Kept(NamedTuple):
+    """A state, the state of a plain buffer with which the same was done (if there is one), and what was written."""
+
+    backend: Backend
+    state: Any
+    plain: Any
+    record: Any
+
+
+class Story:
+    """What happens to a buffer: its draws are those of a plain one, and its items are those of a walk.
+
+    All states are kept: older ones are used again, and in the end each must read as it did when it was new.
+    """
+
+    def __init__(
+        self,
+        rng: Rng,
+        made: Sequence[Backend],
+        spec: frb.BufferSpec,
+        plain: frb.BufferSpec | None,
+        record: Record | Pending,
+        expect: Expect,
+        shapes: Shapes,
+        bits: bool = False,
+    ) -> None:
+        """Begin with empty buffers."""
+        self.rng, self.backends, self.spec, self.shapes, self.expect = rng, made, spec, shapes, expect
+        steps = record.steps if isinstance(record, Pending) else record
+        self.kind, self.lanes = steps.kind, spec.lanes or 1
+        self.world = World(rng, self.kind, self.lanes, bits)
+        self.handles = np.zeros(0, np.int32)
+        backend = pick(rng, made)
+        states = [each and beginning_at(backend, backend.init(each), steps.first) for each in (spec, plain)]
+        self.kept = [Kept(backend, *states, record)]
+
+    def keep(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
+        """New states."""
+        if backend.consumes:
+            self.kept.clear()
+        self.kept.append(Kept(backend, state, plain, record))
+        stored = record.items if isinstance(record, Pending) else record
+        assert int(backend.rb.size(state)) == stored.size
+
+    def run(self, steps: int) -> None:
+        """Do this and that, then look at everything."""
+        hypothesis.note(f"{self.backends[0].name}: {self.spec}")
+        for step in range(steps):
+            do = pick(self.rng, [self.add] * 4 + [self.sample] * 3 + [self.update, self.read])
+            hypothesis.note(f"{step}: {do.__name__}")
+            back = 0
+            if not self.backends[0].consumes and self.rng.random() < 0.15:
+                back = int(self.rng.integers(len(self.kept)))
+            do(*self.kept[-1 - back])
+        some = np.sort(self.rng.permutation(len(self.kept))[:6])
+        for k in some if len(self.kept) % 2 else reversed(some):
+            self.check(*self.kept[k])
+
+    def each(self, function: Callable[[Any], Any], *states: Any) -> list[Any]:
+        """Of both states."""
+        return [state and function(state) for state in states]
+
+    def add(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
+        """Some steps of each lane."""
+        fixed = self.shapes.fixed
+        steps = pick(self.rng, self.shapes.steps)
+        leaves, mask = self.world.batch(steps, fixed or bool(self.rng.random() < 0.4))
+        priorities = None
+        may = self.spec.sampler.has_priorities and not isinstance(record, Pending)
+        if may and (fixed or self.rng.random() < 0.5):
+            priorities = self.rng.integers(0, 5, (steps, self.lanes)).astype(np.float32)
+        lead = (steps,) if self.spec.lanes is None else (steps, self.lanes)
+        lead = lead[1:] if steps == 1 and not fixed and self.rng.random() < 0.5 else lead
+        items = nested({path: leaf.reshape((*lead, *leaf.shape[2:])) for path, leaf in leaves.items()})
+        given = items if self.rng.random() < 0.5 else backend.tree(items)
+        rows = lead or (1,)
+        companions = [None if x is None else backend.array(x.reshape(rows)) for x in (mask, priorities)]
+        state, plain = self.each(lambda x: backend.add(x, given, *companions), state, plain)
+        record = record.written(leaves, mask)
+        if plain is not None and int(backend.rb.size(plain)) != record.size:
+            plain = None  # what is compact may hold less
+        self.keep(backend, state, plain, record)
+
+    def sample(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
+        """By one key from both buffers."""
+        sampler: Any = self.spec.sampler
+        count = pick(self.rng, self.shapes.draws)
+        count *= sampler.length if getattr(sampler, "batch", "slices") == "steps" else 1
+        key = backend.rb.key(int(self.rng.integers(2**32)))
+        beta = pick(self.rng, [None, 0.0, 1.0]) if sampler.has_priorities and not self.shapes.fixed else None
+        if plain is not None:
+            try:
+                plain, alike = backend.sample(plain, key, count, beta)
+            except ValueError as error:  # there is nothing to draw
+                with pytest.raises(ValueError, match=re.escape(str(error))):
+                    backend.sample(state, key, count, beta)
+                return
+        elif not bool(backend.rb.can_sample(state)):
+            with pytest.raises(ValueError, match=r"empty|none of"):
+                backend.sample(state, key, count, beta)
+            return
+        after, sample = backend.sample(state, key, count, beta)
+        if plain is not None:
+            assert alike.extras == {}
+            for name in ("indices", "weights", "probabilities", "mask", "is_first", "is_last", "truncated"):
+                one, other = getattr(sample, name), getattr(alike, name)
+                assert (one is None) == (other is None)
+                if one is not None:
+                    assert_same(backend.numpy(one), backend.numpy(other), name)
+        self.check_sample(backend, record, sample)
+        self.handles = backend.numpy(sample.indices).reshape(-1)
+        self.keep(backend, after, plain, record)
+
+    def check_sample(self, backend: Backend, record: Any, sample: Any) -> None:
+        """What is drawn is what the walk finds."""
+        indices = backend.numpy(sample.indices)
+        mask = indices >= 0 if sample.mask is None else backend.numpy(sample.mask)
+        assert ((indices >= 0) == mask).all()
+        items = by_path(backend, sample.items)
+        extras = {name: backend.numpy(x) for name, x in sample.extras.items()}
+        expected = [self.expect(record, handle) for handle in indices[mask].tolist()]
+        assert items.keys() == self.kind.item.keys()
+        for got, rows in ((items, [row for row, _ in expected]), (extras, [row for _, row in expected])):
+            assert all(x.shape[: indices.ndim] == indices.shape for x in got.values())
+            for name in rows[0] if rows else ():
+                assert_same(got[name][mask], np.stack([row[name] for row in rows]), name)
+            assert not rows or got.keys() == rows[0].keys()
+
+    def update(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
+        """Priorities of what was drawn last, from whichever state that was."""
+        if not self.spec.sampler.has_priorities or not self.handles.size:
+            return
+        handles = backend.array(self.handles)
+        priorities = backend.array(self.rng.integers(0, 5, self.handles.size).astype(np.float32))
+        self.keep(backend, *self.each(lambda x: backend.update(x, handles, priorities), state, plain), record)
+
+    def read(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
+        """Look, go over to the other backend, or through a pickle."""
+        what = self.rng.random()
+        if what < 0.4:
+            self.check(backend, state, plain, record)
+        elif what < 0.8 and len(self.backends) > 1:
+            other = next(x for x in self.backends if x is not backend)
+            self.keep(other, *self.each(other.rb.from_dlpack, state, plain), record)
+        else:
+            self.keep(backend, *self.each(lambda x: pickle.loads(pickle.dumps(x)), state, plain), record)
+
+    def check(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
+        """All that is stored, by handle and as arrays."""
+        rb, stored = backend.rb, record.items if isinstance(record, Pending) else record
+        handles = np.array(list(stored.places), np.int32)
+        assert int(rb.size(state)) == handles.size
+        assert int(rb.rejected(state)) == 0
+        if plain is not None:
+            assert int(rb.stale(state)) == int(rb.stale(plain))
+        gone = [handle for handle in range(self.spec.capacity) if handle not in handles]
+        asked = np.full(2 * self.spec.capacity, -1, np.int32)  # at one shape, which is compiled once
+        asked[: handles.size + len(gone)] = [*handles, *gone]
+        asked = backend.array(asked)
+        live = backend.numpy(rb.is_live(state, asked))
+        assert live[: handles.size].all()
+        assert not live[handles.size :].any()
+        got, everything = by_path(backend, rb.get(state, asked)), by_path(backend, rb.items(state))
+        steps = [stored.stored(handle) for handle in handles.tolist()]
+        for name in self.kind.item if steps else ():
+            expected = np.stack([step.leaves[name] for step in steps])
+            assert_same(got[name][: handles.size], expected, name)
+            assert not got[name][handles.size :].any()
+            assert_same(everything[name][handles % self.spec.capacity], expected, name)
+
+
+def tell(
+    rng: Rng,
+    variants: Sequence[str],
+    spec: frb.BufferSpec,
+    plain: frb.BufferSpec | None,
+    record: Record | Pending,
+    expect: Expect,
+    shapes: Shapes,
+    steps: int,
+    bits: bool = False,
+    story: type[Story] = Story,
+) -> None:
+    """One history."""
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(backends.make(name)) for name in variants]
+        story(rng, made, spec, plain, record, expect, shapes, bits).run(steps)

@@ -1,0 +1,223 @@
+"""Which leaves are stored as frames, what is refused, and frames whose coordinates begin again."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import functional_rb as frb
+import jax_backend.kernel_ops as jax_kernels
+import jax_backend.ops as jax_ops
+import torch_backend.kernel_ops as torch_kernels
+import torch_backend.ops as torch_ops
+from functional_rb.core import counters, frame_store
+from functional_rb.structures import frame_ring
+from functional_rb.structures.ring import Ends
+from tests.support.backends import Backend, _torch_array, _torch_numpy
+
+X, Y = frb.Unbounded((4, 3)), frb.Unbounded((3, 4))
+DONE = frb.Binary(())
+TORCH = torch_ops, _torch_array, _torch_numpy
+PAIR = {"obs": X, "next_obs": X, "done": DONE}
+STACK = {"obs": X, "reward": frb.Unbounded(())}
+
+
+def chain_of(item: Any, compact: frb.Compact, capacity: int = 64, **others: Any) -> frame_ring.Chain:
+    chain = frb.BufferSpec(item, capacity, compact=compact, **others).frames
+    assert chain is not None
+    return chain
+
+
+def pairs(item: Any, compact: frb.Compact | None = None) -> dict[str, str | None]:
+    spec = frb.BufferSpec(item, 8, compact=compact or frb.Compact())
+    assert spec.frames is not None
+    following = [None if k.following is None else spec.names[k.following] for k in spec.frames.stacks]
+    return dict(zip([spec.names[k.leaf] for k in spec.frames.stacks], following, strict=True))
+
+
+def test_next_values_are_found_by_name() -> None:
+    ted = {"obs": {"a": X, "b": Y}, "done": DONE, "next": {"obs": {"a": X, "b": Y}, "reward": X, "done": DONE}}
+    assert pairs(ted) == {"obs/a": "next/obs/a", "obs/b": "next/obs/b", "done": "next/done"}
+    assert pairs(PAIR | {"next_done": DONE, "next_reward": X}) == {"obs": "next_obs", "done": "next_done"}
+    assert pairs({"o": {"a": X}, "next_o": {"a": X}}) == {"o/a": "next_o/a"}
+    # Of another shape or dtype it is no next value.
+    assert pairs(PAIR | {"a": X, "next_a": Y, "b": X, "next_b": frb.Unbounded((4, 3), "int32")}) == {"obs": "next_obs"}
+    assert pairs({"s": X, "s_": X}, frb.Compact(next={"s_": "s"})) == {"s": "s_"}
+    assert pairs(ted, frb.Compact(next={("next", "done"): "done"})) == {"done": "next/done"}
+
+
+def test_stacks_are_found_by_their_axis() -> None:
+    (stack,) = chain_of(PAIR, frb.Compact(stack=4)).stacks
+    assert (stack.depth, stack.axis, stack.shape) == (4, 0, (3,))
+    (stack,) = chain_of(PAIR, frb.Compact(stack=3, axis=-1)).stacks
+    assert (stack.depth, stack.axis, stack.shape) == (3, 1, (4,))
+    both = chain_of(PAIR | {"y": X, "next_y": X}, frb.Compact(stack={"obs": 4, "y": 3}, axis={"y": 1}))
+    assert [(stack.depth, stack.axis) for stack in both.stacks] == [(4, 0), (3, 1)]
+    assert (both.depth, both.most, both.paired) == (4, 8, True)
+    # Without pairs, the stacks alone.
+    alone = chain_of(STACK, frb.Compact(stack=4))
+    assert [stack.following for stack in alone.stacks] == [None]
+    assert alone.most == 4
+    assert pairs(PAIR, frb.Compact(next={}, stack={"obs": 4})) == {"obs": None}
+
+
+def test_room_is_divided_among_lanes() -> None:
+    assert chain_of(PAIR, frb.Compact(), 640).room == 640 + 20 + 2
+    assert chain_of(PAIR, frb.Compact(), 640, lanes=4).room == 160 + 5 + 2
+    assert chain_of(PAIR, frb.Compact(spare=41), 640, lanes=4).room == 160 + 11
+    assert chain_of(PAIR, frb.Compact(spare=0, stack=4), 640, lanes=4).room == 160 + 8
+    chain = chain_of(PAIR, frb.Compact(spare=41), 640, lanes=4)
+    assert chain.limit % chain.room == 0
+    assert 2 * chain.limit + 1 < 2**31
+
+
+WRONG: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
+    "nothing": ({"obs": X, "reward": X}, {}, ValueError, r"nothing to compact: none of the leaves \['obs', 'reward'\]"),
+    "unknown": (PAIR, {"next": {"next_state": "obs"}}, ValueError, "no leaf 'next_state'; name one of"),
+    "unequal": (
+        PAIR | {"y": Y},
+        {"next": {"y": "obs"}},
+        ValueError,
+        r"leaf 'y': expected shape \(4, 3\) .* got \(3, 4\)",
+    ),
+    "twice": (PAIR | {"y": X}, {"next": {"y": "obs", "next_obs": "obs"}}, ValueError, "'obs' is in two pairs"),
+    "of itself": (PAIR, {"next": {"obs": "obs"}}, ValueError, "'obs' is in two pairs"),
+    "no such axis": (PAIR, {"stack": 5}, ValueError, r"none of the leaves \['obs'\] is a stack: expected 5 frames"),
+    "another axis": (
+        PAIR,
+        {"stack": {"obs": 3}},
+        ValueError,
+        r"'obs': expected 3 frames along axis 0, got shape \(4, 3\)",
+    ),
+    "axis beyond": (PAIR, {"stack": {"obs": 3}, "axis": 2}, ValueError, "'obs': expected 3 frames along axis 2"),
+    "unknown stack": (PAIR, {"stack": {"x": 3}}, ValueError, "no leaf 'x'"),
+    "mixed": (
+        PAIR | {"y": X},
+        {"stack": {"obs": 4, "y": 4}},
+        ValueError,
+        "'y': expected a stack that has a next value",
+    ),
+    "too large": (PAIR, {"spare": 2**30}, ValueError, "room for at most 268435456 observations a lane"),
+    "no mapping": (PAIR, {"next": "next_obs"}, TypeError, "Compact.next: expected a mapping"),
+    "no number": (PAIR, {"stack": 1.5}, TypeError, "Compact.stack: expected an int, got 1.5"),
+    "no stack": (PAIR, {"stack": 0}, ValueError, "Compact.stack: expected at least 1, got 0"),
+    "negative": (PAIR, {"spare": -1}, ValueError, "Compact.spare: expected at least 0, got -1"),
+    "a name twice": (PAIR, {"stack": (("obs", 4), ("obs", 4))}, ValueError, "Compact.stack: expected each leaf once"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_compacted_is_refused(name: str) -> None:
+    item, settings, kind, message = WRONG[name]
+    with pytest.raises(kind, match=message):
+        frb.BufferSpec(item, 8, compact=frb.Compact(**settings))
+
+
+def test_other_members_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"BufferSpec.compact: .* use writer=frb.RoundRobin\(\)"):
+        frb.BufferSpec(PAIR, 8, compact=frb.Compact(), writer=frb.Reservoir())
+    with pytest.raises(ValueError, match=r"BufferSpec.compact: .* StopWhenFull\(\) does not keep that"):
+        frb.BufferSpec(PAIR, 8, frb.Queue(), compact=frb.Compact())
+    with pytest.raises(TypeError, match=r"BufferSpec.compact: expected an instance such as frb.Compact\(\), got True"):
+        frb.BufferSpec(PAIR, 8, compact=True)  # type: ignore[arg-type]  # that is the point
+
+
+def test_settings_can_be_hashed_and_compared() -> None:
+    one = frb.Compact(next={("next", "obs"): "obs"}, stack={"obs": 4}, axis={"obs": -1}, spare=3)
+    again = frb.Compact(one.next, one.stack, one.axis, one.spare)
+    assert one == again
+    assert hash(one) == hash(again)
+    assert frb.BufferSpec(PAIR, 8, compact=frb.Compact()) != frb.BufferSpec(PAIR, 8)
+    assert frb.BufferSpec(PAIR, 8, compact=frb.Compact()) == frb.BufferSpec(PAIR, 8, compact=frb.Compact())
+
+
+@pytest.mark.parametrize("kernels", [jax_kernels, torch_kernels], ids=["jax", "torch"])
+def test_kernels_find_the_same_places(kernels: Any) -> None:
+    plain, array, numpy = (jax_ops, jnp.asarray, np.asarray) if kernels is jax_kernels else TORCH
+    chain = chain_of(PAIR | {"y": X, "next_y": X}, frb.Compact(stack={"obs": 4, "y": 3}, axis={"y": 1}), 60, lanes=3)
+    rng = np.random.default_rng(0)
+    at = rng.integers(0, 2 * chain.limit, 60)
+    at[::7], at[1::7], at[2::7] = 0, 2 * chain.limit - 1, 2 * chain.limit - 2  # at both ends of the coordinates
+    slots = np.arange(60).astype(np.int32)
+    for depth, following in itertools.product((1, 3, 4), (False, True)):
+        expected = []
+        for slot, code in zip(slots.tolist(), at.tolist(), strict=True):
+            last = code // 2 + (0 if not following else 4 if code % 2 else 1)
+            expected += [slot // 20 * chain.room + (last - depth + 1 + k) % chain.room for k in range(depth)]
+        for ops in (plain, kernels):
+            found = frame_ring.places(ops, chain, array(at.astype(np.int32)), array(slots), depth, following)
+            assert numpy(found).tolist() == expected
+
+
+WRITES: dict[str, tuple[Any, frb.Compact, int, int, int]] = {
+    "states": (PAIR, frb.Compact(), 30, 3, 4),
+    "stacks": (PAIR, frb.Compact(stack=4), 24, 2, 3),
+    "stacks alone": (STACK, frb.Compact(stack=4), 8, 1, 5),
+    "more than there is room for": (PAIR, frb.Compact(stack=4, spare=0), 4, 2, 9),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_kernels_plan_the_same_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    item, compact, capacity, lanes, steps = WRITES[name]
+    monkeypatch.setattr(frame_ring, "COORDINATES", 200)
+    chain = chain_of(item, compact, capacity, lanes=lanes)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        cursor, after = (rng.integers(0, chain.limit, lanes).astype(np.int32) for _ in range(2))
+        written = rng.integers(0, steps + 1, lanes).astype(np.int32)
+        shares, moves = (rng.random(lanes * steps) < rng.random() for _ in range(2))
+        marks = torch.from_numpy(shares), torch.from_numpy(moves) if chain.paired and chain.depth > 1 else None
+        at = torch.from_numpy(rng.integers(0, 2 * chain.limit, capacity).astype(np.int32))
+        sizes = rng.integers(0, capacity // lanes + 1, lanes).astype(np.int32)
+        cursors = rng.integers(0, chain.items.limit, lanes).astype(np.int32)
+        ends = Ends(torch.from_numpy(cursors), torch.from_numpy(sizes))
+        plans, removals = [], []
+        for ops in (torch_ops, torch_kernels):
+            where = torch.from_numpy(cursor), torch.from_numpy(written)
+            plans.append(frame_store.plan_frames(ops, chain, *where, *marks))
+            removals.append(frame_store.overwritten(ops, chain, at, ends, torch.from_numpy(after), steps))
+        for by_core, by_kernel in zip(*plans, strict=True):
+            assert by_core.dtype == by_kernel.dtype
+            assert by_core.tolist() == by_kernel.tolist()
+        assert [x.tolist() for x in removals[0][:2]] == [x.tolist() for x in removals[1][:2]]
+        assert [x.tolist() for x in removals[0].after] == [x.tolist() for x in removals[1].after]
+
+
+def test_coordinates_begin_again(library: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few of them, they do so every few steps: nothing is to be seen of it."""
+    monkeypatch.setattr(frame_ring, "COORDINATES", 64)
+    rb, item = library.rb, {"obs": frb.Unbounded(()), "next_obs": frb.Unbounded(()), "done": DONE}
+    spec = frb.BufferSpec(item, 11, compact=frb.Compact(spare=4))
+    assert spec.frames is not None
+    assert spec.frames.limit == 60
+    state, total = rb.init(spec), 0
+    for _ in range(40):
+        new = np.arange(total, total + 3, dtype=np.float32)
+        batch = {"obs": 2 * new, "next_obs": 2 * new + 1, "done": np.ones(3, bool)}  # two observations a step
+        state, total = rb.add(state, library.tree(batch)), total + 3
+        stored = min(total, 7)  # of 15 observations
+        assert int(rb.size(state)) == stored
+        numbers = np.arange(total - stored, total, dtype=np.int32)
+        found = rb.get(state, library.array(numbers))
+        assert library.numpy(found["obs"]).tolist() == (2.0 * numbers).tolist()
+        assert library.numpy(found["next_obs"]).tolist() == (2.0 * numbers + 1).tolist()
+
+
+def test_bytes_are_compared(library: Backend) -> None:
+    """Equal numbers of other bytes are not shared, and NaNs of the same bytes are."""
+    rb, item = library.rb, {"obs": frb.Unbounded(()), "next_obs": frb.Unbounded(())}
+    one, two, plus, minus, nan, other = 0x3F800000, 0x40000000, 0, 0x80000000, 0x7FC00000, 0x7FC00001
+    obs = np.array([one, nan, other, plus, plus], np.uint32).view(np.float32)
+    following = np.array([nan, nan, minus, plus, two], np.uint32).view(np.float32)
+    state = rb.add(rb.init(frb.BufferSpec(item, 8, compact=frb.Compact())), {"obs": obs, "next_obs": following})
+    found = rb.get(state, library.array(np.arange(5, dtype=np.int32)))
+    for name, expected in (("obs", obs), ("next_obs", following)):
+        assert library.numpy(found[name]).tobytes() == expected.tobytes()
+    # Two for the first step, one for the second; two each for the third and fourth, and one for the fifth.
+    assert int(counters.read(state.spec, state.counters).more[frame_ring.CURSOR][0]) == 8

@@ -1,0 +1,310 @@
+"""Kernels are kept on disk: out of date when what they are made of is, and not before; a bad cache is no cache."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pickle
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+import functional_rb
+from functional_rb.cpu_kernels import cache, descriptor, fixed_point, folder
+from functional_rb.cpu_kernels.content import content_of
+from functional_rb.ops import fixed_point as exact
+
+PACKAGE = Path(functional_rb.__file__).parent
+PROGRAM = """
+import numpy as np
+from functional_rb.cpu_kernels import descriptor, fixed_point
+import functional_rb as frb
+spec = frb.BufferSpec(item=(), capacity=4, sampler=frb.Prioritized(alpha=1.0))
+print(fixed_point.stored_value(descriptor.encode(spec), np.float32(1e38).view(np.int32)))
+"""
+COMPILES = "compiles kernels"
+
+
+def test_only_what_a_kernel_is_made_of_is_compiled_anew(tmp_path: Path) -> None:
+    copy = tmp_path / "functional_rb"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "FUNCTIONAL_RB_CACHE": str(tmp_path / "cache")}
+
+    def edit(name: str, old: str, new: str) -> None:
+        text = (copy / name).read_text()
+        assert old in text
+        (copy / name).write_text(text.replace(old, new, 1))
+
+    def run() -> tuple[float, bool]:
+        """The largest value that is stored, and whether anything was compiled."""
+        command = [sys.executable, "-c", PROGRAM]
+        ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return float(ran.stdout), COMPILES in ran.stderr
+
+    assert run() == (2.0**95, True)
+    kept = sorted((tmp_path / "cache").iterdir())
+    edit("cpu_kernels/fixed_point.py", '"""`2 ** y` for', '"""Another docstring, of\n\n    more lines, of `2 ** y` for')
+    edit("cpu_kernels/fixed_point.py", "    whole = np.int64(beta)", "    # A comment.\n    whole = np.int64(beta)")
+    edit("cpu_kernels/buffer.py", "SPARSE = 2", "SPARSE = 3")  # a kernel, and none that this one calls
+    edit("ops/fixed_point.py", '"""Powers of', '"""The powers of')
+    edit("buffer/checks.py", "def ", "NEW = 1\n\n\ndef ")
+    assert run() == (2.0**95, False)
+    assert sorted((tmp_path / "cache").iterdir()) == kept
+    edit("ops/fixed_point.py", "MAX_EXPONENT: Final = 95", "MAX_EXPONENT: Final = 94")
+    assert run() == (2.0**94, True)
+
+
+def test_what_a_kernel_is_made_of() -> None:
+    def made(source: str, **names: Any) -> str:
+        """The hash of what a source defines as `f`."""
+        space = {"__name__": "functional_rb.cpu_kernels.made_up", "np": np, "numba": numba, **names}
+        exec(source, space)
+        return content_of(space["f"])
+
+    plain = made("def f(x): return x + K", K=1)
+    assert plain == made("# Comment.\n\ndef f(x):\n  'Docstring.'\n  return x + K", K=1)
+    assert plain == made("def f(x): return x + K\nOTHER = 3", K=1)
+    others = [
+        made("def f(x): return x - K", K=1),
+        *(made("def f(x): return x + K", K=other) for other in (2, 1.0, True, np.int64(1), np.int32(1), (1, 2))),
+        *(made("def f(x): return x + K", K=np.array(table, np.int32)) for table in ([1, 2], [1, 3])),
+        *(made(f"def g(x): return x * {k}\ndef f(x): return g(x) + 1") for k in (2, 3)),
+        *(made(f"g = numba.njit(lambda x: x * {k})\ndef f(x): return g(x) + 1") for k in (2, 3)),
+        *(made("def h(k):\n  def f(x): return x + k\n  return f\nf = h(K)", K=k) for k in (2, 3)),
+        *(made("def f(x): return [y * K for y in x]", K=k) for k in (2, 3)),
+        *(made(f"def f(x): return fixed.{name} + x", fixed=fixed_point) for name in ("BIAS", "C1", "times", "exp2")),
+        made("def f(x): return np.sin(x)"),
+        made("def f(x): return np.cos(x)"),
+    ]
+    assert len({plain, *others}) == 1 + len(others)
+    assert made("def f(x): return at.BIAS + x", at=fixed_point) == made("def f(x): return at.BIAS + x", at=exact)
+    with pytest.raises(TypeError, match="a kernel takes"):
+        made("def f(x): return x + K", K=descriptor.NO_LEAVES)
+
+
+# --- what is wrong with the cache ------------------------------------------------------------------------------------
+
+
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where kernels are kept."""
+    monkeypatch.setattr(cache, "_said", set())
+    path = tmp_path / "kernels"
+    monkeypatch.setenv("FUNCTIONAL_RB_CACHE", str(path))
+    folder.folder.cache_clear()
+    yield path
+    monkeypatch.undo()
+    folder.folder.cache_clear()
+
+
+def loads(argument: float = 4) -> bool:
+    """Call a kernel as a new process does: whether it was loaded from the disk."""
+    kernel = cache.compiled(double)
+    assert kernel(argument) == 2 * argument
+    return sum(kernel.stats.cache_hits.values()) == 1
+
+
+def the_file(path: Path) -> Path:
+    (file,) = (file for file in path.iterdir() if file.suffix == ".kernel")
+    return file
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def turn_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def make_whole_nonsense(file: Path) -> None:
+    content = pickle.dumps(("nonsense",))
+    file.write_bytes(hashlib.sha256(content).digest() + content)
+
+
+def make_a_directory(file: Path) -> None:
+    file.unlink()
+    (file / "within").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "mended"),
+    [
+        (lambda file: file.write_bytes(b""), True),
+        (lambda file: file.write_bytes(b"nonsense" * 10), True),
+        (cut, True),
+        (turn_a_bit, True),
+        (make_whole_nonsense, True),
+        (lambda file: file.unlink(), True),
+        (lambda file: shutil.rmtree(file.parent), True),
+        (make_a_directory, False),
+    ],
+    ids=["empty", "garbage", "cut", "a bit", "nonsense", "missing", "no folder", "a directory"],
+)
+def test_a_bad_cache_is_no_cache(spoil: Callable[[Path], object], mended: bool, directory: Path) -> None:
+    assert [loads(), loads()] == [False, True]
+    spoil(the_file(directory))
+    assert [loads(), loads()] == [False, mended]
+    if mended:
+        assert the_file(directory).stat().st_mode & 0o077 == 0
+        assert directory.stat().st_mode & 0o077 == 0
+
+
+def put_a_file(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def open_to_others(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o777)
+
+
+def anothers(path: Path) -> None:
+    path.mkdir()
+    os.chown(path, 4321, 4321)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (put_a_file, "File exists"),
+        (open_to_others, "others may write to .*chmod go-w"),
+        pytest.param(
+            anothers,
+            "belongs to another user; set FUNCTIONAL_RB_CACHE",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away"),
+        ),
+    ],
+    ids=["a file", "open to others", "another's"],
+)
+def test_without_a_folder_every_process_compiles(
+    spoil: Callable[[Path], None], reason: str, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil(directory)
+    assert [loads(), loads()] == [False, False]
+    (said,) = caplog.messages
+    assert "compiles kernels" in said
+    assert re.search("cannot be kept.*" + reason, said)
+    assert directory.is_file() or not list(directory.iterdir())
+
+
+def test_a_full_disk(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # a write fails as on a full disk
+    try:
+        found = [loads(), loads()]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert found == [False, False]
+    assert not list(directory.iterdir())
+    assert ["cannot be kept" in said for said in caplog.messages] == [False, True]
+    assert "File too large" in caplog.messages[1]
+    assert [loads(), loads()] == [False, True]
+
+
+def test_what_is_said_can_be_turned_off(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("functional_rb")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        assert not loads()
+    finally:
+        log.setLevel(before)
+    assert not capfd.readouterr().err
+
+
+def test_old_versions_are_forgotten(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "VERSIONS", 2)
+    directory.mkdir(mode=0o700)
+    name = f"{double.__module__.rpartition('.')[2]}.double"
+    ages = {f"{name}-old.kernel": 30, f"{name}-older.kernel": 40, "other-old.kernel": 50}
+    ages |= {f"{name}-left.part": 7200, f"{name}-new.part": 10}
+    for file, age in ages.items():
+        (directory / file).write_bytes(b"")
+        os.utime(directory / file, (time.time() - age,) * 2)
+    assert not loads()
+    left = {file.name for file in directory.iterdir()}
+    assert left & ages.keys() == {f"{name}-old.kernel", "other-old.kernel", f"{name}-new.part"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"FUNCTIONAL_RB_CACHE": "/a/b", "NUMBA_CACHE_DIR": "/n", "XDG_CACHE_HOME": "/x"}, "/a/b"),
+        ({"NUMBA_CACHE_DIR": "/n", "XDG_CACHE_HOME": "/x"}, "/n/functional_rb"),
+        ({"XDG_CACHE_HOME": "/x"}, "/x/functional_rb"),
+        ({"XDG_CACHE_HOME": "x"}, "/h/.cache/functional_rb"),
+        ({}, "/h/.cache/functional_rb"),
+    ],
+)
+def test_where_kernels_are_kept(variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FUNCTIONAL_RB_CACHE", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": "/h", **variables}.items():
+        monkeypatch.setenv(name, value)
+    assert folder._wanted() == Path(expected)
+
+
+USED = """
+import numpy as np
+import functional_rb as frb
+from functional_rb.cpu_kernels import beforehand
+from tests.support.members import MEMBERS
+import torch_backend as rb
+
+specs = [member.spec for member in MEMBERS.values() if not isinstance(member.spec.writer, frb.Immutable)]
+vector = frb.Unbounded((4,))
+item = {"reward": frb.Unbounded(()), "done": frb.Binary(), "obs": vector, "next_obs": vector}
+returns = [frb.n_step(3, 0.9, at=at, terminated_key="done") for at in ("add", "sample")]
+specs += [frb.BufferSpec(item, 12, transforms=transform) for transform in returns]
+specs += [frb.BufferSpec(item, 12, compact=frb.Compact())]
+for spec in specs:
+    shape = (2, spec.lanes) if spec.lanes else (6,)
+    state = rb.add(rb.init(spec), rb.zeros(spec.item, shape), key=rb.key(0) if spec.writer.words else None)
+    rb.items(state)
+    if bool(rb.can_sample(state, 6)):
+        state, sample = rb.sample(state, rb.key(1), 6)
+        if spec.sampler.has_priorities:
+            handles = sample.indices.reshape(-1)
+            rb.update(state, handles, rb.ones(frb.Unbounded(()), handles.shape[0]))
+called = {kernel.py_func.__name__: (set(kernel.signatures), set(types)) for kernel, types in beforehand.entries()}
+print(sum(bool(used) for used, _ in called.values()))
+print([(name, used - types) for name, (used, types) in called.items() if not used <= types])
+"""
+
+
+def test_what_is_compiled_beforehand_is_what_calls_need() -> None:
+    """By the names of their arguments the types are told: one that is wrong would be compiled again when it is used.
+
+    What XLA calls has one type, and is compiled when its module is imported.
+    """
+    command = [sys.executable, "-m", "functional_rb", "compile"]
+    ran = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"\d+ kernels compiled in \d+ s, \d+ were there; for the processor .*\n", ran.stdout)
+    ran = subprocess.run(
+        [sys.executable, "-c", USED],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    used, others = ran.stdout.splitlines()
+    assert int(used) > 15
+    assert others == "[]"
