@@ -12,14 +12,13 @@ import numpy as np
 from functional_rb.buffer import api, checks, in_place
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
-from functional_rb.shared.check import is_shared
 from functional_rb.specs import functions
 from functional_rb.versions.host_state import HostState
 from jax_backend import execute, hosted, inplace, restore, rules, shared, values
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared}
+_ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared.engine}
 """What carries the functions out for states of other classes than `State`, whose arrays are on a device."""
 
 
@@ -37,7 +36,7 @@ def _engine_for(spec: Any) -> Any:
     """What makes a state of a spec."""
     if not isinstance(spec, BufferSpec) or not spec.storage.on_host:
         return execute
-    return shared if is_shared(spec) else hosted
+    return shared.engine if spec.storage.shared else hosted
 
 
 def _number(state: State, found: Any) -> jax.Array:

@@ -13,7 +13,6 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core.draft import Arrays
-from functional_rb.shared import check
 from functional_rb.storage import mapped, save_history
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.versions import apart
@@ -70,8 +69,8 @@ def restore(
     Raises:
         TypeError: for dtypes that JAX lacks, naming leaf and remedy.
     """
-    if check.is_shared(spec):
-        return shared.restored(spec, arrays, device)
+    if spec.storage.shared:
+        return shared.engine.restored(spec, arrays, device)
     if spec.storage.on_host:
         hosted.check_leaves(spec)
         checks.leaves_for_backend(spec, hosted.unsupported)

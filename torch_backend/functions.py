@@ -10,24 +10,23 @@ import torch
 from functional_rb.buffer import api, in_place
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
-from functional_rb.shared.check import is_shared
 from functional_rb.specs import functions
 from torch_backend import execute, inplace, restore, shared, values
 
 
 def _engine(state: Any) -> api.Backend:
     """What carries the functions out on a state."""
-    return shared if isinstance(state, shared.SharedState) else execute
+    return shared.engine if isinstance(state, shared.SharedState) else execute
 
 
 def _in_place(state: Any) -> in_place.InPlace:
     """What carries the in-place functions out."""
-    return shared if isinstance(state, shared.SharedState) else inplace
+    return shared.engine if isinstance(state, shared.SharedState) else inplace
 
 
 def _engine_for(spec: Any) -> api.Backend:
     """What makes a state for a spec."""
-    return shared if isinstance(spec, BufferSpec) and is_shared(spec) else execute
+    return shared.engine if isinstance(spec, BufferSpec) and spec.storage.shared else execute
 
 
 @api.documented_by(api.init)

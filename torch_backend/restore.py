@@ -11,7 +11,6 @@ from functional_rb.buffer import state as core
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core.draft import Arrays
-from functional_rb.shared import check
 from functional_rb.storage import mapped, save_history
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.versions import apart
@@ -70,8 +69,8 @@ def restore(
     Raises:
         OSError: for files that cannot be made, as for `init`.
     """
-    if check.is_shared(spec):
-        return shared.restored(spec, arrays, device)
+    if spec.storage.shared:
+        return shared.engine.restored(spec, arrays, device)
     place = Placement(spec)
     if spec.storage.on_host:
         place, device = Placement(spec, devices.target(device)), None

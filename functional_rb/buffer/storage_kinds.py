@@ -21,10 +21,12 @@ class StorageBase:
     Attributes:
         on_host: whether the rows lie in the memory of the host, whatever the device that trains.
         takes_objects: whether leaves may be Python objects on a backend that cannot have them on its devices.
+        shared: whether several processes write and sample the buffer at once.
     """
 
     on_host: bool = True
     takes_objects: bool = False
+    shared: bool = False
 
     def check(self, spec: BufferSpec) -> None:
         """Refuse a spec that does not fit."""

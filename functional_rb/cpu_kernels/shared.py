@@ -1,7 +1,7 @@
 """The protocol of shared buffers on raw memory: `functional_rb.shared` calls these between its locks.
 
 Arguments that recur, beside those of `kernels`:
-    control: address of the words of `shared.control`.
+    control: address of the words of `shared_control`.
     journal: int64 [3 + wide], addresses of the slots int32, values float32, and items that a write saves.
     counters: int32 [BASE].
 """
@@ -20,7 +20,7 @@ from functional_rb.cpu_kernels.cache import compiled
 from functional_rb.cpu_kernels.calls import floats, ints, marks
 from functional_rb.cpu_kernels.descriptor import CAPACITY, FIRST_STORAGE, LEVEL_SUMS, LEVELS
 from functional_rb.cpu_kernels.raw_memory import copy_bytes, copy_into, load_int32, store_int32
-from functional_rb.shared.control import (
+from functional_rb.cpu_kernels.shared_control import (
     ADD,
     CLEAR,
     COUNT,

@@ -15,10 +15,11 @@ from functional_rb.core.counters import BASE, CURSOR, SIZE
 from functional_rb.core.draft import Arrays
 from functional_rb.cpu_kernels import calls, descriptor
 from functional_rb.cpu_kernels import shared as native
+from functional_rb.cpu_kernels import shared_control as control
 from functional_rb.cpu_kernels.addresses import Held, Placed, of_numpy, storage_caller
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.samplers import Selection
-from functional_rb.shared import control, files, places
+from functional_rb.shared import files, places
 from functional_rb.shared.files import SharedFiles
 from functional_rb.structures.row_layout import STORED_AS
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Device
@@ -12,9 +13,10 @@ from functional_rb.core.counters import BASE
 from functional_rb.core.draft import Arrays
 from functional_rb.core.reader import Reader
 from functional_rb.ops.protocol import Array
+from functional_rb.shared.library import Library
 from functional_rb.structures.row_layout import STORED_AS
 
-if TYPE_CHECKING:  # which needs numba
+if TYPE_CHECKING:  # needs numba
     from functional_rb.shared.buffer import SharedBuffer
 
 
@@ -24,24 +26,37 @@ class SharedState(State):
     What its fields give are copies of one moment each; `detached()` has all of one.
 
     Attributes:
+        library: of its arrays; each backend has a class of its own.
         buffer: what it is a handle of.
         device: where the backend puts what is read; None for its default.
     """
 
-    __slots__ = ("buffer", "device")
-
+    library: ClassVar[Library]
     buffer: SharedBuffer
     device: Any
 
     def __init__(self, buffer: SharedBuffer, device: Any = None) -> None:
-        """Name a buffer. Users get states from `init`."""
-        self.__dict__["spec"] = buffer.spec
-        object.__setattr__(self, "buffer", buffer)
-        object.__setattr__(self, "device", device)
+        """Name a buffer, whose dtypes the backend must have: it may be one that another has made."""
+        checks.leaves_for_backend(buffer.spec, self.library.backend.unsupported)
+        self.__dict__.update(spec=buffer.spec, buffer=buffer, device=device)
 
-    def given(self, array: Any, dtype: str) -> Array:
-        """A NumPy array that nobody else has, of a dtype as stored, as one of the backend's of the dtype named."""
-        raise TypeError(f"{type(self).__name__} belongs to no backend")
+    @classmethod
+    def opened(cls, spec: BufferSpec, device: Any) -> Self:
+        """A handle of the buffer that a spec names, made by whoever comes first."""
+        from functional_rb.shared.buffer import SharedBuffer
+
+        return cls(SharedBuffer.open(spec), device)
+
+    @classmethod
+    def attached(cls, spec: BufferSpec, directory: str, device: Any) -> Self:
+        """A handle of the buffer in a directory, which is there."""
+        from functional_rb.shared.buffer import SharedBuffer
+
+        return cls(SharedBuffer.attach(spec, directory), device)
+
+    def from_numpy(self, array: Any, dtype: str) -> Array:
+        """An array of NumPy that nobody else has, as one of the backend's of the dtype named, on the state's device."""
+        return self.library.from_numpy(array, dtype, self.device)
 
     @property
     def directory(self) -> str:
@@ -60,15 +75,11 @@ class SharedState(State):
         """
         found = self.buffer.snapshot()
         stored = [STORED_AS.get(leaf.dtype, leaf.dtype) for leaf in self.spec.layout.wide]
-        wide = tuple(self.given(x, dtype) for x, dtype in zip(found.wide, stored, strict=True))
-        tree = None if self.spec.tree_shape is None else self.given(found.tree, "float32")
-        counters = self.given(found.counters[:BASE].copy(), "int32")
+        wide = tuple(self.from_numpy(x, dtype) for x, dtype in zip(found.wide, stored, strict=True))
+        tree = None if self.spec.tree_shape is None else self.from_numpy(found.tree, "float32")
+        counters = self.from_numpy(found.counters[:BASE].copy(), "int32")
         spec = dataclasses.replace(self.spec, storage=Device())
-        return self.as_value(Arrays(self.given(found.rows, "int32"), wide, tree, counters, {}), spec)
-
-    def as_value(self, arrays: Arrays, spec: BufferSpec) -> State:
-        """A state of the backend, of arrays that nobody else has."""
-        return State(*arrays, spec)
+        return self.library.as_value(Arrays(self.from_numpy(found.rows, "int32"), wide, tree, counters, {}), spec)
 
     def check_alive(self) -> None:
         """A handle is never consumed."""
@@ -99,7 +110,7 @@ class SharedState(State):
     @property
     def counters(self) -> Array:
         """int32 [n]."""
-        return self.given(self.buffer.counters(), "int32")
+        return self.from_numpy(self.buffer.counters(), "int32")
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -109,7 +120,7 @@ class SharedState(State):
     @property
     def lost(self) -> Array:
         """How many items were being added by processes that died, int32 scalar."""
-        return self.given(self.buffer.lost(), "int32")[0]
+        return self.from_numpy(self.buffer.lost(), "int32")[0]
 
     @property
     def auxiliary(self) -> dict[str, Array]:
@@ -118,14 +129,8 @@ class SharedState(State):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By the path: another process gets a handle of the same buffer."""
-        return _attached, (type(self), self.spec, self.directory, self.device)
+        return type(self).attached, (self.spec, self.directory, self.device)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedState:
         """Itself, as a handle is no value; `detached()` copies."""
         return self
-
-
-def _attached(made: type[SharedState], spec: BufferSpec, directory: str, device: Any) -> SharedState:
-    from functional_rb.shared.buffer import SharedBuffer
-
-    return made(SharedBuffer.attach(spec, directory), device)

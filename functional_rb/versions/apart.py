@@ -11,7 +11,6 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
-from functional_rb.shared.check import is_shared
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.structures import row_layout
@@ -24,7 +23,7 @@ def with_spec(arrays: Arrays, old: BufferSpec, new: BufferSpec) -> tuple[Arrays,
     Raises:
         OSError: for files that cannot be made, as for `init`, or filled; then what was made is removed.
     """
-    files = mapped.create(new) if isinstance(new.storage, Memmap) and not is_shared(new) else None
+    files = mapped.create(new) if isinstance(new.storage, Memmap) and not new.storage.shared else None
     try:
         made = _moved(arrays, old, new, files)
     except BaseException:

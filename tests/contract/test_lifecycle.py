@@ -16,7 +16,7 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.shared import control
+from functional_rb.cpu_kernels import shared_control as control
 from functional_rb.shared.buffer import SharedBuffer
 from tests.support import backends
 from tests.support.backends import Backend

@@ -24,7 +24,8 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.base.errors import StorageFullError, StorageLayoutError
-from functional_rb.shared import control, files
+from functional_rb.cpu_kernels import shared_control as control
+from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
 from tests.support import backends
 from tests.support.backends import Backend

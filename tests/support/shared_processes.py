@@ -24,8 +24,9 @@ import functional_rb as frb
 from functional_rb.base.errors import StorageFullError
 from functional_rb.cpu_kernels import calls
 from functional_rb.cpu_kernels import shared as native
+from functional_rb.cpu_kernels import shared_control as control
 from functional_rb.cpu_kernels.addresses import of_numpy, storage_caller
-from functional_rb.shared import control, files
+from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.structures import sum_tree
 

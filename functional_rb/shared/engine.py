@@ -1,0 +1,164 @@
+"""The functions of buffers that processes share, for every backend: a state is a handle, and every call returns it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Arrays
+from functional_rb.ops.protocol import Array
+from functional_rb.samplers import Selection
+from functional_rb.shared.state import SharedState
+from functional_rb.storage.directory import need_posix
+from functional_rb.structures import row_layout
+
+
+class Engine:
+    """A `buffer.api.Backend` and `buffer.in_place.InPlace` for the shared buffers of one library.
+
+    Attributes:
+        state_type: the class of its states.
+    """
+
+    def __init__(self, state_type: type[SharedState]) -> None:
+        """Take over from the library's backend what concerns arguments alone."""
+        self.state_type, self._library = state_type, state_type.library
+        self.convert, self.check_state = self._library.convert, self._library.check_state
+        backend = self._library.backend
+        self.as_vector, self.value_of, self.unsupported = backend.as_vector, backend.value_of, backend.unsupported
+        self.inside, self.count_invalid, self.split = backend.inside, backend.count_invalid, backend.split
+        self.build_mapping, self.random_crop = backend.build_mapping, backend.random_crop
+
+    def init(self, spec: BufferSpec, device: Any = None) -> SharedState:
+        """A handle of the buffer that the spec names; the device is where samples go."""
+        check_spec(spec)
+        return self.state_type.opened(spec, self._library.place(device))
+
+    def restored(self, spec: BufferSpec, arrays: Arrays, device: Any) -> SharedState:
+        """A handle of a buffer that has had nothing in it so far, with the content of some arrays of NumPy."""
+        state = self.init(spec, device)
+        state.buffer.fill(arrays)
+        return state
+
+    def with_spec(self, state: Any, spec: BufferSpec) -> SharedState:
+        """A handle of the same buffer by another spec: one that all processes agree with."""
+        check_agreed(state.spec, spec)
+        return self.state_type.attached(spec, state.directory, state.device)
+
+    def add(
+        self, state: Any, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
+    ) -> Any:
+        """Write a batch."""
+        if key is not None:
+            self._library.check_key(key)
+        mask, priorities = (None if x is None else self._library.to_numpy(x).reshape(batch) for x in (mask, priorities))
+        state.buffer.add([self._library.to_numpy(leaf) for leaf in leaves], batch, mask, priorities)
+        return state
+
+    def update(self, state: Any, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> Any:
+        """Set priorities and rewrite leaves."""
+        new = {k: self._library.to_numpy(leaf) for k, leaf in replacements.items()}
+        values = None if priorities is None else self._library.to_numpy(priorities)
+        state.buffer.update(self._library.to_numpy(handles), values, new)
+        return state
+
+    def clear(self, state: Any) -> Any:
+        """Take all items out."""
+        state.buffer.clear()
+        return state
+
+    def sample(self, state: Any, key: Any, batch: int, beta: Any) -> tuple[Any, list[Array], Selection]:
+        """Draw items."""
+        random_bits = self._library.random_bits(key, state.spec.sampler.draw_shape(state.spec, batch))
+        leaves, selection = state.buffer.sample(random_bits, float(self._library.to_numpy(beta)))
+        handles = state.from_numpy(selection.handles, "int32")
+        weights, probabilities = (state.from_numpy(x, "float32") for x in (selection.weights, selection.probabilities))
+        return state, _leaves(state, leaves), Selection(handles, weights, probabilities)
+
+    add_, update_, clear_, sample_ = add, update, clear, sample  # in place as all is, and a handle stays one
+
+    def get(self, state: Any, handles: Array) -> list[Array]:
+        """Read items by handle."""
+        return _leaves(state, state.buffer.get(self._library.to_numpy(handles)))
+
+    def items(self, state: Any) -> list[Array]:
+        """All of the storage, a copy of one moment."""
+        copied = state.detached()
+        return row_layout.unpack(self._library.ops, state.spec.layout, copied.rows, copied.wide)
+
+    def is_live(self, state: Any, handles: Array) -> Array:
+        """Whether handles name stored items, bool [B]."""
+        return state.from_numpy(state.buffer.is_live(self._library.to_numpy(handles)), "bool")
+
+    def look(
+        self, state: Any, function: Callable[..., Array], handles: Array | None = None, n: int | None = None
+    ) -> Array:
+        """What a function of `functional_rb.buffer.functions` reads off a state."""
+        given = [x if isinstance(x, int) else self._library.to_numpy(x) for x in (handles, n) if x is not None]
+        found = state.buffer.look(function, *given)
+        return state.from_numpy(found, found.dtype.name)
+
+    def drawable(self, state: Any, n: int) -> Array:
+        """Whether n can be drawn, bool scalar."""
+        return state.from_numpy(np.array([state.buffer.drawable(n)]), "bool")[0]
+
+    def known(self, state: Any, mask: Array | None) -> tuple[Any, Any]:
+        """The counters and a mask as arrays of NumPy."""
+        return state.buffer.counters(), None if mask is None else self._library.to_numpy(mask)
+
+
+def _leaves(state: SharedState, leaves: Sequence[Any]) -> list[Array]:
+    return [state.from_numpy(x, leaf.dtype) for x, leaf in zip(leaves, state.spec.layout.leaves, strict=True)]
+
+
+def check_spec(spec: BufferSpec) -> None:
+    """Refuse a spec of which no shared buffer can be made.
+
+    Raises:
+        ValueError: naming the field, and what to write instead.
+        ImportError: where numba is missing.
+    """
+    instead = "write frb.Memmap(shared=False), or"
+    if spec.lanes is not None:
+        raise ValueError(
+            f"Memmap(shared=True): expected lanes=None, got {spec.lanes}, as writers do not step together; {instead} "
+            f"add the items of all environments as one batch"
+        )
+    if not spec.sampler.fused:
+        raise ValueError(
+            f"Memmap(shared=True): expected the sampler frb.Uniform() or frb.Prioritized(), without limits and with "
+            f"replacement, got {spec.sampler}; {instead} one of these"
+        )
+    if not spec.writer.fused:
+        raise ValueError(f"Memmap(shared=True): expected the writer frb.RoundRobin(), got {spec.writer}; {instead} it")
+    if spec.transforms:
+        raise ValueError(
+            f"Memmap(shared=True): expected no transforms, got {spec.transforms}; {instead} transform before adding"
+        )
+    if spec.compact is not None:
+        raise ValueError(f"Memmap(shared=True): expected compact=None, got {spec.compact}; {instead} leave it out")
+    need_posix()
+    if importlib.util.find_spec("numba") is None:
+        raise ImportError(
+            "Memmap(shared=True): its protocol is compiled by numba, which is missing; "
+            "pip install 'functional-rb[torch]' or 'functional-rb[jax]'"
+        )
+
+
+def check_agreed(old: BufferSpec, new: BufferSpec) -> None:
+    """Refuse another spec of a buffer by which other processes go.
+
+    Raises:
+        ValueError: with the remedy, for more than another batch size.
+    """
+    if dataclasses.replace(old, batch_size=new.batch_size) != new:
+        raise ValueError(
+            "with_spec: other processes go by the spec of this shared buffer, so only its batch_size can be another "
+            "here; storage=frb.Device() takes a copy of this moment, and frb.Memmap(another_path, shared=True) another "
+            "buffer of it"
+        )

@@ -1,0 +1,64 @@
+"""What shared buffers need to know of a backend: how its arrays come in and go out, its random bits, its devices."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from functional_rb.buffer.api import Backend
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.core.draft import Arrays
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.specs import ArraySpec
+
+Vector = np.ndarray[Any, Any]
+
+
+class Library(Protocol):
+    """The arrays of one backend.
+
+    Attributes:
+        backend: what checks and converts arguments for states in the backend's own memory.
+        ops: the array primitives.
+    """
+
+    backend: Backend
+    ops: Ops
+
+    def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
+        """`Backend.convert`, of an array of NumPy without a copy."""
+        ...
+
+    def check_state(self, state: Any, function: str) -> None:
+        """Refuse what is no state, and to trace where that can be seen by now."""
+        ...
+
+    def check_key(self, key: Any) -> None:
+        """Refuse what is no key."""
+        ...
+
+    def place(self, device: Any) -> Any:
+        """Where the arrays of a state that is made now go; None for the library's default."""
+        ...
+
+    def to_numpy(self, array: Any) -> Vector:
+        """An array or a number as a contiguous array of NumPy, of the dtype as stored.
+
+        Raises:
+            TypeError: for what is traced.
+        """
+        ...
+
+    def from_numpy(self, array: Vector, dtype: str, place: Any) -> Array:
+        """An array of the dtype named, of one of NumPy that nobody else has, of its dtype as stored."""
+        ...
+
+    def random_bits(self, key: Any, shape: tuple[int, int]) -> Vector:
+        """Uniform int32 in [0, 2^31), as the backend draws them for a state in its own memory."""
+        ...
+
+    def as_value(self, arrays: Arrays, spec: BufferSpec) -> State:
+        """A state in the backend's own memory, of arrays that nobody else has."""
+        ...
