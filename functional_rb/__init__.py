@@ -16,6 +16,7 @@ from functional_rb.base.errors import (
     StorageInUseError,
     StorageLayoutError,
 )
+from functional_rb.buffer import json_classes as _json_classes  # noqa: F401  # which `from_json` reads
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.spec import BufferSpec, spec_of
 from functional_rb.buffer.state import Crop, MaskedSample, Sample, SliceSample, State

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.base import dtypes
 from functional_rb.base.containers import Registered
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.buffer import checks, functions, respec
@@ -48,7 +49,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
         checks.check_dtype(name, leaf, expected.dtype)
         return jnp.asarray(leaf.copy())  # JAX reads in the background, the caller may write
     if isinstance(leaf, NUMBERS) and expected.shape == ():
-        checks.scalar_leaf(leaf, expected, name)
+        dtypes.check_scalar(leaf, expected.dtype, name)
         return jnp.asarray(leaf, expected.dtype)
     _refuse_torch(leaf, f"leaf {name!r}")
     raise TypeError(

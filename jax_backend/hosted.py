@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from functional_rb.base import dtypes
 from functional_rb.base.object_arrays import is_non_tensor, is_object_array
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
@@ -47,7 +48,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> Vector:
         checks.check_dtype(name, leaf, expected.dtype)
         return np.asarray(leaf, order="C")
     if isinstance(leaf, NUMBERS) and expected.shape == ():
-        checks.scalar_leaf(leaf, expected, name)
+        dtypes.check_scalar(leaf, expected.dtype, name)
         return np.asarray(leaf, jax.numpy.dtype(expected.dtype))
     return np.asarray(execute.convert(leaf, expected, name))
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from functional_rb.base import dtypes
 from functional_rb.base.containers import Registered
 from functional_rb.base.object_arrays import gather, is_non_tensor, is_object_array
 from functional_rb.buffer import checks, functions, respec
@@ -67,7 +68,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
         checks.check_dtype(name, leaf, expected.dtype)
         return from_numpy(leaf)
     if isinstance(leaf, NUMBERS) and expected.shape == ():
-        checks.scalar_leaf(leaf, expected, name)
+        dtypes.check_scalar(leaf, expected.dtype, name)
         return torch.tensor(leaf, dtype=ops.DTYPES[expected.dtype], device=ops.CPU)
     _refuse_jax(leaf, f"leaf {name!r}")
     raise TypeError(

@@ -11,6 +11,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+DEEPEST = 64
+"""So many containers may lie in each other."""
+
 
 class Apart(NamedTuple):
     """A container, taken apart by one level.
@@ -147,6 +150,15 @@ def names_of(keys: Sequence[Any]) -> tuple[str, ...]:
 def _name_of(key: Any) -> str:
     found = (getattr(key, attribute) for attribute in ("key", "name", "idx") if hasattr(key, attribute))
     return str(next(found, key))
+
+
+def check_depth(depth: int) -> None:
+    """Refuse containers so deep in each other that Python's stack would end somewhere in the middle of them."""
+    if depth > DEEPEST:
+        raise ValueError(
+            f"expected containers at most {DEEPEST} deep in each other, got more; name the leaves of the inner ones "
+            f"by their paths, in one dict"
+        )
 
 
 def of_fields(kind: type, fields: Mapping[str, Any]) -> Any:

@@ -80,6 +80,35 @@ def integer_limits(name: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
+def check_scalar(leaf: Any, dtype: str, name: str) -> None:
+    """Check a Python number that stands for a scalar leaf of one item: its kind must fit the dtype."""
+    kind = kind_of(dtype)
+    fits = {
+        "bool": isinstance(leaf, bool),
+        "int": isinstance(leaf, int) and not isinstance(leaf, bool),
+        "float": isinstance(leaf, (int, float)) and not isinstance(leaf, bool),
+        "complex": isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool),
+    }[kind]
+    if not fits:
+        raise TypeError(
+            f"leaf {name!r}: expected an array of dtype {dtype}, got {leaf!r} of type {type(leaf).__name__}; "
+            f"give arrays"
+        )
+    if kind == "int":
+        low, high = integer_limits(dtype)
+        if not low <= leaf <= high:
+            raise ValueError(f"leaf {name!r}: {leaf} does not fit into {dtype} ({low} to {high}); change its spec")
+    if kind in ("float", "complex"):
+        largest = largest_float(dtype)
+        # Compared before it is converted: a Python int has no upper bound.
+        if any(largest < abs(part) != math.inf for part in (leaf.real, leaf.imag)):
+            raise ValueError(
+                f"leaf {name!r}: {leaf:.6} does not fit into {dtype} (up to {largest:.6}); change its spec"
+                if isinstance(leaf, float)
+                else f"leaf {name!r}: the number does not fit into {dtype} (up to {largest:.6}); change its spec"
+            )
+
+
 _MANTISSA: Final = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 """Bits of the whole numbers that a float dtype has all of."""
 

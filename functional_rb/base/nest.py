@@ -11,10 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from functional_rb.base.containers import Registered, apart, of_fields
+from functional_rb.base.containers import Registered, apart, check_depth, of_fields
 from functional_rb.base.object_arrays import array_of_none, is_non_tensor
-from functional_rb.specs import Composite, Stacked, Varying
-from functional_rb.specs.composite import check_depth
 
 Path = tuple[str | int, ...]
 BuildMapping = Callable[[Any, dict[str, Any], tuple[int, ...]], Any]
@@ -156,12 +154,10 @@ def show(path: Path) -> str:
 
 def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
     """The outline of one container (its children still unknown) and what it holds; None for a leaf."""
-    if isinstance(nest, Varying):
-        nest = nest.parts
-    if isinstance(nest, Composite):
-        return Structure("mapping", nest._container, tuple(nest), (), nest.batch_shape), list(nest.values())
-    if isinstance(nest, Stacked):
-        return Structure("sequence", tuple, tuple(range(len(nest.members)))), list(nest.members)
+    own = getattr(type(nest), "_nest_parts", None)  # of specs, which are containers of their own
+    if own is not None:
+        taken_apart: tuple[Structure, list[Any]] = own(nest)
+        return taken_apart
     if is_tensorclass(nest):
         return None if is_non_tensor(nest) else _parts_of_tensorclass(nest)
     taken = apart(nest)

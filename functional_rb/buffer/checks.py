@@ -18,7 +18,6 @@ from functional_rb.buffer.state import State
 from functional_rb.core.counters import BASE, read
 from functional_rb.iteration.cell import Cell
 from functional_rb.samplers.epochs import PASSES
-from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
 from functional_rb.structures.frame_ring import CURSOR
 from functional_rb.structures.ring import INT32_MAX
@@ -564,38 +563,6 @@ def check_valid(outline: Outline, leaves: Sequence[Any], outside: Sequence[Any],
             raise ValueError(
                 f"leaf {member.name!r}: row {row} lies outside of {member.spec!r:.200}, got {value!s:.200}; "
                 f"correct it (rb.project(spec, items) would), or leave it out by a mask (nothing was written)"
-            )
-
-
-def scalar_leaf(leaf: Any, expected: ArraySpec, name: str) -> None:
-    """Check a Python number that stands for a scalar leaf of one item: its kind must fit the dtype."""
-    kind = dtypes.kind_of(expected.dtype)
-    fits = {
-        "bool": isinstance(leaf, bool),
-        "int": isinstance(leaf, int) and not isinstance(leaf, bool),
-        "float": isinstance(leaf, (int, float)) and not isinstance(leaf, bool),
-        "complex": isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool),
-    }[kind]
-    if not fits:
-        raise TypeError(
-            f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {leaf!r} of type {type(leaf).__name__}; "
-            f"give arrays"
-        )
-    if kind == "int":
-        low, high = dtypes.integer_limits(expected.dtype)
-        if not low <= leaf <= high:
-            raise ValueError(
-                f"leaf {name!r}: {leaf} does not fit into {expected.dtype} ({low} to {high}); change its spec"
-            )
-    if kind in ("float", "complex"):
-        largest = dtypes.largest_float(expected.dtype)
-        # Compared before it is converted: a Python int has no upper bound.
-        if any(largest < abs(part) != math.inf for part in (leaf.real, leaf.imag)):
-            raise ValueError(
-                f"leaf {name!r}: {leaf:.6} does not fit into {expected.dtype} (up to {largest:.6}); change its spec"
-                if isinstance(leaf, float)
-                else f"leaf {name!r}: the number does not fit into {expected.dtype} (up to {largest:.6}); "
-                f"change its spec"
             )
 
 

@@ -8,7 +8,7 @@ import operator
 from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.containers import Registered, apart
+from functional_rb.base.containers import Registered, apart, check_depth
 from functional_rb.base.nest import Key, Structure
 from functional_rb.base.object_arrays import is_non_tensor
 from functional_rb.buffer.frame_dedup import Compact
@@ -18,7 +18,6 @@ from functional_rb.core.episodes import EpisodeBoundaries
 from functional_rb.samplers import Sampler, Uniform
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import ArraySpec, Binary, Composite, NonTensor, Unbounded, freeze
-from functional_rb.specs.composite import check_depth
 from functional_rb.specs.values import Outline
 from functional_rb.structures import ring, sum_tree
 from functional_rb.structures import row_layout as layout

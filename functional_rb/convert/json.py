@@ -26,17 +26,11 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from functional_rb import samplers, specs, writers
+from functional_rb import specs
 from functional_rb.base import functions
 from functional_rb.base.containers import Registered, apart, of_fields
-from functional_rb.buffer import storage_kinds
-from functional_rb.buffer.frame_dedup import Compact
-from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import Composite, Spec, freeze
 from functional_rb.specs.values import Outline
-from functional_rb.transforms.her import Hindsight
-from functional_rb.transforms.n_step_added import NStepOfAdded
-from functional_rb.transforms.n_step_stored import NStepOfStored
 
 FORMAT: Final = "functional_rb.spec"
 VERSION: Final = 2
@@ -61,33 +55,11 @@ OURS: Final[dict[str, type]] = {
         specs.Sequence,
         specs.Graph,
         specs.OneOf,
-        samplers.Fifo,
-        samplers.Lifo,
-        samplers.Prioritized,
-        samplers.PrioritizedSlices,
-        samplers.Queue,
-        samplers.Recency,
-        samplers.Slices,
-        samplers.SlicesWithoutReplacement,
-        samplers.Uniform,
-        samplers.WithoutReplacement,
-        writers.Immutable,
-        writers.MaxValue,
-        writers.Reservoir,
-        writers.RoundRobin,
-        writers.StopWhenFull,
-        storage_kinds.Device,
-        storage_kinds.Host,
-        storage_kinds.Memmap,
-        storage_kinds.Objects,
-        Compact,
-        Hindsight,
-        NStepOfAdded,
-        NStepOfStored,
-        BufferSpec,
     )
 }
-"""The classes that a text may name; their names are part of the format."""
+"""The classes that a text may name; their names are part of the format. `register` adds those of a buffer."""
+_WHOLE: Final[list[type]] = []
+"""Those of which a text may be as a whole, besides nests of specs."""
 
 _ALWAYS_KNOWN: Final[dict[str, list[Any]]] = {
     f"{kind.__module__}:{kind.__name__}": [kind]
@@ -104,6 +76,12 @@ class KnownError(ValueError):
 
 class OtherVersionError(ValueError):
     """A text is of another version of the library, or names something that only a newer one has."""
+
+
+def register(parts: Iterable[type], whole: type) -> None:
+    """Have texts name further classes: those that make up a larger description, and the one that is such a whole."""
+    OURS.update({kind.__name__: kind for kind in (*parts, whole)})
+    _WHOLE.append(whole)
 
 
 def to_json(spec: Any) -> str:
@@ -187,7 +165,7 @@ def arguments_of(kind: type) -> tuple[str, ...]:
 
 def _check_leaves(spec: Any, who: str) -> None:
     """Refuse what is no spec, naming it."""
-    if isinstance(spec, BufferSpec):
+    if isinstance(spec, tuple(_WHOLE)):
         return
     if OURS.get(type(spec).__name__) is type(spec) and not isinstance(spec, Spec):
         raise TypeError(f"{who}: expected a spec such as frb.Unbounded(shape), got {spec!r:.80}")

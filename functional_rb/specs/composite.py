@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from functional_rb.base.containers import Registered, apart, of_fields
+from functional_rb.base.containers import Registered, apart, check_depth, of_fields
+from functional_rb.base.nest import Structure
 from functional_rb.specs.base import Change, Spec, checked_shape
-
-DEEPEST = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +201,11 @@ class Composite(Mapping[str, Any], Spec):
         kind, *rest = self._like
         return Composite.like, (kind, dict(self._parts), *rest)
 
+    def _nest_parts(self) -> tuple[Structure, list[Any]]:
+        """The parts, for `base.nest.parts_of`."""
+        names = tuple(self._parts)
+        return Structure("mapping", self._container, names, (), self._batch_shape), list(self._parts.values())
+
     def call_parts(self, show: Callable[[Any], str]) -> tuple[str, list[str], str]:
         """The parts by name, and the rest before and behind."""
         kind, batch_shape, names, device = self._like
@@ -303,15 +307,6 @@ def map_members(nest: Any, function: Callable[[Any], Any]) -> Any:
         names = [field.name for field in dataclasses.fields(nest)]
         return of_fields(type(nest), {name: map_members(getattr(nest, name), function) for name in names})
     return function(nest)
-
-
-def check_depth(depth: int) -> None:
-    """Refuse containers so deep in each other that Python's stack would end somewhere in the middle of them."""
-    if depth > DEEPEST:
-        raise ValueError(
-            f"expected containers at most {DEEPEST} deep in each other, got more; name the leaves of the inner ones "
-            f"by their paths, in one dict"
-        )
 
 
 def members(nest: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:

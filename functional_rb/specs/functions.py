@@ -10,15 +10,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from functional_rb.base import nest
+from functional_rb.base import dtypes, nest
 from functional_rb.base.containers import Registered
-from functional_rb.base.dtypes import shown
-from functional_rb.buffer import checks
 from functional_rb.ops.protocol import Array
-from functional_rb.specs import ArraySpec, Binary, Categorical, NonTensor, OneHot, Varying, counting
+from functional_rb.specs import counting
+from functional_rb.specs.array import ArraySpec, Binary
 from functional_rb.specs.base import checked_shape
+from functional_rb.specs.categorical import Categorical, OneHot
+from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.values import Outline
+from functional_rb.specs.varying import Varying
 
 MOST_VALUES = 2**24
 """So many values `enumerate` lists."""
@@ -410,11 +412,11 @@ def _misfit(leaf: Any, spec: Any) -> bool:
     if isinstance(spec, NonTensor):
         return isinstance(leaf, np.ndarray) and leaf.dtype == object and not _ends_with(leaf.shape, spec.shape)
     if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
-        return shown(leaf.dtype) != spec.dtype or not _ends_with(tuple(leaf.shape), spec.shape)
+        return dtypes.shown(leaf.dtype) != spec.dtype or not _ends_with(tuple(leaf.shape), spec.shape)
     if spec.shape or not isinstance(leaf, bool | int | float | complex):
         return True
     try:
-        checks.scalar_leaf(leaf, spec, "")
+        dtypes.check_scalar(leaf, spec.dtype, "")
     except (TypeError, ValueError):
         return True
     return False

@@ -1,21 +1,60 @@
-"""Values of a nest of specs in rows [R, ...]: what values that vary in length or kind are made of.
+"""Going through a nest of specs and its values, down to the units; and values in rows [R, ...].
 
-A value of `Sequence(element, 5)` for N items is drawn, tested and projected as 5 N rows of the element.
+Values that vary in length or kind are made of rows: a value of `Sequence(element, 5)` for N items is drawn, tested and
+projected as 5 N rows of the element.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from typing import Any
 
 import numpy as np
 
+from functional_rb.base.containers import of_fields
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import numpy_ops
 from functional_rb.specs.array import ArraySpec
+from functional_rb.specs.base import Spec
+from functional_rb.specs.composite import Composite
 from functional_rb.specs.ops import SpecOps
-from functional_rb.specs.walk import each
+from functional_rb.specs.stacked import Stacked
+
+
+def is_unit(spec: Any) -> bool:
+    """Whether a spec is dealt with as a whole: of an array, of objects, or of what varies."""
+    return isinstance(spec, Spec) and not isinstance(spec, (Composite, Stacked))
+
+
+def each(function: Callable[..., Any], spec: Any, *values: Any) -> Any:
+    """What a function makes of every unit of a nest of specs, with what values have in its place.
+
+    Args:
+        function: called with a unit and one part of each value.
+        spec: a nest of specs.
+        *values: nests with the same keys.
+
+    Returns:
+        The nest of results: dicts for composites, tuples for members side by side, the same containers else.
+    """
+    if is_unit(spec):
+        return function(spec, *values)
+    if isinstance(spec, Composite):
+        return {name: each(function, part, *(value[name] for value in values)) for name, part in spec.items()}
+    if isinstance(spec, Stacked):
+        spec = spec.members
+    if isinstance(spec, tuple | list):
+        parts = [each(function, part, *(value[i] for value in values)) for i, part in enumerate(spec)]
+        return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
+    if spec is None:
+        return None
+    if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
+        names = [field.name for field in dataclasses.fields(spec)]
+        fields = {n: each(function, getattr(spec, n), *(getattr(value, n) for value in values)) for n in names}
+        return of_fields(type(spec), fields)
+    raise TypeError(f"expected a spec such as frb.Unbounded(shape), or a nest of them, got {spec!r:.80}")
 
 
 def units(nest: Any) -> list[Any]:
@@ -60,7 +99,7 @@ def nearest(ops: SpecOps, nest: Any, value: Any) -> Any:
 
 
 def each_array(function: Callable[..., Any], nest: Any, *values: Any) -> Any:
-    """As `walk.each`, down to the arrays that a value is stored as."""
+    """As `each`, down to the arrays that a value is stored as."""
 
     def below(unit: Any, *parts: Any) -> Any:
         return function(unit, *parts) if isinstance(unit, ArraySpec) else each_array(function, unit.parts, *parts)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from functional_rb.base.nest import Structure
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import (
     Change,
@@ -113,6 +114,10 @@ class Stacked(Spec):
             return {name: getattr(self[name], field) for name in self.common}
         told = tuple(getattr(member, field) for member in self.members)
         return told[0] if all(one == told[0] for one in told) else told
+
+    def _nest_parts(self) -> tuple[Structure, list[Any]]:
+        """The members, for `base.nest.parts_of`."""
+        return Structure("sequence", tuple, tuple(range(len(self.members)))), list(self.members)
 
     @property
     def common(self) -> tuple[str, ...]:

@@ -10,12 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb.base import nest
+from functional_rb.base.containers import check_depth
 from functional_rb.base.nest import Structure
 from functional_rb.ops.protocol import Array
-from functional_rb.specs import ArraySpec, NonTensor, Spec, Varying
-from functional_rb.specs.composite import check_depth, checked
+from functional_rb.specs.array import ArraySpec
+from functional_rb.specs.base import Spec
+from functional_rb.specs.composite import checked
+from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.ops import SpecOps
-from functional_rb.specs.walk import is_unit
+from functional_rb.specs.rows import is_unit
+from functional_rb.specs.varying import Varying
 
 Unit = ArraySpec | NonTensor | Varying
 """What is dealt with as a whole: an array, an object, or parts that belong together."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.nest import Structure
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import rows
 from functional_rb.specs.base import Change, Spec, checked_shape, whole_number
@@ -70,6 +71,10 @@ class Varying(Spec):
         """Other batch axes."""
         shape = change(np.broadcast_to(np.int8(0), self.batch_shape)).shape
         return dataclasses.replace(self, batch_shape=shape)  # type: ignore[type-var]  # each kind is a dataclass
+
+    def _nest_parts(self) -> tuple[Structure, list[Any]]:
+        """The parts, for `base.nest.parts_of`."""
+        return self.parts._nest_parts()
 
     @property
     def shape(self) -> dict[str, Any]:

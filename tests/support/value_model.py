@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
-from functional_rb.specs.walk import each
+from functional_rb.specs.rows import each
 from tests.support.grammar import FLOATS, INTEGERS, limits
 
 # --- values that need not be good -----------------------------------------------------------------------------------
