@@ -14,6 +14,8 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.core import counters
+from functional_rb.testing.list_model import Law, Leaves, Ring
+from functional_rb.testing.list_model import Step as Stored
 from tests.contract.test_hindsight import STRATEGIES, TASKS, how_near
 from tests.contract.test_hindsight import tell as tell_of_goals
 from tests.contract.test_n_step import EXACT, KINDS, first_step, random_sampler
@@ -22,8 +24,7 @@ from tests.contract.test_trajectory_models import random_spec
 from tests.support import backends, walks
 from tests.support.backends import Backend
 from tests.support.histories import STEP, History, Rng, Shapes, histories, pick, seeds
-from tests.support.models import Law, Leaves, Model, Ring
-from tests.support.models import Step as Stored
+from tests.support.models import Model
 from tests.support.walks import Kind, Record, World, nested
 
 SCALAR, FLAG, ID = frb.Unbounded(()), frb.Binary(), frb.Unbounded((), "int32")
@@ -154,9 +155,11 @@ class Shrinking(Ring):
 
     sizes: Sequence[int] = ()
 
-    def put(self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], words: Any) -> dict[int, Stored]:
+    def put(
+        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: Any, ids: Sequence[int]
+    ) -> dict[int, Stored]:
         """What goes as others come was there for a moment: its priority was judged."""
-        made = super().put(law, rows, mask, words)
+        made = super().put(law, rows, mask, bits, ids)
         self.lanes = [lane[len(lane) - size :] for lane, size in zip(self.lanes, self.sizes, strict=True)]
         return made
 

@@ -24,10 +24,11 @@ import torch_backend
 from functional_rb.core import soundness
 from functional_rb.core.counters import BASE
 from functional_rb.structures import frame_ring
+from functional_rb.testing.list_model import TINY, Leaves, SampleArrays
 from jax_backend import hosted, twins
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.models import TINY, Leaves, Model, Told, Windows
+from tests.support.models import Model, Windows
 
 STEP = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary()}
 WORD = 2**31
@@ -381,11 +382,11 @@ def rows_of(batch: Leaves) -> list[Leaves]:
     return [{name: leaf[row] for name, leaf in batch.items()} for row in range(len(batch["id"]))]
 
 
-def told_of(backend: Backend, sample: Any) -> Told:
+def told_of(backend: Backend, sample: Any) -> SampleArrays:
     """A sample in NumPy's arrays."""
     items = {name: backend.numpy(leaf) for name, leaf in sample.items.items()}
-    told = [getattr(sample, name) for name in Told._fields[1:]]
-    return Told(items, *(None if x is None else backend.numpy(x) for x in told))
+    told = [getattr(sample, name) for name in SampleArrays._fields[1:]]
+    return SampleArrays(items, *(None if x is None else backend.numpy(x) for x in told))
 
 
 def words_of(backend: Backend, key: Any, batch: int) -> np.ndarray:

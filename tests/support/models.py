@@ -1,14 +1,12 @@
-"""Buffers as one would write them down in plain Python: lists of steps, and loops over them.
+"""The laws of the library's samplers, and what another spec makes of a model: see `functional_rb.testing`.
 
-A `Model` is a writer's `Store`, which holds the steps, and a sampler's `Law`, which says what may be drawn. Both are
-written from the documentation. A model does not choose at random: it checks what the buffer chose, and goes on from it.
+They are written from the documentation. A model does not choose at random: it checks what the buffer chose, and goes on
+from it.
 """
 
 from __future__ import annotations
 
 import collections
-import copy
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -18,308 +16,18 @@ import numpy as np
 
 import functional_rb as frb
 from functional_rb.buffer import respec
-
-Leaves = dict[str, np.ndarray]
-"""The leaves of one item, by name."""
-SMALLEST, LARGEST = 2.0**-100, 2.0**95
-ROUNDING = 1e-6
-"""Of fixed-point powers, and of float32 sums of a few hundred values."""
-TINY = 2.0**-124
-"""Weights are told as normal floats, so that the least are larger than they should be."""
-
-
-@dataclasses.dataclass
-class Step:
-    """An item that was added.
-
-    Attributes:
-        id: that no other has.
-        lane: in which it is.
-        slot: where it lies.
-        handle: its name.
-        leaves: what it holds.
-        value: its priority to the power alpha.
-        times: how often it was drawn, where that is counted.
-        episode: the trajectory it is of, as a number of its lane.
-        age: how many steps of its trajectory came before it.
-        ended: whether it is known to be its trajectory's last step.
-        rank: what the best are chosen by.
-    """
-
-    id: int
-    lane: int
-    slot: int
-    handle: int
-    leaves: Leaves
-    value: float = 1.0
-    times: int = 0
-    episode: int = 0
-    age: int = 0
-    ended: bool = False
-    rank: float = 0.0
-
-
-class Told(NamedTuple):
-    """A `Sample` in NumPy's arrays."""
-
-    items: Leaves
-    indices: np.ndarray
-    weights: np.ndarray
-    probabilities: np.ndarray
-    mask: np.ndarray | None
-    is_first: np.ndarray | None
-    is_last: np.ndarray | None
-    truncated: np.ndarray | None
-
-
-class Ring:
-    """What `RoundRobin` writes: of each lane the newest `length` steps."""
-
-    def __init__(self, spec: frb.BufferSpec, first: int) -> None:
-        """Each lane's first step gets the number `first`."""
-        self.capacity, count = spec.capacity, spec.lanes or 1
-        self.length = self.capacity // count
-        self.lanes: list[list[Step]] = [[] for _ in range(count)]
-        self.newest: list[Step | None] = [None] * count
-        self.numbers = [first] * count
-        self.refused = 0
-        """How many were not taken."""
-
-    def clone(self) -> Ring:
-        """With steps of its own."""
-        new = copy.copy(self)
-        new.lanes = [[copy.copy(step) for step in lane] for lane in self.lanes]
-        there = {step.id: step for step in new.steps()}
-        new.newest = [step and there.get(step.id, step) for step in self.newest]
-        new.numbers = list(self.numbers)
-        return new
-
-    def steps(self) -> list[Step]:
-        """All that is stored, lane by lane, each from its oldest on."""
-        return [step for lane in self.lanes for step in lane]
-
-    def fits(self, mask: Sequence[bool]) -> bool:
-        """Whether there is room for these rows."""
-        return True
-
-    def put(self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], words: Any) -> dict[int, Step]:
-        """Write rows; returns the step of each row that is stored afterwards."""
-        made = {}
-        for row, leaves in enumerate(rows):
-            lane = row % len(self.lanes)
-            if not mask[row] or not self.has_room(lane):
-                continue
-            turn, place = divmod(self.numbers[lane] % ((2**31 - 1) // self.capacity * self.length), self.length)
-            slot = lane * self.length + place
-            made[row] = Step(int(leaves["id"]), lane, slot, turn * self.capacity + slot, leaves)
-            law.follow(self.newest[lane], made[row])
-            self.newest[lane] = made[row]
-            self.numbers[lane] += 1
-            self.lanes[lane] = [*self.lanes[lane], made[row]][-self.length :]
-        stored = {step.id for step in self.steps()}
-        return {row: step for row, step in made.items() if step.id in stored}
-
-    def has_room(self, lane: int) -> bool:
-        """Whether one more may come."""
-        return True
-
-    def clear(self) -> None:
-        """The numbers go on."""
-        self.lanes = [[] for _ in self.lanes]
-        self.newest = [None] * len(self.lanes)
-
-    def rewritten(self, steps: Sequence[Step]) -> None:
-        """What these hold has changed."""
-
-
-class Bounded(Ring):
-    """What `StopWhenFull` writes, and `Immutable` once: what does not fit is refused."""
-
-    def fits(self, mask: Sequence[bool]) -> bool:
-        """Each lane for itself."""
-        count = len(self.lanes)
-        return all(sum(mask[e::count]) <= self.length - len(self.lanes[e]) for e in range(count))
-
-    def has_room(self, lane: int) -> bool:
-        """Where nobody is told, it is counted."""
-        room = len(self.lanes[lane]) < self.length
-        self.refused += not room
-        return room
-
-
-class Chosen:
-    """What writers write that choose slots; a slot's handle grows by the capacity whenever it is written again."""
-
-    def __init__(self, spec: frb.BufferSpec, first: int) -> None:
-        """All slots are empty."""
-        assert first == 0
-        self.spec, self.capacity = spec, spec.capacity
-        self.slots: list[Step | None] = [None] * spec.capacity
-        self.handles: list[int | None] = [None] * spec.capacity
-        self.refused = 0
-
-    def clone(self) -> Any:
-        """With steps of its own."""
-        new = copy.copy(self)
-        new.slots = [None if step is None else copy.copy(step) for step in self.slots]
-        new.handles = list(self.handles)
-        return new
-
-    def steps(self) -> list[Step]:
-        """All that is stored."""
-        return [step for step in self.slots if step is not None]
-
-    def fits(self, mask: Sequence[bool]) -> bool:
-        """Always."""
-        return True
-
-    def place(self, chosen: dict[int, int], rows: Sequence[Leaves]) -> dict[int, Step]:
-        """Write rows by slot: {slot: row}."""
-        made = {}
-        for slot, row in chosen.items():
-            old = self.handles[slot]
-            handle = self.handles[slot] = slot if old is None else old + self.capacity
-            made[row] = self.slots[slot] = Step(int(rows[row]["id"]), 0, slot, handle, rows[row])
-        return made
-
-    def clear(self) -> None:
-        """The handles go on."""
-        self.slots = [None] * self.capacity
-
-    def rewritten(self, steps: Sequence[Step]) -> None:
-        """Where they lie does not depend on it."""
-
-
-class Sampled(Chosen):
-    """What `Reservoir` writes: algorithm R."""
-
-    seen = 0
-
-    def put(self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], words: Any) -> dict[int, Step]:
-        """Words int [B, 2], each the two halves of a 62-bit fraction."""
-        chosen: dict[int, int] = {}
-        for row in range(len(rows)):
-            if not mask[row]:
-                continue
-            high, low = (int(word) for word in words[row])
-            slot = self.seen if self.seen < self.capacity else (high * 2**31 + low) * (self.seen + 1) // 2**62
-            if slot < self.capacity:
-                chosen[slot] = row
-            self.seen += 1
-        return self.place(chosen, rows)
-
-    def clear(self) -> None:
-        """Nothing was ever added."""
-        super().clear()
-        self.seen = 0
-
-
-class Best(Chosen):
-    """What `MaxValue` writes: the highest ranks."""
-
-    def __init__(self, spec: frb.BufferSpec, first: int) -> None:
-        """Nothing was added yet."""
-        super().__init__(spec, first)
-        self.ever: list[float] | None = []
-
-    def rank(self, leaves: Leaves) -> float:
-        """The leaf as one number."""
-        writer: Any = self.spec.writer
-        numbers = [float(x) for x in np.ravel(leaves[writer.rank_key])]
-        if any(math.isnan(x) for x in numbers):
-            return math.nan
-        reductions = {"sum": sum, "max": max, "min": min, "mean": lambda x: sum(x) / len(x)}
-        reductions["median"] = lambda x: sorted(x)[(len(x) - 1) // 2]
-        return float(reductions[writer.reduction](numbers))
-
-    def put(self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], words: Any) -> dict[int, Step]:
-        """The best row against the lowest slot, the second best against the second lowest, and so on."""
-        ranks = {row: self.rank(leaves) for row, leaves in enumerate(rows) if mask[row]}
-        good = sorted((row for row in ranks if not math.isnan(ranks[row])), key=lambda row: (-ranks[row], row))
-        self.refused += len(ranks) - len(good)
-        before = {slot: -math.inf if step is None else step.rank for slot, step in enumerate(self.slots)}
-        lowest = sorted(before, key=lambda slot: (self.slots[slot] is not None, before[slot], slot))
-        pairs = list(zip(lowest, good, strict=False))
-        chosen = {slot: row for slot, row in pairs if self.slots[slot] is None or ranks[row] > before[slot]}
-        made = self.place(chosen, rows)
-        for row, step in made.items():
-            step.rank = ranks[row]
-        if self.ever is not None:  # the same in fewer words, as long as nothing was rewritten
-            self.ever = sorted([*self.ever, *(ranks[row] for row in good)])
-            assert sorted(step.rank for step in self.steps()) == self.ever[-self.capacity :]
-        return made
-
-    def clear(self) -> None:
-        """Nothing was ever added."""
-        super().clear()
-        self.ever = []
-
-    def rewritten(self, steps: Sequence[Step]) -> None:
-        """One that has no rank any more keeps its old one."""
-        self.ever = None
-        for step in steps:
-            rank = self.rank(step.leaves)
-            step.rank = step.rank if math.isnan(rank) else rank
-
-
-class Law:
-    """What a sampler may do. Here: anything with equal chances."""
-
-    passes = 0
-
-    def __init__(self, spec: frb.BufferSpec) -> None:
-        """Nothing is remembered at first."""
-        self.spec = spec
-        self.sampler: Any = spec.sampler
-
-    def clone(self) -> Any:
-        """With a memory of its own."""
-        new = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, set | list):
-                setattr(new, name, type(value)(value))
-        return new
-
-    def follow(self, before: Step | None, step: Step) -> None:
-        """A step is written after another of its lane, which may be gone."""
-
-    def added(self, model: Model) -> None:
-        """A batch was written."""
-
-    def drawable(self, model: Model) -> list[Any]:
-        """What may be drawn now."""
-        return model.steps()
-
-    def refuses(self, model: Model, batch: int) -> bool:
-        """Whether nothing can be drawn."""
-        return not self.drawable(model)
-
-    def can(self, model: Model, n: int) -> bool:
-        """What `can_sample` says of a batch of n."""
-        return len(model.steps()) >= n and not self.refuses(model, 1)
-
-    def leaves(self, model: Model) -> dict[int, float] | None:
-        """What the tree should hold by slot, zeros left out; None for samplers whose tree is their own affair."""
-        return None
-
-    def probabilities(self, model: Model) -> dict[int, float]:
-        """With which probability the next draw begins with a step, by id, zeros left out."""
-        return shares({step.id: 1.0 for step in model.steps()})
-
-    def check(self, model: Model, told: Told, beta: float | None) -> None:
-        """See that a sample of a batch is right, and remember it."""
-        steps = self.drawable(model)
-        assert told.mask is None
-        for step in model.real(told):
-            assert step in steps
-        np.testing.assert_array_equal(told.weights, np.ones(told.indices.shape))
-        np.testing.assert_allclose(told.probabilities, np.full(told.indices.shape, 1 / len(steps)), rtol=ROUNDING)
-
-
-def shares(weights: dict[Any, float]) -> dict[Any, float]:
-    """Of all together."""
-    total = math.fsum(weights.values())
-    return {name: weight / total for name, weight in weights.items() if total}
+from functional_rb.testing.list_model import (
+    LARGEST,
+    ROUNDING,
+    SMALLEST,
+    TINY,
+    Law,
+    ListModel,
+    Ring,
+    SampleArrays,
+    Step,
+    shares,
+)
 
 
 class Limited(Law):
@@ -349,7 +57,7 @@ class Limited(Law):
             return None
         return {step.slot: self.chance(step) for step in model.steps()}
 
-    def check(self, model: Model, told: Told, beta: float | None) -> None:
+    def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
         """One draw after the other."""
         probabilities = {step.id: self.chance(step) for step in self.drawable(model)}
         total, least = math.fsum(probabilities.values()), min(probabilities.values())
@@ -384,7 +92,7 @@ class Newer(Law):
             found[name] = ((as_old / count) ** strength - ((as_old - alike) / count) ** strength) / alike
         return found
 
-    def check(self, model: Model, told: Told, beta: float | None) -> None:
+    def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
         """As these say."""
         assert told.mask is None
         expected = self.probabilities(model)
@@ -406,7 +114,7 @@ class InTurn(Law):
         """The first one comes."""
         return {step.id: 1.0 for step in self.drawable(model)[:1]}
 
-    def check(self, model: Model, told: Told, beta: float | None) -> None:
+    def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
         """Exactly these."""
         batch = len(told.indices)
         expected = self.drawable(model)[:batch]
@@ -415,7 +123,7 @@ class InTurn(Law):
             step.times += self.sampler.max_times_sampled is not None
 
 
-def check_in_turn(told: Told, got: Sequence[Any], expected: Sequence[Any]) -> None:
+def check_in_turn(told: SampleArrays, got: Sequence[Any], expected: Sequence[Any]) -> None:
     """First what is expected, then padding; all weights and probabilities are 1."""
     assert list(got) == list(expected)
     one = np.arange(len(told.weights)) < len(expected)
@@ -442,7 +150,7 @@ class Consumed(Law):
         rounds = math.ceil(n / len(lanes))
         return sum(min(len(lane) // (self.sampler.length or 1), rounds) for lane in lanes) >= n
 
-    def check(self, model: Model, told: Told, beta: float | None) -> None:
+    def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
         """Window w * lanes + e is the w-th of lane e."""
         length, lanes = self.sampler.length or 1, model.store.lanes
         steps = model.real(told)
@@ -479,7 +187,7 @@ class Passes(Law):
         """Of steps alone."""
         return self.next(model)
 
-    def drawn(self, model: Model, told: Told) -> list[Any]:
+    def drawn(self, model: Model, told: SampleArrays) -> list[Any]:
         """The names of what was drawn, the first rows of a batch; the others are seen to be masked."""
         steps = model.real(told)
         count = len(steps)
@@ -505,7 +213,7 @@ class Passes(Law):
         """Of one draw after the other, of so many that are left."""
         return [1 / (left - k) if self.sampler.shuffle else 1.0 for k in range(left)]
 
-    def check(self, model: Model, told: Told, beta: float | None) -> None:
+    def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
         """From what is left, or from all."""
         batch = len(told.weights)
         if len(self.left) < self.whole(batch):
@@ -547,7 +255,9 @@ class Windows(Law):
         if before is not None:
             before.ended = before.ended or another
             goes_on = not before.ended
-            step.episode, step.age = (before.episode, before.age + 1) if goes_on else (before.episode + 1, 0)
+            step.episode, step.step_in_episode = (
+                (before.episode, before.step_in_episode + 1) if goes_on else (before.episode + 1, 0)
+            )
         step.ended = any(bool(step.leaves[name]) for name in sampler.end_keys or ())
 
     def windows(self, model: Model) -> list[Window]:
@@ -559,9 +269,9 @@ class Windows(Law):
         length, (left, right) = self.sampler.length, self.sampler.reaches
         for episode in sorted({step.episode for step in lane}):
             steps = [step for step in lane if step.episode == episode]
-            first, last = steps[0].age, steps[-1].age
+            first, last = steps[0].step_in_episode, steps[-1].step_in_episode
             for begins in range(first - length + 1, last + 1):
-                inside = tuple(step for step in steps if begins <= step.age < begins + length)
+                inside = tuple(step for step in steps if begins <= step.step_in_episode < begins + length)
                 whole = len(inside) == length
                 early, late = begins < first, begins + length - 1 > last
                 cut = begins == first or begins + length - 1 <= last + right
@@ -597,7 +307,7 @@ class Windows(Law):
         """They may come again."""
         return bool(self.drawable(model))
 
-    def found(self, model: Model, told: Told) -> list[Window]:
+    def found(self, model: Model, told: SampleArrays) -> list[Window]:
         """The windows that were drawn, one for each row that is not all padding; what is told of them is right."""
         length = self.sampler.length
         rows = len(told.weights)
@@ -619,12 +329,14 @@ class Windows(Law):
             window = known[ids]
             found.append(window)
             ended = window.steps[-1].ended
-            assert is_first[row].tolist() == [step.age == 0 for step in window.steps] + [False] * (length - count)
+            assert is_first[row].tolist() == [step.step_in_episode == 0 for step in window.steps] + [False] * (
+                length - count
+            )
             for marks, there in ((is_last[row], ended), (truncated[row], not ended)):
                 assert marks.tolist() == [there and k == count - 1 for k in range(length)]
         return found
 
-    def check(self, model: Model, told: Told, beta: float | None) -> None:
+    def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
         """With replacement."""
         found = self.found(model, told)
         assert len(found) == len(told.weights)
@@ -663,7 +375,7 @@ class PrioritizedWindows(Windows):
         """The values of starts."""
         return {step.slot: step.value for step in self.starts(model).values()}
 
-    def check(self, model: Model, told: Told, beta: float | None) -> None:
+    def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
         """As for items."""
         found = self.found(model, told)
         assert len(found) == len(told.weights)
@@ -713,7 +425,7 @@ class PassesOfWindows(Windows, Passes):
         Passes.added(self, model)
         self.last_start = {self.name(window): window.steps[0].id for window in self.windows(model)}
 
-    def drawn(self, model: Model, told: Told) -> list[Any]:
+    def drawn(self, model: Model, told: SampleArrays) -> list[Any]:
         """Of those drawn."""
         return [self.name(window) for window in self.found(model, told)]
 
@@ -729,18 +441,11 @@ class PassesOfWindows(Windows, Passes):
         """Of one draw after the other."""
         return [1 / (left - k) for k in range(left)]
 
-    def check(self, model: Model, told: Told, beta: float | None) -> None:
+    def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
         """As for items."""
         Passes.check(self, model, told, beta)
 
 
-STORES: dict[type, Any] = {
-    frb.RoundRobin: Ring,
-    frb.StopWhenFull: Bounded,
-    frb.Immutable: Bounded,
-    frb.Reservoir: Sampled,
-    frb.MaxValue: Best,
-}
 LAWS: dict[type, Any] = {
     frb.Uniform: Limited,
     frb.Prioritized: Limited,
@@ -755,98 +460,12 @@ LAWS: dict[type, Any] = {
 }
 
 
-class Model:
-    """A buffer: a store, a law, and what every buffer counts."""
+class Model(ListModel):
+    """A buffer with one of the library's samplers."""
 
     def __init__(self, spec: frb.BufferSpec, first: int = 0) -> None:
         """Empty; `first` is the number of each lane's first step."""
-        self.spec = spec
-        self.store: Any = STORES[type(spec.writer)](spec, first)
-        self.law: Any = LAWS[type(spec.sampler)](spec)
-        self.rejected = self.stale = 0
-        self.peak = 0.0
-        self.gone: list[int] = []
-
-    def clone(self) -> Model:
-        """For a history that goes another way from here."""
-        new = copy.copy(self)
-        new.store, new.law, new.gone = self.store.clone(), self.law.clone(), list(self.gone)
-        return new
-
-    def steps(self) -> list[Step]:
-        """All that is stored."""
-        return self.store.steps()
-
-    def expected(self, name: str, steps: Sequence[Step]) -> np.ndarray:
-        """A leaf of some steps."""
-        return np.stack([step.leaves[name] for step in steps])
-
-    def value_of(self, priority: float) -> float | None:
-        """What a priority counts, None if it is bad."""
-        sampler: Any = self.spec.sampler
-        if not math.isfinite(priority) or priority < 0:
-            return None
-        power = max(priority, 2.0**-126) ** sampler.alpha
-        return min(max(power, SMALLEST), LARGEST) if priority > 0 else 0.0
-
-    def default_value(self) -> float:
-        """What a new step gets without a priority."""
-        sampler: Any = self.spec.sampler
-        if not sampler.has_priorities:
-            return 1.0
-        if sampler.new_priority == "ever":
-            return self.peak or 1.0
-        return max((self.law.leaves(self) or {}).values(), default=0.0) or 1.0
-
-    def add(self, rows: Sequence[Leaves], mask: Sequence[bool], priorities: Sequence[float] | None, words: Any) -> None:
-        """Write the marked rows; row t * lanes + e is step t of lane e."""
-        default = self.default_value()
-        for row, step in self.store.put(self.law, rows, mask, words).items():
-            value = default if priorities is None else self.value_of(priorities[row])
-            self.rejected += value is None
-            step.value = default if value is None else value
-            self.peak = max(self.peak, step.value)
-        self.law.added(self)
-
-    def clear(self) -> None:
-        """Everything anew, but for the handles and what was counted."""
-        self.gone += [step.handle for step in self.steps()]
-        self.store.clear()
-        self.law.added(self)
-        self.peak = 0.0
-
-    def update(
-        self, handles: Sequence[int], priorities: Sequence[float] | None, items: dict[str, np.ndarray] | None
-    ) -> None:
-        """One after the other, so that the last one wins."""
-        named = {step.handle: step for step in self.steps()}
-        for row, handle in enumerate(handles):
-            if handle not in named:
-                self.stale += handle != -1
-                continue
-            step = named[handle]
-            step.leaves = step.leaves | {name: leaf[row] for name, leaf in (items or {}).items()}
-            if priorities is not None:
-                value = self.value_of(priorities[row])
-                self.rejected += value is None
-                step.value = step.value if value is None else value
-                self.peak = max(self.peak, value or 0.0)
-        if items:
-            self.store.rewritten([named[handle] for handle in dict.fromkeys(handles) if handle in named])
-
-    def real(self, told: Told) -> list[Step]:
-        """The steps that a sample shows, each seen to be stored and whole; behind the mask there are none."""
-        mask = np.ones(told.indices.shape, bool) if told.mask is None else told.mask
-        assert mask.shape == told.indices.shape
-        assert mask.dtype == bool
-        assert (told.indices[~mask] == -1).all()
-        named = {step.handle: step for step in self.steps()}
-        steps = [named[handle] for handle in told.indices[mask].tolist()]
-        for name, leaf in told.items.items():
-            assert leaf.shape[: mask.ndim] == mask.shape
-            if steps:
-                np.testing.assert_array_equal(leaf[mask], self.expected(name, steps))
-        return steps
+        super().__init__(spec, first, law=LAWS[type(spec.sampler)])
 
 
 def with_spec(model: Model, spec: frb.BufferSpec, newest: np.ndarray, cursors: Sequence[int], current: Any) -> Model:
@@ -927,7 +546,7 @@ def _in_rings(model: Model, new: Model, copied: Any, newest: np.ndarray, cursors
     for e, lane in enumerate(store.lanes):
         before = None
         for step in lane:
-            step.episode = step.age = 0
+            step.episode = step.step_in_episode = 0
             new.law.follow(before, step)
             before = step
         store.newest[e] = before
@@ -937,7 +556,7 @@ def _chosen(new: Model, copied: Any, current: Any) -> None:
     """As if they came one after the other, a step of every lane at a time."""
     lanes = copied.lanes if isinstance(copied, Ring) else [copied.steps()]
     steps = [step for row in itertools.zip_longest(*lanes) for step in row if step is not None]
-    new.store.put(new.law, [step.leaves for step in steps], [True] * len(steps), None)
+    new.store.put(new.law, [step.leaves for step in steps], [True] * len(steps), None, [step.id for step in steps])
     for slot, handle in enumerate(np.asarray(current).tolist()):
         new.store.handles[slot] = None if handle == -1 else handle if handle >= 0 else -2 - handle
         if new.store.slots[slot] is not None:
