@@ -176,7 +176,7 @@ class CompactHistory(History):
 
     def keep(self, state: Any, backend: Backend, model: Model) -> None:
         """The first one gets its store."""
-        if not self.auxiliary:
+        if not self.kept:
             numbers = model.store.numbers
             model.store = Shrinking(self.spec, numbers[0])
             model.store.sizes = [0] * self.lanes
