@@ -207,7 +207,7 @@ def test_a_directory_aside_is_nobody_elses_and_goes(tmp_path: Path) -> None:
 
 def test_directories_aside_of_processes_that_died_are_swept(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from functional_rb import files; a = files.aside(sys.argv[1]); a.__enter__(); os._exit(0)"
+        "import os, sys; from functional_rb.base import files; a = files.aside(sys.argv[1]); a.__enter__(); os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", program, os.fspath(tmp_path)], check=True)
     left = os.listdir(tmp_path)

@@ -589,7 +589,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
             for path in (sys.argv[1], None):
                 try:
                     mapped.create(spec(path))
-                except frb.errors.StorageFullError as error:
+                except frb.base.errors.StorageFullError as error:
                     print(error.strerror)
             """,
             tmp_path,
@@ -608,7 +608,7 @@ for first in range(0, 10_000, 100):
     where[0] = first
     try:
         mapped.make_room(files, spec(), where, 100)
-    except frb.errors.StorageFullError:
+    except frb.base.errors.StorageFullError:
         break
     files.rows[first : first + 100] = first
 else:
