@@ -1,7 +1,7 @@
 """Loads, stores and fences that keep their order, for memory that several processes write and read at once.
 
 x86 keeps the order of stores and of loads by itself, ARM does not, and compilers on neither: so these are LLVM's own
-atomics, which order both. Addresses are int64, multiples of 8.
+atomics, which bind both. Addresses are int64, multiples of 8.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WORD = ir.IntType(64)
 
 @intrinsic
 def load_acquire(typingctx: Any, address: Any) -> Any:
-    """An int64; nothing that comes after is read before it."""
+    """Load an int64; nothing that comes after is read before it."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(builder.inttoptr(args[0], WORD.as_pointer()), "acquire", 8)

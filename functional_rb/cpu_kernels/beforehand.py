@@ -31,9 +31,9 @@ SHARED: Final[dict[str, Any]] = {
     "plan": ENCODED,
     **dict.fromkeys(("storage", "leaves", "journal"), ADDRESSES),
     **dict.fromkeys(("handles", "counters"), types.Array(types.int32, 1, "C")),
-    **dict.fromkeys(("tree", "weights", "chances"), types.Array(types.float32, 1, "C")),
+    **dict.fromkeys(("tree", "weights", "probabilities"), types.Array(types.float32, 1, "C")),
     "live": types.Array(types.uint8, 1, "C"),
-    "draws": types.Array(types.int32, 2, "C"),
+    "random_bits": types.Array(types.int32, 2, "C"),
     "beta": types.float32,
     "has_rows": types.boolean,
 }

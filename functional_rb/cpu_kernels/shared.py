@@ -1,7 +1,7 @@
-"""The protocol of shared buffers on raw memory: `functional_rb.shared` calls these between its locks.
+"""The protocol of shared buffers on raw memory (docs/shared.md): `functional_rb.shared` calls these between its locks.
 
-Arguments that recur, beside those of `kernels`:
-    control: address of the words of `shared_control`.
+Arguments that recur, beside those of `cpu_kernels.buffer`:
+    control: address of the words that `shared_control` names.
     journal: int64 [3 + wide], addresses of the slots int32, values float32, and items that a write saves.
     counters: int32 [BASE].
 """
@@ -36,7 +36,7 @@ from functional_rb.cpu_kernels.shared_control import (
 )
 
 TORN, NOTHING, DRAWN = -1, 0, 1
-"""What `draw` says: there were writes all the time; nothing can be drawn; it is done."""
+"""What the functions that read return: there were writes all the time; there is nothing to draw or read; it is done."""
 SPINS = 5000
 """How often a reader looks whether a write is over: some 10 us, longer than a usual write takes."""
 TRIES = 8
@@ -45,19 +45,19 @@ TRIES = 8
 
 @compiled
 def vector_at(control: Any, sequence: Any) -> Any:
-    """The address of the counters in force at an even sequence, and at the odd one after it."""
+    """The address of the counters that are in force at a sequence number, even or odd."""
     return control + 8 * (COUNTERS + SLOT_WORDS * ((sequence >> 1) & 1))
 
 
 @compiled
 def word(control: Any, place: Any) -> Any:
-    """A word of the control file."""
+    """One word of the control file."""
     return load_acquire(control + 8 * place)
 
 
 @compiled
 def set_word(control: Any, place: Any, value: Any) -> None:
-    """Set one."""
+    """Set one word of the control file."""
     store_release(control + 8 * place, np.int64(value))
 
 
@@ -70,7 +70,7 @@ def begin(control: Any) -> None:
 
 @compiled
 def commit(control: Any, lost: Any) -> None:
-    """It is over: one store puts the new counters in force, of which the first BASE are there already."""
+    """End a write: one store puts the new counters in force, of which the first BASE are there already."""
     sequence = word(control, SEQUENCE)
     old, new = vector_at(control, sequence), vector_at(control, sequence + 1)
     copy_bytes(new + 4 * BASE, old + 4 * BASE, 4 * (SLOT - BASE))
@@ -79,8 +79,8 @@ def commit(control: Any, lost: Any) -> None:
 
 
 @compiled
-def settled(control: Any) -> Any:
-    """The sequence once no write is under way; an odd one if that takes long, as where the writer has died."""
+def sequence_between_writes(control: Any) -> Any:
+    """The sequence number once no write is under way; an odd one if that takes long, as where the writer has died."""
     sequence = word(control, SEQUENCE)
     for _ in range(SPINS):
         if sequence & 1 == 0:
@@ -91,16 +91,16 @@ def settled(control: Any) -> Any:
 
 @compiled
 def unchanged(control: Any, sequence: Any) -> Any:
-    """Whether all that was read since the sequence was belongs together."""
+    """Whether no write has begun since the sequence number was read: all that was read since is of one moment."""
     reads_before()
     return word(control, SEQUENCE) == sequence
 
 
 @compiled
 def read_counters(control: Any, counters: Any) -> Any:
-    """Copy the counters in force, int32 [SLOT] or less; the sequence at which that was, odd if it could not be."""
+    """Copy the counters in force, int32 [SLOT] or less; returns their sequence number, an odd one if it could not."""
     for _ in range(TRIES):
-        sequence = settled(control)
+        sequence = sequence_between_writes(control)
         if sequence & 1 == 0:
             copy_into(counters, 0, vector_at(control, sequence), 4 * counters.size)
             if unchanged(control, sequence):
@@ -110,7 +110,7 @@ def read_counters(control: Any, counters: Any) -> Any:
 
 @compiled
 def note_add(control: Any, plan: Any, marked: Any) -> None:
-    """Write down what an add of so many items will write; nothing is saved, as these slots hold the oldest items."""
+    """Note in the journal which slots an add will write; it saves nothing, as these slots hold the oldest items."""
     capacity = np.int64(plan[CAPACITY])
     cursor = np.int64(load_int32(vector_at(control, word(control, SEQUENCE))))
     set_word(control, KIND, ADD)
@@ -120,7 +120,7 @@ def note_add(control: Any, plan: Any, marked: Any) -> None:
 
 @compiled
 def note_update(control: Any, plan: Any, storage: Any, tree: Any, journal: Any, handles: Any, has_rows: Any) -> Any:
-    """Save what an update will overwrite, for which there is room; returns of how many slots."""
+    """Save in the journal what an update will overwrite, for which it has room; returns of how many slots."""
     counters = ints(vector_at(control, word(control, SEQUENCE)), BASE)
     slots, values = ints(journal[0], handles.size), floats(journal[1], handles.size)
     live = np.int64(0)
@@ -141,28 +141,28 @@ def note_update(control: Any, plan: Any, storage: Any, tree: Any, journal: Any, 
 
 @compiled
 def note_clear(control: Any) -> None:
-    """Write down that all items will be taken out."""
+    """Note in the journal that all items will be taken out."""
     set_word(control, KIND, CLEAR)
 
 
 @compiled
 def empty(control: Any, tree: Any) -> None:
-    """Take all items out: the counters to come, and the tree."""
+    """Take all items out of the tree, and of the counters that will be in force after this write."""
     sequence = word(control, SEQUENCE)
     new = vector_at(control, sequence + 1)
     copy_bytes(new, vector_at(control, sequence), 4 * BASE)
-    ends = ints(new, BASE)
-    ends[buffer.SIZE] = 0
-    ends[buffer.PEAK] = 0
+    counters = ints(new, BASE)
+    counters[buffer.SIZE] = 0
+    counters[buffer.PEAK] = 0
     tree[:] = 0
 
 
 @compiled
 def repair(control: Any, plan: Any, storage: Any, tree: Any, journal: Any) -> None:
-    """End the write of one who has died as if it had never begun. Who dies here leaves it to the next, who repeats it.
+    """Undo the write of a process that has died, if there is one; a process that dies here leaves it to the next.
 
-    An add has spoilt some of the oldest items, which it was to replace: the ring gives them up. An update is undone. A
-    clear is carried on to its end.
+    An add may have damaged the oldest items, which it was to replace: they are given up. An update is undone from the
+    journal. A clear is carried on to its end.
     """
     sequence = word(control, SEQUENCE)
     if sequence & 1 == 0:
@@ -173,9 +173,9 @@ def repair(control: Any, plan: Any, storage: Any, tree: Any, journal: Any) -> No
     if word(control, KIND) == CLEAR:
         empty(control, tree)
     elif word(control, KIND) == ADD:
-        ends = ints(new, BASE)
+        counters = ints(new, BASE)
         capacity, lost = np.int64(plan[CAPACITY]), count
-        ends[buffer.SIZE] = min(np.int64(ends[buffer.SIZE]), capacity - count)
+        counters[buffer.SIZE] = min(np.int64(counters[buffer.SIZE]), capacity - count)
         clear(plan, storage, tree, word(control, FIRST), count)
     else:
         undo(plan, storage, tree, journal, count, word(control, HAS_ROWS))
@@ -198,7 +198,7 @@ def clear(plan: Any, storage: Any, tree: Any, first: Any, count: Any) -> None:
 
 @compiled
 def undo(plan: Any, storage: Any, tree: Any, journal: Any, count: Any, has_rows: Any) -> None:
-    """Put back what the journal has."""
+    """Write back the priorities and items that the journal has saved."""
     slots = ints(journal[0], count)
     if has_rows:
         for place in range(count):
@@ -216,15 +216,15 @@ def draw(
     control: Any,
     plan: Any,
     tree: Any,
-    draws: Any,
+    random_bits: Any,
     beta: Any,
     handles: Any,
     weights: Any,
-    chances: Any,
+    probabilities: Any,
 ) -> Any:
-    """`kernels.draw` of a moment between two writes. Returns TORN, NOTHING or DRAWN.
+    """`buffer.draw` of a moment between two writes. Returns TORN, NOTHING or DRAWN.
 
-    That the slots are right is known before their rows are read: beyond those, files have no room on the disk.
+    The slots are known to be right before their rows are read: beyond those in use, files have no room on the disk.
     """
     slots, counters = np.empty(handles.size, np.int32), np.empty(BASE, np.int32)
     for _ in range(TRIES):
@@ -232,9 +232,11 @@ def draw(
         if sequence & 1:
             return TORN
         if plan[LEVELS]:
-            found = buffer.draw_prioritized(plan, tree, counters, draws, beta, slots, handles, weights, chances)
+            found = buffer.draw_prioritized(
+                plan, tree, counters, random_bits, beta, slots, handles, weights, probabilities
+            )
         else:
-            found = buffer.draw_uniform(plan, counters, draws, slots, handles, weights, chances)
+            found = buffer.draw_uniform(plan, counters, random_bits, slots, handles, weights, probabilities)
         if not unchanged(control, sequence):
             continue
         if not found:
@@ -247,9 +249,9 @@ def draw(
 
 @compiled
 def fetch(storage: Any, leaves: Any, control: Any, plan: Any, handles: Any, live: Any) -> Any:
-    """Read items by handle, where leaves are given, and say which are live, uint8 [B]. Returns TORN, NOTHING or DRAWN.
+    """Read items by handle, if leaves are given, and which of them are live, uint8 [B]. Returns TORN, NOTHING or DRAWN.
 
-    In place of one that is gone any other is read; NOTHING, if there is none.
+    In place of an item that is gone some other is read; NOTHING is returned if the buffer is empty.
     """
     slots, counters = np.empty(handles.size, np.int32), np.empty(BASE, np.int32)
     for _ in range(TRIES):
@@ -272,7 +274,7 @@ def fetch(storage: Any, leaves: Any, control: Any, plan: Any, handles: Any, live
 
 @compiled
 def can_draw(control: Any, plan: Any, tree: Any, n: Any) -> Any:
-    """Whether n items are stored and some have a chance: TORN, NOTHING or DRAWN."""
+    """Whether n items are stored and not all have probability zero. Returns TORN, NOTHING (no) or DRAWN (yes)."""
     counters = np.empty(BASE, np.int32)
     for _ in range(TRIES):
         sequence = read_counters(control, counters)

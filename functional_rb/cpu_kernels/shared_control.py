@@ -1,4 +1,4 @@
-"""The words that processes agree by: where in `control.bin` each lies. int64 unless said otherwise."""
+"""Where the words lie by which processes agree on a shared buffer (`control.bin`): int64, but for the counters."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ SEQUENCE: Final = 0
 RESERVED: Final = 8
 """The files have room on the disk for the slots below this one."""
 KIND: Final = 16
-"""Of the write under way: ADD, UPDATE or CLEAR."""
+"""What the write under way is: ADD, UPDATE or CLEAR."""
 FIRST: Final = 17
-"""Of an add: the first slot that it writes."""
+"""The first slot that an add writes."""
 COUNT: Final = 18
-"""How many slots it writes, around the ring; of an update: how many are saved in the journal."""
+"""How many slots an add writes, around the ring; for an update, how many are saved in the journal."""
 HAS_ROWS: Final = 19
-"""Whether the journal has the items of these slots, as an update rewrites leaves."""
+"""Whether the journal has the items of these slots too, as the update rewrites leaves."""
 COUNTERS: Final = 32
-"""Two vectors of SLOT int32 each, the second one SLOT_WORDS on. After n writes the one of n's parity is in force."""
+"""Two vectors of SLOT int32 each, the second SLOT_WORDS words on. After n writes the one of n's parity is in force."""
 SLOT: Final = 16
 SLOT_WORDS: Final = 8
 BYTES: Final = 4096
@@ -27,4 +27,4 @@ UPDATE: Final = 2
 CLEAR: Final = 3
 
 LOST: Final = 6
-"""The place behind the counters that every state has (`counters.BASE`) for the items of adds that were cut short."""
+"""The counter, behind those that every state has (`counters.BASE`), of items whose adds were cut short."""

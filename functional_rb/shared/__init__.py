@@ -1,6 +1,5 @@
-"""Buffers that several processes write and sample at once: `Memmap(shared=True)`.
+"""Buffers that several processes write and sample at once: `Memmap(shared=True)`, by the protocol of docs/shared.md.
 
-Everything lies in mapped files of one directory: rows, sum tree, counters, and a journal of the write under way. One
-lock, which the kernel releases when its holder dies, serves all writers; readers take none. docs/shared.md has the
-protocol, step by step.
+Everything lies in the mapped files of one directory (`files`, `lock`, `places`); `buffer` writes and reads them as
+arrays of NumPy; `engine` is what backends bind to the public functions, `state` and `library` what they subclass.
 """

@@ -1,12 +1,12 @@
-"""The directory of a shared buffer: made once, opened by all, removed by whoever made it.
+"""The directory of a shared buffer: made once, opened by all, removed by the process that made it.
 
-shared.json     format version, spec, where its leaves lie, and the boot at which it was made; there once all else is
-lock            which `FileLock` locks
-control.bin     the words of `control`
+shared.json     format version, spec, where its leaves lie, and the boot at which it was made; written last
+lock            the file that `FileLock` locks
+control.bin     the words that `shared_control` names
 rows.bin, wide_0.bin, ...    the items, sparse
 tree.bin        the sum tree of a prioritized buffer
 journal.bin     slots int32 [room], values float32 [room], and items [room], which an unfinished update overwrote
-making          there while the others are made
+making          is there while the other files are made
 """
 
 from __future__ import annotations
@@ -42,18 +42,25 @@ from functional_rb.structures.row_layout import STORED_AS, Layout
 FORMAT: Final = "functional_rb.shared"
 VERSION: Final = 2
 JOURNAL_BYTES: Final = 2**20
-"""Of the items that an update rewrites: it is made in pieces that fit in."""
+"""The most bytes of items that the journal saves: an update that rewrites leaves is made in pieces of this size."""
 JOURNAL_SLOTS: Final = 2**14
-"""Of an update of priorities alone: likewise, this many or more."""
+"""The fewest slots that the journal has: an update of priorities alone is made in pieces of so many."""
 STEP_BYTES: Final = 2**24
-"""Files get room on the disk in steps of at most this."""
+"""Files get room on the disk in steps of at most so many bytes."""
 BOOT: Final = "/proc/sys/kernel/random/boot_id"
 Array = np.ndarray[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """One array in a file: its name, shape, dtype, and whether its room on the disk is taken at once."""
+    """One array in a file.
+
+    Attributes:
+        name: of the file.
+        shape: of the array.
+        dtype: of the array.
+        whole: whether its room on the disk is taken at once.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -62,12 +69,12 @@ class Region:
 
     @property
     def nbytes(self) -> int:
-        """Of the array, and of the file."""
+        """The size of the array, and of the file."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 def regions(spec: BufferSpec, layout: Layout) -> list[Region]:
-    """Control, tree (empty if there is none), journal, rows, wide arrays, of a buffer with a layout."""
+    """The files of a buffer with a layout: control, tree (empty if there is none), journal, rows, wide arrays."""
     wide = [((spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)) for leaf in layout.wide]
     return [
         Region("control.bin", (control.BYTES // 8,), "int64", True),
@@ -84,7 +91,7 @@ def room(spec: BufferSpec) -> int:
 
 
 def slots(spec: BufferSpec) -> int:
-    """How many slots and priorities it can save."""
+    """How many slots and priorities the journal can save."""
     return max(room(spec), JOURNAL_SLOTS)
 
 
@@ -93,10 +100,10 @@ class SharedFiles:
 
     Attributes:
         spec: of the buffer.
-        layout: where its leaves lie here, in the order of the spec's own layout.
+        layout: where its leaves lie in these files, in the order of the spec's own layout.
         directory: an absolute path.
         lock: of the directory.
-        control: int64, the words of `control`.
+        control: int64, the words that `shared_control` names.
         tree: float32 [rows, FANOUT], empty for a sampler without one.
         journal: int64 [3 + wide], the addresses of what it is made of.
         rows: int32 [capacity, words].
@@ -141,9 +148,9 @@ class SharedFiles:
             return np.frombuffer(mmap.mmap(fd, size), region.dtype).reshape(region.shape)
 
     def reserve(self, slots: int) -> None:
-        """Have room on the disk for the slots below a number; called under the lock, before anything is written.
+        """Take room on the disk for all slots below a number; called under the lock, before anything is written.
 
-        A write to a hole of a mapped file on a full disk would be a SIGBUS, which nobody survives.
+        Writing to a hole of a mapped file on a full disk would be a SIGBUS, which kills the process.
 
         Raises:
             StorageFullError: if there is none; the buffer is as it was.
@@ -243,7 +250,7 @@ def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> Shar
                 return None
             _make(spec, directory)
             if cleanup:
-                # Like atexit, and also in processes that multiprocessing starts; not in children that are forked.
+                # Unlike atexit, this runs in processes that multiprocessing starts too. Children that fork skip it.
                 util.Finalize(None, remove, (directory,), exitpriority=0)
         return SharedFiles(spec, _layout_there(spec, directory), directory, lock)
 
@@ -251,7 +258,7 @@ def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> Shar
 
 
 def _make(spec: BufferSpec, directory: str) -> None:
-    """Make all files. One who dies at it leaves `making`: then the next begins anew."""
+    """Make all files. A process that dies doing so leaves `making` behind, from which the next knows to begin anew."""
     making = os.path.join(directory, "making")
     made = regions(spec, spec.layout)
     if not os.path.exists(making):
@@ -281,7 +288,7 @@ def _make(spec: BufferSpec, directory: str) -> None:
 
 
 def _make_file(region: Region, path: str) -> None:
-    """A file of zeros. Not an old one cut short: who has mapped that would crash."""
+    """Make a file of zeros; an old one is not truncated, as processes that have mapped it would crash."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -294,17 +301,17 @@ def _make_file(region: Region, path: str) -> None:
 
 
 def _description(spec: BufferSpec) -> dict[str, Any]:
-    """What all who open the files must agree on; not where they lie, nor how many are usually drawn."""
+    """What all processes must agree on: not where the files lie, nor how many items are usually drawn."""
     same = dataclasses.replace(spec, storage=Device(), batch_size=None)
-    told: dict[str, Any] = {"format": FORMAT, "version": VERSION, "byteorder": sys.byteorder, "boot": _boot()}
-    return told | {"spec": json.loads(to_json(same))["spec"], "layout": places.described(spec.layout)}
+    described: dict[str, Any] = {"format": FORMAT, "version": VERSION, "byteorder": sys.byteorder, "boot": _boot()}
+    return described | {"spec": json.loads(to_json(same))["spec"], "layout": places.described(spec.layout)}
 
 
 def _boot() -> str:
-    """Which start of the machine this is; "" where the system tells nobody.
+    """Which start of the machine this is; "" where the system does not say.
 
     Raises:
-        OSError: if it is only now that it cannot be told, as no file can be opened: what is written down stays.
+        OSError: if only this process cannot find out, as it can open no more files.
     """
     try:
         with open(BOOT) as file:
@@ -314,7 +321,7 @@ def _boot() -> str:
 
 
 def _layout_there(spec: BufferSpec, directory: str) -> Layout:
-    """Where the leaves lie in the files of a directory, if these are of the buffer that a spec names."""
+    """Where the leaves lie in the files of a directory, which must be of the buffer that a spec names."""
     path = os.path.join(directory, "shared.json")
     with explained(path):
         try:
@@ -340,13 +347,13 @@ def _layout_there(spec: BufferSpec, directory: str) -> Layout:
                 f"keys of dicts in any order, or another path"
             )
     try:
-        return places.as_there(spec.layout, found.get("layout"))
+        return places.matched(spec.layout, found.get("layout"))
     except ValueError as error:
         raise StorageLayoutError(f"{path}: the file is damaged: {error}; remove the directory") from None
 
 
 def _difference(expected: Any, found: Any, where: str) -> str | None:
-    """Where two values from JSON differ first, the names in objects in any order; None if they do not."""
+    """Where two values from JSON differ first, or None; names in objects may be in any order."""
     if isinstance(expected, dict) and isinstance(found, dict) and expected.get("type") == found.get("type"):
         if expected.keys() == found.keys():
             parts = (_difference(expected[name], found[name], f"{where}/{name}") for name in expected)
@@ -357,7 +364,7 @@ def _difference(expected: Any, found: Any, where: str) -> str | None:
 
 
 def remove(directory: str) -> None:
-    """Remove the files of a shared buffer, and the directory if nothing else is in it. Who has them open goes on."""
+    """Remove the files of a shared buffer, and the directory if nothing else is in it; open buffers stay usable."""
     path = os.path.join(directory, "lock")
     if os.path.exists(path):
         lock = FileLock(path)
@@ -368,7 +375,7 @@ def remove(directory: str) -> None:
 
 
 def _remove_files(directory: str) -> None:
-    """As if it were still being made, should this be cut short. The lock last, as others may wait for it."""
+    """Remove all files, the lock last, as others may wait for it. Cut short, it leaves them as if still being made."""
     with contextlib.suppress(FileNotFoundError):
         os.rename(os.path.join(directory, "shared.json"), os.path.join(directory, "making"))
     wide = [name for name in os.listdir(directory) if name.startswith("wide_") and name.endswith(".bin")]

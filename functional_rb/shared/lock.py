@@ -1,4 +1,4 @@
-"""A lock among processes and threads, which dies with its holder."""
+"""A lock among processes and threads that is released when its holder dies."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ T = TypeVar("T")
 class FileLock:
     """`flock` on a file, behind a lock for the threads of this process.
 
-    Why flock: the kernel takes it back when its holder dies, at whatever instant. POSIX record locks (`lockf`) would be
-    let go of by any other code of this process that opens and closes the file, such as one that copies the directory;
-    and threads do not exclude each other by them.
+    The kernel releases `flock` when its holder dies, at whatever instant. POSIX record locks (`lockf`) would also be
+    released when any other code of this process opens and closes the file, for example to copy the directory; and they
+    do not keep threads of one process apart.
 
-    What flock does not do by itself is fork: the child's descriptor holds the same lock, so that a parent's death would
-    leave it with a child that knows nothing of it. So a child opens the file anew, and closes what it got.
+    After a fork the child's descriptor holds the same lock: if the parent died, a child that knows nothing of the lock
+    would keep it. So a child opens the file anew, and closes the descriptor that it inherited.
 
     Attributes:
         path: of the file.
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file, make it if need be."""
+        """Open the file; make it if it is missing."""
         self.path, self._fd = path, -1
         self._fd = files.open_own(path)
         self._threads = threading.Lock()
@@ -43,12 +43,12 @@ class FileLock:
         """Work under the lock.
 
         Args:
-            work: what is done.
-            finish: called afterwards, also where `work` was interrupted.
+            work: called under the lock.
+            finish: called after `work`, under the lock, even if that raised.
 
         Raises:
             OSError: in a forked process that could not open the file anew.
-            RuntimeError: where this very thread holds it, as in a signal handler that came in the midst of a write.
+            RuntimeError: if this thread holds the lock, as in a signal handler that runs in the midst of a write.
         """
         if self._holder == threading.get_ident():
             raise RuntimeError(
@@ -65,37 +65,37 @@ class FileLock:
                 finally:
                     finish()
             finally:
-                # Letting go of what one does not hold is no error: an interrupt may have come before the lock did.
+                # An interrupt may have come before the lock was taken; releasing it then is no error.
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
                 self._holder = None
 
     def is_at(self, path: str) -> bool:
-        """Whether a path names the locked file still: it may have been removed, and made anew by others."""
+        """Whether a path still names the locked file, which others may have removed and made anew."""
         return files.is_at(self._fd, path)
 
     def close(self, close: Callable[[int], None] = os.close) -> None:
-        """Close the file; also while the interpreter ends, when this module has lost its names."""
+        """Close the file; `close` is bound here since this module has lost its names when the interpreter ends."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             close(fd)
 
     def __del__(self) -> None:
-        """Leave no descriptor behind."""
+        """Close the descriptor."""
         self.close()
 
     def _after_fork(self) -> None:
-        """In a child: a lock of its own on the same file, whether that still has a name or not."""
+        """In a child: open the same file anew, whether it still has a name or not."""
         inherited, self._fd = self._fd, -1
         if inherited < 0:  # closed
             return
-        # Whatever comes: it must not stay the parent's, nor become that of the next file with this number.
+        # Whatever fails below, the lock must neither stay the parent's nor use the next file that gets this number.
         self._threads, self._holder, self._fd = threading.Lock(), None, -1
         try:
             self._fd = os.open(f"/proc/self/fd/{inherited}", os.O_RDWR)
         except OSError:  # a system without /proc
-            with contextlib.suppress(OSError):  # told by `hold`
+            with contextlib.suppress(OSError):  # `hold` raises it
                 self._fd = os.open(self.path, os.O_RDWR)
-                if not os.path.samestat(os.fstat(self._fd), os.fstat(inherited)):  # that of another buffer
+                if not os.path.samestat(os.fstat(self._fd), os.fstat(inherited)):  # another buffer's file
                     self.close()
         finally:
             os.close(inherited)

@@ -1,7 +1,7 @@
-"""Where leaves lie in the files of a shared buffer: as in the layout of whoever made it.
+"""Where leaves lie in the files of a shared buffer: as in the layout of the process that made it.
 
 The order of the leaves in a spec decides where they lie, and processes may have them in different orders: JAX sorts the
-keys of dicts, torch does not. So the files tell where each leaf lies, and every process finds its own by their paths.
+keys of dicts, torch does not. So a file says where each leaf lies, and every process finds its leaves by their paths.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ Array = np.ndarray[Any, Any]
 
 
 def described(layout: Layout) -> dict[str, Any]:
-    """A layout as JSON has it: of each leaf path, shape, dtype, and where it lies, see `LeafLayout`."""
+    """A layout for JSON: path, shape, dtype, offset in the row and number of the array of each leaf (`LeafLayout`)."""
     leaves = [[leaf.path, leaf.shape, leaf.dtype, leaf.offset, leaf.wide] for leaf in layout.leaves]
     return {"row_words": layout.row_words, "leaves": leaves}
 
 
-def as_there(own: Layout, told: Any) -> Layout:
-    """The leaves of a layout, in its order, lying where a file tells.
+def matched(own: Layout, description: Any) -> Layout:
+    """The leaves of a layout, in its order, at the places that a file gives them.
 
     Args:
-        own: of a spec.
-        told: what `described` made of the layout of an equal spec, with its leaves in any order, read from JSON.
+        own: the layout of a spec.
+        description: what `described` made of the layout of an equal spec, with its leaves in any order, read from JSON.
 
     Raises:
-        ValueError: if it tells of other leaves, or not of a place for each: the file was changed.
+        ValueError: if it has other leaves, or not a place for each: the file was changed.
     """
     try:
-        there = {tuple(path): place for path, *place in told["leaves"]}
+        there = {tuple(path): place for path, *place in description["leaves"]}
         leaves = tuple(_placed(leaf, *there.pop(leaf.path)) for leaf in own.leaves)
         found = Layout(leaves, own.row_words)
         _check_apart(found)
     except (KeyError, TypeError):
         raise ValueError("it does not tell where each leaf lies") from None
-    if there or told["row_words"] != own.row_words:
+    if there or description["row_words"] != own.row_words:
         raise ValueError("it tells of rows with other leaves")
     return found
 
@@ -52,7 +52,7 @@ def _placed(own: LeafLayout, shape: Any, dtype: Any, offset: Any, wide: Any) -> 
 
 
 def _check_apart(layout: Layout) -> None:
-    """Refuse places outside of the row, and those that are two leaves'."""
+    """Refuse a place outside of the row, and one that two leaves have."""
     taken = np.zeros(4 * layout.row_words, np.uint8)
     for leaf in layout.leaves:
         if leaf.offset is not None:
@@ -68,13 +68,13 @@ def moved(rows: Array, wide: Sequence[Array], source: Layout, target: Layout) ->
     """Items as another layout of the same leaves, in the same order, has them.
 
     Args:
-        rows: int32 [n, words], as in the first one.
-        wide: arrays [n, *shape], likewise.
-        source: the first one.
-        target: the second one.
+        rows: int32 [n, words], in the layout `source`.
+        wide: arrays [n, *shape], in the layout `source`.
+        source: the layout that they have.
+        target: the layout that they get.
 
     Returns:
-        The same where the layouts are equal, else rows that are copied, and the arrays in their order.
+        Rows and wide arrays: those given if the layouts are equal, else new rows, and the arrays in the other order.
     """
     if source == target:
         return rows, wide
