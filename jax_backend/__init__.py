@@ -1,7 +1,7 @@
 """functional_rb on JAX: `import jax_backend as rb`."""
 
-from functional_rb.versions import processes as processes  # which tells multiprocessing how states are sent
 from jax_backend import containers as containers  # of its library, which it tells the core
+from jax_backend import processes as processes  # which tells multiprocessing how states are sent
 from jax_backend.compiling import jit
 from jax_backend.dicts import load_state_dict, state_dict
 from jax_backend.dlpack import from_dlpack

@@ -18,7 +18,7 @@ import jax
 from functional_rb.base.errors import consumed
 from functional_rb.buffer.state import State
 from functional_rb.shared.state import SharedState
-from functional_rb.versions.host_state import HostState
+from functional_rb.storage.host_state import HostState
 from jax_backend.arguments import Chosen, Given, parameters_of
 from jax_backend.regroup import Leaf, Plan, Regrouped
 

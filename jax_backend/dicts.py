@@ -12,7 +12,7 @@ from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.interop import state_dict as core
-from functional_rb.versions.host_state import HostState
+from functional_rb.storage.host_state import HostState
 from jax_backend import devices, execute, hosted, rules
 from jax_backend.restore import restore
 

@@ -13,7 +13,7 @@ from functional_rb.buffer import api, checks, in_place
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
 from functional_rb.specs import functions
-from functional_rb.versions.host_state import HostState
+from functional_rb.storage.host_state import HostState
 from jax_backend import execute, hosted, inplace, restore, rules, shared, values
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -17,14 +17,16 @@ from functional_rb.base import dtypes
 from functional_rb.base.object_arrays import is_non_tensor, is_object_array
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.checkpoint import in_place
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.numpy_ops import Vector
 from functional_rb.samplers import Selection
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
-from functional_rb.versions import engine
-from functional_rb.versions.host_memory import Memory
-from functional_rb.versions.host_state import HostState
+from functional_rb.storage import host as engine
+from functional_rb.storage.host_memory import Memory
+from functional_rb.storage.host_state import HostState
 from functional_rb.versions.object_table import Held
 from functional_rb.versions.version import begin
 from jax_backend import devices, execute, host_ops, twins
@@ -106,7 +108,8 @@ def init(spec: BufferSpec, device: Any) -> HostState:
     """An empty state; what is sampled goes to the device."""
     refuse_tracing()
     check_leaves(spec)
-    return engine.init(spec, devices.resolve(device))
+    target = devices.resolve(device)
+    return engine.init(spec, in_place.create(spec) if isinstance(spec.storage, Memmap) else None, target)
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "extra", "kernels"))

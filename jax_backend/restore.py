@@ -12,12 +12,14 @@ from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.checkpoint import in_place
+from functional_rb.core import save_history
 from functional_rb.core.draft import Arrays
-from functional_rb.storage import mapped, save_history
+from functional_rb.storage import elsewhere as other_storage
+from functional_rb.storage import host_memory as memories
+from functional_rb.storage import mapped
+from functional_rb.storage.host_state import HostState, readable
 from functional_rb.storage.mapped import MappedFiles
-from functional_rb.versions import apart
-from functional_rb.versions import host_memory as memories
-from functional_rb.versions.host_state import HostState, readable
 from functional_rb.versions.object_table import Table
 from jax_backend import devices, execute, hosted, shared
 from jax_backend.shared import SharedState
@@ -34,7 +36,7 @@ def elsewhere(state: State, spec: BufferSpec) -> State:
             memory = version.own()
             arrays = Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.auxiliary)
             held = None if memory.table is None else memory.table.held(arrays)
-            made, files = apart.with_spec(arrays, state.spec, spec)
+            made, files = other_storage.with_spec(arrays, state.spec, spec, in_place.create)
     else:
         if isinstance(state.counters, jax.core.Tracer):
             raise TypeError(
@@ -42,7 +44,7 @@ def elsewhere(state: State, spec: BufferSpec) -> State:
                 "leave BufferSpec.storage as it is"
             )
         found = Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))
-        made, files = apart.with_spec(jax.tree.map(np.asarray, found), state.spec, spec)
+        made, files = other_storage.with_spec(jax.tree.map(np.asarray, found), state.spec, spec, in_place.create)
     return restore(spec, made, device, objects=held, files=files)
 
 
@@ -63,7 +65,7 @@ def restore(
         arrays: of NumPy, taken over.
         device: a device or sharding of JAX, see `devices.place`; None for the default.
         objects: the Python objects by token, which buffers in the host's memory can have.
-        stamp: of the checkpoint that it comes from, see `functional_rb.storage.save_history`.
+        stamp: of the checkpoint that it comes from, see `functional_rb.core.save_history`.
         files: the mapped files that arrays lie in already, if they do.
 
     Raises:
@@ -76,7 +78,7 @@ def restore(
         checks.leaves_for_backend(spec, hosted.unsupported)
         place = devices.resolve(device)
         if files is None and isinstance(spec.storage, Memmap):
-            files, arrays = mapped.replaced(spec, arrays)
+            files, arrays = mapped.replaced(spec, arrays, in_place.create)
         table = Table(spec, objects or {}) if spec.objects else None
         state = HostState(memories.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, place)
         if stamp is not None:

@@ -17,6 +17,7 @@ from functional_rb.buffer.state import State as CoreState
 from functional_rb.core.counters import with_invalid
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.handles import NO_HANDLE
+from functional_rb.core.save_history import SaveHistory
 from functional_rb.cpu_kernels.switch import switch
 from functional_rb.ops.protocol import Ops
 from functional_rb.samplers import Selection
@@ -24,11 +25,10 @@ from functional_rb.shared.state import SharedState
 from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.composite import Container
 from functional_rb.specs.values import Outline
-from functional_rb.storage.save_history import SaveHistory
 from functional_rb.structures import frame_ring
 from functional_rb.transforms import crop
 from functional_rb.versions.recorder import Log, Recorder
-from functional_rb.versions.version import Memory, Saved, SavedSlots, Version
+from functional_rb.versions.version import Memory, Saved, SavedSlots, Version, separate
 from torch_backend import ops, placement, random
 from torch_backend.objects import Table
 from torch_backend.opaque import traceable
@@ -264,14 +264,14 @@ def init(spec: BufferSpec, device: Any = None) -> State:
 
 def native(memory: Memory) -> bool:
     """Whether to use kernels: they can work on plain tensors on the CPU, outside of tracing."""
-    return HAVE_KERNELS and not torch.compiler.is_compiling() and memory.plain and switch.on
+    return HAVE_KERNELS and not torch.compiler.is_compiling() and memory.is_ordinary and switch.on
 
 
 def place(name: str, tensor: torch.Tensor, memory: Memory) -> torch.Tensor:
     """A checked input, contiguous; on another device than the state, and than its samples, it is refused."""
     device = memory.rows.device
     if tensor.device != device:
-        tensor = memory.place.received(tensor, device)
+        tensor = memory.placement.received(tensor, device)
     if tensor.device != device:
         raise ValueError(
             f"{name}: expected a tensor on {device}, where the state is, got one on {tensor.device}; "
@@ -319,7 +319,7 @@ def add(
             return state
         counters = state._counters
         target, saved = version.writable(), None
-        target.place.make_room(target, counters, batch)
+        target.placement.make_room(target, counters, batch)
         if target is memory:
             saved = _room_for_add(spec, memory, batch)
         following = version.succeed(target, saved)
@@ -510,7 +510,7 @@ def draw(
     counters, leaves, selection = _drawn(spec, memory, counters, key, batch, beta, saved)
     if spec.objects:
         leaves = objects_of(memory).read(leaves)
-    return counters, *memory.place.sample_sent(leaves, selection)
+    return counters, *memory.placement.sample_sent(leaves, selection)
 
 
 def _drawn(
@@ -546,7 +546,7 @@ def _drawn(
             primitives, _arrays(memory, counters), spec, words, level, batch, more
         )
         after = _written(memory, arrays)
-    if at_hand and memory.plain and not _is_batched(selection.weights):
+    if at_hand and memory.is_ordinary and not _is_batched(selection.weights):
         checks.check_nonempty(spec, float(selection.weights.max()) > 0, int(counters[1]))
     return after, leaves, selection
 
@@ -603,7 +603,7 @@ def update(
         counters = state._counters
         target, saved = version.writable(), None
         if replacements:
-            target.place.make_room_at(target, handles)
+            target.placement.make_room_at(target, handles)
         if target is memory:
             saved = _room_for_update(spec, memory, handles.shape[0], bool(replacements), priorities is not None)
         following = version.succeed(target, saved)
@@ -661,7 +661,7 @@ def clear(state: CoreState) -> State:
     with locked(version), torch.no_grad(), torch.inference_mode(False):
         memory = version.own()
         arrays = functions.clear(ops, _arrays(memory, state._counters), spec)
-        following = version.exchange(arrays, memory.place)
+        following = version.exchange(arrays, memory.placement)
     if spec.objects:
         objects_of(memory).tidy_soon()
     return State(following, arrays.counters, spec, None if spec.objects else state._save_history)
@@ -693,23 +693,11 @@ def with_spec(state: CoreState, spec: BufferSpec) -> State:
         arrays = _arrays(memory, state._counters)
         primitives: Any = kernel_ops if native(memory) else ops
         made = respec.with_spec(primitives, arrays, old, spec, memory.rows.device, step=respec.step_of(spec))
-        place = placement.Placement(spec, memory.place.target)
+        place = placement.Placement(spec, memory.placement.target)
         if memory.table is None and respec.stays(old, spec):
             return State(version.exchange(made, place), made.counters, spec)
         table = None if memory.table is None else Table(spec, memory.table.held(arrays))
-        return State.of_arrays(_apart(made, memory), spec, pinned=False, table=table, place=place)
-
-
-def _apart(arrays: Arrays, memory: Memory) -> Arrays:
-    """The same, with copies of the arrays that a memory has."""
-    theirs = {id(x) for x in memory.arrays}
-
-    def own(array: torch.Tensor) -> torch.Tensor:
-        return array.clone() if id(array) in theirs else array
-
-    tree = None if arrays.tree is None else own(arrays.tree)
-    auxiliary = {name: own(array) for name, array in arrays.auxiliary.items()}
-    return Arrays(own(arrays.rows), tuple(map(own, arrays.wide)), tree, arrays.counters, auxiliary)
+        return State.of_arrays(separate(made, arrays, torch.clone), spec, pinned=False, table=table, place=place)
 
 
 def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
@@ -718,10 +706,10 @@ def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
     version = readable(state)
     with locked(version):
         memory, spec = version.own(), state.spec
-        handles = memory.place.received(handles, memory.rows.device)
+        handles = memory.placement.received(handles, memory.rows.device)
         leaves = functions.get(ops, _arrays(memory, state._counters), spec, handles)
         leaves = objects_of(memory).read(leaves) if spec.objects else leaves
-        return [memory.place.sent(leaf) for leaf in leaves]
+        return [memory.placement.sent(leaf) for leaf in leaves]
 
 
 def items(state: CoreState) -> list[torch.Tensor]:
@@ -762,9 +750,9 @@ def is_live(state: CoreState, handles: torch.Tensor) -> torch.Tensor:
     version = readable(state)
     with locked(version):
         memory = version.own()
-        handles = memory.place.received(handles, memory.rows.device)
+        handles = memory.placement.received(handles, memory.rows.device)
         live = functions.is_live(ops, _arrays(memory, state._counters), state.spec, handles)
-        return memory.place.sent(live)
+        return memory.placement.sent(live)
 
 
 def drawable(state: CoreState, n: int) -> torch.Tensor:
@@ -785,9 +773,9 @@ def look(
     with locked(version), torch.no_grad():
         memory = version.own()
         given = [x for x in (handles, n) if x is not None]
-        given = [memory.place.received(x, memory.rows.device) for x in given]
+        given = [memory.placement.received(x, memory.rows.device) for x in given]
         found = function(ops, _arrays(memory, state._counters), state.spec, *given)
-        read: torch.Tensor = memory.place.sent(found)
+        read: torch.Tensor = memory.placement.sent(found)
         return read
 
 

@@ -55,7 +55,7 @@ def add_(
     version, memory = _take_over(state, "add_")
     leaves, mask, priorities = execute.place_add(state.spec, memory, leaves, batch, mask, priorities, key)
     if batch:
-        memory.place.make_room(memory, counters, batch)
+        memory.placement.make_room(memory, counters, batch)
         write = execute.write_objects if state.spec.objects else execute.write
         counters = write(state.spec, memory, counters, leaves, batch, mask, priorities, key)
     return _followed_by(state, version, counters, batch)
@@ -93,7 +93,7 @@ def update_(
     version, memory = _take_over(state, "update_")
     handles, priorities, replacements = execute.place_update(state.spec, memory, handles, priorities, replacements)
     if replacements:
-        memory.place.make_room_at(memory, handles)
+        memory.placement.make_room_at(memory, handles)
     rewrite = execute.rewrite_objects if state.spec.objects else execute.rewrite
     counters = rewrite(state.spec, memory, state._counters, handles, priorities, replacements)
     return _followed_by(state, version, counters, rewritten=bool(replacements))

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from functional_rb.core.draft import Arrays
-from functional_rb.storage.mapped import MappedFiles
 from functional_rb.versions import version
-from functional_rb.versions.version import Version
+from functional_rb.versions.version import Files, Version
 from torch_backend import ops
 from torch_backend.objects import Table
 from torch_backend.placement import Placement
@@ -38,10 +37,6 @@ class Memory(version.Memory):
         with torch.inference_mode(False):
             return super().copy()
 
-    def copied_files(self) -> MappedFiles | None:
-        """Files too for what belongs in files, and came from elsewhere."""
-        return self.place.filed(self) if self.files is None else super().copied_files()
-
     @staticmethod
     def taken(array: np.ndarray[Any, Any]) -> torch.Tensor:
         """A tensor in the same memory."""
@@ -63,7 +58,7 @@ class Memory(version.Memory):
         """One after the other."""
         return torch.cat(list(arrays))
 
-    def is_plain(self) -> bool:
+    def has_ordinary_arrays(self) -> bool:
         """Whether the arrays are ordinary tensors on the CPU, not batched, fake or traced ones."""
         wrapped = torch._C._functorch.is_functorch_wrapped_tensor(self.rows)
         return type(self.rows) is torch.Tensor and self.rows.device.type == "cpu" and not wrapped
@@ -75,9 +70,9 @@ def fresh(
     place: Placement,
     pinned: bool = False,
     table: Table | None = None,
-    files: MappedFiles | None = None,
+    files: Files | None = None,
 ) -> Version:
     """The first version of a lineage, with a table if there are Python objects, and the files that arrays lie in."""
     memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned)
-    memory.files, memory.place = files, place
+    memory.files, memory.placement = files, place
     return version.begin(memory, capacity, table)

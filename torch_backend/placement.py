@@ -10,42 +10,35 @@ import torch
 from functional_rb.buffer.functions import Stored
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Device, Memmap
+from functional_rb.checkpoint import in_place
 from functional_rb.samplers import Selection
-from functional_rb.storage import mapped
+from functional_rb.storage import placement
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.structures.ring import modulus
-from functional_rb.versions.version import Memory
+from functional_rb.versions.version import Files, Memory
 from torch_backend import devices
 
 
-class Placement:
-    """Where the memories of a lineage lie.
+class Placement(placement.Placement):
+    """Where the memories of a lineage belong, and where samples go.
 
     Attributes:
-        spec: of a buffer whose rows belong in mapped files, else None.
         target: the device that samples go to, and from which items may come; None for that of the memory.
     """
 
-    __slots__ = ("spec", "target")
+    __slots__ = ("target",)
 
     def __init__(self, spec: BufferSpec, target: torch.device | None = None) -> None:
         """As the storage of the spec says."""
-        self.spec = spec if isinstance(spec.storage, Memmap) else None
+        super().__init__(spec)
         self.target = target
-
-    def filed(self, memory: Memory) -> MappedFiles | None:
-        """A copy, in files without a name, of what belongs in files and came from elsewhere; None of all else."""
-        if self.spec is None or memory.files is not None or not memory.plain:
-            return None
-        given = {"rows": memory.rows, **{f"wide_{k}": x for k, x in enumerate(memory.wide)}, **memory.auxiliary}
-        return mapped.filled(self.spec, {name: given[name].numpy() for name in mapped.shapes(self.spec)})
 
     def make_room(self, memory: Memory, counters: torch.Tensor, batch: int) -> None:
         """Have room on the disk for what adding a batch may write, or raise `StorageFullError`."""
         if self.spec is None or memory.files is None:
             return
         if not torch.compiler.is_compiling():
-            mapped.make_room(memory.files, self.spec, counters.numpy(), batch)
+            memory.files.make_room(self.spec, counters.numpy(), batch)
         elif not memory.files.complete:
             raise ValueError(
                 "add_: room for a Memmap buffer is reserved on the disk before rows are written, which torch.compile "
@@ -90,7 +83,7 @@ class Placement:
         return [self.sent(leaf) for leaf in leaves], Selection(**told, extras=extras)
 
 
-def _refuse_undo(files: MappedFiles, function: str) -> None:
+def _refuse_undo(files: Files, function: str) -> None:
     if files.undo is not None:
         raise ValueError(
             f"{function}: this Memmap buffer is saved in its own directory, so what checkpoints need is kept before it "
@@ -105,7 +98,7 @@ def begin(spec: BufferSpec, device: Any) -> tuple[torch.device | None, MappedFil
     if not storage.on_host:
         return device_of(spec, device), None, Placement(spec)
     target = devices.target(device)
-    files = mapped.create(spec) if isinstance(storage, Memmap) else None
+    files = in_place.create(spec) if isinstance(storage, Memmap) else None
     return torch.device("cpu"), files, Placement(spec, target)
 
 

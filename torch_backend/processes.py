@@ -19,8 +19,8 @@ import torch.multiprocessing
 
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
-from functional_rb.versions import sending
-from functional_rb.versions.sending import Filed
+from functional_rb.storage import sending
+from functional_rb.storage.sending import Filed
 from torch_backend.memory import Memory
 from torch_backend.placement import Placement
 from torch_backend.state import State, locked, readable, signed, unpickled
@@ -31,7 +31,7 @@ def _sent(state: State) -> tuple[Any, ...]:
         memory: Any = state._version.own()
         if memory.files is not None:
             filed = sending.take_apart(state._give_out(), state._counters)
-            return _received_files, (state.spec, memory.place.target, filed)
+            return _received_files, (state.spec, memory.placement.target, filed)
         lasting = sending.lasting()
         memory = _shared(state) if lasting else memory.copy()
         arrays, held = Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.auxiliary), None
@@ -44,7 +44,7 @@ def _sent(state: State) -> tuple[Any, ...]:
         arrays = arrays._replace(counters=memory.as_numpy(arrays.counters))  # the state's own stay where they are
     else:
         arrays = _each(memory.as_numpy, arrays)
-    return _received, (state.spec, memory.place.target, memory.rows.device, arrays, held, lasting)
+    return _received, (state.spec, memory.placement.target, memory.rows.device, arrays, held, lasting)
 
 
 def _shared(state: State) -> Memory:

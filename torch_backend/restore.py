@@ -10,10 +10,12 @@ import torch
 from functional_rb.buffer import state as core
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.checkpoint import in_place
+from functional_rb.core import save_history
 from functional_rb.core.draft import Arrays
-from functional_rb.storage import mapped, save_history
+from functional_rb.storage import elsewhere as other_storage
+from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
-from functional_rb.versions import apart
 from torch_backend import devices, shared
 from torch_backend.objects import Table
 from torch_backend.placement import Placement, device_of
@@ -42,7 +44,9 @@ def elsewhere(state: core.State, spec: BufferSpec) -> core.State:
         held = None
         if memory.table is not None:
             held = memory.table.held(Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.auxiliary))
-        arrays, files = apart.with_spec(Arrays(given[0], tuple(given[1:]), tree, vector, auxiliary), state.spec, spec)
+        arrays, files = other_storage.with_spec(
+            Arrays(given[0], tuple(given[1:]), tree, vector, auxiliary), state.spec, spec, in_place.create
+        )
     return restore(spec, arrays, device, objects=held, files=files)
 
 
@@ -63,7 +67,7 @@ def restore(
         arrays: of NumPy, taken over.
         device: a device of torch, as for `init`.
         objects: the Python objects by token.
-        stamp: of the checkpoint that it comes from, see `functional_rb.storage.save_history`.
+        stamp: of the checkpoint that it comes from, see `functional_rb.core.save_history`.
         files: the mapped files that arrays lie in already, if they do.
 
     Raises:
@@ -77,7 +81,7 @@ def restore(
     else:
         device = device_of(spec, device)
     if files is None and isinstance(spec.storage, Memmap):
-        files, arrays = mapped.replaced(spec, arrays)
+        files, arrays = mapped.replaced(spec, arrays, in_place.create)
 
     def take(array: Any) -> torch.Tensor:
         return torch.from_numpy(array).to(device)

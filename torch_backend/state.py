@@ -15,11 +15,11 @@ from functional_rb.base.errors import consumed
 from functional_rb.buffer import earlier
 from functional_rb.buffer import state as core
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core import save_history
 from functional_rb.core.draft import Arrays
-from functional_rb.core.reader import misfit
-from functional_rb.storage import save_history
+from functional_rb.core.reader import TakeSnapshot, misfit
+from functional_rb.core.save_history import SaveHistory
 from functional_rb.storage.mapped import MappedFiles
-from functional_rb.storage.save_history import SaveHistory
 from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.versions.object_table import Held
 from functional_rb.versions.reader import VersionReader
@@ -89,10 +89,10 @@ class State(core.State):
         """The saves that it comes after: what is made of it from now on knows of them."""
         object.__setattr__(self, "_save_history", past)
 
-    def reader(self, lasting: bool = False, directory: str | None = None) -> VersionReader:
+    def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> VersionReader:
         """Read the arrays piece by piece; newer states may be written meanwhile in any case."""
         past = self._save_history or save_history.NEW
-        made = VersionReader(readable(self), self._counters.cpu().numpy(), self.spec, past, directory)
+        made = VersionReader(readable(self), self._counters.cpu().numpy(), self.spec, past, snapshot)
         self.remember(made.save_history.saved(made.stamp))
         return made
 
@@ -109,7 +109,7 @@ class State(core.State):
     @property
     def _target(self) -> torch.device | None:
         with locked(self._version):
-            return readable(self).own().place.target
+            return readable(self).own().placement.target
 
     @property
     def rows(self) -> torch.Tensor:
@@ -149,7 +149,7 @@ class State(core.State):
             version = Version(copied, self.spec.capacity, forks.lock())
             return State(version, self._counters.clone(), self.spec)
         arrays, held = _with_objects(copied, self._counters.clone())
-        return _rebuilt(arrays, self.spec, copy.deepcopy(held, memo), copied.place.target)
+        return _rebuilt(arrays, self.spec, copy.deepcopy(held, memo), copied.placement.target)
 
     def _copy(self) -> Memory:
         with locked(self._version):

@@ -11,7 +11,7 @@ from functional_rb.buffer import earlier
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
-from functional_rb.core.reader import ArrayReader, Reader
+from functional_rb.core.reader import ArrayReader, Reader, TakeSnapshot
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers.base import NOTHING_MORE
 
@@ -74,12 +74,12 @@ class State:
         arrays = earlier.unpickled(Arrays(*(fields[name] for name in Arrays._fields)), fields["spec"])
         self.__dict__.update(fields, **arrays._asdict())
 
-    def reader(self, lasting: bool = False, directory: str | None = None) -> Reader:
+    def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
         """Read the arrays piece by piece, as a checkpoint does.
 
         Args:
             lasting: whether the arrays may be written, donated or deleted before the reader is closed.
-            directory: where to, if it is for a checkpoint: the buffer's own files may lie there already.
+            snapshot: takes the snapshot of the buffer's own files, if it is for a checkpoint that may lie beside them.
         """
         return ArrayReader(self, lasting)
 

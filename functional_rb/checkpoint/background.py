@@ -8,13 +8,11 @@ import threading
 
 from functional_rb.base.errors import CheckpointError
 from functional_rb.buffer.state import State
+from functional_rb.checkpoint import in_place, queue
 from functional_rb.checkpoint.saving import Request, Saved, request, write
 from functional_rb.core.reader import Reader
 
 _log = logging.getLogger("functional_rb")
-_last: dict[str, Saving] = {}
-"""The last save to each directory, without links, that may still be going on."""
-_turn = threading.Lock()
 
 
 class Saving:
@@ -30,9 +28,7 @@ class Saving:
         # No daemon: the interpreter waits for it.
         self._thread = threading.Thread(target=self._run, name="functional_rb.save_async")
         self._place = os.path.realpath(asked.directory)
-        with _turn:
-            self._before = _last.get(self._place)
-            _last[self._place] = self
+        self._before = queue.enter(self._place, self)
         try:
             self._thread.start()
         except BaseException:
@@ -81,18 +77,18 @@ class Saving:
     def _finish(self) -> None:
         self._reader.close()
         self._before = None
-        with _turn:
-            if _last.get(self._place) is self:
-                del _last[self._place]
+        queue.leave(self._place, self)
         self._finished.set()
 
-    def _after_fork(self) -> None:
-        """In a child, which has not the thread that saves: it would wait for ever."""
+    def lost_by_fork(self) -> queue.Waiting | None:
+        """In a forked child, which has not the thread that saves: end as failed; returns the save before it."""
         self._error = CheckpointError(
             f"save_async to {self._asked.directory}: it goes on in the process that began it; ask for its result there"
         )
-        self._told, self._before, self._finished = True, None, threading.Event()
+        before, self._before = self._before, None
+        self._told, self._finished = True, threading.Event()
         self._finished.set()
+        return before
 
     def __del__(self) -> None:
         """An error that nobody asked for is not passed over."""
@@ -138,32 +134,9 @@ def save_async(
         0
     """
     asked = request(state, path, incremental, keep, progress, "save_async")
-    reader = state.reader(lasting=True, directory=asked.directory)
+    reader = state.reader(lasting=True, snapshot=in_place.taker(asked.directory))
     try:
         return Saving(reader, asked)
     except BaseException:
         reader.close()
         raise
-
-
-def wait_for(directory: str) -> None:
-    """Wait for the saves to a directory that go on in this process."""
-    with _turn:
-        last = _last.get(os.path.realpath(directory))
-    if last is not None:
-        last.wait()
-
-
-def _after_fork() -> None:
-    global _turn
-    _turn = threading.Lock()  # a thread that is not here may hold the old one
-    for saving in list(_last.values()):
-        found: Saving | None = saving
-        while found is not None:
-            before = found._before
-            found._after_fork()
-            found = before
-    _last.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functional_rb.base.checksum import DIGEST, digest, hasher
 from functional_rb.core.reader import shapes_of
 from functional_rb.cpu_kernels.addresses import aligned
 
@@ -20,31 +21,12 @@ BLOCK_BYTES = 1 << 16
 """Of a block: as many rows as fit, at least one. Part of the format."""
 CHUNK_BLOCKS = 64
 """So many blocks are read and written at a time: 4 MiB."""
-DIGEST = 16
-"""Bytes of a checksum."""
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Table = np.ndarray[Any, np.dtype[np.uint8]]
 Run = tuple[int, int]
 """Blocks from the first to before the second."""
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
-
-
-def digest(content: Any) -> bytes:
-    """The checksum xxh3-128 of a buffer, in its canonical (big-endian) form."""
-    return hasher()(content)
-
-
-@functools.cache
-def hasher() -> Any:
-    """The function of the xxhash library."""
-    try:
-        import xxhash
-    except ImportError as error:
-        raise ImportError(
-            "checkpoints need the xxhash library; pip install 'functional-rb[checkpoint]'", name="xxhash"
-        ) from error
-    return xxhash.xxh3_128_digest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,6 @@ import numpy as np
 
 from functional_rb.base.errors import CheckpointError, CheckpointWriteError, CorruptCheckpointError
 from functional_rb.buffer.storage_kinds import Memmap, Storage
-from functional_rb.checkpoint import disk
 from functional_rb.checkpoint.blocks import (
     Mask,
     Stored,
@@ -27,13 +26,14 @@ from functional_rb.checkpoint.blocks import (
     runs_of,
     stored_arrays,
 )
-from functional_rb.checkpoint.folding import fold, may_go_on
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, generations, mapped_file, read_manifest
-from functional_rb.checkpoint.reading import open_file, read_into
-from functional_rb.storage import undo_log
+from functional_rb.core.reader import TakeSnapshot
+from functional_rb.storage import disk, mapped, undo_log
 from functional_rb.storage.directory import shapes
+from functional_rb.storage.folding import fold, may_go_on
 from functional_rb.storage.mapped import MappedFiles
+from functional_rb.storage.reading import open_file, read_into
 from functional_rb.storage.undo_log import Earlier, Logs, Torn, UndoLog
 
 if TYPE_CHECKING:
@@ -103,12 +103,21 @@ def relocated(storage: Storage, directory: str) -> Storage:
     return storage
 
 
-def taken(files: MappedFiles | None, directory: str | None) -> Snapshot | None:
-    """The instant of a save to a directory, if files lie there to stay. Hold the lock of the buffer."""
-    if files is None or directory is None or not files.stays or not files.are_at(directory):
-        return None
-    with disk.typed(directory):
-        return begin(files)
+def taker(directory: str) -> TakeSnapshot:
+    """What takes the snapshot for a save to a directory, if the files lie there to stay. Hold the buffer's lock."""
+
+    def take(files: MappedFiles | None) -> Snapshot | None:
+        if files is None or not files.stays or not files.are_at(directory):
+            return None
+        with disk.typed(directory):
+            return begin(files)
+
+    return take
+
+
+def create(spec: BufferSpec) -> MappedFiles:
+    """The files that `spec.storage` asks for, as `mapped.create` makes them; what checkpoints need of them is kept."""
+    return mapped.create(spec, resume)
 
 
 def begin(files: MappedFiles) -> Snapshot:

@@ -37,9 +37,8 @@ from functional_rb.core import counters, soundness
 from functional_rb.core.draft import Arrays
 from functional_rb.core.reader import shapes_of
 from functional_rb.ops.protocol import Array
-from functional_rb.storage import mapped
+from functional_rb.storage import elsewhere, mapped
 from functional_rb.storage.mapped import MappedFiles
-from functional_rb.versions import apart as on_host
 
 TRIES = 100
 """So often another save may remove what was about to be read."""
@@ -164,7 +163,7 @@ def load(
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
     found = read(path, known, mmap, fall_back, progress, storage, here=True, wanted=spec)
     if spec is not None and not respec.same_place(found.spec, spec):
-        arrays, files = on_host.with_spec(found.arrays, found.spec, spec)
+        arrays, files = elsewhere.with_spec(found.arrays, found.spec, spec, in_place.create)
         return restore(spec, arrays, device, objects=found.objects, files=files)
     try:
         state = restore(found.spec, found.arrays, device, objects=found.objects, stamp=found.stamp, files=found.files)
@@ -204,7 +203,7 @@ class Content(NamedTuple):
         spec: of the buffer.
         arrays: of NumPy.
         objects: Python objects by token.
-        stamp: see `functional_rb.storage.save_history`; None if a state of it is another than was saved.
+        stamp: see `functional_rb.core.save_history`; None if a state of it is another than was saved.
         files: the mapped files in the checkpoint's directory, if some of the arrays are theirs.
     """
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import strict_json
-from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, as_array, digest
+from functional_rb.base.checksum import DIGEST, digest
+from functional_rb.checkpoint.blocks import Run, Stored, as_array
 from functional_rb.checkpoint.segment import NAMES
 
 FORMAT = 1
@@ -82,7 +83,7 @@ class Manifest:
 
     Attributes:
         generation: its number, and its file's name.
-        stamp: see `functional_rb.storage.save_history`.
+        stamp: see `functional_rb.core.save_history`.
         time: when it was written, seconds since 1970.
         items: how many are stored.
         spec: the buffer's, as `to_json` writes it.

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.checksum import digest, hasher
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.base.files import as_path
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
-from functional_rb.checkpoint import changes, disk, in_place, python_objects, segment
+from functional_rb.checkpoint import changes, in_place, python_objects, queue, segment
 from functional_rb.checkpoint import manifest as manifests
-from functional_rb.checkpoint.blocks import Run, Stored, chunks, digest, hasher, runs_of, stored_arrays
+from functional_rb.checkpoint.blocks import Run, Stored, chunks, runs_of, stored_arrays
 from functional_rb.checkpoint.changes import Masks
 from functional_rb.checkpoint.manifest import Blocks, Manifest, Segment
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
@@ -25,6 +26,7 @@ from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert import to_json
 from functional_rb.core.counters import SIZE
 from functional_rb.core.reader import Reader
+from functional_rb.storage import disk
 
 LOCK = "lock"
 TEMPORARY = ".part"
@@ -124,11 +126,9 @@ def save(
         ...     print(frb.save(state, path).generation, rb.items(frb.load(path, rb))[0].tolist())
         1 [1.0, 0.0, 0.0, 0.0]
     """
-    from functional_rb.checkpoint.background import wait_for
-
     asked = request(state, path, incremental, keep, progress, "save")
-    wait_for(asked.directory)
-    return write(state.reader(directory=asked.directory), asked)
+    queue.wait_for(asked.directory)
+    return write(state.reader(snapshot=in_place.taker(asked.directory)), asked)
 
 
 def write(reader: Reader, asked: Request) -> Saved:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.checkpoint import disk
-from functional_rb.checkpoint.blocks import DIGEST, Run, Stored, as_array, bytes_of, chunks
+from functional_rb.base.checksum import DIGEST
+from functional_rb.checkpoint.blocks import Run, Stored, as_array, bytes_of, chunks
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.core.reader import Reader
+from functional_rb.storage import disk
 
 OBJECTS = "objects"
 CHECKSUMS = "{}.checksums"

@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from functional_rb.core import counters
-from functional_rb.storage.save_history import NEW, SaveHistory
+from functional_rb.core.save_history import NEW, SaveHistory
 from functional_rb.structures import sum_tree
 from functional_rb.structures.row_layout import STORED_AS
 
 if TYPE_CHECKING:
     from functional_rb.buffer.spec import BufferSpec
     from functional_rb.buffer.state import State
-    from functional_rb.checkpoint.in_place import Snapshot
     from functional_rb.core.draft import Arrays
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 Piece = np.ndarray[Any, np.dtype[Any]]
+
+
+class Snapshot(Protocol):
+    """The instant of a save to the directory that the buffer's own files lie in, from which on they are logged."""
+
+    @property
+    def number(self) -> int:
+        """Of the first log that leads back to the instant."""
+        ...
+
+    @property
+    def present(self) -> Mapping[str, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """Of each array that lies in files, the blocks outside of which nothing was ever written."""
+        ...
+
+    def sync(self) -> None:
+        """Have files and logs on the disk."""
+        ...
+
+    def committed(self) -> None:
+        """The checkpoint is there."""
+        ...
+
+    def close(self) -> None:
+        """The save has ended, well or not."""
+        ...
+
+
+TakeSnapshot = Callable[[Any], Snapshot | None]
+"""Takes the snapshot of a buffer's mapped files (None for other buffers), if they lie where a save goes to."""
 
 
 def shapes_of(spec: BufferSpec) -> Shapes:
@@ -61,9 +90,9 @@ class Reader:
     Attributes:
         spec: of the buffer.
         shapes: see `shapes_of`.
-        stamp: what a checkpoint of this state is known by, see `lineage`.
-        lineage: the saves that the state comes after.
-        in_place: the instant of a save to the directory that the buffer's files lie in; None of all others.
+        stamp: what a checkpoint of this state is known by, see `save_history`.
+        save_history: the saves that the state comes after.
+        in_place: the snapshot of the buffer's own files, if the save goes to their directory; None of all others.
     """
 
     in_place: Snapshot | None = None

@@ -11,7 +11,7 @@ from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Device
 from functional_rb.core.counters import BASE
 from functional_rb.core.draft import Arrays
-from functional_rb.core.reader import Reader
+from functional_rb.core.reader import Reader, TakeSnapshot
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.library import Library
 from functional_rb.structures.row_layout import STORED_AS
@@ -88,7 +88,7 @@ class SharedState(State):
         """All arrays of one moment."""
         return self.detached()
 
-    def reader(self, lasting: bool = False, directory: str | None = None) -> Reader:
+    def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
         """Read a copy of one moment."""
         return self.detached().reader()
 

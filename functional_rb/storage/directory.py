@@ -6,7 +6,6 @@ such. `storage.lock` is locked (flock) for as long as a buffer writes there; the
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import json
@@ -34,7 +33,7 @@ try:
 except ImportError:  # there is none on Windows
     fcntl = None  # type: ignore[assignment]  # looked at before it is used
 
-DESCRIPTION, LOCK, MAKING = "storage.json", "storage.lock", "storage.making"
+DESCRIPTION, LOCK = "storage.json", "storage.lock"
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 
@@ -74,21 +73,21 @@ def described(spec: BufferSpec) -> dict[str, Any]:
 
 
 class Directory:
-    """A directory that is locked for one buffer, or, if shared, for the processes that share it.
+    """A directory that is locked for one buffer.
 
     Attributes:
         path: absolute.
     """
 
-    def __init__(self, path: str, shared: bool = False, made: bool = False) -> None:
-        """Make it if it is missing, and lock it; made tells that it was missing a moment ago."""
+    def __init__(self, path: str) -> None:
+        """Make it if it is missing, and lock it."""
         self.path = os.path.abspath(path)
         self._made: list[str] = []
         self._pid = os.getpid()
         with explained(self.path):
-            self._made_directory = made or not os.path.isdir(self.path)
+            self._made_directory = not os.path.isdir(self.path)
             os.makedirs(self.path, exist_ok=True)
-            self._lock = _opened_lock(self.join(LOCK), shared)
+            self._lock = _opened_lock(self.join(LOCK))
             self._identity = os.stat(self.path)
         self._release = weakref.finalize(self, _unlock, self._lock, self._pid)
 
@@ -164,18 +163,11 @@ class Directory:
             return same and files.is_at(self._lock, os.path.join(place, LOCK))
         return False
 
-    def remove_with(self, owner: Any, spec: BufferSpec, shared: bool) -> None:
-        """Remove the files once their owner goes, at the latest when this process ends; if shared, only then."""
-        names = [self.join(name) for name in (*described(spec)["files"], DESCRIPTION, MAKING, LOCK)]
+    def remove_with(self, owner: Any, spec: BufferSpec) -> None:
+        """Remove the files once their owner goes, at the latest when this process ends."""
+        names = [self.join(name) for name in (*described(spec)["files"], DESCRIPTION, LOCK)]
         clean = _Removal(names, self.path if self._made_directory else None, self._pid, os.dup(self._lock))
-        if shared:
-            atexit.register(clean)
-        else:
-            weakref.finalize(owner, clean)
-
-    def share(self) -> None:
-        """Let others in that share it."""
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        weakref.finalize(owner, clean)
 
 
 class _Removal:
@@ -289,34 +281,19 @@ def full(path: str, what: str | None = None, needed: int | None = None) -> Stora
     )
 
 
-@contextlib.contextmanager
-def making(path: str) -> Iterator[bool]:
-    """One process at a time makes or opens the files of a shared directory; yields whether it was missing."""
-    need_posix()
-    with explained(path):
-        missing = not os.path.isdir(path)
-        os.makedirs(path, exist_ok=True)
-        lock = files.open_own(os.path.join(path, MAKING))
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield missing
-    finally:
-        os.close(lock)
-
-
 def need_posix() -> None:
     """Refuse a platform without the calls that all this stands on."""
     if fcntl is None:
         raise ImportError("Memmap: needs a POSIX system (file locks, sparse files, shared mappings); use frb.Host()")
 
 
-def _opened_lock(path: str, shared: bool) -> int:
+def _opened_lock(path: str) -> int:
     """A lock on a file that is still the one of that name; whoever removed it may have let others in since."""
     need_posix()
     while True:
         lock = files.open_own(path)
         try:
-            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
             raise StorageInUseError(

@@ -12,17 +12,18 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
-from functional_rb.base.errors import FULL, StorageInUseError, StorageLayoutError
+from functional_rb.base.errors import FULL, StorageLayoutError
 from functional_rb.base.files import open_regular
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
+from functional_rb.storage import undo_log
 from functional_rb.storage.directory import (
     Directory,
     check_layout,
@@ -30,15 +31,12 @@ from functional_rb.storage.directory import (
     explained,
     file_name,
     full,
-    making,
     need_posix,
 )
 from functional_rb.storage.directory import filed as filed
 from functional_rb.storage.directory import shapes as shapes
+from functional_rb.storage.undo_log import Logs
 from functional_rb.structures import frame_ring
-
-if TYPE_CHECKING:
-    from functional_rb.storage.undo_log import Logs
 
 CHUNK = 2**22
 """Bytes for which room is reserved at a time: some ten microseconds each, so next to nothing for what is written."""
@@ -197,7 +195,7 @@ class MappedFiles:
         self.rows = arrays["rows"].array
         self.wide = tuple(arrays[f"wide_{k}"].array for k in range(len(spec.layout.wide)))
         self.auxiliary = {name: arrays[name].array for name in filed(spec)}
-        self._pid, self._shared = os.getpid(), getattr(spec.storage, "shared", False)
+        self._pid = os.getpid()
         self._removed = False
         self.complete = False
         self._room = 0, 0
@@ -215,7 +213,7 @@ class MappedFiles:
         Raises:
             RuntimeError: in another process than that which made or opened the files.
         """
-        if os.getpid() != self._pid and not self._shared:
+        if os.getpid() != self._pid:
             raise RuntimeError(
                 "Memmap: this state's files belong to the process that made it, and this one was forked from it; "
                 "make a state here (frb.load), send a copy (pickle), or use Memmap(shared=True)"
@@ -270,6 +268,39 @@ class MappedFiles:
         if self.undo is not None and n > 0:
             self.undo.before_frames(np.arange(first, first + n))
 
+    def make_room(self, spec: BufferSpec, numbers: Vector, batch: int) -> None:
+        """Have room for all that adding a batch may write, or raise `StorageFullError`: then nothing has been written.
+
+        What checkpoints need of it is kept; of writers that choose slots the recorder does that, which knows them.
+
+        Args:
+            spec: of the state, whose writer may be another than when the files were made.
+            numbers: its counters as a NumPy vector, `State.counters`.
+            batch: rows that are added.
+        """
+        self.check_process()
+        if self.ready:
+            return
+        rows, ring = spec.rows(batch), spec.ring
+        if not spec.writer.in_order:  # which fill the slots from the first on
+            self.reserve(0, min(spec.capacity, int(numbers[counters.SIZE]) + rows))
+            return
+        first = int(numbers[counters.CURSOR]) % ring.length
+        if spec.fused and first + rows <= ring.length:  # the usual case at once
+            self.prepare(first, rows)
+            return
+        known = counters.read(spec, numbers)
+        steps = rows // ring.lanes
+        for lane, cursor in enumerate(known.ends.cursors.tolist()):
+            for first, n in _around(cursor % ring.length, steps, ring.length):
+                self.prepare(lane * ring.length + first, n)
+        if spec.frames is not None:
+            # Where fewer frames are new than may be, those before the cursor are written as they are.
+            room, most = spec.frames.room, spec.frames.most * steps
+            for lane, cursor in enumerate(known.more[frame_ring.CURSOR].tolist()):
+                for first, n in _around((cursor - most) % room, 2 * most, room):
+                    self.prepare_frames(lane * room + first, n)
+
     def reserve_all(self) -> None:
         """Likewise for everything."""
         for array in self._arrays.values():
@@ -317,7 +348,7 @@ class MappedFiles:
     @property
     def stays(self) -> bool:
         """Whether the files lie in a directory, and are not removed in the end."""
-        return self.directory is not None and not self._removed and not self._shared
+        return self.directory is not None and not self._removed
 
     def are_at(self, place: str) -> bool:
         """Whether a path names the directory that these files lie in, wherever it was when they were opened."""
@@ -332,10 +363,10 @@ class MappedFiles:
         return {name: array.array for name, array in self._arrays.items()}
 
     def remove_at_end(self) -> None:
-        """Remove the files once nobody here uses them; if they are shared, only when this process ends."""
+        """Remove the files once nobody here uses them, at the latest when this process ends."""
         assert self._directory is not None
         self._removed = True
-        self._directory.remove_with(self, self.spec, self._shared)
+        self._directory.remove_with(self, self.spec)
 
     def discard(self) -> None:
         """Remove those of the files that were made for this, as they could not be filled."""
@@ -362,11 +393,17 @@ class MappedFiles:
         return copied
 
 
-def create(spec: BufferSpec) -> MappedFiles:
+def _nothing(files: MappedFiles) -> None:
+    """What has no checkpoints to see to."""
+
+
+def create(spec: BufferSpec, resume: Callable[[MappedFiles], None] = _nothing) -> MappedFiles:
     """The files that `spec.storage` asks for.
 
     Args:
         spec: of a buffer whose storage is `Memmap`.
+        resume: goes on keeping what checkpoints beside the files still need of them; called before anything is written
+            if undo logs are there. What it raises removes the files that were made here.
 
     Raises:
         FileExistsError: if there are some and `existsok` is not said.
@@ -383,54 +420,27 @@ def create(spec: BufferSpec) -> MappedFiles:
     """
     storage = spec.storage
     assert isinstance(storage, Memmap)
-    if storage.shared:
-        return _shared(spec, storage)
     if storage.path is None:
         return scratch(spec)
-    files = _made(spec, Directory(storage.path), fresh=not storage.existsok)
+    files = _made(spec, Directory(storage.path), not storage.existsok, resume)
     if storage.auto_cleanup:
         files.remove_at_end()
     return files
 
 
-def _shared(spec: BufferSpec, storage: Memmap) -> MappedFiles:
-    """The first process makes the files, and removes them if that is asked for; the others open them."""
-    need_posix()
-    own = storage.path is None
-    path = tempfile.mkdtemp(prefix="functional_rb-") if storage.path is None else storage.path
-    with making(path) as missing:
-        try:
-            directory = Directory(path, made=missing or own)
-        except StorageInUseError:  # others are there already, unless it is one that does not share
-            return _made(spec, Directory(path, shared=True), fresh=False)
-        files = _made(spec, directory, fresh=not storage.existsok)
-        directory.share()
-    if storage.auto_cleanup or (own and storage.auto_cleanup is None):
-        files.remove_at_end()
-    return files
-
-
-def _made(spec: BufferSpec, directory: Directory, fresh: bool) -> MappedFiles:
+def _made(spec: BufferSpec, directory: Directory, fresh: bool, resume: Callable[[MappedFiles], None]) -> MappedFiles:
     """Files that are all there, or none of those that were not there before."""
     try:
         directory.describe(spec, fresh)
         files = MappedFiles(spec, _mapped(spec, directory), directory)
-        _keep_checkpoints(files)
+        with explained(directory.path):
+            logs = undo_log.any_in(directory.path)
+        if logs:
+            resume(files)
         return files
     except BaseException:
         directory.undo()
         raise
-
-
-def _keep_checkpoints(files: MappedFiles) -> None:
-    """If checkpoints lie in the files, go on keeping what is overwritten of them."""
-    assert files.directory is not None
-    with explained(files.directory):
-        names = os.listdir(files.directory)
-    if any(name.startswith("undo-") for name in names):
-        from functional_rb.checkpoint.in_place import resume  # which imports this module, and needs xxhash
-
-        resume(files)
 
 
 def _mapped(spec: BufferSpec, directory: Directory) -> dict[str, MappedArray]:
@@ -441,7 +451,7 @@ def _mapped(spec: BufferSpec, directory: Directory) -> dict[str, MappedArray]:
 
 
 def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFiles:
-    """The files that are in a directory. Who writes to them sees to the checkpoints there: `in_place.resume`.
+    """The files that are in a directory. Who writes to them sees to the checkpoints there, as with `create`.
 
     Args:
         spec: of the buffer that they were made for.
@@ -454,7 +464,7 @@ def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFil
         StorageInUseError: likewise.
     """
     check_layout(directory, described(spec))
-    held = Directory(directory, shared=getattr(spec.storage, "shared", False)) if writable else None
+    held = Directory(directory) if writable else None
     arrays = {}
     for name, (shape, dtype) in shapes(spec).items():
         path = os.path.join(os.path.abspath(directory), file_name(name))
@@ -507,7 +517,9 @@ def pieced(spec: BufferSpec, pieces: dict[str, list[tuple[int, Any]]], directory
     return files
 
 
-def replaced(spec: BufferSpec, arrays: Arrays) -> tuple[MappedFiles, Arrays]:
+def replaced(
+    spec: BufferSpec, arrays: Arrays, create: Callable[[BufferSpec], MappedFiles]
+) -> tuple[MappedFiles, Arrays]:
     """The files that `spec.storage` asks for, with the content of a state's arrays, and these with the files' own.
 
     Raises:
@@ -536,41 +548,6 @@ def replaced(spec: BufferSpec, arrays: Arrays) -> tuple[MappedFiles, Arrays]:
 def within(files: MappedFiles, arrays: Arrays) -> Arrays:
     """A state's arrays with those of files in place of what lies there."""
     return arrays._replace(rows=files.rows, wide=files.wide, auxiliary=arrays.auxiliary | files.auxiliary)
-
-
-def make_room(files: MappedFiles, spec: BufferSpec, numbers: Vector, batch: int) -> None:
-    """Have room for all that adding a batch may write, or raise `StorageFullError`: then nothing has been written.
-
-    What checkpoints need of it is kept; of writers that choose slots the recorder does that, which knows them.
-
-    Args:
-        files: of the buffer.
-        spec: likewise.
-        numbers: its counters as a NumPy vector, `State.counters`.
-        batch: rows that are added.
-    """
-    files.check_process()
-    if files.ready:
-        return
-    rows, ring = spec.rows(batch), spec.ring
-    if not spec.writer.in_order:  # which fill the slots from the first on
-        files.reserve(0, min(spec.capacity, int(numbers[counters.SIZE]) + rows))
-        return
-    first = int(numbers[counters.CURSOR]) % ring.length
-    if spec.fused and first + rows <= ring.length:  # the usual case at once
-        files.prepare(first, rows)
-        return
-    known = counters.read(spec, numbers)
-    steps = rows // ring.lanes
-    for lane, cursor in enumerate(known.ends.cursors.tolist()):
-        for first, n in _around(cursor % ring.length, steps, ring.length):
-            files.prepare(lane * ring.length + first, n)
-    if spec.frames is not None:
-        # Where fewer frames are new than may be, those before the cursor are written as they are.
-        room, most = spec.frames.room, spec.frames.most * steps
-        for lane, cursor in enumerate(known.more[frame_ring.CURSOR].tolist()):
-            for first, n in _around((cursor - most) % room, 2 * most, room):
-                files.prepare_frames(lane * room + first, n)
 
 
 def _around(first: int, n: int, length: int) -> list[tuple[int, int]]:

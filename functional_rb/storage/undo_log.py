@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import files
+from functional_rb.base.checksum import digest
 from functional_rb.base.errors import FULL, CorruptCheckpointError, StorageFullError
-from functional_rb.checkpoint import disk
-from functional_rb.checkpoint.blocks import digest
-from functional_rb.checkpoint.reading import open_file, read_bytes
+from functional_rb.storage import disk
+from functional_rb.storage.reading import open_file, read_bytes
 
 Rows = np.ndarray[Any, Any]
 
@@ -51,6 +51,11 @@ def numbers(directory: str, prefix: str = ITEMS) -> list[int]:
     """The logs in a directory, oldest first; files of other names are none, `undo-9.bin` too."""
     found = (_NAME.fullmatch(name) for name in os.listdir(directory))
     return sorted(int(match[2]) for match in found if match and match[1] == prefix)
+
+
+def any_in(directory: str) -> bool:
+    """Whether logs lie in a directory."""
+    return any(name.startswith(f"{ITEMS}-") for name in os.listdir(directory))
 
 
 @dataclasses.dataclass(frozen=True)

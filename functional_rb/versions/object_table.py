@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import secrets
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
 from functional_rb.structures.row_layout import Layout
-
-if TYPE_CHECKING:
-    from functional_rb.versions.version import Memory
 
 ROWS = ""
 """The rows of the storage, among the names of the kept arrays."""
@@ -36,6 +33,27 @@ NO_OBJECT = 0
 NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Watched(Protocol):
+    """A memory whose arrays may have tokens in them: `versions.memory.Memory`."""
+
+    table: Any
+    """The table that the tokens are of."""
+
+    @property
+    def rows(self) -> Array:
+        """int32 [capacity, words]."""
+        ...
+
+    @property
+    def auxiliary(self) -> Mapping[str, Array]:
+        """What the sampler and the writer keep, by name."""
+        ...
+
+    def saved_rows(self) -> Iterable[tuple[Array, Array]]:
+        """The rows that are saved for older versions, and of which array of the memory they are."""
+        ...
 
 
 class Table:
@@ -59,11 +77,11 @@ class Table:
         self.lock = forks.lock()
         self._objects: dict[int, Any] = {NO_OBJECT: None, **objects}
         self._next = 1 + secrets.randbelow(2**62)
-        self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()
+        self._memories: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._columns = _columns(spec)
         self._limit = SLACK + spec.capacity * sum(math.prod(spec.leaves[k].shape) for k in spec.objects)
 
-    def watch(self, memory: Memory) -> None:
+    def watch(self, memory: Watched) -> None:
         """Keep the objects whose tokens are in a memory, for as long as it lives. Hold the lock."""
         self.check_readable(memory.rows)
         memory.table = self
@@ -130,19 +148,15 @@ class Table:
         self._limit = len(self._objects) + sum(tokens.size for tokens in found) + SLACK
         return old
 
-    def _tokens_of(self, memory: Memory) -> Iterator[Tokens]:
+    def _tokens_of(self, memory: Watched) -> Iterator[Tokens]:
         """All tokens in a memory and in what is saved for older versions of it."""
         arrays = {ROWS: memory.rows, **memory.auxiliary}
         for name, columns in self._columns.items():
             yield from self.cells(arrays[name], columns)
-        for reference, _ in memory.history or ():
-            version = reference()
-            if version is None or version.memory is not None or version.saved is None:
-                continue
-            for saved_of, rows in version.saved.pieces(memory):
-                for name, columns in self._columns.items():
-                    if saved_of is arrays[name]:
-                        yield from self.cells(rows, columns)
+        for saved_of, rows in memory.saved_rows():
+            for name, columns in self._columns.items():
+                if saved_of is arrays[name]:
+                    yield from self.cells(rows, columns)
 
     # ------------------------------------------------------------ copies
 
@@ -191,7 +205,7 @@ class Held:
 
     __slots__ = ("memory",)
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Watched) -> None:
         """Of a memory with a table."""
         self.memory = memory
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.checkpoint import in_place
 from functional_rb.core import reader
-from functional_rb.core.reader import Piece
+from functional_rb.core.reader import Piece, TakeSnapshot
+from functional_rb.core.save_history import SaveHistory
 from functional_rb.ops.protocol import Array
-from functional_rb.storage.save_history import SaveHistory
 from functional_rb.versions.object_table import ROWS, columns_of_leaves
 from functional_rb.versions.recorder import Log
 from functional_rb.versions.version import Exchanged, Memory, Saved, SavedSlots, Version
@@ -38,14 +37,14 @@ class VersionReader(reader.Reader):
         counters: Piece,
         spec: BufferSpec,
         save_history: SaveHistory,
-        directory: str | None = None,
+        snapshot: TakeSnapshot | None = None,
     ) -> None:
-        """Of a state's parts, for a checkpoint in a directory."""
+        """Of a state's parts; of its files, a snapshot is taken under the lock."""
         super().__init__(spec, save_history)
         self._counters = counters.copy()
         with version.lock:
-            if version.memory is not None:
-                self.in_place = in_place.taken(version.memory.files, directory)
+            if version.memory is not None and snapshot is not None:
+                self.in_place = snapshot(version.memory.files)
             self._version: Version | None = _older_twin(version)
             for name in self.shapes:
                 if name != "counters":

@@ -14,19 +14,17 @@ import abc
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from functional_rb.base import forks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
 from functional_rb.structures import sum_tree
-
-if TYPE_CHECKING:
-    from functional_rb.core.draft import Arrays
-    from functional_rb.storage.mapped import MappedFiles
-    from functional_rb.versions.object_table import Table
+from functional_rb.versions.object_table import Table
 
 TREE = -1
 """The place of the tree among `Memory.arrays`, if there is one."""
@@ -38,6 +36,64 @@ AT_ONCE = 2**20
 """Bytes that are taken back in one go."""
 RETAINED_BYTES = 2**30
 """So much is kept in memory for older states of a buffer in files, before the oldest gets files of its own."""
+
+
+class UndoLogs(Protocol):
+    """Where what checkpoints still need of a buffer's own files is kept before it is overwritten."""
+
+    def before_items(self, slots: np.ndarray[Any, Any], /) -> None:
+        """Items in some slots, integers [n], are about to be overwritten."""
+        ...
+
+
+class Files(Protocol):
+    """The mapped files that some arrays of a memory lie in; see `functional_rb.storage.mapped.MappedFiles`."""
+
+    @property
+    def rows(self) -> np.ndarray[Any, Any]:
+        """int32 [capacity, words]."""
+        ...
+
+    @property
+    def wide(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """Arrays [capacity, *shape]."""
+        ...
+
+    @property
+    def auxiliary(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Those of the auxiliary arrays that lie in files, by name."""
+        ...
+
+    @property
+    def undo(self) -> UndoLogs | None:
+        """None if no checkpoint needs these files."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything may be written to without further ado."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is room on the disk for all of it."""
+        ...
+
+    def check_process(self) -> None:
+        """Refuse to go on in a forked process."""
+        ...
+
+    def copy(self) -> Files:
+        """The same content in files without a name."""
+        ...
+
+    def make_room(self, spec: BufferSpec, numbers: np.ndarray[Any, Any], batch: int) -> None:
+        """Have room on the disk for what adding a batch may write, or raise `StorageFullError`."""
+        ...
+
+    def prepare_slots(self, slots: np.ndarray[Any, Any]) -> None:
+        """Have room for items in some slots, integers [n], and keep what checkpoints need of them."""
+        ...
 
 
 class Memory(abc.ABC):
@@ -58,20 +114,20 @@ class Memory(abc.ABC):
         files: the mapped files that rows, wide arrays and frames lie in, if they do.
         fits: whether the arrays have the shapes that the buffer's spec says. What a user's function over a pytree has
             made may have others (a stack of states, say), and kernels would write beyond them.
-        place: what else the library wants to know of where the memory lies.
+        placement: where the memory belongs; None for arrays that are only handed on.
     """
 
     __slots__ = (
         "__weakref__",
         "_nbytes",
-        "_plain",
+        "_ordinary",
         "auxiliary",
         "files",
         "fits",
         "history",
         "native",
         "pinned",
-        "place",
+        "placement",
         "retained",
         "rows",
         "shared",
@@ -99,11 +155,11 @@ class Memory(abc.ABC):
         self.retained = 0
         self.native: object = None
         self.table: Table | None = None
-        self.files: MappedFiles | None = None
+        self.files: Files | None = None
         self.fits = True
-        self.place: Any = None
+        self.placement: Any = None
         self._nbytes: int | None = None
-        self._plain: bool | None = None
+        self._ordinary: bool | None = None
 
     def copy(self) -> Self:
         """Fresh memory with the same content; of mapped files, in files without a name."""
@@ -115,14 +171,16 @@ class Memory(abc.ABC):
             name: taken(stored[2][name]) if name in stored[2] else self.clone(x) for name, x in self.auxiliary.items()
         }
         copied = type(self)(taken(stored[0]), tuple(map(taken, stored[1])), tree, auxiliary)
-        copied.files, copied.fits, copied.place = files, self.fits, self.place
+        copied.files, copied.fits, copied.placement = files, self.fits, self.placement
         if self.table is not None:
             self.table.watch(copied)
         return copied
 
-    def copied_files(self) -> MappedFiles | None:
-        """What a copy of the memory lies in; None for ordinary arrays."""
-        return None if self.files is None else self.files.copy()
+    def copied_files(self) -> Files | None:
+        """What a copy of the memory lies in: files too for what belongs in files, and came from elsewhere."""
+        if self.files is not None:
+            return self.files.copy()
+        return None if self.placement is None else self.placement.filed(self)
 
     def exported(self) -> Self:
         """Memory whose arrays will never be written again; of mapped files, which stay in use, a copy."""
@@ -152,22 +210,22 @@ class Memory(abc.ABC):
         """Arrays one after the other, along their first axis."""
 
     @abc.abstractmethod
-    def is_plain(self) -> bool:
-        """Whether the compiled kernels can read and write the arrays: ordinary ones, in the CPU's memory."""
+    def has_ordinary_arrays(self) -> bool:
+        """Whether the arrays are contiguous ones of the library's own, in the CPU's memory."""
 
     @property
-    def plain(self) -> bool:
-        """Likewise; asked once."""
-        if self._plain is None:
-            self._plain = self.fits and self.is_plain()
-        return self._plain
+    def is_ordinary(self) -> bool:
+        """Whether compiled kernels can read and write the arrays, and these have the spec's shapes; asked once."""
+        if self._ordinary is None:
+            self._ordinary = self.fits and self.has_ordinary_arrays()
+        return self._ordinary
 
     def write_back(self, array: Array, saved: Sequence[Entry]) -> None:
         """Write to one of the arrays what was there before some writes, the oldest first; of rows all, or of elements.
 
         Each place is written once, however often it was overwritten.
         """
-        if not self.plain:
+        if not self.is_ordinary:
             write = self.ops.set_flat if saved[0].flat else self.ops.set_at
             for entry in reversed(saved):
                 write(array, entry.where, entry.old)
@@ -198,9 +256,16 @@ class Memory(abc.ABC):
             self._nbytes = sum(array.nbytes for array in self.arrays)
         return self._nbytes
 
+    def saved_rows(self) -> Iterator[tuple[Array, Array]]:
+        """The rows that are saved for older versions, and of which array of the memory they are."""
+        for reference, _ in self.history or ():
+            version = reference()
+            if version is not None and version.memory is None and version.saved is not None:
+                yield from version.saved.pieces(self)
+
     def forget(self) -> None:
         """What was noted of the arrays: there are others now."""
-        self.native = self._nbytes = self._plain = None
+        self.native = self._nbytes = self._ordinary = None
 
     @property
     def most_retained(self) -> int:
@@ -300,11 +365,11 @@ class Exchanged:
     Attributes:
         places: where each array, by name, is among `Memory.arrays`.
         arrays: those that are not the next version's too.
-        place: `Memory.place`.
+        placement: `Memory.placement`.
         nbytes: of these arrays.
     """
 
-    __slots__ = ("arrays", "nbytes", "place", "places")
+    __slots__ = ("arrays", "nbytes", "placement", "places")
 
     def __init__(self, memory: Memory, following: Memory) -> None:
         """Of the memories of both versions."""
@@ -312,7 +377,7 @@ class Exchanged:
         own = dict(zip(memory.names, memory.arrays, strict=True))
         self.places = {name: k for k, name in enumerate(own)}
         self.arrays = {name: array for name, array in own.items() if others.get(name) is not array}
-        self.place = memory.place
+        self.placement = memory.placement
         self.nbytes = sum([array.nbytes for array in self.arrays.values()])
 
     @property
@@ -334,7 +399,7 @@ class Exchanged:
             name: given[f"kept_{name}"] if f"kept_{name}" in given else auxiliary[name] for name in names
         }
         memory.tree = given.get("tree", memory.tree) if "tree" in self.places else None
-        memory.place = self.place
+        memory.placement = self.placement
         memory.forget()
 
     def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
@@ -403,14 +468,14 @@ class Version:
             self._counted(memory, saved.nbytes)
         return following
 
-    def exchange(self, arrays: Arrays, place: Any) -> Version:
+    def exchange(self, arrays: Arrays, placement: Any) -> Version:
         """The next version, some of whose arrays are others: those of rows may be, the wide ones are not.
 
         So nothing is copied that both have. Hold the lock.
         """
         memory = self.own()
         following = type(memory)(arrays.rows, memory.wide, arrays.tree, arrays.auxiliary, memory.pinned)
-        following.files, following.place, following.written = memory.files, place, memory.written
+        following.files, following.placement, following.written = memory.files, placement, memory.written
         if memory.table is not None:
             memory.table.watch(following)
         if memory.pinned:  # nobody writes to it any more, so this version keeps it
@@ -536,6 +601,17 @@ def part_with_older(memory: Memory) -> None:
         else:
             memory.retained -= memory.history.pop()[1]
     memory.shared = False
+
+
+def separate(arrays: Arrays, others: Arrays, copy: Callable[[Array], Array]) -> Arrays:
+    """Arrays of which those that others are too are replaced by copies."""
+    theirs = {id(x) for x in (others.rows, *others.wide, others.tree, others.counters, *others.auxiliary.values())}
+
+    def own(array: Array | None) -> Any:
+        return copy(array) if array is not None and id(array) in theirs else array
+
+    auxiliary = {name: own(array) for name, array in arrays.auxiliary.items()}
+    return Arrays(own(arrays.rows), tuple(map(own, arrays.wide)), own(arrays.tree), own(arrays.counters), auxiliary)
 
 
 def begin(memory: Memory, capacity: int, table: Table | None = None) -> Version:

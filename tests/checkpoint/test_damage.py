@@ -19,7 +19,6 @@ from functional_rb.__main__ import main
 from functional_rb.checkpoint import loading
 from functional_rb.core.counters import CURSOR
 from functional_rb.storage import undo_log
-from functional_rb.versions import engine
 from tests.checkpoint.test_in_place import KILLED, STEP_ROWS, agree, stepped
 
 LOG = "undo-00000002.bin"
@@ -29,8 +28,8 @@ LOG = "undo-00000002.bin"
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three checkpoints: an ordinary one, and two in mapped files, with logs since both."""
     path = tmp_path_factory.mktemp("whole")
-    frb.save(stepped(engine.init(KILLED), 1), path)
-    state = engine.init(dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True)))
+    frb.save(stepped(on_host(KILLED), 1), path)
+    state = on_host(dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True)))
     for k in range(1, 10):
         state = stepped(state, k)
         if k in (3, 6):

@@ -19,8 +19,9 @@ import pytest
 
 import functional_rb as frb
 from functional_rb import inspection
-from functional_rb.checkpoint import blocks, disk, manifest, opened
-from functional_rb.checkpoint.blocks import digest
+from functional_rb.checkpoint import blocks, manifest, opened
+from functional_rb.storage import disk
+from functional_rb.base.checksum import digest
 from tests.support import kill_saves
 from tests.support.checkpoints import (
     SPEC,
@@ -606,7 +607,7 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     program = """
 import os, signal, sys, time
 import functional_rb as frb
-from functional_rb.checkpoint import disk
+from functional_rb.storage import disk
 from tests.support.kill_saves import state_at
 signal.alarm(20)
 with disk.locked(sys.argv[1] + "/lock"):

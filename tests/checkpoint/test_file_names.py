@@ -21,7 +21,7 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb import ted
 from functional_rb.base import files
-from functional_rb.checkpoint import disk
+from functional_rb.storage import disk
 from functional_rb.inspection.report import inspect
 from tests.support.backends import Backend
 

@@ -20,10 +20,10 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.checkpoint import disk, in_place, loading
+from functional_rb.checkpoint import in_place, loading
+from functional_rb.storage import disk
 from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.storage import undo_log
-from functional_rb.versions import engine
 from tests.checkpoint.test_faults import rewritten
 from tests.checkpoint.test_in_place import (
     KILLED,
@@ -38,7 +38,7 @@ from tests.checkpoint.test_in_place import (
 )
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.checkpoints import Killed, failing, quick_collections, small_blocks
+from tests.support.checkpoints import Killed, failing, on_host, quick_collections, small_blocks
 
 _quick = pytest.fixture(scope="module", autouse=True)(quick_collections)
 
@@ -87,12 +87,12 @@ def crash_after_load(path: Path) -> None:
 def crash_in_a_save(path: Path) -> None:
     state, k = open_here(path)
     state = stepped(state, k + 1)
-    state.reader(directory=str(path))  # its instant has come, and nothing of it gets further
+    state.reader(snapshot=in_place.taker(str(path)))  # its instant has come, and nothing of it gets further
     stepped(state, k + 2)
 
 
 def crash_after_init(path: Path) -> None:
-    state = engine.init(dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True)))
+    state = on_host(dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True)))
     stepped(stepped(state, 1), 2)
 
 
@@ -114,7 +114,7 @@ def test_a_process_that_fails_again_and_again_does_not_fill_the_disk(name: str, 
 
 def test_a_loop_that_loads_an_ordinary_checkpoint_does_not_fill_the_disk(tmp_path: Path) -> None:
     begun(tmp_path)
-    frb.save(stepped(engine.init(KILLED), 1), tmp_path)  # of other states: not in the files
+    frb.save(stepped(on_host(KILLED), 1), tmp_path)  # of other states: not in the files
     sizes = []
     for _ in range(6):
         crash_after_load(tmp_path)
@@ -252,7 +252,7 @@ def test_logs_that_are_damaged_stay_as_they_are(littered: Path, tmp_path: Path) 
     with contextlib.suppress(frb.CorruptCheckpointError):
         open_here(path)
     gc.collect()
-    engine.init(dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True)))
+    on_host(dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True)))
     gc.collect()
     newest = [undo_log.name_of(number) for number in range(read_manifest(str(path), 2).undo, 8)]
     assert {name: (path / name).read_bytes() for name in newest} == {name: before[path / name] for name in newest}
@@ -408,7 +408,7 @@ def test_reading_and_folding_at_once(littered: Path, tmp_path: Path) -> None:
                 state, k = open_here(path)
                 for step in range(k + 1, k + 4):
                     state = stepped(state, step)
-                    state.reader(directory=str(path))
+                    state.reader(snapshot=in_place.taker(str(path)))
             del state
     finally:
         done.set()

@@ -26,17 +26,19 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb.__main__ import main
-from functional_rb.checkpoint import disk, loading
+from functional_rb.checkpoint import loading
+from functional_rb.storage import disk
 from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.core.counters import CURSOR
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.storage import mapped, undo_log
-from functional_rb.versions import engine, host_memory
-from functional_rb.versions.host_state import HostState
+from functional_rb.storage import host_memory
+from functional_rb.storage import host as engine
+from functional_rb.storage.host_state import HostState
 from tests.checkpoint.test_histories import IMAGES, LIVES, STEP, Life
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.checkpoints import Bits, bits, quick_collections, small_blocks
+from tests.support.checkpoints import Bits, bits, on_host, quick_collections, small_blocks
 
 _quick = pytest.fixture(scope="module", autouse=True)(quick_collections)
 
@@ -211,7 +213,7 @@ def open_here(path: Path) -> tuple[HostState, int]:
     try:
         found = loading.read(path, storage=spec.storage, here=True)
     except frb.NoCheckpointError:
-        return engine.init(spec), 0
+        return on_host(spec), 0
     made = host_memory.fresh(found.arrays, found.spec, files=found.files)
     return HostState(made, found.arrays.counters, found.spec), int(found.arrays.counters[CURSOR]) // STEP_ROWS
 
@@ -254,7 +256,7 @@ def agree(path: Path, generation: int | None = None) -> int:
 @pytest.mark.parametrize("way", range(3))
 def test_a_killed_process_leaves_the_old_or_the_new_checkpoint(way: int, tmp_path: Path) -> None:
     chance = random.Random(way)
-    stepped(engine.init(KILLED), 1)  # what is compiled, is so before the children begin
+    stepped(on_host(KILLED), 1)  # what is compiled, is so before the children begin
     done = 0
     for _ in range(20):
         if done > 200:

@@ -20,7 +20,7 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.checkpoint import background, progress, saving
+from functional_rb.checkpoint import background, queue, progress, saving
 from functional_rb.core.counters import BASE
 from tests.support import backends, lives
 from tests.support.backends import Backend
@@ -481,7 +481,7 @@ def test_saves_in_the_background_follow_each_other(library: Backend, tmp_path: P
     assert [handle.result().generation for handle in handles] == [1, 2, 3, 4, 5, 6]
     assert [handle.result().items for handle in handles] == [4, 8, 12, 16, 20, 24]
     assert last.generation == 7
-    assert not background._last
+    assert not queue._last
 
 
 def test_what_went_wrong_in_the_background_is_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

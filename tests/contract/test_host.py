@@ -26,9 +26,9 @@ import jax_backend as rb
 import torch_backend
 from functional_rb.base.errors import StorageFullError
 from functional_rb.ops import numpy_ops as host_ops
+from functional_rb.storage import host as engine
 from functional_rb.storage import mapped
-from functional_rb.versions import engine
-from functional_rb.versions.host_state import HostState
+from functional_rb.storage.host_state import HostState
 from jax_backend import hosted
 from tests.contract.test_members import live_on_torch
 from tests.contract.test_sampler_models import ON_TORCH, SAMPLERS, SCORED

@@ -86,7 +86,7 @@ def test_two_hundred_gigabytes_of_which_little_is_touched() -> None:
     assert files.rows.nbytes > 200e9
     counters = np.zeros(6, np.int32)
     counters[0] = spec.capacity - 10  # the last ten slots, and then the first ones
-    mapped.make_room(files, spec, counters, 20)
+    files.make_room(spec, counters, 20)
     for slot in (spec.capacity - 1, 5):
         files.rows[slot] = slot
     assert not files.rows[100_000_000].any()
@@ -197,7 +197,7 @@ def test_room_for_what_an_add_may_write(name: str, monkeypatch: pytest.MonkeyPat
     files = mapped.scratch(spec)
     counters = np.zeros(64, np.int32)
     counters[list(numbers)] = list(numbers.values())
-    mapped.make_room(files, spec, counters, batch)
+    files.make_room(spec, counters, batch)
     assert np.flatnonzero(files._arrays["rows"].reserved).tolist() == expected
     assert np.flatnonzero(files._arrays["wide_0"].reserved[::2]).tolist() == expected
 
@@ -342,35 +342,12 @@ def test_what_is_opened_to_be_read_is_not_locked_and_not_written(tmp_path: Path)
 def test_one_writer_for_a_directory(tmp_path: Path) -> None:
     first = mapped.create(spec_of(tmp_path))
     fill(first, 1)
-    for flags in ({}, {"existsok": True}, {"shared": True}):
+    for flags in ({}, {"existsok": True}):
         with pytest.raises(StorageInUseError, match=r"del state.*another path.*shared=True"):
             mapped.create(spec_of(tmp_path, **flags))
     assert (first.rows == 1).all()
     del first
     mapped.create(spec_of(tmp_path, existsok=True))
-
-
-def test_shared_files_without_a_path_have_one_that_others_can_open() -> None:
-    first = mapped.create(spec_of(shared=True, auto_cleanup=False))
-    assert first.directory is not None
-    second = mapped.open_existing(spec_of(shared=True), first.directory, writable=True)
-    first.rows[2] = 5
-    assert (second.rows[2] == 5).all()
-    for path in Path(first.directory).iterdir():
-        path.unlink()
-    Path(first.directory).rmdir()
-
-
-def test_shared_files_are_made_once_and_kept_from_others(tmp_path: Path) -> None:
-    first = mapped.create(spec_of(tmp_path, shared=True))
-    second = mapped.create(spec_of(tmp_path, shared=True))
-    first.rows[2] = 5
-    assert (second.rows[2] == 5).all()
-    with pytest.raises(StorageInUseError):
-        mapped.create(spec_of(tmp_path, existsok=True))
-    del first, second
-    with pytest.raises(FileExistsError):  # left behind by another run
-        mapped.create(spec_of(tmp_path, shared=True))
 
 
 # ---------------------------------------------------------------- where nothing can be made
@@ -505,31 +482,23 @@ CLEANUP = """
 where = sys.argv[1]
 kept = mapped.create(spec(where + "/kept"))
 gone = mapped.create(spec(where + "/gone", auto_cleanup=True))
-shared = mapped.create(spec(where + "/shared", auto_cleanup=True, shared=True))
 os.makedirs(where + "/mixed"); open(where + "/mixed/mine", "w").close()
 mixed = mapped.create(spec(where + "/mixed", auto_cleanup=True))
-own = mapped.create(spec(shared=True))
-print(own.directory)
 early = mapped.create(spec(where + "/early", auto_cleanup=True))
 again = mapped.create(spec(where + "/again", auto_cleanup=True)); del again
 again = mapped.create(spec(where + "/again", auto_cleanup=False))
 del early
 assert not os.path.exists(where + "/early")
-rows = shared.rows
-del shared
-assert os.path.exists(where + "/shared/rows.bin")
 if os.fork() == 0:
     sys.exit()  # its cleanup must not touch anything
 os.wait()
-assert all(os.path.exists(f"{where}/{name}/rows.bin") for name in ("kept", "gone", "shared", "mixed"))
+assert all(os.path.exists(f"{where}/{name}/rows.bin") for name in ("kept", "gone", "mixed"))
 """
 
 
 @pytest.mark.parametrize("end", ["", "\nraise SystemExit(0)"])
 def test_who_cleans_up_and_what(end: str, tmp_path: Path) -> None:
-    own = ended(start(CLEANUP + "assert not {'jax', 'torch'} & set(sys.modules)" + end, tmp_path)).strip()
-    assert os.path.isabs(own)
-    assert not os.path.exists(own)
+    ended(start(CLEANUP + "assert not {'jax', 'torch'} & set(sys.modules)" + end, tmp_path))
     left = ["again", "kept", "mine", "mixed"]
     assert [name for name in names(tmp_path) if "." not in name] == left
     assert sorted(path.name for path in (tmp_path / "mixed").iterdir()) == ["mine"]
@@ -558,7 +527,7 @@ def test_a_forked_process_may_not_use_the_files_and_does_not_unlock_them(tmp_pat
             files = mapped.create(spec(sys.argv[1]))
             child = os.fork()
             if child == 0:
-                for call in (files.check_process, files.copy, lambda: mapped.make_room(files, spec(), np.zeros(6), 1)):
+                for call in (files.check_process, files.copy, lambda: files.make_room(spec(), np.zeros(6), 1)):
                     try:
                         call()
                     except RuntimeError as error:
@@ -589,7 +558,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
             for path in (sys.argv[1], None):
                 try:
                     mapped.create(spec(path))
-                except frb.base.errors.StorageFullError as error:
+                except frb.StorageFullError as error:
                     print(error.strerror)
             """,
             tmp_path,
@@ -607,8 +576,8 @@ where = np.zeros(6, np.int32)
 for first in range(0, 10_000, 100):
     where[0] = first
     try:
-        mapped.make_room(files, spec(), where, 100)
-    except frb.base.errors.StorageFullError:
+        files.make_room(spec(), where, 100)
+    except frb.StorageFullError:
         break
     files.rows[first : first + 100] = first
 else:

@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import functional_rb as frb
 from functional_rb.ops import numpy_ops as host_ops
+from functional_rb.storage.host_memory import Memory
 from functional_rb.structures import sum_tree
 from functional_rb.versions import version
-from functional_rb.versions.host_memory import Memory
 from functional_rb.versions.recorder import Log, Recorder
 from tests.support import backends, lives
 from tests.support.backends import Backend

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.versions import sending
+from functional_rb.storage import sending
 from tests.support import backends, lives
 from tests.support.members import BATCH, ITEM, MEMBERS
 

@@ -108,7 +108,7 @@ def _on_host(name: str, patch: pytest.MonkeyPatch) -> Backend:
     import jax.numpy as jnp
 
     import jax_backend
-    from functional_rb.versions import engine
+    from functional_rb.storage import host as engine
     from jax_backend import hosted
 
     patch.setattr(engine, "HAVE_KERNELS", not name.endswith("-core"))

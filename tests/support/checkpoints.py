@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.checkpoint import blocks, disk
+from functional_rb.checkpoint import blocks, in_place
 from functional_rb.checkpoint.loading import read
 from functional_rb.core.counters import CURSOR, SIZE, length
 from functional_rb.core.reader import shapes_of
+from functional_rb.storage import disk, host
+from functional_rb.storage.host_state import HostState
 
 CALLS = ("create", "write", "fsync", "truncate", "rename", "unlink", "fsync_directory", "make_directory")
 """What `disk` does that a test can let fail."""
@@ -48,6 +50,11 @@ def stored_bits(path: Any, **options: Any) -> Bits:
     """Of what lies in a directory, read without any backend."""
     found = read(path, **options)
     return bits(frb.State(*found.arrays, found.spec))
+
+
+def on_host(spec: frb.BufferSpec) -> HostState:
+    """An empty state of NumPy's arrays, without any backend."""
+    return host.init(spec, in_place.create(spec) if isinstance(spec.storage, frb.Memmap) else None)
 
 
 def quick_collections() -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,26 +11,34 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
-from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.structures import row_layout
+from functional_rb.versions.version import separate
 
 
 @np.errstate(all="ignore")
-def with_spec(arrays: Arrays, old: BufferSpec, new: BufferSpec) -> tuple[Arrays, MappedFiles | None]:
+def with_spec(
+    arrays: Arrays, old: BufferSpec, new: BufferSpec, create: Callable[[BufferSpec], MappedFiles]
+) -> tuple[Arrays, MappedFiles | None]:
     """Arrays of NumPy under another spec, with memory of their own, and the mapped files that some of them lie in.
+
+    Args:
+        arrays: of NumPy.
+        old: the spec that they are laid out by.
+        new: the other spec.
+        create: makes the files of a `Memmap` buffer.
 
     Raises:
         OSError: for files that cannot be made, as for `init`, or filled; then what was made is removed.
     """
-    files = mapped.create(new) if isinstance(new.storage, Memmap) and not new.storage.shared else None
+    files = create(new) if isinstance(new.storage, Memmap) and not new.storage.shared else None
     try:
         made = _moved(arrays, old, new, files)
     except BaseException:
         if files is not None:
             files.discard()
         raise
-    return apart(made, arrays), files
+    return separate(made, arrays, numpy_ops.copy), files
 
 
 def _moved(arrays: Arrays, old: BufferSpec, new: BufferSpec, files: MappedFiles | None) -> Arrays:
@@ -40,14 +48,3 @@ def _moved(arrays: Arrays, old: BufferSpec, new: BufferSpec, files: MappedFiles 
         return respec.with_spec(numpy_ops, arrays, old, new, stored=(rows, wide, {}), step=step)
     stored, prepare = (files.rows, files.wide, files.auxiliary), (files.prepare_slots, files.prepare_places)
     return respec.with_spec(numpy_ops, arrays, old, new, None, stored, step, *prepare)
-
-
-def apart(arrays: Arrays, others: Any) -> Arrays:
-    """The same, with copies of the arrays that others have."""
-    theirs = {id(x) for x in (others.rows, *others.wide, others.tree, others.counters, *others.auxiliary.values())}
-
-    def own(array: Any) -> Any:
-        return numpy_ops.copy(array) if array is not None and id(array) in theirs else array
-
-    auxiliary = {name: own(array) for name, array in arrays.auxiliary.items()}
-    return Arrays(own(arrays.rows), tuple(map(own, arrays.wide)), own(arrays.tree), own(arrays.counters), auxiliary)

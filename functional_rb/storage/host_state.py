@@ -10,10 +10,10 @@ from functional_rb.buffer import earlier
 from functional_rb.buffer import state as core
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
-from functional_rb.core.reader import misfit
+from functional_rb.core.reader import TakeSnapshot, misfit
+from functional_rb.core.save_history import NEW, SaveHistory
 from functional_rb.ops import numpy_ops
-from functional_rb.storage.save_history import NEW, SaveHistory
-from functional_rb.versions import host_memory as memory
+from functional_rb.storage import host_memory as memory
 from functional_rb.versions.object_table import Table
 from functional_rb.versions.reader import VersionReader
 from functional_rb.versions.version import Memory, Version
@@ -82,10 +82,10 @@ class HostState(core.State):
         """Come after a save."""
         object.__setattr__(self, "_save_history", past)
 
-    def reader(self, lasting: bool = False, directory: str | None = None) -> VersionReader:
+    def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> VersionReader:
         """Read the arrays piece by piece; newer states may be written meanwhile, lasting or not."""
         past = self._save_history or NEW
-        made = VersionReader(readable(self), self._counters, self.spec, past, directory)
+        made = VersionReader(readable(self), self._counters, self.spec, past, snapshot)
         self.remember(made.save_history.saved(made.stamp))
         return made
 

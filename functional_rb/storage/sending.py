@@ -67,7 +67,7 @@ class Filed(NamedTuple):
 def take_apart(memory: Memory, counters: Array) -> Filed:
     """Of memory in files without a name, which nobody will write to again."""
     files, inherited = memory.files, lasting()
-    assert files is not None
+    assert isinstance(files, MappedFiles)
     if inherited:
         keep(files)
         sent: dict[str, Any] = {name: reduction.DupFd(fd) for name, fd in files.descriptors().items()}

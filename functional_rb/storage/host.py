@@ -17,24 +17,22 @@ import numpy as np
 from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import checks, functions, respec
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.save_history import SaveHistory
 from functional_rb.cpu_kernels.switch import switch
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.ops.numpy_ops import Vector
 from functional_rb.ops.protocol import Ops
 from functional_rb.samplers import Selection
-from functional_rb.storage import mapped
-from functional_rb.storage.save_history import SaveHistory
+from functional_rb.storage import host_memory as memories
+from functional_rb.storage.host_state import HostState, readable
+from functional_rb.storage.placement import Placement
 from functional_rb.structures import frame_ring, row_layout
 from functional_rb.structures.ring import modulus
-from functional_rb.versions import host_memory as memories
-from functional_rb.versions.apart import apart
-from functional_rb.versions.host_state import HostState, readable
 from functional_rb.versions.object_table import Table
 from functional_rb.versions.recorder import Log, Recorder
-from functional_rb.versions.version import Memory, Saved, SavedSlots, Version
+from functional_rb.versions.version import Files, Memory, Saved, SavedSlots, Version, separate
 
 HAVE_KERNELS = importlib.util.find_spec("numba") is not None
 
@@ -45,13 +43,12 @@ quiet = np.errstate(all="ignore")
 @functools.cache
 def _kernels() -> Any:
     """Imported when first used: numba takes longer to import than all the rest."""
-    return importlib.import_module("functional_rb.versions.numpy_kernels")
+    return importlib.import_module("functional_rb.storage.host_kernels")
 
 
 @quiet
-def init(spec: BufferSpec, device: Any = None) -> HostState:
-    """An empty state."""
-    files = mapped.create(spec) if isinstance(spec.storage, Memmap) else None
+def init(spec: BufferSpec, files: Files | None, device: Any = None) -> HostState:
+    """An empty state, in mapped files if there are some."""
     stored = None if files is None else (files.rows, files.wide, files.auxiliary)
     arrays = functions.init(host_ops, spec, stored=stored)
     table = Table(spec) if spec.objects else None
@@ -76,7 +73,7 @@ def add(
     with version.lock:
         target = version.writable()
         if target.files is not None:
-            mapped.make_room(target.files, spec, before, batch)
+            target.files.make_room(spec, before, batch)
         saved = _room(spec, version, target, min(batch, spec.capacity), rows=True, values=target.tree is not None)
         following = version.succeed(target, saved)
         leaves = [_stored(target, leaf) for leaf in leaves]
@@ -192,7 +189,7 @@ def clear(state: HostState) -> HostState:
     with version.lock:
         memory = version.own()
         arrays = functions.clear(host_ops, _arrays(memory, state._counters), spec)
-        following = version.exchange(arrays, memory.place)
+        following = version.exchange(arrays, memory.placement)
     if memory.table is not None:
         memory.table.tidy_soon()
     past = None if spec.objects else state._save_history
@@ -210,10 +207,9 @@ def with_spec(state: HostState, spec: BufferSpec) -> HostState:
         arrays = _arrays(memory, state._counters)
         made = respec.with_spec(host_ops, arrays, old, spec, step=respec.step_of(spec))
         if memory.table is None and respec.stays(old, spec):
-            place = spec if isinstance(spec.storage, Memmap) else None
-            return HostState(version.exchange(made, place), made.counters, spec, state.device)
+            return HostState(version.exchange(made, Placement(spec)), made.counters, spec, state.device)
         table = None if memory.table is None else Table(spec, memory.table.held(arrays))
-        made = apart(made, arrays)
+        made = separate(made, arrays, host_ops.copy)
         return HostState(memories.fresh(made, spec, table=table), made.counters, spec, state.device)
 
 
@@ -273,7 +269,7 @@ def look(state: HostState, function: Callable[..., Vector], *given: Any) -> Vect
 
 def _native(memory: Memory) -> bool:
     """Whether to use kernels."""
-    return HAVE_KERNELS and memory.plain and switch.on
+    return HAVE_KERNELS and memory.is_ordinary and switch.on
 
 
 def _by_kernel(memory: Memory, saved: Saved | None) -> bool:

@@ -14,8 +14,7 @@ from collections.abc import Collection, Sequence
 
 from functional_rb.base import files
 from functional_rb.base.errors import CorruptCheckpointError
-from functional_rb.checkpoint import disk
-from functional_rb.storage import undo_log
+from functional_rb.storage import disk, undo_log
 from functional_rb.storage.undo_log import Rows, Torn
 
 

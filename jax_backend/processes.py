@@ -6,9 +6,9 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.versions import host_memory, sending
-from functional_rb.versions.host_state import HostState, readable
-from functional_rb.versions.sending import Filed
+from functional_rb.storage import host_memory, sending
+from functional_rb.storage.host_state import HostState, readable
+from functional_rb.storage.sending import Filed
 
 
 def _sent(state: HostState) -> tuple[Any, ...]:

@@ -8,14 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops as ops
-from functional_rb.storage import mapped
-from functional_rb.storage.mapped import MappedFiles
+from functional_rb.storage.placement import Placement
 from functional_rb.versions import version
 from functional_rb.versions.object_table import Table
-from functional_rb.versions.version import Version
+from functional_rb.versions.version import Files, Version
 
 
 class Memory(version.Memory):
@@ -24,13 +22,6 @@ class Memory(version.Memory):
     __slots__ = ()
 
     ops: ClassVar[Any] = ops
-
-    def copied_files(self) -> MappedFiles | None:
-        """Files too for what belongs in files, and came from elsewhere; `place` is the spec of such a buffer."""
-        if self.files is not None or self.place is None:
-            return super().copied_files()
-        given = {"rows": self.rows, **{f"wide_{k}": array for k, array in enumerate(self.wide)}, **self.auxiliary}
-        return mapped.filled(self.place, {name: given[name] for name in mapped.shapes(self.place)})
 
     @staticmethod
     def taken(array: ops.Vector) -> ops.Vector:
@@ -52,13 +43,13 @@ class Memory(version.Memory):
         """One after the other."""
         return np.concatenate(arrays)
 
-    def is_plain(self) -> bool:
+    def has_ordinary_arrays(self) -> bool:
         """Always, as long as rows follow upon each other: what JAX hands in may have other strides."""
         return all(isinstance(array, np.ndarray) and array.flags.c_contiguous for array in self.arrays)
 
 
 def fresh(
-    arrays: Arrays, spec: BufferSpec, pinned: bool = False, table: Table | None = None, files: MappedFiles | None = None
+    arrays: Arrays, spec: BufferSpec, pinned: bool = False, table: Table | None = None, files: Files | None = None
 ) -> Version:
     """The first version of a lineage.
 
@@ -70,5 +61,5 @@ def fresh(
         files: the mapped files that they lie in.
     """
     memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned)
-    memory.files, memory.place = files, spec if isinstance(spec.storage, Memmap) else None
+    memory.files, memory.placement = files, Placement(spec)
     return version.begin(memory, spec.capacity, table)
