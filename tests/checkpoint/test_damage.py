@@ -20,6 +20,7 @@ from functional_rb.checkpoint import loading
 from functional_rb.core.counters import CURSOR
 from functional_rb.storage import undo_log
 from tests.checkpoint.test_in_place import KILLED, STEP_ROWS, agree, stepped
+from tests.support.checkpoints import on_host
 
 LOG = "undo-00000002.bin"
 

@@ -19,9 +19,9 @@ import pytest
 
 import functional_rb as frb
 from functional_rb import inspection
+from functional_rb.base.checksum import digest
 from functional_rb.checkpoint import blocks, manifest, opened
 from functional_rb.storage import disk
-from functional_rb.base.checksum import digest
 from tests.support import kill_saves
 from tests.support.checkpoints import (
     SPEC,

@@ -21,8 +21,8 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb import ted
 from functional_rb.base import files
-from functional_rb.storage import disk
 from functional_rb.inspection.report import inspect
+from functional_rb.storage import disk
 from tests.support.backends import Backend
 
 ITEM = {"x": frb.Unbounded((3,)), "done": frb.Binary()}

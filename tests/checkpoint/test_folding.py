@@ -21,9 +21,8 @@ import pytest
 import functional_rb as frb
 import torch_backend
 from functional_rb.checkpoint import in_place, loading
-from functional_rb.storage import disk
 from functional_rb.checkpoint.opened import generations, read_manifest
-from functional_rb.storage import undo_log
+from functional_rb.storage import disk, undo_log
 from tests.checkpoint.test_faults import rewritten
 from tests.checkpoint.test_in_place import (
     KILLED,

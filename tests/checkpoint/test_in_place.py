@@ -27,12 +27,10 @@ import jax_backend
 import torch_backend
 from functional_rb.__main__ import main
 from functional_rb.checkpoint import loading
-from functional_rb.storage import disk
 from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.core.counters import CURSOR
 from functional_rb.ops import numpy_ops as host_ops
-from functional_rb.storage import mapped, undo_log
-from functional_rb.storage import host_memory
+from functional_rb.storage import disk, host_memory, mapped, undo_log
 from functional_rb.storage import host as engine
 from functional_rb.storage.host_state import HostState
 from tests.checkpoint.test_histories import IMAGES, LIVES, STEP, Life
