@@ -33,9 +33,9 @@ from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.sum_tree import FANOUT
 from functional_rb.transforms import returns
 from functional_rb.transforms import step_queue as lines
-from tests.contract.test_jax import big_copies
-from tests.contract.test_model import POOL, random_leaf
 from tests.support.backends import _torch_array, _torch_numpy
+from tests.support.compiled_programs import big_copies
+from tests.support.spec_pool import POOL, random_leaf
 
 CAPACITIES = [1, 15, 16, 17, 300, 5000]
 FEW, MANY = 24, 3000

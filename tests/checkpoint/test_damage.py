@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
-import os
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +15,9 @@ from functional_rb.__main__ import main
 from functional_rb.checkpoint import loading
 from functional_rb.core.counters import CURSOR
 from functional_rb.storage import undo_log
-from tests.checkpoint.test_in_place import KILLED, STEP_ROWS, agree, stepped
 from tests.support.checkpoints import on_host
+from tests.support.damage import KINDS, refused
+from tests.support.mapped_lives import KILLED, STEP_ROWS, agree, stepped
 
 LOG = "undo-00000002.bin"
 
@@ -42,54 +39,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(whole: Path, tmp_path: Path) -> Path:
     """A copy to be damaged."""
     return Path(shutil.copytree(whole, tmp_path / "place"))
-
-
-@contextlib.contextmanager
-def refused(file: Path, number: int) -> Iterator[None]:
-    """The system refuses to open a file; root, as who tests are often run, may open anything."""
-    original = os.open
-
-    def opened(path: Any, *args: Any, **options: Any) -> int:
-        if os.fspath(path) == str(file):
-            raise OSError(number, os.strerror(number), path)
-        return original(path, *args, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "open", opened)
-        yield
-
-
-@contextlib.contextmanager
-def pipe(file: Path) -> Iterator[None]:
-    os.mkfifo(file)
-    yield
-
-
-@contextlib.contextmanager
-def directory(file: Path) -> Iterator[None]:
-    file.mkdir()
-    yield
-
-
-@contextlib.contextmanager
-def loop(file: Path) -> Iterator[None]:
-    file.symlink_to(file)
-    yield
-
-
-@contextlib.contextmanager
-def unreadable(file: Path) -> Iterator[None]:
-    file.write_bytes(b"")
-    with refused(file, errno.EACCES):
-        yield
-
-
-KINDS: dict[str, Callable[[Path], Any]] = {
-    "a pipe": pipe,
-    "a directory": directory,
-    "a link to itself": loop,
-    "unreadable": unreadable,
-}
 
 
 @pytest.mark.parametrize("name", ["0000000003.json", "0000000003.safetensors", "rows.bin", "wide_0.bin", LOG])

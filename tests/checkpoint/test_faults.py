@@ -32,6 +32,7 @@ from tests.support.checkpoints import (
     failing,
     files,
     numpy_state,
+    rewritten,
     small_blocks,
     stored_bits,
 )
@@ -304,16 +305,6 @@ def test_falling_back_takes_the_newest_that_is_whole(states: list[frb.State], tm
     (tmp_path / "0000000001.safetensors").unlink()
     with pytest.raises(frb.CorruptCheckpointError, match=r"0000000003\.safetensors: expected \d+ bytes, found 0"):
         stored_bits(tmp_path, fall_back=True)
-
-
-def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
-    """The newest manifest with something changed by one who knows how to make checksums."""
-    file = max(path.glob("[0-9]*.json"))
-    told = json.loads(file.read_text())["manifest"]
-    change(told)
-    body = json.dumps(told, separators=(",", ":")).encode()
-    file.write_bytes(b'{"checksum":"' + digest(body).hex().encode() + b'","manifest":' + body + b"}\n")
-    return file
 
 
 def _of(told: dict[str, Any]) -> dict[str, Any]:

@@ -23,8 +23,10 @@ import torch_backend
 from functional_rb.checkpoint import in_place, loading
 from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.storage import disk, undo_log
-from tests.checkpoint.test_faults import rewritten
-from tests.checkpoint.test_in_place import (
+from tests.support import backends
+from tests.support.backends import Backend
+from tests.support.checkpoints import Killed, failing, on_host, quick_collections, rewritten, small_blocks
+from tests.support.mapped_lives import (
     KILLED,
     MEMBERS,
     ROWS,
@@ -35,9 +37,6 @@ from tests.checkpoint.test_in_place import (
     stepped,
     walk_through,
 )
-from tests.support import backends
-from tests.support.backends import Backend
-from tests.support.checkpoints import Killed, failing, on_host, quick_collections, small_blocks
 
 _quick = pytest.fixture(scope="module", autouse=True)(quick_collections)
 

@@ -13,7 +13,7 @@ import functional_rb as frb
 from tests.checkpoint.golden import write
 from tests.support.backends import Backend
 
-FILES = Path(__file__).parent / "golden" / "checkpoint-1"
+FILES = write.FILES
 EXPECTED: dict[str, dict[str, str]] = json.loads((FILES / "expected.json").read_text())
 SIZES = {"prioritized": 6, "slices": 8, "large": 3, "reservoir": 5}
 EARLIER = {"prioritized": 6, "slices": 6, "large": 2, "reservoir": 5}

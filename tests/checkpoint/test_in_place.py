@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import gc
@@ -12,7 +11,6 @@ import shutil
 import signal
 import time
 import warnings
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,133 +27,25 @@ from functional_rb.__main__ import main
 from functional_rb.checkpoint import loading
 from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.core.counters import CURSOR
-from functional_rb.ops import numpy_ops as host_ops
-from functional_rb.storage import disk, host_memory, mapped, undo_log
-from functional_rb.storage import host as engine
+from functional_rb.storage import disk, mapped, undo_log
 from functional_rb.storage.host_state import HostState
-from tests.checkpoint.test_histories import IMAGES, LIVES, STEP, Life
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.checkpoints import Bits, bits, on_host, quick_collections, small_blocks
+from tests.support.checkpoints import bits, on_host, quick_collections, small_blocks
+from tests.support.mapped_lives import (
+    KILLED,
+    MEMBERS,
+    STEP,
+    MappedLife,
+    agree,
+    open_here,
+    read_back,
+    stepped,
+    walk_through,
+    written,
+)
 
 _quick = pytest.fixture(scope="module", autouse=True)(quick_collections)
-
-IMAGE = frb.Unbounded((32, 32), "uint8")
-MEMBERS = {
-    "uniform": frb.BufferSpec(STEP, 24),
-    "lanes": LIVES["slices"],
-    "prioritized": LIVES["prioritized"],
-    "reservoir": LIVES["reservoir"],
-    "best": LIVES["best"],
-    "queue": LIVES["queue"],
-    "images": frb.BufferSpec(IMAGES, 7, frb.Prioritized()),
-    "compact": dataclasses.replace(LIVES["compact"], lanes=2),
-    "compact images": frb.BufferSpec(
-        {"obs": IMAGE, "next": {"obs": IMAGE}, "done": frb.Binary()}, 12, compact=frb.Compact()
-    ),
-    "n-step": frb.BufferSpec(
-        STEP | {"reward": frb.Unbounded(()), "terminated": frb.Binary(), "next": {"x": frb.Unbounded((2,))}},
-        24,
-        lanes=2,
-        transforms=frb.n_step(3, 0.9, at="add"),
-    ),
-}
-
-
-def read_back(path: Path, generation: int) -> Bits:
-    """Of a checkpoint in a directory, read without writing."""
-    with contextlib.ExitStack() as stack:
-        reading = loading._Loading(str(path), (), False, False, stack, None, False)
-        found = reading.content(read_manifest(str(path), generation))
-    return bits(frb.State(*found.arrays, found.spec))
-
-
-class MappedLife(Life):
-    """A buffer in mapped files that is saved where these are, with branches that are not."""
-
-    def __init__(self, rng: np.random.Generator, spec: frb.BufferSpec, path: Path, backend: Backend) -> None:
-        self.rng, self.path, self.backend = rng, path, backend
-        self.spec = dataclasses.replace(spec, storage=frb.Memmap(path))
-        self.states = [torch_backend.init(self.spec)]
-        self.newest: Any = None
-        self.handles: list[Any] = []
-        self.saved: dict[int, Bits] = {}
-        self.anew = False
-
-    def pick(self) -> Any:
-        """The newest state nearly always: it alone lies in the files."""
-        return self.states[-1 if self.rng.random() < 0.9 else int(self.rng.integers(len(self.states)))]
-
-    def finish(self) -> None:
-        for handle, expected in self.handles:
-            self.saved[handle.result(60).generation] = expected
-        self.handles = []
-
-    def save(self) -> None:
-        state, rng = self.pick(), self.rng
-        incremental, keep = bool(rng.random() < 0.7), int(rng.integers(2, 4))
-        expected = self.newest = bits(state)
-        if rng.random() < 0.4:
-            self.handles.append((frb.save_async(state, self.path, incremental=incremental, keep=keep), expected))
-            return
-        self.finish()
-        self.saved[frb.save(state, self.path, incremental=incremental, keep=keep).generation] = expected
-
-    def same(self, found: Bits, expected: Bits) -> None:
-        """Rows that the buffer has never written are not copied; what another has left in the files is among them."""
-        newest = generations(str(self.path))
-        copied = [g for g in newest if read_manifest(str(self.path), g).undo == 0]
-        told = [name for name in expected if not (self.anew and copied and name in ("rows", "wide_0", "wide_1"))]
-        assert {name: found[name] for name in told} == {name: expected[name] for name in told}
-
-    def check(self) -> None:
-        """All that is kept is whole, while the states go on."""
-        self.finish()
-        there = generations(str(self.path))
-        for generation in there:
-            self.same(read_back(self.path, generation), self.saved[generation])
-        assert all(found.problem is None for found in frb.checkpoints(self.path))
-        needed = [read_manifest(str(self.path), generation).undo for generation in there]
-        if any(needed):
-            assert undo_log.numbers(str(self.path))[0] >= min(number for number in needed if number)
-
-    def load(self) -> None:
-        """The process begins anew, and goes on in the same files."""
-        self.finish()
-        if self.newest is None:
-            return
-        self.states = []
-        gc.collect()
-        state = frb.load(self.path, torch_backend)
-        assert state._version.memory.files.directory == str(self.path)
-        self.same(bits(state), self.newest)
-        self.states = [state]
-
-    def load_copy(self) -> None:
-        """In memory, while the states go on."""
-        self.finish()
-        if self.newest is not None:
-            state = frb.load(self.path, torch_backend, storage=frb.Host())
-            self.same(bits(state), self.newest)
-
-    def begin_anew(self) -> None:
-        """Another buffer takes the files, and the checkpoints stay."""
-        self.finish()
-        self.states = []
-        gc.collect()
-        self.anew = True
-        self.states = [torch_backend.init(dataclasses.replace(self.spec, storage=frb.Memmap(self.path, existsok=True)))]
-
-
-def walk_through(life: MappedLife, does: Sequence[Callable[[], None]], steps: int, rng: np.random.Generator) -> None:
-    """So many steps of those that there are, and what is left at the end."""
-    for _ in range(steps):
-        do = does[int(rng.integers(len(does)))]
-        hypothesis.note(do.__name__)
-        do()
-    life.check()
-    life.load()
-    life.check()
 
 
 @pytest.mark.parametrize("name", MEMBERS)
@@ -172,48 +62,6 @@ def test_every_kept_checkpoint_comes_back(name: str, seed: int, tmp_path_factory
 
 
 # ------------------------------------------------------------ kills
-
-ROWS, STEP_ROWS = 160, 24
-KILLED = frb.BufferSpec({"x": frb.Unbounded((40,)), "image": frb.Unbounded((32, 32), "uint8")}, ROWS, frb.Prioritized())
-
-
-def written(step: int) -> tuple[np.ndarray, np.ndarray]:
-    """The leaves after so many steps, each of which adds rows and rewrites one of them."""
-    x, image = np.zeros((ROWS, 40), np.float32), np.zeros((ROWS, 32, 32), np.uint8)
-    for k in range(1, step + 1):
-        slots, new, number = step_of(k)
-        x[slots], image[slots] = new["x"], new["image"]
-        x[number % ROWS] = -k
-    return x, image
-
-
-def step_of(k: int) -> tuple[np.ndarray, dict[str, np.ndarray], int]:
-    numbers = np.arange((k - 1) * STEP_ROWS, k * STEP_ROWS)
-    x = np.repeat(numbers[:, None] + 1, 40, 1).astype(np.float32)
-    image = np.broadcast_to((numbers % 255 + 1)[:, None, None], (STEP_ROWS, 32, 32)).astype(np.uint8)
-    return numbers % ROWS, {"x": x, "image": image}, max(0, k * STEP_ROWS - 1 - 7 * k % min(ROWS, k * STEP_ROWS))
-
-
-def stepped(state: HostState, k: int) -> HostState:
-    """On NumPy alone."""
-    _, new, number = step_of(k)
-    leaves = [np.ascontiguousarray(new[name]) for name in state.spec.names]
-    state = engine.add(host_ops, state, leaves, STEP_ROWS, None, None, None)
-    place = state.spec.names.index("x")
-    rewritten = {place: np.full((1, 40), -k, np.float32)}
-    priorities = np.array([k], np.float32)
-    return engine.update(host_ops, state, np.array([number], np.int32), priorities, rewritten)
-
-
-def open_here(path: Path) -> tuple[HostState, int]:
-    """What a process does that begins anew: the state, and how many steps it has taken."""
-    spec = dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True))
-    try:
-        found = loading.read(path, storage=spec.storage, here=True)
-    except frb.NoCheckpointError:
-        return on_host(spec), 0
-    made = host_memory.fresh(found.arrays, found.spec, files=found.files)
-    return HostState(made, found.arrays.counters, found.spec), int(found.arrays.counters[CURSOR]) // STEP_ROWS
 
 
 def live(path: Path, told: int, way: int) -> None:
@@ -234,21 +82,6 @@ def live(path: Path, told: int, way: int) -> None:
             frb.save(state, path, incremental=way == 1, keep=2)
             os.write(told, bytes([k]))
     signal.pause()
-
-
-def agree(path: Path, generation: int | None = None) -> int:
-    """What is there is the state after some steps: how many."""
-    if generation is None:
-        arrays = loading.read(path).arrays
-    else:
-        with contextlib.ExitStack() as stack:
-            reading = loading._Loading(str(path), (), False, False, stack, None, False)
-            arrays = reading.content(read_manifest(str(path), generation)).arrays
-    k = int(arrays.counters[CURSOR]) // STEP_ROWS
-    x, image = written(k)
-    assert arrays.rows.tobytes() == x.view(np.int32).tobytes()
-    assert arrays.wide[0].tobytes() == image.tobytes()
-    return k
 
 
 @pytest.mark.parametrize("way", range(3))

@@ -16,15 +16,15 @@ import functional_rb as frb
 from functional_rb.core import counters
 from functional_rb.testing.list_model import Law, Leaves, Ring
 from functional_rb.testing.list_model import Step as Stored
-from tests.contract.test_hindsight import STRATEGIES, TASKS, how_near
-from tests.contract.test_hindsight import tell as tell_of_goals
-from tests.contract.test_n_step import EXACT, KINDS, first_step, random_sampler
-from tests.contract.test_sampler_models import SAMPLERS, VARIANTS
-from tests.contract.test_trajectory_models import random_spec
 from tests.support import backends, walks
 from tests.support.backends import Backend
+from tests.support.goals import STRATEGIES, TASKS, how_near
+from tests.support.goals import tell as tell_of_goals
 from tests.support.histories import STEP, History, Rng, Shapes, histories, pick, seeds
 from tests.support.models import Model
+from tests.support.n_step_walks import EXACT, KINDS, first_step, random_sampler
+from tests.support.random_members import SAMPLERS, VARIANTS
+from tests.support.random_slices import random_spec
 from tests.support.walks import Kind, Record, World, nested
 
 SCALAR, FLAG, ID = frb.Unbounded(()), frb.Binary(), frb.Unbounded((), "int32")

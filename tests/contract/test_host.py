@@ -30,12 +30,11 @@ from functional_rb.storage import host as engine
 from functional_rb.storage import mapped
 from functional_rb.storage.host_state import HostState
 from jax_backend import hosted
-from tests.contract.test_members import live_on_torch
-from tests.contract.test_sampler_models import ON_TORCH, SAMPLERS, SCORED
-from tests.contract.test_writer_models import WRITERS
 from tests.support import backends, lives
 from tests.support.histories import STEP, Rng, Shapes, histories, pick, run, seeds
+from tests.support.lives import live_on_torch
 from tests.support.members import MEMBERS, Member
+from tests.support.random_members import ON_TORCH, SAMPLERS, SCORED, WRITERS
 
 STORAGES = [frb.Host(), frb.Memmap()]
 ITEM = {

@@ -22,6 +22,7 @@ from jax import lax
 import functional_rb as frb
 import jax_backend as rb
 from jax_backend import execute, twins
+from tests.support.compiled_programs import big_copies
 
 ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary(())}
 SPEC = frb.BufferSpec(ITEM, 14, frb.Prioritized())
@@ -301,16 +302,6 @@ def compiled_in_place(name: str, capacity: int) -> tuple[Any, Any]:
     program, args = PROGRAMS[name]
     shapes = jax.eval_shape(lambda: rb.init(frb.BufferSpec(WIDE_ITEM, capacity, frb.Prioritized())))
     return shapes, jax.jit(program, donate_argnums=0).lower(shapes, *args).compile()
-
-
-def big_copies(text: str, elements: int) -> list[str]:
-    """The copy instructions of a compiled program whose result is not small."""
-    found = []
-    for line in text.splitlines():
-        match = re.search(r"= \(?\w+\[([\d,]*)\]\S* (?:copy|copy-start)\(", line)
-        if match and np.prod([int(n) for n in match[1].split(",") if n], dtype=np.int64) > elements:
-            found.append(line.strip()[:150])
-    return found
 
 
 def test_the_search_for_copies_finds_one() -> None:

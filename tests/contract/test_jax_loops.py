@@ -13,7 +13,7 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
-from tests.contract.test_jax import big_copies
+from tests.support.compiled_programs import big_copies
 
 CAPACITY, LANES = 40_000, 4
 ITEM = {"x": frb.Unbounded((4,)), "done": frb.Binary(()), "trajectory": frb.Unbounded((), "int32")}

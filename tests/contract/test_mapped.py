@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from functional_rb.base.errors import StorageFullError, StorageInUseError, Stora
 from functional_rb.storage import directory as mapped_directory
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
+from tests.support.checkpoints import BEGIN, ROOT, refusing, start
 
-ROOT = Path(__file__).parents[2]
 ITEM = {"x": frb.Unbounded((256,)), "image": frb.Unbounded((32, 32), "bfloat16")}
 PAGE = 4096
 
@@ -200,19 +199,6 @@ def test_room_for_what_an_add_may_write(name: str, monkeypatch: pytest.MonkeyPat
     files.make_room(spec, counters, batch)
     assert np.flatnonzero(files._arrays["rows"].reserved).tolist() == expected
     assert np.flatnonzero(files._arrays["wide_0"].reserved[::2]).tolist() == expected
-
-
-def refusing(after: int, number: int = errno.ENOSPC) -> Callable[..., None]:
-    """`allocate` on a disk that has room for so many chunks."""
-    left = [after]
-
-    def allocate(descriptor: int, start: int, nbytes: int) -> None:
-        if not left[0]:
-            raise OSError(number, os.strerror(number))
-        left[0] -= 1
-        os.posix_fallocate(descriptor, start, nbytes)
-
-    return allocate
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
@@ -415,22 +401,6 @@ def test_no_room_for_the_files_themselves_leaves_none(
 
 
 # ---------------------------------------------------------------- other processes
-
-BEGIN = """
-import os, signal, sys, time
-import numpy as np
-import functional_rb as frb
-from functional_rb.storage import mapped
-def spec(path=None, **flags):
-    return frb.BufferSpec((frb.Unbounded((256,)),), 10_000, storage=frb.Memmap(path, **flags))
-"""
-
-
-def start(source: str, *arguments: Any, **kwargs: Any) -> subprocess.Popen[str]:
-    """A process that imports NumPy alone."""
-    check = "\nassert not {'jax', 'torch'} & set(sys.modules)\n"
-    command = [sys.executable, "-c", BEGIN + textwrap.dedent(source) + check, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, **kwargs)
 
 
 def ended(process: subprocess.Popen[str]) -> str:

@@ -18,6 +18,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from tests.support import backends, lives
+from tests.support.lives import live_on_torch
 from tests.support.members import BATCH, LANES, MEMBERS, Member
 
 COMPILED = {name: member for name, member in MEMBERS.items() if member.compiled}
@@ -36,22 +37,6 @@ def step_on_jax(spec: frb.BufferSpec) -> Any:
     chex.clear_trace_counter()
     with backends.make("jax") as home:
         return jax.jit(chex.assert_max_traces(lambda *args: lives.step(home, *args), n=1))
-
-
-def live_on_torch(name: str, spec: frb.BufferSpec) -> tuple[list[Any], list[Any], list[lives.Seen]]:
-    """A life eagerly: the bits of each step, the states with copies made at the time, and what was seen."""
-    with backends.make(name) as backend:
-        state = lives.begin(backend, spec)
-        told, states, seen = [], [], []
-        for k, given in enumerate(lives.inputs(spec)):
-            state, now = lives.step(backend, state, given, lives.keys(backend, k))
-            told.append((lives.bits(backend, now), lives.state_bits(backend, copy.deepcopy(state))))
-            states.append((state, copy.deepcopy(state)))
-            seen.append(now)
-        if not backend.consumes:
-            for older, frozen in states:
-                assert lives.state_bits(backend, older) == lives.state_bits(backend, frozen)
-        return told, states, seen
 
 
 def check_life(spec: frb.BufferSpec, states: list[Any], seen: list[lives.Seen]) -> None:

@@ -17,13 +17,13 @@ from functional_rb.buffer import respec
 from functional_rb.checkpoint import blocks
 from functional_rb.core.handles import CURRENT
 from functional_rb.storage import mapped
-from tests.checkpoint import test_golden as test_checkpoint_golden
-from tests.contract.test_mapped import refusing
-from tests.contract.test_sampler_models import ON_TORCH, ONE_LANE, SAMPLERS
+from tests.checkpoint.golden import write as golden
 from tests.support import backends, models
 from tests.support.backends import Backend
+from tests.support.checkpoints import refusing
 from tests.support.histories import STEP, History, Kept, Rng, histories, pick, seeds
 from tests.support.models import Model
+from tests.support.random_members import ON_TORCH, ONE_LANE, SAMPLERS
 
 ITEM = STEP | {"episode": frb.Unbounded((), "int32"), "score": frb.Unbounded((2,))}
 VARIANTS = ["torch", "torch", "torch-core", "torch-inplace", "jax-host", "jax-host-core"]
@@ -674,7 +674,7 @@ def test_a_full_disk_changes_nothing(name: str, room: int, tmp_path: Any, monkey
 def test_what_an_earlier_version_saved(folder: str, where: str, tmp_path: Any) -> None:
     """It had the leaves in another order, wide ones among them."""
     with backends.make("torch") as backend:
-        rb, path = backend.rb, test_checkpoint_golden.FILES / folder
+        rb, path = backend.rb, golden.FILES / folder
         expected = frb.load(path, rb)
         spec = dataclasses.replace(expected.spec, capacity=20, sampler=frb.Slices(2), storage=STORAGES[where](tmp_path))
         state = frb.load(path, rb, spec=spec)

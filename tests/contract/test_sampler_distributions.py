@@ -28,7 +28,7 @@ from functional_rb.buffer import functions
 from functional_rb.core.draft import Arrays
 from functional_rb.transforms import crop
 from jax_backend import ops as jax_ops
-from tests.contract.test_distribution import edge_draws, intervals, probabilities
+from tests.support.laws import edge_draws, intervals, probabilities
 from torch_backend import kernel_ops as torch_kernel_ops
 from torch_backend import ops as torch_ops
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -14,28 +13,10 @@ import pytest
 import functional_rb as frb
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.histories import STEP, Rng, Shapes, histories, pick, run, seeds
+from tests.support.histories import STEP, Rng, histories, pick, run, seeds
+from tests.support.random_members import ON_JAX, ON_TORCH, ONE_LANE, SAMPLERS, VARIANTS
 
 WIDE = STEP | {"image": frb.Unbounded((1030,), "uint8")}
-SCORED = STEP | {"score": frb.Unbounded((2,))}
-LIMITS = [None, 1, 2, 2, 5]
-ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 20), (1, 2, 3, 7), False)
-ON_JAX = Shapes((8,), (4,), True)
-VARIANTS = ["torch", "torch", "torch-core", "torch-inplace"]
-SAMPLERS: dict[str, Callable[[Rng], Any]] = {
-    "uniform": lambda rng: frb.Uniform(pick(rng, LIMITS)),
-    "prioritized": lambda rng: frb.Prioritized(
-        pick(rng, [0.0, 0.6, 1.0]), pick(rng, [0.0, 0.4, 1.0]), pick(rng, ["live", "ever"]), pick(rng, LIMITS)
-    ),
-    "recency": lambda rng: frb.Recency(pick(rng, [1, 2, 3, 4])),
-    "shuffled": lambda rng: frb.WithoutReplacement(drop_last=pick(rng, [False, True])),
-    "in order": lambda rng: frb.WithoutReplacement(drop_last=pick(rng, [False, True]), shuffle=False),
-    "queue of windows": lambda rng: frb.Queue(pick(rng, [1, 2, 3, 4])),
-    "queue": lambda rng: frb.Queue(),
-    "fifo": lambda rng: frb.Fifo(pick(rng, LIMITS)),
-    "lifo": lambda rng: frb.Lifo(pick(rng, LIMITS)),
-}
-ONE_LANE = ("queue", "fifo", "lifo")
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import io
 import multiprocessing.process
 import pickle
@@ -24,16 +23,9 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.base import dtypes
 from tests.support import backends
+from tests.support.torch_steps import PRIORITIZED, UNIFORM, as_bytes, batch, full, inputs, scenario, step, tensors
 from torch_backend import random
 
-ITEM = {
-    "id": frb.Unbounded((), "int32"),
-    "image": frb.Unbounded((1100,), "uint8"),
-    "x": frb.Unbounded((3,)),
-    "count": frb.Unbounded((), "uint16"),
-    "done": frb.Binary(()),
-}
-UNIFORM, PRIORITIZED = frb.Uniform(), frb.Prioritized(alpha=0.7, beta=0.5)
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, cuda])]
 
@@ -44,25 +36,6 @@ def twin(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-def batch(start: int, n: int, device: str = "cpu") -> dict[str, torch.Tensor]:
-    number = torch.arange(start, start + n, dtype=torch.int32, device=device)
-    return {
-        "id": number,
-        "image": (number % 251).to(torch.uint8)[:, None].repeat(1, 1100),
-        "x": torch.stack([number, -number, number + 0.5], 1).to(torch.float32),
-        "count": (number + 60000).to(torch.int32).to(torch.uint16),
-        "done": number % 3 == 0,
-    }
-
-
-def full(sampler: Any = PRIORITIZED, capacity: int = 21, device: str = "cpu") -> Any:
-    return rb.add(rb.init(frb.BufferSpec(ITEM, capacity, sampler), device), batch(0, 30, device))
-
-
-def tensors(nest: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(nest) if leaf is not None]  # which torch counts as a leaf
-
-
 def assert_equal(got: Any, wanted: Any) -> None:
     """Bit for bit, on whatever device."""
     for a, b in zip(tensors(got), tensors(wanted), strict=True):
@@ -70,35 +43,7 @@ def assert_equal(got: Any, wanted: Any) -> None:
         assert as_bytes(a) == as_bytes(b)
 
 
-def as_bytes(tensor: torch.Tensor) -> bytes:
-    tensor = tensor.detach().cpu().contiguous()
-    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-
-
 # ---------------------------------------------------------------- torch.compile
-
-
-def step(
-    state: Any, items: Any, mask: Any, priorities: Any, key: Any, beta: Any, add: Any, sample: Any, update: Any
-) -> Any:
-    """One step of training: add, sample, and update what was drawn."""
-    prioritized = isinstance(state.spec.sampler, frb.Prioritized)
-    state = add(state, items, mask, priorities if prioritized else None)
-    state, drawn = sample(state, key, 8, beta if prioritized else None)
-    new = drawn.items["x"].abs().sum(1) if prioritized else None
-    return update(state, drawn.indices, new, {"id": drawn.items["id"] + 1000}), drawn
-
-
-def inputs(number: int, device: str = "cpu") -> tuple[Any, ...]:
-    mask = torch.arange(5, device=device) % 4 != number % 4
-    priorities = torch.tensor([1.0, float("nan"), 2.0, 0.0, 4.0], device=device)
-    return (
-        batch(100 + 5 * number, 5, device),
-        mask,
-        priorities,
-        rb.key(number),
-        torch.tensor(0.1 * number, device=device),
-    )
 
 
 def check_compiled_step(sampler: Any, backend: str, device: str = "cpu") -> None:
@@ -551,24 +496,12 @@ def test_the_callers_random_state_is_left_alone() -> None:
 # ---------------------------------------------------------------- without numba
 
 
-def scenario() -> str:
-    """A digest of all bits that some history of adds, samples and updates gives."""
-    digest = hashlib.sha256()
-    for sampler in (UNIFORM, PRIORITIZED):
-        state = full(sampler)
-        for number in range(6):
-            state, drawn = step(state, *inputs(number), rb.add, rb.sample, rb.update)
-            for tensor in (*tensors(drawn), *tensors(state)):
-                digest.update(as_bytes(tensor))
-    return digest.hexdigest()
-
-
 def test_the_same_bits_without_numba() -> None:
     program = (
         "import sys; sys.modules['numba'] = None\n"
         "import torch_backend.execute\n"
         "assert not torch_backend.execute.HAVE_KERNELS\n"
-        "from tests.contract.test_torch_interop import scenario\n"
+        "from tests.support.torch_steps import scenario\n"
         "print(scenario())"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=300)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -16,19 +15,11 @@ import torch
 import functional_rb as frb
 from functional_rb.buffer import functions
 from jax_backend import ops as jax_ops
-from tests.contract.test_sampler_models import ON_JAX, ON_TORCH, SAMPLERS, SCORED, VARIANTS
 from tests.support.backends import Backend
 from tests.support.histories import STEP, WORD, Rng, histories, pick, rows_of, run, seeds
 from tests.support.models import Model
+from tests.support.random_members import ON_JAX, ON_TORCH, SAMPLERS, SCORED, VARIANTS, WRITERS
 from torch_backend import ops as torch_ops
-
-REDUCTIONS = ["sum", "mean", "max", "min", "median", "median"]
-WRITERS: dict[str, Callable[[Rng], Any]] = {
-    "best": lambda rng: frb.MaxValue("score", pick(rng, REDUCTIONS)),
-    "reservoir": lambda rng: frb.Reservoir(),
-    "full": lambda rng: frb.StopWhenFull(),
-    "dataset": lambda rng: frb.Immutable(),
-}
 
 
 @pytest.mark.parametrize("kind", WRITERS)

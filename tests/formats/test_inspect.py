@@ -21,11 +21,10 @@ from functional_rb import inspection
 from functional_rb.__main__ import main
 from functional_rb.inspection import episodes
 from functional_rb.inspection.report import distribution, is_whole
-from tests.checkpoint.test_faults import rewritten
-from tests.formats.test_ted_forms import cases
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.ted_model import BOTH, GOES_ON, TERMINATED, TRUNCATED, Case, Step, fixed
+from tests.support.checkpoints import rewritten
+from tests.support.ted_model import BOTH, GOES_ON, TERMINATED, TRUNCATED, Case, Step, cases, fixed
 
 GOLDEN = Path(__file__).parent / "golden_inspect"
 ENDS = [GOES_ON, TERMINATED, GOES_ON, GOES_ON, TRUNCATED, BOTH, GOES_ON, GOES_ON, GOES_ON]

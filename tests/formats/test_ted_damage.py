@@ -17,10 +17,9 @@ import pytest
 
 import functional_rb as frb
 from functional_rb import ted
-from tests.checkpoint.test_damage import KINDS, refused
-from tests.formats.test_ted_forms import EDGES, same_form
 from tests.support import backends
-from tests.support.ted_model import GOES_ON, TERMINATED, fixed
+from tests.support.damage import KINDS, refused
+from tests.support.ted_model import EDGES, GOES_ON, TERMINATED, fixed, same_form
 
 h5py = pytest.importorskip("h5py", reason="needs h5py")
 

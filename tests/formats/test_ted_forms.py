@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 
@@ -21,59 +20,21 @@ from functional_rb import ted
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.ted_model import (
-    BOTH,
+    EDGES,
     GOES_ON,
     TERMINATED,
-    TRUNCATED,
     Case,
     Step,
     arrays,
+    cases,
     fixed,
     host,
     observations,
     same,
+    same_form,
     trajectories,
     trajectory,
 )
-
-
-def same_form(got: ted.Flat | ted.Nested, expected: ted.Flat | ted.Nested) -> None:
-    assert type(got) is type(expected)
-    assert (got.lanes, got.dtypes, got.spec) == (expected.lanes, expected.dtypes, expected.spec)
-    assert got.shared == expected.shared
-    if isinstance(got, ted.Flat) and isinstance(expected, ted.Flat):
-        same(got.data, expected.data)
-    elif isinstance(got, ted.Nested) and isinstance(expected, ted.Nested):
-        assert len(got.trajectories) == len(expected.trajectories)
-        for own, other in zip(got.trajectories, expected.trajectories, strict=True):
-            same(own, other)
-        same(got.empty, expected.empty)
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    length = draw(st.integers(1, 6))
-    lanes = draw(st.sampled_from([None, 1, 3]))
-    flags = draw(st.sampled_from([(), (1,)]))
-    times = draw(st.integers(0, 2 * length + 2))
-    ragged = draw(st.booleans())
-    columns = [draw(lane(times, ragged, 1000 * k)) for k in range(lanes or 1)]
-    return Case(length, lanes, flags, tuple(zip(*columns, strict=True)))
-
-
-@st.composite
-def lane(draw: st.DrawFn, times: int, ragged: bool, first: int) -> list[Step | None]:
-    """Steps of one lane, some times left out."""
-    steps: list[Step | None] = []
-    number = first
-    for time in range(times):
-        if ragged and draw(st.booleans()):
-            steps.append(None)
-            continue
-        end = draw(st.sampled_from([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED, BOTH]))
-        steps.append(Step(number, first + time, number + 1, end))
-        number += 1 if end == GOES_ON else 2
-    return steps
 
 
 def check_case(case: Case, backend: Backend) -> None:
@@ -135,18 +96,6 @@ def test_forms_are_what_lists_of_steps_are(case: Case) -> None:
 def test_files_come_back(case: Case) -> None:
     with backends.make("torch") as backend:
         check_files(ted.ted_to_flat(case.filled(backend)))
-
-
-EDGES = {
-    "empty": fixed([], 4),
-    "one step": fixed([GOES_ON], 4),
-    "one step that ends": fixed([BOTH], 4),
-    "full, nothing overwritten": fixed([GOES_ON, TERMINATED, GOES_ON, GOES_ON], 4),
-    "wrapped, cut at both ends": fixed([GOES_ON, GOES_ON, TRUNCATED, GOES_ON, TERMINATED, GOES_ON], 4),
-    "a slot": fixed([GOES_ON, GOES_ON, TERMINATED], 1),
-    "lanes": fixed([GOES_ON, TERMINATED, GOES_ON], 2, lanes=2),
-    "lanes, filled unlike": fixed([GOES_ON, TERMINATED, GOES_ON], 2, lanes=2, skipped=((0, 1), (2, 1))),
-}
 
 
 ON_JAX = ("empty", "wrapped, cut at both ends", "lanes, filled unlike")  # it compiles for every shape

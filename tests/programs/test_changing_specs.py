@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from tests.programs.test_lifecycle import SAMPLERS
 from tests.support import backends
 from tests.support.backends import Backend
+from tests.support.training import SAMPLERS
 
 ITEM = {"number": frb.Unbounded((), "int32"), "done": frb.Binary()}
 

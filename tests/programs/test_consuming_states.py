@@ -20,10 +20,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 import functional_rb as frb
 import jax_backend
 from jax_backend import copies
-from tests.contract.test_jax import big_copies
-from tests.contract.test_members import live_on_torch
 from tests.support import backends, lives
 from tests.support.backends import Backend
+from tests.support.compiled_programs import big_copies
+from tests.support.lives import live_on_torch
 from tests.support.members import LANES, MEMBERS, Member
 
 rb = jax_backend

@@ -9,21 +9,10 @@ import pytest
 
 import functional_rb as frb
 from tests.support.backends import Backend
+from tests.support.training import SAMPLERS
 
 ITEM = {"task": frb.Unbounded((), "int32"), "step": frb.Unbounded((), "int32"), "done": frb.Binary()}
 BATCH = 6
-SAMPLERS = {
-    "uniform": frb.Uniform(),
-    "prioritized": frb.Prioritized(alpha=1.0),
-    "slices": frb.Slices(2),
-    "prioritized slices": frb.PrioritizedSlices(2, alpha=1.0),
-    "without replacement": frb.WithoutReplacement(),
-    "slices without replacement": frb.SlicesWithoutReplacement(2),
-    "recency": frb.Recency(),
-    "fifo": frb.Fifo(),
-    "lifo": frb.Lifo(),
-    "queue": frb.Queue(),
-}
 
 
 def episode(task: int, first: int) -> dict[str, np.ndarray]:

@@ -7,9 +7,7 @@ are sent is pickled as for a process that is spawned, and one of them is.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
-import itertools
 import multiprocessing
 import os
 import pickle
@@ -31,7 +29,8 @@ import functional_rb as frb
 import torch_backend
 from functional_rb.storage import sending
 from tests.support import backends, lives
-from tests.support.members import BATCH, ITEM, MEMBERS
+from tests.support.members import BATCH, ITEM
+from tests.support.sent_states import members, told
 
 PATIENCE = 120
 """Seconds that nothing here should ever take."""
@@ -78,16 +77,6 @@ def full(library: Any, spec: frb.BufferSpec, n: int = 2) -> Any:
     return state
 
 
-def told(library: Any, state: Any) -> Any:
-    """The bits of a state, and of what a step from it sees."""
-    if library.library == "jax" and isinstance(state.spec.storage, frb.Device):  # whose functions take long to compile
-        return lives.state_bits(library, state), lives.bits(library, library.rb.items(state))
-    given = next(lives.inputs(state.spec))
-    after, seen = lives.step(library, state, given, lives.keys(library, 5))
-    found = lives.state_bits(library, state), lives.bits(library, [seen, library.rb.items(after)])
-    return *found, lives.state_bits(library, state)
-
-
 def answer(name: str, states: Any, pipe: Any) -> None:
     """What a child says of the states that it was started with."""
     with backends.make(name) as library:
@@ -108,18 +97,6 @@ def ask(context: Any, name: str, states: list[Any]) -> list[Any]:
     process.close()
     ours.close()
     return found
-
-
-def members(library: Any) -> Iterator[Any]:
-    """A state with every sampler; of JAX in the host's memory, where nothing has to be compiled."""
-    for member in MEMBERS.values():
-        spec = member.spec
-        if library.library == "jax":
-            spec = dataclasses.replace(spec, storage=frb.Host())
-        state = lives.begin(library, spec)
-        for k, given in enumerate(itertools.islice(lives.inputs(spec), 2)):
-            state, _ = lives.step(library, state, given, lives.keys(library, k), look=False)
-        yield state
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])

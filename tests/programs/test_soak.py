@@ -17,8 +17,8 @@ import torch
 
 import functional_rb as frb
 from functional_rb.core import counters
-from tests.contract.test_distribution import tree_of
 from tests.support.backends import Backend
+from tests.support.laws import tree_of
 
 Array = np.ndarray[Any, Any]
 LANES = 8

@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import json
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from functional_rb.base.checksum import digest
 from functional_rb.checkpoint import blocks, in_place
 from functional_rb.checkpoint.loading import read
 from functional_rb.core.counters import CURSOR, SIZE, length
@@ -23,7 +28,6 @@ from functional_rb.storage.host_state import HostState
 
 CALLS = ("create", "write", "fsync", "truncate", "rename", "unlink", "fsync_directory", "make_directory")
 """What `disk` does that a test can let fail."""
-
 Bits = dict[str, tuple[str, tuple[int, ...], bytes]]
 
 
@@ -147,3 +151,46 @@ def failing(at: int | None, killed: bool = False, number: int = errno.EIO) -> It
 def files(path: Path) -> list[Path]:
     """Of the checkpoints there, without the lock."""
     return sorted(file for file in path.iterdir() if file.name != "lock")
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def refusing(after: int, number: int = errno.ENOSPC) -> Callable[..., None]:
+    """`allocate` on a disk that has room for so many chunks."""
+    left = [after]
+
+    def allocate(descriptor: int, start: int, nbytes: int) -> None:
+        if not left[0]:
+            raise OSError(number, os.strerror(number))
+        left[0] -= 1
+        os.posix_fallocate(descriptor, start, nbytes)
+
+    return allocate
+
+
+BEGIN = """
+import os, signal, sys, time
+import numpy as np
+import functional_rb as frb
+from functional_rb.storage import mapped
+def spec(path=None, **flags):
+    return frb.BufferSpec((frb.Unbounded((256,)),), 10_000, storage=frb.Memmap(path, **flags))
+"""
+
+
+def start(source: str, *arguments: Any, **kwargs: Any) -> subprocess.Popen[str]:
+    """A process that imports NumPy alone."""
+    check = "\nassert not {'jax', 'torch'} & set(sys.modules)\n"
+    command = [sys.executable, "-c", BEGIN + textwrap.dedent(source) + check, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, **kwargs)
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    """The newest manifest with something changed by one who knows how to make checksums."""
+    file = max(path.glob("[0-9]*.json"))
+    told = json.loads(file.read_text())["manifest"]
+    change(told)
+    body = json.dumps(told, separators=(",", ":")).encode()
+    file.write_bytes(b'{"checksum":"' + digest(body).hex().encode() + b'","manifest":' + body + b"}\n")
+    return file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import torch
 
 import functional_rb as frb
 from jax_backend import twins
+from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.members import BATCH, LANES
 from torch_backend import random as torch_random
@@ -132,3 +134,19 @@ def state_bits(backend: Backend, state: Any) -> list[tuple[str, tuple[int, ...],
 def jitted(backend: Backend) -> Callable[..., Any]:
     """The step as one compiled program of JAX."""
     return jax.jit(functools.partial(step, backend))
+
+
+def live_on_torch(name: str, spec: frb.BufferSpec) -> tuple[list[Any], list[Any], list[lives.Seen]]:
+    """A life eagerly: the bits of each step, the states with copies made at the time, and what was seen."""
+    with backends.make(name) as backend:
+        state = lives.begin(backend, spec)
+        told, states, seen = [], [], []
+        for k, given in enumerate(lives.inputs(spec)):
+            state, now = lives.step(backend, state, given, lives.keys(backend, k))
+            told.append((lives.bits(backend, now), lives.state_bits(backend, copy.deepcopy(state))))
+            states.append((state, copy.deepcopy(state)))
+            seen.append(now)
+        if not backend.consumes:
+            for older, frozen in states:
+                assert lives.state_bits(backend, older) == lives.state_bits(backend, frozen)
+        return told, states, seen

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import hypothesis.strategies as st
 import ml_dtypes
 import numpy as np
 
 import functional_rb as frb
+from functional_rb import ted
 from tests.support.backends import Backend
 
 GOES_ON, TERMINATED, TRUNCATED, BOTH = range(4)
@@ -154,3 +156,54 @@ def fixed(ends: list[int], length: int, lanes: int | None = None, skipped: tuple
             number += 0 if skip else 1 if end == GOES_ON else 2
         columns.append(column)
     return Case(length, lanes, (1,), tuple(zip(*columns, strict=True)))
+
+
+def same_form(got: ted.Flat | ted.Nested, expected: ted.Flat | ted.Nested) -> None:
+    assert type(got) is type(expected)
+    assert (got.lanes, got.dtypes, got.spec) == (expected.lanes, expected.dtypes, expected.spec)
+    assert got.shared == expected.shared
+    if isinstance(got, ted.Flat) and isinstance(expected, ted.Flat):
+        same(got.data, expected.data)
+    elif isinstance(got, ted.Nested) and isinstance(expected, ted.Nested):
+        assert len(got.trajectories) == len(expected.trajectories)
+        for own, other in zip(got.trajectories, expected.trajectories, strict=True):
+            same(own, other)
+        same(got.empty, expected.empty)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    length = draw(st.integers(1, 6))
+    lanes = draw(st.sampled_from([None, 1, 3]))
+    flags = draw(st.sampled_from([(), (1,)]))
+    times = draw(st.integers(0, 2 * length + 2))
+    ragged = draw(st.booleans())
+    columns = [draw(lane(times, ragged, 1000 * k)) for k in range(lanes or 1)]
+    return Case(length, lanes, flags, tuple(zip(*columns, strict=True)))
+
+
+@st.composite
+def lane(draw: st.DrawFn, times: int, ragged: bool, first: int) -> list[Step | None]:
+    """Steps of one lane, some times left out."""
+    steps: list[Step | None] = []
+    number = first
+    for time in range(times):
+        if ragged and draw(st.booleans()):
+            steps.append(None)
+            continue
+        end = draw(st.sampled_from([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED, BOTH]))
+        steps.append(Step(number, first + time, number + 1, end))
+        number += 1 if end == GOES_ON else 2
+    return steps
+
+
+EDGES = {
+    "empty": fixed([], 4),
+    "one step": fixed([GOES_ON], 4),
+    "one step that ends": fixed([BOTH], 4),
+    "full, nothing overwritten": fixed([GOES_ON, TERMINATED, GOES_ON, GOES_ON], 4),
+    "wrapped, cut at both ends": fixed([GOES_ON, GOES_ON, TRUNCATED, GOES_ON, TERMINATED, GOES_ON], 4),
+    "a slot": fixed([GOES_ON, GOES_ON, TERMINATED], 1),
+    "lanes": fixed([GOES_ON, TERMINATED, GOES_ON], 2, lanes=2),
+    "lanes, filled unlike": fixed([GOES_ON, TERMINATED, GOES_ON], 2, lanes=2, skipped=((0, 1), (2, 1))),
+}

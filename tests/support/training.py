@@ -115,3 +115,17 @@ def assert_same_bits(got: Any, expected: Any) -> None:
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+SAMPLERS = {
+    "uniform": frb.Uniform(),
+    "prioritized": frb.Prioritized(alpha=1.0),
+    "slices": frb.Slices(2),
+    "prioritized slices": frb.PrioritizedSlices(2, alpha=1.0),
+    "without replacement": frb.WithoutReplacement(),
+    "slices without replacement": frb.SlicesWithoutReplacement(2),
+    "recency": frb.Recency(),
+    "fifo": frb.Fifo(),
+    "lifo": frb.Lifo(),
+    "queue": frb.Queue(),
+}

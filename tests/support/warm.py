@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.programs import test_processes
-from tests.support import backends
+from tests.support import backends, sent_states
 
 with backends.make("torch") as library:
-    for state in test_processes.members(library):
-        test_processes.told(library, state)
+    for state in sent_states.members(library):
+        sent_states.told(library, state)

@@ -21,6 +21,7 @@ from functional_rb.base import nest
 from functional_rb.checkpoint.blocks import is_items
 from tests.support.checkpoints import bits
 
+FILES = Path(__file__).with_name("checkpoint-1")
 ITEM = {
     "x": frb.Bounded(-1.0, 1.0, (2,)),
     "image": frb.Unbounded((24, 24), "bfloat16"),

@@ -1,0 +1,82 @@
+"""Steps of a training loop on torch, and the bits of all that they give."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+import torch._dynamo.testing
+import torch.multiprocessing
+from torch.utils import _pytree as pytree
+
+import functional_rb as frb
+import torch_backend as rb
+
+ITEM = {
+    "id": frb.Unbounded((), "int32"),
+    "image": frb.Unbounded((1100,), "uint8"),
+    "x": frb.Unbounded((3,)),
+    "count": frb.Unbounded((), "uint16"),
+    "done": frb.Binary(()),
+}
+UNIFORM, PRIORITIZED = frb.Uniform(), frb.Prioritized(alpha=0.7, beta=0.5)
+
+
+def batch(start: int, n: int, device: str = "cpu") -> dict[str, torch.Tensor]:
+    number = torch.arange(start, start + n, dtype=torch.int32, device=device)
+    return {
+        "id": number,
+        "image": (number % 251).to(torch.uint8)[:, None].repeat(1, 1100),
+        "x": torch.stack([number, -number, number + 0.5], 1).to(torch.float32),
+        "count": (number + 60000).to(torch.int32).to(torch.uint16),
+        "done": number % 3 == 0,
+    }
+
+
+def full(sampler: Any = PRIORITIZED, capacity: int = 21, device: str = "cpu") -> Any:
+    return rb.add(rb.init(frb.BufferSpec(ITEM, capacity, sampler), device), batch(0, 30, device))
+
+
+def tensors(nest: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(nest) if leaf is not None]  # which torch counts as a leaf
+
+
+def as_bytes(tensor: torch.Tensor) -> bytes:
+    tensor = tensor.detach().cpu().contiguous()
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def step(
+    state: Any, items: Any, mask: Any, priorities: Any, key: Any, beta: Any, add: Any, sample: Any, update: Any
+) -> Any:
+    """One step of training: add, sample, and update what was drawn."""
+    prioritized = isinstance(state.spec.sampler, frb.Prioritized)
+    state = add(state, items, mask, priorities if prioritized else None)
+    state, drawn = sample(state, key, 8, beta if prioritized else None)
+    new = drawn.items["x"].abs().sum(1) if prioritized else None
+    return update(state, drawn.indices, new, {"id": drawn.items["id"] + 1000}), drawn
+
+
+def inputs(number: int, device: str = "cpu") -> tuple[Any, ...]:
+    mask = torch.arange(5, device=device) % 4 != number % 4
+    priorities = torch.tensor([1.0, float("nan"), 2.0, 0.0, 4.0], device=device)
+    return (
+        batch(100 + 5 * number, 5, device),
+        mask,
+        priorities,
+        rb.key(number),
+        torch.tensor(0.1 * number, device=device),
+    )
+
+
+def scenario() -> str:
+    """A digest of all bits that some history of adds, samples and updates gives."""
+    digest = hashlib.sha256()
+    for sampler in (UNIFORM, PRIORITIZED):
+        state = full(sampler)
+        for number in range(6):
+            state, drawn = step(state, *inputs(number), rb.add, rb.sample, rb.update)
+            for tensor in (*tensors(drawn), *tensors(state)):
+                digest.update(as_bytes(tensor))
+    return digest.hexdigest()
