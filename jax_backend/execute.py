@@ -70,7 +70,7 @@ def check_state(state: Any, function: str) -> None:
 
 def _check_shapes(state: State, function: str) -> None:
     """Refuse arrays of other shapes than the spec says, which kernels would read and write beyond. While tracing."""
-    found = misfit(state, state.spec)
+    found = misfit(state, state.spec.plan)
     if found is not None:
         raise ValueError(f"{function}: {found}; give a state whose arrays were not cut, reshaped or put together")
 
@@ -236,10 +236,10 @@ def drawn_from(
     """What `sample` traces; of the state what is new."""
     _check_shapes(state, "sample")
     spec, more = state.spec, None
-    if spec.extra_words:
+    if spec.plan.extra_words:
         key, other = jax.random.split(key)
         more = twins.draws(other, *spec.extra_shape(batch), kernels)
-    numbers = twins.draws(key, *spec.sampler.draw_shape(spec, batch), kernels)
+    numbers = twins.draws(key, *spec.draw_shape(batch), kernels)
     arrays, leaves, selection = twins.draw(state, numbers, more, beta, batch, kernels)
     return _changes(state, arrays), leaves, selection
 
@@ -386,7 +386,7 @@ def with_spec(state: State, spec: BufferSpec) -> State:
     changed = _with_spec(state, spec, twins.use_kernels(), _spread_over(state, spec))
     auxiliary = {
         name: changed["auxiliary"][name] if name in changed["auxiliary"] else state.auxiliary[name]
-        for name in spec.auxiliary
+        for name in spec.plan.auxiliary
     }
     return dataclasses.replace(state, **changed | {"auxiliary": auxiliary}, spec=spec)
 
@@ -400,7 +400,7 @@ def _spread_over(state: State, spec: BufferSpec) -> jax.sharding.NamedSharding |
     where = None if isinstance(state.rows, jax.core.Tracer) else state.rows.sharding
     if not isinstance(where, jax.sharding.NamedSharding) or where.is_fully_replicated:
         return None
-    devices.place("rows", (spec.capacity, spec.layout.row_words), where)
+    devices.place("rows", (spec.capacity, spec.plan.layout.row_words), where)
     return None if where.mesh.are_all_axes_explicit else where
 
 
@@ -415,9 +415,9 @@ def get(state: State, handles: jax.Array) -> list[jax.Array]:
 @functools.partial(rules.own, by_row=True)
 def items(state: State) -> list[jax.Array]:
     """All of the storage, unpacked."""
-    if state.spec.frames is not None:
+    if state.spec.plan.frames is not None:
         return functions.items(ops, state, state.spec)
-    return row_layout.unpack(ops, state.spec.layout, state.rows, state.wide)
+    return row_layout.unpack(ops, state.spec.plan.layout, state.rows, state.wide)
 
 
 @functools.partial(jax.jit, inline=True)

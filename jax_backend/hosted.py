@@ -99,9 +99,9 @@ def unsupported(dtype: str) -> str | None:
 
 def check_leaves(spec: BufferSpec) -> None:
     """Refuse Python objects where the storage takes none."""
-    for k in spec.objects:
+    for k in spec.plan.objects:
         if not spec.storage.takes_objects:
-            raise TypeError(f"leaf {spec.names[k]!r}: dtype object {execute.unsupported('object')}")
+            raise TypeError(f"leaf {spec.plan.names[k]!r}: dtype object {execute.unsupported('object')}")
 
 
 def init(spec: BufferSpec, device: Any) -> HostState:
@@ -148,8 +148,8 @@ def add(
 def sample(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
     """Draw items."""
     spec = state.spec
-    extra = spec.extra_shape(batch) if spec.extra_words else None
-    numbers, more = draws(key, spec.sampler.draw_shape(spec, batch), extra)
+    extra = spec.extra_shape(batch) if spec.plan.extra_words else None
+    numbers, more = draws(key, spec.draw_shape(batch), extra)
     after, leaves, selection = engine.sample(host_ops, state, numbers, more, float(beta), batch)
     told = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
     made = out(state, [*leaves, *told.values(), *selection.extras.values()])
@@ -295,16 +295,19 @@ def _flatten_with_keys(state: HostState) -> tuple[list[tuple[Any, Any]], _Outlin
     spec, key = state.spec, jax.tree_util.GetAttrKey
     leaves = [("rows", arrays.rows), *((f"wide_{k}", x) for k, x in enumerate(arrays.wide))]
     leaves += [] if arrays.tree is None else [("tree", arrays.tree)]
-    leaves += [*((f"kept_{name}", arrays.auxiliary[name]) for name in spec.auxiliary), ("counters", arrays.counters)]
-    held = Held(memory) if spec.objects and memory.table is not None else None
+    leaves += [
+        *((f"kept_{name}", arrays.auxiliary[name]) for name in spec.plan.auxiliary),
+        ("counters", arrays.counters),
+    ]
+    held = Held(memory) if spec.plan.objects and memory.table is not None else None
     return [(key(name), x) for name, x in leaves], (spec, len(arrays.wide), held, state.device)
 
 
 def _unflatten(outline: _Outline, leaves: Any) -> HostState:
     spec, wide, held, device = outline
     rows, *rest = leaves
-    tree = rest[wide] if spec.tree_shape else None
-    auxiliary = dict(zip(spec.auxiliary, rest[wide + bool(spec.tree_shape) : -1], strict=True))
+    tree = rest[wide] if spec.plan.tree_shape else None
+    auxiliary = dict(zip(spec.plan.auxiliary, rest[wide + bool(spec.plan.tree_shape) : -1], strict=True))
     return of_arrays(Arrays(rows, tuple(rest[:wide]), tree, rest[-1], auxiliary), spec, held, device)
 
 

@@ -79,7 +79,7 @@ def restore(
         place = devices.resolve(device)
         if files is None and isinstance(spec.storage, Memmap):
             files, arrays = mapped.replaced(spec, arrays, in_place.create)
-        table = Table(spec, objects or {}) if spec.objects else None
+        table = Table(spec, objects or {}) if spec.plan.objects else None
         state = HostState(memories.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, place)
         if stamp is not None:
             state.remember(save_history.NEW.saved(stamp))

@@ -50,7 +50,7 @@ def add(
 ) -> Arrays:
     """Write a batch."""
     spec = state.spec
-    if not spec.fused:
+    if not spec.plan.fused:
         return functions.add(parts(kernels), state, spec, leaves, batch, mask, priorities, draws)
 
     def core(arrays: Arrays, mask: Any, priorities: Any, leaves: list[jax.Array]) -> Arrays:
@@ -88,24 +88,24 @@ def draw(
 ) -> tuple[Arrays, list[jax.Array], Selection]:
     """Choose items by draws int32 [rows, words], and read them; more draws are for transforms."""
     spec = state.spec
-    if not spec.fused_draws or spec.transforms:
+    if not spec.plan.fused_draws or spec.transforms:
         return functions.draw(parts(kernels), state, spec, draws, beta, batch, more)
 
     def core(rows: Any, wide: Any, tree: Any, counters: Any, draws: Any, beta: Any, auxiliary: Any) -> Any:
         arrays = Arrays(rows, wide, tree, counters, auxiliary)
         leaves, selection = functions.draw(ops, arrays, spec, draws, beta, batch)[1:]
-        return [leaves[k] for k in spec.stored], selection
+        return [leaves[k] for k in spec.plan.stored], selection
 
     arrays = _arrays(state)
-    results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.layout.leaves]
+    results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
     handles, numbers = (jax.ShapeDtypeStruct((batch,), dtype) for dtype in (jnp.int32, jnp.float32))
     kernel = Kernel("draw", (results, Selection(handles, numbers, numbers)), [descriptor.encode(spec)])
     leaves, selection = choose(kernel if kernels and batch else None, core, *arrays[:-1], draws, beta, arrays.auxiliary)
-    if spec.frames is not None:
+    if spec.plan.frames is not None:
         slots = selection.handles % spec.capacity
-        found = frame_ring.read(parts(kernels), spec.frames, arrays.auxiliary, slots, range(len(spec.leaves)))
-        found |= zip(spec.stored, leaves, strict=True)
-        leaves = [found[k] for k in range(len(spec.leaves))]
+        found = frame_ring.read(parts(kernels), spec.plan.frames, arrays.auxiliary, slots, range(len(spec.plan.leaves)))
+        found |= zip(spec.plan.stored, leaves, strict=True)
+        leaves = [found[k] for k in range(len(spec.plan.leaves))]
     if kernels:
         # What is written to the state that is returned comes after this read: else XLA might copy the storage.
         (counters,) = settle([arrays.counters], [*leaves, *selection[:3]])
@@ -122,12 +122,12 @@ def update(
 ) -> Arrays:
     """Set priorities and rewrite leaves."""
     spec = state.spec
-    if not spec.fused:
+    if not spec.plan.fused:
         return functions.update(parts(kernels), state, spec, handles, priorities, replacements)
 
     # The storage is handed over where it is written only: else `vmap` over priorities would copy it for each.
     storage = (state.rows, *state.wide) if replacements else ()
-    given = [replacements.get(k) for k in range(len(spec.leaves))] if replacements else []
+    given = [replacements.get(k) for k in range(len(spec.plan.leaves))] if replacements else []
 
     def core(tree: Any, counters: Any, handles: Any, priorities: Any, storage: Any, given: Any) -> Any:
         rows, *wide = storage or (None,)

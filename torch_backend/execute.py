@@ -116,9 +116,9 @@ def check_state(state: Any, function: str) -> None:
     own_state(state, function)
     if function in _WRITES and not _compiling() and _transforms() is not None:
         _refuse_vmap(state, function)
-    if state.spec.objects and _compiling():
+    if state.spec.plan.objects and _compiling():
         raise TypeError(
-            f"{function}: leaf {state.spec.names[state.spec.objects[0]]!r} holds Python objects, which torch.compile "
+            f"{function}: leaf {state.spec.plan.first_object!r} holds Python objects, which torch.compile "
             f"cannot trace; call {function} outside of the compiled function, or leave the leaf out of BufferSpec.item"
         )
 
@@ -285,18 +285,18 @@ def _place_some(name: str, tensor: torch.Tensor | None, memory: Memory, batch: i
 
 
 def _place_leaves(spec: BufferSpec, leaves: Sequence[torch.Tensor], memory: Memory) -> list[torch.Tensor]:
-    if spec.objects:
+    if spec.plan.objects:
         return [_place_leaf(spec, k, leaf, memory) for k, leaf in enumerate(leaves)]
     device = memory.rows.device
     for leaf in leaves:
         if leaf.device != device or not leaf.is_contiguous():
-            return [place(f"leaf {name!r}", leaf, memory) for name, leaf in zip(spec.names, leaves, strict=True)]
+            return [place(f"leaf {name!r}", leaf, memory) for name, leaf in zip(spec.plan.names, leaves, strict=True)]
     return list(leaves)
 
 
 def _place_leaf(spec: BufferSpec, k: int, leaf: torch.Tensor, memory: Memory) -> torch.Tensor:
     """Objects as they are: they get their tokens once nothing can fail any more."""
-    return leaf if k in spec.objects else place(f"leaf {spec.names[k]!r}", leaf, memory)
+    return leaf if k in spec.plan.objects else place(f"leaf {spec.plan.names[k]!r}", leaf, memory)
 
 
 def add(
@@ -310,7 +310,7 @@ def add(
     """Write a batch."""
     state = own_state(state, "add")
     version, spec = readable(state), state.spec
-    if spec.objects:
+    if spec.plan.objects:
         tidy(version)
     with locked(version):
         memory = version.own()
@@ -323,7 +323,7 @@ def add(
         if target is memory:
             saved = _room_for_add(spec, memory, batch)
         following = version.succeed(target, saved)
-        writing = write_objects if spec.objects else write
+        writing = write_objects if spec.plan.objects else write
         after = writing(spec, target, counters, leaves, batch, mask, priorities, key, saved)
         _count(version, saved)
         return State(following, after, spec, after_adding(state, batch))
@@ -355,7 +355,7 @@ def place_add(
 
 def _room_for_add(spec: BufferSpec, memory: Memory, batch: int) -> Saved:
     """Where what `add` overwrites is saved: a kernel and the recorder do that on their way."""
-    if spec.fused and native(memory):
+    if spec.plan.fused and native(memory):
         return kernels.room(spec, min(batch, spec.capacity), rows=True, values=memory.tree is not None)
     return Log()
 
@@ -373,7 +373,7 @@ def write(
 ) -> torch.Tensor:
     """Write a batch into memory; returns the new counters."""
     memory.written = True
-    if spec.fused and _by_kernel(memory, saved):
+    if spec.plan.fused and _by_kernel(memory, saved):
         return kernels.add(spec, memory, counters, leaves, batch, mask, priorities, _slots(saved))
     with torch.no_grad():
         draws = None
@@ -508,7 +508,7 @@ def draw(
 ) -> tuple[torch.Tensor, list[Any], Selection]:
     """Draw items from memory; the counters afterwards come first."""
     counters, leaves, selection = _drawn(spec, memory, counters, key, batch, beta, saved)
-    if spec.objects:
+    if spec.plan.objects:
         leaves = objects_of(memory).read(leaves)
     return counters, *memory.placement.sample_sent(leaves, selection)
 
@@ -529,17 +529,17 @@ def _drawn(
     if at_hand and not memory.written:
         checks.check_nonempty(spec, False, 0)
     more = None
-    if spec.extra_words:
+    if spec.plan.extra_words:
         key, other = random.split(key)
         more = numbers(other, spec.extra_shape(batch), memory.rows.device)
-    if batch and spec.fused_draws and native(memory) and not _is_batched(key) and not _is_batched(beta):
+    if batch and spec.plan.fused_draws and native(memory) and not _is_batched(key) and not _is_batched(beta):
         leaves, selection, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
         checks.check_nonempty(spec, drawable, int(counters[1]) if not drawable else 1)
-        if not spec.fused:
+        if not spec.plan.fused:
             leaves, selection = _completed(spec, memory, counters, leaves, selection, more)
         return counters, leaves, selection
     with torch.no_grad():
-        words = numbers(key, spec.sampler.draw_shape(spec, batch), memory.rows.device)
+        words = numbers(key, spec.draw_shape(batch), memory.rows.device)
         level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
         primitives = ops if _is_batched(key) or _is_batched(beta) else _primitives(memory, saved)
         arrays, leaves, selection = functions.draw(
@@ -560,14 +560,14 @@ def _completed(
     more: torch.Tensor | None,
 ) -> tuple[list[torch.Tensor], Selection]:
     """What a kernel has drawn, with leaves that are frames, and as transforms have it."""
-    known = dict(zip(spec.stored, stored, strict=True))
+    known = dict(zip(spec.plan.stored, stored, strict=True))
     # Where nothing could be drawn, handles are -1, and any slot will do.
     slots = selection.handles % spec.capacity
-    if spec.frames is not None and not spec.transforms:
-        known |= frame_ring.read(kernel_ops, spec.frames, memory.auxiliary, slots, range(len(spec.leaves)))
-        return [known[k] for k in range(len(spec.leaves))], selection
-    draft = Draft.of(_arrays(memory, counters), spec)
-    leaves, extras = functions.read_drawn(kernel_ops, draft, slots, selection.handles, more, known)
+    if spec.plan.frames is not None and not spec.transforms:
+        known |= frame_ring.read(kernel_ops, spec.plan.frames, memory.auxiliary, slots, range(len(spec.plan.leaves)))
+        return [known[k] for k in range(len(spec.plan.leaves))], selection
+    draft = Draft.of(_arrays(memory, counters), spec.plan)
+    leaves, extras = functions.read_drawn(kernel_ops, draft, spec.transforms, slots, selection.handles, more, known)
     return leaves, selection._replace(extras=extras)
 
 
@@ -595,7 +595,7 @@ def update(
     """Set priorities and rewrite leaves."""
     state = own_state(state, "update")
     version, spec = readable(state), state.spec
-    if spec.objects:
+    if spec.plan.objects:
         tidy(version)
     with locked(version):
         memory = version.own()
@@ -607,7 +607,7 @@ def update(
         if target is memory:
             saved = _room_for_update(spec, memory, handles.shape[0], bool(replacements), priorities is not None)
         following = version.succeed(target, saved)
-        rewriting = rewrite_objects if spec.objects else rewrite
+        rewriting = rewrite_objects if spec.plan.objects else rewrite
         after = rewriting(spec, target, counters, handles, priorities, replacements, saved)
         _count(version, saved)
         return State(following, after, spec, None if replacements else state._save_history)
@@ -630,7 +630,7 @@ def place_update(
 
 def _room_for_update(spec: BufferSpec, memory: Memory, n: int, rows: bool, values: bool) -> Saved:
     """Likewise for `update`."""
-    return kernels.room(spec, n, rows, values) if spec.fused and native(memory) else Log()
+    return kernels.room(spec, n, rows, values) if spec.plan.fused and native(memory) else Log()
 
 
 def rewrite(
@@ -643,7 +643,7 @@ def rewrite(
     saved: Saved | None = None,
 ) -> torch.Tensor:
     """Set priorities and rewrite leaves in memory; returns the new counters."""
-    if spec.fused and _by_kernel(memory, saved):
+    if spec.plan.fused and _by_kernel(memory, saved):
         return kernels.update(spec, memory, counters, handles, priorities, replacements, _slots(saved))
     with torch.no_grad():
         primitives, arrays = _primitives(memory, saved), _arrays(memory, counters)
@@ -662,9 +662,9 @@ def clear(state: CoreState) -> State:
         memory = version.own()
         arrays = functions.clear(ops, _arrays(memory, state._counters), spec)
         following = version.exchange(arrays, memory.placement)
-    if spec.objects:
+    if spec.plan.objects:
         objects_of(memory).tidy_soon()
-    return State(following, arrays.counters, spec, None if spec.objects else state._save_history)
+    return State(following, arrays.counters, spec, None if spec.plan.objects else state._save_history)
 
 
 def clear_in_place(spec: BufferSpec, memory: Memory, counters: torch.Tensor) -> torch.Tensor:
@@ -676,7 +676,7 @@ def clear_in_place(spec: BufferSpec, memory: Memory, counters: torch.Tensor) -> 
         for array, new in pairs:
             if new is not array:
                 array.copy_(new)
-    if spec.objects:
+    if spec.plan.objects:
         objects_of(memory).tidy_soon()
     after: torch.Tensor = arrays.counters
     return after
@@ -708,14 +708,14 @@ def get(state: CoreState, handles: torch.Tensor) -> list[torch.Tensor]:
         memory, spec = version.own(), state.spec
         handles = memory.placement.received(handles, memory.rows.device)
         leaves = functions.get(ops, _arrays(memory, state._counters), spec, handles)
-        leaves = objects_of(memory).read(leaves) if spec.objects else leaves
+        leaves = objects_of(memory).read(leaves) if spec.plan.objects else leaves
         return [memory.placement.sent(leaf) for leaf in leaves]
 
 
 def items(state: CoreState) -> list[torch.Tensor]:
     """All of the storage, as views: given out, so never written again. Of compact storage, and of objects, a copy."""
     state = own_state(state, "items")
-    if not state.spec.objects:
+    if not state.spec.plan.objects:
         return _stored(state)
     version = readable(state)
     with locked(version):
@@ -724,13 +724,13 @@ def items(state: CoreState) -> list[torch.Tensor]:
 
 def _stored(state: State) -> list[torch.Tensor]:
     """The leaves as they are stored, tokens of objects."""
-    if state.spec.frames is not None:
+    if state.spec.plan.frames is not None:
         version = readable(state)
         with locked(version):
             return functions.items(ops, _arrays(version.own(), state._counters), state.spec)
     rows, wide = state.rows, state.wide
     views = []
-    for leaf in state.spec.layout.leaves:
+    for leaf in state.spec.plan.layout.leaves:
         if leaf.wide is not None:
             views.append(wide[leaf.wide].view(ops.DTYPES[leaf.dtype]))
             continue

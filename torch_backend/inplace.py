@@ -56,7 +56,7 @@ def add_(
     leaves, mask, priorities = execute.place_add(state.spec, memory, leaves, batch, mask, priorities, key)
     if batch:
         memory.placement.make_room(memory, counters, batch)
-        write = execute.write_objects if state.spec.objects else execute.write
+        write = execute.write_objects if state.spec.plan.objects else execute.write
         counters = write(state.spec, memory, counters, leaves, batch, mask, priorities, key)
     return _followed_by(state, version, counters, batch)
 
@@ -94,7 +94,7 @@ def update_(
     handles, priorities, replacements = execute.place_update(state.spec, memory, handles, priorities, replacements)
     if replacements:
         memory.placement.make_room_at(memory, handles)
-    rewrite = execute.rewrite_objects if state.spec.objects else execute.rewrite
+    rewrite = execute.rewrite_objects if state.spec.plan.objects else execute.rewrite
     counters = rewrite(state.spec, memory, state._counters, handles, priorities, replacements)
     return _followed_by(state, version, counters, rewritten=bool(replacements))
 
@@ -104,7 +104,7 @@ def clear_(state: CoreState) -> State:
     state = execute.own_state(state, "clear_")
     version, memory = _take_over(state, "clear_")
     counters = execute.clear_in_place(state.spec, memory, state._counters)
-    return _followed_by(state, version, counters, rewritten=bool(state.spec.objects))
+    return _followed_by(state, version, counters, rewritten=bool(state.spec.plan.objects))
 
 
 def _take_over(state: State, function: str) -> tuple[Version, Memory]:
@@ -125,7 +125,7 @@ def _take_over(state: State, function: str) -> tuple[Version, Memory]:
 def _owner(state: State) -> Version:
     """The state's version, or one with a copy of its memory if that is not its own."""
     version = readable(state)
-    if state.spec.objects:
+    if state.spec.plan.objects:
         execute.tidy(version)
     with version.lock:
         memory = version.own()

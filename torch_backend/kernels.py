@@ -36,9 +36,9 @@ class Tensors:
 @functools.lru_cache(maxsize=1024)
 def _results(spec: BufferSpec, batch: int) -> list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]:
     """Shape, strides and dtype of each leaf of a sample: allocated by strides, torch is twice as fast."""
-    shapes = [(batch, *leaf.shape) for leaf in spec.layout.leaves]
+    shapes = [(batch, *leaf.shape) for leaf in spec.plan.layout.leaves]
     strides = [torch.empty(shape, device="meta").stride() for shape in shapes]
-    dtypes = [ops.DTYPES[leaf.dtype] for leaf in spec.layout.leaves]
+    dtypes = [ops.DTYPES[leaf.dtype] for leaf in spec.plan.layout.leaves]
     return list(zip(shapes, strides, dtypes, strict=True))
 
 

@@ -21,7 +21,7 @@ class Table(object_table.Table):
         """Refuse what `torch.func.vmap` has batched; a mapped state may have anything in its place."""
         if isinstance(array, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(array):
             raise TypeError(
-                f"leaf {self.spec.names[self.spec.objects[0]]!r}: Python objects cannot be batched by torch.func.vmap; "
+                f"leaf {self.spec.plan.first_object!r}: Python objects cannot be batched by torch.func.vmap; "
                 f"call the function for one state and one key after the other"
             )
 

@@ -94,7 +94,7 @@ def restore(
             take(arrays.counters),
             {name: take(array) for name, array in arrays.auxiliary.items()},
         )
-    table = Table(spec, objects or {}) if spec.objects else None
+    table = Table(spec, objects or {}) if spec.plan.objects else None
     state = State.of_arrays(made, spec, pinned=False, table=table, place=place, files=files)
     if stamp is not None:
         state.remember(save_history.NEW.saved(stamp))

@@ -70,11 +70,11 @@ class State(core.State):
 
         Where there are Python objects, the table is that of the arrays' tokens, by default an empty one.
         """
-        if spec.objects and table is None:
+        if spec.plan.objects and table is None:
             table = Table(spec)
         place = Placement(spec) if place is None else place
         version = memory.fresh(arrays, spec.capacity, place, pinned, table, files)
-        version.own().fits = misfit(arrays, spec) is None
+        version.own().fits = misfit(arrays, spec.plan) is None
         return cls(version, arrays.counters, spec)
 
     def check_alive(self) -> None:
@@ -124,7 +124,7 @@ class State(core.State):
     @property
     def tree(self) -> torch.Tensor | None:
         """float32 [rows, FANOUT], or None."""
-        return None if self.spec.tree_shape is None else self._give_out().tree
+        return None if self.spec.plan.tree_shape is None else self._give_out().tree
 
     @property
     def counters(self) -> torch.Tensor:
@@ -140,7 +140,7 @@ class State(core.State):
     @property
     def auxiliary(self) -> dict[str, torch.Tensor]:
         """What else the sampler and the writer keep, by name."""
-        return self._give_out().auxiliary if self.spec.auxiliary else {}
+        return self._give_out().auxiliary if self.spec.plan.auxiliary else {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State:
         """A state with memory of its own."""
@@ -158,7 +158,7 @@ class State(core.State):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arrays, which count as given out, and the Python objects that they stand for."""
         arrays, held = Arrays(self.rows, self.wide, self.tree, self.counters, self.auxiliary), None
-        if self.spec.objects:
+        if self.spec.plan.objects:
             arrays, held = _with_objects(self._give_out(), self.counters)
         return unpickled, (signed(arrays), self.spec, held, self._target)
 
@@ -217,9 +217,11 @@ def unpickled(
     pinned: bool = True,
 ) -> State:
     """A state of such arrays, with the dtypes as they were; pinned if somebody else may hold them."""
-    wide = [ops.DTYPES[STORED_AS.get(leaf.dtype, leaf.dtype)] for leaf in spec.layout.wide]
+    wide = [ops.DTYPES[STORED_AS.get(leaf.dtype, leaf.dtype)] for leaf in spec.plan.layout.wide]
     restored = tuple(array.view(dtype) for array, dtype in zip(arrays.wide, wide, strict=True))
-    auxiliary = {name: array.view(ops.DTYPES[spec.auxiliary[name].dtype]) for name, array in arrays.auxiliary.items()}
+    auxiliary = {
+        name: array.view(ops.DTYPES[spec.plan.auxiliary[name].dtype]) for name, array in arrays.auxiliary.items()
+    }
     return _rebuilt(arrays._replace(wide=restored, auxiliary=auxiliary), spec, held, target, pinned)
 
 
@@ -233,9 +235,9 @@ Outline = tuple[BufferSpec, int, Held | None, torch.device | None]
 
 def _flatten(state: State) -> tuple[list[torch.Tensor], Outline]:
     tree = state.tree
-    auxiliary = [state.auxiliary[name] for name in state.spec.auxiliary]
+    auxiliary = [state.auxiliary[name] for name in state.spec.plan.auxiliary]
     leaves = [state.rows, *state.wide, *([] if tree is None else [tree]), *auxiliary, state.counters]
-    held = Held(state._give_out()) if state.spec.objects else None
+    held = Held(state._give_out()) if state.spec.plan.objects else None
     return leaves, (state.spec, len(state.wide), held, state._target)
 
 
@@ -243,8 +245,8 @@ def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
     leaves, context = _flatten(state)
     names = ["rows", *(f"wide_{k}" for k in range(context[1]))]
     names += [
-        *(["tree"] if context[0].tree_shape else []),
-        *(f"kept_{name}" for name in context[0].auxiliary),
+        *(["tree"] if context[0].plan.tree_shape else []),
+        *(f"kept_{name}" for name in context[0].plan.auxiliary),
         "counters",
     ]
     return [(pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=True)], context
@@ -253,8 +255,8 @@ def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
 def _unflatten(leaves: Any, context: Outline) -> State:
     spec, wide, held, target = context
     rows, *rest = leaves
-    tree = rest[wide] if spec.tree_shape else None
-    auxiliary = dict(zip(spec.auxiliary, rest[wide + (tree is not None) : -1], strict=True))
+    tree = rest[wide] if spec.plan.tree_shape else None
+    auxiliary = dict(zip(spec.plan.auxiliary, rest[wide + (tree is not None) : -1], strict=True))
     arrays = Arrays(rows, tuple(rest[:wide]), tree, rest[-1], auxiliary)
     table = None if held is None else held.table
     return State.of_arrays(arrays, spec, table=table, place=Placement(spec, target))

@@ -269,7 +269,7 @@ def check_add(
     if validate:
         mask, outside = _validated(backend, state, batch.leaves, batch.mask)
         batch = batch._replace(mask=mask)
-    if not spec.fused or not spec.writer.overwrites:
+    if not spec.plan.fused or not spec.writer.overwrites:
         checks.check_writable(spec)
         checks.check_timely(spec, batch.priorities)
         checks.check_writer_key(spec, key)
@@ -286,7 +286,7 @@ def _validated(
     Raises:
         ValueError: for a marked row outside of its spec, where that is known, naming leaf and row.
     """
-    outline = state.spec.outline
+    outline = state.spec.plan.outline
     found = backend.inside(outline, leaves)
     if not found:
         return mask, None
@@ -342,8 +342,8 @@ def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any, fun
     if not isinstance(beta, (int, float)):
         beta = backend.as_vector(beta, "beta")
     checks.check_beta(spec, beta, backend.value_of)
-    if not spec.fused:
-        spec.sampler.check_batch(spec, size)
+    if not spec.plan.fused:
+        spec.sampler.check_batch(spec.plan, size)
         checks.rows_of_sample(spec, size)
     return size, getattr(spec.sampler, "beta", 0.0) if beta is None else beta
 
@@ -353,8 +353,8 @@ def as_sample(
 ) -> AnySample[Any]:
     """Leaves put together, and what is told of them."""
     extras = dict(selection.extras)  # the caller's own, as it may add to it
-    lead = (size,) if spec.fused else spec.sampler.leading_shape(size)
-    items = nest.unflatten(spec.structure, leaves, backend.build_mapping, lead)
+    lead = (size,) if spec.plan.fused else spec.sampler.leading_shape(size)
+    items = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, lead)
     if selection.mask is None:
         return Sample(items, selection.handles, selection.weights, selection.probabilities, extras)
     if selection.is_first is None:
@@ -501,7 +501,7 @@ def with_spec(
     if not spec.writer.overwrites:
         known = backend.known(state, None)
         if known is not None:
-            respec.check_room(state.spec, spec, counters.read(state.spec, known[0]).ends.sizes)
+            respec.check_room(state.spec, spec, counters.read(state.spec.plan, known[0]).ends.sizes)
     if not respec.same_place(state.spec, spec):
         return elsewhere(state, spec)
     if isinstance(spec.storage, Memmap) and not respec.stays(state.spec, spec):
@@ -530,7 +530,7 @@ def get(backend: Backend, state: State, indices: Any) -> Any:
     _check_one(backend, state, "get")
     indices = _handles(backend, indices)
     leaves = backend.get(state, indices)
-    return nest.unflatten(state.spec.structure, leaves, backend.build_mapping, (int(indices.shape[0]),))
+    return nest.unflatten(state.spec.plan.structure, leaves, backend.build_mapping, (int(indices.shape[0]),))
 
 
 def items(backend: Backend, state: State) -> Any:
@@ -553,7 +553,7 @@ def items(backend: Backend, state: State) -> Any:
     """
     _check_one(backend, state, "items")
     leaves = backend.items(state)
-    return nest.unflatten(state.spec.structure, leaves, backend.build_mapping, (state.spec.capacity,))
+    return nest.unflatten(state.spec.plan.structure, leaves, backend.build_mapping, (state.spec.capacity,))
 
 
 def is_live(backend: Backend, state: State, indices: Any) -> Array:
@@ -810,8 +810,8 @@ def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[Any]) -> Any
     rows = int(mask.reshape(sample.weights.shape[0], -1)[:, 0].sum())
     steps = mask.shape[0] // max(sample.weights.shape[0], 1) * rows  # of flat slices there are several in a row
     lead = (steps, *mask.shape[1:])
-    leaves = [leaf[:steps] for leaf in nest.flatten_as(spec.structure, sample.items)]
-    items = nest.unflatten(spec.structure, leaves, backend.build_mapping, lead)
+    leaves = [leaf[:steps] for leaf in nest.flatten_as(spec.plan.structure, sample.items)]
+    items = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, lead)
     told = {
         name: x[: rows if x.shape[0] != mask.shape[0] else steps]
         for name, x in sample._asdict().items()
@@ -859,7 +859,7 @@ def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: An
 
 def _more(state: State, name: str) -> Array:
     """One number that sampler or writer keep; 0 for those that do not."""
-    place = counters.place(state.spec, name)
+    place = counters.place(state.spec.plan, name)
     return state.counters[..., counters.SIZE] * 0 if place is None else state.counters[..., place]
 
 

@@ -54,17 +54,17 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         TypeError: for a dtype or a kind of leaf that does not fit.
         ValueError: for a structure or shape that does not fit.
     """
-    leaves = nest.flatten_as(spec.structure, items)
+    leaves = nest.flatten_as(spec.plan.structure, items)
     if not time_major and spec.lanes is None:
         raise ValueError(
             "add: time_major=False is for the batches [E, T, *shape] of a buffer with lanes; leave it out, or give "
             "BufferSpec(lanes=E)"
         )
-    if spec.objects:
+    if spec.plan.objects:
         leaves, convert = _with_objects(spec, leaves, convert, time_major)
     made = []
     size: tuple[int, ...] | None = None
-    for leaf, expected, name in zip(leaves, spec.leaves, spec.names, strict=True):
+    for leaf, expected, name in zip(leaves, spec.plan.leaves, spec.plan.names, strict=True):
         array = convert(leaf, expected, name)
         made.append(array)
         shape = array.shape
@@ -73,7 +73,7 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         lead = _leading(spec, tuple(shape), expected.shape, name, time_major)
         if size is not None and lead != size:
             raise ValueError(
-                f"leaf {name!r}: expected {_count(size)} as leaf {spec.names[0]!r} has, got {_count(lead)}; "
+                f"leaf {name!r}: expected {_count(size)} as leaf {spec.plan.names[0]!r} has, got {_count(lead)}; "
                 f"give every leaf the same batch axis"
             )
         size = lead
@@ -85,7 +85,7 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         made = [leaf.swapaxes(0, 1) for leaf in made]
         mask, priorities = (None if x is None else x.swapaxes(0, 1) for x in (mask, priorities))
     if len(size) != 1:
-        made = [leaf.reshape(rows, *expected.shape) for leaf, expected in zip(made, spec.leaves, strict=True)]
+        made = [leaf.reshape(rows, *expected.shape) for leaf, expected in zip(made, spec.plan.leaves, strict=True)]
     flat = [None if x is None else x.reshape(rows) for x in (mask, priorities)]
     return Batch(made, rows, *flat)
 
@@ -96,11 +96,11 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_ma
     Where all leaves are objects, an object array is a batch (and in `Objects` a list), and anything else one item.
     """
     lead: tuple[int, ...] | None = None
-    for k, (leaf, expected, name) in enumerate(zip(leaves, spec.leaves, spec.names, strict=True)):
-        if lead is None and k not in spec.objects:
+    for k, (leaf, expected, name) in enumerate(zip(leaves, spec.plan.leaves, spec.plan.names, strict=True)):
+        if lead is None and k not in spec.plan.objects:
             lead = _leading(spec, tuple(convert(leaf, expected, name).shape), expected.shape, name, time_major)
     if lead is None:
-        whole = zip(leaves, spec.leaves, strict=True)
+        whole = zip(leaves, spec.plan.leaves, strict=True)
         batches = [
             leaf.shape[: max(leaf.ndim - len(own.shape), 0)]
             for leaf, own in whole
@@ -110,8 +110,8 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_ma
             batches = _listed(spec, leaves, time_major)
         lead = batches[0] if batches else ()
     gathered = list(leaves)
-    for k in spec.objects:
-        gathered[k] = object_arrays.gather(leaves[k], lead, spec.leaves[k].shape, spec.names[k])
+    for k in spec.plan.objects:
+        gathered[k] = object_arrays.gather(leaves[k], lead, spec.plan.leaves[k].shape, spec.plan.names[k])
 
     def convert_arrays(leaf: Any, expected: Any, name: str) -> Any:
         return leaf if expected.dtype == "object" else convert(leaf, expected, name)
@@ -121,7 +121,7 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_ma
 
 def _listed(spec: BufferSpec, leaves: Sequence[Any], time_major: bool) -> list[tuple[int, ...]]:
     """The batch axes that lists have, where every leaf is a single object: [B], with lanes [E], [T, E] or [E, T]."""
-    if any(leaf.shape for leaf in spec.leaves) or not isinstance(leaves[0], list):
+    if any(leaf.shape for leaf in spec.plan.leaves) or not isinstance(leaves[0], list):
         return []
     first = leaves[0]
     steps = spec.lanes is not None and bool(first) and all(isinstance(x, list) for x in first)
@@ -284,19 +284,19 @@ def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> d
     if items is None:
         return {}
     check_writable(spec)
-    found = nest.flatten_some(spec.structure, items)
+    found = nest.flatten_some(spec.plan.structure, items)
     made: dict[int, Any] = {}
     for position, leaf in found.items():
-        expected, name = spec.leaves[position], spec.names[position]
-        if spec.marks is not None:
-            who = "a transform" if spec.sampler.marks is None else type(spec.sampler).__name__
-            spec.marks.check_rewritten(who, name)
-        if position not in spec.stored:
+        expected, name = spec.plan.leaves[position], spec.plan.names[position]
+        if spec.plan.boundaries is not None:
+            who = "a transform" if spec.sampler.boundaries is None else type(spec.sampler).__name__
+            spec.plan.boundaries.check_rewritten(who, name)
+        if position not in spec.plan.stored:
             raise ValueError(
                 f"update: leaf {name!r} is stored as frames that other items share (BufferSpec.compact), and cannot be "
                 f"rewritten; leave it out, or leave it out of compact"
             )
-        if position in spec.objects:
+        if position in spec.plan.objects:
             made[position] = object_arrays.gather(leaf, (size,), expected.shape, name)
             continue
         made[position] = convert(leaf, expected, name)
@@ -403,7 +403,7 @@ def _beta_in_range(beta: float) -> None:
 
 def check_passes(spec: BufferSpec, given: Any) -> None:
     """Refuse to go through a buffer whose sampler has no passes, or in batches of nothing, which never ends."""
-    if PASSES not in dict(spec.counter_names):
+    if PASSES not in dict(spec.plan.counter_names):
         raise ValueError(
             f"epochs: the sampler {spec.sampler} draws with replacement; "
             f"use BufferSpec(sampler=frb.WithoutReplacement())"
@@ -482,10 +482,10 @@ def fits_at_first(spec: BufferSpec, rows: int) -> None:
 
 def holds_all(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> None:
     """Refuse a dataset that has lost items for want of room for their observations, where that is known."""
-    chain = spec.frames
+    chain = spec.plan.frames
     if chain is None or spec.writer.overwrites or known is None:
         return
-    numbers = read(spec, known[0])
+    numbers = read(spec.plan, known[0])
     held = int(numbers.ends.sizes.sum())
     if held < rows:
         taken = int(numbers.more[CURSOR].max())
@@ -529,10 +529,10 @@ def check_room(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> No
     if known is None or rows == 0:
         return
     vector, mask = known
-    lanes = spec.ring.lanes
+    lanes = spec.plan.ring.lanes
     sizes = vector[1:2] if lanes == 1 else vector[BASE + lanes : BASE + 2 * lanes]
     wanted = rows // lanes if mask is None else mask.reshape(-1, lanes).sum(0)
-    room = spec.ring.length - sizes
+    room = spec.plan.ring.length - sizes
     if (wanted > room).any():
         lane = int((wanted - room).argmax())
         where = f" in lane {lane}" if lanes > 1 else ""
@@ -568,7 +568,7 @@ def check_valid(outline: Outline, leaves: Sequence[Any], outside: Sequence[Any],
 
 def leaves_for_backend(spec: BufferSpec, unsupported: Callable[[str], str | None]) -> None:
     """Refuse dtypes that a backend lacks, naming leaf and remedy."""
-    for name, leaf in zip(spec.names, spec.leaves, strict=True):
+    for name, leaf in zip(spec.plan.names, spec.plan.leaves, strict=True):
         remedy = unsupported(leaf.dtype)
         if remedy is not None:
             raise TypeError(f"leaf {name!r}: dtype {leaf.dtype} {remedy}")

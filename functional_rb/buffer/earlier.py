@@ -47,7 +47,7 @@ def unpickled(arrays: Arrays, spec: BufferSpec) -> Arrays:
 def _in_given_order(spec: BufferSpec, told: BufferSpec) -> BufferSpec:
     """The form of a spec that has the leaves in the order in which another was told; itself, if that is the same."""
     given = told.as_given()
-    return spec if given.structure.paths == spec.structure.paths else given
+    return spec if given.plan.structure.paths == spec.plan.structure.paths else given
 
 
 def arranged(arrays: Arrays, old: BufferSpec, spec: BufferSpec) -> Arrays:
@@ -62,12 +62,15 @@ def arranged(arrays: Arrays, old: BufferSpec, spec: BufferSpec) -> Arrays:
     for before, now in zip(old.transforms, spec.transforms, strict=True):
         for name, layout in before.carried().items():
             auxiliary[name] = _rows(auxiliary[name], layout, now.carried()[name])
-    if old.frames is not None and spec.frames is not None:
-        wides = [auxiliary[frame_ring.WIDE.format(k)] for k in range(len(old.frames.layout.wide))]
-        auxiliary[frame_ring.ROWS] = _rows(auxiliary[frame_ring.ROWS], old.frames.layout, spec.frames.layout)
-        ordered = _wide(wides, old.frames.layout, spec.frames.layout)
+    if old.plan.frames is not None and spec.plan.frames is not None:
+        wides = [auxiliary[frame_ring.WIDE.format(k)] for k in range(len(old.plan.frames.layout.wide))]
+        auxiliary[frame_ring.ROWS] = _rows(auxiliary[frame_ring.ROWS], old.plan.frames.layout, spec.plan.frames.layout)
+        ordered = _wide(wides, old.plan.frames.layout, spec.plan.frames.layout)
         auxiliary |= {frame_ring.WIDE.format(k): array for k, array in enumerate(ordered)}
-    rows, wide = _rows(arrays.rows, old.layout, spec.layout), _wide(arrays.wide, old.layout, spec.layout)
+    rows, wide = (
+        _rows(arrays.rows, old.plan.layout, spec.plan.layout),
+        _wide(arrays.wide, old.plan.layout, spec.plan.layout),
+    )
     return arrays._replace(rows=rows, wide=wide, auxiliary=auxiliary)
 
 

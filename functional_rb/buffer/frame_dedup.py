@@ -13,7 +13,8 @@ from functional_rb.structures.frame_ring import Chain, Stack, most_frames
 from functional_rb.writers.round_robin import RoundRobin
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.plan import Plan
+    from functional_rb.writers import Writer
 
 WHO = "BufferSpec.compact"
 ByName = tuple[tuple[str, Any], ...]
@@ -68,80 +69,80 @@ class Compact:
         if self.spare is not None:
             object.__setattr__(self, "spare", _int("spare", self.spare, 0))
 
-    def chain(self, spec: BufferSpec) -> Chain:
+    def chain(self, plan: Plan, writer: Writer) -> Chain:
         """The chain of frames for the item of a spec."""
-        if not isinstance(spec.writer, RoundRobin):
+        if not isinstance(writer, RoundRobin):
             raise ValueError(
-                f"{WHO}: frames are shared by items that follow each other and go in their order, and {spec.writer} "
+                f"{WHO}: frames are shared by items that follow each other and go in their order, and {writer} "
                 f"does not keep that; use writer=frb.RoundRobin() (and a sampler for it), or leave compact out"
             )
-        pairs = self._pairs(spec)
-        stacks = self._stacks(spec, pairs)
-        for k in {*pairs, *pairs.values(), *stacks} & {*spec.objects}:
+        pairs = self._pairs(plan)
+        stacks = self._stacks(plan, pairs)
+        for k in {*pairs, *pairs.values(), *stacks} & {*plan.objects}:
             raise ValueError(
-                f"{WHO}: leaf {spec.names[k]!r} holds Python objects, which are neither compared nor shared; "
+                f"{WHO}: leaf {plan.names[k]!r} holds Python objects, which are neither compared nor shared; "
                 f"leave it out of next and stack"
             )
         frames = tuple(
-            Stack.of(spec.structure.paths[k], spec.leaves[k], k, pairs.get(k), *stacks.get(k, (1, 0)))
+            Stack.of(plan.structure.paths[k], plan.leaves[k], k, pairs.get(k), *stacks.get(k, (1, 0)))
             for k in sorted({*pairs, *stacks})
         )
-        return Chain(frames, spec.ring, self._room(spec, max(stack.depth for stack in frames)))
+        return Chain(frames, plan.ring, self._room(plan, max(stack.depth for stack in frames)))
 
-    def _pairs(self, spec: BufferSpec) -> dict[int, int]:
+    def _pairs(self, plan: Plan) -> dict[int, int]:
         """The position of each paired leaf's next value, by its own."""
         if self.next is None:
-            found = _find_pairs(spec)
+            found = _find_pairs(plan)
         else:
-            at = {name: nest.position(spec.names, name, WHO) for pair in _items(self.next) for name in pair}
+            at = {name: nest.position(plan.names, name, WHO) for pair in _items(self.next) for name in pair}
             found = [(at[following], at[own]) for following, own in _items(self.next)]
         pairs: dict[int, int] = {}
         used: set[int] = set()
         for following, own in found:
             for k in (following, own):
                 if k in used or following == own:
-                    raise ValueError(f"{WHO}: leaf {spec.names[k]!r} is in two pairs; name pairs by next={{...}}")
+                    raise ValueError(f"{WHO}: leaf {plan.names[k]!r} is in two pairs; name pairs by next={{...}}")
             used |= {following, own}
-            ours, theirs = spec.leaves[own], spec.leaves[following]
+            ours, theirs = plan.leaves[own], plan.leaves[following]
             if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
                 raise ValueError(
-                    f"{WHO}: leaf {spec.names[following]!r}: expected shape {ours.shape} and dtype {ours.dtype} as "
-                    f"leaf {spec.names[own]!r} has, got {theirs.shape} and {theirs.dtype}; leave the pair out of next"
+                    f"{WHO}: leaf {plan.names[following]!r}: expected shape {ours.shape} and dtype {ours.dtype} as "
+                    f"leaf {plan.names[own]!r} has, got {theirs.shape} and {theirs.dtype}; leave the pair out of next"
                 )
             pairs[own] = following
         return pairs
 
-    def _stacks(self, spec: BufferSpec, pairs: dict[int, int]) -> dict[int, tuple[int, int]]:
+    def _stacks(self, plan: Plan, pairs: dict[int, int]) -> dict[int, tuple[int, int]]:
         """How many frames each stack is of, and along which axis, by the leaf's position."""
         if isinstance(self.stack, int):
-            candidates = sorted(pairs) if pairs else [k for k in range(len(spec.leaves)) if k not in spec.objects]
-            found = {k: (self.stack, self._axis_of(spec, k)) for k in candidates if self._has_axis(spec, k)}
+            candidates = sorted(pairs) if pairs else [k for k in range(len(plan.leaves)) if k not in plan.objects]
+            found = {k: (self.stack, self._axis_of(plan, k)) for k in candidates if self._has_axis(plan, k)}
             if self.stack > 1 and not found:
-                names = [spec.names[k] for k in candidates]
+                names = [plan.names[k] for k in candidates]
                 raise ValueError(
                     f"{WHO}: none of the leaves {names} is a stack: expected {self.stack} frames along axis "
                     f"{self.axis}; give the axis, and name the leaves by stack={{key: {self.stack}}}"
                 )
         else:
-            found = self._named_stacks(spec, pairs)
+            found = self._named_stacks(plan, pairs)
         if not pairs and not found:
             raise ValueError(
-                f"{WHO}: there is nothing to compact: none of the leaves {list(spec.names)} is the next value of "
+                f"{WHO}: there is nothing to compact: none of the leaves {list(plan.names)} is the next value of "
                 f"another of the same shape and dtype (next/X or next_X, of X); name pairs by next={{next_key: key}}, "
                 f"stacks by stack={{key: k}}, or leave compact out"
             )
         return found
 
-    def _named_stacks(self, spec: BufferSpec, pairs: dict[int, int]) -> dict[int, tuple[int, int]]:
+    def _named_stacks(self, plan: Plan, pairs: dict[int, int]) -> dict[int, tuple[int, int]]:
         found: dict[int, tuple[int, int]] = {}
         for name, depth in _items(self.stack):
-            k = nest.position(spec.names, name, WHO)
+            k = nest.position(plan.names, name, WHO)
             if pairs and k not in pairs:
                 raise ValueError(
                     f"{WHO}: leaf {name!r}: expected a stack that has a next value, as other leaves have, got one "
                     f"without; name it by next={{next_key: {name!r}}}, or give next={{}} and compact the stacks alone"
                 )
-            axis, shape = self._axis_of(spec, k), spec.leaves[k].shape
+            axis, shape = self._axis_of(plan, k), plan.leaves[k].shape
             if depth > 1 and not (-len(shape) <= axis < len(shape) and shape[axis] == depth):
                 raise ValueError(
                     f"{WHO}: leaf {name!r}: expected {depth} frames along axis {axis}, got shape {shape}; "
@@ -151,19 +152,19 @@ class Compact:
                 found[k] = depth, axis
         return found
 
-    def _axis_of(self, spec: BufferSpec, k: int) -> int:
+    def _axis_of(self, plan: Plan, k: int) -> int:
         if isinstance(self.axis, int):
             return self.axis
-        axes = {nest.position(spec.names, name, WHO): axis for name, axis in _items(self.axis)}
+        axes = {nest.position(plan.names, name, WHO): axis for name, axis in _items(self.axis)}
         return int(axes.get(k, 0))
 
-    def _has_axis(self, spec: BufferSpec, k: int) -> bool:
-        axis, shape = self._axis_of(spec, k), spec.leaves[k].shape
+    def _has_axis(self, plan: Plan, k: int) -> bool:
+        axis, shape = self._axis_of(plan, k), plan.leaves[k].shape
         return self.stack != 1 and -len(shape) <= axis < len(shape) and shape[axis] == self.stack
 
-    def _room(self, spec: BufferSpec, depth: int) -> int:
+    def _room(self, plan: Plan, depth: int) -> int:
         """How many frames each lane has room for."""
-        ring = spec.ring
+        ring = plan.ring
         spare = -(-ring.length // 32) + 2 * depth if self.spare is None else -(-self.spare // ring.lanes)
         room = ring.length + max(spare, 2 * depth)
         if room > most_frames(ring.lanes):
@@ -174,15 +175,15 @@ class Compact:
         return room
 
 
-def _find_pairs(spec: BufferSpec) -> list[tuple[int, int]]:
+def _find_pairs(plan: Plan) -> list[tuple[int, int]]:
     """Leaves and those whose next value they are by name, of the same shape and dtype."""
-    paths = {path: k for k, path in enumerate(spec.structure.paths)}
+    paths = {path: k for k, path in enumerate(plan.structure.paths)}
     found = []
     for path, following in paths.items():
         own = paths.get(_without_next(path))
-        if own is None or own == following or not {own, following}.isdisjoint(spec.objects):
+        if own is None or own == following or not {own, following}.isdisjoint(plan.objects):
             continue
-        ours, theirs = spec.leaves[own], spec.leaves[following]
+        ours, theirs = plan.leaves[own], plan.leaves[following]
         if (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype):
             found.append((following, own))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from functional_rb.buffer.spec import BufferSpec
@@ -13,7 +13,7 @@ from functional_rb.ops.protocol import Array, Ops, settled
 from functional_rb.samplers.base import Batch, Duplicates, Selection
 from functional_rb.structures import ring, row_layout
 from functional_rb.structures.ring import Ends
-from functional_rb.transforms.base import Reader
+from functional_rb.transforms.base import Reader, Transform
 
 Stored = tuple[Array, tuple[Array, ...], Mapping[str, Array]]
 """Rows, wide arrays, and some of the kept arrays by name."""
@@ -23,17 +23,17 @@ NOTHING = -1
 
 def init(ops: Ops, spec: BufferSpec, device: Any = None, stored: Stored | None = None) -> Arrays:
     """An empty buffer, in arrays of zeros that are there already, if any."""
-    rows, wide, there = stored or (*row_layout.allocate(ops, spec.layout, spec.capacity, device), {})
-    tree = None if spec.tree_shape is None else ops.zeros(spec.tree_shape, "float32", device)
+    rows, wide, there = stored or (*row_layout.allocate(ops, spec.plan.layout, spec.capacity, device), {})
+    tree = None if spec.plan.tree_shape is None else ops.zeros(spec.plan.tree_shape, "float32", device)
     auxiliary = {}
-    for name, array in spec.auxiliary.items():
+    for name, array in spec.plan.auxiliary.items():
         zeros = there[name] if name in there else ops.zeros(array.shape, array.dtype, device)
         auxiliary[name] = ops.full_like(zeros, array.fill) if array.fill else zeros
-    vector = ops.zeros((counters.length(spec),), "int32", device)
+    vector = ops.zeros((counters.length(spec.plan),), "int32", device)
     arrays = Arrays(rows, wide, tree, vector, auxiliary)
-    if spec.fused:
+    if spec.plan.fused:
         return arrays
-    draft = Draft.of(arrays, spec)
+    draft = Draft.of(arrays, spec.plan)
     spec.sampler.begin(ops, draft)
     spec.writer.begin(ops, draft)
     return draft.finish(ops)
@@ -53,18 +53,21 @@ def add(
 
     Row `t * lanes + e` is step t of lane e. Draws are int32 [batch, words], for a writer that takes any.
     """
-    draft = Draft.of(state, spec)
+    draft = Draft.of(state, spec.plan)
     if batch:
         for transform in spec.transforms:
             leaves, mask = transform.incoming(ops, draft, leaves, batch, mask)
         batch = spec.rows(batch)
         write = spec.writer.plan(ops, draft, leaves, batch, mask, draws)
-        if spec.marks is not None:
-            spec.marks.note(ops, draft, write, leaves, batch)
+        if spec.plan.boundaries is not None:
+            spec.plan.boundaries.note(ops, draft, write, leaves, batch)
         spec.sampler.added(ops, draft, write, leaves, priorities)
         stored_items.store(ops, draft, write.slots, write.source, write.live, leaves)
         draft.counters = draft.counters.replace(ends=write.after)
-        frame_store.added(ops, draft, write, leaves)
+        if spec.plan.frames is not None:
+            removal = frame_store.added(ops, draft, spec.plan.frames, write, leaves)
+            spec.sampler.removed(ops, draft, removal)
+            draft.counters = draft.counters.replace(ends=removal.after)
     return draft.finish(ops)
 
 
@@ -84,12 +87,12 @@ def draw(
     Returns:
         The arrays afterwards, the leaves, and what is told of them.
     """
-    draft = Draft.of(state, spec)
+    draft = Draft.of(state, spec.plan)
     slots, selection = spec.sampler.draw(ops, draft, draws, beta, batch)
     told = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
     slots, *now = settled(ops, slots, *told.values())
     selection = selection._replace(**dict(zip(told, now, strict=True)))
-    leaves, extras = read_drawn(ops, draft, slots, selection.handles, more)
+    leaves, extras = read_drawn(ops, draft, spec.transforms, slots, selection.handles, more)
     lead = spec.sampler.leading_shape(batch)
     if lead != (batch,):
         leaves = [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
@@ -100,6 +103,7 @@ def draw(
 def read_drawn(
     ops: Ops,
     draft: Draft,
+    transforms: Iterable[Transform],
     slots: Array,
     handles: Array,
     draws: Array | None,
@@ -110,6 +114,7 @@ def read_drawn(
     Args:
         ops: the backend.
         draft: of the state.
+        transforms: of the buffer.
         slots: int32 [m].
         handles: int32 [...], m of them.
         draws: int32 [m, words] in [0, 2^31), for transforms; None if none takes any.
@@ -126,11 +131,11 @@ def read_drawn(
         return found | stored_items.read(ops, draft, slots.reshape(-1), [k for k in wanted if k not in found])
 
     read: Reader = stored
-    for transform in draft.spec.transforms:
+    for transform in transforms:
         words, draws = (None, None) if draws is None else (draws[:, : transform.words], draws[:, transform.words :])
         read, told = transform.reading(ops, draft, own, handles.reshape(-1) != NOTHING, words, read)
         extras |= told
-    found = read(own, range(len(draft.spec.leaves)))
+    found = read(own, range(len(draft.plan.leaves)))
     return [found[k] for k in range(len(found))], extras
 
 
@@ -143,13 +148,13 @@ def update(
     replacements: Mapping[int, Array],
 ) -> Arrays:
     """Set priorities [B] and rewrite leaves (by position) of what handles [B] name; the last duplicate wins."""
-    draft = Draft.of(state, spec)
+    draft = Draft.of(state, spec.plan)
     if wanted.shape[0] == 0:
         return draft.finish(ops)
     slots, live = draft.locate(ops, wanted)
     batch = Batch(slots, live, Duplicates.of(ops, slots))
     if replacements:
-        _rewrite(ops, draft, batch, replacements)
+        _rewrite(ops, draft, spec, batch, replacements)
     if priorities is not None:
         spec.sampler.updated(ops, draft, batch, priorities)
     # -1 stands for what could not be drawn, so it names nothing that was there.
@@ -158,27 +163,26 @@ def update(
     return draft.finish(ops)
 
 
-def _rewrite(ops: Ops, draft: Draft, batch: Batch, replacements: Mapping[int, Array]) -> None:
-    spec = draft.spec
+def _rewrite(ops: Ops, draft: Draft, spec: BufferSpec, batch: Batch, replacements: Mapping[int, Array]) -> None:
     winner, replaced = batch.order.winners(ops, batch.live)
-    old = stored_items.read(ops, draft, batch.slots, spec.stored)
-    new = [ops.take(replacements[k], winner) if k in replacements else old[k] for k in spec.stored]
+    old = stored_items.read(ops, draft, batch.slots, spec.plan.stored)
+    new = [ops.take(replacements[k], winner) if k in replacements else old[k] for k in spec.plan.stored]
     spec.writer.rewritten(ops, draft, batch, new, replaced)
     stored_items.store(ops, draft, batch.slots, None, replaced, new)
 
 
 def clear(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
     """Take all items out. What changes comes in new arrays; rows and frames stay as they are, tokens of objects go."""
-    draft = Draft.of(state, spec)
+    draft = Draft.of(state, spec.plan)
     spec.sampler.cleared(ops, draft)
     spec.writer.cleared(ops, draft)
-    if spec.marks is not None:
-        spec.marks.cleared(ops, draft)
+    if spec.plan.boundaries is not None:
+        spec.plan.boundaries.cleared(ops, draft)
     for transform in spec.transforms:
         transform.cleared(ops, draft)
-        if spec.objects:
+        if spec.plan.objects:
             draft.auxiliary |= {name: ops.full_like(draft.auxiliary[name], 0) for name in transform.carried()}
-    if spec.objects:
+    if spec.plan.objects:
         draft.rows = ops.full_like(draft.rows, 0)
     ends, peak = draft.counters.ends, draft.counters.peak
     ends = Ends(ends.cursors, ops.full_like(ends.sizes, 0))
@@ -188,46 +192,46 @@ def clear(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
 
 def get(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> list[Array]:
     """The leaves of the items that handles name; zeros for those that are gone."""
-    draft = Draft.of(state, spec)
+    draft = Draft.of(state, spec.plan)
     slots, live = draft.locate(ops, wanted)
-    found = stored_items.read(ops, draft, slots, range(len(spec.leaves)))
-    return [_blank(ops, found[k], live) for k in range(len(spec.leaves))]
+    found = stored_items.read(ops, draft, slots, range(len(spec.plan.leaves)))
+    return [_blank(ops, found[k], live) for k in range(len(spec.plan.leaves))]
 
 
 def items(ops: Ops, state: State | Arrays, spec: BufferSpec) -> list[Array]:
     """The leaves of all slots, zeros where no item is stored now."""
-    draft = Draft.of(state, spec)
+    draft = Draft.of(state, spec.plan)
     slots = ops.arange(spec.capacity, like=draft.counters.ends.sizes)
     return get(ops, state, spec, draft.handles_of(ops, slots))
 
 
 def is_live(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:
     """Whether the item that each handle names is still stored."""
-    return Draft.of(state, spec).locate(ops, wanted)[1]
+    return Draft.of(state, spec.plan).locate(ops, wanted)[1]
 
 
 def drawable(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Array:
     """Whether n can be drawn now, a bool scalar."""
-    return spec.sampler.drawable(ops, Draft.of(state, spec), n)
+    return spec.sampler.drawable(ops, Draft.of(state, spec.plan), n)
 
 
 def priorities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:
     """The priorities before alpha of the items that handles name, 0 for those that are gone."""
-    draft = Draft.of(state, spec)
+    draft = Draft.of(state, spec.plan)
     slots, live = draft.locate(ops, wanted)
     return _blank(ops, spec.sampler.priorities(ops, draft, slots), live)
 
 
 def probabilities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:
     """With which probability the next draw begins with the items that handles name."""
-    draft = Draft.of(state, spec)
+    draft = Draft.of(state, spec.plan)
     slots, live = draft.locate(ops, wanted)
     return _blank(ops, spec.sampler.probabilities(ops, draft, slots) * ops.cast(live, "float32"), live)
 
 
 def newest(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Array:
     """The handles of the n items of each lane that were added last, in their order, int32 [n, lanes]; -1 for none."""
-    rings, ends = spec.ring, Draft.of(state, spec).counters.ends
+    rings, ends = spec.plan.ring, Draft.of(state, spec.plan).counters.ends
     back = (n - ops.arange(n, like=ends.sizes))[:, None]
     live = back <= ends.sizes
     lane = ops.arange(rings.lanes, like=back)
@@ -237,8 +241,8 @@ def newest(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Array:
 
 def cursor(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Array:
     """The handle of each lane's next item, int32 [lanes]."""
-    cursors = Draft.of(state, spec).counters.ends.cursors
-    return ring.handle_of(spec.ring, ops.arange(spec.ring.lanes, like=cursors), cursors)
+    cursors = Draft.of(state, spec.plan).counters.ends.cursors
+    return ring.handle_of(spec.plan.ring, ops.arange(spec.plan.ring.lanes, like=cursors), cursors)
 
 
 def _blank(ops: Ops, values: Array, live: Array) -> Array:

@@ -20,13 +20,14 @@ from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import handles, stored_items
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.episodes import AGE, NEWEST_ID, NEXT_AGE
+from functional_rb.core.plan import Plan
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import Carried
 from functional_rb.samplers.epochs import PASSES
 from functional_rb.samplers.weights import raised
 from functional_rb.structures import frame_ring, ring, row_layout
 from functional_rb.structures.ring import Ends, Write
-from functional_rb.writers import REFUSED, MaxValue, Reservoir
+from functional_rb.writers import REFUSED, MaxValue, Reservoir, Writer
 
 WHO = "with_spec"
 Prepare = Callable[[Array], None]
@@ -67,7 +68,7 @@ def _check_items(old: BufferSpec, new: BufferSpec) -> None:
 
 def _kinds(spec: BufferSpec) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and dtype of each leaf, by name."""
-    return {name: (leaf.shape, leaf.dtype) for name, leaf in zip(spec.names, spec.leaves, strict=True)}
+    return {name: (leaf.shape, leaf.dtype) for name, leaf in zip(spec.plan.names, spec.plan.leaves, strict=True)}
 
 
 def _shown(kind: tuple[tuple[int, ...], str] | None) -> str:
@@ -76,11 +77,11 @@ def _shown(kind: tuple[tuple[int, ...], str] | None) -> str:
 
 def _lasting(spec: BufferSpec) -> list[Any]:
     """The transforms that have a part in what is stored."""
-    return [x for x in spec.transforms if x.columns(spec) or x.auxiliary(spec)]
+    return [x for x in spec.transforms if x.columns(spec.plan) or x.auxiliary(spec.plan)]
 
 
 def _check_frames(old: BufferSpec, new: BufferSpec) -> None:
-    ours, theirs = (() if spec.frames is None else spec.frames.stacks for spec in (old, new))
+    ours, theirs = (() if spec.plan.frames is None else spec.plan.frames.stacks for spec in (old, new))
     if ours != theirs:
         raise ValueError(
             f"{WHO}: BufferSpec.compact: the buffer has {old.compact}, got {new.compact}; which leaves are stored as "
@@ -125,9 +126,9 @@ def _alpha(spec: BufferSpec) -> float | None:
 
 def check_room(old: BufferSpec, new: BufferSpec, sizes: Any) -> None:
     """Refuse to lose items of a buffer that never overwrites any: sizes int [lanes], where they are known."""
-    most, length = int(sizes.max()), new.ring.length
+    most, length = int(sizes.max()), new.plan.ring.length
     if not new.writer.overwrites and most > length:
-        where = " of a lane" if new.ring.lanes > 1 else ""
+        where = " of a lane" if new.plan.ring.lanes > 1 else ""
         raise ValueError(
             f"{WHO}: BufferSpec.capacity: the {most} items{where} do not fit into {length}, and {new.writer} loses "
             f"none; give a larger capacity, or writer=frb.RoundRobin(), which keeps the newest"
@@ -138,10 +139,10 @@ def is_label(old: BufferSpec, new: BufferSpec) -> bool:
     """Whether all arrays mean the same under both: only what is asked at each call changes, as beta and batch size."""
     return (
         stays(old, new)
-        and old.auxiliary == new.auxiliary
-        and old.counter_names == new.counter_names
-        and old.tree_shape == new.tree_shape
-        and old.marks == new.marks
+        and old.plan.auxiliary == new.plan.auxiliary
+        and old.plan.counter_names == new.plan.counter_names
+        and old.plan.tree_shape == new.plan.tree_shape
+        and old.plan.boundaries == new.plan.boundaries
         and _without_beta(old.sampler) == _without_beta(new.sampler)
     )
 
@@ -152,8 +153,8 @@ def _without_beta(sampler: Any) -> Any:
 
 def stays(old: BufferSpec, new: BufferSpec) -> bool:
     """Whether every item can stay in its slot, and its frames where they are."""
-    same = old.capacity == new.capacity and old.layout == new.layout and old.frames == new.frames
-    return same and old.names == new.names and (new.writer.in_order or old.writer == new.writer)
+    same = old.capacity == new.capacity and old.plan.layout == new.plan.layout and old.plan.frames == new.plan.frames
+    return same and old.plan.names == new.plan.names and (new.writer.in_order or old.writer == new.writer)
 
 
 def same_place(old: BufferSpec, new: BufferSpec) -> bool:
@@ -227,24 +228,24 @@ def with_spec(
     Returns:
         The arrays: rows, wide arrays and frames are the old ones where items stay in their slots.
     """
-    before, same = Draft.of(state, old), stays(old, new)
+    before, same = Draft.of(state, old.plan), stays(old, new)
     moving = stored is not None or not same
-    items = _items_of(ops, before, new)
+    items = _items_of(ops, before, new.plan)
     if not moving:
         stored = before.rows, before.wide, _frames_of(before)
-    after = Draft.of(functions.init(ops, new, device, stored), new)
-    _carry_counts(ops, before, after)
-    source = _wanted_leaves(ops, before, after, items)
+    after = Draft.of(functions.init(ops, new, device, stored), new.plan)
+    _carry_counts(ops, before, after, old, new)
+    source = _wanted_leaves(ops, before, new, items)
     if new.writer.in_order or not same:
-        write = _plan(ops, before, after, items, source)
+        write = _plan(ops, before, after, new.writer, items, source)
     else:  # in slots that were chosen all is as it was
-        after.auxiliary |= {name: before.auxiliary[name] for name in new.writer.auxiliary(new)}
-        after.count(**{name: before.counters.more[name] for name, _ in new.writer.counters(new)})
+        after.auxiliary |= {name: before.auxiliary[name] for name in new.writer.auxiliary(new.plan)}
+        after.count(**{name: before.counters.more[name] for name, _ in new.writer.counters(new.plan)})
         ends = before.counters.ends
         write = Write(items.slots, None, items.live, items.sizes, ends, None)
     picked = _Picked(ops, write, items)
     _carry_ages(ops, before, after, write, source, picked, same)
-    carried = _carried(ops, before, new, items)
+    carried = _carried(ops, before, old, new, items)
     new.sampler.rebuilt(ops, after, write, source, carried)
     after.counters = after.counters.replace(ends=write.after)
     if moving:
@@ -277,13 +278,13 @@ class _Picked(NamedTuple):
         )
 
 
-def _items_of(ops: Ops, before: Draft, new: BufferSpec) -> Items:
+def _items_of(ops: Ops, before: Draft, new: Plan) -> Items:
     """The items that there is room for: the newest of each lane; where slots are chosen, all."""
-    old, ends = before.spec, before.counters.ends
-    if not old.writer.in_order:
+    old, ends = before.plan, before.counters.ends
+    if not old.in_order:
         slots = ops.arange(old.capacity, like=ends.sizes)
         return Items(slots, before.auxiliary[handles.CURRENT] >= 0, ends.sizes)
-    length = min(old.ring.length, new.ring.length) if new.writer.in_order else old.ring.length
+    length = min(old.ring.length, new.ring.length) if new.in_order else old.ring.length
     sizes = ops.minimum(ends.sizes, ops.full_like(ends.sizes, length))
     if old.frames is not None and new.frames is not None and old.frames != new.frames:
         room = min(old.frames.room, new.frames.room)
@@ -297,53 +298,53 @@ def _items_of(ops: Ops, before: Draft, new: BufferSpec) -> Items:
 
 
 def _frames_of(draft: Draft) -> dict[str, Array]:
-    chain = draft.spec.frames
+    chain = draft.plan.frames
     return {} if chain is None else {name: draft.auxiliary[name] for name in chain.auxiliary()}
 
 
-def _carry_counts(ops: Ops, before: Draft, after: Draft) -> None:
+def _carry_counts(ops: Ops, before: Draft, after: Draft, old: BufferSpec, new: BufferSpec) -> None:
     """What has been counted stays so, and what waits to be written goes on waiting."""
-    ours, theirs, alpha = before.counters, after.counters, _alpha(before.spec)
+    ours, theirs, alpha = before.counters, after.counters, _alpha(old)
     after.counters = theirs.replace(rejected=ours.rejected, stale=ours.stale, invalid=ours.invalid)
     named = {name: ours.more[name] for name in (REFUSED, PASSES) if name in ours.more and name in theirs.more}
-    for transform in _lasting(after.spec):
-        named |= {name: ours.more[name] for name, _ in transform.counters(after.spec)}
-        after.auxiliary |= {name: before.auxiliary[name] for name in transform.auxiliary(after.spec)}
+    for transform in _lasting(new):
+        named |= {name: ours.more[name] for name, _ in transform.counters(new.plan)}
+        after.auxiliary |= {name: before.auxiliary[name] for name in transform.auxiliary(new.plan)}
     after.count(**named)
-    if alpha is not None and _alpha(after.spec) is not None:
-        peak = raised(ops, ops.bitcast(ours.peak.reshape(1, 1), "float32")[0], alpha, _alpha(after.spec) or 0.0)
+    if alpha is not None and _alpha(new) is not None:
+        peak = raised(ops, ops.bitcast(ours.peak.reshape(1, 1), "float32")[0], alpha, _alpha(new) or 0.0)
         after.counters = after.counters.replace(peak=ops.bitcast(peak.reshape(1, 1), "int32")[0, 0])
 
 
-def _wanted_leaves(ops: Ops, before: Draft, after: Draft, items: Items) -> Sequence[Any]:
+def _wanted_leaves(ops: Ops, before: Draft, spec: BufferSpec, items: Items) -> Sequence[Any]:
     """The leaves that have to be looked at, [n, *shape] each, by their place in the new spec; None for the others."""
-    new, wanted = after.spec, set[int]()
-    if new.marks is not None and not _keeps_ages(before.spec, new):
-        wanted |= {new.names.index(name) for name in new.marks.names}
-    if isinstance(new.writer, MaxValue):
-        wanted.add(nest.position(new.names, new.writer.rank_key, WHO))
-    places = _places(before.spec, new)
+    new, wanted = spec.plan, set[int]()
+    if new.boundaries is not None and not _keeps_ages(before.plan, new):
+        wanted |= {new.names.index(name) for name in new.boundaries.names}
+    if isinstance(spec.writer, MaxValue):
+        wanted.add(nest.position(new.names, spec.writer.rank_key, WHO))
+    places = _places(before.plan, new)
     found = stored_items.read(ops, before, items.slots, sorted({places[k] for k in wanted})) if wanted else {}
     return [found[places[k]] if k in wanted else None for k in range(len(new.leaves))]
 
 
-def _places(old: BufferSpec, new: BufferSpec) -> list[int]:
+def _places(old: Plan, new: Plan) -> list[int]:
     """Where among the old leaves, and columns, each of the new ones is."""
     leaves = [old.names.index(name) for name in new.names]
     return [*leaves, *(len(old.leaves) + list(old.columns).index(name) for name in new.columns)]
 
 
-def _keeps_ages(old: BufferSpec, new: BufferSpec) -> bool:
+def _keeps_ages(old: Plan, new: Plan) -> bool:
     """Whether the steps' ages are known, and go by the same marks."""
-    return old.marks is not None and new.marks == old.marks
+    return old.boundaries is not None and new.boundaries == old.boundaries
 
 
-def _plan(ops: Ops, before: Draft, after: Draft, items: Items, leaves: Sequence[Any]) -> Write:
+def _plan(ops: Ops, before: Draft, after: Draft, writer: Writer, items: Items, leaves: Sequence[Any]) -> Write:
     """Where the items go, with handles that are either their own or nobody's."""
-    old, new, ends = before.spec, after.spec, before.counters.ends
+    old, new, ends = before.plan, after.plan, before.counters.ends
     nothing = ops.full_like(after.counters.ends.sizes, 0)
     first = nothing
-    if new.writer.in_order:
+    if new.in_order:
         first = _first_coordinates(ops, old, new, ends, items.sizes)
     else:
         turn = _unused_turn(ops, before, new)
@@ -351,10 +352,10 @@ def _plan(ops: Ops, before: Draft, after: Draft, items: Items, leaves: Sequence[
         last = slots + (turn - 1) * new.capacity  # so that the next is of that turn
         after.auxiliary[handles.CURRENT] = ops.where(turn > 0, -2 - last, ops.full_like(slots, -1))
     after.counters = after.counters.replace(ends=Ends(first, nothing))
-    return new.writer.plan(ops, after, leaves, items.slots.shape[0], items.live, None)
+    return writer.plan(ops, after, leaves, items.slots.shape[0], items.live, None)
 
 
-def _first_coordinates(ops: Ops, old: BufferSpec, new: BufferSpec, ends: Ends, sizes: Array) -> Array:
+def _first_coordinates(ops: Ops, old: Plan, new: Plan, ends: Ends, sizes: Array) -> Array:
     """The coordinates of the lanes' oldest items, int32 [lanes]."""
     ours, theirs = old.ring, new.ring
     if ours == theirs:
@@ -367,22 +368,22 @@ def _first_coordinates(ops: Ops, old: BufferSpec, new: BufferSpec, ends: Ends, s
     return ops.where(whole, ends.cursors - sizes, ends.cursors % theirs.limit)
 
 
-def _unused_turn_of_rings(ops: Ops, old: BufferSpec, new: BufferSpec, ends: Ends) -> Array:
+def _unused_turn_of_rings(ops: Ops, old: Plan, new: Plan, ends: Ends) -> Array:
     """The first turn of the new rings, int32 scalar, whose handles are beyond all that the old ones have given out."""
     return _turn_beyond(ops, (ends.cursors - 1) // old.ring.length + 1, old, new)
 
 
-def _unused_turn(ops: Ops, before: Draft, new: BufferSpec) -> Array:
+def _unused_turn(ops: Ops, before: Draft, new: Plan) -> Array:
     """Likewise for a writer that chooses slots."""
-    old = before.spec
-    if old.writer.in_order:
+    old = before.plan
+    if old.in_order:
         return _unused_turn_of_rings(ops, old, new, before.counters.ends)
     current = before.auxiliary[handles.CURRENT]
     last = ops.where(current < -1, -2 - current, current)
     return _turn_beyond(ops, last // old.capacity + 1, old, new)
 
 
-def _turn_beyond(ops: Ops, turns: Array, old: BufferSpec, new: BufferSpec) -> Array:
+def _turn_beyond(ops: Ops, turns: Array, old: Plan, new: Plan) -> Array:
     """The first of the new turns that lies beyond so many of the old ones, int32 [n], whatever of these is the most.
 
     Where that is too far, numbers begin again: beyond those of the old ones that have begun again already.
@@ -396,11 +397,11 @@ def _carry_ages(
     ops: Ops, before: Draft, after: Draft, write: Write, leaves: Sequence[Any], picked: _Picked, same: bool
 ) -> None:
     """The ages of the steps in their trajectories: kept, or else found by what marks their ends."""
-    old, new = before.spec, after.spec
-    if new.marks is None:
+    old, new = before.plan, after.plan
+    if new.boundaries is None:
         return
     if not _keeps_ages(old, new):
-        new.marks.note(ops, after, write, leaves, picked.items.slots.shape[0])
+        new.boundaries.note(ops, after, write, leaves, picked.items.slots.shape[0])
         return
     ages = before.auxiliary[AGE]
     if not same:
@@ -410,10 +411,10 @@ def _carry_ages(
     after.count(**{name: numbers[name] for name in (NEXT_AGE, NEWEST_ID) if name in numbers})
 
 
-def _carried(ops: Ops, before: Draft, new: BufferSpec, items: Items) -> Carried:
+def _carried(ops: Ops, before: Draft, old: BufferSpec, new: BufferSpec, items: Items) -> Carried:
     """What the old sampler knows of the items, with values to the new power."""
-    found = before.spec.sampler.carried(ops, before, items.slots)
-    ours, theirs = _alpha(before.spec), _alpha(new)
+    found = old.sampler.carried(ops, before, items.slots)
+    ours, theirs = _alpha(old), _alpha(new)
     if found.values is None or ours is None or theirs is None:
         return found._replace(values=None, known=None)
     return found._replace(values=raised(ops, found.values, ours, theirs))
@@ -423,7 +424,7 @@ def _move(
     ops: Ops, before: Draft, after: Draft, write: Write, picked: _Picked, step: int | None, prepare: Prepare | None
 ) -> None:
     """Write the items to their new slots."""
-    old, new = before.spec, after.spec
+    old, new = before.plan, after.plan
     places, origins, live = _places(old, new), picked.of(picked.items.slots), picked.live
     n = write.slots.shape[0]
     for start in range(0, n, step or max(n, 1)):
@@ -446,7 +447,7 @@ def _move_frames(
     ops: Ops, before: Draft, after: Draft, picked: _Picked, step: int | None, prepare: Prepare | None
 ) -> None:
     """And what of them is stored as frames."""
-    ours, theirs = before.spec.frames, after.spec.frames
+    ours, theirs = before.plan.frames, after.plan.frames
     if ours is not None and theirs is not None:
         at = frame_ring.move(ops, before, after, ours, theirs, picked.items.slots, step, prepare)
         after.auxiliary[frame_ring.AT] = picked.set(after.auxiliary[frame_ring.AT], picked.of(at))

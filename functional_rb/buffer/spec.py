@@ -9,21 +9,17 @@ from typing import Any
 
 from functional_rb.base import nest
 from functional_rb.base.containers import Registered, apart, check_depth
-from functional_rb.base.nest import Key, Structure
 from functional_rb.base.object_arrays import is_non_tensor
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.storage_kinds import Device, Storage, StorageBase
-from functional_rb.core.auxiliary import AuxiliaryArray
 from functional_rb.core.episodes import EpisodeBoundaries
+from functional_rb.core.plan import Plan
 from functional_rb.samplers import Sampler, Uniform
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import ArraySpec, Binary, Composite, NonTensor, Unbounded, freeze
 from functional_rb.specs.values import Outline
-from functional_rb.structures import ring, sum_tree
-from functional_rb.structures import row_layout as layout
-from functional_rb.structures.frame_ring import Chain
+from functional_rb.structures import ring, row_layout, sum_tree
 from functional_rb.structures.ring import Ring
-from functional_rb.structures.row_layout import Layout
 from functional_rb.transforms.base import Transform, check_transforms
 from functional_rb.writers import Writer
 from functional_rb.writers.base import WriterBase
@@ -48,16 +44,7 @@ class BufferSpec:
         compact: how successive steps share their observations in storage, `frb.Compact()`; None if they do not.
         transforms: what happens between what is added and what is sampled: `n_step`, `her`; one may stand alone.
         storage: where the rows lie: `Device()`, `Host()`, `Memmap(...)`, `Objects()`.
-        outline, structure, leaves, names, layout: derived: the item taken apart, its containers, its specs in order,
-            their paths as errors show them, and where they lie in storage.
-        objects: derived: the positions of the leaves that are Python objects.
-        frames: derived: the leaves that are stored as shared frames, if any are.
-        ring, kept, counter_names: derived: the lanes' rings, and what sampler, writer and the rest keep.
-        columns, stored: derived: the specs of what is stored beside each item, and which of leaves and columns lie in
-            the layout, by position.
-        marks: derived: what tells where trajectories end, if somebody asks.
-        fused, fused_draws: derived: whether the kernels that carry whole functions out know this buffer; whether they
-            know how it is drawn from, frames apart.
+        plan: derived: what the strategies see of all this, and where everything lies.
 
     Raises:
         TypeError: if a leaf of `item` is no spec, or another field is of a wrong type.
@@ -80,21 +67,7 @@ class BufferSpec:
     compact: Compact | None = None
     storage: Storage = dataclasses.field(default_factory=Device)
 
-    outline: Outline = dataclasses.field(init=False, repr=False)
-    structure: Structure = dataclasses.field(init=False, repr=False)
-    leaves: tuple[ArraySpec | NonTensor, ...] = dataclasses.field(init=False, repr=False)
-    names: tuple[str, ...] = dataclasses.field(init=False, repr=False)
-    layout: Layout = dataclasses.field(init=False, repr=False)
-    ring: Ring = dataclasses.field(init=False, repr=False)
-    auxiliary: dict[str, AuxiliaryArray] = dataclasses.field(init=False, repr=False)
-    counter_names: tuple[tuple[str, int], ...] = dataclasses.field(init=False, repr=False)
-    columns: dict[str, ArraySpec] = dataclasses.field(init=False, repr=False)
-    stored: tuple[int, ...] = dataclasses.field(init=False, repr=False)
-    objects: tuple[int, ...] = dataclasses.field(init=False, repr=False)
-    frames: Chain | None = dataclasses.field(init=False, repr=False)
-    marks: EpisodeBoundaries | None = dataclasses.field(init=False, repr=False)
-    fused: bool = dataclasses.field(init=False, repr=False)
-    fused_draws: bool = dataclasses.field(init=False, repr=False)
+    plan: Plan = dataclasses.field(init=False, repr=False)
     _hash: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -110,7 +83,7 @@ class BufferSpec:
         _check_kind("storage", self.storage, StorageBase, "frb.Memmap()")
         if isinstance(self.item, SamplerBase | WriterBase | StorageBase):
             raise TypeError(f"BufferSpec.item: expected a spec such as frb.Unbounded(shape), got {self.item!r:.80}")
-        self._plan(Outline.of(self.item, "BufferSpec.item"))
+        self._make_plan(Outline.of(self.item, "BufferSpec.item"))
 
     def as_given(self) -> BufferSpec:
         """This spec with its leaves in the order in which their names were given, as `earlier` versions had them.
@@ -121,27 +94,24 @@ class BufferSpec:
         for field in dataclasses.fields(self):
             if field.init:
                 object.__setattr__(made, field.name, getattr(self, field.name))
-        made._plan(Outline.of(self.item, "BufferSpec.item", as_given=True))
+        made._make_plan(Outline.of(self.item, "BufferSpec.item", as_given=True))
         return made
 
-    def _plan(self, outline: Outline) -> None:
-        """All that follows from the fields, and the item taken apart."""
-        self._plan_lanes()
-        if self.sampler.tree_rows(self.capacity) * sum_tree.FANOUT > ring.INT32_MAX:
-            raise ValueError(
-                f"BufferSpec.capacity: the sum tree of {self.capacity} items needs more than 2^31 nodes; "
-                f"use frb.Uniform() or several buffers"
-            )
-        self._plan_item(outline)
-        if self.compact is not None:
-            _check_kind("compact", self.compact, Compact, "frb.Compact()")
-        object.__setattr__(self, "frames", None if self.compact is None else self.compact.chain(self))
-        self._plan_members()
-        self._plan_storage()
-        self.storage.check(self)
+    def _make_plan(self, outline: Outline) -> None:
+        """Resolve and check the members, and plan the storage."""
+        plan = self._plan_of_item(outline)
+        object.__setattr__(self, "sampler", self.sampler.resolve(plan))
+        self.sampler.check(plan)
+        self.writer.check(plan)
+        plan = self._with_sampler(plan)
+        object.__setattr__(self, "transforms", tuple(transform.resolve(plan) for transform in self.transforms))
+        plan = dataclasses.replace(plan, boundaries=self._common_boundaries())
+        plan = self._with_storage(self._with_auxiliary(plan))
+        self.storage.check(plan)
+        object.__setattr__(self, "plan", plan)
         object.__setattr__(self, "_hash", hash(self._key))
 
-    def _plan_lanes(self) -> None:
+    def _plan_of_item(self, outline: Outline) -> Plan:
         if self.lanes is not None:
             object.__setattr__(self, "lanes", _count("lanes", self.lanes, self.capacity))
         # A writer that chooses slots takes the items of all lanes together.
@@ -151,70 +121,89 @@ class BufferSpec:
                 f"BufferSpec.capacity: expected a multiple of lanes={lanes}, got {self.capacity}; "
                 f"{self.capacity - self.capacity % lanes} would do"
             )
-        object.__setattr__(self, "ring", Ring(self.capacity, lanes))
+        if self.sampler.tree_rows(self.capacity) * sum_tree.FANOUT > ring.INT32_MAX:
+            raise ValueError(
+                f"BufferSpec.capacity: the sum tree of {self.capacity} items needs more than 2^31 nodes; "
+                f"use frb.Uniform() or several buffers"
+            )
+        object.__setattr__(self, "item", freeze(self.item))
+        plan = Plan(
+            capacity=self.capacity,
+            lanes=self.lanes,
+            ring=Ring(self.capacity, lanes),
+            outline=outline,
+            objects=tuple(k for k, leaf in enumerate(outline.leaves) if isinstance(leaf, NonTensor)),
+            writer=str(self.writer),
+            in_order=self.writer.in_order,
+            overwrites=self.writer.overwrites,
+        )
+        if self.compact is None:
+            return plan
+        _check_kind("compact", self.compact, Compact, "frb.Compact()")
+        return dataclasses.replace(plan, frames=self.compact.chain(plan, self.writer))
 
-    def _plan_members(self) -> None:
-        """Let sampler and writer find their leaves, check the rest, and say what they keep."""
-        object.__setattr__(self, "sampler", self.sampler.resolve(self))
-        self.sampler.check(self)
-        self.writer.check(self)
-        object.__setattr__(self, "transforms", tuple(transform.resolve(self) for transform in self.transforms))
-        object.__setattr__(self, "marks", self._common_marks())
-        keepers: list[Any] = [*([self.marks] if self.marks else []), self.sampler, self.writer, *self.transforms]
-        auxiliary: dict[str, AuxiliaryArray] = {} if self.frames is None else self.frames.auxiliary()
-        for keeper in keepers:
-            auxiliary |= keeper.auxiliary(self)
-        object.__setattr__(self, "auxiliary", auxiliary)
-        numbers = () if self.frames is None else self.frames.counters()
-        numbers += tuple(pair for keeper in keepers for pair in keeper.counters(self))
-        object.__setattr__(self, "counter_names", numbers)
-        plain = self.ring.lanes == 1 and self.sampler.fused and self.writer.fused
-        object.__setattr__(self, "fused_draws", plain)
-        object.__setattr__(self, "fused", plain and self.frames is None and not self.transforms)
+    def _with_sampler(self, plan: Plan) -> Plan:
+        """With what transforms may ask of the sampler, and of each other."""
+        rows = self.sampler.tree_rows(self.capacity)
+        boundaries = self.sampler.boundaries
+        return dataclasses.replace(
+            plan,
+            sampler=type(self.sampler).__name__,
+            single_items=boundaries is None and len(self.sampler.leading_shape(plan.ring.lanes)) == 1,
+            tree_shape=(rows, sum_tree.FANOUT) if rows else None,
+            extra_words=sum(transform.words for transform in self.transforms),
+            boundaries=boundaries,
+        )
 
-    def marks_for(self, end_keys: tuple[Key, ...] | None, trajectory_key: Key | None, who: str) -> EpisodeBoundaries:
-        """Where trajectories end for one who names these keys, or none: then as for the sampler, or as usual."""
-        if end_keys is None and trajectory_key is None and self.sampler.marks is not None:
-            return self.sampler.marks
-        return EpisodeBoundaries.find(end_keys, trajectory_key, self.names, who)
-
-    def _common_marks(self) -> EpisodeBoundaries | None:
-        """What tells where trajectories end: the same for all who ask, as steps have one age."""
+    def _common_boundaries(self) -> EpisodeBoundaries | None:
+        """What tells where episodes end: the same for all who ask, as a step has one place in one episode."""
         askers: list[Sampler | Transform] = [self.sampler, *self.transforms]
-        asked = {who: who.marks for who in askers if who.marks is not None}
-        if len({marks.names for marks in asked.values()}) > 1:
+        asked = {who: who.boundaries for who in askers if who.boundaries is not None}
+        if len({boundaries.names for boundaries in asked.values()}) > 1:
             raise ValueError(
                 f"BufferSpec: expected the same end_keys and trajectory_key everywhere, as a step has one trajectory, "
                 f"got {list(asked.values())}; leave them out of the transforms, which take over the sampler's"
             )
         return next(iter(asked.values()), None)
 
-    def _plan_storage(self) -> None:
-        """Lay out the leaves, and what transforms store beside them."""
-        columns = {name: spec for transform in self.transforms for name, spec in transform.columns(self).items()}
-        paths = [*self.structure.paths, *(("transforms", name) for name in columns)]
-        specs: list[ArraySpec | NonTensor] = [*self.leaves, *columns.values()]
-        elsewhere = frozenset() if self.frames is None else self.frames.leaves
-        stored = tuple(k for k in range(len(specs)) if k not in elsewhere)
-        plan = layout.plan(tuple((paths[k], specs[k].shape, specs[k].dtype) for k in stored))
-        for name, value in {"columns": columns, "stored": stored, "layout": plan}.items():
-            object.__setattr__(self, name, value)
+    def _with_auxiliary(self, plan: Plan) -> Plan:
+        """With what sampler, writer and the rest keep."""
+        auxiliary = {} if plan.frames is None else plan.frames.auxiliary()
+        numbers = () if plan.frames is None else plan.frames.counters()
+        for keeper in self._keepers(plan):
+            auxiliary |= keeper.auxiliary(plan)
+            numbers += keeper.counters(plan)
+        known = plan.ring.lanes == 1 and self.sampler.fused and self.writer.fused
+        return dataclasses.replace(
+            plan,
+            auxiliary=auxiliary,
+            counter_names=numbers,
+            fused_draws=known,
+            fused=known and plan.frames is None and not self.transforms,
+        )
 
-    def _plan_item(self, outline: Outline) -> None:
-        derived = {
-            "item": freeze(self.item),
-            "outline": outline,
-            "structure": outline.structure,
-            "leaves": outline.leaves,
-            "names": outline.names,
-            "objects": tuple(k for k, leaf in enumerate(outline.leaves) if isinstance(leaf, NonTensor)),
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+    def _keepers(self, plan: Plan) -> list[Any]:
+        boundaries = [] if plan.boundaries is None else [plan.boundaries]
+        return [*boundaries, self.sampler, self.writer, *self.transforms]
+
+    @property
+    def keepers(self) -> list[Any]:
+        """Who keeps arrays and counters beside the storage, in the order in which these lie."""
+        return [*([] if self.plan.frames is None else [self.plan.frames]), *self._keepers(self.plan)]
+
+    def _with_storage(self, plan: Plan) -> Plan:
+        """With the leaves laid out, and what transforms store beside them."""
+        columns = {name: spec for transform in self.transforms for name, spec in transform.columns(plan).items()}
+        paths = [*plan.structure.paths, *(("transforms", name) for name in columns)]
+        specs: list[ArraySpec | NonTensor] = [*plan.leaves, *columns.values()]
+        elsewhere = frozenset() if plan.frames is None else plan.frames.leaves
+        stored = tuple(k for k in range(len(specs)) if k not in elsewhere)
+        layout = row_layout.plan(tuple((paths[k], specs[k].shape, specs[k].dtype) for k in stored))
+        return dataclasses.replace(plan, columns=columns, stored=stored, layout=layout)
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        return self.outline, self.capacity, *self._members
+        return self.plan.outline, self.capacity, *self._members
 
     @property
     def _members(self) -> tuple[Any, ...]:
@@ -242,31 +231,24 @@ class BufferSpec:
         """Pickle by the arguments: hashes of strings differ from process to process."""
         return BufferSpec, (self.item, self.capacity, *self._members)
 
-    @property
-    def extra_words(self) -> int:
-        """Random 31-bit words that transforms take for each item of a sample."""
-        return sum(transform.words for transform in self.transforms)
+    def draw_shape(self, batch: int) -> tuple[int, int]:
+        """How many draws the sampler takes for a batch, as (rows, words)."""
+        return self.sampler.draw_shape(self.plan, batch)
 
     def extra_shape(self, batch: int) -> tuple[int, int]:
         """How many draws transforms take for a batch, as (items, words)."""
-        return math.prod(self.sampler.leading_shape(batch)), self.extra_words
+        return math.prod(self.sampler.leading_shape(batch)), self.plan.extra_words
 
     def rows(self, batch: int) -> int:
         """How many rows are written for a batch of added ones, some of them masked."""
         for transform in self.transforms:
-            batch = transform.rows(self, batch)
+            batch = transform.rows(self.plan, batch)
         return batch
 
     @property
     def item_bytes(self) -> int:
         """Bytes of storage that an item takes, a frame of its own included."""
-        return self.layout.item_bytes + (0 if self.frames is None else self.frames.layout.item_bytes)
-
-    @property
-    def tree_shape(self) -> tuple[int, int] | None:
-        """The shape of the sampler's array, None if it needs none."""
-        rows = self.sampler.tree_rows(self.capacity)
-        return (rows, sum_tree.FANOUT) if rows else None
+        return self.plan.item_bytes
 
 
 def _check_kind(field: str, value: Any, expected: type, example: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from functional_rb.base.files import as_path
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.plan import Plan
 
 
 class StorageBase:
@@ -28,7 +28,7 @@ class StorageBase:
     takes_objects: bool = False
     shared: bool = False
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """Refuse a spec that does not fit."""
 
 
@@ -112,11 +112,11 @@ class Memmap(StorageBase):
             if self.path is None and not self.auto_cleanup and not self.shared:
                 raise ValueError("Memmap: auto_cleanup=False needs a path: files without one go with the last state")
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """Python objects are no bytes that another process could read."""
-        if spec.objects:
+        if plan.objects:
             raise ValueError(
-                f"Memmap: leaf {spec.names[spec.objects[0]]!r} holds Python objects, which cannot lie in files; "
+                f"Memmap: leaf {plan.first_object!r} holds Python objects, which cannot lie in files; "
                 f"use storage=frb.Objects(), or leave the leaf out of BufferSpec.item"
             )
 

@@ -108,10 +108,10 @@ class Stored:
 @functools.lru_cache(maxsize=16)
 def stored_arrays(spec: BufferSpec) -> dict[str, Stored]:
     """The arrays of a state that checkpoints store, those without any byte left out; counters are stored apart."""
-    fills = {f"kept_{name}": array.fill for name, array in spec.auxiliary.items()}
+    fills = {f"kept_{name}": array.fill for name, array in spec.plan.auxiliary.items()}
     made = {
         name: Stored(name, shape, dtype, fills.get(name, 0))
-        for name, (shape, dtype) in shapes_of(spec).items()
+        for name, (shape, dtype) in shapes_of(spec.plan).items()
         if name != "counters" and 0 not in shape
     }
     # The largest elements first, so that each array in a file is aligned for its dtype.

@@ -63,13 +63,13 @@ def changed(reader: Reader, vector: Vector, base: Opened | None) -> Masks:
 def _written(reader: Reader, vector: Vector) -> list[Run] | None:
     """The slots outside of which no row was ever written; None if that is not known."""
     spec = reader.spec
-    if spec.frames is not None or isinstance(spec.sampler, Queue):  # these take items out, and leave their rows
+    if spec.plan.frames is not None or isinstance(spec.sampler, Queue):  # these take items out, and leave their rows
         return None
     if not spec.writer.in_order:
         name = f"kept_{handles.CURRENT}"
         return runs_of(reader.read(name, 0, spec.capacity) >= 0)
-    ends = counters.read(spec, vector).ends
-    length = spec.ring.length
+    ends = counters.read(spec.plan, vector).ends
+    length = spec.plan.ring.length
     slots: list[Run] = []
     for lane, (cursor, size) in enumerate(zip(ends.cursors.tolist(), ends.sizes.tolist(), strict=True)):
         slots += _around(lane * length, length, cursor - size, size)
@@ -82,9 +82,9 @@ def _added(reader: Reader, vector: Vector, base: Opened) -> list[Run] | None:
     most = reader.save_history.since(base.manifest.stamp)
     if most is None or not spec.writer.in_order:
         return None
-    length, limit = spec.ring.length, spec.ring.limit
-    before = counters.read(spec, np.array(base.manifest.counters, np.int32)).ends.cursors.tolist()
-    now = counters.read(spec, vector).ends.cursors.tolist()
+    length, limit = spec.plan.ring.length, spec.plan.ring.limit
+    before = counters.read(spec.plan, np.array(base.manifest.counters, np.int32)).ends.cursors.tolist()
+    now = counters.read(spec.plan, vector).ends.cursors.tolist()
     slots: list[Run] = []
     for lane, (first, last) in enumerate(zip(before, now, strict=True)):
         # Cursors begin again at 0 below 2^31; after so many rows their distance says nothing.

@@ -328,10 +328,10 @@ class _Loading:
             apart = [stored for name, stored in manifest.arrays.items() if name not in manifest.in_place]
             read = here | {stored.name: self.array(opened, stored, progress) for stored in apart}
         objects: dict[int, Any] = {}
-        for k in range(len(manifest.segments)) if spec.objects else ():
+        for k in range(len(manifest.segments)) if spec.plan.objects else ():
             objects |= opened.objects(k)
-        auxiliary = {name: read[f"kept_{name}"] for name in spec.auxiliary if f"kept_{name}" in read}
-        if problem := soundness.problem_of_arrays(lain, vector, auxiliary, read.get("tree")):
+        auxiliary = {name: read[f"kept_{name}"] for name in spec.plan.auxiliary if f"kept_{name}" in read}
+        if problem := soundness.problem_of_arrays(lain.plan, lain.keepers, vector, auxiliary, read.get("tree")):
             raise CorruptCheckpointError(path, problem)
         arrays = earlier.arranged(_arranged(lain, read, vector), lain, spec)
         if self.files is not None:
@@ -370,7 +370,7 @@ class _Loading:
         if wanted is None:
             return spec
         respec.check(spec, wanted)
-        respec.check_room(spec, wanted, counters.read(spec, vector).ends.sizes)
+        respec.check_room(spec, wanted, counters.read(spec.plan, vector).ends.sizes)
         if isinstance(wanted.storage, Memmap):
             path = wanted.storage.path
             if path is not None and in_place.is_here(path, self.directory):
@@ -476,7 +476,7 @@ def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, 
         CorruptCheckpointError: naming the manifest, if they do not.
     """
     vector = np.array(numbers, np.int32)
-    if problem := soundness.problem_of_counters(spec, vector):
+    if problem := soundness.problem_of_counters(spec.plan, vector):
         raise CorruptCheckpointError(path, problem)
     return vector
 
@@ -501,18 +501,18 @@ def enough_memory(path: str, total: int) -> Iterator[None]:
 
 def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays:
     """The arrays of a state; those without any byte are not stored."""
-    for name, (shape, dtype) in shapes_of(spec).items():
+    for name, (shape, dtype) in shapes_of(spec.plan).items():
         if name not in read:
             read[name] = np.zeros(shape, dtype)
-    wide = tuple(read[f"wide_{k}"] for k in range(len(spec.layout.wide)))
-    tree = None if spec.tree_shape is None else _tree(spec, read["tree"])
-    return Arrays(read["rows"], wide, tree, vector, {name: read[f"kept_{name}"] for name in spec.auxiliary})
+    wide = tuple(read[f"wide_{k}"] for k in range(len(spec.plan.layout.wide)))
+    tree = None if spec.plan.tree_shape is None else _tree(spec, read["tree"])
+    return Arrays(read["rows"], wide, tree, vector, {name: read[f"kept_{name}"] for name in spec.plan.auxiliary})
 
 
 def _tree(spec: BufferSpec, leaves: Array) -> Array:
     """A sum tree by its leaves."""
-    assert spec.tree_shape is not None
-    tree = Stored("tree", spec.tree_shape, "float32", 0).blank_array()
+    assert spec.plan.tree_shape is not None
+    tree = Stored("tree", spec.plan.tree_shape, "float32", 0).blank_array()
     tree[: len(leaves)] = leaves
     soundness.grow_tree(tree, spec.capacity)
     return tree

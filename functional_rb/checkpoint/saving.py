@@ -229,13 +229,13 @@ class _Save:
     def objects(self, runs: dict[str, tuple[Stored, list[Run]]]) -> dict[int, Any]:
         """The Python objects whose tokens are in the blocks to be written."""
         found: dict[int, Any] = {}
-        if not self.reader.spec.objects:
+        if not self.reader.spec.plan.objects:
             return found
         for name, (stored, has) in runs.items():
             for chunk in chunks(has):
                 for leaf, by_token in self.reader.objects(name, self.reader.read(name, *stored.span(chunk))):
                     for value in by_token.values():
-                        python_objects.check(value, self.reader.spec.names[leaf])
+                        python_objects.check(value, self.reader.spec.plan.names[leaf])
                     found |= by_token
         return found
 

@@ -9,7 +9,7 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.ring import Ends, saturating_add
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.plan import Plan
 
 CURSOR, SIZE, REJECTED, STALE, PEAK, INVALID = range(6)
 BASE = 6
@@ -50,9 +50,9 @@ def total(ops: Ops, sizes: Array) -> Array:
     return sizes[0] if sizes.shape[0] == 1 else ops.cumsum(sizes)[-1]
 
 
-def read(spec: BufferSpec, vector: Array) -> Counters:
+def read(plan: Plan, vector: Array) -> Counters:
     """The counters by name."""
-    lanes = spec.ring.lanes
+    lanes = plan.ring.lanes
     start = BASE
     if lanes == 1:
         ends = Ends(vector[CURSOR : CURSOR + 1], vector[SIZE : SIZE + 1])
@@ -60,32 +60,32 @@ def read(spec: BufferSpec, vector: Array) -> Counters:
         ends = Ends(vector[start : start + lanes], vector[start + lanes : start + 2 * lanes])
         start += 2 * lanes
     more = {}
-    for name, length in spec.counter_names:
+    for name, length in plan.counter_names:
         more[name] = vector[start : start + length]
         start += length
     return Counters(ends, vector[REJECTED], vector[STALE], vector[PEAK], vector[INVALID], more)
 
 
-def place(spec: BufferSpec, name: str) -> int | None:
+def place(plan: Plan, name: str) -> int | None:
     """Where in the vector the first number of a name of the sampler's or the writer's is; None if they have none."""
-    lanes = spec.ring.lanes
+    lanes = plan.ring.lanes
     start = BASE + (2 * lanes if lanes > 1 else 0)
-    for known, length in spec.counter_names:
+    for known, length in plan.counter_names:
         if known == name:
             return start
         start += length
     return None
 
 
-def write(ops: Ops, spec: BufferSpec, counters: Counters) -> Array:
+def write(ops: Ops, plan: Plan, counters: Counters) -> Array:
     """The vector for them."""
     ends = counters.ends
     size = total(ops, ends.sizes)
-    cursor = ends.cursors[0] if spec.ring.lanes == 1 else ops.full_like(size, 0)
+    cursor = ends.cursors[0] if plan.ring.lanes == 1 else ops.full_like(size, 0)
     pieces = [ops.stack([cursor, size, counters.rejected, counters.stale, counters.peak, counters.invalid])]
-    if spec.ring.lanes > 1:
+    if plan.ring.lanes > 1:
         pieces += [ends.cursors, ends.sizes]
-    pieces += [counters.more[name] for name, _ in spec.counter_names]
+    pieces += [counters.more[name] for name, _ in plan.counter_names]
     return pieces[0] if len(pieces) == 1 else ops.concat(pieces, 0)
 
 
@@ -95,7 +95,7 @@ def with_invalid(ops: Ops, vector: Array, outside: Array) -> Array:
     return ops.concat([vector[:INVALID], counted, vector[INVALID + 1 :]], 0)
 
 
-def length(spec: BufferSpec) -> int:
+def length(plan: Plan) -> int:
     """How many numbers a state of this spec has."""
-    lanes = spec.ring.lanes
-    return BASE + (2 * lanes if lanes > 1 else 0) + sum(count for _, count in spec.counter_names)
+    lanes = plan.ring.lanes
+    return BASE + (2 * lanes if lanes > 1 else 0) + sum(count for _, count in plan.counter_names)

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters, handles
 from functional_rb.core.counters import Counters
+from functional_rb.core.plan import Plan
 from functional_rb.ops.protocol import Array, Ops
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Draft:
     (On torch an array's content does change as it is written, so what is needed of the old one is read before.)
 
     Attributes:
-        spec: of the buffer.
+        plan: of the buffer.
         rows: as in `State`.
         wide: likewise.
         tree: likewise.
@@ -41,7 +41,7 @@ class Draft:
         origin: the counters that the draft began with, by name and as their vector.
     """
 
-    spec: BufferSpec
+    plan: Plan
     rows: Array
     wide: tuple[Array, ...]
     tree: Array | None
@@ -50,17 +50,17 @@ class Draft:
     origin: tuple[Counters, Array]
 
     @classmethod
-    def of(cls, state: State | Arrays, spec: BufferSpec) -> Draft:
+    def of(cls, state: State | Arrays, plan: Plan) -> Draft:
         """Begin with a state."""
-        numbers = counters.read(spec, state.counters)
+        numbers = counters.read(plan, state.counters)
         origin = numbers, state.counters
-        return cls(spec, state.rows, state.wide, state.tree, dict(state.auxiliary), numbers, origin)
+        return cls(plan, state.rows, state.wide, state.tree, dict(state.auxiliary), numbers, origin)
 
     def finish(self, ops: Ops, after: Sequence[Array] = ()) -> Arrays:
         """The arrays of the new state. Who goes on with it comes after all of this, and after `after`."""
         numbers, vector = self.origin
         if self.counters is not numbers:
-            vector = counters.write(ops, self.spec, self.counters)
+            vector = counters.write(ops, self.plan, self.counters)
         if ops.native is not None:
             trees = [] if self.tree is None else [self.tree]
             (vector,) = ops.native.settle([vector], [self.rows, *self.wide, *trees, *self.auxiliary.values(), *after])
@@ -82,8 +82,8 @@ class Draft:
 
     def locate(self, ops: Ops, wanted: Array) -> tuple[Array, Array]:
         """The slot of each handle int32 [B], in bounds whatever it is, and whether its item is still there."""
-        return handles.locate(ops, self.spec, self.counters.ends, self.auxiliary, wanted)
+        return handles.locate(ops, self.plan, self.counters.ends, self.auxiliary, wanted)
 
     def handles_of(self, ops: Ops, slots: Array) -> Array:
         """The handles of the items that lie in given slots now."""
-        return handles.of_slots(ops, self.spec, self.counters.ends, self.auxiliary, slots)
+        return handles.of_slots(ops, self.plan, self.counters.ends, self.auxiliary, slots)

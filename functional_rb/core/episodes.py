@@ -18,8 +18,8 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import episode_windows, ring
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Write
 
@@ -77,17 +77,17 @@ class EpisodeBoundaries:
         """The leaves' names."""
         return frozenset(nest.show_key(key) for key in (*self.end_keys, self.trajectory_key) if key is not None)
 
-    def check(self, spec: BufferSpec, who: str, agents: tuple[int, ...] = ()) -> None:
+    def check(self, plan: Plan, who: str, agents: tuple[int, ...] = ()) -> None:
         """Refuse leaves that do not exist or cannot tell; ends may have one bool for each agent, in this shape."""
         for key in self.end_keys:
-            leaf = spec.leaves[nest.position(spec.names, key, who)]
+            leaf = plan.leaves[nest.position(plan.names, key, who)]
             if leaf.dtype != "bool" or (math.prod(leaf.shape) != 1 and leaf.shape != agents):
                 raise ValueError(
                     f"{who}: end key {key!r}: expected one bool an item, got {leaf.dtype} of shape {leaf.shape}; "
                     f"name another leaf"
                 )
         if self.trajectory_key is not None:
-            leaf = spec.leaves[nest.position(spec.names, self.trajectory_key, who)]
+            leaf = plan.leaves[nest.position(plan.names, self.trajectory_key, who)]
             if "int" not in leaf.dtype or math.prod(leaf.shape) != 1:
                 raise ValueError(
                     f"{who}: trajectory key {self.trajectory_key!r}: expected one integer an item, "
@@ -102,17 +102,17 @@ class EpisodeBoundaries:
                 f"update: leaf {name!r} tells {who} where trajectories end, and cannot be rewritten; leave it out"
             )
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """The steps' ages."""
-        return {AGE: AuxiliaryArray((spec.capacity,))}
+        return {AGE: AuxiliaryArray((plan.capacity,))}
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """The age of each lane's next step, and the trajectory of its newest one."""
-        ages = (NEXT_AGE, spec.ring.lanes)
+        ages = (NEXT_AGE, plan.ring.lanes)
         if self.trajectory_key is None:
             return (ages,)
-        leaf = spec.leaves[nest.position(spec.names, self.trajectory_key, "BufferSpec")]
-        return ages, (NEWEST_ID, spec.ring.lanes * max(ITEMSIZE[leaf.dtype] // 4, 1))
+        leaf = plan.leaves[nest.position(plan.names, self.trajectory_key, "BufferSpec")]
+        return ages, (NEWEST_ID, plan.ring.lanes * max(ITEMSIZE[leaf.dtype] // 4, 1))
 
     def problem(self, found: Found) -> str | None:
         """No step has less than none before it."""
@@ -133,9 +133,9 @@ class EpisodeBoundaries:
         """The next step of each lane begins a trajectory."""
         draft.count(next_age=ops.full_like(draft.counters.more[NEXT_AGE], 0))
 
-    def ended(self, ops: Ops, spec: BufferSpec, leaves: Sequence[Array]) -> Array:
+    def ended(self, ops: Ops, plan: Plan, leaves: Sequence[Array]) -> Array:
         """Which steps are marked as their trajectory's last, bool [rows], by leaves [rows, *shape]; there are some."""
-        marks = [leaves[nest.position(spec.names, key, "BufferSpec")] for key in self.end_keys]
+        marks = [leaves[nest.position(plan.names, key, "BufferSpec")] for key in self.end_keys]
         sizes = [math.prod(mark.shape[1:]) for mark in marks]
         ends = [mark.reshape(-1) for mark, size in zip(marks, sizes, strict=True) if size == 1]
         of_agents = [mark.reshape(mark.shape[0], size) for mark, size in zip(marks, sizes, strict=True) if size > 1]
@@ -146,24 +146,33 @@ class EpisodeBoundaries:
 
     def _ages(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], batch: int) -> tuple[Array, Array]:
         """The ages of all steps of a batch, int32 [lanes, T] in the order of writing, and the lanes' next."""
-        spec = draft.spec
-        rows = None if write.mask is None else ring.compact(ops, spec.ring.lanes, write.mask)[0]
+        plan = draft.plan
+        rows = None if write.mask is None else ring.compact(ops, plan.ring.lanes, write.mask)[0]
 
         def in_lanes(values: Array) -> Array:
             if rows is None:
-                return ring.by_lane(spec.ring.lanes, values)
+                return ring.by_lane(plan.ring.lanes, values)
             return ops.take(values, rows.reshape(-1)).reshape(rows.shape)
 
         marks: dict[str, Array] = {}
         if self.end_keys:
-            marks["ends"] = in_lanes(self.ended(ops, spec, leaves))
+            marks["ends"] = in_lanes(self.ended(ops, plan, leaves))
         if self.trajectory_key is not None:
-            ids = leaves[nest.position(spec.names, self.trajectory_key, "BufferSpec")].reshape(-1)
+            ids = leaves[nest.position(plan.names, self.trajectory_key, "BufferSpec")].reshape(-1)
             marks["begins"] = _id_changes(ops, draft, write, in_lanes(ids))
         if not marks:
-            lanes = spec.ring.lanes
+            lanes = plan.ring.lanes
             marks["ends"] = ops.arange(batch, like=write.written).reshape(lanes, batch // lanes) < 0
         return episode_windows.step_ages(ops, draft.counters.more[NEXT_AGE], write.written, **marks)
+
+
+def boundaries_for(
+    plan: Plan, end_keys: tuple[Key, ...] | None, trajectory_key: Key | None, who: str
+) -> EpisodeBoundaries:
+    """Where episodes end for a transform that names these keys, or none: then as for the sampler, or as usual."""
+    if end_keys is None and trajectory_key is None and plan.boundaries is not None:
+        return plan.boundaries
+    return EpisodeBoundaries.find(end_keys, trajectory_key, plan.names, who)
 
 
 def _id_changes(ops: Ops, draft: Draft, write: Write, ids: Array) -> Array:

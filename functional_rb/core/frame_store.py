@@ -52,11 +52,8 @@ class FramePlan(NamedTuple):
     at: Array
 
 
-def added(ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> None:
-    """Store the frames of a batch, and let items go that have lost theirs. Its items are stored already."""
-    chain = draft.spec.frames
-    if chain is None:
-        return
+def added(ops: Ops, draft: Draft, chain: Chain, write: Write, leaves: Sequence[Array]) -> Removal:
+    """Store the frames of a batch whose items are stored already; returns the items that have lost theirs to them."""
     if write.mask is not None:  # each lane's real steps first
         order = ring.by_time(ring.compact(ops, chain.items.lanes, write.mask)[0])
         leaves = [ops.take(leaf, order) if k in chain.leaves else leaf for k, leaf in enumerate(leaves)]
@@ -65,9 +62,7 @@ def added(ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array]) -> None
     _store(ops, draft, chain, plan, leaves)
     _point(ops, draft, write, plan)
     draft.count(frame_cursor=plan.after)
-    removal = overwritten(ops, chain, draft.auxiliary[AT], draft.counters.ends, plan.after, plan.at.shape[1])
-    draft.spec.sampler.removed(ops, draft, removal)
-    draft.counters = draft.counters.replace(ends=removal.after)
+    return overwritten(ops, chain, draft.auxiliary[AT], draft.counters.ends, plan.after, plan.at.shape[1])
 
 
 def _compared(ops: Ops, draft: Draft, chain: Chain, leaves: Sequence[Array]) -> tuple[Array, Array | None]:

@@ -15,7 +15,7 @@ from functional_rb.structures import ring
 from functional_rb.structures.ring import Ends
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.plan import Plan
 
 CURRENT = "handle"
 """The array int32 [capacity] of a writer that chooses slots; -1 where nothing was ever written, -2 - h where h was."""
@@ -25,22 +25,20 @@ NO_HANDLE = ring.INT32_MAX
 """Stands for integers that no int32 is: it names nothing either, as handles lie below `ring.modulus`."""
 
 
-def locate(
-    ops: Ops, spec: BufferSpec, ends: Ends, auxiliary: Mapping[str, Array], wanted: Array
-) -> tuple[Array, Array]:
+def locate(ops: Ops, plan: Plan, ends: Ends, auxiliary: Mapping[str, Array], wanted: Array) -> tuple[Array, Array]:
     """The slot of each handle int32 [B], in bounds whatever it is, and whether its item is still there."""
-    if spec.writer.in_order:
-        return ring.locate(ops, spec.ring, ends, wanted)
+    if plan.in_order:
+        return ring.locate(ops, plan.ring, ends, wanted)
     # The counters say nothing here; but they come after all that was done before, and what is found is written to.
     wanted, _ = settled(ops, wanted, ends.sizes)
-    slots = ops.maximum(wanted, ops.full_like(wanted, 0)) % spec.capacity
+    slots = ops.maximum(wanted, ops.full_like(wanted, 0)) % plan.capacity
     return slots, (wanted >= 0) & (ops.take(auxiliary[CURRENT], slots) == wanted)
 
 
-def of_slots(ops: Ops, spec: BufferSpec, ends: Ends, auxiliary: Mapping[str, Array], slots: Array) -> Array:
+def of_slots(ops: Ops, plan: Plan, ends: Ends, auxiliary: Mapping[str, Array], slots: Array) -> Array:
     """The handles of the items that lie in slots int32 [B] now."""
-    if spec.writer.in_order:
-        return ring.handle_of_slot(ops, spec.ring, ends, slots)
+    if plan.in_order:
+        return ring.handle_of_slot(ops, plan.ring, ends, slots)
     return ops.take(auxiliary[CURRENT], slots)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from functional_rb.buffer.spec import BufferSpec
     from functional_rb.buffer.state import State
     from functional_rb.core.draft import Arrays
+    from functional_rb.core.plan import Plan
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 Piece = np.ndarray[Any, np.dtype[Any]]
@@ -52,32 +53,32 @@ TakeSnapshot = Callable[[Any], Snapshot | None]
 """Takes the snapshot of a buffer's mapped files (None for other buffers), if they lie where a save goes to."""
 
 
-def shapes_of(spec: BufferSpec) -> Shapes:
+def shapes_of(plan: Plan) -> Shapes:
     """The arrays of a state, and their shapes and dtypes: "rows", "wide_0", ..., "tree", "kept_<name>", "counters".
 
     Of the tree the rows that hold the leaves: the nodes above follow from them.
 
     Example:
         >>> import functional_rb as frb
-        >>> shapes_of(frb.BufferSpec((frb.Unbounded((2,)),), 5))
+        >>> shapes_of(frb.BufferSpec((frb.Unbounded((2,)),), 5).plan)
         {'rows': ((5, 2), 'int32'), 'counters': ((6,), 'int32')}
     """
     wide = {
-        f"wide_{k}": ((spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype))
-        for k, leaf in enumerate(spec.layout.wide)
+        f"wide_{k}": ((plan.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype))
+        for k, leaf in enumerate(plan.layout.wide)
     }
-    groups = sum_tree.geometry(spec.capacity).levels[0].groups
-    tree = {} if spec.tree_shape is None else {"tree": ((groups, sum_tree.FANOUT), "float32")}
-    auxiliary = {f"kept_{name}": (array.shape, array.dtype) for name, array in spec.auxiliary.items()}
-    rows = {"rows": ((spec.capacity, spec.layout.row_words), "int32")}
-    return {**rows, **wide, **tree, **auxiliary, "counters": ((counters.length(spec),), "int32")}
+    groups = sum_tree.geometry(plan.capacity).levels[0].groups
+    tree = {} if plan.tree_shape is None else {"tree": ((groups, sum_tree.FANOUT), "float32")}
+    auxiliary = {f"kept_{name}": (array.shape, array.dtype) for name, array in plan.auxiliary.items()}
+    rows = {"rows": ((plan.capacity, plan.layout.row_words), "int32")}
+    return {**rows, **wide, **tree, **auxiliary, "counters": ((counters.length(plan),), "int32")}
 
 
-def misfit(arrays: State | Arrays, spec: BufferSpec) -> str | None:
+def misfit(arrays: State | Arrays, plan: Plan) -> str | None:
     """Which of some arrays are not as a spec has them, told; None if all are. Kernels must not be given others."""
-    expected = shapes_of(spec)
-    whole = {name: shape if name != "tree" else spec.tree_shape for name, (shape, _) in expected.items()}
-    for name, array in arrays_of(arrays, spec).items():
+    expected = shapes_of(plan)
+    whole = {name: shape if name != "tree" else plan.tree_shape for name, (shape, _) in expected.items()}
+    for name, array in arrays_of(arrays, plan).items():
         shape = tuple(getattr(array, "shape", ()))
         if shape != whole.get(name):
             return f"state.{name} has the shape {shape}, and by the spec it is {whole.get(name)}"
@@ -100,7 +101,7 @@ class Reader:
     def __init__(self, spec: BufferSpec, save_history: SaveHistory = NEW) -> None:
         """Begin to read."""
         self.spec, self.save_history = spec, save_history
-        self.shapes = shapes_of(spec)
+        self.shapes = shapes_of(spec.plan)
         self.stamp = secrets.token_hex(16)
 
     def read(self, name: str, start: int, stop: int) -> Piece:
@@ -121,7 +122,7 @@ class Reader:
             ValueError: naming the array.
         """
         expected = self.shapes[name][0]
-        whole = (expected if name != "tree" else self.spec.tree_shape) or ()
+        whole = (expected if name != "tree" else self.spec.plan.tree_shape) or ()
         if shape != whole:
             raise ValueError(
                 f"state.{name}: expected an array of shape {whole}, as the spec says, got {shape}; "
@@ -138,7 +139,7 @@ class ArrayReader(Reader):
         state.check_alive()
         take = np.array if lasting else np.asarray
         self._arrays: dict[str, Piece] = {}
-        for name, array in arrays_of(state, state.spec).items():
+        for name, array in arrays_of(state, state.spec.plan).items():
             self.check_shape(name, tuple(array.shape))
             try:
                 self._arrays[name] = take(array)
@@ -157,9 +158,9 @@ class ArrayReader(Reader):
         self._arrays = {}
 
 
-def arrays_of(state: State | Arrays, spec: BufferSpec) -> Mapping[str, Any]:
+def arrays_of(state: State | Arrays, plan: Plan) -> Mapping[str, Any]:
     """The arrays of a state by name."""
     tree = {} if state.tree is None else {"tree": state.tree}
     wide = {f"wide_{k}": array for k, array in enumerate(state.wide)}
-    auxiliary = {f"kept_{name}": state.auxiliary[name] for name in spec.auxiliary}
+    auxiliary = {f"kept_{name}": state.auxiliary[name] for name in plan.auxiliary}
     return {"rows": state.rows, **wide, **tree, **auxiliary, "counters": state.counters}

@@ -7,7 +7,7 @@ samplers, writers and transforms keep. The content of items is not looked at: wh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from functional_rb.structures import sum_tree
 from functional_rb.structures.ring import modulus
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.plan import Plan
 
 Array = np.ndarray[Any, Any]
 
@@ -32,26 +32,26 @@ class Found(NamedTuple):
     """The numbers of a state, of NumPy.
 
     Attributes:
-        spec: what it is to be of.
+        plan: of the buffer that it is to be of.
         numbers: its counters.
         auxiliary: the arrays that samplers and the like keep, by name.
         leaves: of the sum tree, float32 [capacity]; None if there is none.
     """
 
-    spec: BufferSpec
+    plan: Plan
     numbers: Counters
     auxiliary: Mapping[str, Array]
     leaves: Array | None
 
 
-def problem_of_counters(spec: BufferSpec, vector: Array) -> str | None:
+def problem_of_counters(plan: Plan, vector: Array) -> str | None:
     """Why a vector int32 [n] cannot be the counters of a state, or None."""
-    if vector.shape != (counters.length(spec),):
-        return f"expected {counters.length(spec)} counters, found {vector.size}"
-    numbers = counters.read(spec, vector)
+    if vector.shape != (counters.length(plan),):
+        return f"expected {counters.length(plan)} counters, found {vector.size}"
+    numbers = counters.read(plan, vector)
     cursors, sizes = (np.asarray(ends, np.int64) for ends in numbers.ends)
-    limit = spec.ring.limit if spec.writer.in_order else 2**31
-    if (cursors < 0).any() or (cursors >= limit).any() or (sizes < 0).any() or (sizes > spec.ring.length).any():
+    limit = plan.ring.limit if plan.in_order else 2**31
+    if (cursors < 0).any() or (cursors >= limit).any() or (sizes < 0).any() or (sizes > plan.ring.length).any():
         return "its cursors are out of range"
     if int(vector[counters.SIZE]) != int(sizes.sum()):
         return f"its size is {int(vector[counters.SIZE])}, and its lanes have {int(sizes.sum())} items"
@@ -63,25 +63,25 @@ def problem_of_counters(spec: BufferSpec, vector: Array) -> str | None:
 
 
 def problem_of_arrays(
-    spec: BufferSpec, vector: Array, auxiliary: Mapping[str, Array], tree: Array | None
+    plan: Plan, keepers: Sequence[Any], vector: Array, auxiliary: Mapping[str, Array], tree: Array | None
 ) -> str | None:
     """Why some arrays cannot be those of a state whose counters are sound; or None.
 
     Args:
-        spec: of the state.
+        plan: of the state's spec.
+        keepers: who keeps arrays and counters, `BufferSpec.keepers`.
         vector: its counters.
         auxiliary: the arrays beside the storage, by name.
         tree: float32 [rows, 16], the sum tree, or those of its rows that hold the leaves.
     """
     leaves = None
     if tree is not None:
-        flat = tree[: sum_tree.geometry(spec.capacity).levels[0].groups].reshape(-1)
-        leaves = flat[: spec.capacity]
-        if problem := _problem_of_leaves(flat, spec.capacity):
+        flat = tree[: sum_tree.geometry(plan.capacity).levels[0].groups].reshape(-1)
+        leaves = flat[: plan.capacity]
+        if problem := _problem_of_leaves(flat, plan.capacity):
             return problem
-    found = Found(spec, counters.read(spec, vector), auxiliary, leaves)
-    keepers: list[Any] = [spec.frames, spec.marks, spec.sampler, spec.writer, *spec.transforms]
-    return next((problem for x in keepers if x is not None and (problem := x.problem(found))), None)
+    found = Found(plan, counters.read(plan, vector), auxiliary, leaves)
+    return next((problem for keeper in keepers if (problem := keeper.problem(found))), None)
 
 
 def _problem_of_leaves(leaves: Array, capacity: int) -> str | None:
@@ -116,10 +116,10 @@ def problem_of_weights(found: Found) -> str | None:
     if found.leaves is None:
         return None
     slots = np.flatnonzero(found.leaves)
-    if not found.spec.writer.in_order:
+    if not found.plan.in_order:
         stored = found.auxiliary[handles.CURRENT][slots] >= 0
     else:
-        length, lane = found.spec.ring.length, slots // found.spec.ring.length
+        length, lane = found.plan.ring.length, slots // found.plan.ring.length
         cursors, sizes = (np.asarray(ends, np.int64)[lane] for ends in found.numbers.ends)
         stored = (slots - (cursors - sizes)) % length < sizes
     if stored.all():

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 def read(ops: Ops, draft: Draft, slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
     """The leaves at some positions, [n, *shape], of the items in slots int32 [n]."""
-    spec = draft.spec
+    plan = draft.plan
     found = {}
-    if spec.frames is not None and not spec.frames.leaves.isdisjoint(wanted):
-        found = frame_ring.read(ops, spec.frames, draft.auxiliary, slots, wanted)
-    stored = tuple(k for k, position in enumerate(spec.stored) if position in set(wanted))
+    if plan.frames is not None and not plan.frames.leaves.isdisjoint(wanted):
+        found = frame_ring.read(ops, plan.frames, draft.auxiliary, slots, wanted)
+    stored = tuple(k for k, position in enumerate(plan.stored) if position in set(wanted))
     if not stored:
         return found
-    leaves = row_layout.read_part(ops, spec.layout, draft.rows, draft.wide, slots, stored)
-    return found | {spec.stored[k]: leaf for k, leaf in zip(stored, leaves, strict=True)}
+    leaves = row_layout.read_part(ops, plan.layout, draft.rows, draft.wide, slots, stored)
+    return found | {plan.stored[k]: leaf for k, leaf in zip(stored, leaves, strict=True)}
 
 
 def store(
     ops: Ops, draft: Draft, slots: Array, source: Array | None, live: Array | None, leaves: Sequence[Array]
 ) -> None:
     """Write rows of a batch, leaves [B, *shape] by position, to slots, those that are stored as they are."""
-    spec = draft.spec
-    chosen = leaves if len(spec.stored) == len(leaves) else [leaves[position] for position in spec.stored]
-    draft.rows, draft.wide = row_layout.store(ops, spec.layout, draft.rows, draft.wide, slots, source, live, chosen)
+    plan = draft.plan
+    chosen = leaves if len(plan.stored) == len(leaves) else [leaves[position] for position in plan.stored]
+    draft.rows, draft.wide = row_layout.store(ops, plan.layout, draft.rows, draft.wide, slots, source, live, chosen)

@@ -79,7 +79,7 @@ def encode(spec: BufferSpec, layout: Layout | None = None) -> Vector:
         int(alpha == 1.0),
         int(isinstance(sampler, Prioritized) and sampler.new_priority == "ever"),
     ]
-    return _vector(buffer, sum_tree.geometry(spec.capacity).levels if prioritized else (), layout or spec.layout)
+    return _vector(buffer, sum_tree.geometry(spec.capacity).levels if prioritized else (), layout or spec.plan.layout)
 
 
 @functools.cache

@@ -96,8 +96,8 @@ class Kernels:
         """Shape and dtype of what an item is stored as: its row, and its wide leaves."""
         if spec not in self._stored_as:
             dtypes = self._library.dtypes
-            wide = [(leaf.shape, dtypes[STORED_AS.get(leaf.dtype, leaf.dtype)]) for leaf in spec.layout.wide]
-            self._stored_as[spec] = [((spec.layout.row_words,), self._int32), *wide]
+            wide = [(leaf.shape, dtypes[STORED_AS.get(leaf.dtype, leaf.dtype)]) for leaf in spec.plan.layout.wide]
+            self._stored_as[spec] = [((spec.plan.layout.row_words,), self._int32), *wide]
         return self._stored_as[spec]
 
     def add(
@@ -147,7 +147,7 @@ class Kernels:
         """Set priorities and rewrite leaves; returns the new counters."""
         at = self._stored(spec, memory)
         new = self._empty(counters.shape, dtype=self._int32)
-        leaves = [self._some(replacements.get(k)) for k in range(len(spec.leaves))] if replacements else []
+        leaves = [self._some(replacements.get(k)) for k in range(len(spec.plan.leaves))] if replacements else []
         slots, values, copies, room, count = self._places(saved)
         self._call(
             calls.update,
@@ -178,7 +178,7 @@ class Kernels:
             at.plan,
             at.tree_size,
             key,
-            spec.sampler.draw_shape(spec, batch)[1],
+            spec.draw_shape(batch)[1],
             beta,
             batch,
         )

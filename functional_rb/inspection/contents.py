@@ -126,10 +126,10 @@ def read(
     if spec is None or not all(parts):
         return all(parts), None
     vector = np.array(manifest.counters, np.int32)
-    if problem := soundness.problem_of_arrays(spec, vector, reading.auxiliary, reading.tree):
+    if problem := soundness.problem_of_arrays(spec.plan, spec.keepers, vector, reading.auxiliary, reading.tree):
         files.note(path, problem)
         return False, None
-    return True, Contents(spec, counters.read(spec, vector), reading.tree, reading.rows)
+    return True, Contents(spec, counters.read(spec.plan, vector), reading.tree, reading.rows)
 
 
 class _Reading:
@@ -137,13 +137,13 @@ class _Reading:
 
     def __init__(self, spec: BufferSpec | None, rows: dict[int, Array], opened: Opened) -> None:
         self.spec, self.rows, self.opened = spec, rows, opened
-        has_tree = spec is not None and spec.tree_shape is not None
+        has_tree = spec is not None and spec.plan.tree_shape is not None
         arrays = opened.manifest.arrays
         self.tree = np.zeros(arrays["tree"].shape, np.float32) if has_tree else None
         names = (
             []
             if spec is None
-            else [name for name in spec.auxiliary if name not in filed(spec) and KEPT + name in arrays]
+            else [name for name in spec.plan.auxiliary if name not in filed(spec) and KEPT + name in arrays]
         )
         self.auxiliary = {name: arrays[KEPT + name].blank_array() for name in names}
 
@@ -192,7 +192,7 @@ class _Reading:
             return
         content = rows.view(np.uint8).reshape(stop - start, -1)
         for position, column in self.rows.items():
-            leaf = self.spec.layout.leaves[self.spec.stored.index(position)]
+            leaf = self.spec.plan.layout.leaves[self.spec.plan.stored.index(position)]
             assert leaf.offset is not None
             own = np.ascontiguousarray(content[:, leaf.offset : leaf.offset + leaf.nbytes])
             column[start:stop] = own.view(column.dtype).reshape(column[start:stop].shape)
@@ -200,9 +200,9 @@ class _Reading:
 
 def readable(spec: BufferSpec, position: int) -> bool:
     """Whether a leaf lies in rows: small, an array, and not stored as a shared frame."""
-    if position in spec.objects or position not in spec.stored:
+    if position in spec.plan.objects or position not in spec.plan.stored:
         return False
-    leaf = spec.layout.leaves[spec.stored.index(position)]
+    leaf = spec.plan.layout.leaves[spec.plan.stored.index(position)]
     return leaf.offset is not None and leaf.nbytes > 0
 
 
@@ -222,5 +222,5 @@ def _misfit(manifest: Manifest, spec: BufferSpec) -> str | None:
 
 
 def _blank(spec: BufferSpec, wanted: Iterable[int]) -> dict[int, Array]:
-    leaves = {k: spec.leaves[k] for k in wanted}
+    leaves = {k: spec.plan.leaves[k] for k in wanted}
     return {k: np.zeros((spec.capacity, *leaf.shape), kept_dtype(leaf.dtype)) for k, leaf in leaves.items()}

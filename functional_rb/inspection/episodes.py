@@ -66,13 +66,13 @@ def find(spec: BufferSpec) -> Leaves | str:
     if not spec.writer.in_order:
         return f"the writer {spec.writer} chooses slots, so that items are in no order"
     try:
-        marks = spec.marks or EpisodeBoundaries.find(None, None, spec.names, "inspect")
+        marks = spec.plan.boundaries or EpisodeBoundaries.find(None, None, spec.plan.names, "inspect")
     except ValueError:
         return "no leaf tells where they end"
-    keys = [nest.position(spec.names, key, "inspect") for key in marks.end_keys]
+    keys = [nest.position(spec.plan.names, key, "inspect") for key in marks.end_keys]
     identity = None
     if marks.trajectory_key is not None:
-        identity = nest.position(spec.names, marks.trajectory_key, "inspect")
+        identity = nest.position(spec.plan.names, marks.trajectory_key, "inspect")
     if not all(readable(spec, k) for k in (*keys, *([] if identity is None else [identity]))):
         return "the leaves that tell where they end are stored apart from the others"
     return Leaves(tuple(keys), identity, _reward(spec), _flags(spec))
@@ -82,11 +82,11 @@ def count(contents: Contents, leaves: Leaves) -> Episodes:
     """The episodes of a buffer, lane by lane."""
     spec, ends = contents.spec, contents.counters.ends
     lengths, returns, first, last = [], [], [], []
-    for lane in range(spec.ring.lanes):
+    for lane in range(spec.plan.ring.lanes):
         cursor, size = int(ends.cursors[lane]), int(ends.sizes[lane])
-        slots = lane * spec.ring.length + (cursor - size + np.arange(size)) % spec.ring.length
+        slots = lane * spec.plan.ring.length + (cursor - size + np.arange(size)) % spec.plan.ring.length
         starts, stops, over = _pieces(contents.rows, leaves, slots)
-        lost = (cursor - size) % spec.ring.limit != 0  # there were older steps
+        lost = (cursor - size) % spec.plan.ring.limit != 0  # there were older steps
         lengths.append(stops - starts)
         first.append((starts == 0) & lost)
         last.append(np.where(over, slots[stops - 1], -1))
@@ -141,16 +141,20 @@ def _ways(told: dict[str, Array], slots: Array) -> dict[str, int]:
 
 def _reward(spec: BufferSpec) -> int | None:
     for name in REWARDS:
-        if name in spec.names:
-            k = spec.names.index(name)
-            fits = spec.leaves[k].shape in ((), (1,)) and spec.leaves[k].dtype in ("float16", "float32", "float64")
+        if name in spec.plan.names:
+            k = spec.plan.names.index(name)
+            fits = spec.plan.leaves[k].shape in ((), (1,)) and spec.plan.leaves[k].dtype in (
+                "float16",
+                "float32",
+                "float64",
+            )
             return k if fits and readable(spec, k) else None
     return None
 
 
 def _flags(spec: BufferSpec) -> dict[str, int]:
-    inside = [name for name in spec.names if name.startswith(f"{NEXT}/")]
+    inside = [name for name in spec.plan.names if name.startswith(f"{NEXT}/")]
     prefix = f"{NEXT}/" if any(name.removeprefix(f"{NEXT}/") in FLAGS for name in inside) else ""
     found: dict[str, Any] = {flag: prefix + flag for flag in ("terminated", "truncated")}
-    where = {flag: spec.names.index(name) for flag, name in found.items() if name in spec.names}
-    return {flag: k for flag, k in where.items() if spec.leaves[k].dtype == "bool" and readable(spec, k)}
+    where = {flag: spec.plan.names.index(name) for flag, name in found.items() if name in spec.plan.names}
+    return {flag: k for flag, k in where.items() if spec.plan.leaves[k].dtype == "bool" and readable(spec, k)}

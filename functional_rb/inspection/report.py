@@ -105,7 +105,7 @@ def _of_checkpoint(
 
 def _told(manifest: Manifest, contents: Contents, leaves: Leaves | str) -> Report:
     spec, counters = contents.spec, contents.counters
-    cursors = [int(cursor) % spec.ring.length for cursor in counters.ends.cursors]
+    cursors = [int(cursor) % spec.plan.ring.length for cursor in counters.ends.cursors]
     return {
         "spec": _spec(spec),
         "size": manifest.items,
@@ -120,7 +120,7 @@ def _told(manifest: Manifest, contents: Contents, leaves: Leaves | str) -> Repor
 
 
 def _spec(spec: BufferSpec) -> Report:
-    given = spec.structure.as_given()
+    given = spec.plan.structure.as_given()
     named = zip(map(nest.show, given.paths), nest.flatten_as(given, spec.item), strict=True)
     members = ("sampler", "writer", "storage", "compact")
     return {

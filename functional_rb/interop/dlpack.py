@@ -62,9 +62,9 @@ def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, Any]:
     Raises:
         TypeError: if it holds Python objects, which are no arrays.
     """
-    for k in state.spec.objects:
+    for k in state.spec.plan.objects:
         raise TypeError(
-            f"from_dlpack: leaf {state.spec.names[k]!r} of the state holds Python objects, which stay in their "
+            f"from_dlpack: leaf {state.spec.plan.names[k]!r} of the state holds Python objects, which stay in their "
             f"process's memory and backend; leave the leaf out of BufferSpec.item, or bring single leaves over"
         )
     given = state.exported()

@@ -36,14 +36,14 @@ Values = np.ndarray[Any, Any]
 
 def plan(spec: BufferSpec) -> dict[str, tuple[tuple[int, ...], str]]:
     """The shape and dtype of every array of a state, by name, those without elements too."""
-    planned: dict[str, tuple[tuple[int, ...], str]] = {"rows": ((spec.capacity, spec.layout.row_words), "int32")}
-    for k, leaf in enumerate(spec.layout.wide):
+    planned: dict[str, tuple[tuple[int, ...], str]] = {"rows": ((spec.capacity, spec.plan.layout.row_words), "int32")}
+    for k, leaf in enumerate(spec.plan.layout.wide):
         planned[f"wide_{k}"] = (spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)
-    if spec.tree_shape is not None:
-        planned["tree"] = spec.tree_shape, "float32"
-    for name, auxiliary in spec.auxiliary.items():
+    if spec.plan.tree_shape is not None:
+        planned["tree"] = spec.plan.tree_shape, "float32"
+    for name, auxiliary in spec.plan.auxiliary.items():
         planned[f"kept_{name}"] = auxiliary.shape, auxiliary.dtype
-    planned["counters"] = (counters.length(spec),), "int32"
+    planned["counters"] = (counters.length(spec.plan),), "int32"
     return planned
 
 
@@ -79,9 +79,9 @@ def text_of(spec: BufferSpec) -> str:
         TypeError: if items hold Python objects.
         ValueError: if it names a function or class that has no name of its own.
     """
-    for k in spec.objects:
+    for k in spec.plan.objects:
         raise TypeError(
-            f"state_dict: leaf {spec.names[k]!r} holds Python objects, which are no arrays and would need pickle; "
+            f"state_dict: leaf {spec.plan.names[k]!r} holds Python objects, which are no arrays and would need pickle; "
             f"leave the leaf out of BufferSpec.item"
         )
     return to_json(spec)
@@ -126,8 +126,8 @@ def as_arrays(
 
 
 def _arrays(spec: BufferSpec, by_name: Mapping[str, Array]) -> Arrays:
-    wide = tuple(by_name[f"wide_{k}"] for k in range(len(spec.layout.wide)))
-    auxiliary = {name: by_name[f"kept_{name}"] for name in spec.auxiliary}
+    wide = tuple(by_name[f"wide_{k}"] for k in range(len(spec.plan.layout.wide)))
+    auxiliary = {name: by_name[f"kept_{name}"] for name in spec.plan.auxiliary}
     return Arrays(by_name["rows"], wide, by_name.get("tree"), by_name["counters"], auxiliary)
 
 
@@ -151,12 +151,12 @@ def _check_array(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> N
 def _check_values(spec: BufferSpec, given: Mapping[str, Any], look: Callable[[str, Any], Values]) -> None:
     """Refuse what would draw items that are not there, or reach beyond arrays; what items hold is not looked at."""
     vector = look("counters", given["counters"])
-    _expect_sound("counters", soundness.problem_of_counters(spec, vector))
+    _expect_sound("counters", soundness.problem_of_counters(spec.plan, vector))
     tree = None if "tree" not in given else look("tree", given["tree"])
     # Frames are content, as rows are.
-    names = [name for name in spec.auxiliary if f"kept_{name}" in given and name not in filed(spec)]
+    names = [name for name in spec.plan.auxiliary if f"kept_{name}" in given and name not in filed(spec)]
     auxiliary = {name: look(f"kept_{name}", given[f"kept_{name}"]) for name in names}
-    _expect_sound("what is kept", soundness.problem_of_arrays(spec, vector, auxiliary, tree))
+    _expect_sound("what is kept", soundness.problem_of_arrays(spec.plan, spec.keepers, vector, auxiliary, tree))
     if tree is not None:
         _expect_sound("tree", soundness.problem_of_nodes(tree, spec.capacity))
 

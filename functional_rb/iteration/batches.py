@@ -221,7 +221,7 @@ class _Drawing:
         if self._transfer is None:
             return sample
         told = sample._asdict()
-        leaves = nest.flatten_as(spec.structure, told.pop("items"))
+        leaves = nest.flatten_as(spec.plan.structure, told.pop("items"))
         extras = told.pop("extras")
         arrays = [*leaves, *extras.values(), *told.values()]
         return sample, self._transfer.send(arrays), tuple(extras), spec
@@ -233,9 +233,9 @@ class _Drawing:
             return drawn
         sample, moving, extras, spec = sent
         arrays = iter(self._transfer.receive(moving))
-        leaves = [next(arrays) for _ in spec.leaves]
+        leaves = [next(arrays) for _ in spec.plan.leaves]
         lead = spec.sampler.leading_shape(self._batch_size)
-        items = nest.unflatten(spec.structure, leaves, self._transfer.build_mapping, lead)
+        items = nest.unflatten(spec.plan.structure, leaves, self._transfer.build_mapping, lead)
         more = {name: next(arrays) for name in extras}
         told = {name: next(arrays) for name in sample._fields if name not in ("items", "extras")}
         moved: AnySample[Any] = sample._replace(items=items, extras=more, **told)

@@ -9,9 +9,9 @@ from functional_rb.core.auxiliary import AuxiliaryArray
 from functional_rb.ops.protocol import Array, Ops
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
     from functional_rb.core.episodes import EpisodeBoundaries
+    from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
     from functional_rb.writers import Writer
@@ -85,7 +85,7 @@ class Sampler(Protocol):
         ...
 
     @property
-    def marks(self) -> EpisodeBoundaries | None:
+    def boundaries(self) -> EpisodeBoundaries | None:
         """The leaves that tell where trajectories end, if the ages of stored steps are needed."""
         ...
 
@@ -98,15 +98,15 @@ class Sampler(Protocol):
         """The writer of a buffer that names none."""
         ...
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """Refuse a spec that does not fit."""
         ...
 
-    def check_batch(self, spec: BufferSpec, batch: int) -> None:
+    def check_batch(self, plan: Plan, batch: int) -> None:
         """Refuse a batch size that does not fit."""
         ...
 
-    def resolve(self, spec: BufferSpec) -> Sampler:
+    def resolve(self, plan: Plan) -> Sampler:
         """The sampler with what it finds in the spec filled in."""
         ...
 
@@ -114,11 +114,11 @@ class Sampler(Protocol):
         """Rows of the sum tree float32 [rows, FANOUT]; 0 for none."""
         ...
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """The arrays that it keeps, by name."""
         ...
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """The numbers that it keeps: names, and how many int32 each."""
         ...
 
@@ -145,7 +145,7 @@ class Sampler(Protocol):
         """
         ...
 
-    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """How many draws a batch takes, as (rows, words)."""
         ...
 
@@ -204,7 +204,7 @@ class SamplerBase:
         return False
 
     @property
-    def marks(self) -> EpisodeBoundaries | None:
+    def boundaries(self) -> EpisodeBoundaries | None:
         """Trajectories do not matter."""
         return None
 
@@ -219,13 +219,13 @@ class SamplerBase:
 
         return RoundRobin()
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """Anything goes."""
 
-    def check_batch(self, spec: BufferSpec, batch: int) -> None:
+    def check_batch(self, plan: Plan, batch: int) -> None:
         """Any will do."""
 
-    def resolve(self, spec: BufferSpec) -> Sampler:
+    def resolve(self, plan: Plan) -> Sampler:
         """Nothing to fill in."""
         resolved: Sampler = self  # type: ignore[assignment]  # those that inherit have the rest of the protocol
         return resolved
@@ -234,11 +234,11 @@ class SamplerBase:
         """No tree."""
         return 0
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """No arrays."""
         return {}
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """No numbers."""
         return ()
 
@@ -284,12 +284,11 @@ class SamplerBase:
         return draft.size(ops) >= n
 
 
-def need_order(spec: BufferSpec, who: str | None = None) -> None:
+def need_order(plan: Plan, who: str) -> None:
     """Refuse a writer that does not keep items in the order of their adding."""
-    if not spec.writer.in_order:
+    if not plan.in_order:
         raise ValueError(
-            f"{who or type(spec.sampler).__name__}: needs items in the order of their adding, and {spec.writer} "
-            f"chooses slots; leave the writer out"
+            f"{who}: needs items in the order of their adding, and {plan.writer} chooses slots; leave the writer out"
         )
 
 
@@ -301,13 +300,10 @@ def check_bools(sampler: object, *names: str) -> None:
             raise ValueError(f"{type(sampler).__name__}: expected {name} as a bool, got {value!r}")
 
 
-def need_one_lane(spec: BufferSpec, remedy: str) -> None:
+def need_one_lane(plan: Plan, who: str, remedy: str) -> None:
     """Refuse lanes."""
-    if spec.ring.lanes > 1:
-        raise ValueError(
-            f"{type(spec.sampler).__name__}: items of several lanes have no single order, got "
-            f"lanes={spec.lanes}; {remedy}"
-        )
+    if plan.ring.lanes > 1:
+        raise ValueError(f"{who}: items of several lanes have no single order, got lanes={plan.lanes}; {remedy}")
 
 
 class Batch(NamedTuple):

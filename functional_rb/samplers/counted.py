@@ -15,8 +15,8 @@ from functional_rb.samplers.importance import clear_leaves, shares, write_leaves
 from functional_rb.structures import sum_tree
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
 
@@ -45,9 +45,9 @@ class Counted(SamplerBase):
         """With a limit."""
         return 0 if self.max_times_sampled is None else sum_tree.geometry(capacity).rows
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """With a limit, how often each was drawn."""
-        return draw_limits.auxiliary(spec, self.max_times_sampled)
+        return draw_limits.auxiliary(plan, self.max_times_sampled)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """New items may be drawn."""

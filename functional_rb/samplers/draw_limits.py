@@ -15,8 +15,8 @@ from functional_rb.samplers.importance import write_leaves
 from functional_rb.structures import row_layout, sum_tree
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.structures.ring import Write
 
 TIMES = "times"
@@ -37,9 +37,9 @@ def check(sampler: Any, limit: Any) -> None:
     object.__setattr__(sampler, "max_times_sampled", operator.index(limit))
 
 
-def auxiliary(spec: BufferSpec, limit: int | None) -> dict[str, AuxiliaryArray]:
+def auxiliary(plan: Plan, limit: int | None) -> dict[str, AuxiliaryArray]:
     """What is kept of the draws."""
-    return {} if limit is None else {TIMES: AuxiliaryArray((spec.capacity,))}
+    return {} if limit is None else {TIMES: AuxiliaryArray((plan.capacity,))}
 
 
 def renew(ops: Ops, draft: Draft, write: Write, limit: int | None) -> None:

@@ -12,8 +12,8 @@ from functional_rb.structures import sparse_set as sparse_sets
 from functional_rb.structures.sparse_set import SparseSet
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
 
 ORDER, PLACE = "deck_order", "deck_place"
@@ -22,9 +22,9 @@ REMAINING, PASSES = "remaining", "passes"
 """Counters int32 [1]: how many are still to be drawn in this pass, and how many passes are done."""
 
 
-def sparse_set_arrays(spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+def sparse_set_arrays(plan: Plan) -> dict[str, AuxiliaryArray]:
     """The arrays of a sparse set of all slots."""
-    return {ORDER: AuxiliaryArray((spec.capacity,)), PLACE: AuxiliaryArray((spec.capacity,))}
+    return {ORDER: AuxiliaryArray((plan.capacity,)), PLACE: AuxiliaryArray((plan.capacity,))}
 
 
 class PassKeeper(NamedTuple):
@@ -89,11 +89,11 @@ def abandon(ops: Ops, draft: Draft) -> None:
 
 def problem_of_sparse_set(found: Found) -> str | None:
     """Why a sparse set and its numbers cannot be of such a buffer; or None."""
-    last, left = found.spec.capacity - 1, found.numbers.more[REMAINING]
+    last, left = found.plan.capacity - 1, found.numbers.more[REMAINING]
     for name in (ORDER, PLACE):
         if problem := soundness.problem_of_range(name, found.auxiliary[name], 0, last):
             return problem
-    return soundness.problem_of_range(REMAINING, left, 0, found.spec.capacity)
+    return soundness.problem_of_range(REMAINING, left, 0, found.plan.capacity)
 
 
 def add_passes(ops: Ops, passes: Array, *done: Array) -> Array:

@@ -12,8 +12,8 @@ from functional_rb.samplers.counted import Counted
 from functional_rb.structures import order_statistics, ring, sum_tree
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,18 +35,20 @@ class Fifo(Counted):
         Fifo(max_times_sampled=1)
     """
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """There is one order, and it is read off a ring."""
-        need_order(spec)
-        need_one_lane(spec, "leave the lanes out, or take windows of each with frb.Queue(length=...)")
-        if self.max_times_sampled is not None and spec.capacity > order_statistics.MAX_CAPACITY:
+        need_order(plan, type(self).__name__)
+        need_one_lane(
+            plan, type(self).__name__, "leave the lanes out, or take windows of each with frb.Queue(length=...)"
+        )
+        if self.max_times_sampled is not None and plan.capacity > order_statistics.MAX_CAPACITY:
             raise ValueError(
                 f"{type(self).__name__}: with max_times_sampled the capacity may be at most "
                 f"{order_statistics.MAX_CAPACITY}, "
-                f"got {spec.capacity}; use several buffers, or no limit"
+                f"got {plan.capacity}; use several buffers, or no limit"
             )
 
-    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Nothing is left to chance."""
         return batch, 0
 
@@ -69,11 +71,11 @@ class Fifo(Counted):
         size = draft.size(ops)
         last = ops.maximum(size - 1, ops.full_like(size, 0))
         position, lane = self._turned(ops.minimum(place, last), last), ops.full_like(place, 0)
-        return ring.item_at(ops, draft.spec.ring, draft.counters.ends, lane, position)[0], place < size
+        return ring.item_at(ops, draft.plan.ring, draft.counters.ends, lane, position)[0], place < size
 
     def _left(self, ops: Ops, draft: Draft, place: Array, limit: int) -> tuple[Array, Array]:
         """The slots of the first draws that are left, and whether there are so many: an item gives several in a row."""
-        tree, capacity = draft.known_tree, draft.spec.capacity
+        tree, capacity = draft.known_tree, draft.plan.capacity
         count = ops.cast(sum_tree.total(tree), "int32")
         start = draft.counters.ends.cursors[0] % capacity
         # From the oldest on: the slot after the newest, around the ring.

@@ -93,7 +93,7 @@ class Priorities(SamplerBase):
         chosen = row_layout.pick(ops, priorities, write.source, write.slots.shape[0])
         values, good = stored_value(ops, chosen, self.alpha)
         bad = ~good if write.live is None else ~good & write.live
-        if not draft.spec.writer.in_order:  # several rows may stand for one slot
+        if not draft.plan.in_order:  # several rows may stand for one slot
             bad = bad & single(ops, write.slots)
         reject(ops, draft, bad)
         return ops.where(good, values, default)
@@ -162,4 +162,4 @@ def write_leaves(
     tree = draft.known_tree
     if live is not None:
         values = ops.where(live, values, sum_tree.get_leaves(ops, tree, slots))
-    draft.tree = sum_tree.set_leaves(ops, tree, draft.spec.capacity, slots, values, consecutive)
+    draft.tree = sum_tree.set_leaves(ops, tree, draft.plan.capacity, slots, values, consecutive)

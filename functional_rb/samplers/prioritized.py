@@ -15,8 +15,8 @@ from functional_rb.samplers.weights import importance_weights
 from functional_rb.structures import exponential_race, sum_tree
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.structures.ring import Removal, Write
 
 
@@ -70,15 +70,15 @@ class Prioritized(Priorities):
         """With a limit: how often each was drawn."""
         return self.max_times_sampled is not None
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """With a limit, how often each was drawn."""
-        return draw_limits.auxiliary(spec, self.max_times_sampled)
+        return draw_limits.auxiliary(plan, self.max_times_sampled)
 
-    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Fresh bits at every level of the tree; without replacement, see `arrivals`."""
         if not self.replacement:
-            return batch + 1, exponential_race.words(spec.capacity)
-        return batch, len(sum_tree.geometry(spec.capacity).levels)
+            return batch + 1, exponential_race.words(plan.capacity)
+        return batch, len(sum_tree.geometry(plan.capacity).levels)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Give the new items their priorities."""
@@ -96,7 +96,7 @@ class Prioritized(Priorities):
 
     def _put(self, ops: Ops, draft: Draft, write: Write, values: Array) -> None:
         """Let items that come have values float32 [n]."""
-        in_order = draft.spec.writer.in_order and draft.spec.ring.lanes == 1
+        in_order = draft.plan.in_order and draft.plan.ring.lanes == 1
         write_leaves(ops, draft, write.slots, values, write.live, consecutive=in_order)
         # Read back from the new tree: XLA would fuse what the values came from, a read of the old one, into
         # this, and to serve that it would copy the tree.
@@ -117,10 +117,10 @@ class Prioritized(Priorities):
         """Descend the tree; weights by the distance of logarithms, so that no ratio overflows."""
         tree = draft.known_tree
         if not self.replacement:
-            slots, live, threshold = exponential_race.first(ops, tree, draft.spec.capacity, draws)
+            slots, live, threshold = exponential_race.first(ops, tree, draft.plan.capacity, draws)
             selection = arrived(ops, draft, slots, live, threshold, beta)
             return slots, draw_limits.spend(ops, draft, slots, selection, self.max_times_sampled)
-        slots = sum_tree.descend(ops, tree, draft.spec.capacity, draws)
+        slots = sum_tree.descend(ops, tree, draft.plan.capacity, draws)
         weights, probabilities, live = weighed(ops, draft, slots, beta)
         selection = draw_limits.masked(ops, Selection(draft.handles_of(ops, slots), weights, probabilities), live)
         selection = selection._replace(mask=None)  # with replacement, all are real or none is

@@ -17,8 +17,8 @@ from functional_rb.structures import episode_windows, sum_tree
 from functional_rb.structures.episode_windows import Lanes
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.structures.ring import Removal, Write
 
 VALUE = "value"
@@ -65,13 +65,13 @@ class PrioritizedSlices(Priorities, Trajectories):
         """Whether there is a window of positive priority: it may come again and again."""
         return sum_tree.total(draft.known_tree) > 0
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """Priorities of all steps."""
-        return {VALUE: AuxiliaryArray((spec.capacity,), "float32")}
+        return {VALUE: AuxiliaryArray((plan.capacity,), "float32")}
 
-    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Fresh bits at every level of the tree; a slot has but one window."""
-        return self.slices_of(batch), len(sum_tree.geometry(spec.capacity).levels) + 2
+        return self.slices_of(batch), len(sum_tree.geometry(plan.capacity).levels) + 2
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Keep the new priorities, and show the tree those of steps where a slice can begin now."""
@@ -105,7 +105,7 @@ class PrioritizedSlices(Priorities, Trajectories):
         values, replaced = self.new_values(ops, draft, batch, priorities)
         values = ops.where(replaced, values, ops.take(draft.auxiliary[VALUE], batch.slots))
         draft.auxiliary[VALUE] = ops.set_at(draft.auxiliary[VALUE], batch.slots, values)
-        lanes = Lanes(draft.spec.ring, draft.counters.ends)
+        lanes = Lanes(draft.plan.ring, draft.counters.ends)
         self._show(
             ops,
             draft,
@@ -116,9 +116,9 @@ class PrioritizedSlices(Priorities, Trajectories):
     def _show(self, ops: Ops, draft: Draft, slots: Array, numbers: Array) -> None:
         values = ops.take(draft.auxiliary[VALUE], slots)
         values = ops.where(numbers > 0, values, ops.full_like(values, 0))
-        draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, slots, values)
+        draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.plan.capacity, slots, values)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """Descend the tree to the first step."""
-        starts = sum_tree.descend(ops, draft.known_tree, draft.spec.capacity, draws[:, :-2])
+        starts = sum_tree.descend(ops, draft.known_tree, draft.plan.capacity, draws[:, :-2])
         return self.cut(ops, draft, starts, draws[:, -2:], *weighed(ops, draft, starts, beta))

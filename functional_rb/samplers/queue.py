@@ -16,8 +16,8 @@ from functional_rb.structures.ring import Ends
 from functional_rb.writers.stop_when_full import StopWhenFull
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.writers import Writer
 
 
@@ -69,31 +69,31 @@ class Queue(SamplerBase):
         """One that refuses what does not fit."""
         return StopWhenFull()
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """Nothing may be overwritten before it is taken."""
-        need_order(spec)
-        if spec.writer.overwrites:
+        need_order(plan, type(self).__name__)
+        if plan.overwrites:
             raise ValueError(
-                f"Queue: {spec.writer} would overwrite items before they are taken; leave the writer out, or use "
+                f"Queue: {plan.writer} would overwrite items before they are taken; leave the writer out, or use "
                 f"writer=frb.StopWhenFull()"
             )
         if self.length is None:
-            need_one_lane(spec, "give Queue(length=...) to take windows of each lane")
-        elif self.length > spec.ring.length:
+            need_one_lane(plan, type(self).__name__, "give Queue(length=...) to take windows of each lane")
+        elif self.length > plan.ring.length:
             raise ValueError(
-                f"Queue: a window of {self.length} steps never fits into the {spec.ring.length} of a lane; "
+                f"Queue: a window of {self.length} steps never fits into the {plan.ring.length} of a lane; "
                 f"give a larger BufferSpec.capacity"
             )
 
-    def check_batch(self, spec: BufferSpec, batch: int) -> None:
+    def check_batch(self, plan: Plan, batch: int) -> None:
         """Windows come one of each lane at a time."""
-        if self.length is not None and batch % spec.ring.lanes:
+        if self.length is not None and batch % plan.ring.lanes:
             raise ValueError(
-                f"sample: expected batch_size as a multiple of lanes={spec.ring.lanes}, as a queue gives windows "
+                f"sample: expected batch_size as a multiple of lanes={plan.ring.lanes}, as a queue gives windows "
                 f"of all lanes in step, got {batch}"
             )
 
-    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Nothing is left to chance."""
         return batch, 0
 
@@ -103,7 +103,7 @@ class Queue(SamplerBase):
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """The oldest of each lane; the rings become shorter by them."""
-        ends, lanes, length = draft.counters.ends, draft.spec.ring.lanes, self.length or 1
+        ends, lanes, length = draft.counters.ends, draft.plan.ring.lanes, self.length or 1
         place = ops.arange(batch * length, like=ends.sizes)
         lane = place // length % lanes
         position = place // (length * lanes) * length + place % length
@@ -111,7 +111,7 @@ class Queue(SamplerBase):
         whole = position // length * length + length <= held
         taken = ops.minimum(ends.sizes // length, ops.full_like(ends.sizes, batch // lanes)) * length
         inside = ops.where(whole, position, ops.full_like(position, 0))
-        slots, handles = ring.item_at(ops, draft.spec.ring, ends, lane, inside)
+        slots, handles = ring.item_at(ops, draft.plan.ring, ends, lane, inside)
         draft.counters = draft.counters.replace(ends=Ends(ends.cursors, ends.sizes - taken))
         selection = in_turn(ops, handles, whole)
         if self.length is None:
@@ -122,7 +122,7 @@ class Queue(SamplerBase):
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """The first step of each lane's next window comes."""
-        ring, sizes = draft.spec.ring, draft.counters.ends.sizes
+        ring, sizes = draft.plan.ring, draft.counters.ends.sizes
         lane, back = episode_windows.step_at(ops, Lanes(ring, draft.counters.ends), slots)
         held = ops.take(sizes, lane)
         return ops.cast((back == held) & (held >= (self.length or 1)), "float32")

@@ -14,8 +14,8 @@ from functional_rb.structures import episode_windows, ring
 from functional_rb.structures.episode_windows import Lanes
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Recency(SamplerBase):
             raise ValueError(f"Recency: expected strength as an int from 1 to 64, got {self.strength!r}")
         object.__setattr__(self, "strength", operator.index(self.strength))
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """Ages are read off a ring."""
-        need_order(spec)
+        need_order(plan, type(self).__name__)
 
-    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Two words for each of the uniform draws."""
         return batch, 2 * self.strength
 
@@ -67,7 +67,7 @@ class Recency(SamplerBase):
             newer = distance < back
             lane, position = ops.where(newer, other, lane), ops.where(newer, at, position)
             back = ops.where(newer, distance, back)
-        slots, handles = ring.item_at(ops, draft.spec.ring, ends, lane, position)
+        slots, handles = ring.item_at(ops, draft.plan.ring, ends, lane, position)
         selection = alike(ops, handles, size)
         return slots, selection._replace(
             probabilities=selection.probabilities * self._preference(ops, ends.sizes, back)
@@ -76,7 +76,7 @@ class Recency(SamplerBase):
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """By how new they are."""
         ends = draft.counters.ends
-        _, back = episode_windows.step_at(ops, Lanes(draft.spec.ring, ends), slots)
+        _, back = episode_windows.step_at(ops, Lanes(draft.plan.ring, ends), slots)
         return alike(ops, slots, draft.size(ops)).probabilities * self._preference(ops, ends.sizes, back)
 
     def _preference(self, ops: Ops, sizes: Array, back: Array) -> Array:

@@ -14,8 +14,8 @@ from functional_rb.structures import sum_tree
 from functional_rb.structures.episode_windows import Entries
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.structures.ring import Removal, Write
 
 
@@ -70,9 +70,9 @@ class Slices(Trajectories):
         """A sum tree over the slots, as the index."""
         return sum_tree.geometry(capacity).rows
 
-    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Fresh bits at every level of the tree, and two words to choose among the windows found there."""
-        return self.slices_of(batch), len(sum_tree.geometry(spec.capacity).levels) + 2
+        return self.slices_of(batch), len(sum_tree.geometry(plan.capacity).levels) + 2
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Count the windows anew wherever the new steps may have changed them."""
@@ -84,12 +84,12 @@ class Slices(Trajectories):
 
     def _count(self, ops: Ops, draft: Draft, entries: Entries) -> None:
         values = ops.cast(entries.numbers, "float32")
-        draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.spec.capacity, entries.slots, values)
+        draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.plan.capacity, entries.slots, values)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """Descend the tree, then choose among the windows found."""
         tree = draft.known_tree
-        starts = sum_tree.descend(ops, tree, draft.spec.capacity, draws[:, :-2])
+        starts = sum_tree.descend(ops, tree, draft.plan.capacity, draws[:, :-2])
         total = sum_tree.total(tree)
         one = ops.full_like(total, 1)
         return self.cut(ops, draft, starts, draws[:, -2:], one, one / ops.maximum(total, one))

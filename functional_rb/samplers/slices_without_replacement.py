@@ -25,8 +25,8 @@ from functional_rb.structures import sparse_set as sparse_sets
 from functional_rb.structures.episode_windows import Entries
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
 
@@ -119,15 +119,15 @@ class SlicesWithoutReplacement(Trajectories):
         extra = "; drop_last drops batches that are not full" if self.drop_last else ""
         return super().why_nothing + extra
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """A sparse set of the slots in the index."""
-        return sparse_set_arrays(spec)
+        return sparse_set_arrays(plan)
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """How many there are, and how many are left."""
         return (PASSES, 1), (REMAINING, 1), (COUNT, 1)
 
-    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Two words for the slot, and two to choose among the windows found there."""
         return self.slices_of(batch), 4
 
@@ -169,7 +169,7 @@ class SlicesWithoutReplacement(Trajectories):
 
     def problem(self, found: Found) -> str | None:
         """The sparse set is one of slots."""
-        count = soundness.problem_of_range(COUNT, found.numbers.more[COUNT], 0, found.spec.capacity)
+        count = soundness.problem_of_range(COUNT, found.numbers.more[COUNT], 0, found.plan.capacity)
         return count or problem_of_sparse_set(found)
 
     def _moves(
@@ -187,7 +187,7 @@ class SlicesWithoutReplacement(Trajectories):
         Returns:
             What else changes; and the slots of the marks, old and new, int32 [lanes], and which of them move.
         """
-        lanes = draft.spec.ring.lanes
+        lanes = draft.plan.ring.lanes
         age, lane, back = ops.take(draft.auxiliary[AGE], changes.slots), entries.lane, entries.back
 
         def only(marked: Array) -> tuple[Array, Array]:

@@ -18,8 +18,8 @@ from functional_rb.structures import episode_windows
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
 
@@ -96,28 +96,28 @@ class Trajectories(SamplerBase):
         """No window."""
         return f"begins a slice of {self.length} steps; add more, or give strict_length=False"
 
-    def resolve(self, spec: BufferSpec) -> Any:
+    def resolve(self, plan: Plan) -> Any:
         """Find the leaves that mark ends, if none were named."""
-        marks = EpisodeBoundaries.find(self.end_keys, self.trajectory_key, spec.names, type(self).__name__)
+        marks = EpisodeBoundaries.find(self.end_keys, self.trajectory_key, plan.names, type(self).__name__)
         return self if self.end_keys is not None else dataclasses.replace(self, end_keys=marks.told_ends)
 
     @property
-    def marks(self) -> EpisodeBoundaries:
+    def boundaries(self) -> EpisodeBoundaries:
         """Where trajectories end."""
         return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """Windows are read off rings, and their leaves exist."""
-        need_order(spec)
+        need_order(plan, type(self).__name__)
         kind = type(self).__name__
-        if self.length > spec.ring.length and self.strict_length:
+        if self.length > plan.ring.length and self.strict_length:
             raise ValueError(
-                f"{kind}: a slice of {self.length} steps never fits into the {spec.ring.length} of a lane; "
+                f"{kind}: a slice of {self.length} steps never fits into the {plan.ring.length} of a lane; "
                 f"give a larger BufferSpec.capacity, or strict_length=False, for shorter slices"
             )
-        self.marks.check(spec, kind)
+        self.boundaries.check(plan, kind)
 
-    def check_batch(self, spec: BufferSpec, batch: int) -> None:
+    def check_batch(self, plan: Plan, batch: int) -> None:
         """Slices are whole."""
         if self.batch == "steps" and batch % self.length:
             raise ValueError(
@@ -140,13 +140,13 @@ class Trajectories(SamplerBase):
 
     def changed(self, ops: Ops, draft: Draft, write: Write) -> Entries:
         """The entries of the index that a write may have changed, now that the ages of its steps are known."""
-        ring = draft.spec.ring
+        ring = draft.plan.ring
         lanes, n = Lanes(ring, write.after), write.slots.shape[0] // ring.lanes
         return episode_windows.changed(ops, self.rule, lanes, draft.auxiliary[AGE], n, self.by_trajectory)
 
     def left(self, ops: Ops, draft: Draft, removal: Removal) -> Entries:
         """The entries of the index that change where steps go."""
-        lanes = Lanes(draft.spec.ring, removal.after)
+        lanes = Lanes(draft.plan.ring, removal.after)
         return episode_windows.left(ops, self.rule, lanes, draft.auxiliary[AGE], removal.slots, self.by_trajectory)
 
     def among_trajectories(self, ops: Ops, draft: Draft, slots: Array) -> tuple[Array, Array]:
@@ -154,7 +154,7 @@ class Trajectories(SamplerBase):
 
         int32 [n] and float32 [n] for slots int32 [n].
         """
-        lanes, age = Lanes(draft.spec.ring, draft.counters.ends), draft.auxiliary[AGE]
+        lanes, age = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[AGE]
         own = episode_windows.weights_at(ops, self.rule, lanes, age, slots)
         count, marked = episode_windows.of_trajectories(ops, self.rule, lanes, age, slots)
         share = 1.0 / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")
@@ -174,7 +174,7 @@ class Trajectories(SamplerBase):
 
         Live, bool [S], are slots that were drawn; without it all are that begin a window.
         """
-        lanes = Lanes(draft.spec.ring, draft.counters.ends)
+        lanes = Lanes(draft.plan.ring, draft.counters.ends)
         age, next_age = draft.auxiliary[AGE], draft.counters.more[NEXT_AGE]
         slots, handles, *flags = episode_windows.expand(
             ops, self.rule, lanes, age, next_age, starts, draws, live, self.by_trajectory

@@ -13,8 +13,8 @@ from functional_rb.samplers.counted import Counted
 from functional_rb.structures import ring, sum_tree
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +38,16 @@ class Uniform(Counted):
         """Without a limit."""
         return self.max_times_sampled is None
 
-    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Two words: at a million items one alone would prefer some items by a part in 2000. For a tree, see there."""
         if self.max_times_sampled is not None:
-            return batch, len(sum_tree.geometry(spec.capacity).levels)
+            return batch, len(sum_tree.geometry(plan.capacity).levels)
         return batch, 2
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """`floor(size * u)` for a 62-bit uniform u names the position, from the oldest item of the first lane on."""
         if self.max_times_sampled is not None:
-            slots = sum_tree.descend(ops, draft.known_tree, draft.spec.capacity, draws)
+            slots = sum_tree.descend(ops, draft.known_tree, draft.plan.capacity, draws)
             left = ops.cast(sum_tree.total(draft.known_tree), "int32")
             selection = alike(ops, draft.handles_of(ops, slots), left)
             return slots, draw_limits.spend(ops, draft, slots, selection, self.max_times_sampled)
@@ -58,12 +58,12 @@ class Uniform(Counted):
 
 def item_at(ops: Ops, draft: Draft, position: Array) -> tuple[Array, Array]:
     """The slots and handles of stored items by their position int32 [B], lane by lane, each from its oldest on."""
-    if not draft.spec.writer.in_order:
-        slots = ops.minimum(position, ops.full_like(position, draft.spec.capacity - 1))
+    if not draft.plan.in_order:
+        slots = ops.minimum(position, ops.full_like(position, draft.plan.capacity - 1))
         return slots, draft.handles_of(ops, slots)
     ends = draft.counters.ends
     lane, position = ring.lane_at(ops, ends.sizes, position)
-    return ring.item_at(ops, draft.spec.ring, ends, lane, position)
+    return ring.item_at(ops, draft.plan.ring, ends, lane, position)
 
 
 def alike(ops: Ops, handles: Array, candidates: Array) -> Selection:

@@ -27,8 +27,8 @@ from functional_rb.structures import sparse_set as sparse_sets
 from functional_rb.structures.ring import Ends
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
 
@@ -74,22 +74,22 @@ class WithoutReplacement(SamplerBase):
         """Too few."""
         return "make a full batch, and drop_last drops smaller ones; add more, or draw fewer"
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """Without shuffling there must be an order."""
         if not self.shuffle:
-            need_order(spec)
+            need_order(plan, type(self).__name__)
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """A sparse set of the slots."""
-        return sparse_set_arrays(spec) if self.shuffle else {}
+        return sparse_set_arrays(plan) if self.shuffle else {}
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """How many are left, or where the pass is."""
         if self.shuffle:
             return ((PASSES, 1), (REMAINING, 1))
-        return ((PASSES, 1), (NEXT, spec.ring.lanes), (END, spec.ring.lanes))
+        return ((PASSES, 1), (NEXT, plan.ring.lanes), (END, plan.ring.lanes))
 
-    def draw_shape(self, spec: BufferSpec, batch: int) -> tuple[int, int]:
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Two words for each shuffled item."""
         return batch, 2 if self.shuffle else 0
 
@@ -101,7 +101,7 @@ class WithoutReplacement(SamplerBase):
         keeper = PassKeeper.of(draft, draft.size(ops))
         # All of them; but if XLA knew that, it would drop what keeps the writes in order, and copy the sparse set.
         marked = write.slots >= 0 if write.live is None else write.live
-        if not draft.spec.writer.in_order:  # several rows may stand for one slot
+        if not draft.plan.in_order:  # several rows may stand for one slot
             marked = marked & single(ops, write.slots)
         sparse_set, remaining, count = sparse_sets.remove(
             ops, keeper.sparse_set, keeper.remaining, keeper.count, write.slots, marked
@@ -130,11 +130,11 @@ class WithoutReplacement(SamplerBase):
         if self.shuffle:
             return problem_of_sparse_set(found)
         places = np.concatenate([found.numbers.more[NEXT], found.numbers.more[END]])
-        return soundness.problem_of_range("the pass", places, 0, found.spec.ring.limit - 1)
+        return soundness.problem_of_range("the pass", places, 0, found.plan.ring.limit - 1)
 
     def _note_emptied(self, ops: Ops, draft: Draft, ends: Ends) -> None:
         """A pass of which all that was left goes now is done."""
-        more, limit = draft.counters.more, draft.spec.ring.limit
+        more, limit = draft.counters.more, draft.plan.ring.limit
         before = _left(ops, draft.counters.ends, more[NEXT], more[END], limit)[1]
         after = _left(ops, ends, more[NEXT], more[END], limit)[1]
         emptied = (ops.cumsum(before)[-1] > 0) & (ops.cumsum(after)[-1] == 0)
@@ -151,7 +151,7 @@ class WithoutReplacement(SamplerBase):
 
     def _next(self, ops: Ops, draft: Draft, batch: int) -> tuple[Array, Array, Array]:
         """The slots and handles of the next items in order, and whether they are real."""
-        ends, limit, more = draft.counters.ends, draft.spec.ring.limit, draft.counters.more
+        ends, limit, more = draft.counters.ends, draft.plan.ring.limit, draft.counters.more
         begin = Ends(ring.retreat(ops, ends.cursors, ends.sizes, limit), ends.cursors)
         first, left = _left(ops, ends, more[NEXT], more[END], limit)
         whole = batch if self.drop_last else 1
@@ -177,8 +177,8 @@ class WithoutReplacement(SamplerBase):
             end=ops.where(given, end, more[END]),
             passes=add_passes(ops, more[PASSES], done, given & fresh & (before > 0)),
         )
-        slots = ring.slot_of(draft.spec.ring, lane, sequence_number)
-        return slots, ring.handle_of(draft.spec.ring, lane, sequence_number), live
+        slots = ring.slot_of(draft.plan.ring, lane, sequence_number)
+        return slots, ring.handle_of(draft.plan.ring, lane, sequence_number), live
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """Those that are left of the pass, or that the next one begins with."""

@@ -137,7 +137,7 @@ class SharedBuffer:
         protocol.note_add(self._control, self._plan, stored)
         protocol.begin(self._control)
         given = [array[:stored] for array in arrays.wide]
-        rows, wide = places.moved(arrays.rows[:stored], given, self.spec.layout, self.files.layout)
+        rows, wide = places.moved(arrays.rows[:stored], given, self.spec.plan.layout, self.files.layout)
         for array, values in zip((self.files.rows, *self.files.wide), (rows, *wide), strict=True):
             array[:stored] = values
         if arrays.tree is not None:
@@ -159,7 +159,7 @@ class SharedBuffer:
             self._update_piece(handles[start:stop], new, some)
 
     def _update_piece(self, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> None:
-        leaves = [_some(replacements.get(k)) for k in range(len(self.spec.leaves))] if replacements else []
+        leaves = [_some(replacements.get(k)) for k in range(len(self.spec.plan.leaves))] if replacements else []
 
         def work() -> None:
             old, new = self._vectors()
@@ -244,7 +244,7 @@ class SharedBuffer:
     def look(self, function: Callable[..., Array], *given: Any) -> Array:
         """What a function of `functional_rb.buffer.functions` reads from the counters and the tree of one moment."""
         found = self.files
-        tree = None if self.spec.tree_shape is None else found.tree
+        tree = None if self.spec.plan.tree_shape is None else found.tree
 
         def work(counters: Array) -> Array:
             arrays = Arrays(found.rows, tuple(found.wide), tree, counters[:BASE], {})
@@ -270,7 +270,8 @@ class SharedBuffer:
 
     def _room_for(self, batch: int) -> list[Array]:
         return [
-            np.empty((batch, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)) for leaf in self.spec.layout.leaves
+            np.empty((batch, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype))
+            for leaf in self.spec.plan.layout.leaves
         ]
 
     def snapshot(self) -> Snapshot:
@@ -280,7 +281,7 @@ class SharedBuffer:
         found = None if sequence & 1 else self._copied(counters)
         if found is None or not protocol.unchanged(self._control, sequence):
             found = self.exclusively(lambda: self._copied(self._vectors()[0].array.copy()))
-        rows, wide = places.moved(found.rows, found.wide, self.files.layout, self.spec.layout)
+        rows, wide = places.moved(found.rows, found.wide, self.files.layout, self.spec.plan.layout)
         return found._replace(rows=rows, wide=tuple(wide))
 
     def _copied(self, counters: Array) -> Snapshot:

@@ -74,7 +74,7 @@ class Engine:
 
     def sample(self, state: Any, key: Any, batch: int, beta: Any) -> tuple[Any, list[Array], Selection]:
         """Draw items."""
-        random_bits = self._library.random_bits(key, state.spec.sampler.draw_shape(state.spec, batch))
+        random_bits = self._library.random_bits(key, state.spec.draw_shape(batch))
         leaves, selection = state.buffer.sample(random_bits, float(self._library.to_numpy(beta)))
         handles = state.from_numpy(selection.handles, "int32")
         weights, probabilities = (state.from_numpy(x, "float32") for x in (selection.weights, selection.probabilities))
@@ -89,7 +89,7 @@ class Engine:
     def items(self, state: Any) -> list[Array]:
         """All of the storage, a copy of one moment."""
         copied = state.detached()
-        return row_layout.unpack(self._library.ops, state.spec.layout, copied.rows, copied.wide)
+        return row_layout.unpack(self._library.ops, state.spec.plan.layout, copied.rows, copied.wide)
 
     def is_live(self, state: Any, handles: Array) -> Array:
         """Whether handles name stored items, bool [B]."""
@@ -113,7 +113,7 @@ class Engine:
 
 
 def _leaves(state: SharedState, leaves: Sequence[Any]) -> list[Array]:
-    return [state.from_numpy(x, leaf.dtype) for x, leaf in zip(leaves, state.spec.layout.leaves, strict=True)]
+    return [state.from_numpy(x, leaf.dtype) for x, leaf in zip(leaves, state.spec.plan.layout.leaves, strict=True)]
 
 
 def check_spec(spec: BufferSpec) -> None:

@@ -78,7 +78,7 @@ def regions(spec: BufferSpec, layout: Layout) -> list[Region]:
     wide = [((spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)) for leaf in layout.wide]
     return [
         Region("control.bin", (control.BYTES // 8,), "int64", True),
-        Region("tree.bin", spec.tree_shape or (0, 1), "float32", True),
+        Region("tree.bin", spec.plan.tree_shape or (0, 1), "float32", True),
         Region("journal.bin", (8 * slots(spec) + room(spec) * layout.item_bytes,), "uint8", True),
         Region("rows.bin", (spec.capacity, layout.row_words), "int32", False),
         *(Region(f"wide_{k}.bin", shape, dtype, False) for k, (shape, dtype) in enumerate(wide)),
@@ -87,7 +87,7 @@ def regions(spec: BufferSpec, layout: Layout) -> list[Region]:
 
 def room(spec: BufferSpec) -> int:
     """How many items the journal can save."""
-    return max(1, JOURNAL_BYTES // max(spec.layout.item_bytes, 1))
+    return max(1, JOURNAL_BYTES // max(spec.plan.layout.item_bytes, 1))
 
 
 def slots(spec: BufferSpec) -> int:
@@ -260,7 +260,7 @@ def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> Shar
 def _make(spec: BufferSpec, directory: str) -> None:
     """Make all files. A process that dies doing so leaves `making` behind, from which the next knows to begin anew."""
     making = os.path.join(directory, "making")
-    made = regions(spec, spec.layout)
+    made = regions(spec, spec.plan.layout)
     if not os.path.exists(making):
         for region in made:
             path = os.path.join(directory, region.name)
@@ -304,7 +304,7 @@ def _description(spec: BufferSpec) -> dict[str, Any]:
     """What all processes must agree on: not where the files lie, nor how many items are usually drawn."""
     same = dataclasses.replace(spec, storage=Device(), batch_size=None)
     described: dict[str, Any] = {"format": FORMAT, "version": VERSION, "byteorder": sys.byteorder, "boot": _boot()}
-    return described | {"spec": json.loads(to_json(same))["spec"], "layout": places.described(spec.layout)}
+    return described | {"spec": json.loads(to_json(same))["spec"], "layout": places.described(spec.plan.layout)}
 
 
 def _boot() -> str:
@@ -347,7 +347,7 @@ def _layout_there(spec: BufferSpec, directory: str) -> Layout:
                 f"keys of dicts in any order, or another path"
             )
     try:
-        return places.matched(spec.layout, found.get("layout"))
+        return places.matched(spec.plan.layout, found.get("layout"))
     except ValueError as error:
         raise StorageLayoutError(f"{path}: the file is damaged: {error}; remove the directory") from None
 

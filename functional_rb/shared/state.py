@@ -74,9 +74,9 @@ class SharedState(State):
             (1, 0)
         """
         found = self.buffer.snapshot()
-        stored = [STORED_AS.get(leaf.dtype, leaf.dtype) for leaf in self.spec.layout.wide]
+        stored = [STORED_AS.get(leaf.dtype, leaf.dtype) for leaf in self.spec.plan.layout.wide]
         wide = tuple(self.from_numpy(x, dtype) for x, dtype in zip(found.wide, stored, strict=True))
-        tree = None if self.spec.tree_shape is None else self.from_numpy(found.tree, "float32")
+        tree = None if self.spec.plan.tree_shape is None else self.from_numpy(found.tree, "float32")
         counters = self.from_numpy(found.counters[:BASE].copy(), "int32")
         spec = dataclasses.replace(self.spec, storage=Device())
         return self.library.as_value(Arrays(self.from_numpy(found.rows, "int32"), wide, tree, counters, {}), spec)

@@ -43,17 +43,17 @@ def shapes(spec: BufferSpec) -> Shapes:
 
     Those are `rows`, `wide_0` and so on, and of compact storage the frames: `frames`, `frames_0` and so on.
     """
-    found: Shapes = {"rows": ((spec.capacity, spec.layout.row_words), "int32")}
-    for k, leaf in enumerate(spec.layout.wide):
+    found: Shapes = {"rows": ((spec.capacity, spec.plan.layout.row_words), "int32")}
+    for k, leaf in enumerate(spec.plan.layout.wide):
         found[f"wide_{k}"] = (spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)
-    return found | {name: (spec.auxiliary[name].shape, spec.auxiliary[name].dtype) for name in filed(spec)}
+    return found | {name: (spec.plan.auxiliary[name].shape, spec.plan.auxiliary[name].dtype) for name in filed(spec)}
 
 
 def filed(spec: BufferSpec) -> tuple[str, ...]:
     """Of the arrays that are kept beside the storage, those that lie in files: the frames."""
-    if spec.frames is None:
+    if spec.plan.frames is None:
         return ()
-    return frame_ring.ROWS, *(frame_ring.WIDE.format(k) for k in range(len(spec.frames.layout.wide)))
+    return frame_ring.ROWS, *(frame_ring.WIDE.format(k) for k in range(len(spec.plan.frames.layout.wide)))
 
 
 def file_name(name: str) -> str:
@@ -65,9 +65,9 @@ def described(spec: BufferSpec) -> dict[str, Any]:
     """What `storage.json` holds."""
     arrays = {file_name(name): {"shape": list(shape), "dtype": dtype} for name, (shape, dtype) in shapes(spec).items()}
     packed = {
-        nest.show(leaf.path): [list(leaf.shape), leaf.dtype, leaf.offset, leaf.wide] for leaf in spec.layout.leaves
+        nest.show(leaf.path): [list(leaf.shape), leaf.dtype, leaf.offset, leaf.wide] for leaf in spec.plan.layout.leaves
     }
-    stacks = () if spec.frames is None else spec.frames.stacks
+    stacks = () if spec.plan.frames is None else spec.plan.frames.stacks
     framed = {nest.show(stack.path): [list(stack.shape), stack.dtype, stack.depth, stack.axis] for stack in stacks}
     return {"format": 1, "byteorder": sys.byteorder, "files": arrays, "leaves": packed, "frames": framed}
 

@@ -44,7 +44,7 @@ def with_spec(
 def _moved(arrays: Arrays, old: BufferSpec, new: BufferSpec, files: MappedFiles | None) -> Arrays:
     step = respec.step_of(new)
     if files is None:
-        rows, wide = row_layout.allocate(numpy_ops, new.layout, new.capacity)
+        rows, wide = row_layout.allocate(numpy_ops, new.plan.layout, new.capacity)
         return respec.with_spec(numpy_ops, arrays, old, new, stored=(rows, wide, {}), step=step)
     stored, prepare = (files.rows, files.wide, files.auxiliary), (files.prepare_slots, files.prepare_places)
     return respec.with_spec(numpy_ops, arrays, old, new, None, stored, step, *prepare)

@@ -51,7 +51,7 @@ def init(spec: BufferSpec, files: Files | None, device: Any = None) -> HostState
     """An empty state, in mapped files if there are some."""
     stored = None if files is None else (files.rows, files.wide, files.auxiliary)
     arrays = functions.init(host_ops, spec, stored=stored)
-    table = Table(spec) if spec.objects else None
+    table = Table(spec) if spec.plan.objects else None
     return HostState(memories.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, device)
 
 
@@ -77,7 +77,7 @@ def add(
         saved = _room(spec, version, target, min(batch, spec.capacity), rows=True, values=target.tree is not None)
         following = version.succeed(target, saved)
         leaves = [_stored(target, leaf) for leaf in leaves]
-        if spec.fused and _by_kernel(target, saved):
+        if spec.plan.fused and _by_kernel(target, saved):
             after = _kernels().add(spec, target, before, leaves, batch, mask, priorities, saved)
         else:
             arrays = _arrays(target, before)
@@ -119,11 +119,11 @@ def _draw(
     saved: Saved | None,
 ) -> tuple[Vector, list[Any], Selection]:
     """Draw items from memory; the counters afterwards come first."""
-    if batch and spec.fused_draws and _native(memory):
+    if batch and spec.plan.fused_draws and _native(memory):
         leaves, selection, drawable = _kernels().draw(spec, memory, before, draws, batch, beta)
         _check_nonempty(spec, drawable, before)
         after = before
-        if not spec.fused:
+        if not spec.plan.fused:
             leaves, selection = _completed(ops, spec, memory, before, leaves, selection, more)
     else:
         primitives, arrays = _recording(ops, memory, saved), _arrays(memory, before)
@@ -144,13 +144,13 @@ def _completed(
     more: Vector | None,
 ) -> tuple[list[Vector], Selection]:
     """What a kernel has drawn, with leaves that are frames, and as transforms have it."""
-    known = dict(zip(spec.stored, stored, strict=True))
+    known = dict(zip(spec.plan.stored, stored, strict=True))
     slots = selection.handles % np.int32(spec.capacity)
-    if spec.frames is not None and not spec.transforms:
-        known |= frame_ring.read(ops, spec.frames, memory.auxiliary, slots, range(len(spec.leaves)))
-        return [known[k] for k in range(len(spec.leaves))], selection
-    draft = Draft.of(_arrays(memory, before), spec)
-    leaves, extras = functions.read_drawn(ops, draft, slots, selection.handles, more, known)
+    if spec.plan.frames is not None and not spec.transforms:
+        known |= frame_ring.read(ops, spec.plan.frames, memory.auxiliary, slots, range(len(spec.plan.leaves)))
+        return [known[k] for k in range(len(spec.plan.leaves))], selection
+    draft = Draft.of(_arrays(memory, before), spec.plan)
+    leaves, extras = functions.read_drawn(ops, draft, spec.transforms, slots, selection.handles, more, known)
     return leaves, selection._replace(extras=extras)
 
 
@@ -174,7 +174,7 @@ def update(
         saved = _room(spec, version, target, handles.shape[0], bool(replacements), priorities is not None)
         following = version.succeed(target, saved)
         new = {k: _stored(target, leaf) for k, leaf in replacements.items()}
-        if spec.fused and _by_kernel(target, saved):
+        if spec.plan.fused and _by_kernel(target, saved):
             after = _kernels().update(spec, target, before, handles, priorities, new, saved)
         else:
             primitives, arrays = _recording(ops, target, saved), _arrays(target, before)
@@ -192,7 +192,7 @@ def clear(state: HostState) -> HostState:
         following = version.exchange(arrays, memory.placement)
     if memory.table is not None:
         memory.table.tidy_soon()
-    past = None if spec.objects else state._save_history
+    past = None if spec.plan.objects else state._save_history
     return HostState(following, arrays.counters, spec, state.device, past)
 
 
@@ -235,10 +235,10 @@ def items(state: HostState) -> list[Any]:
     with version.lock:
         memory, spec = version.own(), state.spec
         arrays = _arrays(memory, state._counters)
-        if spec.frames is not None:
+        if spec.plan.frames is not None:
             return _read(memory, functions.items(host_ops, arrays, spec))
-        leaves = _read(memory, row_layout.unpack(host_ops, spec.layout, arrays.rows, arrays.wide))
-        return [leaf if is_object_array(leaf) else host_ops.copy(leaf) for leaf in leaves[: len(spec.leaves)]]
+        leaves = _read(memory, row_layout.unpack(host_ops, spec.plan.layout, arrays.rows, arrays.wide))
+        return [leaf if is_object_array(leaf) else host_ops.copy(leaf) for leaf in leaves[: len(spec.plan.leaves)]]
 
 
 @quiet
@@ -284,7 +284,7 @@ def _room(spec: BufferSpec, version: Version, target: Memory, n: int, rows: bool
     """Where what is overwritten is saved: a kernel and the recorder do that on their way. None in a copy."""
     if target is not version.memory:
         return None
-    if spec.fused and _native(target):
+    if spec.plan.fused and _native(target):
         room: SavedSlots = _kernels().room(spec, n, rows, values)
         return room
     return Log()
@@ -328,7 +328,7 @@ def _written(memory: Memory, arrays: Arrays) -> Vector:
 
 def _tidy(version: Version, spec: BufferSpec) -> None:
     """Drop Python objects that nobody can read any more, if there may be many: before a write, as it takes the lock."""
-    if spec.objects:
+    if spec.plan.objects:
         with version.lock:
             table = version.own().table
         assert table is not None

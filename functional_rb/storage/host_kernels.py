@@ -26,7 +26,8 @@ class Vectors:
     def results(spec: BufferSpec, batch: int) -> list[numpy_ops.Vector]:
         """An array for each leaf."""
         return [
-            numpy_ops.empty((batch, *leaf.shape), dtype=numpy_ops.dtype_of(leaf.dtype)) for leaf in spec.layout.leaves
+            numpy_ops.empty((batch, *leaf.shape), dtype=numpy_ops.dtype_of(leaf.dtype))
+            for leaf in spec.plan.layout.leaves
         ]
 
 

@@ -61,10 +61,10 @@ class HostState(core.State):
 
         Where there are Python objects, the table is that of the arrays' tokens, by default an empty one.
         """
-        if spec.objects and table is None:
+        if spec.plan.objects and table is None:
             table = Table(spec)
         version = memory.fresh(arrays, spec, pinned, table)
-        version.own().fits = misfit(arrays, spec) is None
+        version.own().fits = misfit(arrays, spec.plan) is None
         return cls(version, arrays.counters, spec, device)
 
     def check_alive(self) -> None:
@@ -108,12 +108,12 @@ class HostState(core.State):
     @property
     def wide(self) -> tuple[numpy_ops.Vector, ...]:
         """Arrays [capacity, *shape]."""
-        return self._give_out().wide if self.spec.layout.wide else ()
+        return self._give_out().wide if self.spec.plan.layout.wide else ()
 
     @property
     def tree(self) -> numpy_ops.Vector | None:
         """float32 [rows, FANOUT], or None."""
-        return None if self.spec.tree_shape is None else self._give_out().tree
+        return None if self.spec.plan.tree_shape is None else self._give_out().tree
 
     @property
     def counters(self) -> numpy_ops.Vector:
@@ -129,7 +129,7 @@ class HostState(core.State):
     @property
     def auxiliary(self) -> dict[str, numpy_ops.Vector]:
         """What else the sampler and the writer keep, by name."""
-        return self._give_out().auxiliary if self.spec.auxiliary else {}
+        return self._give_out().auxiliary if self.spec.plan.auxiliary else {}
 
     def exported(self) -> Arrays:
         """All arrays."""

@@ -193,7 +193,7 @@ class MappedFiles:
         self.spec, self._arrays, self._directory = spec, arrays, directory
         self.directory = None if directory is None else directory.path
         self.rows = arrays["rows"].array
-        self.wide = tuple(arrays[f"wide_{k}"].array for k in range(len(spec.layout.wide)))
+        self.wide = tuple(arrays[f"wide_{k}"].array for k in range(len(spec.plan.layout.wide)))
         self.auxiliary = {name: arrays[name].array for name in filed(spec)}
         self._pid = os.getpid()
         self._removed = False
@@ -281,22 +281,22 @@ class MappedFiles:
         self.check_process()
         if self.ready:
             return
-        rows, ring = spec.rows(batch), spec.ring
+        rows, ring = spec.rows(batch), spec.plan.ring
         if not spec.writer.in_order:  # which fill the slots from the first on
             self.reserve(0, min(spec.capacity, int(numbers[counters.SIZE]) + rows))
             return
         first = int(numbers[counters.CURSOR]) % ring.length
-        if spec.fused and first + rows <= ring.length:  # the usual case at once
+        if spec.plan.fused and first + rows <= ring.length:  # the usual case at once
             self.prepare(first, rows)
             return
-        known = counters.read(spec, numbers)
+        known = counters.read(spec.plan, numbers)
         steps = rows // ring.lanes
         for lane, cursor in enumerate(known.ends.cursors.tolist()):
             for first, n in _around(cursor % ring.length, steps, ring.length):
                 self.prepare(lane * ring.length + first, n)
-        if spec.frames is not None:
+        if spec.plan.frames is not None:
             # Where fewer frames are new than may be, those before the cursor are written as they are.
-            room, most = spec.frames.room, spec.frames.most * steps
+            room, most = spec.plan.frames.room, spec.plan.frames.most * steps
             for lane, cursor in enumerate(known.more[frame_ring.CURSOR].tolist()):
                 for first, n in _around((cursor - most) % room, 2 * most, room):
                     self.prepare_frames(lane * room + first, n)

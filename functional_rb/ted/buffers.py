@@ -140,8 +140,8 @@ def _flat(state: State, reward_key: Key, who: str) -> Flat:
     spec, reward = state.spec, path_of(reward_key)
     _check_spec(spec, reward, who)
     backend = _backend_of(state)
-    ends = counters.read(spec, np.asarray(_host(backend, state.counters))).ends
-    ring = spec.ring
+    ends = counters.read(spec.plan, np.asarray(_host(backend, state.counters))).ends
+    ring = spec.plan.ring
     sizes = tuple(int(size) for size in ends.sizes)
     cursors = tuple(int(cursor) % ring.length for cursor in ends.cursors)
     lanes = Lanes(ring.length, sizes, cursors, spec.lanes is not None)
@@ -151,8 +151,10 @@ def _flat(state: State, reward_key: Key, who: str) -> Flat:
     if getattr(spec.storage, "shared", False):
         oldest = np.array([own[0] for own in handles if len(own)], np.int32)
         _check_unchanged(_host(backend, backend.is_live(state, oldest)), who)
-    dtypes = {nest.show(path): leaf.dtype for path, leaf in zip(spec.structure.paths, spec.leaves, strict=True)}
-    following = {nest.show(path[1:]): dtypes[nest.show(path)] for path in spec.structure.paths if path[0] == NEXT}
+    dtypes = {
+        nest.show(path): leaf.dtype for path, leaf in zip(spec.plan.structure.paths, spec.plan.leaves, strict=True)
+    }
+    following = {nest.show(path[1:]): dtypes[nest.show(path)] for path in spec.plan.structure.paths if path[0] == NEXT}
     return steps_to_flat(steps, lanes, following | dtypes, reward, spec, who)
 
 
@@ -164,8 +166,8 @@ def _check_unchanged(live: Array, who: str) -> None:
 
 def _check_spec(spec: BufferSpec, reward: Path, who: str) -> None:
     """Refuse what is not in TED, or not in order."""
-    for k in spec.objects:
-        raise TypeError(f"{who}: leaf {spec.names[k]!r} holds Python objects, which are no arrays; leave it out")
+    for k in spec.plan.objects:
+        raise TypeError(f"{who}: leaf {spec.plan.names[k]!r} holds Python objects, which are no arrays; leave it out")
     if not spec.writer.in_order:
         raise ValueError(
             f"{who}: {spec.writer} chooses slots, so that steps do not lie in the order of time; "
@@ -207,7 +209,7 @@ def _host(backend: Any, array: Any) -> Array:
 
 def _handles(spec: BufferSpec, lane: int, first: int, n: int) -> Array:
     """Of n items of a lane, from a coordinate on; see `ring`."""
-    ring = spec.ring
+    ring = spec.plan.ring
     sequence_numbers = (first + np.arange(n)) % ring.limit
     turns = sequence_numbers // ring.length
     return (turns * ring.capacity + lane * ring.length + sequence_numbers % ring.length).astype(np.int32)
@@ -217,7 +219,7 @@ def _read(backend: Any, state: State, handles: Array) -> Leaves:
     """The items that handles int32 [N] name, by path, read in pieces of one size: JAX compiles for each."""
     spec = state.spec
     n, size = len(handles), min(CHUNK, spec.capacity)
-    structure = spec.structure.as_given()
+    structure = spec.plan.structure.as_given()
     own = zip(structure.paths, nest.flatten_as(structure, spec.item), strict=True)
     made = {path: np.empty((n, *leaf.shape), kept_dtype(leaf.dtype)) for path, leaf in own}
     for start in range(0, n, size):
@@ -240,10 +242,10 @@ def _spec_for(flat: Flat, spec: BufferSpec | None) -> BufferSpec:
     if spec is None:
         raise ValueError("flat_to_ted: the file does not tell the buffer's spec; give spec=frb.BufferSpec(...)")
     lanes = flat.lanes
-    if (spec.ring.length, spec.ring.lanes) != (lanes.length, len(lanes.sizes)):
+    if (spec.plan.ring.length, spec.plan.ring.lanes) != (lanes.length, len(lanes.sizes)):
         raise ValueError(
             f"flat_to_ted: expected a spec with capacity={lanes.length * len(lanes.sizes)} and {len(lanes.sizes)} "
-            f"lanes, as the steps have, got {spec.capacity} and {spec.ring.lanes}; change it, or take the arrays "
+            f"lanes, as the steps have, got {spec.capacity} and {spec.plan.ring.lanes}; change it, or take the arrays "
             f"(backend=None) and add them"
         )
     return spec
@@ -264,9 +266,9 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: An
     column = np.repeat(np.arange(len(ends)), lanes.sizes)
     leaves = []
     named = {nest.show(path): leaf for path, leaf in steps.items()}
-    if set(named) != set(spec.names):
-        raise ValueError(f"flat_to_ted: expected the leaves {sorted(spec.names)} of the spec, got {sorted(named)}")
-    for name, own in zip(spec.names, spec.leaves, strict=True):
+    if set(named) != set(spec.plan.names):
+        raise ValueError(f"flat_to_ted: expected the leaves {sorted(spec.plan.names)} of the spec, got {sorted(named)}")
+    for name, own in zip(spec.plan.names, spec.plan.leaves, strict=True):
         given = named[name]
         dtype = flat.dtypes[name.removeprefix(NEXT + "/")]
         if given.shape[1:] != own.shape or dtype != own.dtype:
@@ -280,7 +282,7 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: An
         grid[rows, column] = given
         leaves.append(_leaf(backend, grid if spec.lanes is not None else grid[:, 0], own.dtype, name))
     whole = bool(mask.all())
-    nested = nest.unflatten(spec.structure, leaves, lambda kind, parts, batch: parts)
+    nested = nest.unflatten(spec.plan.structure, leaves, lambda kind, parts, batch: parts)
     return backend.add(state, nested, mask=None if whole else mask if spec.lanes is not None else mask[:, 0])
 
 

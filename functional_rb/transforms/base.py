@@ -11,8 +11,8 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs import ArraySpec
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
     from functional_rb.structures.row_layout import Layout
 
@@ -35,7 +35,7 @@ class Transform:
     """Whether items are written later than they are added."""
 
     @property
-    def marks(self) -> EpisodeBoundaries | None:
+    def boundaries(self) -> EpisodeBoundaries | None:
         """The leaves that tell where trajectories end, if the ages of stored steps are needed."""
         return None
 
@@ -43,15 +43,15 @@ class Transform:
         """One that stands alone goes where several go."""
         yield self
 
-    def resolve(self, spec: BufferSpec) -> Transform:
+    def resolve(self, plan: Plan) -> Transform:
         """The transform with what it finds in the spec filled in, checked."""
         return self
 
-    def columns(self, spec: BufferSpec) -> dict[str, ArraySpec]:
+    def columns(self, plan: Plan) -> dict[str, ArraySpec]:
         """What is stored beside each item, by name."""
         return {}
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """The arrays that it keeps, by name."""
         return {}
 
@@ -59,11 +59,11 @@ class Transform:
         """Which of those hold items, and how they lie there."""
         return {}
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """The numbers that it keeps: names, and how many int32 each."""
         return ()
 
-    def rows(self, spec: BufferSpec, batch: int) -> int:
+    def rows(self, plan: Plan, batch: int) -> int:
         """How many rows a batch has once it went through `incoming`."""
         return batch
 

@@ -16,7 +16,7 @@ from functional_rb.base import dtypes, functions, nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
 from functional_rb.core import counters
-from functional_rb.core.episodes import AGE, EpisodeBoundaries
+from functional_rb.core.episodes import AGE, EpisodeBoundaries, boundaries_for
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.samplers.base import need_order
@@ -26,8 +26,8 @@ from functional_rb.transforms.base import Reader, Transform
 from functional_rb.transforms.returns import USUAL_REWARDS
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
 
 Strategy = Literal["future", "final", "episode", "random"]
 Reward = Callable[[Any, Any], Any]
@@ -75,54 +75,54 @@ class Hindsight(Transform):
         return self
 
     @property
-    def marks(self) -> EpisodeBoundaries | None:
+    def boundaries(self) -> EpisodeBoundaries | None:
         """Where trajectories end, where goals come from the own one."""
         if self.strategy == "random":
             return None
         return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
 
-    def resolve(self, spec: BufferSpec) -> Hindsight:
+    def resolve(self, plan: Plan) -> Hindsight:
         """Fill in the keys that were left out."""
         if self.strategy == "random":
             marks = EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
         else:
-            marks = spec.marks_for(self.end_keys, self.trajectory_key, "her")
+            marks = boundaries_for(plan, self.end_keys, self.trajectory_key, "her")
         found = dataclasses.replace(
             self,
-            achieved_key=_achieved(spec) if self.achieved_key is None else self.achieved_key,
-            goal_keys=_goals(spec) if self.goal_keys is None else self.goal_keys,
-            reward_key=self.reward_key or next((k for k in USUAL_REWARDS if nest.show_key(k) in spec.names), None),
+            achieved_key=_achieved(plan) if self.achieved_key is None else self.achieved_key,
+            goal_keys=_goals(plan) if self.goal_keys is None else self.goal_keys,
+            reward_key=self.reward_key or next((k for k in USUAL_REWARDS if nest.show_key(k) in plan.names), None),
             end_keys=self.end_keys if self.strategy == "random" else marks.told_ends,
             trajectory_key=marks.trajectory_key,
         )
-        marks.check(spec, "her")
-        found.check(spec)
+        marks.check(plan, "her")
+        found.check(plan)
         return found
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """Refuse leaves, and samplers, that do not fit."""
-        need_order(spec, "her")
-        if spec.sampler.marks is not None or len(spec.sampler.leading_shape(spec.ring.lanes)) > 1:
+        need_order(plan, "her")
+        if not plan.single_items:
             raise ValueError(
-                f"her: relabels single transitions, and {type(spec.sampler).__name__} gives slices; "
+                f"her: relabels single transitions, and {plan.sampler} gives slices; "
                 f"use frb.Uniform() or frb.Prioritized()"
             )
-        achieved, goals = self._achieved(spec), self._goals(spec)
+        achieved, goals = self._achieved(plan), self._goals(plan)
         for position in goals:
-            mine, theirs = spec.leaves[position], spec.leaves[achieved]
+            mine, theirs = plan.leaves[position], plan.leaves[achieved]
             if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
                 raise ValueError(
-                    f"her: leaf {spec.names[position]!r}: expected goals like the achieved ones in "
-                    f"{spec.names[achieved]!r}, {theirs}, got {mine}; name others by goal_keys or achieved_key"
+                    f"her: leaf {plan.names[position]!r}: expected goals like the achieved ones in "
+                    f"{plan.names[achieved]!r}, {theirs}, got {mine}; name others by goal_keys or achieved_key"
                 )
         if self.reward is not None and self.reward_key is None:
             raise ValueError(
-                f"her: the item has no leaf 'reward' to compute anew; give reward_key=..., one of {spec.names}"
+                f"her: the item has no leaf 'reward' to compute anew; give reward_key=..., one of {plan.names}"
             )
-        for position in (achieved, *self._rewards(spec)) if self.reward is not None else ():
-            if position in spec.objects:
+        for position in (achieved, *self._rewards(plan)) if self.reward is not None else ():
+            if position in plan.objects:
                 raise ValueError(
-                    f"her: leaf {spec.names[position]!r} holds Python objects, and rewards are computed of arrays; "
+                    f"her: leaf {plan.names[position]!r} holds Python objects, and rewards are computed of arrays; "
                     f"leave reward out, or name other leaves by achieved_key and reward_key"
                 )
 
@@ -131,11 +131,11 @@ class Hindsight(Transform):
     ) -> tuple[Reader, dict[str, Array]]:
         """Choose a goal for each step, and read every step with the goal of its draw."""
         assert draws is not None
-        spec, achieved, slots = draft.spec, self._achieved(draft.spec), own[:, 0]
+        plan, achieved, slots = draft.plan, self._achieved(draft.plan), own[:, 0]
         sources = self._sources(ops, draft, slots, draws[:, 2:])
         chosen = real & self._chosen(ops, draws[:, :2])
         goals = read(sources[:, None], [achieved])[achieved]
-        rewards = [] if self.reward is None else self._rewards(spec)
+        rewards = [] if self.reward is None else self._rewards(plan)
 
         def relabelled(steps: Array, wanted: Sequence[int]) -> dict[int, Array]:
             needed = {*wanted, achieved} if set(rewards) & set(wanted) else set(wanted)
@@ -144,7 +144,7 @@ class Hindsight(Transform):
             if steps.shape[1] > 1:
                 draw = ops.arange(steps.shape[0] * steps.shape[1], like=slots) // steps.shape[1]
                 mask, goal = ops.take(chosen, draw), ops.take(goals, draw)
-            for position in {*self._goals(spec)} & needed:
+            for position in {*self._goals(plan)} & needed:
                 leaves[position] = ops.where(row_layout.along(mask, goal), goal, leaves[position])
             if {*rewards} & needed:
                 new = self._rewarded(ops, leaves[achieved], goal, len(rewards))
@@ -154,7 +154,7 @@ class Hindsight(Transform):
             return {k: leaves[k] for k in wanted}
 
         handles = ops.where(
-            chosen, ring.handle_of_slot(ops, spec.ring, draft.origin[0].ends, sources), ops.full_like(slots, -1)
+            chosen, ring.handle_of_slot(ops, plan.ring, draft.origin[0].ends, sources), ops.full_like(slots, -1)
         )
         return relabelled, {"relabelled": chosen, "goal_indices": handles}
 
@@ -170,10 +170,10 @@ class Hindsight(Transform):
     def _sources(self, ops: Ops, draft: Draft, slots: Array, draws: Array) -> Array:
         """The slot of the step whose achieved goal is taken, int32 [m]."""
         if self.strategy == "random":
-            held, ends = draft.spec.ring, draft.origin[0].ends
+            held, ends = draft.plan.ring, draft.origin[0].ends
             lane, place = ring.lane_at(ops, ends.sizes, below(ops, draws, counters.total(ops, ends.sizes)))
             return ring.item_at(ops, held, ends, lane, place)[0]
-        lanes = Lanes(draft.spec.ring, draft.origin[0].ends)
+        lanes = Lanes(draft.plan.ring, draft.origin[0].ends)
         before, after = episode_windows.extent(ops, lanes, draft.auxiliary[AGE], slots)
         if self.strategy == "final":
             ahead = after
@@ -197,18 +197,18 @@ class Hindsight(Transform):
             )
         return new
 
-    def _rewards(self, spec: BufferSpec) -> list[int]:
+    def _rewards(self, plan: Plan) -> list[int]:
         """The leaves of rewards, in the order in which they were named."""
         several = isinstance(self.reward_key, tuple) and isinstance(self.reward_key[0], tuple)
         keys: Any = () if self.reward_key is None else self.reward_key if several else (self.reward_key,)
-        return [nest.position(spec.names, key, "her") for key in keys]
+        return [nest.position(plan.names, key, "her") for key in keys]
 
-    def _achieved(self, spec: BufferSpec) -> int:
+    def _achieved(self, plan: Plan) -> int:
         assert self.achieved_key is not None
-        return nest.position(spec.names, self.achieved_key, "her")
+        return nest.position(plan.names, self.achieved_key, "her")
 
-    def _goals(self, spec: BufferSpec) -> list[int]:
-        return [nest.position(spec.names, key, "her") for key in self.goal_keys or ()]
+    def _goals(self, plan: Plan) -> list[int]:
+        return [nest.position(plan.names, key, "her") for key in self.goal_keys or ()]
 
 
 def _checked_k(k: Any) -> int | float:
@@ -302,22 +302,22 @@ def her(
     return Hindsight(strategy, k, reward, achieved_key, goals, rewards, ends, trajectory_key)
 
 
-def _achieved(spec: BufferSpec) -> Key:
+def _achieved(plan: Plan) -> Key:
     """The leaf of the goal achieved after a step."""
-    paths = [path for path in spec.structure.paths if path]
+    paths = [path for path in plan.structure.paths if path]
     found = [path for path in paths if path[-1] == "next_achieved_goal"]
     found += [path for path in paths if path[-1] == "achieved_goal" and str(path[0]).startswith("next")]
     if len(found) != 1:
         raise ValueError(
             f"her: expected one leaf 'achieved_goal' below 'next...', got {[nest.show_key(key) for key in found]}; "
-            f"give achieved_key=..., one of {spec.names}"
+            f"give achieved_key=..., one of {plan.names}"
         )
     return found[0]
 
 
-def _goals(spec: BufferSpec) -> tuple[Key, ...]:
+def _goals(plan: Plan) -> tuple[Key, ...]:
     """The leaves of the desired goal."""
-    found = tuple(path for path in spec.structure.paths if path and path[-1] in ("desired_goal", "next_desired_goal"))
+    found = tuple(path for path in plan.structure.paths if path and path[-1] in ("desired_goal", "next_desired_goal"))
     if not found:
-        raise ValueError(f"her: the item has no leaf 'desired_goal'; give goal_keys=(...), of the leaves {spec.names}")
+        raise ValueError(f"her: the item has no leaf 'desired_goal'; give goal_keys=(...), of the leaves {plan.names}")
     return found

@@ -19,8 +19,8 @@ from functional_rb.transforms.returns import NStep
 from functional_rb.transforms.step_queue import plan_line
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
 
 PENDING = "n_step_pending"
@@ -39,51 +39,51 @@ class NStepOfAdded(NStep):
 
     delays = True
 
-    def resolve(self, spec: BufferSpec) -> NStepOfAdded:
+    def resolve(self, plan: Plan) -> NStepOfAdded:
         """Fill in the keys that were left out."""
-        found = super().resolve(spec)
+        found = super().resolve(plan)
         assert isinstance(found, NStepOfAdded)
-        leaves = zip(spec.structure.paths, spec.leaves, strict=True)
+        leaves = zip(plan.structure.paths, plan.leaves, strict=True)
         packed = row_layout.plan(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves))
         object.__setattr__(found, "packed", packed)
         return found
 
-    def check(self, spec: BufferSpec, marks: EpisodeBoundaries) -> None:
+    def check(self, plan: Plan, marks: EpisodeBoundaries) -> None:
         """Items come later than they are added, and no longer follow on each other."""
-        super().check(spec, marks)
+        super().check(plan, marks)
         who = "n_step(at='add')"
-        if any(other.words for other in spec.transforms):
+        if plan.extra_words:
             raise ValueError(
                 f"{who}: rewards are added up before her could choose goals for them; give n_step(at='sample')"
             )
-        if not spec.writer.overwrites:
+        if not plan.overwrites:
             raise ValueError(
-                f"{who}: a trajectory's end writes up to {self.n} items at once, which {spec.writer} may have no "
+                f"{who}: a trajectory's end writes up to {self.n} items at once, which {plan.writer} may have no "
                 f"room for; give n_step(at='sample'), or writer=frb.RoundRobin()"
             )
-        if spec.compact is not None:
+        if plan.frames is not None:
             raise ValueError(
                 f"{who}: an item's next observation is not the following item's own, so that BufferSpec.compact would "
                 f"save nothing; give n_step(at='sample') with it"
             )
-        if spec.sampler.marks is not None:
+        if plan.boundaries is not None:
             raise ValueError(
                 f"{who}: the items stored are transitions over {self.n} steps and make no slices; "
-                f"give n_step(at='sample') with {type(spec.sampler).__name__}"
+                f"give n_step(at='sample') with {plan.sampler}"
             )
 
-    def columns(self, spec: BufferSpec) -> dict[str, ArraySpec]:
+    def columns(self, plan: Plan) -> dict[str, ArraySpec]:
         """What cannot be told from the transformed leaves."""
-        reward = spec.leaves[self.positions.reward]
+        reward = plan.leaves[self.positions.reward]
         return {
             STEPS: Unbounded(self.positions.agents, "int32"),
             ORIGINAL: Unbounded(reward.shape, reward.dtype),
             NONTERMINAL: Binary(self.positions.agents),
         }
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """The waiting steps, packed as items are in storage."""
-        waiting = (spec.lanes or 1) * (self.n - 1)
+        waiting = (plan.lanes or 1) * (self.n - 1)
         if waiting == 0:
             return {}
         auxiliary = {WAITING: AuxiliaryArray((waiting, self.packed.row_words))}
@@ -95,24 +95,24 @@ class NStepOfAdded(NStep):
         """The waiting steps."""
         return {WAITING: self.packed} if self.n > 1 else {}
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """How many wait."""
-        return ((PENDING, spec.lanes or 1),)
+        return ((PENDING, plan.lanes or 1),)
 
     def problem(self, found: Found) -> str | None:
         """No more wait than there are places for."""
         return soundness.problem_of_range(PENDING, found.numbers.more[PENDING], 0, self.n - 1)
 
-    def rows(self, spec: BufferSpec, batch: int) -> int:
+    def rows(self, plan: Plan, batch: int) -> int:
         """All that wait may be written, and all that come."""
-        return batch + (spec.lanes or 1) * (self.n - 1) if batch else 0
+        return batch + (plan.lanes or 1) * (self.n - 1) if batch else 0
 
     def incoming(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None
     ) -> tuple[Sequence[Array], Array | None]:
         """Put new steps behind the waiting ones, and write those whose n steps, or whose trajectory, are complete."""
-        spec, packed = draft.spec, self.packed
-        every = ops.arange(self.rows(spec, batch), like=draft.origin[1])
+        plan, packed = draft.plan, self.packed
+        every = ops.arange(self.rows(plan, batch), like=draft.origin[1])
         steps = row_layout.pack(ops, packed, leaves, like=every[:batch])
         arrays = [steps[0], *steps[1]]
         if self.n > 1:
@@ -124,15 +124,15 @@ class NStepOfAdded(NStep):
             found = row_layout.read_part(ops, packed, arrays[0], arrays[1:], rows.reshape(-1), chosen)
             return dict(zip(chosen, found, strict=True))
 
-        ended, ids = self._marked(ops, spec, leaves, every, read)
+        ended, ids = self._marked(ops, plan, leaves, every, read)
         line = plan_line(ops, draft.counters.more[PENDING], ended, ids, mask, self.n)
-        found, told = self.over(ops, spec, line.window[:, :1], line.window, line.real, read)
+        found, told = self.over(ops, plan, line.window[:, :1], line.window, line.real, read)
         draft.count(**{PENDING: line.pending})
         if self.n > 1:
             places = every[: line.waiting.shape[0]]
             for name, array in zip(self._names, arrays, strict=True):
                 draft.auxiliary[name] = ops.set_at(draft.auxiliary[name], places, ops.take(array, line.waiting))
-        return [*(found[k] for k in range(len(spec.leaves))), *told], line.complete
+        return [*(found[k] for k in range(len(plan.leaves))), *told], line.complete
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """No step waits."""
@@ -142,7 +142,7 @@ class NStepOfAdded(NStep):
         self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """What was stored beside the items."""
-        first = len(draft.spec.leaves) + list(draft.spec.columns).index(STEPS)
+        first = len(draft.plan.leaves) + list(draft.plan.columns).index(STEPS)
         found = read(own, range(first, first + 3))
         return read, self.told(ops, *(found[k] for k in range(first, first + 3)))
 
@@ -152,14 +152,14 @@ class NStepOfAdded(NStep):
         return [WAITING, *(f"{WAITING}/{nest.show(leaf.path)}" for leaf in self.packed.wide)]
 
     def _marked(
-        self, ops: Ops, spec: BufferSpec, leaves: Sequence[Array], rows: Array, read: Reader
+        self, ops: Ops, plan: Plan, leaves: Sequence[Array], rows: Array, read: Reader
     ) -> tuple[Array, Array | None]:
         """Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any."""
         if self.end_keys:
-            ended = EpisodeBoundaries(self.end_keys).ended(ops, spec, leaves)
+            ended = EpisodeBoundaries(self.end_keys).ended(ops, plan, leaves)
         else:
             ended = rows[: leaves[self.positions.reward].shape[0]] < 0
         if self.trajectory_key is None:
             return ended, None
-        position = nest.position(spec.names, self.trajectory_key, "n_step")
+        position = nest.position(plan.names, self.trajectory_key, "n_step")
         return ended, id_words(ops, read(rows, [position])[position].reshape(-1))

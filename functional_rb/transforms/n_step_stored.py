@@ -15,8 +15,8 @@ from functional_rb.transforms.base import Reader
 from functional_rb.transforms.returns import NStep
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,22 +24,22 @@ class NStepOfStored(NStep):
     """n-step returns of stored single steps, computed as they are sampled; see `n_step`."""
 
     @property
-    def marks(self) -> EpisodeBoundaries:
+    def boundaries(self) -> EpisodeBoundaries:
         """Where trajectories end."""
         return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
 
-    def check(self, spec: BufferSpec, marks: EpisodeBoundaries) -> None:
+    def check(self, plan: Plan, marks: EpisodeBoundaries) -> None:
         """Steps must lie in their order."""
-        super().check(spec, marks)
-        need_order(spec, "n_step(at='sample')")
+        super().check(plan, marks)
+        need_order(plan, "n_step(at='sample')")
 
     def reading(
         self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """Look ahead from each step, add rewards up, and take what follows from the last step found."""
-        lanes = Lanes(draft.spec.ring, draft.origin[0].ends)
+        lanes = Lanes(draft.plan.ring, draft.origin[0].ends)
         window, there = episode_windows.following(ops, lanes, draft.auxiliary[AGE], own[:, 0], self.n)
-        found, told = self.over(ops, draft.spec, own, window, there, read)
+        found, told = self.over(ops, draft.plan, own, window, there, read)
 
         def with_returns(_: Array, wanted: Sequence[int]) -> dict[int, Array]:
             return {k: found[k] for k in wanted}

@@ -20,13 +20,13 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.dtypes import ITEMSIZE, shown
 from functional_rb.base.nest import Key
-from functional_rb.core.episodes import EpisodeBoundaries
+from functional_rb.core.episodes import EpisodeBoundaries, boundaries_for
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import row_layout
 from functional_rb.transforms.base import Reader, Transform
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
+    from functional_rb.core.plan import Plan
 
 LARGEST_N = 1024
 USUAL_REWARDS: tuple[Key, ...] = (("next", "reward"), "reward")
@@ -99,49 +99,49 @@ class NStep(Transform):
         object.__setattr__(self, "gamma", float(given))
         object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", "n_step"))
 
-    def resolve(self, spec: BufferSpec) -> NStep:
+    def resolve(self, plan: Plan) -> NStep:
         """Fill in the keys that were left out."""
-        marks = spec.marks_for(self.end_keys, self.trajectory_key, "n_step")
+        marks = boundaries_for(plan, self.end_keys, self.trajectory_key, "n_step")
         found = dataclasses.replace(
             self,
-            reward_key=_first(self.reward_key, USUAL_REWARDS, spec, "reward_key"),
-            terminated_key=self._terminated(spec, marks),
+            reward_key=_first(self.reward_key, USUAL_REWARDS, plan, "reward_key"),
+            terminated_key=self._terminated(plan, marks),
             end_keys=marks.told_ends,
             trajectory_key=marks.trajectory_key,
         )
-        object.__setattr__(found, "positions", found._positions(spec))
-        found.check(spec, marks)
+        object.__setattr__(found, "positions", found._positions(plan))
+        found.check(plan, marks)
         return found
 
-    def _terminated(self, spec: BufferSpec, marks: EpisodeBoundaries) -> Key | None:
+    def _terminated(self, plan: Plan, marks: EpisodeBoundaries) -> Key | None:
         """The leaf that says where there is nothing to bootstrap from; where nothing ever ends there need be none."""
-        endless = marks.told_ends == () and not any(nest.show_key(key) in spec.names for key in USUAL_TERMINATED)
+        endless = marks.told_ends == () and not any(nest.show_key(key) in plan.names for key in USUAL_TERMINATED)
         if self.terminated_key is None and endless:
             return None
-        return _first(self.terminated_key, USUAL_TERMINATED, spec, "terminated_key")
+        return _first(self.terminated_key, USUAL_TERMINATED, plan, "terminated_key")
 
-    def check(self, spec: BufferSpec, marks: EpisodeBoundaries) -> None:
+    def check(self, plan: Plan, marks: EpisodeBoundaries) -> None:
         """Refuse leaves that do not fit."""
         positions = self.positions
-        marks.check(spec, "n_step", positions.agents)
-        reward = spec.leaves[positions.reward]
+        marks.check(plan, "n_step", positions.agents)
+        reward = plan.leaves[positions.reward]
         if "float" not in reward.dtype:
             raise ValueError(
-                f"n_step: leaf {spec.names[positions.reward]!r}: expected rewards of a float dtype, got {reward}; "
+                f"n_step: leaf {plan.names[positions.reward]!r}: expected rewards of a float dtype, got {reward}; "
                 f"change BufferSpec.item, or name another leaf by reward_key=..."
             )
         for position in (*positions.terminated, *positions.truncations):
-            flag = spec.leaves[position]
+            flag = plan.leaves[position]
             if flag.dtype != "bool" or (math.prod(flag.shape) != 1 and flag.shape != positions.agents):
                 several = f", or one for each reward, {reward.shape}" if math.prod(reward.shape) > 1 else ""
                 raise ValueError(
-                    f"n_step: leaf {spec.names[position]!r}: expected one bool an item{several}, got {flag.dtype} "
+                    f"n_step: leaf {plan.names[position]!r}: expected one bool an item{several}, got {flag.dtype} "
                     f"of shape {flag.shape}; name another leaf by terminated_key=..."
                 )
 
-    def _positions(self, spec: BufferSpec) -> Positions:
+    def _positions(self, plan: Plan) -> Positions:
         """Where the leaves are."""
-        names = spec.names
+        names = plan.names
         assert self.reward_key is not None
         reward = nest.position(names, self.reward_key, "n_step")
         terminated: tuple[int, ...] = ()
@@ -153,11 +153,11 @@ class NStep(Transform):
             *parent, last = names[terminated[0]].split("/")
             beside = "/".join([*parent, "truncated"])
             truncations = (names.index(beside),) if last == "done" and beside in names else ()
-            agents, ends = _agents(spec, reward, terminated[0])
+            agents, ends = _agents(plan, reward, terminated[0])
         if self.next_keys is not None:
             following = tuple(nest.position(names, key, "n_step") for key in self.next_keys)
         else:
-            following = tuple(k for k, path in enumerate(spec.structure.paths) if _follows(path, spec))
+            following = tuple(k for k, path in enumerate(plan.structure.paths) if _follows(path, plan))
         return Positions(reward, terminated, truncations, tuple(k for k in following if k != reward), agents, ends)
 
     def told(self, ops: Ops, steps: Array, original: Array, nonterminal: Array) -> dict[str, Array]:
@@ -167,13 +167,13 @@ class NStep(Transform):
         return {"steps": steps, "discount": discount, "original_reward": original, "nonterminal": nonterminal}
 
     def over(
-        self, ops: Ops, spec: BufferSpec, own: Array, window: Array, real: Array, read: Reader
+        self, ops: Ops, plan: Plan, own: Array, window: Array, real: Array, read: Reader
     ) -> tuple[dict[int, Array], Told]:
         """Items over n steps.
 
         Args:
             ops: the backend.
-            spec: of the buffer.
+            plan: of the buffer.
             own: int32 [m, 1], where each step lies: the first column of the window.
             window: int32 [m, n], where each step and those after it lie.
             real: bool [m, n], which of them there are, in the same trajectory: the first of each row.
@@ -184,19 +184,19 @@ class NStep(Transform):
         """
         positions = self.positions
         if positions.agents:
-            return self._over_agents(ops, spec, own, window, real, read)
+            return self._over_agents(ops, plan, own, window, real, read)
         rewards = read(window, [positions.reward])[positions.reward]
         rewards = rewards.reshape(*window.shape, *rewards.shape[1:])
         total, steps = fold(ops, rewards, real, self.gamma)
         last = ops.take(window.reshape(-1), ops.arange(window.shape[0], like=window) * self.n + steps - 1)
         found = read(last[:, None], [*positions.following, *positions.terminated, *positions.truncations])
         nonterminal = self._nonterminal(found).reshape(-1) if positions.terminated else steps > 0
-        rest = [k for k in range(len(spec.leaves)) if k != positions.reward and k not in positions.following]
+        rest = [k for k in range(len(plan.leaves)) if k != positions.reward and k not in positions.following]
         found |= read(own, rest) | {positions.reward: total}
         return found, Told(steps, rewards[:, 0], nonterminal)
 
     def _over_agents(
-        self, ops: Ops, spec: BufferSpec, own: Array, window: Array, real: Array, read: Reader
+        self, ops: Ops, plan: Plan, own: Array, window: Array, real: Array, read: Reader
     ) -> tuple[dict[int, Array], Told]:
         """Likewise, where an agent that is done collects no more rewards, while others go on.
 
@@ -229,7 +229,7 @@ class NStep(Transform):
             return ops.take(leaf.reshape(m * n * count, *shape[len(agents) :]), last).reshape(m, *shape)
 
         found = {k: after(seen[k]) for k in (*positions.following, *flags)}
-        rest = [k for k in range(len(spec.leaves)) if k != positions.reward and k not in positions.following]
+        rest = [k for k in range(len(plan.leaves)) if k != positions.reward and k not in positions.following]
         nonterminal = self._nonterminal(found)
         found |= read(own, rest) | {positions.reward: total.reshape(m, *agents)}
         original = rewards.reshape(m, n, *agents)[:, 0]
@@ -272,31 +272,31 @@ def fold(ops: Ops, rewards: Array, real: Array, gamma: float) -> tuple[Array, Ar
     return total, steps
 
 
-def _agents(spec: BufferSpec, reward: int, terminated: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _agents(plan: Plan, reward: int, terminated: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape of rewards and flags of agents, and the leaves that say when one is done; if that is what they are."""
-    shape = spec.leaves[reward].shape
-    if spec.leaves[terminated].shape != shape or math.prod(shape) <= 1:
+    shape = plan.leaves[reward].shape
+    if plan.leaves[terminated].shape != shape or math.prod(shape) <= 1:
         return (), ()
-    *parent, _ = spec.names[terminated].split("/")
-    beside = [spec.names.index(name) for name in ("/".join([*parent, flag]) for flag in FLAGS) if name in spec.names]
-    ends = {k for k in beside if spec.leaves[k].shape == shape and spec.leaves[k].dtype == "bool"}
+    *parent, _ = plan.names[terminated].split("/")
+    beside = [plan.names.index(name) for name in ("/".join([*parent, flag]) for flag in FLAGS) if name in plan.names]
+    ends = {k for k in beside if plan.leaves[k].shape == shape and plan.leaves[k].dtype == "bool"}
     return shape, tuple(sorted({terminated, *ends}))
 
 
-def _first(given: Key | None, usual: tuple[Key, ...], spec: BufferSpec, field: str) -> Key:
+def _first(given: Key | None, usual: tuple[Key, ...], plan: Plan, field: str) -> Key:
     """The key given, or the first of the usual ones that the item has."""
     if given is not None:
         return given
     for key in usual:
-        if nest.show_key(key) in spec.names:
+        if nest.show_key(key) in plan.names:
             return key
     shown_keys = [nest.show_key(key) for key in usual]
-    raise ValueError(f"n_step: the item has none of the leaves {shown_keys}; give {field}=..., one of {spec.names}")
+    raise ValueError(f"n_step: the item has none of the leaves {shown_keys}; give {field}=..., one of {plan.names}")
 
 
-def _follows(path: nest.Path, spec: BufferSpec) -> bool:
+def _follows(path: nest.Path, plan: Plan) -> bool:
     """Whether a leaf tells of what comes after its step."""
     first = str(path[0]) if path else ""
     if first == "next" or first.startswith("next_"):
         return True
-    return path != () and path[-1] in FLAGS and not any(str(other[0]) == "next" for other in spec.structure.paths)
+    return path != () and path[-1] in FLAGS and not any(str(other[0]) == "next" for other in plan.structure.paths)

@@ -79,7 +79,7 @@ class Table:
         self._next = 1 + secrets.randbelow(2**62)
         self._memories: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._columns = _columns(spec)
-        self._limit = SLACK + spec.capacity * sum(math.prod(spec.leaves[k].shape) for k in spec.objects)
+        self._limit = SLACK + spec.capacity * sum(math.prod(spec.plan.leaves[k].shape) for k in spec.plan.objects)
 
     def watch(self, memory: Watched) -> None:
         """Keep the objects whose tokens are in a memory, for as long as it lives. Hold the lock."""
@@ -110,7 +110,7 @@ class Table:
 
     def read(self, leaves: Sequence[Array]) -> list[Any]:
         """The leaves of an item, with objects in place of tokens. Hold the lock since the tokens were read."""
-        return [self._found(leaf) if k in self.spec.objects else leaf for k, leaf in enumerate(leaves)]
+        return [self._found(leaf) if k in self.spec.plan.objects else leaf for k, leaf in enumerate(leaves)]
 
     def _found(self, leaf: Array) -> Objects:
         self.check_readable(leaf)
@@ -121,7 +121,7 @@ class Table:
             return list(map(self._objects.__getitem__, tokens))
         except KeyError:
             raise ValueError(
-                f"leaf {self.spec.names[self.spec.objects[0]]!r}: the state was made of arrays whose objects are not "
+                f"leaf {self.spec.plan.first_object!r}: the state was made of arrays whose objects are not "
                 f"here; pickle or deepcopy states whole, not their arrays"
             ) from None
 
@@ -185,10 +185,10 @@ def _columns(spec: BufferSpec) -> dict[str, list[slice]]:
 
 def columns_of_leaves(spec: BufferSpec) -> dict[str, dict[int, list[slice]]]:
     """Likewise, those of each leaf."""
-    found = {ROWS: {k: _slices(spec.layout, [spec.stored.index(k)]) for k in spec.objects}}
+    found = {ROWS: {k: _slices(spec.plan.layout, [spec.plan.stored.index(k)]) for k in spec.plan.objects}}
     for transform in spec.transforms:
         for name, layout in transform.carried().items():
-            found[name] = {k: _slices(layout, [k]) for k in spec.objects}
+            found[name] = {k: _slices(layout, [k]) for k in spec.plan.objects}
     return found
 
 

@@ -10,8 +10,8 @@ from functional_rb.core.auxiliary import AuxiliaryArray
 from functional_rb.ops.protocol import Array, Ops
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
     from functional_rb.samplers.base import Batch
     from functional_rb.structures.ring import Write
@@ -43,15 +43,15 @@ class Writer(Protocol):
         """Random 31-bit words that each row of a batch takes; 0 for a writer that needs no key."""
         ...
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """Refuse a spec that does not fit."""
         ...
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """The arrays that it keeps, by name."""
         ...
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """The numbers that it keeps: names, and how many int32 each."""
         ...
 
@@ -101,14 +101,14 @@ class WriterBase:
         """Nothing is left to chance."""
         return 0
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """Anything goes."""
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """No arrays."""
         return {}
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """No numbers."""
         return ()
 
@@ -134,9 +134,9 @@ class ChoosingWriter(WriterBase):
         """No."""
         return False
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """The handles."""
-        return {handles.CURRENT: AuxiliaryArray((spec.capacity,), fill=-1)}
+        return {handles.CURRENT: AuxiliaryArray((plan.capacity,), fill=-1)}
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """The handles go on."""
@@ -149,5 +149,5 @@ class ChoosingWriter(WriterBase):
     def renew(self, ops: Ops, draft: Draft, slots: Array, live: Array) -> None:
         """Give the items that go to live slots new handles; equal slots are equally live."""
         current = draft.auxiliary[handles.CURRENT]
-        new = handles.renewed(ops, draft.spec.capacity, current, slots)
+        new = handles.renewed(ops, draft.plan.capacity, current, slots)
         draft.auxiliary[handles.CURRENT] = ops.set_at(current, slots, ops.where(live, new, ops.take(current, slots)))

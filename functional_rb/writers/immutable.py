@@ -9,7 +9,7 @@ from functional_rb.writers.round_robin import RoundRobin
 
 @dataclasses.dataclass(frozen=True)
 class Immutable(RoundRobin):
-    """A dataset: `rb.init(spec, items=...)` fills it, and any later write is an error. Priorities may be updated.
+    """A dataset: `rb.init(plan, items=...)` fills it, and any later write is an error. Priorities may be updated.
 
     Example:
         >>> Immutable()

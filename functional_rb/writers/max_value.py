@@ -17,8 +17,8 @@ from functional_rb.writers.base import ChoosingWriter
 from functional_rb.writers.stop_when_full import REFUSED
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
 
 RANK = "rank"
 """The tree of minima over the stored items' ranks, see `lowest`."""
@@ -57,26 +57,26 @@ class MaxValue(ChoosingWriter):
         if self.reduction not in REDUCTIONS:
             raise ValueError(f"MaxValue: expected reduction as one of {REDUCTIONS}, got {self.reduction!r}")
 
-    def check(self, spec: BufferSpec) -> None:
+    def check(self, plan: Plan) -> None:
         """The leaf is there and can be ranked."""
-        leaf = spec.leaves[self._position(spec)]
+        leaf = plan.leaves[self._position(plan)]
         if leaf.dtype in ("bool", "complex64", "object") or leaf.dtype.endswith("64") or 0 in leaf.shape:
             raise ValueError(
                 f"MaxValue: leaf {self.rank_key!r}: expected real numbers of at most 32 bits to rank items by, "
                 f"got {leaf.dtype} of shape {leaf.shape}; name another leaf"
             )
 
-    def auxiliary(self, spec: BufferSpec) -> dict[str, AuxiliaryArray]:
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """Handles and ranks."""
-        return super().auxiliary(spec) | {RANK: AuxiliaryArray(min_tree.shape(spec.capacity), fill=min_tree.EMPTY)}
+        return super().auxiliary(plan) | {RANK: AuxiliaryArray(min_tree.shape(plan.capacity), fill=min_tree.EMPTY)}
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """How many items had no rank."""
         return ((REFUSED, 1),)
 
     def begin(self, ops: Ops, draft: Draft) -> None:
         """All slots are empty."""
-        draft.auxiliary[RANK] = min_tree.pad(ops, draft.auxiliary[RANK], draft.spec.capacity)
+        draft.auxiliary[RANK] = min_tree.pad(ops, draft.auxiliary[RANK], draft.plan.capacity)
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """All slots are empty."""
@@ -88,8 +88,8 @@ class MaxValue(ChoosingWriter):
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
         """The best new item against the lowest stored one, the second best against the second lowest, and so on."""
-        capacity = draft.spec.capacity
-        keys, good = self._keys(ops, draft.spec, leaves)
+        capacity = draft.plan.capacity
+        keys, good = self._keys(ops, draft.plan, leaves)
         wanted = good if mask is None else good & mask
         keys = ops.where(wanted, keys, ops.full_like(keys, min_tree.EMPTY))
         n = min(batch, capacity)
@@ -112,14 +112,14 @@ class MaxValue(ChoosingWriter):
 
     def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
         """Rank rewritten items anew; one without a rank keeps its old one."""
-        keys, good = self._keys(ops, draft.spec, leaves)
+        keys, good = self._keys(ops, draft.plan, leaves)
         old = min_tree.get_keys(ops, draft.auxiliary[RANK], batch.slots)
         keys = ops.where(replaced & good, keys, old)
-        draft.auxiliary[RANK] = min_tree.set_keys(ops, draft.auxiliary[RANK], draft.spec.capacity, batch.slots, keys)
+        draft.auxiliary[RANK] = min_tree.set_keys(ops, draft.auxiliary[RANK], draft.plan.capacity, batch.slots, keys)
 
-    def _keys(self, ops: Ops, spec: BufferSpec, leaves: Sequence[Array]) -> tuple[Array, Array]:
-        position = self._position(spec)
-        leaf, kind = leaves[position], spec.leaves[position]
+    def _keys(self, ops: Ops, plan: Plan, leaves: Sequence[Array]) -> tuple[Array, Array]:
+        position = self._position(plan)
+        leaf, kind = leaves[position], plan.leaves[position]
         if math.prod(kind.shape) == 1 and "int" in kind.dtype and kind.dtype != "uint32":
             keys = min_tree.key_of_integers(ops, ops.cast(leaf.reshape(-1), "int32"))
             return keys, keys == keys
@@ -128,8 +128,8 @@ class MaxValue(ChoosingWriter):
             return _median_key(ops, numbers)
         return min_tree.key_of(ops, _reduce(ops, numbers, self.reduction))
 
-    def _position(self, spec: BufferSpec) -> int:
-        return nest.position(spec.names, self.rank_key, "MaxValue")
+    def _position(self, plan: Plan) -> int:
+        return nest.position(plan.names, self.rank_key, "MaxValue")
 
 
 def _median_key(ops: Ops, numbers: Array) -> tuple[Array, Array]:

@@ -14,8 +14,8 @@ from functional_rb.structures.ring import Ends, Write
 from functional_rb.writers.base import ChoosingWriter
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
 
 SEEN = "seen"
 """Counter int32 [1]: how many items were ever added (stays at 2^31 - 2)."""
@@ -38,7 +38,7 @@ class Reservoir(ChoosingWriter):
         """Two, for a number below how many items there were."""
         return 2
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """How many items were ever added."""
         return ((SEEN, 1),)
 
@@ -52,7 +52,7 @@ class Reservoir(ChoosingWriter):
     ) -> Write:
         """The slots drawn; the last of those rows that draw the same one stays."""
         assert draws is not None
-        capacity, seen = draft.spec.capacity, draft.counters.more[SEEN]
+        capacity, seen = draft.plan.capacity, draft.counters.more[SEEN]
         row = ops.arange(batch, like=draws)
         rank = row if mask is None else ops.cumsum(ops.cast(mask, "int32")) - ops.cast(mask, "int32")
         number = ops.minimum(ring.saturating_add(ops, seen, rank), ops.full_like(rank, ring.INT32_MAX - 1))

@@ -33,4 +33,4 @@ class RoundRobin(WriterBase):
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
         """The next slots."""
-        return ring.plan_write(ops, draft.spec.ring, draft.counters.ends, batch, mask)
+        return ring.plan_write(ops, draft.plan.ring, draft.counters.ends, batch, mask)

@@ -12,8 +12,8 @@ from functional_rb.structures import ring
 from functional_rb.writers.base import WriterBase
 
 if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
     from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
     from functional_rb.structures.ring import Write
 
 REFUSED = "refused"
@@ -37,7 +37,7 @@ class StopWhenFull(WriterBase):
         """No."""
         return False
 
-    def counters(self, spec: BufferSpec) -> tuple[tuple[str, int], ...]:
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """How many items were refused."""
         return ((REFUSED, 1),)
 
@@ -45,8 +45,8 @@ class StopWhenFull(WriterBase):
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
         """The next slots, for as many rows as there is room."""
-        ends, lanes = draft.counters.ends, draft.spec.ring.lanes
-        room = draft.spec.ring.length - ends.sizes
+        ends, lanes = draft.counters.ends, draft.plan.ring.lanes
+        room = draft.plan.ring.length - ends.sizes
         if mask is None:
             row = ops.arange(batch, like=room)
             taken = row // lanes < ring.of_lane(ops, room, row % lanes)
@@ -55,7 +55,7 @@ class StopWhenFull(WriterBase):
             rank = ring.by_time(ops.cumsum(ops.cast(ring.by_lane(lanes, mask), "int32")))
             taken = mask & (rank <= ring.of_lane(ops, room, ops.arange(batch, like=room) % lanes))
             wanted = ops.count(mask)
-        write = ring.plan_write(ops, draft.spec.ring, ends, batch, taken)
+        write = ring.plan_write(ops, draft.plan.ring, ends, batch, taken)
         lost = wanted - counters.total(ops, write.written)
         draft.count(refused=ring.saturating_add(ops, draft.counters.more[REFUSED], lost))
         return write

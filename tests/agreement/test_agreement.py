@@ -135,7 +135,7 @@ class OnTorchKernels:
     def draw(self, draws: np.ndarray, beta: np.ndarray) -> Selection:
         spec, batch = self.spec, len(draws)
         rows, wide, tree, counters = self.state.rows, self.state.wide, self.state.tree, self.state.counters
-        leaves = [np.empty((batch, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
+        leaves = [np.empty((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves]
         drawn = Selection(leaves, np.empty(batch, np.int32), *np.empty((2, batch), np.float32))
         kernels.draw(
             descriptor.encode(spec),
@@ -214,7 +214,7 @@ def test_the_same_history_gives_the_same_bits(data: st.DataObject) -> None:
             assert len(arrays) == len(expected)
             for first, other in zip(expected, arrays, strict=True):
                 same_bytes(first, other)
-        draws = data.draw(hnp.arrays(np.int32, spec.sampler.draw_shape(spec, DRAWN), elements=words), "draws")
+        draws = data.draw(hnp.arrays(np.int32, spec.draw_shape(DRAWN), elements=words), "draws")
         beta = np.array(data.draw(betas, "beta"), np.float32)
         drawn, *rest = (way.draw(draws, beta) for way in ways)
         if drawn.handles[0] < 0:  # nothing could be drawn: what the leaves hold then is nobody's business

@@ -328,7 +328,7 @@ def add(side: str, state: Any, start: int, n: int, mask: Any = None, priorities:
 
 
 def update(side: str, state: Any, handles: Any, priorities: Any, items: Any = None) -> Any:
-    priorities = None if state.spec.tree_shape is None else on(side, np.asarray(priorities, np.float32))
+    priorities = None if state.spec.plan.tree_shape is None else on(side, np.asarray(priorities, np.float32))
     items = None if items is None else on(side, items)
     return BACKENDS[side].update(state, on(side, np.asarray(handles, np.int32)), priorities, items)
 
@@ -345,7 +345,7 @@ jitted_core_draw = jax.jit(core_draw, static_argnums=0)  # eagerly JAX would com
 def draw(side: str, state: Any) -> list[bytes]:
     """What the core draws by given draws: the backends' keys differ."""
     spec = state.spec
-    draws = np.random.default_rng(1).integers(0, 2**31, spec.sampler.draw_shape(spec, 40), np.int64)
+    draws = np.random.default_rng(1).integers(0, 2**31, spec.draw_shape(40), np.int64)
     call = jitted_core_draw if side == "jax" else core_draw
     return [as_bytes(x) for x in call(side, state, on(side, draws.astype(np.int32)), on(side, np.float32(0.6)))]
 

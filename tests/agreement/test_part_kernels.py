@@ -148,7 +148,7 @@ def test_large_levels_are_refreshed_leaf_by_leaf_and_by_sweeping() -> None:
 
 
 def random_batch(on: Any, spec: frb.BufferSpec, n: int, rng: np.random.Generator) -> list[Any]:
-    return [on.array(random_leaf(leaf, n, rng)) for leaf in spec.leaves]
+    return [on.array(random_leaf(leaf, n, rng)) for leaf in spec.plan.leaves]
 
 
 def storing(on: Any, layout: Layout) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -180,7 +180,7 @@ def batches_to_store(on: Any, capacity: int, rng: np.random.Generator) -> list[t
 
 def compare_storage(on: Any, spec: frb.BufferSpec, capacity: int) -> None:
     rng = np.random.default_rng(capacity)
-    layout = spec.layout
+    layout = spec.plan.layout
     store_plain, store_native = storing(on, layout)
     read_plain, read_native = reading(on, layout)
     ours, theirs = (layouts.allocate(on.plain, layout, capacity) for _ in range(2))
@@ -195,7 +195,7 @@ def compare_storage(on: Any, spec: frb.BufferSpec, capacity: int) -> None:
     for n in (0, 40):
         slots = on.array(rng.integers(0, capacity, n).astype(np.int32))
         found, expected = read_native(*ours, slots), read_plain(*theirs, slots)
-        for leaf, wanted, spec_of_leaf in zip(found, expected, spec.leaves, strict=True):
+        for leaf, wanted, spec_of_leaf in zip(found, expected, spec.plan.leaves, strict=True):
             assert leaf.shape == (n, *spec_of_leaf.shape)
             assert_same(on, leaf, wanted)
 
@@ -210,15 +210,15 @@ def test_some_leaves_alone(on: Any) -> None:
     rng = np.random.default_rng(0)
     item = {name: frb.Unbounded((size,)) for name, size in {"b": 6, "c": 1, "d": 9, "e": 0}.items()}
     spec = frb.BufferSpec({"a": frb.Binary()} | item | {"f": frb.Unbounded((1100,), "uint8")}, 20)
-    names = [str(path[0]) for path in spec.structure.paths]
+    names = [str(path[0]) for path in spec.plan.structure.paths]
     leaves = random_batch(on, spec, 20, rng)
-    rows, wide = layouts.pack(on.native, spec.layout, leaves, like=on.array(np.zeros(20, np.int32)))
-    same = layouts.pack(on.plain, spec.layout, leaves, like=on.array(np.zeros(20, np.int32)))
+    rows, wide = layouts.pack(on.native, spec.plan.layout, leaves, like=on.array(np.zeros(20, np.int32)))
+    same = layouts.pack(on.plain, spec.plan.layout, leaves, like=on.array(np.zeros(20, np.int32)))
     assert_same_parts(on, (rows, wide), same)
     for slots in (rng.integers(0, 20, 30), np.arange(5, 15)):
         for wanted in ("c", "d", "bcd", "ca", "f", "ea", "bd", "e", "cf", "bcdeaf"):
             chosen = tuple(names.index(name) for name in wanted)
-            found = layouts.read_part(on.native, spec.layout, rows, wide, on.array(slots.astype(np.int32)), chosen)
+            found = layouts.read_part(on.native, spec.plan.layout, rows, wide, on.array(slots.astype(np.int32)), chosen)
             for leaf, k in zip(found, chosen, strict=True):
                 assert_same(on, leaf, on.array(on.numpy(leaves[k])[slots]))
 
@@ -281,11 +281,11 @@ def one_of_each(ops: Any, carry: Any, step: Any) -> tuple[Any, Any]:
     """Add items, draw leaves, read their items, and write these back, changed, with other values."""
     tree, rows, wide = carry
     draws, slots, values, batch = step
-    rows, wide = layouts.store(ops, SPEC.layout, rows, wide, slots, slots % BATCH, values > 0.5, batch)
+    rows, wide = layouts.store(ops, SPEC.plan.layout, rows, wide, slots, slots % BATCH, values > 0.5, batch)
     tree = sum_tree.set_leaves(ops, tree, CAPACITY, slots, values)
     leaves = sum_tree.descend(ops, tree, CAPACITY, draws)
-    items = layouts.read(ops, SPEC.layout, rows, wide, leaves)
-    rows, wide = layouts.store(ops, SPEC.layout, rows, wide, leaves, None, None, [-item for item in items])
+    items = layouts.read(ops, SPEC.plan.layout, rows, wide, leaves)
+    rows, wide = layouts.store(ops, SPEC.plan.layout, rows, wide, leaves, None, None, [-item for item in items])
     tree = sum_tree.set_leaves(ops, tree, CAPACITY, leaves, ops.cast(leaves, "float32") + 1)
     return (tree, rows, wide), (leaves, items)
 
@@ -294,14 +294,14 @@ def steps(rng: np.random.Generator, count: int) -> tuple[Any, ...]:
     draws = random_draws(rng, count * BATCH, CAPACITY).reshape(count, BATCH, -1)
     slots = (rng.integers(0, CAPACITY, (count, 1)) + np.arange(BATCH)) % CAPACITY
     values = random_values(rng, slots.size).reshape(slots.shape)
-    batch = [random_leaf(leaf, slots.size, rng).reshape(count, BATCH, *leaf.shape) for leaf in SPEC.leaves]
+    batch = [random_leaf(leaf, slots.size, rng).reshape(count, BATCH, *leaf.shape) for leaf in SPEC.plan.leaves]
     return jax.tree.map(jnp.asarray, (draws, slots.astype(np.int32), values, batch))
 
 
 def filled() -> Any:
     rng = np.random.default_rng(2)
     batch = random_batch(Jax, SPEC, CAPACITY, rng)
-    rows, wide = layouts.pack(jax_ops, SPEC.layout, batch, like=jnp.zeros(CAPACITY, jnp.int32))
+    rows, wide = layouts.pack(jax_ops, SPEC.plan.layout, batch, like=jnp.zeros(CAPACITY, jnp.int32))
     return jnp.asarray(example_tree(CAPACITY)), rows, wide
 
 

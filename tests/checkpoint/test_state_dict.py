@@ -291,8 +291,8 @@ def test_values_that_no_buffer_has_are_refused(forgery: str, tmp_path: Path) -> 
                 with pytest.raises(ValueError, match=f"^load_state_dict: .*{message}"):
                     library.rb.load_state_dict(target, given)
     arrays = {key: given.get(key, np.zeros(shape, dtype)) for key, (shape, dtype) in core.plan(spec).items()}
-    wide = tuple(arrays[f"wide_{k}"] for k in range(len(spec.layout.wide)))
-    auxiliary = {key: arrays[f"kept_{key}"] for key in spec.auxiliary}
+    wide = tuple(arrays[f"wide_{k}"] for k in range(len(spec.plan.layout.wide)))
+    auxiliary = {key: arrays[f"kept_{key}"] for key in spec.plan.auxiliary}
     info = frb.save(frb.State(arrays["rows"], wide, arrays.get("tree"), arrays["counters"], auxiliary, spec), tmp_path)
     with pytest.raises(frb.CorruptCheckpointError, match=message) as caught:
         loading.read(tmp_path)

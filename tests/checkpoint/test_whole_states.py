@@ -103,7 +103,7 @@ def items(start: int, count: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("spec", [frb.BufferSpec((), 3), frb.BufferSpec({"x": frb.Unbounded((0, 2))}, 3)])
 def test_items_without_bytes(library: Backend, spec: frb.BufferSpec, tmp_path: Path) -> None:
-    batch = {"x": np.zeros((2, 0, 2), np.float32)} if spec.leaves else None
+    batch = {"x": np.zeros((2, 0, 2), np.float32)} if spec.plan.leaves else None
     state = library.rb.init(spec)
     state = state if batch is None else library.rb.add(state, library.tree(batch))
     frb.save(state, tmp_path)
@@ -366,7 +366,7 @@ def test_a_whole_round_of_cursors_is_not_taken_for_nothing(monkeypatch: pytest.M
 
     monkeypatch.setattr(ring, "INT32_MAX", 40)  # coordinates wrap after five rounds of the ring
     spec = frb.BufferSpec({"x": frb.Unbounded(())}, 8)
-    assert spec.ring.limit == 40
+    assert spec.plan.ring.limit == 40
     with backends.make("torch-core"):
         state = torch_backend.add(torch_backend.init(spec), {"x": torch.zeros(8)})
         frb.save(state, tmp_path)

@@ -114,14 +114,19 @@ def test_any_nest_is_laid_out_by_its_names(spec: Any) -> None:
     one, two = frb.BufferSpec(item, 4), frb.BufferSpec(other, 4)
     assert one == two
     assert hash(one) == hash(two)
-    assert (one.layout, one.leaves, one.names, one.objects) == (two.layout, two.leaves, two.names, two.objects)
-    assert one.as_given().structure.paths == nest.flatten(item, is_leaf)[1].paths
+    assert (one.plan.layout, one.plan.leaves, one.plan.names, one.plan.objects) == (
+        two.plan.layout,
+        two.plan.leaves,
+        two.plan.names,
+        two.plan.objects,
+    )
+    assert one.as_given().plan.structure.paths == nest.flatten(item, is_leaf)[1].paths
     text = frb.to_json(one)
     assert earlier.laid_out(two, text) is two
     assert text.count('"version": 2') == 1
     lain = earlier.laid_out(two, text.replace('"version": 2', '"version": 1'))
-    assert lain.structure.paths == nest.flatten(item, is_leaf)[1].paths
-    assert (lain is two) == (lain.structure.paths == two.structure.paths)
+    assert lain.plan.structure.paths == nest.flatten(item, is_leaf)[1].paths
+    assert (lain is two) == (lain.plan.structure.paths == two.plan.structure.paths)
 
 
 def test_states_of_specs_in_another_order_are_interchangeable(backend: Backend) -> None:
@@ -244,7 +249,7 @@ def earlier_state(rb: Any, spec: frb.BufferSpec, patch: pytest.MonkeyPatch) -> t
     now = rb.add(rb.init(spec), drawn)
     patch.setattr(module, "VERSION", 1)
     then = rb.add(rb.init(spec.as_given()), drawn)
-    assert then.spec.structure.paths != spec.structure.paths
+    assert then.spec.plan.structure.paths != spec.plan.structure.paths
     return then, now
 
 
@@ -539,7 +544,7 @@ def test_static_fields_are_part_of_the_spec(library: Backend) -> None:
     one, other = Step(library.array(NUMBERS), library.array(NUMBERS)), Step(*[library.array(NUMBERS)] * 2, "pole")
     specs = [frb.BufferSpec(frb.spec_of(x), 8) for x in (one, other)]
     assert specs[0] != specs[1]
-    assert specs[0].names == ("action", "obs")
+    assert specs[0].plan.names == ("action", "obs")
     state = rb.init(specs[0])
     with pytest.raises(ValueError, match=r"'the item': expected Step with the static fields .*cart.*, got .*pole"):
         rb.add(state, other)
@@ -559,7 +564,7 @@ def test_specs_stand_in_containers_too(library: Backend) -> None:
     vars(item["step"]).update(obs=SCALAR, action=frb.Categorical(3), name="cart")
     vars(item["checked"]).update(a=SCALAR, b=SCALAR, both=None)
     rb, spec = library.rb, frb.BufferSpec(item, 4)
-    assert spec.names == ("checked/a", "checked/b", "pose/0", "step/action", "step/obs")
+    assert spec.plan.names == ("checked/a", "checked/b", "pose/0", "step/action", "step/obs")
     items = rb.items(rb.init(spec))
     assert (type(items["step"]), items["step"].name) == (Step, "cart")
     assert (items["pose"].unit, items["pose"].rest, type(items["checked"])) == ("m", None, Checked)
@@ -581,7 +586,7 @@ def test_specs_stand_in_containers_too(library: Backend) -> None:
 def test_none_stands_for_nothing(library: Backend) -> None:
     rb = library.rb
     spec = frb.BufferSpec({"x": SCALAR, "extra": None, "pair": (None, SCALAR)}, 4)
-    assert spec.names == ("pair/1", "x")
+    assert spec.plan.names == ("pair/1", "x")
     assert "extra" in spec.item
     batch = {"x": library.array(NUMBERS), "extra": None, "pair": (None, library.array(NUMBERS))}
     state = rb.add(rb.init(spec), batch)
@@ -635,7 +640,7 @@ def test_classes_of_other_libraries() -> None:
 
     batch = {"flax": Flax(NUMBERS, "u"), "chex": Chex(x=NUMBERS)}
     spec = frb.BufferSpec(frb.spec_of(jax.tree.map(lambda leaf: leaf[0], batch)), 4)
-    assert spec.names == ("chex/x", "flax/x")
+    assert spec.plan.names == ("chex/x", "flax/x")
     items = rb.items(rb.add(rb.init(spec), batch))
     assert jax.tree.structure(items) == jax.tree.structure(batch)
     assert (items["flax"].tag, items["chex"].x.tolist()) == ("u", NUMBERS.tolist())

@@ -164,7 +164,7 @@ def test_probabilities_told_are_those_drawn() -> None:
 
 def draft_of(spec: frb.BufferSpec, tree: Any, counters: Any) -> Draft:
     """What a sampler draws from, of a buffer whose items are empty."""
-    return Draft.of(Arrays(None, (), tree, counters, {}), spec)
+    return Draft.of(Arrays(None, (), tree, counters, {}), spec.plan)
 
 
 @functools.partial(jax.jit, static_argnums=2)

@@ -143,7 +143,7 @@ def test_from_one_backend_to_the_other(name: str, rng: Rng) -> None:
     (kind, compact), (sampler, lanes, jax_variant) = LAYOUTS[name], ON_BOTH[name]
     plain = frb.BufferSpec(nested(kind.item), 14, sampler, lanes=lanes)
     spec = dataclasses.replace(plain, compact=compact)
-    record = Record(kind, plain.ring.length, ((),) * (lanes or 1), room=room_of(name, spec))
+    record = Record(kind, plain.plan.ring.length, ((),) * (lanes or 1), room=room_of(name, spec))
     walks.tell(rng, [jax_variant, "torch"], spec, plain, record, stored_leaves, ON_JAX, 30)
 
 
@@ -192,7 +192,7 @@ class CompactHistory(History):
 
     def told(self, state: Any, backend: Backend, model: Model) -> None:
         """How many are left in each lane."""
-        model.store.sizes = counters.read(self.spec, backend.numpy(state.counters)).ends.sizes.tolist()
+        model.store.sizes = counters.read(self.spec.plan, backend.numpy(state.counters)).ends.sizes.tolist()
         assert all(size <= model.store.length for size in model.store.sizes)
 
 

@@ -120,7 +120,7 @@ def test_fractions_of_goals(library: Backend, k: float) -> None:
 def test_goals_of_any_trajectory_need_no_ends(library: Backend) -> None:
     item = {"next_achieved_goal": SCALAR, "desired_goal": SCALAR, "reward": SCALAR}
     spec = frb.BufferSpec(item, 8, transforms=frb.her("random", float("inf"), reward=lambda a, g: a - g))
-    assert spec.marks is None
+    assert spec.plan.boundaries is None
     state, names = library.init(spec), list(item)
     state = library.add(state, {name: np.arange(12, dtype=np.float32) for name in names})
     _, sample = library.sample(state, library.rb.key(0), 200)

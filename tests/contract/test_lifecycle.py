@@ -223,7 +223,7 @@ def test_a_shared_buffer_is_emptied_for_all(library: Backend, tmp_path: Any) -> 
 def test_who_dies_as_he_empties_a_shared_buffer_has_emptied_it(tmp_path: Any, monkeypatch: Any) -> None:
     spec = frb.BufferSpec(STEP, 6, frb.Prioritized(), storage=frb.Memmap(str(tmp_path / "shared"), shared=True))
     shared = SharedBuffer.open(spec)
-    leaves = [steps(1, 2)[name] for name in spec.names]
+    leaves = [steps(1, 2)[name] for name in spec.plan.names]
     shared.add(leaves, 2, None, None)
 
     def dies(*args: Any) -> None:

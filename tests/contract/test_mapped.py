@@ -66,7 +66,7 @@ def test_frames_of_compact_storage_lie_in_files() -> None:
     spec = frb.BufferSpec(item, 10, compact=frb.Compact(), storage=frb.Memmap())
     files = mapped.create(spec)
     assert set(files.auxiliary) == {"frames", "frames_0"}
-    assert files.auxiliary["frames_0"].shape == spec.auxiliary["frames_0"].shape
+    assert files.auxiliary["frames_0"].shape == spec.plan.auxiliary["frames_0"].shape
     files.auxiliary["frames_0"][1] = 3
     assert (files.copy().auxiliary["frames_0"][1] == 3).all()
 

@@ -42,7 +42,7 @@ def step_on_jax(spec: frb.BufferSpec) -> Any:
 def check_life(spec: frb.BufferSpec, states: list[Any], seen: list[lives.Seen]) -> None:
     """Against the obvious lists of what was added."""
     rb = torch_backend
-    auxiliary: list[list[int]] = [[] for _ in range(spec.ring.lanes)]
+    auxiliary: list[list[int]] = [[] for _ in range(spec.plan.ring.lanes)]
     if isinstance(spec.writer, frb.Immutable):
         auxiliary = [lives.items_from(1)["id"].tolist()]
     everything: list[int] = []
@@ -162,7 +162,7 @@ def test_steps_of_lanes_one_by_one_or_together(member: Member, same_draws: None)
                 backend, backend.rb.get(together, handles)
             )
             assert other.counters.tolist() == together.counters.tolist()
-            if "deck_order" in spec.auxiliary:
+            if "deck_order" in spec.plan.auxiliary:
                 continue  # the same set, shuffled by other means
             drawn = [lives.bits(backend, backend.sample(s, torch.tensor(3), BATCH)[1]) for s in (other, together)]
             assert drawn[0] == drawn[1]

@@ -27,7 +27,7 @@ def tell(
     """A history of `at="sample"`."""
     spec = dataclasses.replace(plain, transforms=frb.n_step(n, gamma, **kind.settings))
     lanes = plain.lanes or 1
-    record = Record(kind, plain.ring.length, ((),) * lanes, first_step(rng, plain))
+    record = Record(kind, plain.plan.ring.length, ((),) * lanes, first_step(rng, plain))
 
     def expected(record: Record, handle: int) -> tuple[Leaves, Leaves]:
         lane, place = record.places[handle]
@@ -76,7 +76,7 @@ def tell_added(
     """A history of `at="add"`."""
     spec = dataclasses.replace(plain, transforms=(frb.n_step(n, gamma, at="add", **kind.settings),))
     lanes = plain.lanes or 1
-    items = Record(kind, plain.ring.length, ((),) * lanes, first_step(rng, plain))
+    items = Record(kind, plain.plan.ring.length, ((),) * lanes, first_step(rng, plain))
     record = Pending(n, gamma, dataclasses.replace(items), items, (0,) * lanes)
 
     def expected(record: Pending, handle: int) -> tuple[Leaves, Leaves]:
@@ -290,6 +290,6 @@ def test_trajectories_end_alike_for_all() -> None:
     item = {"reward": frb.Unbounded(()), "done": frb.Binary(), "other": frb.Binary(), "next": {"done": frb.Binary()}}
     named = frb.Slices(2, end_keys=(("next", "done"),))
     spec = frb.BufferSpec(item, 8, named, transforms=frb.n_step(2, np.float32(0.5), end_keys="next/done"))
-    assert spec.marks == named.marks
+    assert spec.plan.boundaries == named.marks
     with pytest.raises(ValueError, match=r"expected the same end_keys .* leave them out of the transforms"):
         frb.BufferSpec(item, 8, named, transforms=frb.n_step(2, 0.5, end_keys="other"))

@@ -149,8 +149,8 @@ def test_specs_with_objects_are_values() -> None:
     assert spec == same == pickle.loads(pickle.dumps(spec))
     assert hash(spec) == hash(same)
     assert spec != frb.BufferSpec(ITEM | {"note": frb.Unbounded((), "int64")}, 4)
-    assert spec.objects == (1,)
-    assert frb.BufferSpec({"id": frb.Unbounded(())}, 4).objects == ()
+    assert spec.plan.objects == (1,)
+    assert frb.BufferSpec({"id": frb.Unbounded(())}, 4).plan.objects == ()
     assert spec.item_bytes == 16
     assert "'note': NonTensor()" in repr(spec)
 
@@ -714,7 +714,7 @@ def test_refusals_name_the_leaf(what: str) -> None:
 def test_compact_storage_leaves_objects_as_they_are(swept: None) -> None:
     notes = [None, *map(Note, range(1, 100))]
     spec = frb.BufferSpec(STEPS, 6, compact=frb.Compact())
-    assert [spec.names[k] for k in spec.stored] == ["done", "next_note", "note", "reward"]
+    assert [spec.plan.names[k] for k in spec.plan.stored] == ["done", "next_note", "note", "reward"]
     assert frb.BufferSpec(
         {"x": frb.Unbounded((4,)), "note": frb.NonTensor((4,))}, 6, compact=frb.Compact(next={}, stack=4)
     ).stored == (0,)

@@ -95,7 +95,7 @@ class Changing(History):
             hypothesis.note(f"refused: {error}")
             return
         lanes = model.store.lanes if model.spec.writer.in_order else [model.steps()]
-        if not spec.writer.overwrites and max(map(len, lanes)) > spec.ring.length:
+        if not spec.writer.overwrites and max(map(len, lanes)) > spec.plan.ring.length:
             with pytest.raises(ValueError, match="do not fit into"):
                 backend.rb.with_spec(state, spec)
             return
@@ -103,7 +103,7 @@ class Changing(History):
         assert after.spec == spec
         newest, cursors, current = np.zeros((0, 0)), np.zeros(0), None
         if spec.writer.in_order:
-            newest = backend.numpy(backend.rb.newest(after, spec.ring.length)).reshape(-1, spec.ring.lanes).T
+            newest = backend.numpy(backend.rb.newest(after, spec.plan.ring.length)).reshape(-1, spec.plan.ring.lanes).T
             cursors = backend.numpy(backend.rb.cursor(after)).reshape(-1)
         else:
             current = backend.numpy(after.auxiliary[CURRENT])

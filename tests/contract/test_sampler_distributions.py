@@ -112,7 +112,7 @@ class Story:
                 ids[t, e], done[t, e], priorities[t, e] = 100 * e + t, mark == "|", 1 + (7 * t + 5 * e) % 11
                 steps.append(Step(100 * e + t, 100 * e + trajectory, age, priorities[t, e]))
                 trajectory, age = (trajectory + 1, 0) if mark == "|" else (trajectory, age + 1)
-            self.lanes.append(steps[-self.spec.ring.length :])
+            self.lanes.append(steps[-self.spec.plan.ring.length :])
         for t in range(len(ids)):  # one by one, so that rows that are not written come between
             self.add(ids[t], done[t], ids[t] >= 0, priorities[t])
             for _ in range(masked):
@@ -121,7 +121,7 @@ class Story:
     def add(self, ids: Any, done: Any, mask: Any = None, priorities: Any = None) -> None:
         leaves = {"id": np.asarray(ids, np.int32), "done": np.asarray(done, np.bool_)}
         priorities = priorities if self.spec.sampler.has_priorities else None
-        args = [leaves[name] for name in self.spec.names], mask, priorities, None
+        args = [leaves[name] for name in self.spec.plan.names], mask, priorities, None
         self.arrays = on_torch(torch_ops, added, self.spec, self.arrays, *args)
 
     @property
@@ -131,7 +131,7 @@ class Story:
     def draw(self, way: str, draws: Ints, beta: float = 0.4) -> tuple[Arrays, Ints, Any]:
         """The arrays afterwards, the numbers of the steps, and what is told of them."""
         found = WAYS[way](drawn, self.spec, self.arrays, draws, np.float32(beta))
-        return found[0], found[1][self.spec.names.index("id")], found[2]
+        return found[0], found[1][self.spec.plan.names.index("id")], found[2]
 
 
 class Choices(NamedTuple):
@@ -458,7 +458,7 @@ def test_prioritized_slices(way: str, sampler: frb.PrioritizedSlices) -> None:
 
 def slot_in(story: Story, x: int) -> int:
     """Where a step lies."""
-    return x // 100 * story.spec.ring.length + x % 100 % story.spec.ring.length
+    return x // 100 * story.spec.plan.ring.length + x % 100 % story.spec.plan.ring.length
 
 
 @each_library

@@ -53,7 +53,7 @@ def twin(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_fields_without_tensors(twin: None, kind: Any) -> None:
     spec = frb.BufferSpec(frb.spec_of(steps(kind, 0, 1, text="a")[0]), 12)
-    assert sorted(spec.names) == ["obs", "text"]  # what is None is no leaf
+    assert sorted(spec.plan.names) == ["obs", "text"]  # what is None is no leaf
     state = rb.add(rb.init(spec), steps(kind, 0, 3, text="same"))
     state = rb.add(state, torch.stack([steps(kind, 3 + k, 1, text=text)[0] for k, text in enumerate(["x", "y"])]))
     state = rb.add(state, kind(obs=torch.full((3,), 5.0), text="one", batch_size=[]))
@@ -97,7 +97,7 @@ def test_fields_that_are_not_in_the_spec(twin: None) -> None:
 def test_any_object_in_a_field(twin: None) -> None:
     one = Plain(obs=torch.zeros(3), text="t", tags=frozenset({3}), batch_size=[])
     spec = frb.BufferSpec(frb.spec_of(one), 4)
-    assert sorted(spec.names) == ["obs", "tags", "text"]
+    assert sorted(spec.plan.names) == ["obs", "tags", "text"]
     state = rb.add(rb.init(spec), one)
     state, sample = rb.sample(state, rb.key(0), 2)
     assert list(sample.items.tags) == [frozenset({3})] * 2

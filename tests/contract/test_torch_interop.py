@@ -531,7 +531,7 @@ def test_every_dtype(twin: str, dtype: str, in_place: bool, device: str) -> None
     shapes: dict[str, tuple[int, ...]] = {"a": (), "b": (3,), "c": (0,), "d": (2, 600)}
     item = {k: frb.Unbounded(shape, dtype) for k, shape in shapes.items()} | {"e": frb.Unbounded((), "int8")}
     spec = frb.BufferSpec(item, 7)
-    assert bool(spec.layout.wide) == (dtypes.ITEMSIZE[dtype] <= 2)
+    assert bool(spec.plan.layout.wide) == (dtypes.ITEMSIZE[dtype] <= 2)
     rng = np.random.default_rng(dtypes.ITEMSIZE[dtype])
 
     def values(n: int) -> dict[str, torch.Tensor]:

@@ -206,7 +206,7 @@ def test_the_usual_loop_keeps_nothing_and_reuses_its_memory(sampler: Any) -> Non
             older = weakref.ref(state._version)
             state = rb.add(state, batch(step, 4))
             state, sample = rb.sample(state, rb.key(step), 8)
-            priorities = torch.rand(8) if state.spec.tree_shape else None
+            priorities = torch.rand(8) if state.spec.plan.tree_shape else None
             state = rb.update(state, sample.indices, priorities, {"id": sample.items["id"]})
             assert older() is None
             memory = memory_of(state)

@@ -73,7 +73,7 @@ def test_a_reservoir_by_given_draws(history: list[tuple[np.ndarray, np.ndarray |
     for turn, (draws, mask) in enumerate(history):
         ids = np.arange(BATCH * turn, BATCH * (turn + 1), dtype=np.int32)
         items = {"id": ids, "x": np.stack([ids, -ids], 1).astype(np.float32), "done": ids % 2 == 0}
-        leaves = [items[name] for name in RESERVOIR.names]
+        leaves = [items[name] for name in RESERVOIR.plan.names]
         tensors = [torch.from_numpy(leaf) for leaf in leaves]
         marks = None if mask is None else torch.from_numpy(mask)
         by_torch = functions.add(torch_ops, by_torch, RESERVOIR, tensors, BATCH, marks, None, torch.from_numpy(draws))
@@ -91,7 +91,7 @@ def test_a_reservoir_by_given_draws(history: list[tuple[np.ndarray, np.ndarray |
             stored = np.asarray(arrays.rows)
             assert stored.tolist() == np.asarray(by_torch.rows).tolist()
         found = functions.get(torch_ops, by_torch, RESERVOIR, by_torch.auxiliary["handle"][: len(expected)])
-        assert found[RESERVOIR.names.index("id")].tolist() == [expected[slot] for slot in range(len(expected))]
+        assert found[RESERVOIR.plan.names.index("id")].tolist() == [expected[slot] for slot in range(len(expected))]
 
 
 def test_the_best_by_their_median(library: Backend) -> None:

@@ -288,9 +288,9 @@ def check_end(backend: Backend, stream: Stream, passes: Passes, state: Any) -> N
     slots = stream.slots(lane, k)
     np.testing.assert_array_equal(backend.numpy(backend.rb.items(state)["id"])[slots], lane * IDS + k)
     np.testing.assert_array_equal(backend.numpy(state.auxiliary["age"])[slots], k - stream.begin[lane, k])
-    read = counters.read(spec, backend.numpy(state.counters))
+    read = counters.read(spec.plan, backend.numpy(state.counters))
     np.testing.assert_array_equal(read.ends.sizes, stream.written - stream.oldest)
-    np.testing.assert_array_equal(read.ends.cursors, stream.written % spec.ring.limit)
+    np.testing.assert_array_equal(read.ends.cursors, stream.written % spec.plan.ring.limit)
     following = stream.written - stream.begin[LANE, stream.written - 1]
     if spec.sampler.trajectory_key is None:
         following[stream.end[LANE, stream.written - 1] < stream.written] = 0
@@ -307,7 +307,7 @@ def check_end(backend: Backend, stream: Stream, passes: Passes, state: Any) -> N
 
 def check_deck(backend: Backend, stream: Stream, passes: Passes, state: Any, members: Array) -> None:
     order, place = (backend.numpy(state.auxiliary[name]) for name in ("deck_order", "deck_place"))
-    more = counters.read(state.spec, backend.numpy(state.counters)).more
+    more = counters.read(state.spec.plan, backend.numpy(state.counters)).more
     count, remaining = int(more["count"][0]), int(more["remaining"][0])
     np.testing.assert_array_equal(np.sort(order[:count]), members)
     np.testing.assert_array_equal(place[order[:count]], np.arange(count))

@@ -258,7 +258,7 @@ def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch
     spec = spec_at(tmp_path / "buffer", item=NEST)
     made, other = SharedBuffer.open(spec.as_given()), SharedBuffer.open(spec)
     batch = {"b/y": nested(0, 6)["b"]["y"], "b/x": nested(0, 6)["b"]["x"], **nested(0, 6)}
-    leaves = [batch[name] for name in made.spec.names]
+    leaves = [batch[name] for name in made.spec.plan.names]
     made.add(leaves, 6, None, None)
     before = made.snapshot()
 
@@ -273,7 +273,7 @@ def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch
         with pytest.raises(KeyboardInterrupt):
             made.update(np.array([1, 4], np.int32), None, {2: np.zeros(2, np.float32)})
     assert made.files.control[control.SEQUENCE] % 2
-    for array, name in zip(other.get(np.arange(6, dtype=np.int32)), spec.names, strict=True):
+    for array, name in zip(other.get(np.arange(6, dtype=np.int32)), spec.plan.names, strict=True):
         np.testing.assert_array_equal(array, batch[name])
     np.testing.assert_array_equal(made.snapshot().rows, before.rows)
 

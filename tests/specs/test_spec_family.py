@@ -727,7 +727,7 @@ def test_parts_named_like_attributes() -> None:
     assert spec.shape["shape"] == (0,)
     assert spec.expand(2)["expand"].shape == (2, 11)
     assert pickle.loads(pickle.dumps(spec)) == eval(repr(spec), NAMESPACE) == spec
-    assert frb.BufferSpec(spec, 2).names == tuple(sorted(names))
+    assert frb.BufferSpec(spec, 2).plan.names == tuple(sorted(names))
 
 
 def test_composites_stay_what_they_are() -> None:
@@ -940,14 +940,14 @@ ITEM: Any = {
 def test_buffers_hold_every_kind(library: Backend, item: Any) -> None:
     spec = frb.BufferSpec(item, 4)
     rng = np.random.default_rng(0)
-    given_leaves = [rng.integers(0, 2, (4, *leaf.shape)) for leaf in spec.leaves]
-    types = [ml_dtypes.bfloat16 if leaf.dtype == "bfloat16" else leaf.dtype for leaf in spec.leaves]
+    given_leaves = [rng.integers(0, 2, (4, *leaf.shape)) for leaf in spec.plan.leaves]
+    types = [ml_dtypes.bfloat16 if leaf.dtype == "bfloat16" else leaf.dtype for leaf in spec.plan.leaves]
     arrays = [array.astype(kind) for array, kind in zip(given_leaves, types, strict=True)]
-    batch = nest.unflatten(spec.structure, [library.array(x) for x in arrays], lambda _, parts, __: parts)
+    batch = nest.unflatten(spec.plan.structure, [library.array(x) for x in arrays], lambda _, parts, __: parts)
     state = library.add(library.init(spec), batch)
     state, sample = library.sample(state, library.rb.key(0), 3)
     slots = np.asarray(library.numpy(sample.indices))
-    for got, array in zip(nest.flatten_as(spec.structure, sample.items), arrays, strict=True):
+    for got, array in zip(nest.flatten_as(spec.plan.structure, sample.items), arrays, strict=True):
         back = np.asarray(library.numpy(got))
         assert back.dtype == array.dtype
         np.testing.assert_array_equal(back, array[slots])

@@ -133,7 +133,7 @@ def test_buffer_specs_are_values(item: Any) -> None:
     for other in (same, pickle.loads(pickle.dumps(spec)), copy.deepcopy(spec), dataclasses.replace(spec)):
         assert other == spec
         assert hash(other) == hash(spec)
-        assert other.names == spec.names
+        assert other.plan.names == spec.plan.names
         assert type(other.capacity) is int
         assert type(other.batch_size) is int
     different = [
@@ -154,12 +154,17 @@ def test_the_order_of_keys_does_not_tell_specs_apart() -> None:
     inner = {"d": a, "c": b}
     one = frb.BufferSpec({"a": a, "b": inner, "list": [inner]}, 4)
     other = frb.BufferSpec({"list": [dict(reversed(inner.items()))], "b": inner, "a": a}, 4)
-    assert (one, hash(one), one.layout, one.names) == (other, hash(other), other.layout, other.names)
-    assert one.names == ("a", "b/c", "b/d", "list/0/c", "list/0/d")
+    assert (one, hash(one), one.plan.layout, one.plan.names) == (
+        other,
+        hash(other),
+        other.plan.layout,
+        other.plan.names,
+    )
+    assert one.plan.names == ("a", "b/c", "b/d", "list/0/c", "list/0/d")
     assert list(one.item) == ["a", "b", "list"]
     assert list(other.item) == ["list", "b", "a"]
     assert one.as_given() != other.as_given()
-    assert one.as_given().names == ("a", "b/d", "b/c", "list/0/d", "list/0/c")
+    assert one.as_given().plan.names == ("a", "b/d", "b/c", "list/0/d", "list/0/c")
     assert one != frb.BufferSpec({"a": a, "b": inner, "list": (inner,)}, 4)
     names = {"next_a": "a", "next_b": "b"}
     assert frb.Compact(next=names, stack={"a": 2, "b": 3}) == frb.Compact(
@@ -197,7 +202,7 @@ def test_spec_of_arrays(kind: str) -> None:
         "d": Data(frb.Unbounded((2, 2), "uint8"), [frb.Unbounded((), "int32")]),
     }
     assert spec == frb.BufferSpec(by_hand, 4)
-    assert spec.names == ("d/x", "d/y/0", "p/first", "p/second")
+    assert spec.plan.names == ("d/x", "d/y/0", "p/first", "p/second")
 
 
 def test_spec_of_tensordict_and_tensorclass() -> None:
@@ -240,7 +245,7 @@ def test_a_mapping_that_is_a_dataclass_comes_back_as_one(library: Backend) -> No
         reward: Any
 
     spec = frb.BufferSpec(Step(reward=frb.Unbounded(())), 4)
-    assert spec.names == ("reward",)
+    assert spec.plan.names == ("reward",)
     given = Step(reward=np.ones(3, np.float32))
     assert isinstance(library.rb.items(library.rb.add(library.rb.init(spec), given)), Step)
     assert frb.BufferSpec(frb.spec_of(Step(reward=np.float32(1))), 4) == spec

@@ -153,7 +153,7 @@ def with_allocations(function: Callable[[], None]) -> None:
 def variants(spec: frb.BufferSpec, directory: Path) -> Iterator[frb.BufferSpec]:
     """Where its items may lie."""
     storages = [frb.Device(), frb.Memmap(directory / "mapped")]
-    if spec.fused:
+    if spec.plan.fused:
         storages += [frb.Host(), frb.Memmap(directory / "shared", shared=True)]
     for storage in storages:
         yield dataclasses.replace(spec, storage=storage)

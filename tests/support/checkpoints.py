@@ -77,11 +77,11 @@ def small_blocks(patch: pytest.MonkeyPatch) -> None:
 
 def numpy_state(spec: frb.BufferSpec) -> frb.State:
     """An empty state of NumPy arrays, of which only a checkpoint knows anything."""
-    made = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes_of(spec).items()}
-    wide = tuple(made[f"wide_{k}"] for k in range(len(spec.layout.wide)))
-    auxiliary = {name: made[f"kept_{name}"] for name in spec.auxiliary}
-    tree = None if spec.tree_shape is None else np.zeros(spec.tree_shape, np.float32)
-    return frb.State(made["rows"], wide, tree, np.zeros(length(spec), np.int32), auxiliary, spec)
+    made = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes_of(spec.plan).items()}
+    wide = tuple(made[f"wide_{k}"] for k in range(len(spec.plan.layout.wide)))
+    auxiliary = {name: made[f"kept_{name}"] for name in spec.plan.auxiliary}
+    tree = None if spec.plan.tree_shape is None else np.zeros(spec.plan.tree_shape, np.float32)
+    return frb.State(made["rows"], wide, tree, np.zeros(length(spec.plan), np.int32), auxiliary, spec)
 
 
 def advanced(state: frb.State, rng: np.random.Generator, rows: int) -> frb.State:

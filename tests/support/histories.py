@@ -85,12 +85,12 @@ class History:
         self.kept: list[Kept] = []
         backend = pick(rng, made)
         if isinstance(spec.writer, frb.Immutable):
-            model, batch = Model(spec), self.batch(int(self.rng.integers(0, spec.ring.length + 1)))
+            model, batch = Model(spec), self.batch(int(self.rng.integers(0, spec.plan.ring.length + 1)))
             state = backend.rb.init(spec, items=backend.tree(self.shaped(batch)))
             model.add(rows_of(batch), [True] * len(batch["id"]), None, None)
         else:
-            length = spec.ring.length
-            first = pick(rng, [0, spec.ring.limit - 1, spec.ring.limit - length - 2])
+            length = spec.plan.ring.length
+            first = pick(rng, [0, spec.plan.ring.limit - 1, spec.plan.ring.limit - length - 2])
             first = first if spec.writer.in_order else 0
             model, state = Model(spec, first), beginning_at(backend, backend.init(spec), first)
         self.keep(state, backend, model)
@@ -372,8 +372,8 @@ def problem_of(backend: Backend, state: Any) -> str | None:
     """Why a checkpoint of a state would be refused: never."""
     vector, kept = backend.numpy(state.counters), {name: backend.numpy(x) for name, x in state.auxiliary.items()}
     tree = None if state.tree is None else backend.numpy(state.tree)
-    problem = soundness.problem_of_counters(state.spec, vector)
-    problem = problem or soundness.problem_of_arrays(state.spec, vector, kept, tree)
+    problem = soundness.problem_of_counters(state.spec.plan, vector)
+    problem = problem or soundness.problem_of_arrays(state.spec.plan, state.spec.keepers, vector, kept, tree)
     return problem if problem or tree is None else soundness.problem_of_nodes(tree, state.spec.capacity)
 
 
@@ -402,15 +402,15 @@ def beginning_at(backend: Backend, state: Any, first: int) -> Any:
     """As after so many items in each lane, because numbers start again from 0 below 2^31."""
     if not first:
         return state
-    spec, lanes = state.spec, state.spec.ring.lanes
+    spec, lanes = state.spec, state.spec.plan.ring.lanes
     vector = backend.numpy(state.counters).copy()
     vector[0 if lanes == 1 else slice(BASE, BASE + lanes)] = first
     place = BASE + (2 * lanes if lanes > 1 else 0)
-    for name, count in spec.counter_names:
+    for name, count in spec.plan.counter_names:
         if name in ("next", "end"):  # a pass that is done
             vector[place : place + count] = first
         if name == frame_ring.CURSOR:  # frames have numbers of their own
-            vector[place : place + count] = spec.frames.limit - 3
+            vector[place : place + count] = spec.plan.frames.limit - 3
         place += count
     counters = backend.array(vector)
     if backend.name in backends.HOST_VARIANTS:

@@ -33,9 +33,9 @@ def state_at(k: int) -> frb.State:
     count = 100 * (k + 1)
     written = np.zeros(SPEC.capacity, np.int32)
     written[np.arange(count) % SPEC.capacity] = 1 + np.arange(count)
-    tree = np.zeros(SPEC.tree_shape or (), np.float32)
+    tree = np.zeros(SPEC.plan.tree_shape or (), np.float32)
     tree.reshape(-1)[: min(count, SPEC.capacity)] = k + 1
-    counters = np.zeros(length(SPEC), np.int32)
+    counters = np.zeros(length(SPEC.plan), np.int32)
     counters[CURSOR], counters[SIZE] = count, min(count, SPEC.capacity)
     return frb.State(np.repeat(written[:, None], 64, 1), (), tree, counters, {}, SPEC)
 

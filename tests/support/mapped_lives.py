@@ -60,8 +60,8 @@ class Life:
         self.rng, self.spec, self.path, self.backend = rng, spec, path, backend
         state = torch_backend.init(spec)
         if spec.writer.in_order and rng.random() < 0.5:
-            back = int(rng.integers(1, 2 * spec.ring.length))
-            state = beginning_at(backend, state, spec.ring.limit - back)
+            back = int(rng.integers(1, 2 * spec.plan.ring.length))
+            state = beginning_at(backend, state, spec.plan.ring.limit - back)
         self.states = [state]
         self.newest: Any = None
         self.handles: list[Any] = []
@@ -297,9 +297,9 @@ def step_of(k: int) -> tuple[np.ndarray, dict[str, np.ndarray], int]:
 def stepped(state: HostState, k: int) -> HostState:
     """On NumPy alone."""
     _, new, number = step_of(k)
-    leaves = [np.ascontiguousarray(new[name]) for name in state.spec.names]
+    leaves = [np.ascontiguousarray(new[name]) for name in state.spec.plan.names]
     state = engine.add(host_ops, state, leaves, STEP_ROWS, None, None, None)
-    place = state.spec.names.index("x")
+    place = state.spec.plan.names.index("x")
     rewritten = {place: np.full((1, 40), -k, np.float32)}
     priorities = np.array([k], np.float32)
     return engine.update(host_ops, state, np.array([number], np.int32), priorities, rewritten)

@@ -485,7 +485,7 @@ def with_spec(model: Model, spec: frb.BufferSpec, newest: np.ndarray, cursors: S
         return new
     old, new = model.spec, Model(spec)
     new.rejected, new.stale = model.rejected, model.stale
-    shared = dict(old.counter_names).keys() & dict(spec.counter_names).keys()
+    shared = dict(old.plan.counter_names).keys() & dict(spec.plan.counter_names).keys()
     new.law.passes = model.law.passes if "passes" in shared else 0
     copied = model.store.clone()
     before = {step.id: step.handle for step in copied.steps()}
@@ -541,7 +541,9 @@ def _in_rings(model: Model, new: Model, copied: Any, newest: np.ndarray, cursors
             if model.spec.capacity == spec.capacity or early:  # long before numbers begin again
                 assert handle == step.handle, "handles go on"
             step.handle, step.slot = handle, handle % spec.capacity
-    if not isinstance(new.law, Windows) or (isinstance(model.law, Windows) and model.spec.marks == spec.marks):
+    if not isinstance(new.law, Windows) or (
+        isinstance(model.law, Windows) and model.spec.plan.boundaries == spec.plan.boundaries
+    ):
         return
     for e, lane in enumerate(store.lanes):
         before = None

@@ -37,7 +37,7 @@ ITEM = {
     "numbers": frb.Unbounded((9,), "float32"),
     "image": frb.Unbounded((1024,), "uint8"),
 }
-NAMES = frb.BufferSpec(ITEM, 1).names
+NAMES = frb.BufferSpec(ITEM, 1).plan.names
 PRIORITIZED = frb.Prioritized(alpha=1.0)
 LIBC = ctypes.CDLL(None)
 Rng = np.random.Generator
@@ -137,7 +137,7 @@ class Model:
 
 def numbers(rng: Rng, shared: SharedBuffer, batch: int) -> np.ndarray:
     """Draws of a batch."""
-    return rng.integers(0, 2**31, shared.spec.sampler.draw_shape(shared.spec, batch), dtype=np.int32)
+    return rng.integers(0, 2**31, shared.spec.draw_shape(batch), dtype=np.int32)
 
 
 def forked(work: Callable[[], None], survives: bool = False) -> int:

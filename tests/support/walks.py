@@ -372,9 +372,11 @@ def room_for(kind: Kind, spec: frb.BufferSpec, pairs: Mapping[str, str | None] |
         after = {path[5:]: path for path in item if path.startswith(("next/", "next_"))}
         pairs = {own: path for own, path in after.items() if own in item and item[own] == item[path]}
         pairs = pairs or dict.fromkeys(kind.stacks)
-    length, depth = spec.ring.length, kind.depth
+    length, depth = spec.plan.ring.length, kind.depth
     spare = spec.compact.spare
-    share = math.ceil(length / 32) + 2 * depth if spare is None else max(math.ceil(spare / spec.ring.lanes), 2 * depth)
+    share = (
+        math.ceil(length / 32) + 2 * depth if spare is None else max(math.ceil(spare / spec.plan.ring.lanes), 2 * depth)
+    )
     return Room(length + share, tuple(pairs.items()))
 
 

@@ -28,16 +28,16 @@ STACK = {"obs": X, "reward": frb.Unbounded(())}
 
 
 def chain_of(item: Any, compact: frb.Compact, capacity: int = 64, **others: Any) -> frame_ring.Chain:
-    chain = frb.BufferSpec(item, capacity, compact=compact, **others).frames
+    chain = frb.BufferSpec(item, capacity, compact=compact, **others).plan.frames
     assert chain is not None
     return chain
 
 
 def pairs(item: Any, compact: frb.Compact | None = None) -> dict[str, str | None]:
     spec = frb.BufferSpec(item, 8, compact=compact or frb.Compact())
-    assert spec.frames is not None
-    following = [None if k.following is None else spec.names[k.following] for k in spec.frames.stacks]
-    return dict(zip([spec.names[k.leaf] for k in spec.frames.stacks], following, strict=True))
+    assert spec.plan.frames is not None
+    following = [None if k.following is None else spec.plan.names[k.following] for k in spec.plan.frames.stacks]
+    return dict(zip([spec.plan.names[k.leaf] for k in spec.plan.frames.stacks], following, strict=True))
 
 
 def test_next_values_are_found_by_name() -> None:
@@ -194,8 +194,8 @@ def test_coordinates_begin_again(library: Backend, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(frame_ring, "COORDINATES", 64)
     rb, item = library.rb, {"obs": frb.Unbounded(()), "next_obs": frb.Unbounded(()), "done": DONE}
     spec = frb.BufferSpec(item, 11, compact=frb.Compact(spare=4))
-    assert spec.frames is not None
-    assert spec.frames.limit == 60
+    assert spec.plan.frames is not None
+    assert spec.plan.frames.limit == 60
     state, total = rb.init(spec), 0
     for _ in range(40):
         new = np.arange(total, total + 3, dtype=np.float32)
@@ -220,4 +220,4 @@ def test_bytes_are_compared(library: Backend) -> None:
     for name, expected in (("obs", obs), ("next_obs", following)):
         assert library.numpy(found[name]).tobytes() == expected.tobytes()
     # Two for the first step, one for the second; two each for the third and fourth, and one for the fifth.
-    assert int(counters.read(state.spec, state.counters).more[frame_ring.CURSOR][0]) == 8
+    assert int(counters.read(state.spec.plan, state.counters).more[frame_ring.CURSOR][0]) == 8

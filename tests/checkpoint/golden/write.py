@@ -78,7 +78,9 @@ def hashes(state: Any, library: str) -> dict[str, str]:
 
     stored = {name: content for name, (_, _, content) in bits(state).items() if not is_items(name)}
     rb = importlib.import_module(f"{library}_backend")
-    for name, leaf in zip(state.spec.names, nest.flatten_as(state.spec.structure, rb.items(state)), strict=True):
+    for name, leaf in zip(
+        state.spec.plan.names, nest.flatten_as(state.spec.plan.structure, rb.items(state)), strict=True
+    ):
         if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bfloat16:
             leaf = leaf.contiguous().view(torch.int16)
         stored[f"item/{name}"] = np.ascontiguousarray(np.asarray(leaf)).tobytes()
