@@ -19,14 +19,14 @@ from jax_backend.execute import convert as convert
 from jax_backend.execute import inside as inside
 from jax_backend.execute import unsupported as unsupported
 
-outline = values.kept_outline
+outline = values.cached_outline
 
 
 @functools.partial(jax.jit, static_argnames=("outline", "n", "kernels"), inline=True)
 @rules.own
 def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None, kernels: bool) -> dict[int, jax.Array]:
-    words = twins.draws(key, n, values.words(outline, mask is not None), kernels)
-    return values.draw(ops, outline, words, mask)
+    bits = twins.draws(key, n, values.words(outline, mask is not None), kernels)
+    return values.draw(ops, outline, bits, mask)
 
 
 def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array | None) -> dict[int, jax.Array]:

@@ -22,7 +22,7 @@ from torch_backend.opaque import traceable, traceable_unit
 
 def outline(spec: Any, who: str) -> Outline:
     """Made anew while tracing, where the place of an object in memory is not known."""
-    return Outline.of(spec, who) if torch.compiler.is_compiling() else values.kept_outline(spec, who)
+    return Outline.of(spec, who) if torch.compiler.is_compiling() else values.cached_outline(spec, who)
 
 
 def draw(
@@ -32,8 +32,8 @@ def draw(
     random.check_key(key)
     outline = traceable(outline)
     place = key.device if device is None else torch.device(device)
-    words = numbers(key, (n, values.words(outline, mask is not None)), place)
-    return values.draw(ops, outline, words, mask if mask is None else mask.to(place))
+    bits = numbers(key, (n, values.words(outline, mask is not None)), place)
+    return values.draw(ops, outline, bits, mask if mask is None else mask.to(place))
 
 
 def nearest(outline: Outline, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:

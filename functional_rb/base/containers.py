@@ -19,9 +19,9 @@ class Apart(NamedTuple):
     """A container, taken apart by one level.
 
     Attributes:
-        names: of its parts.
-        parts: one for each name.
-        static: what else makes it up.
+        names: the names of its parts.
+        parts: one part for each name.
+        static: what makes it up besides the parts: fields that are no leaves, say.
     """
 
     names: Sequence[Any]
@@ -30,20 +30,20 @@ class Apart(NamedTuple):
 
 
 class Library(Protocol):
-    """What knows containers."""
+    """A library with which containers are registered."""
 
     def apart(self, x: Any) -> Apart | None:
-        """A container, taken apart; None if it is no container, or not known."""
+        """A container, taken apart; None if it is no container, or not registered with this library."""
 
     def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
-        """The parts of one that is known, and what else makes it up."""
+        """The parts of a container that is registered, and what makes it up besides them."""
 
     def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
-        """And back."""
+        """A container of this class, made of its parts: the inverse of `apart`."""
 
 
 class _Collections:
-    """What Python itself has; its dicts come back in the order in which their names were given."""
+    """The containers of Python itself; its dicts come back in the order in which their names were given."""
 
     def apart(self, x: Any) -> Apart | None:
         if x is None:
@@ -63,18 +63,19 @@ class _Collections:
 
 PYTHON = "python"
 LIBRARIES: dict[str, Library] = {PYTHON: _Collections()}
-"""By name; the backends add theirs."""
+"""The libraries by name; the backends add theirs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Registered:
-    """A kind of container, as somebody has registered it: with its parts it makes up a value.
+    """A kind of container, as somebody has registered it: together with its parts it makes up a value.
 
     Attributes:
         type: the class.
-        static: what else makes it up: fields that are no leaves, say. Part of a spec, so it can be hashed.
-        library: by which it is taken apart and put together, by name.
-        names: of the parts, as the library has them.
+        static: what makes it up besides the parts, such as fields that are no leaves. It is part of a spec, and so it
+            can be hashed.
+        library: the name of the library that takes it apart and puts it together.
+        names: the names of the parts, as the library has them.
     """
 
     type: type
@@ -94,7 +95,7 @@ class Registered:
 
     @property
     def __name__(self) -> str:
-        """The class's, as specs show it."""
+        """The name of the class, as specs show it."""
         return self.type.__name__
 
     def parts(self, x: Any, path: str) -> dict[str, Any] | None:
@@ -116,15 +117,15 @@ class Registered:
         return dict(zip(self.names, parts, strict=True))
 
     def together(self, parts: Mapping[str, Any]) -> Any:
-        """A value of its parts; a dict of them where the library is not in use."""
+        """A value made of its parts; a dict of them where the library is not in use."""
         library = LIBRARIES.get(self.library)
         return dict(parts) if library is None else library.together(self.type, self.static, self.names, parts)
 
 
 def apart(x: Any) -> tuple[Registered, Sequence[Any]] | None:
-    """The kind of a container, and its parts; None for what no library knows, and what needs none.
+    """The kind of a container, and its parts; None for what no library has registered, or what needs no library.
 
-    Dicts, tuples, lists, NamedTuples and the containers of tensordict are of the latter.
+    Dicts, tuples, lists, NamedTuples and the containers of tensordict need none.
     """
     kind = type(x)
     if kind in _OWN or (isinstance(x, tuple) and hasattr(x, "_fields")) or hasattr(kind, "_is_tensorclass"):
@@ -142,7 +143,7 @@ _OWN = frozenset({dict, tuple, list})
 
 
 def names_of(keys: Sequence[Any]) -> tuple[str, ...]:
-    """The names of parts, by their keys as jax and torch have them; their numbers, where keys are not distinct."""
+    """The names of parts, from their keys in jax or torch; their positions where the keys are not distinct."""
     names = tuple(map(_name_of, keys))
     return names if len(set(names)) == len(names) else tuple(str(k) for k in range(len(names)))
 
@@ -162,9 +163,9 @@ def check_depth(depth: int) -> None:
 
 
 def of_fields(kind: type, fields: Mapping[str, Any]) -> Any:
-    """A dataclass of its fields, as copies and pickles make one: neither `__init__` nor `__post_init__` is called.
+    """A dataclass made of its fields as a copy or a pickle makes one, without a call of `__init__` or `__post_init__`.
 
-    What these would make of specs, or of a batch of items, nobody knows.
+    These expect the fields' own values, and would refuse or change specs, or a batch of items, in their place.
     """
     made: Any = object.__new__(kind)
     for name, value in fields.items():

@@ -55,12 +55,12 @@ def name_of(dtype: object) -> str:
 
 
 def shown(dtype: object) -> str:
-    """A dtype's name for comparison and for messages, one that cannot be stored included."""
+    """A dtype's name for comparisons and messages, also of a dtype that cannot be stored."""
     return str(dtype).removeprefix("torch.")
 
 
 def kind_of(name: str) -> Kind:
-    """Whether a dtype holds truth values, integers, real or complex numbers."""
+    """Which kind of numbers a dtype holds: truth values, integers, real or complex numbers."""
     if name == "bool":
         return "bool"
     if name.startswith("complex"):
@@ -69,7 +69,7 @@ def kind_of(name: str) -> Kind:
 
 
 def largest_float(name: str) -> float:
-    """The largest finite value of a real dtype, or of a complex one's parts."""
+    """The largest finite value of a real dtype, or of either part of a complex one."""
     digits, exponent = {"float16": (11, 16), "bfloat16": (8, 128), "float64": (53, 1024)}.get(name, (24, 128))
     return (2.0 - 2.0 ** (1 - digits)) * 2.0 ** (exponent - 1)
 
@@ -110,7 +110,7 @@ def check_scalar(leaf: Any, dtype: str, name: str) -> None:
 
 
 _MANTISSA: Final = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
-"""Bits of the whole numbers that a float dtype has all of."""
+"""For each float dtype the bits of the whole numbers that it holds without a gap."""
 
 
 def exact_integers(name: str) -> tuple[int, int]:
@@ -126,12 +126,12 @@ def exact_integers(name: str) -> tuple[int, int]:
 
 
 def canonical(name: str, value: Any, who: str) -> Any:
-    """A number, or nested tuples of them, as a real or integer dtype has it: the shortest decimal that means the same.
+    """A number, or nested tuples of them, as the shortest decimal that a dtype rounds to the same value.
+
+    Numbers that the dtype does not tell apart become equal, whatever precision they came in.
 
     Raises:
         ValueError: for what lies outside of an integer dtype, or between its values, naming who asks.
-
-    So numbers that one dtype holds alike are equal, whatever precision they came in.
 
     Example:
         >>> canonical("float32", float(np.float32(0.1)), "low"), canonical("int8", (1.0, 2), "low")
@@ -151,7 +151,7 @@ def canonical(name: str, value: Any, who: str) -> Any:
 
 
 def _shortest(name: str, value: float) -> float:
-    exact = rounded(name, value) + 0.0  # of -0.0 and 0.0, which are equal, the one
+    exact = rounded(name, value) + 0.0  # makes 0.0 of -0.0, as the two are equal
     if name == "float64" or not math.isfinite(exact):
         return exact
     if name != "bfloat16":
@@ -160,13 +160,13 @@ def _shortest(name: str, value: float) -> float:
 
 
 def rounded(name: str, value: float) -> float:
-    """The number of a real dtype that is nearest, of two the even one; to bfloat16 by way of float32, as others do."""
+    """The nearest number of a real dtype, ties to even; bfloat16 is rounded from float32, as in other libraries."""
     with np.errstate(over="ignore"):
         return float(as_numpy(name, value))
 
 
 def as_numpy(name: str, values: Any) -> np.ndarray[Any, Any]:
-    """Numbers of a dtype as an array of it; those of bfloat16, which NumPy lacks, as float32.
+    """Numbers as an array of a dtype; those of bfloat16, which NumPy lacks, are rounded to it and held as float32.
 
     Example:
         >>> as_numpy("bfloat16", 0.1)
@@ -176,6 +176,38 @@ def as_numpy(name: str, values: Any) -> np.ndarray[Any, Any]:
         return np.asarray(values, name)
     exact = np.asarray(values, np.float32)
     bits = exact.view(np.uint32)
-    with np.errstate(over="ignore"):  # of NaN, which is not rounded
+    with np.errstate(over="ignore"):  # NaN may overflow here, and is left as it is below
         nearest = np.asarray((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000, np.uint32).view(np.float32)
     return np.where(np.isnan(exact), exact, nearest)
+
+
+def as_dtype(value: Any, dtype: str) -> np.ndarray[Any, Any]:
+    """What an environment gives, an array or nested sequence of numbers, as a NumPy array of a dtype.
+
+    Floats are rounded; whole numbers must fit. Numbers of bfloat16, which NumPy lacks, are held as float32.
+
+    Raises:
+        TypeError: for values that are no numbers, and where truth values and numbers would be mixed up.
+        ValueError: for whole numbers that do not fit.
+
+    Example:
+        >>> as_dtype([1, 2], "uint8"), as_dtype(np.float64(0.1), "float32")
+        (array([1, 2], dtype=uint8), array(0.1, dtype=float32))
+    """
+    array = np.asarray(value)
+    if shown(array.dtype) == dtype:
+        return array
+    kind, got = kind_of(dtype), array.dtype.kind
+    order = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex", "V": "float"}  # V: bfloat16
+    allowed = {"bool": ("bool",), "int": ("int",), "float": ("int", "float"), "complex": ("int", "float", "complex")}
+    if order.get(got) not in allowed[kind]:
+        raise TypeError(f"expected numbers that dtype {dtype} has, got {array.dtype}; convert them")
+    if kind == "int" and array.size:
+        low, high = integer_limits(dtype)
+        if int(array.min()) < low or int(array.max()) > high:
+            raise ValueError(
+                f"numbers from {array.min()} to {array.max()} do not fit into {dtype} ({low} to {high}); "
+                f"give the spec another dtype"
+            )
+    with np.errstate(over="ignore"):
+        return as_numpy(dtype, array) if dtype == "bfloat16" else array.astype(dtype)

@@ -1,4 +1,4 @@
-"""What can go wrong with files, by type, and the warnings. All else is a `ValueError` or `TypeError`."""
+"""The errors about files, and the warnings. Every other error is a `ValueError` or `TypeError`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import errno
 from typing import Final
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a system says if there is no room: on the disk, in the quota, under the limit on the size of a file."""
+"""The system's numbers for no room: on the disk, in the quota, or under the limit on the size of a file."""
 MANY: Final = (errno.EMFILE, errno.ENFILE)
-"""What it says if too many files are open: in the process, on the machine."""
+"""The system's numbers for too many open files, in the process or on the machine."""
 LIMIT: Final = "close some files, or raise the limit (ulimit -n), and call again"
 
 
@@ -17,7 +17,7 @@ class LargeCopyWarning(UserWarning):
 
 
 def consumed() -> RuntimeError:
-    """The error for a state whose memory is another state's now."""
+    """The error for a state whose memory has passed on to another state."""
     return RuntimeError(
         "this state was consumed by an in-place function (add_, sample_, update_, clear_), or by one that it was "
         "donated to (rb.jit); go on with what that returned, or use add, sample and update, which leave states as they "
@@ -33,7 +33,7 @@ class StorageFullError(OSError):
 
 
 class StorageLayoutError(ValueError):
-    """Files in a directory are those of another buffer: of another capacity, or other leaves."""
+    """The files in a directory belong to another buffer, with another capacity or other leaves."""
 
 
 class StorageInUseError(OSError):

@@ -21,24 +21,25 @@ if sys.platform != "win32":
     import fcntl
 
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""What a process or a machine is short of says nothing about a file."""
+"""Errors that say what a process or a machine is short of, and nothing about the file."""
 SMALL = 2**26
-"""So many bytes are believed to be in a file whatever the disk holds of it."""
+"""A file is believed to have up to so many bytes, however few of them the disk holds."""
 DENSEST = 4096
-"""Beyond, no file is so many times larger than what the disk holds of it; compression does not get so far."""
+"""Above `SMALL`, a file is believed to be at most so many times as large as what the disk holds of it: file systems
+do not compress by more."""
 _SAFE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""Not blocking, so that no pipe keeps us waiting."""
+"""Among them O_NONBLOCK, so that opening a pipe does not wait."""
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINK | getattr(os, "O_CLOEXEC", 0)
 _ASIDE = re.compile(r"\.functional_rb-[0-9a-f]{16}\.part", re.ASCII)
 
 
 class UnusableFileError(Exception):
-    """A file is not what can be read.
+    """A file cannot be read: it is of the wrong kind, or its content is.
 
     Attributes:
         file: its path.
-        reason: why.
+        reason: why it cannot be read.
     """
 
     def __init__(self, file: str, reason: str) -> None:
@@ -51,7 +52,7 @@ def as_path(path: Any, who: str) -> str:
     """A path as text.
 
     Raises:
-        TypeError: if it is none, or bytes.
+        TypeError: if it is no path, or given as bytes.
         ValueError: if it is empty, which names nothing, or has a zero byte in it.
     """
     if not isinstance(path, str | bytes | os.PathLike):
@@ -71,8 +72,8 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
 
     Raises:
         FileNotFoundError: if there is none of that name.
-        UnusableFileError: if it is something else, or cannot be opened.
-        OSError: if the process or the machine is short of something, which is not the file's fault.
+        UnusableFileError: if it is no regular file, or cannot be opened.
+        OSError: if the process or the machine is short of descriptors or memory.
     """
     try:
         descriptor = os.open(path, flags | _SAFE)
@@ -88,10 +89,10 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
 
 
 def open_own(path: str, flags: int = os.O_RDWR) -> int:
-    """A regular file's descriptor, made if it is missing: never of what a link leads to, nor of a pipe.
+    """The descriptor of a regular file, which is made if it is missing; links are not followed.
 
     Raises:
-        OSError: if something else lies under the name.
+        OSError: if a link, a pipe or anything else than a regular file has the name.
     """
     descriptor = os.open(path, flags | os.O_CREAT | _NO_LINK | _SAFE, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -101,7 +102,7 @@ def open_own(path: str, flags: int = os.O_RDWR) -> int:
 
 
 def create(path: str) -> int:
-    """A new file's descriptor, to be written. What had the name is removed: whatever it leads to stays as it is."""
+    """The descriptor of a new file, to be written. What had the name is removed, but not the target of a link."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _SAFE, 0o666)
@@ -111,8 +112,8 @@ def read_text(path: str) -> str:
     """A regular file as text.
 
     Raises:
-        UnusableFileError: if it is something else, mostly holes, or no UTF-8.
-        OSError: as of `open_regular`.
+        UnusableFileError: if it is no regular file, consists mostly of holes, or is no UTF-8.
+        OSError: if the process or the machine is short of descriptors or memory.
     """
     descriptor, size = open_regular(path)
     with os.fdopen(descriptor, "rb") as file:
@@ -142,17 +143,17 @@ def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def holds(descriptor: int, size: int, claimed: int) -> bool:
-    """Whether a file of a size may be believed if so many bytes of it are to be read: not if it is mostly holes."""
+    """Whether `claimed` bytes of a file of this size may be read: not if the file consists mostly of holes."""
     return claimed <= SMALL or believed(claimed, written(descriptor, size, -(-claimed // DENSEST)))
 
 
 def believed(claimed: int, there: int) -> bool:
-    """Whether so many bytes may be read of files of which the disk holds so many."""
+    """Whether `claimed` bytes may be read from files of which the disk holds `there` bytes."""
     return claimed <= max(SMALL, DENSEST * there)
 
 
 def written(descriptor: int, size: int, enough: int) -> int:
-    """How many bytes of a file the disk holds, or as many as are enough to know of."""
+    """How many bytes of a file the disk holds; counting stops once there are `enough`."""
     there = 0
     for start, stop in extents(descriptor, size):
         there += stop - start
@@ -163,12 +164,13 @@ def written(descriptor: int, size: int, enough: int) -> int:
 
 @contextlib.contextmanager
 def aside(directory: str) -> Iterator[str]:
-    """A new directory in another, for what is to be renamed once it is whole: of this process, and gone afterwards.
+    """A temporary directory inside another, for files that are renamed into place once they are whole.
 
-    Nobody can foresee its name, nor look inside. What processes have left that died is removed first.
+    Nobody can foresee its name or look inside, and it is removed afterwards. What processes that died have left of
+    theirs is removed first.
 
     Args:
-        directory: where it is made, and what is made in it will stay.
+        directory: the one that it is made in, and that the finished files will lie in.
     """
     _sweep(directory)
     path, lock = _made(directory)
@@ -184,7 +186,7 @@ def aside(directory: str) -> Iterator[str]:
 
 
 def _made(directory: str) -> tuple[str, int | None]:
-    """A directory, and a descriptor of it that is locked for as long as this process lives, where there are locks."""
+    """A new directory; where there are locks, also a descriptor of it, locked for as long as this process lives."""
     while True:
         path = os.path.join(directory, f".functional_rb-{secrets.token_hex(8)}.part")
         os.mkdir(path, 0o700)
@@ -192,7 +194,7 @@ def _made(directory: str) -> tuple[str, int | None]:
             return path, None
         try:
             lock = os.open(path, _DIRECTORY)
-        except FileNotFoundError:  # who sweeps has taken it for one that is left
+        except FileNotFoundError:  # a process that sweeps took it for an abandoned one
             continue
         except OSError:
             os.rmdir(path)
@@ -203,7 +205,7 @@ def _made(directory: str) -> tuple[str, int | None]:
 
 
 def is_at(descriptor: int, path: str) -> bool:
-    """Whether a path still names what is open."""
+    """Whether a path still names the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -211,10 +213,10 @@ def is_at(descriptor: int, path: str) -> bool:
 
 
 def _sweep(directory: str) -> None:
-    """Remove what processes have left that live no more."""
+    """Remove the directories of processes that live no more."""
     for name in filter(_ASIDE.fullmatch, os.listdir(directory)) if sys.platform != "win32" else ():
         path = os.path.join(directory, name)
-        with contextlib.suppress(OSError):  # it is somebody else's, or gone meanwhile
+        with contextlib.suppress(OSError):  # it belongs to somebody else, or is gone meanwhile
             lock = os.open(path, _DIRECTORY)
             try:
                 if _locked(lock):
@@ -224,7 +226,7 @@ def _sweep(directory: str) -> None:
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether a lock was free, and is taken until the descriptor closes."""
+    """Take a lock until the descriptor closes; whether it was free."""
     if sys.platform == "win32":
         return False
     try:

@@ -1,8 +1,8 @@
-"""Locks that a forked process finds free, and what they guard whole.
+"""Locks that a forked process finds free, with what they guard in one piece.
 
 A fork copies the memory of a process and one of its threads. If another thread was writing to a buffer at that moment,
-the copy would have a lock whose holder does not exist, and half of a write. So whoever forks waits for the writes under
-way, which take microseconds.
+the copy would have a lock whose holder does not exist, and half of a write. So a fork waits for the writes under way,
+which take microseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def lock() -> threading.RLock:
 
 
 def renewed(thing: T, renew: Callable[[T], object]) -> None:
-    """Have a function called with a thing in every forked process, for as long as the thing lives."""
+    """Call `renew(thing)` in every forked process, for as long as the thing lives."""
     _RENEWED[thing] = renew
 
 

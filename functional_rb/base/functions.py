@@ -1,4 +1,4 @@
-"""Users' functions that are part of a spec: equal where they do the same, refused where nothing can tell them."""
+"""Users' functions that are part of a spec: compared by what they call, refused where they cannot be pickled."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Partial(functools.partial):  # type: ignore[type-arg]  # of anything
     """
 
     def __eq__(self, other: object) -> bool:
-        """Whether both call the same."""
-        return isinstance(other, Partial) and self._told == other._told
+        """Whether both call the same function with the same arguments."""
+        return isinstance(other, Partial) and self._call == other._call
 
     def __hash__(self) -> int:
-        """Of what it calls."""
-        return hash(self._told)
+        """The hash of the function and its arguments."""
+        return hash(self._call)
 
     @property
-    def _told(self) -> tuple[Any, ...]:
+    def _call(self) -> tuple[Any, ...]:
         return self.func, self.args, tuple(sorted(self.keywords.items()))
 
 
 def comparable(function: Any) -> Any:
-    """The function; a partial one so that it is compared by what it calls, if its arguments can be."""
+    """The function itself; of a partial one a `Partial`, if its arguments can be compared."""
     if not isinstance(function, functools.partial) or isinstance(function, Partial):
         return function
     made = Partial(function.func, *function.args, **function.keywords)
@@ -50,7 +50,7 @@ def comparable(function: Any) -> Any:
 
 
 def check_picklable(function: Any, where: str) -> None:
-    """Refuse what the pickle module cannot tell, where the pickle module would not say what for.
+    """Refuse a function that cannot be pickled, as the pickle module would not say where it was given.
 
     Raises:
         PicklingError: saying where the function is given, and the remedy.
@@ -64,7 +64,7 @@ def check_picklable(function: Any, where: str) -> None:
 
 
 def _by_content() -> bool:
-    """Whether one of those is at work that can pickle any function: they call the pickle module themselves."""
+    """Whether a caller is one of the modules that can pickle any function: they call the pickle module themselves."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if any(name in frame.f_globals.get("__name__", "") for name in BY_CONTENT):

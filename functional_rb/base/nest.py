@@ -1,7 +1,7 @@
-"""Nested containers of leaves: what an item is put in and what it comes back in.
+"""Nested containers of leaves, taken apart and put together again.
 
-A `Structure` is the hashable outline of a nest. Leaves are found by their path of keys, never by their order, because
-JAX sorts the keys of a dict and torch does not.
+The `Structure` of a nest is hashable and has everything but the leaves. Leaves are found by their path of keys, never
+by their order, because JAX sorts the keys of a dict and torch does not.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ BuildMapping = Callable[[Any, dict[str, Any], tuple[int, ...]], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """The outline of a nest: which containers it has, and under which keys.
+    """Which containers a nest has, and under which keys.
 
     Attributes:
         kind: what sort of container this is, or "leaf".
-        type: the class to build where the kind alone does not say, or a `Container` of that class, or what is
-            `Registered` of it; None for a dict, tuple, list or leaf.
+        type: the class to build where the kind alone does not say, or a description of it (`specs.composite.Container`,
+            `containers.Registered`); None for a dict, tuple, list or leaf.
         keys: names, field names or positions.
-        children: the outlines under those keys.
+        children: the structures under those keys.
         batch_shape: of a `Composite`, the leading axes that its leaves share, behind those that come with a batch.
-        given: the order in which names were given and come back, as places among the keys; outlines that differ in
-            nothing else are equal.
+        given: the order in which names were given and come back, as positions among the keys; structures that differ
+            in nothing else are equal.
+        flat: whether all children are leaves, the usual case, which is read without recursion.
+        named: the names with their positions among the keys, in the order in which they were given.
     """
 
     kind: Literal["leaf", "mapping", "sequence", "namedtuple", "dataclass"]
@@ -44,16 +46,16 @@ class Structure:
     named: tuple[tuple[str, int], ...] = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Note whether there is but one level, the usual case, which is read without recursion; and names in order."""
+        """Derive `flat` and `named`."""
         object.__setattr__(self, "flat", all(child.kind == "leaf" for child in self.children))
         places = range(len(self.keys)) if self.given is None else self.given
         object.__setattr__(self, "named", tuple((str(self.keys[k]), k) for k in places))
 
     def sorted(self) -> Structure:
-        """The same outline with the names in their own order, as JAX has those of dicts: leaves lie in that.
+        """The same structure with its names sorted, as JAX sorts those of dicts: the order in which leaves are stored.
 
-        So what is planned for a nest does not depend on the order in which its names were given, nor on that in which
-        a class has its fields, which may be another when a file is read.
+        What is planned for a nest then depends neither on the order in which its names were given, nor on the order of
+        a class's fields, which may be another when a file is read.
 
         Example:
             >>> flatten({"b": 1, "a": 2}, lambda x: False)[1].sorted().keys
@@ -68,7 +70,7 @@ class Structure:
         return dataclasses.replace(self, keys=keys, children=own, given=tuple(keys.index(name) for name in names))
 
     def as_given(self) -> Structure:
-        """And back: with names in the order in which they were given."""
+        """The same structure with its names in the order in which they were given: the inverse of `sorted`."""
         children = [child.as_given() for child in self.children]
         order = [k for _, k in self.named]
         keys, own = tuple(self.keys[k] for k in order), tuple(children[k] for k in order)
@@ -107,7 +109,7 @@ def show_key(key: Key) -> str:
         ('next/done', 'done')
 
     Raises:
-        TypeError: if it is neither.
+        TypeError: if it is neither a name nor a tuple of names.
     """
     if isinstance(key, str):
         return key
@@ -118,10 +120,10 @@ def show_key(key: Key) -> str:
 
 
 def checked_keys(given: Any, field: str, who: str) -> tuple[Key, ...] | None:
-    """Keys as a tuple, None as it is: a single name is meant often enough.
+    """Keys as a tuple; a single name stands for a tuple of it, and None stays None.
 
     Raises:
-        ValueError: if they are of another kind.
+        ValueError: if they are neither a name nor names.
     """
     if given is None:
         return None
@@ -134,7 +136,7 @@ def position(names: tuple[str, ...], key: Key, who: str) -> int:
     """The position of the leaf that a key names, among all leaves' names.
 
     Raises:
-        ValueError: if there is none, naming who asks.
+        ValueError: if no leaf has that name, naming who asks.
     """
     name = show_key(key)
     if name not in names:
@@ -153,8 +155,8 @@ def show(path: Path) -> str:
 
 
 def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
-    """The outline of one container (its children still unknown) and what it holds; None for a leaf."""
-    own = getattr(type(nest), "_nest_parts", None)  # of specs, which are containers of their own
+    """The structure of one container, without its children, and the parts that it holds; None for a leaf."""
+    own = getattr(type(nest), "_nest_parts", None)  # specs say themselves which parts they have
     if own is not None:
         taken_apart: tuple[Structure, list[Any]] = own(nest)
         return taken_apart
@@ -179,12 +181,12 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
 
 
 def is_tensorclass(nest: Any) -> bool:
-    """Whether it is one of tensordict's classes: it looks like a dataclass, but torch builds it, with a batch shape."""
+    """Whether a value is of a tensorclass, which looks like a dataclass but has a batch shape and is built by torch."""
     return hasattr(type(nest), "_is_tensorclass")
 
 
 def _parts_of_tensorclass(nest: Any) -> tuple[Structure, list[Any]]:
-    """The fields that are set: those that are None hold nothing. Its attributes would take NonTensorData apart."""
+    """The fields that are set. They are read as items, because reading attributes takes NonTensorData apart."""
     found = dict(nest.items())
     names = tuple(field.name for field in dataclasses.fields(nest) if field.name in found)
     return Structure("mapping", type(nest), names), [found[name] for name in names]
@@ -195,11 +197,11 @@ def flatten(nest: Any, is_leaf: Callable[[Any], bool], depth: int = 0) -> tuple[
 
     Args:
         nest: any nest of dicts, tuples, lists, NamedTuples, dataclasses, `Composite`s, TensorDicts.
-        is_leaf: asked first, because some leaves (specs) are dataclasses themselves.
-        depth: how many containers it lies in.
+        is_leaf: says which values are leaves; asked first, because some leaves (specs) are dataclasses themselves.
+        depth: how many containers the nest lies in.
 
     Returns:
-        The leaves in the order of their keys, and the outline.
+        The leaves in the order of their keys, and the structure.
 
     Raises:
         ValueError: if containers lie too deep in each other.
@@ -208,20 +210,20 @@ def flatten(nest: Any, is_leaf: Callable[[Any], bool], depth: int = 0) -> tuple[
     parts = None if is_leaf(nest) else parts_of(nest)
     if parts is None:
         return [nest], LEAF
-    outline, values = parts
+    structure, values = parts
     leaves: list[Any] = []
     children = []
     for value in values:
         below, child = flatten(value, is_leaf, depth + 1)
         leaves += below
         children.append(child)
-    return leaves, dataclasses.replace(outline, children=tuple(children))
+    return leaves, dataclasses.replace(structure, children=tuple(children))
 
 
 def flatten_as(structure: Structure, nest: Any, path: Path = ()) -> list[Any]:
-    """The leaves of a nest in the order of a given outline, found by their keys.
+    """The leaves of a nest in the order of a given structure, found by their keys.
 
-    A dict may stand where the outline has a NamedTuple or a TensorDict, and the other way round: the keys decide.
+    A dict may stand where the structure has a NamedTuple or a TensorDict, and the other way round: the keys decide.
 
     Raises:
         ValueError: if a key is missing or there is one too many, naming the path.
@@ -246,7 +248,7 @@ def _values_under(structure: Structure, nest: Any, path: Path) -> list[Any]:
         try:
             return [nest[key] for key in keys]
         except KeyError:
-            pass  # told apart below, where the message is made
+            pass  # the general way below finds what is missing and makes the message
     if type(nest) is structure.type and structure.kind in ("namedtuple", "dataclass"):  # at once, as is usual
         return [getattr(nest, str(key)) for key in keys]
     if isinstance(structure.type, Registered):
@@ -271,25 +273,25 @@ def _values_under(structure: Structure, nest: Any, path: Path) -> list[Any]:
 
 
 def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
-    """The leaves that a nest has out of an outline's, by their position in the outline.
+    """The leaves that a nest has of those of a structure, by their position in the structure.
 
     Raises:
-        ValueError: if the nest has a leaf that the outline lacks, naming its path.
+        ValueError: if the nest has a leaf that the structure lacks, naming its path.
     """
     position = {path: i for i, path in enumerate(structure.paths)}
     found: dict[int, Any] = {}
     waiting: deque[tuple[Path, Structure | None, Any]] = deque([((), structure, nest)])
     while waiting:
-        path, outline, value = waiting.popleft()
+        path, expected, value = waiting.popleft()
         if path in position:
             found[position[path]] = value
             continue
         parts = parts_of(value)
-        if parts is None or outline is None:
+        if parts is None or expected is None:
             raise ValueError(
                 f"leaf {show(path)!r}: no such leaf in BufferSpec.item; expected some of {[show(p) for p in position]}"
             )
-        below = dict(zip(outline.keys, outline.children, strict=True))
+        below = dict(zip(expected.keys, expected.children, strict=True))
         waiting.extend(((*path, key), below.get(key), part) for key, part in zip(parts[0].keys, parts[1], strict=True))
     return found
 
@@ -300,11 +302,11 @@ def unflatten(
     build_mapping: BuildMapping,
     batch_shape: tuple[int, ...] = (),
 ) -> Any:
-    """Put leaves back into the containers of an outline.
+    """Put leaves back into the containers of a structure.
 
     Args:
-        structure: the outline.
-        leaves: as many as it has, in its order.
+        structure: which containers to make.
+        leaves: one for each leaf of the structure, in its order.
         build_mapping: how the backend makes its mappings.
         batch_shape: leading axes that all the leaves share, which some mappings record.
     """
@@ -312,17 +314,17 @@ def unflatten(
 
 
 def _build(
-    outline: Structure, remaining: Iterator[Any], build_mapping: BuildMapping, batch_shape: tuple[int, ...]
+    structure: Structure, remaining: Iterator[Any], build_mapping: BuildMapping, batch_shape: tuple[int, ...]
 ) -> Any:
-    """No closure: one that calls itself would keep the leaves until the next search for cycles."""
-    if outline.kind == "leaf":
+    """`unflatten`, recursively. A closure that calls itself would keep the leaves until the next garbage collection."""
+    if structure.kind == "leaf":
         return next(remaining)
-    parts = [_build(child, remaining, build_mapping, batch_shape) for child in outline.children]
-    if outline.kind == "mapping":
-        named = {name: parts[k] for name, k in outline.named}
-        return build_mapping(outline.type, named, (*batch_shape, *outline.batch_shape))
-    assert isinstance(outline.type, type)
-    if outline.kind == "sequence":
-        return outline.type(parts)
-    named = {name: parts[k] for name, k in outline.named}
-    return outline.type(**named) if outline.kind == "namedtuple" else of_fields(outline.type, named)
+    parts = [_build(child, remaining, build_mapping, batch_shape) for child in structure.children]
+    if structure.kind == "mapping":
+        named = {name: parts[k] for name, k in structure.named}
+        return build_mapping(structure.type, named, (*batch_shape, *structure.batch_shape))
+    assert isinstance(structure.type, type)
+    if structure.kind == "sequence":
+        return structure.type(parts)
+    named = {name: parts[k] for name, k in structure.named}
+    return structure.type(**named) if structure.kind == "namedtuple" else of_fields(structure.type, named)

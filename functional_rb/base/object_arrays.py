@@ -1,6 +1,6 @@
-"""Leaves that are Python objects, on the way in: as NumPy object arrays with the batch axes that the other leaves have.
+"""Leaves of Python objects as a caller gives them, made NumPy object arrays with the batch axes of the other leaves.
 
-A buffer stores a token in place of each object, an integer; which object it stands for is for a backend to know.
+A buffer stores an integer token in place of each object; the backend keeps the objects that the tokens stand for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def array_of(values: list[Any], shape: tuple[int, ...]) -> Objects:
 
 
 def array_of_none(shape: tuple[int, ...]) -> Objects:
-    """As many times None."""
+    """An object array of this shape, None everywhere."""
     return np.full(tuple(shape), None, object)
 
 
@@ -39,17 +39,17 @@ def is_non_tensor(value: Any) -> bool:
 
 
 def gather(value: Any, lead: tuple[int, ...], shape: tuple[int, ...], name: str) -> Objects:
-    """What a caller gives for a leaf of objects, as an array [*lead, *shape].
+    """The objects that a caller gives for a leaf, as an array [*lead, *shape].
 
     Args:
         value: an object array of that shape, or lists and tuples nested so deep; where that shape is (), the object.
         lead: the batch axes that the other leaves have.
-        shape: of one item's objects.
+        shape: the shape of one item's objects.
         name: the leaf's path, as errors show it.
 
     Raises:
-        TypeError: for anything else.
-        ValueError: for another shape.
+        TypeError: if it is neither an object array nor a list or tuple.
+        ValueError: if it has another shape.
     """
     wanted = (*lead, *shape)
     if is_non_tensor(value):
@@ -64,7 +64,7 @@ def gather(value: Any, lead: tuple[int, ...], shape: tuple[int, ...], name: str)
 
 
 def _nested(value: Any, sizes: tuple[int, ...], wanted: tuple[int, ...], name: str) -> Iterator[Any]:
-    """The objects in nested lists, in their order."""
+    """The objects in nested lists of these sizes, in their order."""
     if not sizes:
         yield value
         return

@@ -7,11 +7,11 @@ from typing import Any
 
 
 def parse(text: str | bytes) -> Any:
-    """The value that a text tells.
+    """The value of a JSON text.
 
     Raises:
-        ValueError: for what is no JSON.
-        RecursionError: for what is nested too deeply.
+        ValueError: if the text is no JSON.
+        RecursionError: if it is nested too deeply.
 
     Example:
         >>> parse('{"a": [1, null]}')

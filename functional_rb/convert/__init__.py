@@ -1,4 +1,7 @@
-"""Specs in the words of others, and from them; each library is imported only when its function is called."""
+"""Conversions of specs: from and to Gymnasium, dm_env and torchrl, and JSON texts.
+
+Each library is imported only when its function is called. All functions exported here are public.
+"""
 
 from functional_rb.convert.dm_env import from_dm_env, to_dm_env
 from functional_rb.convert.gymnasium import from_gymnasium, to_gymnasium

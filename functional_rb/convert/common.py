@@ -1,4 +1,4 @@
-"""What conversions to and from other libraries have in common."""
+"""Functions that the conversions from and to other libraries share."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from functional_rb.base import dtypes
 Path = tuple[str | int, ...]
 
 NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
-"""Dtypes of 64 bits (of each part, if complex) and those that hold them in 32."""
+"""The dtypes of 64 bits (of each part, if complex), and those of 32 bits in their place."""
 
 
 def imported(name: str, who: str, package: str) -> Any:
-    """Another library, which is imported by nothing but this.
+    """Import another library, which this package imports nowhere else.
 
     Raises:
         ImportError: if it is not installed, with the remedy.
@@ -30,13 +30,13 @@ def imported(name: str, who: str, package: str) -> Any:
 
 
 def shown(path: Path) -> str:
-    """A place in a nest, as errors name it."""
+    """A path in a nest, as errors name it."""
     return f"leaf {'/'.join(map(str, path))!r}" if path else "the whole"
 
 
 @contextlib.contextmanager
 def at(who: str, path: Path) -> Iterator[None]:
-    """What is wrong with a leaf is told with its place."""
+    """Raise the errors of a leaf's conversion with its path in front."""
     try:
         yield
     except (ValueError, TypeError, OverflowError, AssertionError) as error:
@@ -47,7 +47,7 @@ def at(who: str, path: Path) -> Iterator[None]:
 
 
 def stored_dtype(dtype: Any, narrow: bool) -> str:
-    """The dtype that is stored for one that comes.
+    """The dtype that is stored for a dtype of another library.
 
     Raises:
         TypeError: if a buffer cannot store it.
@@ -70,7 +70,7 @@ def need_integers(spec: Any, where: str) -> None:
 
 
 def narrowed_bounds(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
-    """Bounds in a narrower dtype, floats rounded; of integers, the limits of the wide one say that there is no bound.
+    """Bounds in a narrower dtype: floats are rounded; the limits of a wide integer dtype mean that there is no bound.
 
     Raises:
         ValueError: for other integers that do not fit.
@@ -78,7 +78,7 @@ def narrowed_bounds(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
     if dtypes.shown(low.dtype) == dtype:
         return low, high
     if dtypes.kind_of(dtype) == "float":
-        with np.errstate(over="ignore"):  # a bound that is too large is none
+        with np.errstate(over="ignore"):  # a bound that is too large becomes infinite
             return low.astype(dtype), high.astype(dtype)
     wide, least, most = np.iinfo(low.dtype), *dtypes.integer_limits(dtype)
     low, high = (np.where(low == wide.min, least, low), np.where(high == wide.max, most, high))

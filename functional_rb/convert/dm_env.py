@@ -44,7 +44,7 @@ def from_dm_env(spec: Any, narrow: bool = False) -> Any:
     | `BoundedArray` | `Bounded`; `Binary` for bools |
     | `DiscreteArray` | `Categorical` |
     | `StringArray` | `NonTensor`, as its strings have any length |
-    | dicts, tuples (NamedTuples too), lists | `Composite`, and the same |
+    | dicts, tuples (NamedTuples too), lists | `Composite`, tuples, lists |
 
     Args:
         spec: such a spec, or a nest of them, as `environment.observation_spec()` gives it. Names are left out.
@@ -52,7 +52,7 @@ def from_dm_env(spec: Any, narrow: bool = False) -> Any:
 
     Raises:
         ImportError: if dm_env is not installed.
-        TypeError: for what is no spec, or a dtype that cannot be stored, naming the leaf.
+        TypeError: for a leaf that is no spec, or a dtype that cannot be stored, naming the leaf.
         ValueError: for bounds that do not fit, naming the leaf.
 
     Example:
@@ -133,7 +133,7 @@ def _write(specs: Any, spec: Any, path: Path) -> Any:
 
 
 def _array(specs: Any, spec: Any, name: str | None) -> Any:
-    """One array that dm_env knows the values of."""
+    """The dm_env spec of an array whose values one can describe."""
     if type(spec) in (ArraySpec, Unbounded):
         return specs.Array(spec.shape, spec.dtype, name)
     if isinstance(spec, Categorical | MultiCategorical):
@@ -152,7 +152,7 @@ def _name(path: Path) -> str | None:
 
 
 def _remedy(spec: Any) -> str:
-    """What to do about a spec without one in dm_env."""
+    """What to do about a spec that dm_env cannot describe."""
     if isinstance(spec, OneHot | MultiOneHot):
         return "write spec.to_categorical(), and encode what the environment gives: rb.encode(spec, value)"
     if isinstance(spec, Text):
@@ -161,6 +161,6 @@ def _remedy(spec: Any) -> str:
 
 
 def _sequence(parts: Any, function: Callable[[Any, str | int], Any]) -> Any:
-    """A tuple or list of the same kind, of what a function makes of the parts and their keys."""
+    """A tuple or list of the same type, with a function applied to the parts and their keys."""
     made = [function(part, key) for key, part in zip(getattr(parts, "_fields", range(len(parts))), parts, strict=True)]
     return type(parts)(*made) if hasattr(parts, "_fields") else type(parts)(made)

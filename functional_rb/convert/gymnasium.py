@@ -52,11 +52,11 @@ def from_gymnasium(
     | `Box` of bools, and `MultiBinary` | `Binary`, of bool and of int8 |
     | other `Box` | `Bounded` |
     | `Discrete`, `MultiDiscrete` | `Categorical`, `MultiCategorical` |
-    | `Text`, `Sequence`, `Graph`, `OneOf` | those of the same names |
+    | `Text`, `Sequence`, `Graph`, `OneOf` | the specs of the same names |
     | `Dict`, `Tuple` | `Composite`, tuple |
 
     Args:
-        space: any of Gymnasium's, nested in any way.
+        space: any space of Gymnasium, nested in any way.
         narrow: whether 64-bit numbers are stored in 32 bits, as JAX needs without x64; floats are then rounded.
         max_length: the most elements of a `Sequence`, and nodes of a `Graph`; a space has no such limit, a buffer needs
             one.
@@ -77,7 +77,7 @@ def from_gymnasium(
 
 
 def spec_of_space(space: Any, narrow: bool, max_length: int | None, max_edges: int | None, who: str, path: Path) -> Any:
-    """`from_gymnasium` for one who has the space at some path."""
+    """`from_gymnasium` for a space that lies at some path of a larger nest."""
     spaces = imported("gymnasium", who, "gymnasium").spaces
     return _FromSpaces(spaces, narrow, max_length, max_edges, who).spec(space, path)
 
@@ -130,9 +130,9 @@ class _FromSpaces:
             if isinstance(space, kind):
                 with at(self.who, path):
                     return read(space, path)
-        known = ", ".join(kind.__name__ for kind, _ in self.readers)
+        kinds = ", ".join(kind.__name__ for kind, _ in self.readers)
         raise TypeError(
-            f"{self.who}: {shown(path)}: expected a space of Gymnasium ({known}), got {space!r:.80}; "
+            f"{self.who}: {shown(path)}: expected a space of Gymnasium ({kinds}), got {space!r:.80}; "
             f"wrap the environment so that it has one"
         )
 
@@ -292,10 +292,10 @@ class _ToSpaces:
 
 
 def _numpy(spec: ArraySpec) -> Any:
-    """The dtype as NumPy's, of real numbers.
+    """The dtype of NumPy for a spec of real numbers.
 
     Raises:
-        TypeError: for one that spaces do not have.
+        TypeError: for a dtype that spaces do not have.
     """
     if spec.dtype in ("bfloat16", "complex64"):
         raise TypeError(f"no space has the dtype {spec.dtype}; change the spec's")
@@ -303,7 +303,7 @@ def _numpy(spec: ArraySpec) -> Any:
 
 
 def _remedy(spec: Any) -> str:
-    """What to do about a spec without a space."""
+    """What to do about a spec that no space describes."""
     if isinstance(spec, OneHot | MultiOneHot):
         return "write spec.to_categorical(), and encode what the environment gives: rb.encode(spec, value)"
     if isinstance(spec, NonTensor):

@@ -1,4 +1,8 @@
-"""What values are made of: typed, frozen, hashable descriptions, without any array of a backend."""
+"""What values are made of: typed, frozen, hashable descriptions without any array of a backend.
+
+One kind of spec a module; `values` takes nests of them apart, `functions` has the public functions on values. What is
+exported here is for the whole library, and most of it is public as `functional_rb` has it; the rest is internal.
+"""
 
 from functional_rb.specs.array import ArraySpec, Binary, Bounded, Unbounded
 from functional_rb.specs.base import Domain, Spec

@@ -1,4 +1,4 @@
-"""Which choices a mask allows, and choosing among them: by chance, the nearest one, or the largest element."""
+"""Which choices a mask allows, and choosing among them: at random, the nearest, or the one of the largest element."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import numpy as np
 
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.protocol import Array
-from functional_rb.specs import draws, order
+from functional_rb.specs import order, random_numbers
 from functional_rb.specs.ops import SpecOps
 
-Table = np.ndarray[Any, Any]
+Lookup = np.ndarray[Any, Any]
+"""For each row of `Allowed`, and each choice, another choice: [R, n]."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Allowed:
-    """Which of its choices each element may take. Elements that are alike share a row, as images of choices are large.
+    """Which of n choices each element may take. Elements with equal masks share a row, as images of choices are large.
 
     Attributes:
-        rows: bool [R, n], at least one true in each; n is the largest number of choices.
+        rows: bool [R, n], at least one true in each row.
         of: int32 [*elements], the row of each element.
     """
 
@@ -30,7 +31,7 @@ class Allowed:
 
     @property
     def counts(self) -> np.ndarray[Any, Any]:
-        """How many each element may take, as Python's numbers that broadcast to [*elements]."""
+        """How many choices each element may take, as Python ints that broadcast to [*elements]."""
         counts = self.rows.sum(-1).astype(object)
         return np.asarray(counts[0] if len(counts) == 1 else counts[self.of], object)
 
@@ -39,36 +40,36 @@ class Allowed:
         """Random words of 31 bits that all elements take together."""
         return self.of.size * self._whole.words
 
-    def draw(self, ops: SpecOps, words: Array) -> Array:
-        """Choices int32 [N, *elements], each that is allowed equally likely, from int32 [N, words]."""
-        words = words.reshape(words.shape[0], *self.of.shape, self._whole.words)
-        return self.ranked(ops, self._whole.draw(ops, words))
+    def draw(self, ops: SpecOps, bits: Array) -> Array:
+        """Choices int32 [N, *elements], uniform over the allowed ones, from random bits int32 [N, words]."""
+        bits = bits.reshape(bits.shape[0], *self.of.shape, self._whole.words)
+        return self.ranked(ops, self._whole.draw(ops, bits))
 
     def ranked(self, ops: SpecOps, rank: Array) -> Array:
-        """The allowed choices of given ranks int32 [..., *elements]: of rank 0 each element's first."""
+        """The allowed choices of given ranks int32 [..., *elements]: rank 0 is the first that an element may take."""
         return self._look_up(ops, self._in_front, rank)
 
     def nearest(self, ops: SpecOps, choice: Array) -> Array:
-        """The allowed choices that are nearest to some int32 [..., *elements] in [0, n), of two the lower."""
+        """The allowed choices nearest to choices int32 [..., *elements] in [0, n); of two the lower."""
         return self._look_up(ops, self._nearest, choice)
 
     @functools.cached_property
-    def _whole(self) -> draws.Whole:
-        return draws.Whole(np.zeros((), object), self.counts, "int32")
+    def _whole(self) -> random_numbers.Whole:
+        return random_numbers.Whole(np.zeros((), object), self.counts, "int32")
 
     @functools.cached_property
     def _every(self) -> bool:
-        """Whether all are allowed everywhere."""
+        """Whether every element may take every choice."""
         return bool(self.rows.all())
 
     @functools.cached_property
-    def _in_front(self) -> Table | None:
-        """The choices, the allowed ones in front."""
+    def _in_front(self) -> Lookup | None:
+        """The choices of each row with the allowed ones in front; None if that is the usual order."""
         return _unless_itself(np.argsort(~self.rows, -1, kind="stable"))
 
     @functools.cached_property
-    def _nearest(self) -> Table | None:
-        """The nearest allowed choice of each."""
+    def _nearest(self) -> Lookup | None:
+        """The nearest allowed choice for each choice of each row; None if each choice is its own."""
         return _unless_itself(nearest_true(self.rows))
 
     @property
@@ -76,24 +77,24 @@ class Allowed:
         """Random words that `draw_among` takes."""
         return 2 * self.of.size
 
-    def draw_among(self, ops: SpecOps, words: Array, mask: Array) -> Array:
-        """As `draw`, of those that a mask bool [N, *elements, n] allows too; where that leaves none, without it."""
-        own = self._table(ops, words)
+    def draw_among(self, ops: SpecOps, bits: Array, mask: Array) -> Array:
+        """Choices that a further mask bool [N, *elements, n] allows too; where that leaves none, it is ignored."""
+        own = self._table(ops, bits)
         both = mask & own
         both = ops.where(ops.cumsum(ops.cast(both, "int32"))[..., -1:] > 0, both, own)
         rank = ops.cumsum(ops.cast(both, "int32"))
-        drawn = draws.below(ops, words.reshape(words.shape[0], *self.of.shape, 2), rank[..., -1])
+        drawn = random_numbers.below(ops, bits.reshape(bits.shape[0], *self.of.shape, 2), rank[..., -1])
         return ops.argmax(ops.cast(rank > drawn[..., None], "int32"))
 
     def _table(self, ops: SpecOps, like: Array) -> Array:
-        """The rows, such that they broadcast to [*elements, n]."""
+        """What is allowed, as an array of the backend that broadcasts to [*elements, n]."""
         return ops.table(self.rows[0] if len(self.rows) == 1 else self.rows[self.of], "bool", like)
 
     def only(self, ops: SpecOps, chosen: Array) -> list[Array]:
-        """Whether what is chosen, bool [N, *elements, n], is allowed; nothing where all is."""
+        """Whether only allowed choices are set in bool [N, *elements, n]; an empty list where all are allowed."""
         return [] if self._every else [~chosen | self._table(ops, chosen)]
 
-    def _look_up(self, ops: SpecOps, table: Table | None, index: Array) -> Array:
+    def _look_up(self, ops: SpecOps, table: Lookup | None, index: Array) -> Array:
         if table is None:
             return index
         flat = ops.table(table.reshape(-1).astype(np.int32), "int32", index)
@@ -118,13 +119,13 @@ class Allowed:
         return self.nearest(ops, ops.argmax(y))
 
 
-def _unless_itself(table: Table) -> Table | None:
-    """A table of choices; None if each of them stands in its own place."""
+def _unless_itself(table: Lookup) -> Lookup | None:
+    """A table of choices; None if each choice stands in its own place."""
     return None if (table == np.arange(table.shape[-1])).all() else table
 
 
 def nearest_true(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """For each position along the last axis the nearest that is true, of two the lower; one of them has to be.
+    """For each position along the last axis the nearest true one, of two the lower; at least one has to be true.
 
     Example:
         >>> nearest_true(np.array([False, True, False, False, True])).tolist()
@@ -138,14 +139,14 @@ def nearest_true(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def number_of(ops: SpecOps, x: Array, start: np.ndarray[Any, Any], dtype: str) -> Array:
-    """How far numbers of a dtype lie behind the first one, int32: for numbers between that and 2^31 - 1 behind it."""
-    if ITEMSIZE[dtype] < 4:  # in which the difference need not fit
+    """`x - start` as int32, for numbers of a dtype that lie between `start` and `start + 2^31 - 1`."""
+    if ITEMSIZE[dtype] < 4:  # the difference need not fit into the dtype
         return ops.cast(x, "int32") - ops.table(start.astype(np.int32), "int32", x)
     return ops.cast(order.comparable(ops, x, dtype) - order.limit(ops, start, dtype, x), "int32")
 
 
 def clamped_index(ops: SpecOps, index: Array, dtype: str, counts: np.ndarray[Any, Any]) -> Array:
-    """Indices of any integer dtype as int32, brought into [0, counts)."""
+    """Indices of any integer dtype as int32, clamped to [0, counts)."""
     last = np.minimum(counts - 1, int(np.iinfo(dtype).max))
     bounds = [order.limit(ops, np.asarray(bound, dtype), dtype, index) for bound in (0, last)]
     clamped = ops.clamp(order.comparable(ops, index, dtype), bounds[0], bounds[1])

@@ -1,4 +1,4 @@
-"""Arrays of fixed shape and dtype, by the interval that their elements lie in."""
+"""Specs of arrays of fixed shape and dtype: any values, values between bounds, and truth values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from functional_rb.base import dtypes
 from functional_rb.ops.protocol import Array
-from functional_rb.specs import draws, host, numpy_ops, order
+from functional_rb.specs import numpy_ops, order, random_numbers
 from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, broadcast, checked_shape
 from functional_rb.specs.ops import SpecOps
 
@@ -31,9 +31,9 @@ class ArraySpec(Spec):
 
     arguments: ClassVar[tuple[str, ...]] = ("shape", "dtype")
     tables: ClassVar[tuple[str, ...]] = ()
-    """The attributes that say something of each element: numbers, or nested tuples that broadcast to `axes`."""
+    """The names of attributes with a value for each element: numbers, or nested tuples that broadcast to `axes`."""
     host_only: ClassVar[bool] = False
-    """Whether environments have something else than numbers: then values are encoded and decoded on the host."""
+    """Whether environments have Python objects in place of numbers, which are encoded and decoded on the host only."""
 
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
@@ -50,29 +50,29 @@ class ArraySpec(Spec):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The shape."""
+        """The axes of the shape."""
         return self.shape
 
     def changed(self, k: int, change: Change) -> Any:
-        """The same of other elements: what is said of each goes where it goes."""
+        """The spec after a change of shape; the values that its `tables` have for each element move with it."""
         shape = change(np.broadcast_to(np.int8(0), self.shape)).shape
-        told: dict[str, Any] = {name: getattr(self, name) for name in self.arguments} | {"shape": shape}
+        arguments: dict[str, Any] = {name: getattr(self, name) for name in self.arguments} | {"shape": shape}
         for name in self.tables:
-            if isinstance(told[name], tuple):
-                told[name] = change(self.table(name))
-        return type(self)(**told)
+            if isinstance(arguments[name], tuple):
+                arguments[name] = change(self.table(name))
+        return type(self)(**arguments)
 
     def table(self, name: str) -> np.ndarray[Any, Any]:
-        """What is said of each element, as a NumPy array of the shape."""
+        """The values of one of `tables` for every element, as a NumPy array of the shape."""
         return np.broadcast_to(np.asarray(getattr(self, name)), self.shape)
 
     def defaults(self) -> dict[str, Any]:
-        """A scalar float32."""
+        """The defaults: a scalar float32."""
         return {"shape": (), "dtype": "float32"}
 
     @property
     def size(self) -> int:
-        """How many elements a value has."""
+        """The number of elements of a value."""
         return math.prod(self.shape)
 
     @functools.cached_property
@@ -80,23 +80,23 @@ class ArraySpec(Spec):
         """Random words of 31 bits that `draw` takes for a value."""
         if dtypes.kind_of(self.dtype) in ("float", "complex"):
             parts = 2 if self.dtype == "complex64" else 1
-            return parts * self.size * draws.real_words(*self._bounds, self.dtype)
-        return self.size * draws.whole_words(self._counts)
+            return parts * self.size * random_numbers.real_words(*self._bounds, self.dtype)
+        return self.size * random_numbers.whole_words(self._counts)
 
-    def draw(self, ops: SpecOps, words: Array) -> Array:
-        """A value for each row of int32 [N, words], uniform in [0, 2^31): an array [N, *shape].
+    def draw(self, ops: SpecOps, bits: Array) -> Array:
+        """A value for each row of random bits int32 [N, words], uniform in [0, 2^31): an array [N, *shape].
 
         Whole numbers, and reals between two bounds, are uniform; reals with one bound are exponential away from it, and
         those with none normal.
         """
-        count = words.shape[0]
+        count = bits.shape[0]
         if self.dtype == "complex64":
-            return ops.bitcast(Unbounded((*self.shape, 2)).draw(ops, words), "complex64").reshape(count, *self.shape)
+            return ops.bitcast(Unbounded((*self.shape, 2)).draw(ops, bits), "complex64").reshape(count, *self.shape)
         each = self.words // self.size if self.size else 0
         if not each:
-            return ops.zeros((count, *self.shape), self.dtype, getattr(words, "device", None))
-        words = words.reshape(count, *self.shape, each)
-        drawn = self._chance.draw(ops, words)
+            return ops.zeros((count, *self.shape), self.dtype, getattr(bits, "device", None))
+        bits = bits.reshape(count, *self.shape, each)
+        drawn = self._distribution.draw(ops, bits)
         return drawn != 0 if self.dtype == "bool" else drawn
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
@@ -105,7 +105,7 @@ class ArraySpec(Spec):
             return rows_of(ops, x == x, self.size)
         (low, high), (least, largest) = self._bounds, self._limits
         y = order.comparable(ops, x, self.dtype)
-        # What the dtype alone sees to costs nothing: but for NaN, which fails every comparison.
+        # Bounds that the dtype has anyway are not compared with; NaN fails every comparison.
         found = [y >= order.limit(ops, low, self.dtype, x)] if least else []
         found += [y <= order.limit(ops, high, self.dtype, x)] if largest else []
         if not found:
@@ -113,7 +113,7 @@ class ArraySpec(Spec):
         return rows_of(ops, found[0] if len(found) == 1 else found[0] & found[1], self.size)
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
-        """The values of the domain that are nearest to some [N, *shape]; for NaN, those nearest to 0."""
+        """The values of the domain nearest to values [N, *shape]; in place of NaN, those nearest to 0."""
         kind = dtypes.kind_of(self.dtype)
         if kind == "bool":
             return x
@@ -127,35 +127,40 @@ class ArraySpec(Spec):
         return order.back(ops, y, self.dtype)
 
     def encoded(self, ops: SpecOps, value: Array) -> Array:
-        """What is stored [*batch, *shape] for the numbers that an environment has: for most specs, just those."""
+        """What is stored, [*batch, *shape], for numbers of an environment: for most specs, these numbers."""
         shape, dtype = tuple(value.shape), dtypes.shown(value.dtype)
-        if dtype != self.dtype and (ops, self.dtype, dtype) != (numpy_ops, "bfloat16", "float32"):  # NumPy lacks it
+        # NumPy lacks bfloat16, and has its numbers as float32.
+        if dtype != self.dtype and (ops, self.dtype, dtype) != (
+            numpy_ops,
+            "bfloat16",
+            "float32",
+        ):
             raise TypeError(f"expected dtype {self.dtype}, got {dtype}; convert it yourself, or change the spec")
         if shape[max(len(shape) - len(self.shape), 0) :] != self.shape:
             raise ValueError(f"expected shape {('...', *self.shape)}, got {shape}; reshape it")
         return value
 
     def decoded(self, ops: SpecOps, x: Array) -> Array:
-        """The way back from `encoded`."""
+        """The numbers of an environment for stored values: the inverse of `encoded`."""
         return x
 
     def from_host(self, value: Any, batch: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """What is stored for what an environment has on the host, in NumPy; `batch` are the leading axes, if told."""
+        """What is stored, as a NumPy array, for a value of an environment; `batch` are its leading axes, if given."""
         array = self.encoded(numpy_ops, self._read(value))
         if batch and array.shape[: array.ndim - len(self.shape)] != batch:
             raise ValueError(f"expected shape {(*batch, *self.shape)}, got {array.shape}; reshape it")
         return array
 
     def to_host(self, x: np.ndarray[Any, Any]) -> Any:
-        """What an environment has, for values [*batch, *shape] in NumPy."""
+        """What an environment has for stored values [*batch, *shape] in NumPy: the inverse of `from_host`."""
         return self.decoded(numpy_ops, x)
 
     def _read(self, value: Any) -> np.ndarray[Any, Any]:
-        """Numbers from the host, in the dtype that `encoded` takes."""
-        return host.as_dtype(value, self.dtype)
+        """Numbers of an environment in the dtype that `encoded` takes."""
+        return dtypes.as_dtype(value, self.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What makes an equal spec: not what is computed from that, once it is asked for."""
+        """The fields, which make an equal spec, without the cached properties."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
@@ -167,22 +172,22 @@ class ArraySpec(Spec):
 
     @functools.cached_property
     def _limits(self) -> tuple[bool, bool]:
-        """Whether the domain has a lower, and an upper bound that the dtype has not."""
+        """Whether the domain has a lower bound, and an upper bound, that lies inside the range of the dtype."""
         low, high = self._bounds
         least, largest = (np.asarray(bound, low.dtype) for bound in whole_domain(self.dtype)[:2])
         return bool((low > least).any()), bool((high < largest).any())
 
     @functools.cached_property
-    def _chance(self) -> draws.Real | draws.Whole:
-        """What draws numbers of the domain; truth values as numbers."""
+    def _distribution(self) -> random_numbers.Real | random_numbers.Whole:
+        """The distribution that `draw` draws from; truth values are drawn as numbers."""
         if dtypes.kind_of(self.dtype) == "float":
-            return draws.Real(*self._bounds, self.dtype)
+            return random_numbers.Real(*self._bounds, self.dtype)
         low = np.asarray(self.domain.low, object)
-        return draws.Whole(low, self._counts, "int32" if self.dtype == "bool" else self.dtype)
+        return random_numbers.Whole(low, self._counts, "int32" if self.dtype == "bool" else self.dtype)
 
     @functools.cached_property
     def _counts(self) -> np.ndarray[Any, Any]:
-        """How many whole numbers the domain has, likewise, as Python's numbers, which do not overflow."""
+        """How many whole numbers the domain has for each element, as Python ints, which do not overflow."""
         low, high = (np.asarray(bound, object) for bound in self.domain[:2])
         return np.asarray(high - low + 1, object)
 
@@ -204,7 +209,7 @@ class Bounded(ArraySpec):
     Attributes:
         low: a number, or an array or nested sequence that broadcasts to `shape`; kept as a number where all elements
             have the same, else as nested tuples, each as the shortest decimal that means the same number of the dtype.
-        high: likewise.
+        high: given and kept in the form of `low`.
 
     Raises:
         TypeError: for bounds that are no numbers, or a dtype without an order.
@@ -252,7 +257,7 @@ class Bounded(ArraySpec):
         return Domain(self.low, self.high, dtypes.kind_of(self.dtype) == "int")
 
     def table(self, name: str) -> np.ndarray[Any, Any]:
-        """Bounds in the dtype, but for bfloat16, which NumPy lacks: those are float32."""
+        """Bounds in the dtype; those of bfloat16, which NumPy lacks, as float32."""
         return np.broadcast_to(self._array(name), self.shape)
 
     def _array(self, name: str) -> np.ndarray[Any, Any]:
@@ -278,28 +283,28 @@ class Binary(ArraySpec):
     dtype: str = "bool"
 
     def __post_init__(self) -> None:
-        """Check the dtype too."""
+        """Check shape and dtype."""
         super().__post_init__()
         if dtypes.kind_of(self.dtype) == "complex":
             raise TypeError(f"Binary: expected bool, or a dtype of integers or real numbers, got {self.dtype}")
 
     @property
     def domain(self) -> Domain:
-        """Zero and one."""
+        """The values zero and one."""
         return Domain(0, 1, True)
 
     @property
     def words(self) -> int:
-        """One for each element."""
+        """Random words of 31 bits that `draw` takes for a value: one for each element."""
         return self.size
 
-    def draw(self, ops: SpecOps, words: Array) -> Array:
-        """Each of both values with chance one half."""
-        ones = words.reshape(words.shape[0], *self.shape) >> 30
+    def draw(self, ops: SpecOps, bits: Array) -> Array:
+        """False and True, or 0 and 1, each with probability one half."""
+        ones = bits.reshape(bits.shape[0], *self.shape) >> 30
         return ones != 0 if self.dtype == "bool" else ops.cast(ones, self.dtype)
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
-        """Whether all are zeros and ones."""
+        """Whether values [N, *shape] are zeros and ones alone, bool [N]."""
         if self.dtype == "bool":
             return super().inside(ops, x)
         y = order.comparable(ops, x, self.dtype)
@@ -307,7 +312,7 @@ class Binary(ArraySpec):
         return rows_of(ops, (y == zero) | (y == one), self.size)
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
-        """One for what is more than one half."""
+        """One in place of numbers above one half, zero in place of the others."""
         if self.dtype == "bool":
             return x
         half = 0 if dtypes.kind_of(self.dtype) == "int" else 0.5
@@ -315,12 +320,12 @@ class Binary(ArraySpec):
         return ops.cast(y > order.limit(ops, np.asarray(half), self.dtype, x), self.dtype)
 
     def defaults(self) -> dict[str, Any]:
-        """A scalar bool."""
+        """The defaults: a scalar bool."""
         return {"shape": (), "dtype": "bool"}
 
 
 def rows_of(ops: SpecOps, found: Array, size: int) -> Array:
-    """Whether all of each row bool [N, ...] of that size are true, bool [N]."""
+    """Whether all of the `size` elements of each row bool [N, ...] are true, bool [N]."""
     if len(found.shape) == 1:  # of scalars
         return found
     return ops.all_rows(found if len(found.shape) == 2 else found.reshape(found.shape[0], size))

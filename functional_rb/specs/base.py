@@ -16,7 +16,7 @@ Number = bool | int | float
 Table = Number | tuple[Any, ...]
 """A number for every element, or nested tuples that broadcast to a shape: arrays cannot be hashed."""
 Change = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
-"""What a change of shape does to an array, by its leading axes; the axes behind those stay."""
+"""A change of shape: it acts on the leading axes of an array and leaves those behind them as they are."""
 
 
 class Domain(NamedTuple):
@@ -24,7 +24,7 @@ class Domain(NamedTuple):
 
     Attributes:
         low: a number, or nested tuples that broadcast to the leaf's shape.
-        high: likewise.
+        high: a number, or nested tuples that broadcast to the leaf's shape.
         discrete: whether only whole numbers (or truth values) occur.
     """
 
@@ -36,13 +36,13 @@ class Domain(NamedTuple):
 class Spec(abc.ABC):
     """A description of values: of one array, or of a nest of them.
 
-    The axes that `expand`, `squeeze`, `unsqueeze`, `reshape` and indexing act upon are `axes`: all of an array's but
-    those that one value takes (the n of a `OneHot`), and the batch axes of what has several parts.
+    `expand`, `squeeze`, `unsqueeze`, `reshape` and indexing act upon `axes`: for an array all axes but those that one
+    value takes (the n of a `OneHot`), and the batch axes for a spec of several parts.
     """
 
     __slots__ = ()
     arguments: ClassVar[tuple[str, ...]] = ()
-    """The constructor's, in their order; the attributes of these names make an equal spec."""
+    """The names of the constructor's arguments, in their order; the attributes of these names make an equal spec."""
 
     @property
     @abc.abstractmethod
@@ -51,12 +51,12 @@ class Spec(abc.ABC):
 
     @property
     def leading(self) -> tuple[int, ...]:
-        """Those of them that every array of a value has in front."""
+        """The first of `axes`: those that every array of a value has in front."""
         return self.axes
 
     @abc.abstractmethod
     def changed(self, k: int, change: Change) -> Any:
-        """The spec of what a change of the first k axes makes of a value."""
+        """The spec of a value after a change of its first k axes."""
 
     def expand(self, *shape: Any) -> Self:
         """Repeat along new leading axes, and along axes of size 1.
@@ -83,7 +83,7 @@ class Spec(abc.ABC):
         return self.changed(len(axes), lambda x: np.broadcast_to(x, (*wanted, *x.shape[len(axes) :])))
 
     def squeeze(self, axis: int | None = None) -> Any:
-        """Without an axis of size 1, or without all of them.
+        """The spec without one axis of size 1, or without all axes of size 1.
 
         Raises:
             ValueError: if the axis has another size.
@@ -101,7 +101,7 @@ class Spec(abc.ABC):
         return self.changed(len(axes), lambda x: x.reshape((*kept, *x.shape[len(axes) :])))
 
     def unsqueeze(self, axis: int) -> Any:
-        """With a new axis of size 1.
+        """The spec with a new axis of size 1.
 
         Example:
             >>> from functional_rb import Unbounded
@@ -150,7 +150,7 @@ class Spec(abc.ABC):
         parts, left = index_parts(self, index)
         try:
             if not left and any(part is Ellipsis for part in parts):
-                # One for no axes still tells where arrays are apart: let NumPy look for the elements.
+                # Even an ellipsis for no axes says where arrays stand apart: let NumPy find the elements.
                 found = np.arange(math.prod(axes)).reshape(axes)[parts]
                 return self.changed(len(axes), lambda x: x.reshape((-1, *x.shape[len(axes) :]))[found])
             parts = without_ellipsis(parts, left)
@@ -177,20 +177,20 @@ class Spec(abc.ABC):
         raise TypeError("a spec does not look at values: write rb.contains(spec, value)")
 
     def defaults(self) -> dict[str, Any]:
-        """The arguments that need not be told."""
+        """The defaults of the constructor's arguments, by name."""
         return {}
 
     def __repr__(self) -> str:
-        """The call that makes it, without what is so by default; in several lines if one would be long."""
+        """The call that makes the spec, without arguments that equal their defaults, in one line or several."""
         return text_form.shown(self, full=True)
 
     def __str__(self) -> str:
-        """The same, with long tables of numbers in short."""
+        """The call that makes the spec, with long tables of numbers abbreviated."""
         return text_form.shown(self, full=False)
 
     def call_parts(self, show: Callable[[Any], str]) -> tuple[str, list[str], str]:
-        """What its text begins with, the parts, and the end: positional arguments as long as none is left out."""
-        told = []
+        """How the text begins, the arguments, and the end; arguments are positional until one is left out."""
+        shown = []
         named = False
         defaults = self.defaults()
         for name in self.arguments:
@@ -198,29 +198,29 @@ class Spec(abc.ABC):
             if name in defaults and defaults[name] == value:
                 named = True
             else:
-                told.append(f"{name}={show(value)}" if named else show(value))
-        return f"{type(self).__name__}(", told, ")"
+                shown.append(f"{name}={show(value)}" if named else show(value))
+        return f"{type(self).__name__}(", shown, ")"
 
 
 def sizes_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    """Sizes given one by one, or as one tuple."""
+    """Sizes that were given one by one, or as one tuple."""
     given = shape[0] if len(shape) == 1 and not hasattr(shape[0], "__index__") else shape
     return tuple(operator.index(n) for n in given)
 
 
 def filled(sizes: tuple[int, ...], count: int) -> tuple[int, ...] | None:
-    """Sizes for that many elements, where one -1 follows from the others; None if they are for another number."""
-    known = math.prod(n for n in sizes if n != -1)
-    if sizes.count(-1) == 1 and known and count % known == 0:
-        sizes = tuple(count // known if n == -1 else n for n in sizes)
+    """Sizes of `count` elements, where one -1 follows from the others; None if they have another number of elements."""
+    given = math.prod(n for n in sizes if n != -1)
+    if sizes.count(-1) == 1 and given and count % given == 0:
+        sizes = tuple(count // given if n == -1 else n for n in sizes)
     return sizes if math.prod(sizes) == count and all(n >= 0 for n in sizes) else None
 
 
 def whole_number(value: Any, who: str) -> int:
-    """A whole number as Python's.
+    """A whole number of any library as a Python int.
 
     Raises:
-        TypeError: if it is none, naming who asks.
+        TypeError: if the value is no whole number, naming who asks.
     """
     try:
         number = operator.index(value)
@@ -235,7 +235,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     """A shape as a tuple of Python ints.
 
     Raises:
-        TypeError: if it is none.
+        TypeError: if the value is no shape.
         ValueError: for a negative size.
     """
     if isinstance(shape, int | np.integer):
@@ -250,10 +250,10 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def broadcast(value: Any, shape: tuple[int, ...], who: str, name: str) -> np.ndarray[Any, Any]:
-    """Such `numbers`, as an array of a shape; one number for all elements as a scalar.
+    """Numbers as `numbers` reads them, broadcast to a shape; a single number stays a scalar.
 
     Raises:
-        TypeError: if they are something else, naming who asks.
+        TypeError: for values that are no numbers, naming who asks.
         ValueError: if they do not broadcast to the shape.
     """
     array = numbers(value, who, name)
@@ -268,7 +268,7 @@ def numbers(value: Any, who: str, name: str) -> np.ndarray[Any, Any]:
     """Real numbers or truth values of NumPy, JAX or torch, or nested sequences of them, as a NumPy array.
 
     Raises:
-        TypeError: if they are something else, naming who asks.
+        TypeError: for values that are no numbers, naming who asks.
         ValueError: for rows of different lengths.
     """
     refusal = f"{who}: expected {name} as a number or an array of them"
@@ -276,10 +276,8 @@ def numbers(value: Any, who: str, name: str) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except ValueError as error:  # rows of different lengths
         raise ValueError(f"{refusal}, got {value!r:.80}; {error}") from None
-    except (
-        TypeError,
-        RuntimeError,
-    ) as error:  # torch's that are bfloat16, or have a gradient, or lie on another device
+    except (TypeError, RuntimeError) as error:
+        # Of torch's tensors those that are bfloat16, have a gradient, or lie on another device.
         if not hasattr(value, "tolist"):
             raise TypeError(f"{refusal}, got {value!r:.80}; {error}") from None
         return numbers(value.tolist(), who, name)
@@ -293,9 +291,10 @@ def numbers(value: Any, who: str, name: str) -> np.ndarray[Any, Any]:
 
 
 def as_table(array: Any) -> Any:
-    """An array in its one hashable form: without leading axes along which nothing changes; one number if none is left.
+    """The hashable form of an array: a number if all elements are equal, else nested tuples.
 
-    So equal constraints are equal whatever array they came in, and an image's bounds are one number.
+    Leading axes along which nothing changes are left out. So equal constraints compare equal whatever array they came
+    in, and the bounds of an image are one number.
 
     Example:
         >>> as_table(np.zeros((84, 84, 3))), as_table(np.array([[0, 1], [0, 1]])), as_table(np.array([[0, 0], [1, 1]]))
@@ -304,7 +303,7 @@ def as_table(array: Any) -> Any:
     array = np.asarray(array)
     if not array.size:
         return 0
-    # Axes that were broadcast are told by their strides: those of a huge batch take no time.
+    # Axes that were broadcast have stride 0, so that a huge batch need not be compared.
     while array.ndim and (not array.strides[0] or (array.ndim > 1 and (array == array[:1]).all())):
         array = array[0, ...]
     first = array.flat[0]
@@ -327,7 +326,7 @@ def index_parts(spec: Spec, index: Any) -> tuple[tuple[Any, ...], int]:
     """The parts of an index, and how many of a spec's axes are left for an Ellipsis.
 
     Raises:
-        IndexError: if it is for more axes than there are, or has two of these.
+        IndexError: if it is for more axes than there are, or has two ellipses.
     """
     parts = index if isinstance(index, tuple) else (index,)
     left = len(spec.axes) - sum(_axes_taken(part) for part in parts)
@@ -339,13 +338,13 @@ def index_parts(spec: Spec, index: Any) -> tuple[tuple[Any, ...], int]:
 
 
 def without_ellipsis(parts: tuple[Any, ...], left: int) -> tuple[Any, ...]:
-    """The parts of an index with the axes written out that an Ellipsis stands for."""
+    """The parts of an index with a slice for each of the `left` axes that an Ellipsis stands for."""
     at = next((i for i, part in enumerate(parts) if part is Ellipsis), None)
     return parts if at is None else (*parts[:at], *[slice(None)] * left, *parts[at + 1 :])
 
 
 def _axes_taken(part: Any) -> int:
-    """How many axes a part of an index is for."""
+    """How many axes a part of an index takes."""
     if part is None or part is Ellipsis:
         return 0
     if isinstance(part, slice):

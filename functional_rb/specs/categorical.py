@@ -46,7 +46,7 @@ class Categorical(Numbers):
 
     @property
     def domain(self) -> Domain:
-        """From the first to the last, those that the mask forbids included."""
+        """The numbers from the first choice to the last, those that the mask forbids included."""
         return Domain(self.start, self.start + self.n - 1, True)
 
     def to_one_hot(self, dtype: object = "bool") -> OneHot:
@@ -60,11 +60,11 @@ class Categorical(Numbers):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """One choice."""
+        """The number of values of the single choice."""
         return (self.n,)
 
     def defaults(self) -> dict[str, Any]:
-        """All choices, a scalar int32, from zero on."""
+        """The defaults: all choices allowed, a scalar int32, numbered from zero."""
         return {"mask": None, "shape": (), "dtype": "int32", "start": 0}
 
 
@@ -98,18 +98,8 @@ class OneHot(Vectors):
         self._set_mask(mask)
 
     @property
-    def domain(self) -> Domain:
-        """Zero and one."""
-        return Domain(0, 1, True)
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The shape without the last axis, which is one value."""
-        return self.shape[:-1]
-
-    @property
     def counts(self) -> tuple[int, ...]:
-        """One choice."""
+        """The number of values of the single choice."""
         return (self.n,)
 
     def to_categorical(self, dtype: object = "int32", start: int = 0) -> Categorical:
@@ -122,5 +112,5 @@ class OneHot(Vectors):
         return Categorical(self.n, self.mask, self.axes, dtype, start)
 
     def defaults(self) -> dict[str, Any]:
-        """All choices, one vector of bools."""
+        """The defaults: all choices allowed, one vector of bools."""
         return {"mask": None, "shape": (self.n,), "dtype": "bool"}

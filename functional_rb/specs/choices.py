@@ -1,4 +1,4 @@
-"""Choices among several, as numbers or as vectors with a one: what all such specs have in common."""
+"""What the specs of choices have in common: choices as numbers, and choices as vectors with a one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import numpy as np
 
 from functional_rb.base import dtypes
 from functional_rb.ops.protocol import Array
-from functional_rb.specs import allowed, draws, host, numpy_ops, order
+from functional_rb.specs import allowed, numpy_ops, order, random_numbers
 from functional_rb.specs.allowed import Allowed
 from functional_rb.specs.array import ArraySpec, rows_of
-from functional_rb.specs.base import as_table, broadcast
+from functional_rb.specs.base import Domain, as_table, broadcast
 from functional_rb.specs.ops import SpecOps
 
 Mask = None | tuple[Any, ...]
@@ -26,10 +26,10 @@ Mask = None | tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class Choices(ArraySpec):
-    """What the four have in common: see them.
+    """What `Categorical`, `OneHot`, `MultiCategorical` and `MultiOneHot` have in common.
 
     Attributes:
-        mask: which choices are allowed, `[*choice_axes, choices]`; of several in a row one after the other.
+        mask: which choices are allowed, `[*choice_axes, choices]`; the masks of several choices stand side by side.
     """
 
     tables: ClassVar[tuple[str, ...]] = ("mask",)
@@ -40,17 +40,17 @@ class Choices(ArraySpec):
 
     @property
     def choices(self) -> int:
-        """How many choices a mask has: of one, or of all that a vector has in a row."""
+        """The length of a mask: the sum of `counts`."""
         return sum(self.counts)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many choices each of those has that lie in a row."""
+        """How many values each choice has, of those side by side along the last axis."""
         raise TypeError(f"{type(self).__name__} has no choices")
 
     @property
     def choice_axes(self) -> tuple[int, ...]:
-        """The axes along which such rows are repeated."""
+        """The axes in front of the choices side by side."""
         return self.axes
 
     def _begin(self, shape: Any, dtype: object) -> None:
@@ -68,14 +68,14 @@ class Choices(ArraySpec):
         if array.dtype != bool:
             raise TypeError(f"{who}: expected mask as truth values, got {array.dtype}; write mask > 0, say")
         array = np.broadcast_to(array, (*self.choice_axes, self.choices))
-        # Looked at where it differs only: axes that were broadcast are told by their strides, and may be huge.
-        told = array[tuple(slice(None) if stride else slice(1) for stride in array.strides[:-1])]
+        # Axes that were broadcast have stride 0, and may be huge: one element of them is enough.
+        distinct = array[tuple(slice(None) if stride else slice(1) for stride in array.strides[:-1])]
         start = 0
         for count in self.counts:
-            if not told[..., start : start + count].any(-1).all():
+            if not distinct[..., start : start + count].any(-1).all():
                 raise ValueError(f"{who}: the mask forbids all {count} choices; leave one of them allowed")
             start += count
-        object.__setattr__(self, "mask", None if told.all() else as_table(array))
+        object.__setattr__(self, "mask", None if distinct.all() else as_table(array))
 
     def mask_table(self) -> np.ndarray[Any, Any]:
         """The mask as bool `[*choice_axes, choices]`."""
@@ -83,12 +83,12 @@ class Choices(ArraySpec):
         return np.broadcast_to(mask, (*self.choice_axes, self.choices))
 
     def table(self, name: str) -> np.ndarray[Any, Any]:
-        """What is said of each element; the mask has an axis behind."""
+        """The values of one of `tables` for every element; the mask has a further axis behind."""
         return self.mask_table() if name == "mask" else super().table(name)
 
     @functools.cached_property
     def allowed(self) -> list[Allowed]:
-        """What is allowed of each choice that lies in a row."""
+        """What is allowed, for each of the choices side by side."""
         axes = self.choice_axes
         if self.mask is None or np.ndim(self.mask) == 1:
             rows = np.broadcast_to(True if self.mask is None else np.asarray(self.mask), (1, self.choices))
@@ -96,22 +96,20 @@ class Choices(ArraySpec):
         else:
             of = np.arange(np.prod(axes, dtype=int)).reshape(axes)
             rows = self.mask_table().reshape(-1, self.choices)
-        ends = np.cumsum(self.counts)[:-1]
-        return [Allowed(part, of) for part in np.split(rows, ends, -1)]
+        return [Allowed(part, of) for part in np.split(rows, np.cumsum(self.counts)[:-1], -1)]
 
-    def _drawn(self, ops: SpecOps, words: Array) -> Array:
-        """Allowed choices int32 [N, *choice_axes] (of several [..., number of them]) by chance."""
+    def _drawn(self, ops: SpecOps, bits: Array) -> Array:
+        """Random allowed choices int32 [N, *choice_axes], of several side by side [N, *choice_axes, len(counts)]."""
         parts, start = [], 0
         for one in self.allowed:
-            parts.append(one.draw(ops, words[:, start : start + one.words]))
+            parts.append(one.draw(ops, bits[:, start : start + one.words]))
             start += one.words
         return self._together(ops, parts)
 
     def _allowed_nearest(self, ops: SpecOps, index: Array) -> Array:
-        """The allowed choices that are nearest to some, all likewise."""
-        return self._together(
-            ops, [one.nearest(ops, i) for one, i in zip(self.allowed, self._apart(index), strict=True)]
-        )
+        """The allowed choices nearest to given ones, in the shape of `_drawn`."""
+        parts = zip(self.allowed, self._apart(index), strict=True)
+        return self._together(ops, [one.nearest(ops, part) for one, part in parts])
 
     def _together(self, ops: SpecOps, parts: Sequence[Array]) -> Array:
         return ops.concat([part[..., None] for part in parts], -1) if self.several else parts[0]
@@ -121,33 +119,33 @@ class Choices(ArraySpec):
         """Random words that `draw_among` takes."""
         return self.allowed[0].words_among
 
-    def draw_among(self, ops: SpecOps, words: Array, mask: Array) -> Array:
-        """As `draw` of one choice for each element, of those that a mask bool [N, *axes, n] allows too.
+    def draw_among(self, ops: SpecOps, bits: Array, mask: Array) -> Array:
+        """Values [N, *shape] of single choices that a further mask bool [N, *axes, n] allows too.
 
-        Where that leaves none, it is left out.
+        Where that leaves none, it is ignored.
         """
-        return self._made(ops, self.allowed[0].draw_among(ops, words, mask))
+        return self._made(ops, self.allowed[0].draw_among(ops, bits, mask))
 
     def _made(self, ops: SpecOps, index: Array) -> Array:
-        """Values [N, *shape] of choices int32."""
+        """Values [N, *shape] for choices int32."""
         raise TypeError(f"{type(self).__name__} has no choices")
 
     def _apart(self, index: Array) -> list[Array]:
         return [index[..., i] for i in range(len(self.counts))] if self.several else [index]
 
     def _same(self, ops: SpecOps, x: Array, near: Array) -> Array:
-        """Whether values are those nearest to them, which lie inside, bool [N]."""
+        """Whether values [N, *shape] equal the nearest values `near` of the domain, bool [N]."""
         equal = order.comparable(ops, x, self.dtype) == order.comparable(ops, near, self.dtype)
         return ops.all_rows(equal.reshape(equal.shape[0], self.size))
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class Numbers(Choices):
-    """Choices as numbers. Without a mask, those of integers are whole numbers between bounds, like others."""
+    """Choices as numbers. Integers without a mask are drawn, tested and projected as any numbers between bounds."""
 
     @property
     def _between(self) -> bool:
-        """Whether all that the dtype has between the bounds is allowed: of floats, that is not only whole numbers."""
+        """Whether every number of the dtype between the bounds is allowed: floats have others than whole numbers."""
         return self.mask is None and not self._float
 
     @property
@@ -159,16 +157,16 @@ class Numbers(Choices):
         """Random words of 31 bits that `draw` takes for a value."""
         return super().words if self._between else sum(one.words for one in self.allowed)
 
-    def draw(self, ops: SpecOps, words: Array) -> Array:
-        """A value for each row of int32 [N, words]: an array [N, *shape], uniform over what is allowed."""
-        return super().draw(ops, words) if self._between else self._made(ops, self._drawn(ops, words))
+    def draw(self, ops: SpecOps, bits: Array) -> Array:
+        """A value for each row of random bits int32 [N, words]: an array [N, *shape], uniform over what is allowed."""
+        return super().draw(ops, bits) if self._between else self._made(ops, self._drawn(ops, bits))
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         """Whether values [N, *shape] are allowed, bool [N]."""
         return super().inside(ops, x) if self._between else self._same(ops, x, self.nearest(ops, x))
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
-        """The allowed numbers that are nearest to some [N, *shape], of two the lower."""
+        """The allowed numbers nearest to numbers [N, *shape], of two the lower."""
         x = super().nearest(ops, x)
         if self._between:
             return x
@@ -178,10 +176,10 @@ class Numbers(Choices):
         return self._made(ops, self._allowed_nearest(ops, index))
 
     def _nearest_float(self, ops: SpecOps, x: Array) -> Array:
-        """Of floats between the first choice and the last.
+        """The allowed choices nearest to floats that lie between the first choice and the last.
 
-        The choice nearest to the whole number below is the nearest of all unless it is below too, and that nearest to
-        the whole number above unless it is above too: it is one of these.
+        One of two choices is the nearest: that nearest to the whole number below the float, and that nearest to the
+        whole number above.
         """
         work = order.WORK.get(self.dtype, self.dtype)
         past = order.comparable(ops, x, self.dtype) - order.limit(ops, self._float_starts, self.dtype, x)
@@ -202,11 +200,11 @@ class Numbers(Choices):
         return dtypes.as_numpy(self.dtype, self._starts())
 
     @functools.cached_property
-    def _low(self) -> draws.Low:
-        return draws.Low(self._starts(), self.dtype)
+    def _low(self) -> random_numbers.Low:
+        return random_numbers.Low(self._starts(), self.dtype)
 
     def _starts(self) -> np.ndarray[Any, Any]:
-        """The first number of each element, as Python's numbers that broadcast to the shape."""
+        """The number of the first choice of each element, as Python ints that broadcast to the shape."""
         return np.asarray(self.domain.low, object)
 
 
@@ -214,14 +212,24 @@ class Numbers(Choices):
 class Vectors(Choices):
     """Choices as vectors with a one."""
 
+    @property
+    def domain(self) -> Domain:
+        """The values zero and one."""
+        return Domain(0, 1, True)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape without the last axis, which is one value."""
+        return self.shape[:-1]
+
     @functools.cached_property
     def words(self) -> int:
         """Random words of 31 bits that `draw` takes for a value."""
         return sum(one.words for one in self.allowed)
 
-    def draw(self, ops: SpecOps, words: Array) -> Array:
-        """A value for each row of int32 [N, words]: an array [N, *shape], uniform over what is allowed."""
-        return self._made(ops, self._drawn(ops, words))
+    def draw(self, ops: SpecOps, bits: Array) -> Array:
+        """A value for each row of random bits int32 [N, words]: an array [N, *shape], uniform over what is allowed."""
+        return self._made(ops, self._drawn(ops, bits))
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         """Whether values [N, *shape] have a single one, where it is allowed, and zeros else, bool [N]."""
@@ -244,14 +252,14 @@ class Vectors(Choices):
         return [x[..., start:end] for start, end in itertools.pairwise(itertools.accumulate(self.counts, initial=0))]
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
-        """The vectors with the one where the largest allowed element of some [N, *shape] is, of equal ones the first.
+        """The one-hot vectors nearest to vectors [N, *shape].
 
-        These are the nearest ones: they differ in the length that is left. NaN counts as -inf.
+        The nearest has its one where the largest allowed element is, of equal ones the first. NaN counts as -inf.
         """
         return self._made(ops, self.decoded(ops, x))
 
     def encoded(self, ops: SpecOps, value: Array) -> Array:
-        """Vectors [*batch, *shape] for choices of any dtype of integers, clamped to allowed ones."""
+        """Vectors [*batch, *shape] for choices of any integer dtype; those that are not allowed become the nearest."""
         shape, dtype = tuple(value.shape), dtypes.shown(value.dtype)
         expected = (*self.axes, len(self.counts)) if self.several else self.axes
         if dtypes.kind_of(dtype) != "int":
@@ -268,7 +276,7 @@ class Vectors(Choices):
         return self._together(ops, found)
 
     def from_host(self, value: Any, batch: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """Vectors for choices on the host, which are not clamped but refused."""
+        """Vectors for choices on the host; those that are not allowed are refused."""
         choices = self._read(value)
         made = super().from_host(choices, batch)
         wrong = np.asarray(self.decoded(numpy_ops, made) != choices)
@@ -280,7 +288,7 @@ class Vectors(Choices):
         return made
 
     def _read(self, value: Any) -> np.ndarray[Any, Any]:
-        return host.as_dtype(value, "int64")
+        return dtypes.as_dtype(value, "int64")
 
     def _made(self, ops: SpecOps, index: Array) -> Array:
         """Vectors [..., *shape] with ones at int32 [..., *choice_axes]."""
@@ -297,7 +305,7 @@ class Vectors(Choices):
 
 
 def check_range(who: str, dtype: str, counts: Any, starts: Any) -> None:
-    """Refuse numbers of choices below 1, and choices whose numbers do not fit into the dtype, each exactly."""
+    """Refuse fewer than 1 choice, and choices whose numbers the dtype does not hold exactly."""
     if dtypes.kind_of(dtype) not in ("int", "float"):
         raise TypeError(f"{who}: expected a dtype of integers or floats, as choices are numbered, got {dtype}")
     counts, starts = np.asarray(counts, object), np.asarray(starts, object)
@@ -314,7 +322,7 @@ def check_range(who: str, dtype: str, counts: Any, starts: Any) -> None:
 
 
 def check_last_axis(spec: ArraySpec, size: int) -> None:
-    """Refuse a shape whose last axis is not one value."""
+    """Refuse a shape whose last axis is not the size of one value."""
     if not spec.shape or spec.shape[-1] != size:
         raise ValueError(
             f"{type(spec).__name__}: expected a shape whose last axis is {size}, got {spec.shape}; "

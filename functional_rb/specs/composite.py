@@ -17,13 +17,13 @@ from functional_rb.specs.base import Change, Spec, checked_shape
 
 @dataclasses.dataclass(frozen=True)
 class Container:
-    """A container of torch that tells more than its parts and their batch shape.
+    """A container of torch that has more than its parts and their batch shape.
 
     Attributes:
         type: TensorDict, or a tensorclass.
-        names: of the batch axes of one item; () for none.
-        device: whether it tells the device of its tensors.
-        named_below: whether a container in it has such names.
+        names: the names of one item's batch axes; () for none.
+        device: whether the container has a device, that of its tensors.
+        named_below: whether a container inside it has names of axes.
     """
 
     type: type
@@ -97,11 +97,11 @@ class Composite(Mapping[str, Any], Spec):
         """Parts whose arrays come back in a container of this type (a TensorDict, a tensorclass; None: a dict).
 
         Args:
-            container: the type, or what is registered of it.
-            parts: as for a `Composite`.
-            batch_shape: likewise.
-            names: of those axes; the axes of a batch, in front of them, have none.
-            device: whether the container tells the device of its tensors; else its device is None.
+            container: the type, or a `Registered` container.
+            parts: a mapping from names to specs or nests of specs.
+            batch_shape: leading axes that all parts share.
+            names: names of those axes; the axes of a batch, in front of them, have none.
+            device: whether the container has the device of its tensors; else its device is None.
 
         Raises:
             ValueError: if there are not as many names as axes.
@@ -122,7 +122,7 @@ class Composite(Mapping[str, Any], Spec):
         return composite
 
     def with_parts(self, parts: Mapping[str, Any], batch_shape: tuple[int, ...] | None = None) -> Composite:
-        """Other parts in the same kind of container; other axes have no names."""
+        """Other parts in the same kind of container. If a batch shape is given, its axes have no names."""
         kind, _, names, device = self._like
         if batch_shape is not None:
             return Composite.like(kind, parts, batch_shape, (), device)
@@ -141,13 +141,13 @@ class Composite(Mapping[str, Any], Spec):
 
     @property
     def _like(self) -> tuple[type | Registered | None, tuple[int, ...], tuple[str | None, ...], bool]:
-        """What `like` was told besides the parts."""
+        """The arguments of `like` that make this container, without the parts."""
         if isinstance(self._container, Container):
             return self._container.type, self._batch_shape, self._container.names, self._container.device
         return self._container, self._batch_shape, (), False
 
     def __getitem__(self, key: Any) -> Any:
-        """The part of that name, or at that path of names; else of an index, all parts of that piece of the batch."""
+        """The part of a name, or at a path of names; for an index, the spec of that piece of the batch."""
         if isinstance(key, str):
             return self._parts[key]
         return functools.reduce(operator.getitem, key, self) if is_path(key) else Spec.__getitem__(self, key)
@@ -182,11 +182,11 @@ class Composite(Mapping[str, Any], Spec):
         raise dataclasses.FrozenInstanceError(f"cannot assign to {name!r}: a Composite is immutable")
 
     def __delattr__(self, name: str) -> None:
-        """Refuse, likewise."""
+        """Refuse: specs are values."""
         raise dataclasses.FrozenInstanceError(f"cannot delete {name!r}: a Composite is immutable")
 
     def __hash__(self) -> int:
-        """Equal parts hash equally, in whatever order they were given, and whatever they are held in."""
+        """A hash that depends neither on the order of the parts nor on the container."""
         return hash((frozenset(members(self._parts)), self._batch_shape))
 
     def __eq__(self, other: object) -> bool:
@@ -197,7 +197,7 @@ class Composite(Mapping[str, Any], Spec):
         return same and self._parts == other._parts
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Pickle by the parts: the slots cannot be set from outside."""
+        """Pickle the arguments of `like`, as slots cannot be set from outside."""
         kind, *rest = self._like
         return Composite.like, (kind, dict(self._parts), *rest)
 
@@ -207,11 +207,11 @@ class Composite(Mapping[str, Any], Spec):
         return Structure("mapping", self._container, names, (), self._batch_shape), list(self._parts.values())
 
     def call_parts(self, show: Callable[[Any], str]) -> tuple[str, list[str], str]:
-        """The parts by name, and the rest before and behind."""
+        """The constructor's name, the parts by name, and the other arguments that are not defaults."""
         kind, batch_shape, names, device = self._like
         head = "Composite(" if kind is None else f"Composite.like({kind.__name__}, "
-        told = {"batch_shape": batch_shape, "names": names, "device": device}
-        rest = "".join(f", {name}={value}" for name, value in told.items() if value)
+        others = {"batch_shape": batch_shape, "names": names, "device": device}
+        rest = "".join(f", {name}={value}" for name, value in others.items() if value)
         return f"{head}{{", [f"{name!r}: {show(part)}" for name, part in self._parts.items()], f"}}{rest})"
 
     @property
@@ -230,7 +230,7 @@ class Composite(Mapping[str, Any], Spec):
         return self._batch_shape
 
     def changed(self, k: int, change: Change) -> Composite:
-        """The same change to every part."""
+        """The spec after the same change of every part."""
         shape = change(np.broadcast_to(np.int8(0), self._batch_shape)).shape
         return self.with_parts({name: changed(part, k, change) for name, part in self._parts.items()}, shape)
 
@@ -254,15 +254,15 @@ class Composite(Mapping[str, Any], Spec):
 
 
 def is_path(key: object) -> bool:
-    """Whether a key is names on a way, not an index."""
+    """Whether a key is a path of names, not an index."""
     return isinstance(key, tuple) and bool(key) and isinstance(key[0], str)
 
 
 def freeze(nest: Any, batch_shape: tuple[int, ...] = ()) -> Any:
-    """The same nest of specs with every dict replaced by a `Composite`, and every container that is registered."""
+    """A nest of specs with a `Composite` in place of every dict and of every registered container."""
 
     def frozen(leaf: Any) -> Any:
-        if isinstance(leaf, Spec):  # which no library knows; torch.compile could not ask
+        if isinstance(leaf, Spec):  # asking the libraries about it would break torch.compile
             return leaf
         taken = apart(leaf)
         if taken is not None:
@@ -273,7 +273,7 @@ def freeze(nest: Any, batch_shape: tuple[int, ...] = ()) -> Any:
 
 
 def checked(nest: Any, who: str, path: tuple[str | int, ...] = (), batch_shape: tuple[int, ...] = ()) -> Any:
-    """A nest of specs, frozen.
+    """A nest of specs, frozen, after a check that all its leaves are specs.
 
     Raises:
         TypeError: if a leaf is no spec, naming who asks and the leaf.
@@ -294,7 +294,7 @@ def _shown(path: tuple[str | int, ...]) -> str:
 
 
 def map_members(nest: Any, function: Callable[[Any], Any]) -> Any:
-    """A nest in which every spec is replaced; what is in tuples, lists and dataclasses too."""
+    """A nest in which a function replaces every spec, those in tuples, lists and dataclasses included."""
     if nest is None:
         return None
     if isinstance(nest, Spec) or apart(nest) is not None:
@@ -310,7 +310,7 @@ def map_members(nest: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def members(nest: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """The specs of a nest with their paths, down to the first spec on each way."""
+    """The specs of a nest with their paths; what is inside of a spec is not listed."""
     check_depth(len(path))
     if isinstance(nest, Spec):
         yield path, nest
@@ -331,5 +331,5 @@ def members(nest: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
 
 
 def changed(nest: Any, k: int, change: Change) -> Any:
-    """A change of the first k axes of every spec in a nest."""
+    """A nest of specs after a change of the first k axes of each."""
     return map_members(nest, lambda leaf: leaf.changed(k, change))

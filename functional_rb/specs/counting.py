@@ -1,4 +1,4 @@
-"""How many values a spec has, and which these are, in one order."""
+"""How many values a spec has, and the list of them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def cardinality(spec: Any) -> int | float:
 
 
 def _product(counts: Iterable[int | float]) -> int | float:
-    """The product; no number of values is 0, so that one infinite one makes it so."""
+    """The product of numbers of values, none of which is 0: infinite if one of them is."""
     counts = list(counts)
     return math.inf if math.inf in counts else math.prod(counts)
 
 
 def of_unit(unit: Any) -> int | float:
-    """`cardinality` of an array, of objects, or of what varies."""
+    """`cardinality` of a single unit."""
     if isinstance(unit, NonTensor):
         return math.inf if math.prod(unit.shape) else 1
     if isinstance(unit, Varying):
@@ -69,28 +69,31 @@ def of_unit(unit: Any) -> int | float:
 
 
 def _of_varying(unit: Varying) -> int | float:
-    """Of a value without batch axes."""
+    """The cardinality of one value without batch axes.
+
+    A graph of n nodes with m edges has n^2 places for each edge: `sum_n node^n sum_m (edge n^2)^m` values.
+    """
     if isinstance(unit, OneOf):
         return sum(map(cardinality, unit.options))
     if isinstance(unit, Sequence):
-        return _words(cardinality(unit.element), 0, unit.max_length)
+        return _sequences(cardinality(unit.element), 0, unit.max_length)
     assert isinstance(unit, Graph)
     node = cardinality(unit.node)
     if unit.edge is None:
-        return _words(node, 1, unit.max_nodes)
+        return _sequences(node, 1, unit.max_nodes)
     edge = cardinality(unit.edge)
-    return sum(node**n * _words(edge * n * n, 0, unit.max_edges) for n in range(1, unit.max_nodes + 1))
+    return sum(node**n * _sequences(edge * n * n, 0, unit.max_edges) for n in range(1, unit.max_nodes + 1))
 
 
-def _words(letters: int | float, shortest: int, longest: int) -> int | float:
-    """How many sequences of letters there are, of any length between two."""
+def _sequences(letters: int | float, shortest: int, longest: int) -> int | float:
+    """The number of sequences of letters, `sum_n letters^n` over the lengths n from `shortest` to `longest`."""
     return math.inf if letters == math.inf else sum(letters**n for n in range(shortest, longest + 1))
 
 
 def _counts(unit: ArraySpec) -> Vector:
-    """How many values each element has on its own, as Python's numbers."""
+    """The number of values of each element, as Python ints."""
     if isinstance(unit, Text):
-        one = _words(len(unit.charset), unit.min_length, unit.max_length)
+        one = _sequences(len(unit.charset), unit.min_length, unit.max_length)
         return np.full(unit.axes, one, object)
     if isinstance(unit, Choices):
         counts = [np.broadcast_to(one.counts, one.of.shape) for one in unit.allowed]
@@ -100,7 +103,7 @@ def _counts(unit: ArraySpec) -> Vector:
 
 
 def values_at(unit: ArraySpec, index: Vector) -> Vector:
-    """The values of given numbers int64 [N], the last element changing fastest: [N, *shape] in NumPy."""
+    """The values [N, *shape] at positions int64 [N] in the list of all values, whose last element changes fastest."""
     if not unit.size:
         return numpy_ops.zeros((len(index), *unit.shape), unit.dtype)
     digits = _digits(index, _counts(unit))
@@ -118,7 +121,7 @@ def values_at(unit: ArraySpec, index: Vector) -> Vector:
 
 
 def _digits(index: Vector, counts: Vector) -> Vector:
-    """Numbers of a mixed radix, the last digit changing fastest: int32 [N, *counts.shape]."""
+    """The digits of numbers in the mixed radix `counts`, the last digit changing fastest: int32 [N, *counts.shape]."""
     digits = np.zeros((len(index), counts.size), np.int32)
     for k in reversed(np.flatnonzero(counts.reshape(-1) > 1)):
         index, digits[:, k] = np.divmod(index, int(counts.flat[k]))
@@ -126,7 +129,7 @@ def _digits(index: Vector, counts: Vector) -> Vector:
 
 
 def _text(unit: Text, number: int) -> str:
-    """The text of a number: the shorter ones first, each length in the order of the charset."""
+    """The text at a position in the list of all texts: shorter ones first, each length in the order of the charset."""
     letters, length = len(unit.charset), unit.min_length
     while number >= letters**length:
         number -= letters**length

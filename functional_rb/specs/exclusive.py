@@ -1,4 +1,4 @@
-"""Members side by side that have different keys: whether there are any, and how to give all of them the same."""
+"""Stacked members that have different keys: whether there are any, and giving all of them the same keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def has_stacked(spec: Any) -> bool:
 
 
 def _specs_in(nest: Any) -> Iterator[Any]:
-    """Every spec of a nest, and what is inside of it."""
+    """Every spec of a nest, and the specs inside of these."""
     for _, leaf in members(nest):
         yield leaf
         if isinstance(leaf, Composite | Varying):
@@ -63,8 +63,8 @@ def consolidate(spec: Any) -> Any:
         spec: a spec, or a nest of them.
 
     Returns:
-        The same nest; a part that only some members have has, in the others, the batch axes of that member and no
-        elements: each axis behind those has size 0, and a scalar has one of size 0.
+        The same nest. In a member that lacks a part, that part has the batch axes of the member and no elements: each
+        axis behind those has size 0, and a scalar gets one axis of size 0.
 
     Example:
         >>> from functional_rb import Composite, Unbounded
@@ -88,7 +88,7 @@ def _consolidated(leaf: Any) -> Any:
 
 
 def _alike(side_by_side: list[Any]) -> list[Any]:
-    """Composites with the names that any of them has, down to the parts that are no composites in all."""
+    """Composites with the names that any of them has; what is a composite only in some members is left as it is."""
     if all(isinstance(one, Stacked) for one in side_by_side):
         made = iter(_alike([member for one in side_by_side for member in one.members]))
         return [Stacked(tuple(itertools.islice(made, len(one.members))), one.axis) for one in side_by_side]
@@ -106,7 +106,7 @@ def _alike(side_by_side: list[Any]) -> list[Any]:
 
 
 def _empty(part: Any, k: int, batch_shape: tuple[int, ...]) -> Any:
-    """A part without elements, in place of one that has k batch axes."""
+    """A part without elements, modelled on one that has k batch axes."""
 
     def emptied(leaf: Any) -> Any:
         if isinstance(leaf, Varying):

@@ -1,4 +1,4 @@
-"""The public functions on values of specs, up to the arrays; see `api`, whose pattern this follows."""
+"""The public functions on values of specs. Each takes a backend first, which the backends bind."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from functional_rb.specs.values import Outline
 from functional_rb.specs.varying import Varying
 
 MOST_VALUES = 2**24
-"""So many values `enumerate` lists."""
+"""The most values that `enumerate` lists."""
 
 
 class SpecBackend(Protocol):
-    """What carries out the checked calls."""
+    """What a backend provides for these functions."""
 
     @property
     def ops(self) -> SpecOps:
@@ -35,33 +35,33 @@ class SpecBackend(Protocol):
         ...
 
     def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
-        """As in `api.Backend`."""
+        """Make an array of the spec's dtype of what a caller gives for the leaf of this name, or raise."""
         ...
 
     def unsupported(self, dtype: str) -> str | None:
-        """As in `api.Backend`."""
+        """Why the backend cannot have a dtype, with the remedy; None if it can."""
         ...
 
     def build_mapping(
         self, container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
     ) -> Any:
-        """As in `api.Backend`."""
+        """Make a mapping: of a type (None: a dict), its parts by name, and the batch axes that they share."""
         ...
 
     def outline(self, spec: Any, who: str) -> Outline:
-        """`Outline.of`, which need not be made anew for the same specs."""
+        """`Outline.of`, cached where it can be."""
         ...
 
     def draw(self, outline: Outline, key: Any, n: int, device: Any, mask: Array | None) -> Mapping[int, Array]:
-        """Values [n, *shape] by position; of a single choice among those that a mask [n, *axes, choices] allows."""
+        """Random values [n, *shape] by position of the leaf; a mask bool [n, *axes, choices] is for a single choice."""
         ...
 
     def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
-        """Whether values [N, *shape] lie in the domain of each unit."""
+        """Whether values [N, *shape] lie in the domain of each unit, bool [N] for each."""
         ...
 
     def nearest(self, outline: Outline, leaves: Sequence[Array]) -> Mapping[int, Array]:
-        """The nearest values, by position."""
+        """The nearest values of the domain, by position of the leaf."""
         ...
 
     def encoded(self, unit: ArraySpec, value: Array) -> Array:
@@ -69,11 +69,11 @@ class SpecBackend(Protocol):
         ...
 
     def decoded(self, unit: ArraySpec, x: Array) -> Array:
-        """`ArraySpec.decoded`, likewise."""
+        """`ArraySpec.decoded` of an array of this backend."""
         ...
 
     def is_traced(self, leaf: Any) -> bool:
-        """Whether a leaf is an array of which the numbers are not known yet."""
+        """Whether a leaf is an array whose numbers are not known, as a program is being traced."""
         ...
 
     def is_object_array(self, leaf: Any) -> bool:
@@ -95,10 +95,10 @@ def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any
     Args:
         spec: a spec, or a nest of them.
         key: randomness, from `key(seed)` or `split`; the same key draws the same values.
-        batch: how many: a number, or the sizes of leading axes; by default one value without such axes.
+        batch: how many values: a number, or the sizes of leading axes; by default one value without such axes.
         device: where the values live; the backend's default if None.
-        mask: bool [*batch, *axes, n], for a single `Categorical` or `OneHot` of n choices: which are allowed now,
-            besides what the spec's own mask allows. May be traced. Where it leaves none of them, it is left out.
+        mask: bool [*batch, *axes, n], for a single `Categorical` or `OneHot` of n choices: which of the choices that
+            the spec's own mask allows are allowed now. May be traced. Where it leaves none of them, it is ignored.
 
     Returns:
         A nest like the spec, leaves [*batch, *shape]. A `NonTensor` leaf is None, or an object array of None.
@@ -124,7 +124,7 @@ def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any
 
 
 def _masks(backend: SpecBackend, outline: Outline, mask: Any, lead: tuple[int, ...]) -> Array:
-    """A mask for each value: bool [N, *axes, n]."""
+    """The mask of each value, bool [N, *axes, n]."""
     spec = outline.leaves[0]
     if outline.shape_of_units != nest.LEAF or not isinstance(spec, Categorical | OneHot):
         raise TypeError("rand: expected a single Categorical or OneHot for a mask; draw the other parts on their own")
@@ -294,16 +294,16 @@ def encode(backend: SpecBackend, spec: Any, value: Any, batch: Any = ()) -> Any:
 
     Args:
         spec: a spec, or a nest of them.
-        value: a nest like it down to its `Sequence`s, `Graph`s and `OneOf`s, which are values as of Gymnasium.
-        batch: sizes of leading axes, needed for texts and what varies only, as their values are no arrays: then a
-            sequence of them.
+        value: a nest like it down to its `Sequence`s, `Graph`s and `OneOf`s, whose values are those of Gymnasium.
+        batch: sizes of leading axes, needed only for texts and what varies in length or kind: as their values are no
+            arrays, nested sequences of values are expected.
 
     Returns:
         A nest like the spec, leaves [*batch, *shape].
 
     Raises:
-        TypeError: for a value that does not fit, naming the leaf.
-        ValueError: likewise.
+        TypeError: for a value of the wrong type, naming the leaf.
+        ValueError: for a value that does not fit, naming the leaf.
 
     Example:
         >>> rb.encode(frb.OneHot(3), np.array([2, 0])).tolist()
@@ -318,26 +318,27 @@ def encode(backend: SpecBackend, spec: Any, value: Any, batch: Any = ()) -> Any:
         try:
             leaves = _encoded(backend, member, given, lead)
         except (TypeError, ValueError) as error:
-            told = str(error)
-            raise type(error)(told if told.startswith("leaf") else f"leaf {member.name!r}: {told}") from None
+            message = str(error)
+            raise type(error)(message if message.startswith("leaf") else f"leaf {member.name!r}: {message}") from None
         made |= dict(enumerate(leaves, member.first))
     return _built(backend, outline, made, lead)
 
 
 def decode(backend: SpecBackend, spec: Any, x: Any) -> Any:
-    """What an environment takes for stored values: the way back from `encode`.
+    """What an environment takes for stored values: the inverse of `encode`.
 
     Args:
         spec: a spec, or a nest of them.
         x: a nest like it, leaves [*batch, *shape].
 
     Returns:
-        A nest like the spec down to what varies. One-hot vectors become indices int32, texts `str`, what varies the
-        values that Gymnasium has (of a batch lists of them), other leaves NumPy arrays. Where x is traced, arrays of
-        the backend.
+        A nest like the spec down to its `Sequence`s, `Graph`s and `OneOf`s, which become values as Gymnasium has them
+        (of a batch lists of values). One-hot vectors become indices int32, texts `str`, other leaves NumPy arrays.
+        Where x is traced, these are arrays of the backend.
 
     Raises:
-        TypeError: for a dtype that does not fit, or a text or what varies while tracing, naming the leaf.
+        TypeError: for a dtype that does not fit, or for a leaf that would become a Python object while tracing, naming
+            the leaf.
         ValueError: for a structure or shape that does not fit.
 
     Example:
@@ -388,7 +389,7 @@ def _encoded(backend: SpecBackend, member: Any, value: Any, lead: tuple[int, ...
 
 
 def _from_host(backend: SpecBackend, leaf: np.ndarray[Any, Any], spec: ArraySpec, name: str) -> Array:
-    """A leaf on the host as an array of the backend; numbers of bfloat16 may come as float32."""
+    """A NumPy leaf as an array of the backend; numbers of bfloat16 may come as float32."""
     if spec.dtype == "bfloat16" and leaf.dtype == np.float32:
         return backend.ops.cast(backend.convert(leaf, ArraySpec(spec.shape), name), spec.dtype)
     return backend.convert(leaf, spec, name)
@@ -408,7 +409,7 @@ def _lead(batch: Any) -> tuple[int, ...]:
 
 
 def _misfit(leaf: Any, spec: Any) -> bool:
-    """Whether dtype or shape of a leaf cannot be those of a spec, with any batch axes."""
+    """Whether the dtype or shape of a leaf cannot be that of a spec, whatever the batch axes."""
     if isinstance(spec, NonTensor):
         return isinstance(leaf, np.ndarray) and leaf.dtype == object and not _ends_with(leaf.shape, spec.shape)
     if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
@@ -427,7 +428,7 @@ def _ends_with(shape: tuple[int, ...], end: tuple[int, ...]) -> bool:
 
 
 def _arrays(backend: SpecBackend, outline: Outline, leaves: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    """Leaves [N, *shape] of the backend, None for objects, and the batch axes that N stands for."""
+    """Leaves as arrays [N, *shape] of the backend, None for objects, and the batch axes whose product N is."""
     lead: tuple[int, ...] | None = None
     made: list[Any] = [None] * len(leaves)
     for k in outline.arrays:
@@ -451,7 +452,7 @@ def _arrays(backend: SpecBackend, outline: Outline, leaves: Sequence[Any]) -> tu
 
 
 def _apart(leaves: Mapping[int, Array], lead: tuple[int, ...]) -> dict[int, Array]:
-    """Leaves [N, ...] as [*lead, ...]."""
+    """Leaves [N, ...] reshaped to [*lead, ...]."""
     if len(lead) == 1:
         return dict(leaves)
     return {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in leaves.items()}

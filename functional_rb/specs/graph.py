@@ -8,8 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from functional_rb.base import dtypes
 from functional_rb.ops.protocol import Array
-from functional_rb.specs import draws, host, rows
+from functional_rb.specs import random_numbers, rows
 from functional_rb.specs.array import Bounded
 from functional_rb.specs.categorical import Categorical
 from functional_rb.specs.composite import Composite
@@ -68,11 +69,11 @@ class Graph(Varying):
 
     @property
     def nests(self) -> tuple[str, ...]:
-        """The node, and the edge if there is one."""
+        """The attributes `node` and, with edges, `edge`."""
         return ("node",) if self.edge is None else ("node", "edge")
 
     def _parts(self) -> Composite:
-        """`nodes` and `n_nodes`, and what belongs to edges."""
+        """The parts `nodes`, `n_nodes` and, with edges, `edges`, `edge_links`, `n_edges`."""
         lead = self.batch_shape
         parts = {
             "nodes": in_front(self.node, (*lead, self.max_nodes)),
@@ -87,21 +88,21 @@ class Graph(Varying):
         return Composite(parts, batch_shape=lead)
 
     def defaults(self) -> dict[str, Any]:
-        """One graph."""
+        """The defaults: one graph."""
         return {"max_edges": 1, "batch_shape": ()}
 
     @property
     def words(self) -> int:
-        """Those of the nodes, and of the edges, with two for each end of an edge."""
+        """Random words of 31 bits that `draw` takes: for the numbers, nodes, edges, and two for each linked node."""
         count = length_words(1, self.max_nodes) + self.max_nodes * rows.words(self.node)
         if self.edge is not None:
             count += length_words(0, self.max_edges) + self.max_edges * (4 + rows.words(self.edge))
         return self._many * count
 
-    def draw(self, ops: SpecOps, words: Array) -> dict[str, Any]:
-        """Graphs of as many nodes, edges, and edges between any two nodes, as are equally likely."""
+    def draw(self, ops: SpecOps, bits: Array) -> dict[str, Any]:
+        """Graphs whose numbers of nodes and edges, and the nodes that each edge links, are uniform."""
         lead, many = self.batch_shape, self._many
-        cut = Cut(words)
+        cut = Cut(bits)
         n_nodes = draw_length(ops, cut(many * length_words(1, self.max_nodes)), lead, 1, self.max_nodes)
         nodes = draw_padded(ops, self.node, cut(many * self.max_nodes * rows.words(self.node)), lead, self.max_nodes)
         nodes = rows.cleared(ops, self.node, nodes, real_rows(ops, n_nodes, self.max_nodes))
@@ -109,9 +110,9 @@ class Graph(Varying):
             return {"nodes": nodes, "n_nodes": n_nodes}
         n_edges = draw_length(ops, cut(many * length_words(0, self.max_edges)), lead, 0, self.max_edges)
         edges = draw_padded(ops, self.edge, cut(many * self.max_edges * rows.words(self.edge)), lead, self.max_edges)
-        ends = cut(many * self.max_edges * 4).reshape(words.shape[0], *lead, self.max_edges, 2, 2)
+        of_links = cut(many * self.max_edges * 4).reshape(bits.shape[0], *lead, self.max_edges, 2, 2)
         real = real_rows(ops, n_edges, self.max_edges)
-        links = draws.below(ops, ends, n_nodes[..., None, None])
+        links = random_numbers.below(ops, of_links, n_nodes[..., None, None])
         return {
             "nodes": nodes,
             "n_nodes": n_nodes,
@@ -121,21 +122,21 @@ class Graph(Varying):
         }
 
     def inside(self, ops: SpecOps, x: Any) -> Array:
-        """Whether the numbers, the nodes and edges that are real, and their ends are as they should be."""
+        """Whether the numbers are in range, and the nodes, edges and links up to them in their domains, bool [N]."""
         n_nodes = x["n_nodes"]
         found = inside_padded(ops, self.node, x["nodes"], n_nodes, self.max_nodes)
         found = found & (n_nodes >= 1) & (n_nodes <= self.max_nodes)
         if self.edge is not None:
             n_edges, links = x["n_edges"], x["edge_links"]
-            ends = (links >= 0) & (links < n_nodes[..., None, None])
-            ends = (ends[..., 0] & ends[..., 1]) | ~real_rows(ops, n_edges, self.max_edges)
+            linked = (links >= 0) & (links < n_nodes[..., None, None])
+            linked = (linked[..., 0] & linked[..., 1]) | ~real_rows(ops, n_edges, self.max_edges)
             found = found & (n_edges >= 0) & (n_edges <= self.max_edges)
             found = found & inside_padded(ops, self.edge, x["edges"], n_edges, self.max_edges)
-            found = found & all_last(ops, ends, self.max_edges)
+            found = found & all_last(ops, linked, self.max_edges)
         return all_of(ops, found, self._many)
 
     def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
-        """The numbers and the edges' ends clamped, nodes and edges projected; zeros behind the numbers."""
+        """The numbers and links clamped, nodes and edges projected; zeros behind the numbers."""
         n_nodes = ops.clamp(x["n_nodes"], 1, self.max_nodes)
         made = {"nodes": nearest_padded(ops, self.node, x["nodes"], n_nodes, self.max_nodes), "n_nodes": n_nodes}
         if self.edge is not None:
@@ -150,7 +151,7 @@ class Graph(Varying):
         return made
 
     def from_host(self, value: Any, batch: tuple[int, ...]) -> dict[str, Any]:
-        """Whatever has `nodes`, `edges` and `edge_links` as a `gymnasium.spaces.GraphInstance`."""
+        """The parts of graphs: objects with `nodes`, `edges` and `edge_links`, as Gymnasium's `GraphInstance`."""
         lead = (*batch, *self.batch_shape)
         values = rows.listed(value, lead)
         for one in values:
@@ -161,16 +162,16 @@ class Graph(Varying):
         if self.edge is None:
             return made
         linked = [g for g in values if g.edges is not None]
-        # A graph without edges may have None, which has no rows.
+        # A graph without edges may have None in place of them.
         own = np.asarray([g.edges is not None for g in values], bool)
         edges, n_edges = read_padded(self.edge, [g.edges for g in linked], 0, self.max_edges, "edges", (len(linked),))
         links = [_links(g, int(n)) for g, n in zip(linked, n_edges, strict=True)]
         real = np.arange(self.max_edges) < n_edges[:, None]
-        ends = rows.placed(np.concatenate([np.zeros((0, 2), np.int32), *links]), real)
+        linked_rows = rows.placed(np.concatenate([np.zeros((0, 2), np.int32), *links]), real)
         edges = rows.scattered(self.edge, edges, own)
         made |= {
             "edges": rows.regrouped(self.edge, edges, 1, lead),
-            "edge_links": rows.placed(ends, own).reshape(*lead, self.max_edges, 2),
+            "edge_links": rows.placed(linked_rows, own).reshape(*lead, self.max_edges, 2),
             "n_edges": rows.placed(n_edges, own).reshape(lead),
         }
         return made
@@ -178,7 +179,7 @@ class Graph(Varying):
     def to_host(self, x: Any) -> Any:
         """`gymnasium.spaces.GraphInstance`s where Gymnasium is installed, else NamedTuples with the same fields.
 
-        What was never written has no node: that is no graph, but the others of a buffer's items are to be read.
+        A slot of a buffer that was never written has no node; it is decoded too, so that the others can be read.
         """
         lead = x["n_nodes"].shape
         count = x["n_nodes"].size
@@ -201,7 +202,7 @@ class GraphInstance(NamedTuple):
 
     Attributes:
         nodes: an array, or nest of arrays, [n_nodes, ...].
-        edges: likewise [n_edges, ...], or None.
+        edges: an array, or nest of arrays, [n_edges, ...], or None.
         edge_links: int32 [n_edges, 2], or None.
     """
 
@@ -212,7 +213,7 @@ class GraphInstance(NamedTuple):
 
 @functools.cache
 def graph_instance() -> Any:
-    """Gymnasium's class, which its spaces insist on, or ours."""
+    """Gymnasium's class, as its spaces accept no other; `GraphInstance` of this module where it is not installed."""
     try:
         from gymnasium.spaces import GraphInstance as Theirs
     except ImportError:
@@ -221,8 +222,8 @@ def graph_instance() -> Any:
 
 
 def _links(graph: Any, count: int) -> np.ndarray[Any, Any]:
-    """The ends of a graph's edges, int32 [count, 2]."""
-    links = host.as_dtype(np.zeros((0, 2), int) if graph.edge_links is None else graph.edge_links, "int32")
+    """The nodes that a graph's edges link, int32 [count, 2]."""
+    links = dtypes.as_dtype(np.zeros((0, 2), int) if graph.edge_links is None else graph.edge_links, "int32")
     if links.shape != (count, 2):
         raise ValueError(f"expected edge_links of {count} edges, of shape {(count, 2)}, got shape {links.shape}")
     return links

@@ -1,4 +1,4 @@
-"""Several choices: as numbers, or as vectors with a one, one behind the other."""
+"""Several choices: as numbers, or as vectors with a one side by side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MultiCategorical(Numbers):
             shape by default.
         mask: bool that broadcasts to `[*shape[:-1], sum(nvec)]`: for each element of the last axis which of its
             choices are allowed, one after the other; None if all are. Only where nvec is one vector.
-        start: the number of the first choice, likewise of each.
+        start: the number of each element's first choice: an array or nested sequence that broadcasts to the shape.
 
     Raises:
         TypeError: for a dtype that is neither of integers nor of floats, which hold the numbers too.
@@ -58,7 +58,7 @@ class MultiCategorical(Numbers):
             array = broadcast(value, self.shape, "MultiCategorical", name)
             if array.dtype.kind not in "iuO":
                 raise TypeError(f"MultiCategorical: expected {name} as whole numbers, got {value!r:.80}")
-            # Of no elements nothing is said, in one form.
+            # Without elements there is one form for all arguments.
             object.__setattr__(self, name, as_table(array) if 0 not in self.shape else int(name == "nvec"))
         starts = np.broadcast_to(np.asarray(self.start, object), self.shape)
         check_range("MultiCategorical", self.dtype, self.table("nvec"), starts)
@@ -70,20 +70,25 @@ class MultiCategorical(Numbers):
         self._set_mask(mask)
 
     def table(self, name: str) -> np.ndarray[Any, Any]:
-        """What is said of each element; starts in the dtype, as NumPy makes floats of a list of 0 and 2^64 - 1."""
+        """The values of `nvec`, `start` or `mask` for every element.
+
+        Starts are in the dtype, as NumPy makes floats of a list of 0 and 2^64 - 1.
+        """
         if name == "start":
             return np.broadcast_to(np.asarray(self.start, self.dtype), self.shape)
         return super().table(name)
 
     @property
     def domain(self) -> Domain:
-        """From the first to the last of each, those that the mask forbids included."""
-        start, nvec = (np.asarray(table, object) for table in (self.start, self.nvec))  # as no int64 may overflow
+        """The numbers from the first choice to the last of each element, those that the mask forbids included."""
+        start, nvec = (
+            np.asarray(table, object) for table in (self.start, self.nvec)
+        )  # Python ints, as int64 might overflow
         return Domain(self.start, as_table(start + nvec - 1), True)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Along the last axis, where that is the same in all rows."""
+        """The number of choices of each element along the last axis, where all rows have the same."""
         return tuple(int(n) for n in np.broadcast_to(np.asarray(self.nvec), self.shape[-1:]))
 
     @property
@@ -109,7 +114,7 @@ class MultiCategorical(Numbers):
         return MultiOneHot(self.counts, self.mask, (*self.shape[:-1], sum(self.counts)), dtype)
 
     def changed(self, k: int, change: Change) -> Any:
-        """Each element takes its number of choices with it; one alone is `Categorical`."""
+        """The spec after a change of shape: each element keeps its choices; a single element becomes `Categorical`."""
         probe = change(np.broadcast_to(np.int8(0), self.shape))
         nvec, start = (change(self.table(name)) for name in self.tables)
         mask = None if self.mask is None or not nvec.size else self._changed_mask(change)
@@ -118,7 +123,7 @@ class MultiCategorical(Numbers):
         return MultiCategorical(nvec, mask, probe.shape, self.dtype, start)
 
     def _changed_mask(self, change: Change) -> np.ndarray[Any, Any]:
-        """Where each choice of the last axis is allowed, padded to a table, so that it goes where the choice goes."""
+        """The mask after a change of shape: padded to one row for each element, so that it moves with the element."""
         widest = max(self.counts)
         pieces = np.split(self.mask_table(), np.cumsum(self.counts)[:-1], -1)
         blank = np.zeros((*self.shape[:-1], 1, widest), bool)
@@ -135,13 +140,13 @@ class MultiCategorical(Numbers):
         return np.concatenate([table[..., i, :n] for i, n in enumerate(row[0])], -1)
 
     def defaults(self) -> dict[str, Any]:
-        """All choices, as many elements as numbers, from zero on."""
+        """The defaults: all choices allowed, as many elements as `nvec` has numbers, numbered from zero."""
         return {"mask": None, "shape": np.shape(self.nvec) or None, "dtype": "int32", "start": 0}
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class MultiOneHot(Vectors):
-    """Several choices, each as a vector with a one, one behind the other.
+    """Several choices, each as a vector with a one; the vectors stand side by side.
 
     Attributes:
         nvec: how many choices each has, a sequence of numbers >= 1; their sum is the last axis of the shape.
@@ -175,18 +180,8 @@ class MultiOneHot(Vectors):
         self._set_mask(mask)
 
     @property
-    def domain(self) -> Domain:
-        """Zero and one."""
-        return Domain(0, 1, True)
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The shape without the last axis, which is one value."""
-        return self.shape[:-1]
-
-    @property
     def counts(self) -> tuple[int, ...]:
-        """All of them lie in a row."""
+        """The number of values of each choice."""
         return self.nvec
 
     def to_categorical(self, dtype: object = "int32", start: Any = 0) -> MultiCategorical:
@@ -199,5 +194,5 @@ class MultiOneHot(Vectors):
         return MultiCategorical(self.nvec, self.mask, (*self.axes, len(self.nvec)), dtype, start)
 
     def defaults(self) -> dict[str, Any]:
-        """All choices, one vector of bools."""
+        """The defaults: all choices allowed, one vector of bools."""
         return {"mask": None, "shape": (sum(self.nvec),), "dtype": "bool"}

@@ -1,4 +1,4 @@
-"""Leaves that are Python objects."""
+"""Specs of leaves that are Python objects."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from functional_rb.specs.base import Change, Spec, checked_shape
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class NonTensor(Spec):
-    """Any Python object: stored on torch and NumPy hosts, refused by what is compiled.
+    """Any Python object: stored on torch and on NumPy hosts, refused where a function is compiled.
 
     Attributes:
-        shape: of one item's objects; () for one object.
+        shape: the shape of one item's objects; () for one object.
 
     Example:
         >>> NonTensor().dtype, NonTensor((2,)).shape
@@ -32,7 +32,7 @@ class NonTensor(Spec):
 
     @property
     def dtype(self) -> str:
-        """NumPy's name for what is no number."""
+        """NumPy's name for the dtype of objects."""
         return "object"
 
     @property
@@ -41,13 +41,13 @@ class NonTensor(Spec):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The shape."""
+        """The axes of the shape."""
         return self.shape
 
     def changed(self, k: int, change: Change) -> NonTensor:
-        """Another shape."""
+        """The spec after a change of shape."""
         return NonTensor(change(np.broadcast_to(np.int8(0), self.shape)).shape)
 
     def defaults(self) -> dict[str, Any]:
-        """One object."""
+        """The defaults: one object."""
         return {"shape": ()}

@@ -1,6 +1,6 @@
 """`SpecOps` on NumPy, for values on the host: what environments give and take.
 
-bfloat16, which NumPy lacks, is float32 here.
+Numbers of bfloat16, which NumPy lacks, are float32 here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A value of one of several specs."""
+"""Values of one of several specs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from functional_rb.specs.varying import Varying
 class OneOf(Varying):
     """A value of one of several specs.
 
-    Stored as `choice` int32 and `options`, a tuple with an entry for each spec, of which only the chosen one means
-    anything.
+    Stored as `choice` int32 and `options`, a tuple with an entry for each spec; only the chosen entry has a meaning.
 
     Attributes:
         options: the specs, at least one, or nests of them.
@@ -51,38 +50,38 @@ class OneOf(Varying):
 
     @property
     def nests(self) -> tuple[str, ...]:
-        """The options."""
+        """The attribute `options`."""
         return ("options",)
 
     def _parts(self) -> Composite:
-        """`choice` and `options`."""
+        """The parts `choice` and `options`."""
         lead = self.batch_shape
         options = tuple(in_front(option, lead) for option in self.options)
         return Composite({"choice": Categorical(len(options), shape=lead), "options": options}, batch_shape=lead)
 
     def defaults(self) -> dict[str, Any]:
-        """One value."""
+        """The defaults: one value."""
         return {"batch_shape": ()}
 
     @property
     def words(self) -> int:
-        """Those of the choice, and of all options."""
+        """Random words of 31 bits that `draw` takes: for the choice, and for every option."""
         return self._many * (length_words(1, len(self.options)) + sum(rows.words(option) for option in self.options))
 
-    def draw(self, ops: SpecOps, words: Array) -> dict[str, Any]:
-        """Each option equally likely."""
-        cut = Cut(words)
+    def draw(self, ops: SpecOps, bits: Array) -> dict[str, Any]:
+        """Values of options that are uniform."""
+        cut = Cut(bits)
         some = cut(self._many * length_words(1, len(self.options)))
         choice = draw_length(ops, some, self.batch_shape, 0, len(self.options) - 1)
         options = []
         for i, option in enumerate(self.options):
-            own = cut(self._many * rows.words(option)).reshape(words.shape[0] * self._many, rows.words(option))
-            made = rows.regrouped(option, rows.draw(ops, option, own), 1, (words.shape[0], *self.batch_shape))
+            own = cut(self._many * rows.words(option)).reshape(bits.shape[0] * self._many, rows.words(option))
+            made = rows.regrouped(option, rows.draw(ops, option, own), 1, (bits.shape[0], *self.batch_shape))
             options.append(rows.cleared(ops, option, made, choice == i))
         return {"choice": choice, "options": tuple(options)}
 
     def inside(self, ops: SpecOps, x: Any) -> Array:
-        """Whether there is such a choice, and its value lies in its domain."""
+        """Whether the choice names an option, and the value lies in its domain, bool [N]."""
         choice = x["choice"]
         found = (choice >= 0) & (choice < len(self.options))
         for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
@@ -101,7 +100,7 @@ class OneOf(Varying):
         return {"choice": choice, "options": tuple(options)}
 
     def from_host(self, value: Any, batch: tuple[int, ...]) -> dict[str, Any]:
-        """A pair: the number of the option, and its value."""
+        """The parts of pairs: the number of the option, and its value."""
         lead = (*batch, *self.batch_shape)
         values = rows.listed(value, lead)
         for one in values:
@@ -116,7 +115,7 @@ class OneOf(Varying):
         return {"choice": choice.reshape(lead), "options": tuple(options)}
 
     def to_host(self, x: Any) -> Any:
-        """A pair: the number of the option, and its value."""
+        """Pairs of the number of the option and its value, in nested lists [*batch, *batch_shape]."""
         lead = x["choice"].shape
         choice = x["choice"].reshape(-1)
         self._check_choice(choice)

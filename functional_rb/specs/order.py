@@ -1,4 +1,4 @@
-"""Numbers in a form that every backend compares: torch does not order most unsigned integers."""
+"""Numbers in a dtype that every backend can compare: torch does not order most unsigned integers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WORK = {
     "float16": "float32",
     "bfloat16": "float32",
 }
-"""The dtype that one is compared as, if not as itself: wider, or as wide with the sign bit turned over."""
+"""The dtypes that are compared as another: a wider one, or a signed one of the same width after a sign-bit flip."""
 
 
 def comparable(ops: SpecOps, x: Array, dtype: str) -> Array:
-    """Numbers of a dtype in the order that they have, in a dtype that can be compared."""
+    """Numbers of a dtype as numbers of the same order in a dtype that can be compared."""
     work = WORK.get(dtype, dtype)
     if dtype in ("uint32", "uint64"):
         return ops.bitcast(x[..., None], work)[..., 0] ^ _sign(work)
@@ -29,7 +29,7 @@ def comparable(ops: SpecOps, x: Array, dtype: str) -> Array:
 
 
 def back(ops: SpecOps, x: Array, dtype: str) -> Array:
-    """What `comparable` was given."""
+    """The numbers that `comparable` was given: its inverse."""
     work = WORK.get(dtype, dtype)
     if dtype in ("uint32", "uint64"):
         return ops.bitcast((x ^ _sign(work))[..., None], dtype)[..., 0]
@@ -37,7 +37,7 @@ def back(ops: SpecOps, x: Array, dtype: str) -> Array:
 
 
 def limit(ops: SpecOps, numbers: np.ndarray[Any, Any], dtype: str, like: Array) -> Array:
-    """Numbers of a dtype known beforehand, likewise."""
+    """NumPy's numbers of a dtype in the form that `comparable` gives them."""
     work = WORK.get(dtype, dtype)
     if dtype in ("uint32", "uint64"):
         numbers = np.asarray(numbers, dtype).view(work) ^ np.dtype(work).type(_sign(work))

@@ -1,4 +1,4 @@
-"""Values padded to a fixed number of rows, of which the first ones are real."""
+"""Values padded to a fixed number of rows, of which the first ones, up to a length, are real."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import Any
 import numpy as np
 
 from functional_rb.ops.protocol import Array
-from functional_rb.specs import draws, rows
+from functional_rb.specs import random_numbers, rows
 from functional_rb.specs.composite import changed
 from functional_rb.specs.ops import SpecOps
 
 
 class Cut:
-    """Pieces of words [N, words], one after the other."""
+    """Cuts pieces off random bits [N, words], one after the other."""
 
-    def __init__(self, words: Array) -> None:
-        self.words, self.start = words, 0
+    def __init__(self, bits: Array) -> None:
+        self.bits, self.start = bits, 0
 
     def __call__(self, count: int) -> Array:
-        """The next words for each value."""
+        """The next `count` words of each value."""
         self.start += count
-        return self.words[:, self.start - count : self.start]
+        return self.bits[:, self.start - count : self.start]
 
 
 def length_words(low: int, high: int) -> int:
-    """Random words that a length from low to high takes."""
-    return draws.whole_words(np.asarray(high - low + 1, object))
+    """How many words of random bits a length from low to high takes."""
+    return random_numbers.whole_words(np.asarray(high - low + 1, object))
 
 
-def draw_length(ops: SpecOps, words: Array, lead: tuple[int, ...], low: int, high: int) -> Array:
-    """Numbers int32 [N, *lead] from low to high."""
-    of_each = words.reshape(words.shape[0], *lead, length_words(low, high))
-    return draws.whole(ops, of_each, np.asarray(low, object), np.asarray(high - low + 1, object), "int32")
+def draw_length(ops: SpecOps, bits: Array, lead: tuple[int, ...], low: int, high: int) -> Array:
+    """Uniform lengths int32 [N, *lead] from low to high."""
+    of_each = bits.reshape(bits.shape[0], *lead, length_words(low, high))
+    return random_numbers.whole(ops, of_each, np.asarray(low, object), np.asarray(high - low + 1, object), "int32")
 
 
-def draw_padded(ops: SpecOps, nest: Any, words: Array, lead: tuple[int, ...], size: int) -> Any:
-    """Values [N, *lead, size, ...]."""
-    count = words.shape[0] * math.prod(lead) * size
-    made = rows.draw(ops, nest, words.reshape(count, rows.words(nest)))
-    return rows.regrouped(nest, made, 1, (words.shape[0], *lead, size))
+def draw_padded(ops: SpecOps, nest: Any, bits: Array, lead: tuple[int, ...], size: int) -> Any:
+    """Random values [N, *lead, size, ...] of a nest of specs."""
+    count = bits.shape[0] * math.prod(lead) * size
+    made = rows.draw(ops, nest, bits.reshape(count, rows.words(nest)))
+    return rows.regrouped(nest, made, 1, (bits.shape[0], *lead, size))
 
 
 def real_rows(ops: SpecOps, length: Array, size: int) -> Array:
@@ -49,7 +49,7 @@ def real_rows(ops: SpecOps, length: Array, size: int) -> Array:
 
 
 def inside_padded(ops: SpecOps, nest: Any, value: Any, length: Array, size: int) -> Array:
-    """Whether all real ones of values [*lead, size, ...] lie in their domain, bool [*lead]."""
+    """Whether the first `length` rows of values [*lead, size, ...] lie in their domain, bool [*lead]."""
     padding = ~real_rows(ops, length, size)
     flat = rows.regrouped(nest, value, len(padding.shape), (math.prod(padding.shape),))
     found = rows.inside(ops, nest, flat, (padding == padding).reshape(math.prod(padding.shape)))
@@ -57,32 +57,32 @@ def inside_padded(ops: SpecOps, nest: Any, value: Any, length: Array, size: int)
 
 
 def nearest_padded(ops: SpecOps, nest: Any, value: Any, length: Array, size: int) -> Any:
-    """The nearest rows of the domain, and zeros behind the length."""
+    """The nearest values of the domain for the first `length` rows, and zeros behind."""
     near = in_rows(lambda flat: rows.nearest(ops, nest, flat), nest, value, (*length.shape, size))
     return rows.cleared(ops, nest, near, real_rows(ops, length, size))
 
 
 def in_rows(function: Any, nest: Any, value: Any, lead: tuple[int, ...]) -> Any:
-    """What a function makes of values [*lead, ...] as rows."""
+    """Values [*lead, ...] after a function of rows [R, ...]."""
     made = function(rows.regrouped(nest, value, len(lead), (math.prod(lead),)))
     return rows.regrouped(nest, made, 1, lead)
 
 
 def all_last(ops: SpecOps, found: Array, size: int) -> Array:
-    """Whether all along the last axis, of that size, are true."""
+    """Whether all along the last axis, of size `size`, are true."""
     lead = found.shape[:-1]
     return ops.all_rows(found.reshape(math.prod(lead), size)).reshape(lead)
 
 
 def all_of(ops: SpecOps, found: Array, many: int) -> Array:
-    """Whether all of each item are true, bool [N]."""
+    """Whether all of the `many` values of each item are true, bool [N]."""
     return ops.all_rows(found.reshape(found.shape[0], many))
 
 
 def read_lengths(
     lengths: Any, low: int, high: int, what: str, remedy: str
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Lengths int32 [M] and what is real, bool [M, high]."""
+    """Lengths int32 [M], checked against their range, and which rows they make real, bool [M, high]."""
     length = np.asarray(lengths, np.int32)
     wrong = length[(length < low) | (length > high)]
     if wrong.size:
@@ -93,17 +93,17 @@ def read_lengths(
 def read_padded(
     nest: Any, values: list[Any], low: int, high: int, what: str, lead: tuple[int, ...]
 ) -> tuple[Any, np.ndarray[Any, Any]]:
-    """Stacked values as [*lead, high, ...] with zeros behind their numbers int32 [*lead]."""
+    """Stacked values as [*lead, high, ...], with zeros behind each, and how many rows each has, int32 [*lead]."""
     length, real = read_lengths([rows.count(nest, one) for one in values], low, high, what, f"max_{what}")
     padded = rows.scattered(nest, rows.from_host(nest, values, stacked=True), real)
     return rows.regrouped(nest, padded, 2, (*lead, high)), length.reshape(lead)
 
 
 def first(nest: Any, value: Any, i: int, n: int) -> Any:
-    """The first n rows of the i-th of values [M, size, ...]."""
+    """The first n rows of value i of values [M, size, ...]."""
     return rows.each_array(lambda leaf, x: x[i, :n], nest, value)
 
 
 def in_front(nest: Any, lead: tuple[int, ...]) -> Any:
-    """Every spec of a nest with further leading axes."""
+    """A nest of specs, each with further leading axes."""
     return changed(nest, 0, lambda x: np.broadcast_to(x, (*lead, *x.shape)))

@@ -1,4 +1,4 @@
-"""Going through a nest of specs and its values, down to the units; and values in rows [R, ...].
+"""Functions of all units of a nest of specs and of its values; and values in rows [R, ...].
 
 Values that vary in length or kind are made of rows: a value of `Sequence(element, 5)` for N items is drawn, tested and
 projected as 5 N rows of the element.
@@ -24,12 +24,12 @@ from functional_rb.specs.stacked import Stacked
 
 
 def is_unit(spec: Any) -> bool:
-    """Whether a spec is dealt with as a whole: of an array, of objects, or of what varies."""
+    """Whether a spec is a unit, which is dealt with as a whole: an array, objects, or parts that vary together."""
     return isinstance(spec, Spec) and not isinstance(spec, (Composite, Stacked))
 
 
 def each(function: Callable[..., Any], spec: Any, *values: Any) -> Any:
-    """What a function makes of every unit of a nest of specs, with what values have in its place.
+    """Apply a function to every unit of a nest of specs, and to what values have in its place.
 
     Args:
         function: called with a unit and one part of each value.
@@ -37,7 +37,7 @@ def each(function: Callable[..., Any], spec: Any, *values: Any) -> Any:
         *values: nests with the same keys.
 
     Returns:
-        The nest of results: dicts for composites, tuples for members side by side, the same containers else.
+        The nest of results: dicts for composites, tuples for stacked members, the same containers else.
     """
     if is_unit(spec):
         return function(spec, *values)
@@ -65,24 +65,24 @@ def units(nest: Any) -> list[Any]:
 
 
 def words(nest: Any) -> int:
-    """Random words of 31 bits that one row takes."""
+    """How many words of random bits one row takes."""
     return sum(unit.words for unit in units(nest))
 
 
-def draw(ops: SpecOps, nest: Any, words: Array) -> Any:
-    """A row for each of int32 [R, words]."""
+def draw(ops: SpecOps, nest: Any, bits: Array) -> Any:
+    """A random row for each row of random bits int32 [R, words]."""
     start = 0
 
     def drawn(unit: Any) -> Any:
         nonlocal start
         start += unit.words
-        return unit.draw(ops, words[:, start - unit.words : start])
+        return unit.draw(ops, bits[:, start - unit.words : start])
 
     return each(drawn, nest)
 
 
 def inside(ops: SpecOps, nest: Any, value: Any, all_true: Array) -> Array:
-    """Whether rows lie in the domain, bool [R]; what is true for a nest without parts comes as an argument."""
+    """Whether rows lie in the domain, bool [R]; `all_true` bool [R] is the answer for a nest without units."""
     found = all_true
 
     def look(unit: Any, part: Any) -> None:
@@ -99,7 +99,7 @@ def nearest(ops: SpecOps, nest: Any, value: Any) -> Any:
 
 
 def each_array(function: Callable[..., Any], nest: Any, *values: Any) -> Any:
-    """As `each`, down to the arrays that a value is stored as."""
+    """`each`, down to the arrays that units are stored as."""
 
     def below(unit: Any, *parts: Any) -> Any:
         return function(unit, *parts) if isinstance(unit, ArraySpec) else each_array(function, unit.parts, *parts)
@@ -108,12 +108,12 @@ def each_array(function: Callable[..., Any], nest: Any, *values: Any) -> Any:
 
 
 def regrouped(nest: Any, value: Any, axes: int, lead: tuple[int, ...]) -> Any:
-    """A value whose first axes are other ones of as many elements."""
+    """A value whose first `axes` axes are reshaped to `lead`."""
     return each_array(lambda leaf, x: x.reshape((*lead, *x.shape[axes:])), nest, value)
 
 
 def cleared(ops: SpecOps, nest: Any, value: Any, real: Array) -> Any:
-    """Zeros in all rows [*lead, ...] that are not marked in bool [*lead]."""
+    """A value [*lead, ...] with zeros where bool [*lead] is False."""
 
     def clear(leaf: ArraySpec, x: Array) -> Array:
         marked = real.reshape(*real.shape, *(1 for _ in x.shape[len(real.shape) :]))
@@ -123,7 +123,7 @@ def cleared(ops: SpecOps, nest: Any, value: Any, real: Array) -> Any:
 
 
 def from_host(nest: Any, values: Rows[Any], stacked: bool = False) -> Any:
-    """Rows in NumPy for values that an environment has: one for each, or, if those are stacked, all of theirs."""
+    """Rows in NumPy for values of an environment: one row for each value; of stacked values, all rows of each."""
 
     def read(unit: Any, *parts: Any) -> Any:
         rows = [row for part in parts for row in part] if stacked else list(parts)
@@ -138,7 +138,7 @@ def from_host(nest: Any, values: Rows[Any], stacked: bool = False) -> Any:
 
 
 def count(nest: Any, stacked: Any) -> int:
-    """How many rows a stacked value has."""
+    """The number of rows of a stacked value."""
     try:
         counts = {len(part) for part in each_part(nest, stacked)}
     except (LookupError, AttributeError, TypeError) as error:
@@ -149,19 +149,19 @@ def count(nest: Any, stacked: Any) -> int:
 
 
 def each_part(nest: Any, value: Any) -> list[Any]:
-    """What a value has for each unit."""
+    """The parts of a value, one for each unit."""
     found: list[Any] = []
     each(lambda unit, part: found.append(part), nest, value)
     return found
 
 
 def to_host(nest: Any, rows: Any) -> Any:
-    """Rows as an environment has them, stacked."""
+    """Rows as an environment has them, in one stacked value."""
     return each(lambda unit, part: unit.to_host(part), nest, rows)
 
 
 def to_values(nest: Any, rows: Any, count: int) -> list[Any]:
-    """Rows as an environment has them, one by one."""
+    """Rows as an environment has them, in one value for each row."""
     stacked = to_host(nest, rows)
 
     def at(i: int) -> Any:
@@ -171,19 +171,19 @@ def to_values(nest: Any, rows: Any, count: int) -> list[Any]:
 
 
 def scattered(nest: Any, rows: Any, real: np.ndarray[Any, Any]) -> Any:
-    """Rows in the marked places of bool [*lead], one after the other, and zeros elsewhere."""
+    """Rows [R, ...] put one after the other where bool [*lead] is True, and zeros elsewhere."""
     return each_array(lambda leaf, x: placed(x, real), nest, rows)
 
 
 def placed(x: np.ndarray[Any, Any], real: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Likewise of one array."""
+    """`scattered` for one array."""
     made = np.zeros((*real.shape, *x.shape[1:]), x.dtype)
     made[real] = x
     return made
 
 
 def listed(value: Any, lead: tuple[int, ...]) -> list[Any]:
-    """What nested sequences hold, lead being their lengths."""
+    """The values in nested sequences, whose lengths are `lead`."""
     if not lead:
         return [value]
     if not isinstance(value, list | tuple | np.ndarray) or len(value) != lead[0]:
@@ -193,7 +193,7 @@ def listed(value: Any, lead: tuple[int, ...]) -> list[Any]:
 
 
 def nested(values: Rows[Any], lead: tuple[int, ...]) -> Any:
-    """The way back: one value, or nested lists of them."""
+    """Values in nested lists of lengths `lead`, or the single value if there are none: the inverse of `listed`."""
     made = np.empty(len(values), object)
     for i, value in enumerate(values):
         made[i] = value

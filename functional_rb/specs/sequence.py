@@ -1,4 +1,4 @@
-"""Up to so many elements that are alike."""
+"""Sequences of bounded length, whose elements are of one spec."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from functional_rb.specs.varying import Varying
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sequence(Varying):
-    """Up to max_length elements that are alike.
+    """Up to max_length elements of one spec.
 
     Stored as `elements`, which have an axis [max_length] in front, and `length` int32. What lies behind the length is
-    padding: it means nothing, whatever is in it.
+    padding, whose content has no meaning.
 
     Attributes:
         element: the spec of one element, or a nest of them.
@@ -60,40 +60,40 @@ class Sequence(Varying):
 
     @property
     def nests(self) -> tuple[str, ...]:
-        """The element."""
+        """The attribute `element`."""
         return ("element",)
 
     def _parts(self) -> Composite:
-        """`elements` and `length`."""
+        """The parts `elements` and `length`."""
         lead = (*self.batch_shape, self.max_length)
         length = Bounded(0, self.max_length, self.batch_shape, "int32")
         return Composite({"elements": in_front(self.element, lead), "length": length}, batch_shape=self.batch_shape)
 
     def defaults(self) -> dict[str, Any]:
-        """A tuple, one of them."""
+        """The defaults: one tuple."""
         return {"stack": False, "batch_shape": ()}
 
     @property
     def words(self) -> int:
-        """Those of the length and of the elements."""
+        """Random words of 31 bits that `draw` takes: for the length and the elements."""
         return self._many * (length_words(0, self.max_length) + self.max_length * rows.words(self.element))
 
-    def draw(self, ops: SpecOps, words: Array) -> dict[str, Any]:
-        """Sequences of lengths that are equally likely."""
+    def draw(self, ops: SpecOps, bits: Array) -> dict[str, Any]:
+        """Sequences whose lengths are uniform."""
         split = self._many * length_words(0, self.max_length)
-        length = draw_length(ops, words[:, :split], self.batch_shape, 0, self.max_length)
-        elements = draw_padded(ops, self.element, words[:, split:], self.batch_shape, self.max_length)
+        length = draw_length(ops, bits[:, :split], self.batch_shape, 0, self.max_length)
+        elements = draw_padded(ops, self.element, bits[:, split:], self.batch_shape, self.max_length)
         real = real_rows(ops, length, self.max_length)
         return {"elements": rows.cleared(ops, self.element, elements, real), "length": length}
 
     def inside(self, ops: SpecOps, x: Any) -> Array:
-        """Whether length and elements are as they should be; what lies behind the length may be anything."""
+        """Whether the length is in range, and the elements up to it in their domain, bool [N]."""
         length = x["length"]
         found = inside_padded(ops, self.element, x["elements"], length, self.max_length)
         return all_of(ops, found & (length >= 0) & (length <= self.max_length), self._many)
 
     def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
-        """The length clamped and each element projected; zeros behind the length."""
+        """The sequences with their length clamped and each element projected; zeros behind the length."""
         length = ops.clamp(x["length"], 0, self.max_length)
         return {
             "elements": nearest_padded(ops, self.element, x["elements"], length, self.max_length),
@@ -101,7 +101,7 @@ class Sequence(Varying):
         }
 
     def from_host(self, value: Any, batch: tuple[int, ...]) -> dict[str, Any]:
-        """A tuple of elements; with `stack` one array, or nest of arrays, of them."""
+        """The parts of sequences: tuples of elements; with `stack` arrays, or nests of arrays, of them."""
         lead = (*batch, *self.batch_shape)
         values = rows.listed(value, lead)
         lengths = [self._length_of(one) for one in values]
@@ -120,7 +120,7 @@ class Sequence(Varying):
         return len(value)
 
     def to_host(self, x: Any) -> Any:
-        """A tuple of elements; with `stack` one array, or nest of arrays, of them."""
+        """Sequences as tuples of elements; with `stack` as arrays, or nests of arrays, of them."""
         lead = x["length"].shape
         elements = rows.regrouped(self.element, x["elements"], len(lead) + 1, (x["length"].size, self.max_length))
         made = []

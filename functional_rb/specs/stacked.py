@@ -1,4 +1,4 @@
-"""Members that differ, side by side: the agents of an environment, say, of which each sees and does other things."""
+"""Stacks of specs that differ, such as the agents of an environment that each see and do other things."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class Stacked(Spec):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The members' axes and their number; -1 where they differ."""
+        """The members' axes, -1 where they differ, with the number of members at `axis`."""
         return self._with_count([member.axes for member in self.members])
 
     @property
     def leading(self) -> tuple[int, ...]:
-        """The axes in front of the members, as far as all those lead with them."""
+        """The axes in front of the members, as far as the arrays of all members begin with them."""
         return self.axes[: min(self.axis, *(len(member.leading) for member in self.members))]
 
     def _with_count(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -93,7 +93,7 @@ class Stacked(Spec):
 
     @property
     def shape(self) -> Any:
-        """The members' shapes with their number, -1 where they differ; of composites by name, for what all have."""
+        """The members' shape, -1 where they differ, with their number; of composites a dict by common name."""
         if all(isinstance(member, ArraySpec | NonTensor) for member in self.members):
             shapes = [member.shape for member in self.members]
             return self._with_count(shapes) if len({len(shape) for shape in shapes}) == 1 else tuple(shapes)
@@ -101,19 +101,19 @@ class Stacked(Spec):
 
     @property
     def dtype(self) -> Any:
-        """The dtype, if all have the same, else one for each; of composites by name, for what all have."""
+        """The dtype if all members have the same, else one for each; of composites a dict by common name."""
         return self._by_name("dtype")
 
     @property
     def domain(self) -> Any:
-        """The domain, likewise."""
+        """The domain if all members have the same, else one for each; of composites a dict by common name."""
         return self._by_name("domain")
 
     def _by_name(self, field: str) -> Any:
         if all(isinstance(member, Composite) for member in self.members):
             return {name: getattr(self[name], field) for name in self.common}
-        told = tuple(getattr(member, field) for member in self.members)
-        return told[0] if all(one == told[0] for one in told) else told
+        found = tuple(getattr(member, field) for member in self.members)
+        return found[0] if all(one == found[0] for one in found) else found
 
     def _nest_parts(self) -> tuple[Structure, list[Any]]:
         """The members, for `base.nest.parts_of`."""
@@ -126,7 +126,7 @@ class Stacked(Spec):
         return tuple(name for name in names[0] if all(name in other for other in names[1:]))
 
     def __getitem__(self, key: Any) -> Any:
-        """The part of that name (or path of names) of all members; else of an index of the axes, what it chooses."""
+        """The parts of that name, or path of names, of all members; for an index, the spec that it chooses."""
         if isinstance(key, str):
             lacking = [i for i, member in enumerate(self.members) if key not in _names(member)]
             if lacking:
@@ -161,7 +161,7 @@ class Stacked(Spec):
         return Stacked(tuple(member.expand(*inner) for member in self.members), axis)
 
     def squeeze(self, axis: int | None = None) -> Any:
-        """Without an axis of size 1, or without all of them; the only member, if it is the members' axis."""
+        """The spec without one axis of size 1, or without all; without the members' axis it is the only member."""
         axes = self.axes
         if axis is None:
             made: Any = self
@@ -177,7 +177,7 @@ class Stacked(Spec):
         return Stacked(tuple(member.squeeze(inner) for member in self.members), self.axis - (place < self.axis))
 
     def unsqueeze(self, axis: int) -> Stacked:
-        """With a new axis of size 1."""
+        """The spec with a new axis of size 1."""
         count = len(self.axes) + 1
         if not -count <= axis < count:
             raise ValueError(f"unsqueeze: there is no axis {axis} among {count}")
@@ -204,7 +204,7 @@ class Stacked(Spec):
         )
 
     def defaults(self) -> dict[str, Any]:
-        """The members lie in front."""
+        """The defaults: members along the first axis."""
         return {"axis": 0}
 
 
@@ -227,7 +227,7 @@ def stack(specs: Sequence[Any], axis: int = 0) -> Any:
 
 
 def _names(spec: Any) -> tuple[str, ...]:
-    """Of the parts that a spec has."""
+    """The names of the parts of a spec."""
     if isinstance(spec, Stacked):
         return spec.common
     return tuple(spec) if isinstance(spec, Composite) else ()

@@ -1,4 +1,4 @@
-"""Text of bounded length, as arrays of code points."""
+"""Specs of texts of bounded length, which are arrays of code points."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from functional_rb.ops.protocol import Array
-from functional_rb.specs import allowed, draws
+from functional_rb.specs import allowed, random_numbers
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Domain, whole_number
 from functional_rb.specs.ops import SpecOps
 
 ALPHANUMERIC = "".join(sorted(string.ascii_letters + string.digits))
 PADDING = 0
-"""What stands behind the end: no text contains it."""
+"""The code point behind the end of a text; no text contains it."""
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -76,7 +76,7 @@ class Text(ArraySpec):
 
     @property
     def domain(self) -> Domain:
-        """From the end's zero to the last character."""
+        """The code points from zero, which stands behind the end, to the last character."""
         return Domain(PADDING, ord(self.charset[-1]), True)
 
     @property
@@ -85,39 +85,39 @@ class Text(ArraySpec):
         return self.shape[:-1]
 
     def defaults(self) -> dict[str, Any]:
-        """One text of letters and digits."""
+        """The defaults: one text of letters and digits."""
         return {"min_length": 1, "charset": ALPHANUMERIC, "shape": (self.max_length,)}
 
     @property
     def words(self) -> int:
-        """Those of the lengths, and those of the characters."""
+        """Random words of 31 bits that `draw` takes: for the lengths and the characters."""
         lengths, characters = (np.asarray(n, object) for n in self._numbers)
-        return self._texts * draws.whole_words(lengths) + self.size * draws.whole_words(characters)
+        return self._texts * random_numbers.whole_words(lengths) + self.size * random_numbers.whole_words(characters)
 
-    def draw(self, ops: SpecOps, words: Array) -> Array:
-        """Texts int32 [N, *shape] of lengths and characters that are each equally likely."""
+    def draw(self, ops: SpecOps, bits: Array) -> Array:
+        """Texts int32 [N, *shape] whose lengths and characters are uniform, from random bits int32 [N, words]."""
         lengths, characters = (np.asarray(n, object) for n in self._numbers)
-        count, none = words.shape[0], np.zeros((), object)
-        split = self._texts * draws.whole_words(lengths)
-        of_length = words[:, :split].reshape(count, *self.axes, draws.whole_words(lengths))
-        length = draws.whole(ops, of_length, none + self.min_length, lengths, "int32")
-        of_characters = words[:, split:].reshape(count, *self.shape, draws.whole_words(characters))
-        which = draws.whole(ops, of_characters, none, characters, "int32")
-        points = ops.take(ops.table(self._points, "int32", words), which.reshape(-1)).reshape(which.shape)
-        return ops.where(self._positions(ops, words) < length[..., None], points, which * PADDING)
+        count, none = bits.shape[0], np.zeros((), object)
+        split = self._texts * random_numbers.whole_words(lengths)
+        of_length = bits[:, :split].reshape(count, *self.axes, random_numbers.whole_words(lengths))
+        length = random_numbers.whole(ops, of_length, none + self.min_length, lengths, "int32")
+        of_characters = bits[:, split:].reshape(count, *self.shape, random_numbers.whole_words(characters))
+        which = random_numbers.whole(ops, of_characters, none, characters, "int32")
+        points = ops.take(ops.table(self._points, "int32", bits), which.reshape(-1)).reshape(which.shape)
+        return ops.where(self._positions(ops, bits) < length[..., None], points, which * PADDING)
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         """Whether values [N, *shape] are texts of the charset, long enough, with nothing but zeros behind the end."""
         return ops.all_rows((x == self.nearest(ops, x)).reshape(x.shape[0], self.size))
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
-        """Texts [N, *shape] of the nearest characters up to the first zero; too short ones get the charset's first."""
-        known = np.zeros(self._points[-1] + 1, bool)
-        known[self._points] = True
+        """Texts [N, *shape] of the nearest characters up to the first zero, filled up to `min_length`."""
+        in_charset = np.zeros(self._points[-1] + 1, bool)
+        in_charset[self._points] = True
         characters = ops.where(x < 1, x * 0 + 1, x)
         last = ops.table(self._points[-1:], "int32", x)
         characters = ops.where(characters > last, last, characters)
-        nearest = ops.table(allowed.nearest_true(known).astype(np.int32), "int32", x)
+        nearest = ops.table(allowed.nearest_true(in_charset).astype(np.int32), "int32", x)
         characters = ops.take(nearest, characters.reshape(-1)).reshape(x.shape)
         ended = ops.cumsum(ops.cast(x == PADDING, "int32")) > 0
         filled = ops.where(self._positions(ops, x) < self.min_length, x * 0 + int(self._points[0]), x * 0 + PADDING)
@@ -158,12 +158,12 @@ class Text(ArraySpec):
 
     @property
     def _texts(self) -> int:
-        """How many a value has."""
+        """The number of texts in a value."""
         return math.prod(self.axes)
 
     @property
     def _numbers(self) -> tuple[int, int]:
-        """How many lengths there are, and how many characters."""
+        """The number of possible lengths, and of characters."""
         return self.max_length - self.min_length + 1, len(self.charset)
 
     @property

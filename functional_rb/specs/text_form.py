@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 WIDTH = 100
-"""Characters beyond which what is written goes over several lines."""
+"""The most characters of a text in one line; longer ones go over several lines."""
 LONG = 24
-"""Numbers in a table beyond which its short form tells their range alone."""
+"""The most numbers of a table that its short form shows; of longer ones it shows the range."""
 
 
 def shown(value: Any, full: bool) -> str:
-    """A spec, a nest of them, or an argument of one.
+    """The text of a spec, a nest of specs, or an argument of a spec.
 
     Args:
-        value: what is shown.
-        full: with all numbers, so that Python reads it back; else long tables in short.
+        value: the spec, nest or argument.
+        full: whether all numbers are shown, so that Python reads the text back; else long tables are abbreviated.
     """
 
     def show(part: Any) -> str:
@@ -41,7 +41,7 @@ def shown(value: Any, full: bool) -> str:
 
 
 def laid_out(opening: str, parts: list[str], closing: str) -> str:
-    """Parts between an opening and a closing, in a line each if they are too long for one together."""
+    """Parts between an opening and a closing: in one line, or in a line each if that would be too long."""
     line = f"{opening}{', '.join(parts)}{closing}"
     if len(line) <= WIDTH:
         return line

@@ -1,6 +1,6 @@
-"""Values of specs, over a backend's operations: the leaves of a nest flat, the batch axes as one.
+"""Values of nests of specs: their leaves in a flat list, their batch axes as one.
 
-What a single kind of spec does is in its class; here they are taken together.
+The class of each kind of spec draws, tests and projects its own values; here the units of a nest are taken together.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from functional_rb.specs.rows import is_unit
 from functional_rb.specs.varying import Varying
 
 Unit = ArraySpec | NonTensor | Varying
-"""What is dealt with as a whole: an array, an object, or parts that belong together."""
+"""What is dealt with as a whole: an array, an object, or parts that vary together."""
 
 
 def is_leaf(spec: Any) -> bool:
-    """Whether a spec is of one array or object."""
+    """Whether a spec describes one array or object."""
     return isinstance(spec, (ArraySpec, NonTensor))
 
 
@@ -35,11 +35,11 @@ class Member:
     """A unit in a nest of specs.
 
     Attributes:
-        spec: of the unit.
+        spec: the unit.
         name: its path, as errors show it.
-        structure: the outline of its leaves.
-        first: the position of the first of them among those of the nest.
-        count: how many they are.
+        structure: the structure of its leaves.
+        first: the position of its first leaf among those of the nest.
+        count: the number of its leaves.
     """
 
     spec: Any
@@ -49,29 +49,29 @@ class Member:
     count: int
 
     def gather(self, leaves: Sequence[Array]) -> Any:
-        """Its value, from the leaves of the nest."""
+        """The value of the unit, from the leaves of the nest."""
         if self.structure == nest.LEAF:
             return leaves[self.first]
         own = leaves[self.first : self.first + self.count]
         return nest.unflatten(self.structure, own, _as_dict)
 
     def scatter(self, value: Any) -> list[Array]:
-        """The leaves of its value."""
+        """The leaves of a value of the unit."""
         return nest.flatten_as(self.structure, value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """A nest of specs taken apart: hashable, so that what is compiled for it is compiled once.
+    """A nest of specs taken apart: hashable, so that a program compiled for it is compiled once.
 
     Attributes:
-        structure: of the leaves: what is stored.
-        leaves: `ArraySpec`s and `NonTensor`s, in its order.
-        names: their paths, as errors show them.
+        structure: the structure down to the leaves, which are what is stored.
+        leaves: `ArraySpec`s and `NonTensor`s, in the order of `structure`.
+        names: the paths of the leaves, as errors show them.
         members: the units.
-        shape_of_units: the outline down to the units, as environments have them.
+        shape_of_units: the structure down to the units, which are what environments have.
         arrays: the positions of the leaves that are arrays.
-        in_arrays: the units that are of arrays alone.
+        in_arrays: the units without objects.
     """
 
     structure: Structure
@@ -83,7 +83,7 @@ class Outline:
     in_arrays: tuple[Member, ...] = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Note what is of arrays."""
+        """Derive `arrays` and `in_arrays`."""
         arrays = tuple(k for k, leaf in enumerate(self.leaves) if isinstance(leaf, ArraySpec))
         object.__setattr__(self, "arrays", arrays)
         in_arrays = tuple(member for member in self.members if not isinstance(member.spec, NonTensor))
@@ -91,11 +91,11 @@ class Outline:
 
     @classmethod
     def of(cls, spec: Any, who: str, as_given: bool = False) -> Outline:
-        """Of a spec, or a nest of specs.
+        """Take a spec, or a nest of specs, apart.
 
         Args:
-            spec: of them.
-            who: asks.
+            spec: the spec or nest.
+            who: the function that asks, for errors.
             as_given: whether names stay in the order given, rather than sorted.
 
         Raises:
@@ -121,72 +121,68 @@ class Outline:
 
     @property
     def words(self) -> int:
-        """Random words of 31 bits that one value takes."""
+        """How many words of random bits one value takes."""
         return sum(member.spec.words for member in self.in_arrays)
 
 
-_KEPT: dict[Any, tuple[list[Any], Outline]] = {}
-_MOST_KEPT = 256
+_CACHE: dict[Any, tuple[list[Any], Outline]] = {}
+_MOST_CACHED = 256
 
 
-def kept_outline(spec: Any, who: str) -> Outline:
-    """`Outline.of`, kept for the next call with the same specs: as these never change, their places tell them."""
+def cached_outline(spec: Any, who: str) -> Outline:
+    """`Outline.of`, cached for the next call with the same spec objects: specs never change, so their ids suffice."""
     specs: list[Any] = []
-    key = _places(spec, specs)
-    found = _KEPT.get(key)
+    key = _ids(spec, specs)
+    found = _CACHE.get(key)
     if found is None:
-        if len(_KEPT) >= _MOST_KEPT:
-            _KEPT.clear()
-        # With the specs, lest others come to lie where they were.
-        found = _KEPT[key] = (specs, Outline.of(spec, who))
+        if len(_CACHE) >= _MOST_CACHED:
+            _CACHE.clear()
+        # The specs are kept alive, so that no other objects get their ids.
+        found = _CACHE[key] = (specs, Outline.of(spec, who))
     return found[1]
 
 
-def _places(specs: Any, found: list[Any], depth: int = 0) -> Any:
-    """The containers of a nest of specs, and the place of each spec, which is appended to those that were found."""
+def _ids(specs: Any, found: list[Any], depth: int = 0) -> Any:
+    """The containers of a nest of specs, and the id of each spec; the specs are appended to `found`."""
     check_depth(depth)
     parts = None if isinstance(specs, Spec) else nest.parts_of(specs)
     if parts is None:
         found.append(specs)
         return id(specs)
-    return parts[0], *(_places(part, found, depth + 1) for part in parts[1])
+    return parts[0], *(_ids(part, found, depth + 1) for part in parts[1])
 
 
 def words(outline: Outline, masked: bool) -> int:
-    """Random words that `draw` takes for a value, without and with a mask."""
+    """How many words of random bits `draw` takes for a value, without or with a mask."""
     return outline.members[0].spec.words_among if masked else outline.words
 
 
-def draw(ops: SpecOps, outline: Outline, words: Array, mask: Array | None = None) -> dict[int, Array]:
-    """A value for each row of int32 [N, words]: arrays [N, *shape] by position among the leaves.
+def draw(ops: SpecOps, outline: Outline, bits: Array, mask: Array | None = None) -> dict[int, Array]:
+    """A value for each row of random bits int32 [N, words]: arrays [N, *shape] by position among the leaves.
 
-    A mask bool [N, *axes, n] says of a single `Categorical` or `OneHot` what it may be.
+    A mask bool [N, *axes, n] says which choices a single `Categorical` or `OneHot` may take.
     """
     if mask is not None:
-        return {0: outline.members[0].spec.draw_among(ops, words, mask)}
+        return {0: outline.members[0].spec.draw_among(ops, bits, mask)}
     drawn: dict[int, Array] = {}
     start = 0
     for member in outline.in_arrays:
         end = start + member.spec.words
-        _put(drawn, member, member.spec.draw(ops, words[:, start:end]))
+        _put(drawn, member, member.spec.draw(ops, bits[:, start:end]))
         start = end
     return drawn
 
 
 def inside(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> list[Array]:
-    """Whether values lie in the domain of each unit that is of arrays, bool [N] each."""
+    """Whether values lie in the domain of each unit of arrays, bool [N] for each unit."""
     return [member.spec.inside(ops, member.gather(leaves)) for member in outline.in_arrays]
 
 
 def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int, Array]:
     """The nearest values of the domain, by position among the leaves."""
-    return _mapped(outline, leaves, lambda unit, value: unit.nearest(ops, value))
-
-
-def _mapped(outline: Outline, leaves: Sequence[Array], function: Callable[[Any, Any], Any]) -> dict[int, Array]:
     made: dict[int, Array] = {}
     for member in outline.in_arrays:
-        _put(made, member, function(member.spec, member.gather(leaves)))
+        _put(made, member, member.spec.nearest(ops, member.gather(leaves)))
     return made
 
 

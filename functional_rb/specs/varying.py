@@ -1,4 +1,4 @@
-"""Values that vary in length or kind, as arrays of fixed shape: what the three kinds have in common."""
+"""What the specs of values that vary in length or kind have in common; such values are arrays of fixed shape."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from functional_rb.specs.ops import SpecOps
 
 
 class Varying(Spec):
-    """What is stored as several parts that belong together; `parts` says which.
+    """A spec whose values vary in length or kind, and are stored as several parts that belong together.
 
     Attributes:
-        batch_shape: leading axes, of each part.
-        parts: the arrays that a value is stored as.
+        batch_shape: leading axes of each part.
+        parts: the specs of the arrays that a value is stored as.
     """
 
     __slots__ = ()
@@ -32,19 +32,19 @@ class Varying(Spec):
 
     @abc.abstractmethod
     def _parts(self) -> Composite:
-        """What `parts` is, made once: it is asked for at every look at a value."""
+        """Make `parts`, which every look at a value needs, once."""
 
     @property
     @abc.abstractmethod
     def nests(self) -> tuple[str, ...]:
-        """The attributes that are nests of specs."""
+        """The names of the attributes that are nests of specs."""
 
     def __hash__(self) -> int:
-        """By the specs inside, as what they are held in (a list) may have none."""
+        """The hash of the parts, as the containers of nests (a list) may have none."""
         return hash((type(self), self.parts))
 
     def _check(self, **counts: Any) -> None:
-        """Bring nests, shape and numbers into their hashable form, and make the parts."""
+        """Check the nests, the shape and some counts, freeze them, and make the parts."""
         who = type(self).__name__
         for name in self.nests:
             nest = checked(getattr(self, name), f"{who}.{name}")
@@ -68,7 +68,7 @@ class Varying(Spec):
         return self.batch_shape
 
     def changed(self, k: int, change: Change) -> Any:
-        """Other batch axes."""
+        """The spec after a change of its batch axes."""
         shape = change(np.broadcast_to(np.int8(0), self.batch_shape)).shape
         return dataclasses.replace(self, batch_shape=shape)  # type: ignore[type-var]  # each kind is a dataclass
 
@@ -97,26 +97,26 @@ class Varying(Spec):
         """Random words of 31 bits that `draw` takes for a value."""
 
     @abc.abstractmethod
-    def draw(self, ops: SpecOps, words: Array) -> dict[str, Any]:
-        """A value for each row of int32 [N, words]: the parts, with zeros for what is not real."""
+    def draw(self, ops: SpecOps, bits: Array) -> dict[str, Any]:
+        """A value for each row of random bits int32 [N, words]: the parts, with zeros in padding."""
 
     @abc.abstractmethod
     def inside(self, ops: SpecOps, x: Any) -> Array:
-        """Whether what is real lies in its domain, bool [N]."""
+        """Whether values, apart from padding, lie in their domain, bool [N]."""
 
     @abc.abstractmethod
     def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
-        """The nearest values of the domain, with zeros for what is not real."""
+        """The nearest values of the domain, with zeros in padding."""
 
     @abc.abstractmethod
     def from_host(self, value: Any, batch: tuple[int, ...]) -> dict[str, Any]:
-        """The parts in NumPy for a value of Gymnasium's, or nested sequences [*batch, *batch_shape] of them."""
+        """The parts in NumPy for a value of Gymnasium, or for nested sequences [*batch, *batch_shape] of values."""
 
     @abc.abstractmethod
     def to_host(self, x: Any) -> Any:
-        """The way back, from parts in NumPy: a value, or nested lists [*batch, *batch_shape] of them."""
+        """A value, or nested lists [*batch, *batch_shape] of values, of parts in NumPy: the inverse of `from_host`."""
 
     @property
     def _many(self) -> int:
-        """How many values lie along the batch axes."""
+        """The number of values along the batch axes."""
         return math.prod(self.batch_shape)

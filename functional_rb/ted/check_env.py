@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base import nest
+from functional_rb.base import dtypes, nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Path
 from functional_rb.convert.gymnasium import spec_of_space
@@ -26,7 +26,6 @@ from functional_rb.specs import (
     Unbounded,
     Varying,
     freeze,
-    host,
     numpy_ops,
 )
 from functional_rb.specs.base import whole_number
@@ -266,7 +265,7 @@ class _Leaves:
             self.findings.add(path, "dtype", f"expected dtype {spec.dtype}, got {array.dtype}")
             return
         try:
-            array = host.as_dtype(array, spec.dtype)
+            array = dtypes.as_dtype(array, spec.dtype)
         except (TypeError, ValueError) as error:
             self.findings.add(path, "dtype", str(error))
             return

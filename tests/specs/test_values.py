@@ -17,7 +17,7 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.base import nest
-from functional_rb.specs import draws, numpy_ops, values
+from functional_rb.specs import numpy_ops, random_numbers, values
 from functional_rb.specs.values import Outline
 from tests.support import grammar
 from tests.support import value_model as model
@@ -257,9 +257,9 @@ def ranges(draw: st.DrawFn) -> tuple[str, list[int], list[int]]:
 def check_whole(ops: Any, array: Any, numpy: Any, some: tuple[str, list[int], list[int]], seed: int) -> None:
     dtype, low, counts = some
     tables = np.array(low, object), np.array(counts, object)
-    size = draws.whole_words(tables[1])
+    size = random_numbers.whole_words(tables[1])
     words = model.random_words(np.random.default_rng(seed), 6 * len(counts), size).reshape(6, len(counts), size)
-    made = numpy(draws.whole(ops, array(words), *tables, dtype))
+    made = numpy(random_numbers.whole(ops, array(words), *tables, dtype))
     assert made.dtype == dtype
     for row, got in zip(words, made, strict=True):
         expected = [a + (n * as_one(w) >> 31 * size) for a, n, w in zip(low, counts, row.tolist(), strict=True)]
@@ -272,7 +272,7 @@ def test_whole_numbers_are_the_product_of_words_and_counts(some: Any, seed: int)
     """`floor(n u)` divides the words into n parts whose sizes differ by at most one."""
     check_whole(numpy_ops, np.asarray, np.asarray, some, seed)
     _, _, counts = some
-    size = draws.whole_words(np.array(counts, object))
+    size = random_numbers.whole_words(np.array(counts, object))
     exact = size == 1 and all(2**31 % n == 0 for n in counts)
     assert exact or all(n * 2**31 <= 2 ** (31 * size) for n in counts), "some number would be preferred too much"
 
@@ -290,7 +290,7 @@ def test_whole_numbers_on_torch(some: Any, seed: int) -> None:
 def test_numbers_below_counts_that_are_arrays(library: Backend) -> None:
     counts = np.array([1, 2, 3, 7, 2**16 + 1, 2**30, 2**31 - 1], np.int32)
     words = model.random_words(np.random.default_rng(0), 50 * len(counts), 2).reshape(50, len(counts), 2)
-    below = lambda *given: draws.below(ops_of(library), *given)  # noqa: E731  # so that it can be compiled
+    below = lambda *given: random_numbers.below(ops_of(library), *given)  # noqa: E731  # so that it can be compiled
     if library.library == "jax":
         import jax
 
@@ -303,14 +303,14 @@ def test_numbers_below_counts_that_are_arrays(library: Backend) -> None:
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 31])
 def test_each_number_has_as_many_words_as_any_other(n: int) -> None:
     counts = np.array([n], object)
-    size = draws.whole_words(counts)
+    size = random_numbers.whole_words(counts)
     whole = 2 ** (31 * size)
     ends = [-(-k * whole // n) for k in range(n + 1)]  # where each number should begin
     parts = {b - a for a, b in itertools.pairwise(ends)}
     assert max(parts) - min(parts) <= 1
     edges = [u for k in range(n) for u in (ends[k], ends[k + 1] - 1)]
     words = np.array([[[u >> 31 * (size - 1 - i) & 2**31 - 1 for i in range(size)]] for u in edges], np.int32)
-    made = draws.whole(numpy_ops, words, np.array([0], object), counts, "int32")
+    made = random_numbers.whole(numpy_ops, words, np.array([0], object), counts, "int32")
     assert made[:, 0].tolist() == [k for k in range(n) for _ in range(2)]
 
 
@@ -777,7 +777,7 @@ def test_what_is_kept_of_specs_is_of_these(library: Backend) -> None:
     assert set(zeros({"c": two, "b": [flag]})) == {"b", "c"}
     for k in range(600):  # each comes to lie where one before was, unless that is kept
         assert zeros(frb.Composite(x=frb.Unbounded((k % 3,))))["x"].shape == (k % 3,)
-    assert len(values._KEPT) <= values._MOST_KEPT
+    assert len(values._CACHE) <= values._MOST_CACHED
 
 
 # --- compiled -------------------------------------------------------------------------------------------------------

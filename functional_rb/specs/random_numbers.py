@@ -1,4 +1,4 @@
-"""Numbers by chance, from words of 31 random bits: whole ones exactly, real ones as finely as their dtype needs."""
+"""Random numbers from words of 31 random bits: whole numbers exactly, real ones as finely as their dtype needs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BITS = 31
 
 
 def whole_words(counts: np.ndarray[Any, Any]) -> int:
-    """How many words a whole number below each of these counts takes.
+    """How many words of random bits a whole number below each of some counts takes.
 
-    One, if all are powers of two: then its upper bits are the number. Else one more than the count has, so that no
-    number is preferred by more than a part in 2^31.
+    If all counts are powers of two, one word, whose upper bits are the number. Else one word more than the largest
+    count fills, so that no number is preferred by more than a part in 2^31.
     """
     largest = int(counts.max(initial=1))
     if largest <= 2**BITS and all(int(n) & (int(n) - 1) == 0 for n in np.unique(counts)):
@@ -29,29 +29,29 @@ def whole_words(counts: np.ndarray[Any, Any]) -> int:
 
 
 class Whole:
-    """Whole numbers, each of `low ... low + counts - 1` equally likely; what is known beforehand is computed once.
+    """Whole numbers, uniform over `low ... low + counts - 1`.
 
     Args:
-        low: Python's numbers, so that none overflows, as an array that broadcasts to the shape.
-        counts: likewise, from 1 to 2^64.
-        dtype: an integer one.
+        low: Python ints, so that none overflows, in an array that broadcasts to the shape.
+        counts: Python ints from 1 to 2^64, in an array that broadcasts to the shape.
+        dtype: an integer dtype.
     """
 
     def __init__(self, low: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], dtype: str) -> None:
-        """Compute it."""
+        """Compute all that does not depend on random bits."""
         self.words = whole_words(counts)
         self._low = Low(low, dtype)
         self._limbs = [_limb(counts, j) for j in range(self.words - 1)]
-        # n * u / 2^31 of a power of two; 2^31 itself has no int32, and takes the word as it is.
+        # n * u / 2^31 for a power of two n is a shift; 2^31 has no int32, and is shifted by 0.
         shifts = np.frompyfunc(lambda n: BITS + 1 - int(n).bit_length(), 1, 1)(counts)
         self._shifts = np.asarray(shifts, np.int32)
 
-    def draw(self, ops: SpecOps, draws: Array) -> Array:
-        """Numbers [N, *shape] of the dtype, from int32 [N, *shape, words], uniform in [0, 2^31)."""
-        u = [draws[..., i] for i in range(self.words)]
-        limbs = [ops.table(limb, "int32", draws) for limb in self._limbs]
+    def draw(self, ops: SpecOps, bits: Array) -> Array:
+        """Numbers [N, *shape] of the dtype, from random bits int32 [N, *shape, words], uniform in [0, 2^31)."""
+        u = [bits[..., i] for i in range(self.words)]
+        limbs = [ops.table(limb, "int32", bits) for limb in self._limbs]
         if self.words == 1:
-            digits = [u[0] >> ops.table(self._shifts, "int32", draws)]
+            digits = [u[0] >> ops.table(self._shifts, "int32", bits)]
         elif self.words == 2:
             digits = [ops.scale(u[0], u[1], limbs[0])]
         else:
@@ -59,22 +59,22 @@ class Whole:
         return self._low.behind(ops, digits)
 
 
-def whole(ops: SpecOps, draws: Array, low: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], dtype: str) -> Array:
-    """The same, for numbers that are drawn once."""
-    return Whole(low, counts, dtype).draw(ops, draws)
+def whole(ops: SpecOps, bits: Array, low: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], dtype: str) -> Array:
+    """`Whole(low, counts, dtype).draw`, for a distribution that is drawn from once."""
+    return Whole(low, counts, dtype).draw(ops, bits)
 
 
 class Low:
-    """The lowest of some numbers, of Python's that broadcast to the shape."""
+    """The lowest of some whole numbers, Python ints that broadcast to the shape."""
 
     def __init__(self, low: np.ndarray[Any, Any], dtype: str) -> None:
-        """Take them modulo what the dtype holds."""
+        """Take the numbers modulo 2^32, or 2^64 for dtypes of 64 bits."""
         self._dtype, self._wide = dtype, ITEMSIZE[dtype] == 8
         self._wrapped = _wrapped(low, 64, np.int64) if self._wide else _wrapped(low, 32, np.int32)
         self._any = bool(self._wrapped.any())
 
     def behind(self, ops: SpecOps, digits: Sequence[Array]) -> Array:
-        """Numbers by how far they lie behind it, told in base 2^31: int32 digits, the lowest first."""
+        """`low + offset`, where the offset has int32 digits in base 2^31, the lowest first."""
         work = "int64" if self._wide else "int32"
         if self._wide:
             digits = [ops.cast(digit, work) for digit in digits]
@@ -86,19 +86,19 @@ class Low:
         return value if self._dtype == work else ops.cast(value, self._dtype)
 
 
-def below(ops: SpecOps, draws: Array, counts: Array) -> Array:
+def below(ops: SpecOps, bits: Array, counts: Array) -> Array:
     """Whole numbers int32 [...], each of `0 ... counts - 1` equally likely, where the counts are arrays themselves.
 
     Args:
         ops: the arrays' library.
-        draws: int32 [..., 2], uniform in [0, 2^31).
+        bits: random bits int32 [..., 2], uniform in [0, 2^31).
         counts: int32 [...], from 1 on.
     """
-    return ops.scale(draws[..., 0], draws[..., 1], counts)
+    return ops.scale(bits[..., 0], bits[..., 1], counts)
 
 
 def _sum(digits: Sequence[Array], shifts: Sequence[int]) -> Array:
-    """Digits in base 2^31, the lowest first, as one number modulo what their dtype holds."""
+    """The number of some digits in base 2^31, the lowest first, modulo 2^32 or 2^64."""
     value = digits[0]
     for digit, shift in zip(digits[1:], shifts[1:], strict=False):
         value = value + (digit << shift)
@@ -106,7 +106,7 @@ def _sum(digits: Sequence[Array], shifts: Sequence[int]) -> Array:
 
 
 def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]:
-    """`floor(n * 0.u)` in base 2^31: words u from the highest on, digits of n and of the result from the lowest on."""
+    """`floor(n * 0.u)` in base 2^31; u begins with its highest word, n and the result with their lowest digit."""
     columns: list[list[Array]] = [[] for _ in range(len(u) + len(n))]
     for i, word in enumerate(reversed(u)):
         for j, digit in enumerate(n):
@@ -137,23 +137,21 @@ def _wrapped(low: np.ndarray[Any, Any], bits: int, dtype: Any) -> np.ndarray[Any
 
 
 def real_words(low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], dtype: str) -> int:
-    """How many words a real number between these bounds takes."""
+    """How many words of random bits a real number between two bounds takes."""
     return 1 if dtype != "float64" and np.isfinite(low).all() and np.isfinite(high).all() else 2
 
 
 class Real:
-    """Real numbers: uniform between two bounds, exponential (of mean 1) away from a single one, else normal.
-
-    The normal ones are Box's and Muller's (A note on the generation of random normal deviates, 1958).
+    """Real numbers: uniform between two bounds, exponential (of mean 1) away from a single bound, else normal.
 
     Args:
         low: floats that broadcast to the shape.
-        high: likewise.
-        dtype: a real one. float16 and bfloat16 are rounded from float32.
+        high: floats that broadcast to the shape.
+        dtype: a real dtype; numbers of float16 and bfloat16 are rounded from float32.
     """
 
     def __init__(self, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], dtype: str) -> None:
-        """Compute what is known beforehand."""
+        """Compute all that does not depend on random bits."""
         self.words = real_words(low, high, dtype)
         self._dtype, self._work = dtype, "float64" if dtype == "float64" else "float32"
         self._below, self._above = np.isfinite(low), np.isfinite(high)
@@ -164,13 +162,13 @@ class Real:
         self._free = not (self._below | self._above).any()
         self._narrow = bool(np.isfinite(self._width).all())
 
-    def draw(self, ops: SpecOps, draws: Array) -> Array:
-        """Numbers [N, *shape] of the dtype, never outside of the bounds, from int32 [N, *shape, words]."""
+    def draw(self, ops: SpecOps, bits: Array) -> Array:
+        """Numbers [N, *shape] of the dtype, never outside of the bounds, from random bits int32 [N, *shape, words]."""
         work = self._work
-        fractions = _fraction(ops, draws, work)
+        fractions = _fraction(ops, bits, work)
         u = [fractions[..., i] for i in range(self.words)]
         if self._bounded:
-            fine = u[0] if work != "float64" else u[0] + ops.cast(draws[..., 1] >> 10, work) * 2.0**-52
+            fine = u[0] if work != "float64" else u[0] + ops.cast(bits[..., 1] >> 10, work) * 2.0**-52
             value = self._between(ops, fine)
         elif self._free:
             value = _normal(ops, u)
@@ -179,17 +177,17 @@ class Real:
         return value if work == self._dtype else ops.cast(value, self._dtype)
 
     def _between(self, ops: SpecOps, u: Array) -> Array:
-        """Uniform between finite bounds."""
-        bottom, top = self._ends(ops, u)
+        """Numbers uniform between finite bounds."""
+        bottom, top = self._bounds(ops, u)
         if self._narrow:
             return ops.clamp(u * ops.table(self._width, self._work, u) + bottom, bottom, top)
-        # Weighed, as the width is more than the dtype has.
+        # A weighted mean, as the width overflows the dtype.
         return ops.clamp(bottom * (1 - u) + top * u, bottom, top)
 
     def _mixed(self, ops: SpecOps, u: Sequence[Array]) -> Array:
-        """Elements some of which lack a bound (0 stands there)."""
+        """Numbers for elements some of which lack a bound, in whose place 0 stands."""
         below, above = self._below, self._above
-        bottom, top = self._ends(ops, u[0])
+        bottom, top = self._bounds(ops, u[0])
         away = -ops.log(1 - u[0])
         value = _normal(ops, u)
         for chosen, drawn in (
@@ -201,16 +199,20 @@ class Real:
                 value = ops.where(ops.table(np.asarray(chosen), "bool", u[0]), drawn, value)
         return value
 
-    def _ends(self, ops: SpecOps, like: Array) -> tuple[Array, Array]:
+    def _bounds(self, ops: SpecOps, like: Array) -> tuple[Array, Array]:
         return ops.table(self._low, self._work, like), ops.table(self._high, self._work, like)
 
 
 def _normal(ops: SpecOps, u: Sequence[Array]) -> Array:
+    """Normal numbers `sqrt(-2 log(1 - u0)) cos(2 pi u1)` of two uniform ones.
+
+    Box, Muller: A note on the generation of random normal deviates (1958).
+    """
     return (-2 * ops.log(1 - u[0])) ** 0.5 * ops.cos(u[1] * (2 * math.pi))
 
 
 def _fraction(ops: SpecOps, word: Array, dtype: str) -> Array:
-    """Words as multiples of 2^-24 or 2^-31 in [0, 1)."""
+    """Words as fractions in [0, 1), multiples of 2^-24 (float32) or 2^-31 (float64)."""
     if dtype == "float64":
         return ops.cast(word, dtype) * 2.0**-BITS
     return ops.cast(word >> 7, dtype) * 2.0**-24
