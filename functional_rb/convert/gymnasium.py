@@ -112,17 +112,17 @@ class _FromSpaces:
 
     def __init__(self, spaces: Any, narrow: bool, max_length: int | None, max_edges: int | None, who: str) -> None:
         self.narrow, self.max_length, self.max_edges, self.who = narrow, max_length, max_edges, who
-        self.readers = (
+        self.readers: tuple[tuple[type, Callable[[Any, Path], Any]], ...] = (
             (spaces.Box, self._box),
-            (spaces.Discrete, self._discrete),
-            (spaces.MultiDiscrete, self._multi_discrete),
-            (spaces.MultiBinary, self._multi_binary),
-            (spaces.Text, self._text),
+            (spaces.Discrete, lambda x, path: Categorical(int(x.n), dtype=self._dtype(x), start=int(x.start))),
+            (spaces.MultiDiscrete, lambda x, path: MultiCategorical(x.nvec, dtype=self._dtype(x), start=x.start)),
+            (spaces.MultiBinary, lambda x, path: Binary(x.shape, "int8")),
+            (spaces.Text, lambda x, path: Text(x.max_length, x.min_length, x.character_set)),
             (spaces.Dict, self._dict),
             (spaces.Tuple, self._tuple),
             (spaces.Sequence, self._sequence),
             (spaces.Graph, self._graph),
-            (spaces.OneOf, self._one_of),
+            (spaces.OneOf, lambda x, path: OneOf(self._tuple(x, path))),
         )
 
     def spec(self, space: Any, path: Path) -> Any:
@@ -136,8 +136,11 @@ class _FromSpaces:
             f"wrap the environment so that it has one"
         )
 
+    def _dtype(self, space: Any) -> str:
+        return stored_dtype(space.dtype, self.narrow)
+
     def _box(self, space: Any, path: Path) -> Any:
-        dtype = stored_dtype(space.dtype, self.narrow)
+        dtype = self._dtype(space)
         if dtype == "bool":
             if space.low.any() or not space.high.all():
                 raise ValueError(f"truth values that are always the same have no spec, got {space}; leave them out")
@@ -147,18 +150,6 @@ class _FromSpaces:
         if (low == whole.low).all() and (high == whole.high).all():
             return Unbounded(space.shape, dtype)
         return Bounded(low, high, space.shape, dtype)
-
-    def _discrete(self, space: Any, path: Path) -> Any:
-        return Categorical(int(space.n), dtype=stored_dtype(space.dtype, self.narrow), start=int(space.start))
-
-    def _multi_discrete(self, space: Any, path: Path) -> Any:
-        return MultiCategorical(space.nvec, dtype=stored_dtype(space.dtype, self.narrow), start=space.start)
-
-    def _multi_binary(self, space: Any, path: Path) -> Any:
-        return Binary(space.shape, "int8")
-
-    def _text(self, space: Any, path: Path) -> Any:
-        return Text(space.max_length, space.min_length, space.character_set)
 
     def _dict(self, space: Any, path: Path) -> Any:
         for name in space.spaces:
@@ -180,9 +171,6 @@ class _FromSpaces:
             return Graph(node, None, nodes)
         edges = self._limit("max_edges", self.max_edges, "edges a Graph")
         return Graph(node, self.spec(space.edge_space, (*path, "edges")), nodes, edges)
-
-    def _one_of(self, space: Any, path: Path) -> Any:
-        return OneOf(tuple(self.spec(part, (*path, i)) for i, part in enumerate(space.spaces)))
 
     def _limit(self, name: str, value: int | None, what: str) -> int:
         if value is None:
@@ -206,7 +194,7 @@ class _ToSpaces:
             Composite: self._mapping,
             dict: self._mapping,
             tuple: self._tuple,
-            Stacked: self._stacked,
+            Stacked: lambda spec, path: self._tuple(spec.members, path),
             Sequence: self._sequence,
             Graph: self._graph,
             OneOf: self._one_of,
@@ -269,9 +257,6 @@ class _ToSpaces:
 
     def _tuple(self, spec: Any, path: Path) -> Any:
         return self.spaces.Tuple([self.space(part, (*path, i)) for i, part in enumerate(spec)])
-
-    def _stacked(self, spec: Stacked, path: Path) -> Any:
-        return self._tuple(spec.members, path)
 
     def _sequence(self, spec: Sequence, path: Path) -> Any:
         self._one(spec)

@@ -1,4 +1,4 @@
-"""Specs as JSON text, for checkpoints. Reading imports nothing and runs nothing that the text names.
+"""Specs as JSON texts. Reading a text neither imports nor runs anything that it names.
 
 A value is written so that its type comes back:
 
@@ -6,12 +6,13 @@ A value is written so that its type comes back:
     [...]                                               a tuple
     {"type": "list", "parts": [...]}                    a list
     {"type": "dict", "parts": {...}}                    a dict
-    {"type": "Bounded", "low": -1.0, ...}               one of our own classes, with the arguments that make it
-    {"type": "namedtuple", "name": ..., "parts": {...}} a user's NamedTuple; "dataclass" likewise
+    {"type": "Bounded", "low": -1.0, ...}               a class of this library, with the arguments that make it
+    {"type": "namedtuple", "name": ..., "parts": {...}} a user's NamedTuple
+    {"type": "dataclass", "name": ..., "parts": {...}}  a user's dataclass
     {"type": "function", "name": ...}                   a user's function
     {"type": "partial", "function": ..., ...}           a functools.partial of one, with its args and keywords
 
-Users' types and functions are told by name, "module:qualname".
+Users' types and functions are given by name, "module:qualname".
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from functional_rb.specs.values import Outline
 
 FORMAT: Final = "functional_rb.spec"
 VERSION: Final = 2
-KNOWN: Final = (1, VERSION)
-"""Versions that are read. The texts are the same; what is stored with one of version 1 lies as `earlier` says."""
+READABLE: Final = (1, VERSION)
+"""The versions that are read. Their texts do not differ; `earlier` says how arrays of version 1 are laid out."""
 
 OURS: Final[dict[str, type]] = {
     made.__name__: made
@@ -61,17 +62,17 @@ OURS: Final[dict[str, type]] = {
 _WHOLE: Final[list[type]] = []
 """Those of which a text may be as a whole, besides nests of specs."""
 
-_ALWAYS_KNOWN: Final[dict[str, list[Any]]] = {
+_BUILT_IN: Final[dict[str, list[Any]]] = {
     f"{kind.__module__}:{kind.__name__}": [kind]
     for kind in (collections.OrderedDict, collections.defaultdict, bool, dict, float, int, list, set, str, tuple)
 }
-"""Python's own containers, and what makes the values that a defaultdict lacks."""
+"""Python's own containers, and the types that a defaultdict may make its values of."""
 
 Path = tuple[str | int, ...]
 
 
 class KnownError(ValueError):
-    """What is given as known is not what a text names: the caller's to mend, not the text's."""
+    """The things given as `known` are not those that a text names. The text may be sound."""
 
 
 class OtherVersionError(ValueError):
@@ -90,14 +91,14 @@ def to_json(spec: Any) -> str:
     Equal specs whose names are in the same order give the same text, character by character.
 
     Args:
-        spec: a `BufferSpec`, a spec of items, or a nest of them (dicts, tuples, lists, NamedTuples, dataclasses).
+        spec: a `BufferSpec`, a spec of items, or a nest of these (dicts, tuples, lists, NamedTuples, dataclasses).
 
     Returns:
         Text of ASCII characters. Users' classes, and a reward function, are in it by name alone.
 
     Raises:
-        TypeError: for something that is no spec, naming its place.
-        ValueError: for a class or function that has no name of its own (a lambda, say), naming its place.
+        TypeError: for a leaf that is no spec, naming its path.
+        ValueError: for a class or function that has no name of its own (a lambda, say), naming its path.
 
     Example:
         >>> from functional_rb import Bounded
@@ -112,15 +113,15 @@ def to_json(spec: Any) -> str:
 
 
 def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
-    """The spec that a JSON text tells.
+    """The spec of a JSON text.
 
     Nothing that the text names is imported, and nothing is run but the constructors of this library's classes and of
     those given as known: a text from anywhere may be read.
 
     Args:
-        text: from `to_json`.
-        known: the users' classes and functions that it may name: NamedTuples, dataclasses, containers (`TensorDict`,
-            tensorclasses), reward functions.
+        text: what `to_json` returned.
+        known: the users' classes and functions that the text may name: NamedTuples, dataclasses, containers
+            (`TensorDict`, tensorclasses), reward functions.
 
     Returns:
         A spec equal to the one that was written, of the same types throughout.
@@ -157,14 +158,14 @@ def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
 
 
 def arguments_of(kind: type) -> tuple[str, ...]:
-    """What the constructor of one of our classes is told."""
+    """The names of the arguments that make an instance of a class of this library."""
     if issubclass(kind, Spec):
         return kind.arguments
     return tuple(field.name for field in dataclasses.fields(kind) if field.init)  # type: ignore[arg-type]  # all are
 
 
 def _check_leaves(spec: Any, who: str) -> None:
-    """Refuse what is no spec, naming it."""
+    """Refuse a leaf that is no spec, naming it."""
     if isinstance(spec, tuple(_WHOLE)):
         return
     if OURS.get(type(spec).__name__) is type(spec) and not isinstance(spec, Spec):
@@ -178,7 +179,7 @@ def _encoded(value: Any, path: Path) -> Any:
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
-        # -0.0 equals 0.0, and equal specs have one text.
+        # Equal specs have equal texts, and -0.0 equals 0.0.
         return value + 0.0 if math.isfinite(value) else {"type": "float", "value": _infinity(value, path)}
     if type(value) in (tuple, list):
         parts = [_encoded(part, (*path, i)) for i, part in enumerate(value)]
@@ -228,22 +229,22 @@ def _encoded_registered(container: Registered, path: Path) -> dict[str, Any]:
 
 
 def _encoded_static(value: Any, path: Path) -> Any:
-    """What is told of a container beside its parts, which may be classes too."""
+    """The static fields of a registered container, among which there may be classes."""
     if type(value) is tuple:
         return [_encoded_static(part, path) for part in value]
     return {"type": "function", "name": _name_of(value, path, "to_json")} if callable(value) else _encoded(value, path)
 
 
 def _encoded_foreign(value: Any, path: Path) -> dict[str, Any]:
-    """A user's container with what it holds, or a function."""
+    """A user's container with its parts, or a function."""
     if apart(value) is not None:
         return _encoded_composite(freeze(value), path)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         parts: dict[str, Any] = dict(zip(value._fields, value, strict=True))
-        return {"type": "namedtuple", "name": _name_of(type(value), path, "to_json"), **_parts(parts, path)}
+        return _encoded_object("namedtuple", value, parts, path)
     if dataclasses.is_dataclass(value) and not isinstance(value, Spec | type):
         parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {"type": "dataclass", "name": _name_of(type(value), path, "to_json"), **_parts(parts, path)}
+        return _encoded_object("dataclass", value, parts, path)
     if isinstance(value, functools.partial):
         made = {"function": value.func, "args": tuple(value.args), "keywords": dict(value.keywords)}
         return {"type": "partial", **_encoded_parts(made, path)}
@@ -255,8 +256,8 @@ def _encoded_foreign(value: Any, path: Path) -> dict[str, Any]:
     )
 
 
-def _parts(parts: dict[str, Any], path: Path) -> dict[str, Any]:
-    return {"parts": _encoded_parts(parts, path)}
+def _encoded_object(kind: str, value: Any, parts: dict[str, Any], path: Path) -> dict[str, Any]:
+    return {"type": kind, "name": _name_of(type(value), path, "to_json"), "parts": _encoded_parts(parts, path)}
 
 
 def _infinity(value: float, path: Path) -> str:
@@ -266,10 +267,10 @@ def _infinity(value: float, path: Path) -> str:
 
 
 def _name_of(thing: Any, path: Path, who: str) -> str:
-    """How a user's class or function is told.
+    """The name by which a text gives a user's class or function.
 
     Raises:
-        ValueError: if several things have that name.
+        ValueError: if it has none of its own.
     """
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if not (isinstance(module, str) and isinstance(name, str) and callable(thing)) or "<lambda>" in name:
@@ -292,11 +293,11 @@ def _no_constant(name: str) -> Any:
 
 
 def _payload(whole: Any) -> Any:
-    """What is in the envelope, whose version is known."""
+    """The spec inside the envelope, after a check of format and version."""
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise ValueError(f'from_json: expected {{"format": "{FORMAT}", ...}}, as to_json writes it, got {whole!r:.80}')
     version = whole.get("version")
-    if version not in KNOWN or type(version) is not int:
+    if version not in READABLE or type(version) is not int:
         raise OtherVersionError(
             f"from_json: expected format version {VERSION}, got {version!r}; it was written by another version of "
             f"functional_rb, read it with that one"
@@ -307,7 +308,7 @@ def _payload(whole: Any) -> Any:
 
 
 class _Reader:
-    """Makes values of what JSON told, with the users' classes and functions at hand."""
+    """Makes values of parsed JSON, with the users' classes and functions at hand."""
 
     def __init__(self, known: dict[str, list[Any]]) -> None:
         self.known = known
@@ -322,107 +323,107 @@ class _Reader:
             "Composite": self._composite,
         }
 
-    def read(self, told: Any, path: Path) -> Any:
-        if isinstance(told, list):
-            return tuple(self.read(part, (*path, i)) for i, part in enumerate(told))
-        if not isinstance(told, dict):
-            return told
-        kind = told.get("type")
+    def read(self, data: Any, path: Path) -> Any:
+        if isinstance(data, list):
+            return tuple(self.read(part, (*path, i)) for i, part in enumerate(data))
+        if not isinstance(data, dict):
+            return data
+        kind = data.get("type")
         if not isinstance(kind, str):
-            raise ValueError(f'from_json: {_shown(path)}: expected an object with a "type", got the names {list(told)}')
+            raise ValueError(f'from_json: {_shown(path)}: expected an object with a "type", got the names {list(data)}')
         if kind in self.kinds:
-            return self.kinds[kind](told, path)
+            return self.kinds[kind](data, path)
         if kind not in OURS:
             raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {[*OURS]}")
-        self._check(told, ("type", *arguments_of(OURS[kind])), path)
-        arguments = {name: self.read(part, (*path, name)) for name, part in told.items() if name != "type"}
+        self._check(data, ("type", *arguments_of(OURS[kind])), path)
+        arguments = {name: self.read(part, (*path, name)) for name, part in data.items() if name != "type"}
         return _made(OURS[kind], arguments, path)
 
-    def _check(self, told: dict[str, Any], names: tuple[str, ...], path: Path, more: tuple[str, ...] = ()) -> None:
-        if not set(names) <= set(told) <= {*names, *more}:
+    def _check(self, data: dict[str, Any], names: tuple[str, ...], path: Path, more: tuple[str, ...] = ()) -> None:
+        if not set(names) <= set(data) <= {*names, *more}:
             raise ValueError(
-                f"from_json: {_shown(path)}: expected {told['type']} with {list(names)}, got the names {list(told)}"
+                f"from_json: {_shown(path)}: expected {data['type']} with {list(names)}, got the names {list(data)}"
             )
 
-    def _float(self, told: dict[str, Any], path: Path) -> float:
-        self._check(told, ("type", "value"), path)
-        if told["value"] not in ("inf", "-inf"):
-            raise ValueError(f"from_json: {_shown(path)}: expected 'inf' or '-inf', got {told['value']!r:.80}")
-        return float(told["value"])
+    def _float(self, data: dict[str, Any], path: Path) -> float:
+        self._check(data, ("type", "value"), path)
+        if data["value"] not in ("inf", "-inf"):
+            raise ValueError(f"from_json: {_shown(path)}: expected 'inf' or '-inf', got {data['value']!r:.80}")
+        return float(data["value"])
 
-    def _list(self, told: dict[str, Any], path: Path) -> list[Any]:
-        self._check(told, ("type", "parts"), path)
-        return list(self.read(self._instance(told["parts"], list, path), path))
+    def _list(self, data: dict[str, Any], path: Path) -> list[Any]:
+        self._check(data, ("type", "parts"), path)
+        return list(self.read(self._instance(data["parts"], list, path), path))
 
-    def _dict(self, told: dict[str, Any], path: Path) -> dict[str, Any]:
-        self._check(told, ("type", "parts"), path)
-        return self._named(told, path)
+    def _dict(self, data: dict[str, Any], path: Path) -> dict[str, Any]:
+        self._check(data, ("type", "parts"), path)
+        return self._named(data, path)
 
-    def _named(self, told: dict[str, Any], path: Path) -> dict[str, Any]:
-        parts = self._instance(told["parts"], dict, path)
+    def _named(self, data: dict[str, Any], path: Path) -> dict[str, Any]:
+        parts = self._instance(data["parts"], dict, path)
         return {name: self.read(part, (*path, name)) for name, part in parts.items()}
 
-    def _composite(self, told: dict[str, Any], path: Path) -> Any:
-        self._check(told, ("type", "parts", "batch_shape"), path, ("container", "names", "device"))
-        arguments = {"parts": self._named(told, path), "batch_shape": self.read(told["batch_shape"], path)}
-        arguments |= {name: self.read(told[name], path) for name in ("names", "device") if name in told}
-        if "container" not in told:
+    def _composite(self, data: dict[str, Any], path: Path) -> Any:
+        self._check(data, ("type", "parts", "batch_shape"), path, ("container", "names", "device"))
+        arguments = {"parts": self._named(data, path), "batch_shape": self.read(data["batch_shape"], path)}
+        arguments |= {name: self.read(data[name], path) for name in ("names", "device") if name in data}
+        if "container" not in data:
             return _made(_composite_of, arguments, path)
-        if isinstance(told["container"], dict):
-            container = self._registered(told["container"], path)
+        if isinstance(data["container"], dict):
+            container = self._registered(data["container"], path)
             if set(container.names) != set(arguments["parts"]):
                 raise ValueError(
-                    f"from_json: {_shown(path)}: expected the parts {container.names}, got {[*told['parts']]}"
+                    f"from_json: {_shown(path)}: expected the parts {container.names}, got {[*data['parts']]}"
                 )
             return _made(Composite.like, {"container": container, **arguments}, path)
-        container = self._known(told["container"], path)
+        container = self._known(data["container"], path)
         if not isinstance(container, type):
             raise KnownError(f"from_json: {_shown(path)}: expected a class, got {container!r:.80}")
         return _made(Composite.like, {"container": container, **arguments}, path, KnownError)
 
-    def _registered(self, told: dict[str, Any], path: Path) -> Registered:
-        if set(told) != {"class", "library", "names", "static"}:
-            raise ValueError(f"from_json: {_shown(path)}: expected what is told of a container, got {told!r:.80}")
-        kind, names = self._known(told["class"], path), self.read(told["names"], path)
+    def _registered(self, data: dict[str, Any], path: Path) -> Registered:
+        if set(data) != {"class", "library", "names", "static"}:
+            raise ValueError(f"from_json: {_shown(path)}: expected what is told of a container, got {data!r:.80}")
+        kind, names = self._known(data["class"], path), self.read(data["names"], path)
         if not isinstance(kind, type):
             raise KnownError(f"from_json: {_shown(path)}: expected a class, got {kind!r:.80}")
-        if not isinstance(told["library"], str) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"from_json: {_shown(path)}: expected names as texts, got {told!r:.80}")
-        static = self.read(told["static"], path)
+        if not isinstance(data["library"], str) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"from_json: {_shown(path)}: expected names as texts, got {data!r:.80}")
+        static = self.read(data["static"], path)
         return cast(
             Registered,
-            _made(Registered, {"type": kind, "static": static, "library": told["library"], "names": names}, path),
+            _made(Registered, {"type": kind, "static": static, "library": data["library"], "names": names}, path),
         )
 
-    def _namedtuple(self, told: dict[str, Any], path: Path) -> Any:
-        self._check(told, ("type", "name", "parts"), path)
-        kind, parts = self._known(told["name"], path), self._named(told, path)
+    def _namedtuple(self, data: dict[str, Any], path: Path) -> Any:
+        self._check(data, ("type", "name", "parts"), path)
+        kind, parts = self._known(data["name"], path), self._named(data, path)
         if not (isinstance(kind, type) and issubclass(kind, tuple) and set(getattr(kind, "_fields", ())) == set(parts)):
             raise KnownError(f"from_json: {_shown(path)}: expected a NamedTuple of {list(parts)}, got {kind!r:.80}")
         return _made(kind, parts, path, KnownError)
 
-    def _dataclass(self, told: dict[str, Any], path: Path) -> Any:
-        self._check(told, ("type", "name", "parts"), path)
-        kind, parts = self._known(told["name"], path), self._named(told, path)
+    def _dataclass(self, data: dict[str, Any], path: Path) -> Any:
+        self._check(data, ("type", "name", "parts"), path)
+        kind, parts = self._known(data["name"], path), self._named(data, path)
         fields = dataclasses.fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
         if fields is None or {field.name for field in fields} != set(parts):
             raise KnownError(f"from_json: {_shown(path)}: expected a dataclass of {list(parts)}, got {kind!r:.80}")
         return of_fields(kind, parts)
 
-    def _function(self, told: dict[str, Any], path: Path) -> Any:
-        self._check(told, ("type", "name"), path)
-        return self._known(told["name"], path)
+    def _function(self, data: dict[str, Any], path: Path) -> Any:
+        self._check(data, ("type", "name"), path)
+        return self._known(data["name"], path)
 
-    def _partial(self, told: dict[str, Any], path: Path) -> Any:
-        self._check(told, ("type", "function", "args", "keywords"), path)
-        function, args, keywords = (self.read(told[name], (*path, name)) for name in ("function", "args", "keywords"))
+    def _partial(self, data: dict[str, Any], path: Path) -> Any:
+        self._check(data, ("type", "function", "args", "keywords"), path)
+        function, args, keywords = (self.read(data[name], (*path, name)) for name in ("function", "args", "keywords"))
         if not (callable(function) and isinstance(args, tuple) and isinstance(keywords, dict)):
-            raise ValueError(f"from_json: {_shown(path)}: expected a function and its arguments, got {told!r:.80}")
+            raise ValueError(f"from_json: {_shown(path)}: expected a function and its arguments, got {data!r:.80}")
         return functools.partial(function, *args, **keywords)
 
     def _known(self, name: Any, path: Path) -> Any:
-        """What the user gave under this name."""
-        found = self.known.get(name, _ALWAYS_KNOWN.get(name, [])) if isinstance(name, str) else []
+        """The class or function that the user gave for this name."""
+        found = self.known.get(name, _BUILT_IN.get(name, [])) if isinstance(name, str) else []
         if any(other is not found[0] for other in found[1:]):
             raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
         if not found:
@@ -447,7 +448,7 @@ def _composite_of(parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Compos
 
 
 def _made(kind: Callable[..., Any], arguments: dict[str, Any], path: Path, wrong: type[ValueError] = ValueError) -> Any:
-    """What a constructor makes of arguments, which may be anything."""
+    """Call a constructor with arguments of a text, which may be anything; its errors name the path."""
     try:
         return kind(**arguments)
     except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:

@@ -31,20 +31,20 @@ TO: Final = "to_torchrl"
 
 
 def from_torchrl(spec: Any) -> Any:
-    """The spec of what a torchrl spec describes: that of the same name, for each of them but `Choice`.
+    """The spec of what a torchrl spec describes: the class of the same name, for each class but `Choice`.
 
     A `Composite` has its shape as `batch_shape`; one with a `data_cls` becomes a `Composite.like` that. A
     `StackedComposite` becomes a `Stacked`. Devices, names of axes and examples are left out. A `MultiCategorical` of
     one element whose values come without their axis (`remove_singleton`) becomes a `Categorical`, as these values are.
 
     Args:
-        spec: any of torchrl's, by whichever of its names.
+        spec: any spec of torchrl.
 
     Raises:
         ImportError: if torchrl is not installed.
-        TypeError: for what is no spec, or describes what no spec of ours does (a `Choice`, a part that is None), naming
-            the leaf.
-        ValueError: for numbers that are not known (an axis of size -1, a `Categorical` of -1 choices), naming the leaf.
+        TypeError: for a leaf that is no spec, or describes what no spec here does (a `Choice`, a part that is None),
+            naming the leaf.
+        ValueError: for sizes that are open (an axis of size -1, a `Categorical` of -1 choices), naming the leaf.
 
     Example:
         >>> from torchrl import data  # doctest: +SKIP
@@ -79,19 +79,19 @@ class _FromTorchrl:
     """Reads specs of torchrl; `specs` is its module."""
 
     def __init__(self, specs: Any) -> None:
-        # Some are subclasses of others, which come later.
+        # Subclasses come before their base classes.
         self.readers: tuple[tuple[type, Callable[[Any, Path], Any]], ...] = (
             (specs.StackedComposite, self._stacked),
             (specs.Stacked, self._stacked),
             (specs.Composite, self._composite),
-            (specs.MultiOneHot, self._multi_one_hot),
-            (specs.OneHot, self._one_hot),
-            (specs.Binary, self._binary),
+            (specs.MultiOneHot, lambda x, path: MultiOneHot(list(map(int, x.nvec)), *_mask_shape_dtype(x))),
+            (specs.OneHot, lambda x, path: OneHot(x.n, *_mask_shape_dtype(x))),
+            (specs.Binary, lambda x, path: Binary(tuple(x.shape), x.dtype)),
             (specs.MultiCategorical, self._multi_categorical),
             (specs.Categorical, self._categorical),
             (specs.Bounded, self._bounded),
-            (specs.Unbounded, self._unbounded),
-            (specs.NonTensor, self._non_tensor),
+            (specs.Unbounded, lambda x, path: Unbounded(tuple(x.shape), x.dtype)),
+            (specs.NonTensor, lambda x, path: NonTensor(tuple(x.shape))),
             (specs.Choice, self._choice),
         )
 
@@ -111,25 +111,16 @@ class _FromTorchrl:
             return Composite(parts, batch_shape=tuple(spec.shape))
         return Composite.like(spec.data_cls, parts, tuple(spec.shape))
 
-    def _one_hot(self, spec: Any, path: Path) -> Any:
-        return OneHot(spec.n, _array(spec.mask), tuple(spec.shape), spec.dtype)
-
-    def _multi_one_hot(self, spec: Any, path: Path) -> Any:
-        return MultiOneHot([int(n) for n in spec.nvec], _array(spec.mask), tuple(spec.shape), spec.dtype)
-
-    def _binary(self, spec: Any, path: Path) -> Any:
-        return Binary(tuple(spec.shape), spec.dtype)
-
     def _categorical(self, spec: Any, path: Path) -> Any:
         if spec.space.n < 1:
             raise ValueError("the number of choices is not known; write Categorical(n) with one")
         if dtypes.name_of(spec.dtype) == "bool" and spec.space.n == 2 and spec.mask is None:
             return Binary(tuple(spec.shape))
-        return Categorical(spec.space.n, _array(spec.mask), tuple(spec.shape), spec.dtype)
+        return Categorical(spec.space.n, *_mask_shape_dtype(spec))
 
     def _multi_categorical(self, spec: Any, path: Path) -> Any:
-        made = MultiCategorical(_array(spec.nvec), _array(spec.mask), tuple(spec.shape), spec.dtype)
-        # What theirs draws under a mask keeps its axis all the same.
+        made = MultiCategorical(_array(spec.nvec), *_mask_shape_dtype(spec))
+        # What torchrl draws under a mask keeps its axis all the same.
         removed = spec.remove_singleton and made.shape == (1,) and made.mask is None
         return made[0] if removed else made
 
@@ -138,12 +129,6 @@ class _FromTorchrl:
         if dtypes.name_of(spec.dtype) == "bool" and high.all() and not low.any():
             return Binary(tuple(spec.shape))
         return Bounded(low, high, tuple(spec.shape), spec.dtype)
-
-    def _unbounded(self, spec: Any, path: Path) -> Any:
-        return Unbounded(tuple(spec.shape), spec.dtype)
-
-    def _non_tensor(self, spec: Any, path: Path) -> Any:
-        return NonTensor(tuple(spec.shape))
 
     def _choice(self, spec: Any, path: Path) -> Any:
         raise TypeError(
@@ -161,12 +146,12 @@ class _ToTorchrl:
             ArraySpec: self._unbounded,
             Unbounded: self._unbounded,
             Bounded: self._bounded,
-            Binary: self._binary,
+            Binary: lambda spec, path: specs.Binary(shape=spec.shape, dtype=self._dtype(spec)),
             Categorical: self._categorical,
-            OneHot: self._one_hot,
+            OneHot: lambda spec, path: specs.OneHot(spec.n, spec.shape, **self._dtype_and_mask(spec)),
             MultiCategorical: self._multi_categorical,
-            MultiOneHot: self._multi_one_hot,
-            NonTensor: self._non_tensor,
+            MultiOneHot: lambda spec, path: specs.MultiOneHot(spec.nvec, spec.shape, **self._dtype_and_mask(spec)),
+            NonTensor: lambda spec, path: specs.NonTensor(spec.shape),
             Composite: self._composite,
             Stacked: self._stacked,
         }
@@ -181,8 +166,9 @@ class _ToTorchrl:
     def _dtype(self, spec: ArraySpec) -> Any:
         return getattr(self.torch, spec.dtype)
 
-    def _mask(self, spec: Any) -> Any:
-        return None if spec.mask is None else self._tensor(spec.mask_table())
+    def _dtype_and_mask(self, spec: Any) -> dict[str, Any]:
+        mask = None if spec.mask is None else self._tensor(spec.mask_table())
+        return {"dtype": self._dtype(spec), "mask": mask}
 
     def _tensor(self, table: Any) -> Any:
         return self.torch.tensor(np.array(table))
@@ -196,31 +182,18 @@ class _ToTorchrl:
         low, high = (self._tensor(spec.table(name)).to(self._dtype(spec)) for name in ("low", "high"))
         return self.specs.Bounded(low, high, spec.shape, dtype=self._dtype(spec))
 
-    def _binary(self, spec: Binary, path: Path) -> Any:
-        return self.specs.Binary(shape=spec.shape, dtype=self._dtype(spec))
-
     def _categorical(self, spec: Categorical, path: Path) -> Any:
         self._from_zero(spec)
-        return self.specs.Categorical(spec.n, spec.shape, dtype=self._dtype(spec), mask=self._mask(spec))
-
-    def _one_hot(self, spec: OneHot, path: Path) -> Any:
-        return self.specs.OneHot(spec.n, spec.shape, dtype=self._dtype(spec), mask=self._mask(spec))
+        return self.specs.Categorical(spec.n, spec.shape, **self._dtype_and_mask(spec))
 
     def _multi_categorical(self, spec: MultiCategorical, path: Path) -> Any:
         self._from_zero(spec)
         nvec = self._tensor(spec.table("nvec").astype(np.int64))
-        settings = {"dtype": self._dtype(spec), "mask": self._mask(spec), "remove_singleton": False}
-        return self.specs.MultiCategorical(nvec, spec.shape, **settings)
-
-    def _multi_one_hot(self, spec: MultiOneHot, path: Path) -> Any:
-        return self.specs.MultiOneHot(spec.nvec, spec.shape, dtype=self._dtype(spec), mask=self._mask(spec))
+        return self.specs.MultiCategorical(nvec, spec.shape, **self._dtype_and_mask(spec), remove_singleton=False)
 
     def _from_zero(self, spec: Any) -> None:
         if spec.start != 0:
             raise TypeError(f"choices of torchrl are numbered from 0 on, not from {spec.start!r}; write start=0")
-
-    def _non_tensor(self, spec: NonTensor, path: Path) -> Any:
-        return self.specs.NonTensor(spec.shape)
 
     def _composite(self, spec: Composite, path: Path) -> Any:
         parts = {name: self.spec(part, (*path, name)) for name, part in spec.items()}
@@ -234,8 +207,13 @@ class _ToTorchrl:
         return kind(*(self.spec(member, (*path, i)) for i, member in enumerate(spec.members)), dim=spec.axis)
 
 
+def _mask_shape_dtype(spec: Any) -> tuple[Any, tuple[int, ...], Any]:
+    """The arguments that all specs of choices have behind their numbers of choices."""
+    return _array(spec.mask), tuple(spec.shape), spec.dtype
+
+
 def _array(tensor: Any) -> Any:
-    """A tensor as NumPy's, None as it is; bfloat16, which NumPy lacks, as float32."""
+    """A tensor as NumPy array, None as it is; numbers of bfloat16, which NumPy lacks, are float32."""
     if tensor is None:
         return None
     tensor = tensor.detach().cpu()
@@ -243,7 +221,7 @@ def _array(tensor: Any) -> Any:
 
 
 def _remedy(spec: Any) -> str:
-    """What to do about a spec without one in torchrl."""
+    """What to do about a spec that torchrl cannot describe."""
     if isinstance(spec, Text):
         return f"write NonTensor({spec.axes})"
     if isinstance(spec, Spec):

@@ -22,7 +22,7 @@ from functional_rb.base import dtypes
 from functional_rb.buffer import earlier
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
-from functional_rb.convert.json import KNOWN, to_json
+from functional_rb.convert.json import READABLE, to_json
 from functional_rb.core import counters, soundness
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
@@ -200,6 +200,6 @@ def _laid_out(spec: BufferSpec, told: Any) -> BufferSpec:
 def _members(text: str | bytes) -> dict[str, Any]:
     """The arguments of a spec as its JSON has them; that of another version is none."""
     whole = json.loads(text)
-    if whole["version"] not in KNOWN:
+    if whole["version"] not in READABLE:
         raise ValueError(f"version {whole['version']!r}; read it with the version of functional_rb that wrote it")
     return dict(whole["spec"])
