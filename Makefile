@@ -19,7 +19,7 @@ bin := $(VENV)/bin
 pip_install := $(bin)/python -m pip --disable-pip-version-check --no-input install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-torch test check format bench wheel wheel-check constraints clean distclean
+.PHONY: help demo demo-torch test test-all check format bench wheel wheel-check constraints clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,8 +30,11 @@ demo: $(VENV)/.installed-examples ## train a DQN with a prioritized buffer, all 
 demo-torch: $(VENV)/.installed-examples ## the same task on torch, with a Gymnasium vector environment
 	$(bin)/python examples/dqn_torch.py $(ARGS)
 
-test: $(VENV)/.installed-dev ## run the whole suite
+test: $(VENV)/.installed-dev ## run the tests, in less than eight minutes on two cores
 	$(bin)/python -m pytest $(ARGS)
+
+test-all: $(VENV)/.installed-dev ## run them with the long searches and the harness of the benchmarks
+	TESTS=all $(bin)/python -m pytest $(ARGS)
 
 check: $(VENV)/.installed-dev ## formatter, linter, type checker
 	$(bin)/ruff format --check .

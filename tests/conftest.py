@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
-from tests.support import backends
+from tests.support import backends, effort
 from tests.support.backends import Backend
 
 # Two workers share two cores: torch's own threads would wait for each other. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Programs are compiled for XLA quickly rather than well: that takes a quarter of the time. Processes that tests start
+# do so too. Tests that read compiled programs ask for what is left out here, see `support.compiled_programs`.
+QUICKLY = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
+os.environ["XLA_FLAGS"] = f"{QUICKLY} {os.environ.get('XLA_FLAGS', '')}"
 
 # The same examples at every run: a suite that fails now and then is broken.
 hypothesis.settings.register_profile(
@@ -22,11 +30,22 @@ hypothesis.settings.register_profile("explore", parent=hypothesis.settings.get_p
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> None:
+    """Let Python's collector look at a module's own objects alone: JAX and torch have made a million that stay."""
+    gc.collect()
+    gc.freeze()
+
+
 LONGEST = ("test_soak", "test_docs", "test_agreement", "test_members", "test_jax", "test_model", "test_torch_interop")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest modules first."""
+    """The longest modules first, without the long searches unless they are asked for."""
+    skipped = pytest.mark.skip(reason="a long search: make test-all")
+    for item in items:
+        if not effort.EVERYTHING and item.get_closest_marker("long"):
+            item.add_marker(skipped)
     items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 

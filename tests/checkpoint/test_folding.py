@@ -25,7 +25,7 @@ from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.storage import disk, undo_log
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.checkpoints import Killed, failing, on_host, quick_collections, rewritten, small_blocks
+from tests.support.checkpoints import Killed, failing, on_host, rewritten, small_blocks
 from tests.support.mapped_lives import (
     KILLED,
     MEMBERS,
@@ -37,8 +37,6 @@ from tests.support.mapped_lives import (
     stepped,
     walk_through,
 )
-
-_quick = pytest.fixture(scope="module", autouse=True)(quick_collections)
 
 ROW = 8 + 4 * 40 + 32 * 32
 """Bytes of an item of `KILLED`, and of its slot, in a log."""

@@ -31,7 +31,7 @@ from functional_rb.storage import disk, mapped, undo_log
 from functional_rb.storage.host_state import HostState
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.checkpoints import bits, on_host, quick_collections, small_blocks
+from tests.support.checkpoints import bits, on_host, small_blocks
 from tests.support.mapped_lives import (
     KILLED,
     MEMBERS,
@@ -44,8 +44,6 @@ from tests.support.mapped_lives import (
     walk_through,
     written,
 )
-
-_quick = pytest.fixture(scope="module", autouse=True)(quick_collections)
 
 
 @pytest.mark.parametrize("name", MEMBERS)

@@ -22,7 +22,7 @@ from jax import lax
 import functional_rb as frb
 import jax_backend as rb
 from jax_backend import execute, twins
-from tests.support.compiled_programs import big_copies
+from tests.support.compiled_programs import AS_USERS, big_copies
 
 ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary(())}
 SPEC = frb.BufferSpec(ITEM, 14, frb.Prioritized())
@@ -301,7 +301,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 def compiled_in_place(name: str, capacity: int) -> tuple[Any, Any]:
     program, args = PROGRAMS[name]
     shapes = jax.eval_shape(lambda: rb.init(frb.BufferSpec(WIDE_ITEM, capacity, frb.Prioritized())))
-    return shapes, jax.jit(program, donate_argnums=0).lower(shapes, *args).compile()
+    return shapes, jax.jit(program, donate_argnums=0).lower(shapes, *args).compile(AS_USERS)
 
 
 def test_the_search_for_copies_finds_one() -> None:
@@ -311,7 +311,7 @@ def test_the_search_for_copies_finds_one() -> None:
         y = x.at[0].set(1.0)
         return y, x.sum() + y.sum(), x
 
-    text = jax.jit(needs_the_old).lower(jnp.zeros(5000)).compile().as_text()
+    text = jax.jit(needs_the_old).lower(jnp.zeros(5000)).compile(AS_USERS).as_text()
     assert big_copies(text, 4000)
 
 

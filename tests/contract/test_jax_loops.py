@@ -13,7 +13,7 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
-from tests.support.compiled_programs import big_copies
+from tests.support.compiled_programs import AS_USERS, big_copies
 
 CAPACITY, LANES = 40_000, 4
 ITEM = {"x": frb.Unbounded((4,)), "done": frb.Binary(()), "trajectory": frb.Unbounded((), "int32")}
@@ -82,7 +82,7 @@ def test_nothing_large_is_copied(name: str) -> None:
 
     program = jax.jit(lambda state, keys: lax.scan(step, state, keys), donate_argnums=0)
     state, keys = rb.init(spec), rb.split(rb.key(0), 5)
-    compiled = program.lower(state, keys).compile()
+    compiled = program.lower(state, keys).compile(AS_USERS)
     # A leaf of the tree is 4 bytes: anything of half the capacity is a copy of some array of the state. Where items are
     # large, a batch of them is more than that, but still less than their storage.
     large = max(math.prod(leaf.shape) for leaf in spec.item.values())
@@ -106,7 +106,7 @@ def test_nothing_large_is_copied_of_stacked_buffers(name: str) -> None:
     program = jax.jit(lambda states, keys: lax.scan(jax.vmap(step), states, keys), donate_argnums=0)
     states = jax.eval_shape(jax.vmap(lambda _: rb.init(spec)), jnp.arange(2))
     keys = jax.eval_shape(lambda: rb.split(rb.key(0), 10).reshape(5, 2))
-    compiled = program.lower(states, keys).compile()
+    compiled = program.lower(states, keys).compile(AS_USERS)
     assert big_copies(compiled.as_text(), CAPACITY // 32) == []
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(states))
     assert compiled.memory_analysis().alias_size_in_bytes >= held

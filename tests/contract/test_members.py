@@ -18,6 +18,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from tests.support import backends, lives
+from tests.support.effort import effort
 from tests.support.lives import live_on_torch
 from tests.support.members import BATCH, LANES, MEMBERS, Member
 
@@ -168,7 +169,19 @@ def test_steps_of_lanes_one_by_one_or_together(member: Member, same_draws: None)
             assert drawn[0] == drawn[1]
 
 
-TRACED = [name for name in COMPILED if name not in ("uniform", "prioritized", "uniform, stopping when full")]
+TRACED = effort(
+    [
+        "prioritized, distinct",
+        "recency",
+        "fifo, with a limit",
+        "queue of windows",
+        "without replacement, of a reservoir",
+        "slices, prioritized",
+        "slices without replacement",
+    ],
+    [name for name in COMPILED if name not in ("uniform", "prioritized", "uniform, stopping when full")],
+)
+"""One of each way to draw: another setting of it traces through the same code."""
 
 
 @pytest.mark.parametrize("name", TRACED)

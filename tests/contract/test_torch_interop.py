@@ -72,7 +72,7 @@ def check_compiled_step(sampler: Any, backend: str, device: str = "cpu") -> None
     assert int(rb.rejected(state)) == int(rb.rejected(eager))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_training_step_compiled_by_inductor() -> None:
     check_compiled_step(PRIORITIZED, "inductor")
 

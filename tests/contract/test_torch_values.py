@@ -23,6 +23,7 @@ from functional_rb.versions import version as versions
 from functional_rb.versions.recorder import Log
 from functional_rb.versions.version import SavedSlots, Version, forget_dead
 from tests.support import backends
+from tests.support.effort import effort
 from torch_backend import execute, ops
 from torch_backend.memory import Memory
 
@@ -346,10 +347,10 @@ def test_sampled_items_are_copies() -> None:
 
 @pytest.mark.parametrize("capacity", [5, 200_000], ids=["rebuilt soon", "one long chain"])
 def test_very_many_versions_can_be_dropped(twin: str, capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """100,000 adds with the first state alive: a chain of versions must not be freed by recursion."""
+    """Tens of thousands of adds with the first state alive: a chain of versions must not be freed by recursion."""
     if capacity > 5:
         monkeypatch.setattr(versions, "LEAST", 2**40)  # what is kept for it outgrows a copy
-    steps = (100_000 if capacity > 5 else 20_000) if twin == "torch" else 5_000  # a chain that is rebuilt is short
+    steps = (effort(30_000, 100_000) if capacity > 5 else 20_000) if twin == "torch" else 5_000  # the core is slower
     spec = frb.BufferSpec((frb.Unbounded((), "int32"),), capacity)
     first = rb.add(rb.init(spec), (7,))
     state, item = first, (torch.ones(1, dtype=torch.int32),)
@@ -585,7 +586,7 @@ def test_inputs_that_are_the_state_itself(in_place: bool) -> None:
 
 def test_two_threads_never_see_a_torn_item(twin: str) -> None:
     """One adds, the other draws from states it was handed: fresh ones, and ones long superseded."""
-    rounds = 4000 if twin == "torch" else 1500
+    rounds = effort(1500, 4000) if twin == "torch" else 1500
     handed: queue.SimpleQueue[Any] = queue.SimpleQueue()
     state = full(capacity=16)
     failures: list[BaseException] = []

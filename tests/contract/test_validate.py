@@ -15,6 +15,7 @@ import pytest
 import functional_rb as frb
 from functional_rb.core import counters
 from tests.support.backends import Backend
+from tests.support.compiled_programs import AS_USERS
 
 ROWS = 5
 ITEM = {
@@ -197,6 +198,6 @@ def test_on_jax_a_validated_add_is_in_place_too() -> None:
     spec = frb.BufferSpec({"obs": frb.Bounded(-1, 1, (100,)), "action": frb.OneHot(4)}, 100_000)
     state = jax.eval_shape(lambda: rb.init(spec))
     batches = jax.eval_shape(lambda: rb.zeros(spec.item, (3, 8)))
-    memory = jax.jit(steps, donate_argnums=0).lower(state, batches).compile().memory_analysis()
+    memory = jax.jit(steps, donate_argnums=0).lower(state, batches).compile(AS_USERS).memory_analysis()
     assert memory.alias_size_in_bytes >= spec.item_bytes * spec.capacity
     assert memory.temp_size_in_bytes < 100_000

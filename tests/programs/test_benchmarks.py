@@ -54,7 +54,7 @@ BRIEF = Effort(rounds=2, burst=3)
 STEPS = SliceWorkload(capacity=96, add_size=16, sample_size=8, length=4, longest=12, rotation=2, draws=4, additions=6)
 
 # Peers warn about their own dependencies.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 
 class Counting(Contender):

@@ -22,7 +22,7 @@ import jax_backend
 from jax_backend import copies
 from tests.support import backends, lives
 from tests.support.backends import Backend
-from tests.support.compiled_programs import big_copies
+from tests.support.compiled_programs import AS_USERS, big_copies
 from tests.support.lives import live_on_torch
 from tests.support.members import LANES, MEMBERS, Member
 
@@ -151,7 +151,7 @@ def test_nothing_of_the_storage_is_copied(sampler: Any) -> None:
     capacity = 40_000
     spec = dataclasses.replace(SPEC, capacity=capacity, sampler=sampler)
     run = TrainState({"w": jnp.ones((capacity, 3))}, jax.eval_shape(rb.init, spec), jnp.int32(0))
-    compiled = rb.jit(step).lower(run, rb.key(0)).compile()
+    compiled = rb.jit(step).lower(run, rb.key(0)).compile(AS_USERS)
     assert big_copies(compiled.as_text(), capacity // 32) == []
     memory = compiled.memory_analysis()
     held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(run.buffer))

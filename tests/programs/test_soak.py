@@ -18,6 +18,7 @@ import torch
 import functional_rb as frb
 from functional_rb.core import counters
 from tests.support.backends import Backend
+from tests.support.effort import effort
 from tests.support.laws import tree_of
 
 Array = np.ndarray[Any, Any]
@@ -349,21 +350,30 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+SIZES = effort((1250, 2 * 10**5), (6250, 10**6))
+"""How many steps a lane holds, and how many are written."""
+
+
 def on(**names: Iterable[str]) -> Any:
     """The samplers to run on each variant; on JAX each costs the time to compile it."""
     cases = [(variant.replace("_", "-"), name) for variant, chosen in names.items() for name in chosen]
     return pytest.mark.parametrize(("library", "name"), cases, indirect=["library"])
 
 
-@pytest.mark.slow
 @on(torch=SAMPLERS, jax=["trajectories", "windows", "by priority", "once a pass"])
-def test_a_million_steps(library: Backend, name: str) -> None:
+def test_many_steps(library: Backend, name: str) -> None:
     sampler, batch = SAMPLERS[name]
-    soak(library, sampler, 6250, 10**6, the_same(400) if library.library == "jax" else varied(2000), batch)
+    soak(library, sampler, *SIZES, the_same(400) if library.library == "jax" else varied(2000), batch)
 
 
-@pytest.mark.slow
 @on(torch=SAMPLERS, torch_core=SAMPLERS, jax=["once a pass", "windows once a pass"])
 def test_lanes_shorter_than_episodes(library: Backend, name: str) -> None:
     sampler, batch = SAMPLERS[name]
-    soak(library, sampler, 400, 10**5, the_same(150) if library.library == "jax" else varied(600), min(batch, 64))
+    soak(
+        library,
+        sampler,
+        400,
+        effort(4 * 10**4, 10**5),
+        the_same(150) if library.library == "jax" else varied(600),
+        min(batch, 64),
+    )

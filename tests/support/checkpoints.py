@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import json
 import os
 import subprocess
@@ -59,14 +58,6 @@ def stored_bits(path: Any, **options: Any) -> Bits:
 def on_host(spec: frb.BufferSpec) -> HostState:
     """An empty state of NumPy's arrays, without any backend."""
     return host.init(spec, in_place.create(spec) if isinstance(spec.storage, frb.Memmap) else None)
-
-
-def quick_collections() -> Iterator[None]:
-    """Let `gc.collect()` look at new objects alone: of those that JAX and torch have made, a million, none will go."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def small_blocks(patch: pytest.MonkeyPatch) -> None:

@@ -18,14 +18,15 @@ from jax.sharding import PartitionSpec as P
 import functional_rb as frb
 import jax_backend as rb
 from tests.support import training
+from tests.support.effort import effort
 from tests.support.members import MEMBERS
 
 SEEDS = 4
 BOTH = ("prioritized", "slices, prioritized", "without replacement")
-"""On a mesh of each kind; the others on one."""
+"""On a mesh of each kind; the others on one, in `make test-all`."""
 each_member = pytest.mark.parametrize(
     ("kind", "name"),
-    [(AxisType.Auto, name) for name in MEMBERS if MEMBERS[name].compiled]
+    [(AxisType.Auto, name) for name in effort(BOTH, MEMBERS) if MEMBERS[name].compiled]
     + [(AxisType.Explicit, name) for name in BOTH],
 )
 

@@ -17,6 +17,7 @@ import torch
 from functional_rb.structures import exponential_race, sum_tree
 from functional_rb.structures.sum_tree import FANOUT
 from jax_backend import ops as jax_ops
+from tests.support.effort import effort
 from torch_backend import ops as torch_ops
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -101,7 +102,7 @@ def chance_of_order(values: Doubles, order: Sequence[int]) -> float:
     ],
 )
 def test_every_order_of_a_few(values: list[float], batch: int) -> None:
-    slots, _ = draw_many(np.float32(values), batch, 2**16)
+    slots, _ = draw_many(np.float32(values), batch, effort(2**14, 2**16))
     orders = list(itertools.permutations(range(len(values)), batch))
     probabilities = np.array([chance_of_order(np.float64(values), order) for order in orders])
     digits = len(values) ** np.arange(batch)
@@ -118,7 +119,7 @@ def test_the_first_three_over_several_levels(capacity: int, kind: str) -> None:
         "skewed": rng.lognormal(0, 1.5, capacity),
         "sparse": np.where(rng.random(capacity) < 0.3, rng.random(capacity), 0),
     }[kind].astype(np.float32)
-    slots, _ = draw_many(values, 3, 2**16)
+    slots, _ = draw_many(values, 3, effort(2**14, 2**16))
     p = values.astype(np.float64) / values.sum(dtype=np.float64)
     # pairs[i, j] = P(first i, then j), and P(third k) = sum of pairs * p_k / (1 - p_i - p_j) over i, j, k distinct.
     pairs = p[:, None] * p[None] / (1 - p[:, None])
@@ -136,7 +137,9 @@ def test_the_first_three_over_several_levels(capacity: int, kind: str) -> None:
         check_counts(together.astype(np.float64), probabilities.reshape(-1))
 
 
-@pytest.mark.parametrize(("capacity", "batch", "times"), [(20, 5, 2**16), (300, 40, 2**13)])
+@pytest.mark.parametrize(
+    ("capacity", "batch", "times"), [(20, 5, effort(2**14, 2**16)), (300, 40, effort(2**11, 2**13))]
+)
 def test_sums_weighted_by_chances_are_unbiased(capacity: int, batch: int, times: int) -> None:
     # For each leaf E[1 / chance if drawn, else 0] = 1; so for any sum, too.
     values = np.random.default_rng(batch).lognormal(0, 1, capacity).astype(np.float32)

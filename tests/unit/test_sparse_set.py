@@ -19,6 +19,7 @@ from functional_rb.ops import random_bits
 from functional_rb.structures import sparse_set
 from functional_rb.structures.sparse_set import SparseSet
 from jax_backend import ops as jax_ops
+from tests.support.compiled_programs import AS_USERS
 from torch_backend import kernel_ops as torch_kernel_ops
 from torch_backend import ops as torch_ops
 
@@ -297,7 +298,7 @@ def test_nothing_of_the_capacity_is_copied_in_a_scan() -> None:
     inputs = [((batch,), jnp.int32), ((batch,), jnp.bool_), ((batch, 2), jnp.int32)]
     xs = [jax.ShapeDtypeStruct((steps, *shape), dtype) for shape, dtype in inputs]
     program = jax.jit(lambda held, xs: jax.lax.scan(lambda held, x: everything(held, *x), held, xs), donate_argnums=0)
-    memory = program.lower((SparseSet(array, array), number, number), xs).compile().memory_analysis()
+    memory = program.lower((SparseSet(array, array), number, number), xs).compile(AS_USERS).memory_analysis()
     assert memory.temp_size_in_bytes < 20_000
     assert memory.alias_size_in_bytes >= 8 * capacity
 
