@@ -369,11 +369,5 @@ def test_many_steps(library: Backend, name: str) -> None:
 @on(torch=SAMPLERS, torch_core=SAMPLERS, jax=["once a pass", "windows once a pass"])
 def test_lanes_shorter_than_episodes(library: Backend, name: str) -> None:
     sampler, batch = SAMPLERS[name]
-    soak(
-        library,
-        sampler,
-        400,
-        effort(4 * 10**4, 10**5),
-        the_same(150) if library.library == "jax" else varied(600),
-        min(batch, 64),
-    )
+    sizes = the_same(150) if library.library == "jax" else varied(600)
+    soak(library, sampler, 400, effort(4 * 10**4, 10**5), sizes, min(batch, 64))
