@@ -1,6 +1,6 @@
-"""What lies in a directory of checkpoints, told in one page: `python -m functional_rb inspect PATH`.
+"""Reports about a directory of checkpoints: `python -m functional_rb inspect PATH`.
 
-NumPy is all it needs to read one, besides what checkpoints need themselves; no backend is imported.
+A report needs NumPy and what checkpoints themselves need, but no backend. `inspect` and `page` are public.
 """
 
 from functional_rb.inspection.page import page

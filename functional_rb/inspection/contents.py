@@ -1,4 +1,4 @@
-"""Reading checkpoints piece by piece: every byte of every file is verified, and little of it kept."""
+"""Reading checkpoints piece by piece: every byte of every file is verified, and only what a report needs is kept."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass
 class Files:
-    """The files that were looked at.
+    """The files that were read.
 
     Attributes:
-        problems: what is wrong with each, by path; None if nothing is.
-        sizes: bytes of each.
+        problems: what is wrong with each file, by path; None if nothing is.
+        sizes: the bytes of each file, by path.
     """
 
     problems: dict[str, str | None] = dataclasses.field(default_factory=dict)
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def note(self, path: str, problem: str | None) -> None:
-        """Take note of a file; the first problem with it is what counts."""
+        """Note a file, with the first problem that was found with it."""
         if self.problems.get(path) is None:
             self.problems[path] = problem
         with contextlib.suppress(OSError):
@@ -54,10 +54,10 @@ class Contents:
     """What is read of a checkpoint.
 
     Attributes:
-        spec: of the buffer.
-        counters: of the state.
+        spec: the spec of the buffer.
+        counters: the counters of the state.
         tree: the leaves of the sampler's tree, float32 [slots or more], or None.
-        rows: what was asked for of the items, by position, [capacity, *shape].
+        rows: the leaves of items that were asked for, by position, [capacity, *shape].
     """
 
     spec: BufferSpec
@@ -79,7 +79,7 @@ def manifest_of(directory: str, generation: int, files: Files) -> Manifest | Non
 
 
 def spec_in(directory: str, manifest: Manifest, known: Iterable[Any], files: Files) -> BufferSpec | str | None:
-    """The spec of a manifest; why it is not known; or None if it is damaged."""
+    """The spec of a manifest; a text if it cannot be made, which says why; None if it is damaged."""
     path = os.path.join(directory, manifests.name_of(manifest.generation))
     try:
         return earlier.laid_out(spec_of(manifest, known, path), manifest.spec)
@@ -96,17 +96,17 @@ def read(
     """Verify a checkpoint's files, and read some of it.
 
     Args:
-        directory: of the checkpoints.
-        manifest: of the one.
-        spec: its spec; None to verify it alone.
-        wanted: positions of leaves that lie in rows.
-        files: takes note of the files.
+        directory: the directory of checkpoints.
+        manifest: the manifest of the checkpoint.
+        spec: the spec of the checkpoint; None to verify its files only.
+        wanted: the positions of the leaves to read, which lie in rows.
+        files: notes the files and their problems.
 
     Raises:
         CheckpointError: if there is too little memory.
 
     Returns:
-        Whether the checkpoint is whole, and what was read of it; None of one that is not, or if there is no spec.
+        Whether the checkpoint is whole, and what was read of it: None if it is not, or without a spec.
     """
     path = os.path.join(directory, manifests.name_of(manifest.generation))
     if spec is not None and (problem := _misfit(manifest, spec)):
@@ -133,7 +133,7 @@ def read(
 
 
 class _Reading:
-    """A checkpoint that is read, the oldest segment first, so that what is newer is put over it."""
+    """Reads a checkpoint, the oldest segment first, so that newer blocks overwrite older ones."""
 
     def __init__(self, spec: BufferSpec | None, rows: dict[int, Array], opened: Opened) -> None:
         self.spec, self.rows, self.opened = spec, rows, opened
@@ -148,10 +148,10 @@ class _Reading:
         self.auxiliary = {name: arrays[KEPT + name].blank_array() for name in names}
 
     def segment(self, k: int, files: Files) -> bool:
-        """Verify a segment, and keep what is wanted of it; whether it is whole."""
+        """Verify a segment and keep the wanted arrays of it; whether it is whole."""
         path = self.opened.paths[k]
         part = self.opened.manifest.segments[k]
-        if self.spec is None and path in files.problems:  # of another checkpoint too, and looked at
+        if self.spec is None and path in files.problems:  # verified for another checkpoint that shares it
             return files.problems[path] is None
         try:
             for name in part.arrays:
@@ -171,7 +171,7 @@ class _Reading:
         return True
 
     def in_place(self, files: Files) -> bool:
-        """Likewise what lies in mapped files, which without a spec is only known to be there."""
+        """Verify mapped files and keep the wanted rows; whether they are whole. Without a spec nothing is verified."""
         if self.spec is None or not self.opened.manifest.undo:
             return True
         try:
@@ -183,7 +183,7 @@ class _Reading:
         return True
 
     def keep(self, name: str, start: int, stop: int, rows: Array) -> None:
-        """What is wanted of some rows of an array."""
+        """Keep the wanted part of some rows of an array."""
         if name == "tree" and self.tree is not None:
             self.tree[start:stop] = rows
         if name.startswith(KEPT) and name.removeprefix(KEPT) in self.auxiliary:
@@ -199,7 +199,7 @@ class _Reading:
 
 
 def readable(spec: BufferSpec, position: int) -> bool:
-    """Whether a leaf lies in rows: small, an array, and not stored as a shared frame."""
+    """Whether a leaf lies in rows: a small array that is not stored as shared frames."""
     if position in spec.plan.objects or position not in spec.plan.stored:
         return False
     leaf = spec.plan.layout.leaves[spec.plan.stored.index(position)]
@@ -207,7 +207,7 @@ def readable(spec: BufferSpec, position: int) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, without the file's name and without advice that is not for a reader of pages."""
+    """What went wrong, without the name of the file, and without advice for programs."""
     return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
 
 

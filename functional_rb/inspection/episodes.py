@@ -1,4 +1,4 @@
-"""The episodes that a buffer holds, by the leaves that tell where they end."""
+"""The episodes that a buffer holds, found by the leaves that say where they end."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ REWARDS = (f"{NEXT}/reward", "reward")
 
 
 @dataclasses.dataclass(frozen=True)
-class Leaves:
-    """The leaves that tell of episodes, by position.
+class EpisodeLeaves:
+    """The positions of the leaves that describe episodes.
 
     Attributes:
-        ends: those that mark a last step.
-        identity: that which is another in every episode, or None.
-        reward: or None.
-        flags: terminated and truncated after the step, those that there are, by name.
+        last_step: the leaves that mark a last step.
+        identity: the leaf whose value differs from episode to episode, or None.
+        reward: the leaf of rewards, or None.
+        flags: the leaves terminated and truncated after the step, by name, as far as there are any.
     """
 
-    ends: tuple[int, ...]
+    last_step: tuple[int, ...]
     identity: int | None
     reward: int | None
     flags: Mapping[str, int]
 
     @property
     def all(self) -> set[int]:
-        """All of them."""
+        """The positions of all these leaves."""
         more = [k for k in (self.identity, self.reward) if k is not None]
-        return {*self.ends, *self.flags.values(), *more}
+        return {*self.last_step, *self.flags.values(), *more}
 
 
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-    """Episodes, or what is there of them.
+    """The episodes of a buffer, whole or in part.
 
     Attributes:
-        lengths: steps of each that is there from its first step to its last, int64 [n].
-        returns: their sums of rewards, float64 [n]; None if there is no reward.
-        ended: how many of these ended in each way that a flag tells: by both, if by both.
-        going_on: how many are not over yet.
-        cut: how many may have lost their first steps to newer ones: the oldest of each lane that has had more.
+        lengths: the number of steps of each whole episode, int64 [n].
+        returns: the sum of rewards of each whole episode, float64 [n]; None if there is no reward.
+        ended: how many whole episodes ended in each way that a flag describes ("both" if in both ways).
+        going_on: how many episodes are not over yet.
+        cut: how many episodes may have lost their first steps: the oldest of each lane that has had older steps.
     """
 
     lengths: Array
@@ -61,24 +61,24 @@ class Episodes:
     cut: int
 
 
-def find(spec: BufferSpec) -> Leaves | str:
-    """The leaves of a buffer that tell of episodes; or why there are none."""
+def find(spec: BufferSpec) -> EpisodeLeaves | str:
+    """The leaves of a buffer that describe episodes; a text if there are none, which says why."""
     if not spec.writer.in_order:
         return f"the writer {spec.writer} chooses slots, so that items are in no order"
     try:
-        marks = spec.plan.boundaries or EpisodeBoundaries.find(None, None, spec.plan.names, "inspect")
+        boundaries = spec.plan.boundaries or EpisodeBoundaries.find(None, None, spec.plan.names, "inspect")
     except ValueError:
         return "no leaf tells where they end"
-    keys = [nest.position(spec.plan.names, key, "inspect") for key in marks.end_keys]
+    keys = [nest.position(spec.plan.names, key, "inspect") for key in boundaries.end_keys]
     identity = None
-    if marks.trajectory_key is not None:
-        identity = nest.position(spec.plan.names, marks.trajectory_key, "inspect")
+    if boundaries.trajectory_key is not None:
+        identity = nest.position(spec.plan.names, boundaries.trajectory_key, "inspect")
     if not all(readable(spec, k) for k in (*keys, *([] if identity is None else [identity]))):
         return "the leaves that tell where they end are stored apart from the others"
-    return Leaves(tuple(keys), identity, _reward(spec), _flags(spec))
+    return EpisodeLeaves(tuple(keys), identity, _reward(spec), _flags(spec))
 
 
-def count(contents: Contents, leaves: Leaves) -> Episodes:
+def count(contents: Contents, leaves: EpisodeLeaves) -> Episodes:
     """The episodes of a buffer, lane by lane."""
     spec, ends = contents.spec, contents.counters.ends
     lengths, returns, first, last = [], [], [], []
@@ -95,22 +95,22 @@ def count(contents: Contents, leaves: Leaves) -> Episodes:
             returns.append(np.add.reduceat(rewards, starts) if size else rewards)
     partial, newest = np.concatenate(first), np.concatenate(last)
     whole = ~partial & (newest >= 0)
-    told = {name: _any(contents.rows[k]) for name, k in leaves.flags.items()}
+    flags_by_name = {name: _any(contents.rows[k]) for name, k in leaves.flags.items()}
     return Episodes(
         np.concatenate(lengths)[whole],
         np.concatenate(returns)[whole] if returns else None,
-        _ways(told, newest[whole]),
+        _ways(flags_by_name, newest[whole]),
         int((newest < 0).sum()),
         int(partial.sum()),
     )
 
 
-def _pieces(rows: dict[int, Array], leaves: Leaves, slots: Array) -> tuple[Array, Array, Array]:
+def _pieces(rows: dict[int, Array], leaves: EpisodeLeaves, slots: Array) -> tuple[Array, Array, Array]:
     """Where episodes begin and end among the steps in slots [n], and whether each is over."""
     over = np.zeros(len(slots), bool)
-    marks = [rows[k][slots].reshape(len(slots), math.prod(rows[k].shape[1:])) for k in leaves.ends]
-    for of_agents in (False, True):  # of agents, all are done
-        found = [mark for mark in marks if (mark.shape[1] > 1) == of_agents]
+    last_step = [rows[k][slots].reshape(len(slots), math.prod(rows[k].shape[1:])) for k in leaves.last_step]
+    for of_agents in (False, True):  # an episode of several agents is over when all are done
+        found = [flags for flags in last_step if (flags.shape[1] > 1) == of_agents]
         over |= functools.reduce(np.logical_or, found).all(1) if found else False
     if leaves.identity is not None:
         identity = rows[leaves.identity][slots].reshape(len(slots))
@@ -126,9 +126,9 @@ def _any(flags: Array) -> Array:
     return np.asarray(flags.any(tuple(range(1, flags.ndim))))
 
 
-def _ways(told: dict[str, Array], slots: Array) -> dict[str, int]:
-    """How many steps have which of the flags."""
-    found = {name: flags[slots] for name, flags in told.items()}
+def _ways(flags_by_name: dict[str, Array], slots: Array) -> dict[str, int]:
+    """How many steps have each combination of the flags."""
+    found = {name: flags[slots] for name, flags in flags_by_name.items()}
     if len(found) < 2:
         return {name: int(flags.sum()) for name, flags in found.items()}
     terminated, truncated = found["terminated"], found["truncated"]

@@ -8,20 +8,20 @@ from typing import Any
 from functional_rb.inspection.report import Report, is_whole
 
 WIDTH = 30
-"""Of the longest bar."""
+"""The number of characters of the longest bar."""
 
 
 def page(report: Report) -> str:
-    """The page.
+    """The text of a report.
 
     Args:
-        report: see `inspect`.
+        report: what `inspect` returned.
     """
     return "\n".join(map(printable, _lines(report))) + "\n"
 
 
 def printable(text: str) -> str:
-    r"""A line without anything that a terminal would obey: names in a spec are whatever a file says.
+    r"""A line without control characters: a file may have any names in a spec, and a terminal would obey them.
 
     Example:
         >>> printable("x\x1b[2J\n")
@@ -95,39 +95,39 @@ def _buffer(report: Report) -> Iterator[str]:
     yield from _table([[x["leaf"], x["dtype"], _shape(x["shape"]), x["spec"]] for x in spec["item"]])
 
 
-def _priorities(told: Report | None) -> Iterator[str]:
-    if told is not None:
+def _priorities(numbers: Report | None) -> Iterator[str]:
+    if numbers is not None:
         yield ""
-        yield f"Priorities, after alpha, of {_items(told['count'])} that can be drawn"
-        yield from _distribution(told)
+        yield f"Priorities, after alpha, of {_items(numbers['count'])} that can be drawn"
+        yield from _distribution(numbers)
 
 
 def _episodes(report: Report) -> Iterator[str]:
-    told = report["episodes"]
+    numbers = report["episodes"]
     yield ""
-    if told is None:
+    if numbers is None:
         yield f"Episodes: {report['no_episodes']}"
         return
     yield "Episodes"
-    ended = ", ".join(f"{n:,} {way}" for way, n in told["ended"].items() if n or way != "both")
-    rows = [["whole", f"{told['whole']:,}" + (f" ({ended})" if ended else "")]]
-    rows.append(["going on", f"{told['going_on']:,}"])
-    rows.append(["cut off", f"{told['cut']:,} (they may have lost their first steps)"])
+    ended = ", ".join(f"{n:,} {way}" for way, n in numbers["ended"].items() if n or way != "both")
+    rows = [["whole", f"{numbers['whole']:,}" + (f" ({ended})" if ended else "")]]
+    rows.append(["going on", f"{numbers['going_on']:,}"])
+    rows.append(["cut off", f"{numbers['cut']:,} (they may have lost their first steps)"])
     yield from _table(rows)
     for name, what in (("lengths", "Length"), ("returns", "Return")):
-        if told[name] is not None and told[name]["count"]:
+        if numbers[name] is not None and numbers[name]["count"]:
             yield ""
             yield f"{what} of whole episodes"
-            yield from _distribution(told[name])
+            yield from _distribution(numbers[name])
 
 
-def _distribution(told: Report) -> Iterator[str]:
-    """The numbers, and a bar for each bin."""
-    if told["histogram"] is None:
+def _distribution(numbers: Report) -> Iterator[str]:
+    """The numbers of a distribution, and a bar for each bin of its histogram."""
+    if numbers["histogram"] is None:
         return
     names = ("smallest", "median", "mean", "largest")
-    yield "  " + ", ".join(f"{name} {_number(told[name])}" for name in names)
-    edges, counts, each = (told["histogram"][name] for name in ("edges", "counts", "each"))
+    yield "  " + ", ".join(f"{name} {_number(numbers[name])}" for name in names)
+    edges, counts, each = (numbers["histogram"][name] for name in ("edges", "counts", "each"))
     if len(counts) == 1:
         return
     most = max(counts)
@@ -139,7 +139,7 @@ def _distribution(told: Report) -> Iterator[str]:
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:
-    """Rows with columns side by side."""
+    """Rows of cells in aligned columns."""
     columns = max(map(len, rows), default=0)
     widths = [max((len(row[k]) for row in rows if len(row) > k), default=0) for k in range(columns)]
     for row in rows:
@@ -151,7 +151,7 @@ def _items(n: int) -> str:
 
 
 def _some(numbers: list[int]) -> str:
-    """The first of many."""
+    """The first eight of some numbers."""
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
 
 

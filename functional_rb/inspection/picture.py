@@ -9,11 +9,11 @@ from functional_rb.inspection.report import Report
 
 
 def draw(report: Report, path: str | os.PathLike[str]) -> None:
-    """Draw the histograms of a report to a file, in the form that its name tells.
+    """Draw the histograms of a report to a file, in the format of its name.
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if there is none to draw.
+        ValueError: if the report has no histogram.
     """
     shown = _distributions(report)
     if not shown:
@@ -23,9 +23,9 @@ def draw(report: Report, path: str | os.PathLike[str]) -> None:
     except ImportError as error:
         raise ImportError("inspect --plot needs matplotlib: pip install 'functional-rb[plot]'") from error
     figure: Any = Figure(figsize=(4 * len(shown), 3), layout="constrained")
-    for axes, (name, what, told) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-        edges, counts = told["histogram"]["edges"], told["histogram"]["counts"]
-        if told["histogram"]["each"]:
+    for axes, (name, what, numbers) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        edges, counts = numbers["histogram"]["edges"], numbers["histogram"]["counts"]
+        if numbers["histogram"]["each"]:
             axes.bar([f"{edge:.4g}" for edge in edges[:-1]], counts)
         else:
             axes.stairs(counts, edges, fill=True)
@@ -38,7 +38,7 @@ def draw(report: Report, path: str | os.PathLike[str]) -> None:
 
 
 def _distributions(report: Report) -> list[tuple[str, str, Report]]:
-    """Name, what is counted, and numbers of each."""
+    """The name of each distribution, what it counts, and its numbers."""
     found: list[tuple[str, str, Report | None]] = []
     if report.get("priorities"):
         found.append(("priority, after alpha", "items", report["priorities"]))
@@ -47,4 +47,8 @@ def _distributions(report: Report) -> list[tuple[str, str, Report]]:
             ("steps of an episode", "episodes", report["episodes"]["lengths"]),
             ("return of an episode", "episodes", report["episodes"]["returns"]),
         ]
-    return [(name, what, told) for name, what, told in found if told is not None and told["histogram"] is not None]
+    return [
+        (name, what, numbers)
+        for name, what, numbers in found
+        if numbers is not None and numbers["histogram"] is not None
+    ]

@@ -1,4 +1,4 @@
-"""What there is to tell of checkpoints, as plain values: JSON, of which pages and pictures are made."""
+"""Reports about checkpoints as plain values (JSON), from which pages and pictures are made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from functional_rb.checkpoint.loading import there
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.inspection import episodes
 from functional_rb.inspection.contents import Array, Contents, Files, manifest_of, read, spec_in
-from functional_rb.inspection.episodes import Episodes, Leaves
+from functional_rb.inspection.episodes import EpisodeLeaves, Episodes
 
 BINS = 10
 
@@ -37,12 +37,13 @@ def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
         Numbers, texts, lists and dicts by name, for JSON:
 
         - path: of the directory.
-        - generations: of each checkpoint, the newest first: generation, items, bytes, time, and whether it is whole.
-        - files: of each: name, bytes, and what is wrong with it. Whole ones have None there.
-        - checkpoint: the generation that the rest is about; None if none is whole, and then the rest is missing.
-        - spec: its members and the leaves of the item; None if it names classes that are not known, `problem` says.
+        - generations: for each checkpoint, the newest first: generation, items, bytes, time, and whether it is whole.
+        - files: for each file: name, bytes, and what is wrong with it, None if nothing is.
+        - checkpoint: the generation that the rest describes; None if none is whole, and then the rest is missing.
+        - spec: its members and the leaves of the item; None if it names classes that are not among `known`, and then
+          `problem` says so.
         - size, sizes, cursors, counters, bytes: numbers.
-        - priorities, episodes: distributions; None if there are none, `no_episodes` says why.
+        - priorities, episodes: distributions; None if there are none. `no_episodes` says why.
 
     Raises:
         NoCheckpointError: if there is none.
@@ -62,23 +63,23 @@ def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
     if not found:
         raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
     files = Files()
-    told: list[Report] = []
+    generations: list[Report] = []
     chosen: Report | None = None
     for generation in found:
         manifest = manifest_of(directory, generation, files)
         if manifest is None:
-            told.append({"generation": generation, "items": None, "bytes": None, "time": None, "whole": False})
+            generations.append({"generation": generation, "items": None, "bytes": None, "time": None, "whole": False})
             continue
         whole, about = _of_checkpoint(directory, manifest, known, files, chosen is None)
         if whole and chosen is None:
             chosen = {"checkpoint": generation, **about}
         numbers = {"items": manifest.items, "bytes": manifest.nbytes, "time": _time(manifest.time)}
-        told.append({"generation": generation, **numbers, "whole": whole})
+        generations.append({"generation": generation, **numbers, "whole": whole})
     listed = [
         {"name": os.path.basename(name), "bytes": files.sizes.get(name), "problem": problem}
         for name, problem in sorted(files.problems.items())
     ]
-    return {"path": directory, "generations": told, "files": listed, **(chosen or {"checkpoint": None})}
+    return {"path": directory, "generations": generations, "files": listed, **(chosen or {"checkpoint": None})}
 
 
 def is_whole(report: Report) -> bool:
@@ -89,7 +90,7 @@ def is_whole(report: Report) -> bool:
 def _of_checkpoint(
     directory: str, manifest: Manifest, known: tuple[Any, ...], files: Files, in_detail: bool
 ) -> tuple[bool, Report]:
-    """Whether a checkpoint is whole, and what there is to tell of it."""
+    """Whether a checkpoint is whole, and the report about it."""
     found = spec_in(directory, manifest, known, files)
     if found is None:
         return False, {}
@@ -97,13 +98,13 @@ def _of_checkpoint(
         return read(directory, manifest, None, (), files)[0], {}
     spec, problem = (None, found) if isinstance(found, str) else (found, None)
     leaves = "no spec" if spec is None else episodes.find(spec)
-    whole, contents = read(directory, manifest, spec, leaves.all if isinstance(leaves, Leaves) else (), files)
+    whole, contents = read(directory, manifest, spec, leaves.all if isinstance(leaves, EpisodeLeaves) else (), files)
     if contents is not None:
-        return whole, _told(manifest, contents, leaves)
+        return whole, _described(manifest, contents, leaves)
     return whole, {"spec": None, "problem": problem, "size": manifest.items}
 
 
-def _told(manifest: Manifest, contents: Contents, leaves: Leaves | str) -> Report:
+def _described(manifest: Manifest, contents: Contents, leaves: EpisodeLeaves | str) -> Report:
     spec, counters = contents.spec, contents.counters
     cursors = [int(cursor) % spec.plan.ring.length for cursor in counters.ends.cursors]
     return {
@@ -114,7 +115,7 @@ def _told(manifest: Manifest, contents: Contents, leaves: Leaves | str) -> Repor
         "counters": {name: int(getattr(counters, name)) for name in ("rejected", "stale", "invalid")},
         "bytes": {"item": spec.item_bytes, "files": manifest.nbytes},
         "priorities": _priorities(contents),
-        "episodes": _episodes(episodes.count(contents, leaves)) if isinstance(leaves, Leaves) else None,
+        "episodes": _episodes(episodes.count(contents, leaves)) if isinstance(leaves, EpisodeLeaves) else None,
         "no_episodes": leaves if isinstance(leaves, str) else None,
     }
 
@@ -134,7 +135,7 @@ def _spec(spec: BufferSpec) -> Report:
 
 
 def shown(member: Any) -> str:
-    """A part of a spec with what is not as by default.
+    """The text of a part of a spec, with the fields that are not defaults.
 
     Example:
         >>> import functional_rb as frb
@@ -143,12 +144,12 @@ def shown(member: Any) -> str:
     """
     given = {field.name: getattr(member, field.name) for field in dataclasses.fields(member) if field.init}
     usual = {field.name: field.default for field in dataclasses.fields(member)}
-    told = ", ".join(f"{name}={value!r}" for name, value in given.items() if value != usual[name])
-    return f"{type(member).__name__}({told})"
+    shown_fields = ", ".join(f"{name}={value!r}" for name, value in given.items() if value != usual[name])
+    return f"{type(member).__name__}({shown_fields})"
 
 
 def _priorities(contents: Contents) -> Report | None:
-    """Of items that can be drawn: what lies in the tree, after alpha."""
+    """The distribution of the priorities, after alpha, of items that can be drawn."""
     if contents.tree is None or not contents.spec.sampler.has_priorities:
         return None
     kept = contents.tree.reshape(-1)[: contents.spec.capacity].astype(np.float64)
@@ -167,22 +168,22 @@ def _episodes(found: Episodes) -> Report:
 
 
 def distribution(values: Array) -> Report:
-    """Numbers by what can be told of many, and a histogram.
+    """The count, smallest, mean, median and largest of some numbers, and a histogram of them.
 
-    Its bins are equal; of numbers that differ by more than a factor of a hundred, in proportion; of few whole numbers,
-    one for each. A bin reaches from its edge to before the next, the last to its own.
+    Few whole numbers have a bin each. Else bins are of equal width; if numbers differ by more than a factor of a
+    hundred, of equal ratio. A bin includes its lower edge, and the last one its upper edge too.
 
     Example:
-        >>> told = distribution(np.array([1.0, 2.0, 1000.0]))
-        >>> told["median"], told["histogram"]["counts"], told["histogram"]["edges"][1].__round__(3)
+        >>> numbers = distribution(np.array([1.0, 2.0, 1000.0]))
+        >>> numbers["median"], numbers["histogram"]["counts"], numbers["histogram"]["edges"][1].__round__(3)
         (2.0, [1, 1, 0, 0, 0, 0, 0, 0, 0, 1], 1.995)
         >>> distribution(np.array([4, 4, 6]))["histogram"]
         {'edges': [4.0, 5.0, 6.0, 7.0], 'counts': [2, 0, 1], 'each': True}
     """
     finite = values[np.isfinite(values)]
-    told: Report = {"count": len(values)}
+    numbers: Report = {"count": len(values)}
     if not len(finite):
-        return told | dict.fromkeys(("smallest", "mean", "median", "largest", "histogram"))
+        return numbers | dict.fromkeys(("smallest", "mean", "median", "largest", "histogram"))
     low, high = float(finite.min()), float(finite.max())
     each = values.dtype.kind == "i" and high - low < BINS
     if each or low == high:
@@ -191,7 +192,7 @@ def distribution(values: Array) -> Report:
         edges = np.geomspace(low, high, BINS + 1) if 0 < 100 * low < high else np.linspace(low, high, BINS + 1)
         edges[0], edges[-1] = low, high
     counts = np.histogram(finite, edges)[0]
-    return told | {
+    return numbers | {
         "smallest": low,
         "mean": float(finite.mean()),
         "median": float(np.median(finite)),

@@ -4,7 +4,7 @@
      "next": {<the same observation leaves>, "reward", "done", "terminated", "truncated"}}
 
 done is terminated | truncated. A buffer stores such items as any others, and finds ends of episodes, rewards and next
-observations under these names.
+observations under these names. What is exported here is public as `frb.ted`.
 """
 
 from functional_rb.ted.buffers import flat_to_ted, nested_to_ted, ted_to_flat, ted_to_nested

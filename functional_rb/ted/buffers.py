@@ -1,4 +1,4 @@
-"""States in the flat and the nested form, and back: the hooks of checkpoints that TorchRL calls by the same names."""
+"""Conversions between states and the flat and nested form; TorchRL has checkpoint hooks of the same names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from functional_rb.ted.forms import (
 )
 
 CHUNK = 2**16
-"""Items that are read at once: what else is held of a state is not more than these."""
+"""The number of items that are read at once, which bounds the memory beside the result."""
 
 
 def ted_to_flat(state: State, *, reward_key: Key = "reward") -> Flat:
@@ -40,7 +40,7 @@ def ted_to_flat(state: State, *, reward_key: Key = "reward") -> Flat:
 
     Args:
         state: of either backend; its items are steps in TED, written in their order (`RoundRobin`, say). It is read
-            in pieces, and nothing of it is given out.
+            in pieces, and none of its arrays is exported.
         reward_key: path of the reward, below "next".
 
     Returns:
@@ -75,15 +75,15 @@ def ted_to_nested(state: State, *, reward_key: Key = "reward") -> Nested:
 
     Args:
         state: as for `ted_to_flat`.
-        reward_key: likewise.
+        reward_key: path of the reward, below "next".
 
     Returns:
         The trajectories, lane by lane, the oldest first. The first of a lane may have lost its beginning to the ring,
         the last may go on.
 
     Raises:
-        TypeError: as `ted_to_flat`.
-        ValueError: likewise.
+        TypeError: for what `ted_to_flat` refuses with it.
+        ValueError: for what `ted_to_flat` refuses with it.
     """
     return flat_to_nested(_flat(state, reward_key, "ted_to_nested"))
 
@@ -100,16 +100,16 @@ def flat_to_ted(
     Args:
         flat: the steps.
         backend: the module of a backend, to get a state; None for NumPy arrays.
-        spec: of the state; by default that of the buffer which the steps are from. Another has the same leaves, and
-            as many slots and lanes.
-        device: of the state, as for `init`.
-        order: of arrays: "slots" for [capacity, *shape] as `items` gives them, zeros where nothing lies, a full ring
-            rolled back; "time" for [N, *shape], lane by lane, the oldest first.
+        spec: the spec of the state; by default that of the buffer which the steps are from. Another spec must have the
+            same leaves, and as many slots and lanes.
+        device: the device of the state, as for `init`.
+        order: the order of arrays: "slots" for [capacity, *shape] as `items` gives them, zeros where nothing lies, a
+            full ring rolled back; "time" for [N, *shape], lane by lane, the oldest first.
 
     Returns:
         A state, whose items lie in the slots that they had, and whose cursor is where it was; a lane that is not full
-        begins at its first slot. Priorities, and what a sampler remembers, are those of new items: `frb.save` keeps
-        all. Or nested dicts of NumPy arrays; leaves of bfloat16, which NumPy lacks, are uint16.
+        begins at its first slot. Priorities and the sampler's auxiliary arrays are those of new items: `frb.save`
+        keeps all. Or nested dicts of NumPy arrays; leaves of bfloat16, which NumPy lacks, are uint16.
 
     Raises:
         TypeError: for leaves whose dtype is not the spec's.
@@ -159,13 +159,13 @@ def _flat(state: State, reward_key: Key, who: str) -> Flat:
 
 
 def _check_unchanged(live: Array, who: str) -> None:
-    """Refuse what was read of a shared buffer while somebody wrote over its oldest items."""
+    """Refuse steps of a shared buffer if somebody wrote over the oldest ones while they were read."""
     if not live.all():
         raise ValueError(f"{who}: another process has overwritten steps while they were read; let it pause meanwhile")
 
 
 def _check_spec(spec: BufferSpec, reward: Path, who: str) -> None:
-    """Refuse what is not in TED, or not in order."""
+    """Refuse a buffer whose items are not in TED, or not in order."""
     for k in spec.plan.objects:
         raise TypeError(f"{who}: leaf {spec.plan.names[k]!r} holds Python objects, which are no arrays; leave it out")
     if not spec.writer.in_order:
@@ -201,14 +201,14 @@ def _backend_of(state: State) -> Any:
 
 
 def _host(backend: Any, array: Any) -> Array:
-    """An array of a backend in NumPy; bfloat16 by its bits."""
+    """An array of a backend in NumPy; bfloat16 as uint16 with the same bits."""
     if str(array.dtype).removeprefix("torch.") in STORED_AS:
         array = array.view("uint16") if isinstance(array, np.ndarray) else backend.values.ops.bitcast(array, "uint16")
     return array if isinstance(array, np.ndarray) else np.asarray(backend.values.to_numpy(array))
 
 
 def _handles(spec: BufferSpec, lane: int, first: int, n: int) -> Array:
-    """Of n items of a lane, from a coordinate on; see `ring`."""
+    """The handles of n items of a lane, from the sequence number `first` on; see `structures.ring`."""
     ring = spec.plan.ring
     sequence_numbers = (first + np.arange(n)) % ring.limit
     turns = sequence_numbers // ring.length
@@ -216,7 +216,7 @@ def _handles(spec: BufferSpec, lane: int, first: int, n: int) -> Array:
 
 
 def _read(backend: Any, state: State, handles: Array) -> Leaves:
-    """The items that handles int32 [N] name, by path, read in pieces of one size: JAX compiles for each."""
+    """The items of handles int32 [N], by path. They are read in pieces of one size, as JAX compiles for each size."""
     spec = state.spec
     n, size = len(handles), min(CHUNK, spec.capacity)
     structure = spec.plan.structure.as_given()
@@ -237,7 +237,7 @@ def _in_slots(rows: Array, lanes: Lanes) -> Array:
 
 
 def _spec_for(flat: Flat, spec: BufferSpec | None) -> BufferSpec:
-    """The spec of the state to make, with the leaves and the slots that there are."""
+    """The spec of the state to make, after a check of its slots and lanes."""
     spec = flat.spec if spec is None else spec
     if spec is None:
         raise ValueError("flat_to_ted: the file does not tell the buffer's spec; give spec=frb.BufferSpec(...)")
@@ -252,7 +252,10 @@ def _spec_for(flat: Flat, spec: BufferSpec | None) -> BufferSpec:
 
 
 def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: Any) -> State:
-    """A buffer of these steps. Before a full lane's oldest step, which does not lie first, go steps to overwrite."""
+    """A buffer of these steps.
+
+    A full lane is first filled up to the slot of its oldest step, with steps that the newest ones then overwrite.
+    """
     state: State = backend.init(spec, device)
     lanes = flat.lanes
     ahead = [start if n == lanes.length else 0 for start, n in zip(lanes.starts, lanes.sizes, strict=True)]
@@ -278,7 +281,7 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: An
             )
         grid = np.zeros((*mask.shape, *own.shape), given.dtype)
         if name == "next/done":
-            grid[...] = True  # what is overwritten does not go on in what follows
+            grid[...] = True  # steps that are overwritten end at once
         grid[rows, column] = given
         leaves.append(_leaf(backend, grid if spec.lanes is not None else grid[:, 0], own.dtype, name))
     whole = bool(mask.all())
@@ -287,7 +290,7 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: An
 
 
 def _leaf(backend: Any, array: Array, dtype: str, name: str) -> Any:
-    """What `add` takes: NumPy's array; bfloat16 as the backend has it."""
+    """A leaf as `add` takes it: an array of NumPy, but of the backend for bfloat16."""
     if dtype not in STORED_AS:
         return array
     bits = Unbounded(array.shape, STORED_AS[dtype])

@@ -1,4 +1,4 @@
-"""Whether a nest of arrays is a step, a batch or a trajectory in TED."""
+"""Checks whether a nest of arrays is a step, a batch or a trajectory in TED."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def check(
     under jit, vmap or torch.compile): done is terminated | truncated; and along a time axis what is in "next" of a step
     that is not done is at the root of the following one, bit for bit.
 
-    Leaves at the root only (the state of a policy, say) are as they like.
+    Leaves that are at the root only (the state of a policy, say) are not checked.
 
     Args:
         steps: a nest with named parts (dict, `Composite`, TensorDict, ...) of arrays of NumPy, JAX or torch, leaves
             [*shape], [B, *shape], [T, *shape], [T, E, *shape] or [B, T, *shape]. Flags and reward may have a last axis
             of one, as TorchRL's have. Or a nest of specs, or a `BufferSpec`: then there are no values.
-        time_axis: which axis of the leaves is time; None if neighbours have nothing to do with each other.
+        time_axis: which axis of the leaves is time; None if neighbouring rows are unrelated.
         mask: bool, in the shape of the flags (less the last axis of one): values are compared between marked rows only.
         action_key: path of the action, a leaf or a nest.
-        reward_key: its path, below "next".
+        reward_key: path of the reward, below "next".
 
     Raises:
         TypeError: for a leaf that is no array, or a dtype that does not fit, naming the leaf.
@@ -70,12 +70,12 @@ def check(
 
 def path_of(key: Key) -> Path:
     """A key as a path."""
-    nest.show_key(key)  # refuses what is none
+    nest.show_key(key)  # refuses what is no key
     return (key,) if isinstance(key, str) else tuple(key)
 
 
 def below(path: Path, prefix: Path) -> bool:
-    """Whether a path lies in the nest at another."""
+    """Whether a path begins with another, so that it leads into the nest there."""
     return path[: len(prefix)] == prefix
 
 
@@ -83,7 +83,7 @@ def named_parts(steps: Any, who: str, where: str = "the steps") -> dict[str, Any
     """The parts of a nest by their names.
 
     Raises:
-        TypeError: if it has no names.
+        TypeError: if its parts have no names.
     """
     if isinstance(steps, BufferSpec):
         steps = steps.item
@@ -100,14 +100,14 @@ def named_parts(steps: Any, who: str, where: str = "the steps") -> dict[str, Any
 
 
 def is_leaf(x: Any) -> bool:
-    """Arrays and their specs; what has parts may have dtypes too."""
+    """Whether a value is an array or the spec of one; nests of specs and TensorDicts have dtypes too."""
     if isinstance(x, Varying | Stacked):
         return False
     return hasattr(x, "dtype") and not hasattr(x, "keys") and not hasattr(x, "batch_size")
 
 
 def as_dict(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
-    """How steps have their mappings."""
+    """Mappings of steps are dicts: for `nest.unflatten`."""
     return parts
 
 
@@ -136,7 +136,7 @@ def leaves_of(steps: Any, who: str) -> Leaves:
 
 
 def check_static(leaves: Leaves, action: Path, reward: Path, who: str) -> None:
-    """Check what shapes and dtypes can tell; see `check`."""
+    """The part of `check` that looks at shapes and dtypes alone."""
     _check_flags(leaves, who)
     _check_place(leaves, action, (NEXT, *action), "at the root only", who)
     _check_place(leaves, (NEXT, *reward), reward, "in 'next' only", who)
@@ -164,7 +164,7 @@ def check_static(leaves: Leaves, action: Path, reward: Path, who: str) -> None:
 
 
 def observation_paths(leaves: Leaves, reward: Path) -> list[Path]:
-    """The leaves of "next", by their path there, that are neither reward nor flags."""
+    """The paths in "next" of its leaves that are neither reward nor flags."""
     following = [path[1:] for path in leaves if path[0] == NEXT]
     return [path for path in following if not below(path, reward) and path not in [(flag,) for flag in FLAGS]]
 
@@ -200,29 +200,29 @@ def _check_values(leaves: Leaves, reward: Path, time_axis: int | None, mask: Any
     following = tuple(leaves[(NEXT, "done")].shape)
     if time_axis is not None:
         _check_time(leaves, time_axis)
-    marks: Any = True
+    compared: Any = True
     if mask is not None:
-        marks = known(mask)
-        if marks is None:
+        compared = values_of(mask)
+        if compared is None:
             return
         less = following[:-1] if following[-1:] == (1,) else following
-        if marks.dtype != bool or marks.shape not in (following, less):
+        if compared.dtype != bool or compared.shape not in (following, less):
             raise ValueError(
-                f"ted.check: mask: expected bool {following} as the flags, got {marks.dtype} {marks.shape}; "
+                f"ted.check: mask: expected bool {following} as the flags, got {compared.dtype} {compared.shape}; "
                 f"give one mark for each step"
             )
-        marks = marks.reshape(marks.shape + (1,) * (len(following) - marks.ndim))
+        compared = compared.reshape(compared.shape + (1,) * (len(following) - compared.ndim))
     for prefix in ((), (NEXT,)):
-        done, terminated, truncated = (known(leaves[(*prefix, flag)]) for flag in FLAGS)
+        done, terminated, truncated = (values_of(leaves[(*prefix, flag)]) for flag in FLAGS)
         if done is not None and terminated is not None and truncated is not None:
-            wrong = (done != (terminated | truncated)) & marks
+            wrong = (done != (terminated | truncated)) & compared
             if wrong.any():
                 raise ValueError(
                     f"ted.check: leaf {nest.show((*prefix, 'done'))!r}: expected terminated | truncated, got "
                     f"{bool(done[_first(wrong)])} at {_first(wrong)}; compute it so"
                 )
     if time_axis is not None:
-        _check_succession(leaves, reward, time_axis, np.broadcast_to(marks, following))
+        _check_succession(leaves, reward, time_axis, np.broadcast_to(compared, following))
 
 
 def _check_time(leaves: Leaves, time_axis: int) -> None:
@@ -235,20 +235,20 @@ def _check_time(leaves: Leaves, time_axis: int) -> None:
             )
 
 
-def _check_succession(leaves: Leaves, reward: Path, axis: int, marks: Any) -> None:
-    done = known(leaves[(NEXT, "done")])
+def _check_succession(leaves: Leaves, reward: Path, axis: int, compared: Any) -> None:
+    done = values_of(leaves[(NEXT, "done")])
     if done is None:
         return
     earlier, later = (
         (slice(None),) * axis + (slice(None, -1),),
         (slice(None),) * axis + (slice(1, None),),
     )
-    goes_on = ~done[earlier] & marks[earlier] & marks[later]
+    goes_on = ~done[earlier] & compared[earlier] & compared[later]
     for path in [*observation_paths(leaves, reward), *((flag,) for flag in FLAGS)]:
-        before, after = known(leaves[(NEXT, *path)]), known(leaves[path])
+        before, after = values_of(leaves[(NEXT, *path)]), values_of(leaves[path])
         if before is None or after is None:
             continue
-        wrong = (_bits(before)[earlier] != _bits(after)[later]).any(-1)
+        wrong = (bytes_of(before)[earlier] != bytes_of(after)[later]).any(-1)
         rows = _in_rows(wrong, goes_on.shape)
         if rows is None:
             raise ValueError(
@@ -269,14 +269,14 @@ def _in_rows(wrong: Any, rows: tuple[int, ...]) -> Any:
     """Whether anything is wrong in each row; None if the array has no such rows."""
     lead = rows
     if wrong.shape[: len(lead)] != lead and lead[-1:] == (1,):
-        lead = lead[:-1]  # the flags' last axis of one is TorchRL's
+        lead = lead[:-1]  # TorchRL's flags have a last axis of one
     if wrong.shape[: len(lead)] != lead:
         return None
     return wrong.any(tuple(range(len(lead), wrong.ndim))).reshape(rows)
 
 
-def _bits(array: Any) -> Any:
-    """The bytes of each element, on a last axis of their own: a NaN is what it is, and -0 is not 0."""
+def bytes_of(array: Any) -> Any:
+    """The bytes of each element, on a last axis of their own: equal NaNs compare equal, and -0 differs from 0."""
     return np.ascontiguousarray(array).view(np.uint8).reshape(*array.shape, array.dtype.itemsize)
 
 
@@ -284,8 +284,8 @@ def _first(wrong: Any) -> tuple[int, ...]:
     return tuple(int(i) for i in np.argwhere(wrong)[0])
 
 
-def known(leaf: Any) -> Any:
-    """An array as NumPy's, for its values; None where there are none: under jit, vmap or torch.compile."""
+def values_of(leaf: Any) -> Any:
+    """An array's values in NumPy; None where it has none, under jit, vmap or torch.compile."""
     torch = sys.modules.get("torch")  # without importing it
     if torch is not None and torch.compiler.is_compiling():
         return None

@@ -1,4 +1,4 @@
-"""Whether an environment gives what its spaces say: it is rolled, and every leaf is looked at."""
+"""`check_env`: rolls an environment and compares every leaf that it gives with its spaces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from functional_rb.ted.steps import ACTION, REWARD
 
 WHO = "check_env"
 ANY = 1
-"""Stands for the limits of what varies in length, which spaces do not have."""
+"""In place of the limits on lengths, which spaces do not have."""
 OBSERVATION = "observation"
 
 
@@ -51,13 +51,13 @@ def check_env(env: Any, steps: int = 100, seed: int = 0, item: Any = None) -> No
     Args:
         env: a Gymnasium environment, or a vector environment in any autoreset mode.
         steps: how often it is stepped.
-        seed: of the environment and of its action space.
-        item: an item (or a `BufferSpec`) that is to record it: then that is compared with, after the conversions that
-            `ted.from_gymnasium(item=...)` makes, and so are the actions.
+        seed: the seed of the environment and of its action space.
+        item: an item (or a `BufferSpec`) that is to record the environment: then observations and actions are compared
+            with that item, after the conversions that `ted.from_gymnasium(item=...)` makes.
 
     Raises:
         ImportError: if Gymnasium is not installed.
-        TypeError: for what is no environment, a space that has no spec, or steps that are no whole number.
+        TypeError: for a value that is no environment, a space that has no spec, or steps that are no whole number.
         ValueError: for steps < 1; if something does not match: each leaf with its path, what was expected and what
             came, the step at which it happened first (0 is the reset), and how often.
 
@@ -88,8 +88,8 @@ class _Expected:
 
     Attributes:
         observation: a nest, as the environment has it; None with an item.
-        item: tells the observation, by names; or None.
-        reward: of one environment.
+        item: has the observation's parts by name; None without an item.
+        reward: the reward of one environment.
         action: a nest; None if actions are not looked at.
         strict: whether dtypes have to be the same, and lengths have no limits; else dtypes are converted.
     """
@@ -112,7 +112,7 @@ class _Expected:
 
 
 class _Findings:
-    """What did not match, by leaf and kind: a message, the step at which it came first, and how often it came."""
+    """What did not match, by leaf and kind: a message, the step of the first occurrence, and the number of them."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -138,14 +138,14 @@ class _Findings:
 
 
 class _Roll:
-    """An environment on its way; `lead` are the axes of environments."""
+    """An environment that is being rolled; `lead` are its axes of environments."""
 
     def __init__(self, env: Any, lead: tuple[int, ...], expected: _Expected, findings: _Findings) -> None:
         self.env, self.lead, self.expected, self.findings = env, lead, expected, findings
         self.by_hand = not lead or _mode(env) == DISABLED
 
     def reset(self, **options: Any) -> bool:
-        """Reset; whether one can go on."""
+        """Reset the environment; whether it can be rolled on."""
         given = self.env.reset(**options)
         if not isinstance(given, tuple) or len(given) != 2:
             self.findings.add(("reset",), "kind", f"expected (observation, infos), got {given!r:.80}")
@@ -154,23 +154,23 @@ class _Roll:
         return True
 
     def step(self) -> bool:
-        """Step, and reset what has ended; whether one can go on."""
+        """Step the environment, and reset what has ended; whether it can be rolled on."""
         self.findings.step += 1
         action = self.env.action_space.sample()
         if self.expected.action is not None:
             self._compare(self.expected.action, action, (ACTION,), self.lead)
         given = self.env.step(action)
         if not isinstance(given, tuple) or len(given) != 5:
-            told = f"expected (observation, reward, terminated, truncated, infos), got {given!r:.80}"
-            self.findings.add(("step",), "kind", told)
+            message = f"expected (observation, reward, terminated, truncated, infos), got {given!r:.80}"
+            self.findings.add(("step",), "kind", message)
             return False
         observation, reward, terminated, truncated, infos = given
         self._observation(observation, OBSERVATION, self.lead)
         self._final(infos)
-        _Leaves(self.findings, False).compare(self.expected.reward, reward, (REWARD,), self.lead)
+        _Comparison(self.findings, False).compare(self.expected.reward, reward, (REWARD,), self.lead)
         before = len(self.findings.times), sum(self.findings.times.values())
         for name, flag in zip(FLAGS[1:], (terminated, truncated), strict=True):
-            _Leaves(self.findings, True).compare(Binary(), flag, (name,), self.lead)
+            _Comparison(self.findings, True).compare(Binary(), flag, (name,), self.lead)
         if before != (len(self.findings.times), sum(self.findings.times.values())):
             return False  # when to reset is not known
         done = np.logical_or(terminated, truncated)
@@ -198,10 +198,10 @@ class _Roll:
                 self._observation(last, "final_obs", ())
 
     def _compare(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
-        _Leaves(self.findings, self.expected.strict).compare(spec, value, path, lead)
+        _Comparison(self.findings, self.expected.strict).compare(spec, value, path, lead)
 
 
-class _Leaves:
+class _Comparison:
     """Compares values with specs, leaf by leaf."""
 
     def __init__(self, findings: _Findings, strict: bool) -> None:
@@ -244,10 +244,10 @@ class _Leaves:
                 self.findings.add((*path, key), "extra", f"not expected, got {_shown(values[key])}")
 
     def _each(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
-        """Values that are no arrays come one by one."""
+        """Compare values that are no arrays, which come one by one."""
         if not isinstance(value, tuple | list | np.ndarray) or len(value) != lead[0]:
-            told = f"expected {lead[0]} values of {spec!r:.80}, one for each environment, got {_shown(value)}"
-            self.findings.add(path, "kind", told)
+            message = f"expected {lead[0]} values of {spec!r:.80}, one for each environment, got {_shown(value)}"
+            self.findings.add(path, "kind", message)
             return
         for one in value:
             self.compare(spec, one, path, lead[1:])
@@ -277,11 +277,11 @@ class _Leaves:
         outside = np.flatnonzero(~np.asarray(spec.inside(numpy_ops, rows)))
         if len(outside):
             where = f" (row {outside[0]})" if len(rows) > 1 else ""
-            told = np.array2string(rows[outside[0]], threshold=8, separator=", ")
-            self.findings.add(path, "domain", f"expected values of {spec!r:.120}, got {told}{where}")
+            found = np.array2string(rows[outside[0]], threshold=8, separator=", ")
+            self.findings.add(path, "domain", f"expected values of {spec!r:.120}, got {found}{where}")
 
     def _encoded(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
-        """What is stored in another form, and refused if it cannot be."""
+        """Compare values that are stored in another form by encoding them."""
         try:
             array = spec.from_host(value, lead)
         except (TypeError, ValueError) as error:
@@ -323,14 +323,14 @@ class _Leaves:
             self.compare(spec.edge, value.edges, (*path, "edges"), (edges,))
         links = np.zeros((0, 2), int) if value.edge_links is None else np.asarray(value.edge_links)
         if links.shape != (edges, 2) or links.dtype.kind not in "iu" or ((links < 0) | (links >= nodes)).any():
-            told = f"expected whole numbers [{edges}, 2] below the number of nodes, {nodes}, got {_shown(links)}"
-            self.findings.add((*path, "edge_links"), "domain", told)
+            message = f"expected whole numbers [{edges}, 2] below the number of nodes, {nodes}, got {_shown(links)}"
+            self.findings.add((*path, "edge_links"), "domain", message)
 
     def _one_of(self, spec: OneOf, value: Any, path: Path) -> None:
         pair = isinstance(value, tuple | list) and len(value) == 2
         if not (pair and isinstance(value[0], int | np.integer) and 0 <= value[0] < len(spec.options)):
-            told = f"expected a pair (option, value) with an option below {len(spec.options)}, got {_shown(value)}"
-            self.findings.add(path, "kind", told)
+            message = f"expected a pair (option, value) with an option below {len(spec.options)}, got {_shown(value)}"
+            self.findings.add(path, "kind", message)
             return
         self.compare(spec.options[value[0]], value[1], (*path, "options", int(value[0])), ())
 

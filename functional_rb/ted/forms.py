@@ -1,13 +1,13 @@
-"""Trajectories without their next observations twice: the flat and the nested form of what a buffer holds in TED.
+"""The flat and the nested form of what a buffer holds in TED: trajectories with each observation stored once.
 
 Along a trajectory the observation in "next" of one step is that at the root of the following one. So T steps have
 T + 1 observations, and both forms keep these and no more:
 
     flat    every leaf is one array: all lanes one after the other, each from its oldest step to its newest
-    nested  the same, cut where trajectories end
+    nested  these arrays, cut where trajectories end
 
 A trajectory ends with a step that is done, and at the newest step of its lane. Names are those of TorchRL's TED2Flat:
-the leaf "reward" and the flags are those of "next" (the flags at the root are False), the others those at the root.
+the leaf "reward" and the flags are those of "next" (the flags at the root are False), other leaves those at the root.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.structures.row_layout import STORED_AS
-from functional_rb.ted.check import FLAGS, NEXT, below
+from functional_rb.ted.check import FLAGS, NEXT, below, bytes_of
 
 Array = np.ndarray[Any, Any]
 Leaves = dict[Path, Array]
-"""Leaves by their path; those of bfloat16, which NumPy lacks, as uint16."""
+"""Leaves by their path; those of bfloat16, which NumPy lacks, are uint16."""
 
 
 class Lanes(NamedTuple):
@@ -59,14 +59,14 @@ class Lanes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Form:
-    """What both forms know.
+    """What the flat and the nested form have in common.
 
     Attributes:
         lanes: where the steps lie in the buffer.
-        dtypes: of the leaves by name; arrays of bfloat16, which NumPy lacks, are uint16 here.
+        dtypes: the dtypes of the leaves by name; arrays of bfloat16, which NumPy lacks, are uint16 here.
         shared: the leaves that steps have in "next" as well, each stored once.
         reward_key: path of the reward.
-        spec: of the buffer, None where a file does not tell.
+        spec: the spec of the buffer; None where a file does not have it.
     """
 
     lanes: Lanes
@@ -86,7 +86,7 @@ class Flat(Form):
 
     Attributes:
         data: nested dicts of NumPy arrays: [N + K, *shape] of the observations, for N steps in K trajectories,
-            [N, *shape] of all else.
+            [N, *shape] of all other leaves.
     """
 
     data: dict[str, Any]
@@ -94,7 +94,7 @@ class Flat(Form):
     @property
     def ends(self) -> Array:
         """Which steps are the last of their trajectory, bool [N]."""
-        return ends_of(leaf_at(self.data, ("done",)), self.lanes.sizes)
+        return ends_of(self.data["done"], self.lanes.sizes)
 
     @property
     def lengths(self) -> Array:
@@ -102,7 +102,7 @@ class Flat(Form):
         return np.diff(np.flatnonzero(self.ends) + 1, prepend=0)
 
     def __repr__(self) -> str:
-        """The outline, not the arrays."""
+        """The shapes of the leaves, without their values."""
         return f"Flat({len(self)} steps in {len(self.lengths)} trajectories, {_shown(self.data)})"
 
 
@@ -112,15 +112,15 @@ class Nested(Form):
 
     Attributes:
         trajectories: nested dicts of NumPy arrays each: [T + 1, *shape] of the observations, for T steps, [T, *shape]
-            of all else. Views of the flat form's arrays, where made of that.
-        empty: the same of no trajectory, which tells the leaves where there is none.
+            of all other leaves. They are views of the flat form's arrays if they were made of these.
+        empty: arrays of no trajectory, [0, *shape], which have shapes and dtypes even where there is no trajectory.
     """
 
     trajectories: tuple[dict[str, Any], ...]
     empty: dict[str, Any]
 
     def __repr__(self) -> str:
-        """The outline, not the arrays."""
+        """The shapes of the leaves, without their values."""
         return f"Nested({len(self)} steps in {len(self.trajectories)} trajectories, {_shown(self.empty)})"
 
 
@@ -159,7 +159,7 @@ def steps_to_flat(
     spec: BufferSpec | None = None,
     who: str = "ted_to_flat",
 ) -> Flat:
-    """Steps [N, *shape] in TED in the order of the flat form, by path, in that form.
+    """The flat form of steps [N, *shape] in TED, given by path in the order of that form.
 
     Raises:
         ValueError: for steps that do not follow one another, or flags that are True at the root, naming the leaf.
@@ -217,14 +217,6 @@ def leaves_of_form(data: Mapping[str, Any]) -> Leaves:
     return dict(zip(structure.paths, leaves, strict=True))
 
 
-def leaf_at(data: Mapping[str, Any], path: Path) -> Any:
-    """What lies at a path."""
-    found: Any = data
-    for key in path:
-        found = found[key]
-    return found
-
-
 def as_nest(leaves: Mapping[Path, Any]) -> dict[str, Any]:
     """Nested dicts of leaves by path."""
     made: dict[Any, Any] = {}
@@ -237,12 +229,12 @@ def as_nest(leaves: Mapping[Path, Any]) -> dict[str, Any]:
 
 
 def kept_dtype(name: str) -> np.dtype[Any]:
-    """How NumPy has a dtype here."""
+    """The NumPy dtype that arrays of a dtype have here."""
     return np.dtype(STORED_AS.get(name, name) if name in ITEMSIZE else name)
 
 
 def _rows(ends: Array) -> Array:
-    """Where the observation of each step lies among shared ones: one more after every end, int64 [N]."""
+    """The row of each step in leaves that are shared, which have one row more after every last step, int64 [N]."""
     n = len(ends)
     return np.arange(n) + np.cumsum(ends) - ends
 
@@ -253,9 +245,9 @@ def _of_next_alone(steps: Leaves, reward_key: Path) -> list[Path]:
 
 
 def _shared(before: Array, after: Array, ends: Array, lanes: Lanes, path: Path, who: str) -> Array:
-    """Observations [N + K, *shape] of those before [N, *shape] and after each step."""
+    """Observations [N + K, *shape] made of those before and after each step, [N, *shape] each."""
     goes_on = np.flatnonzero(~ends)
-    different = (_bits(after[goes_on]) != _bits(before[goes_on + 1])).any(1)
+    different = (bytes_of(after[goes_on]) != bytes_of(before[goes_on + 1])).any(tuple(range(1, after.ndim + 1)))
     if different.any():
         lane, step = _place(int(goes_on[different.argmax()]), lanes)
         raise ValueError(
@@ -285,12 +277,6 @@ def _place(row: int, lanes: Lanes) -> tuple[int, int]:
     """The lane of a row, and which of its steps it is."""
     lane = int(np.searchsorted(np.cumsum(lanes.sizes), row, "right"))
     return lane, row - sum(lanes.sizes[:lane])
-
-
-def _bits(array: Array) -> Array:
-    """The bytes of each row [n, bytes]: a NaN is what it is, and -0 is not 0."""
-    n = len(array)
-    return np.ascontiguousarray(array).reshape(n, -1).view(np.uint8) if array.size else np.zeros((n, 0), np.uint8)
 
 
 def _shown(data: Mapping[str, Any]) -> str:

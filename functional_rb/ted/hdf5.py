@@ -26,14 +26,14 @@ from functional_rb.ted.forms import (
     leaves_of_form,
     nested_to_flat,
 )
-from functional_rb.ted.padded import Header, Piece, Table
+from functional_rb.ted.padded import FileLeaf, Header, Piece
 from functional_rb.ted.reading import DamagedError, Source, Span
 
 GROUP = "traj_"
 DTYPE = "dtype"
 """An attribute of leaves whose dtype HDF5 lacks."""
 LONGEST = 60_000
-"""Bytes of an attribute: HDF5 has room for 64 KiB, so longer texts come in several, `functional_rb.0` and so on."""
+"""The most characters of an attribute, for which HDF5 has 64 KiB; longer texts take several, `functional_rb.0`, ..."""
 _GROUP = re.compile(rf"{GROUP}([0-9]{{1,18}})", re.ASCII)
 
 
@@ -46,13 +46,13 @@ def h5_split(form: Flat | Nested, path: str | os.PathLike[str], *, compression: 
 
     Args:
         form: the steps.
-        path: of the file; it is written beside it first, and then renamed.
-        compression: of the leaves, as h5py has it: "gzip", "lzf".
+        path: the path of the file, which is written under another name first, and then renamed.
+        compression: the compression of leaves, by the name that h5py has for it: "gzip", "lzf".
 
     Raises:
         ImportError: if h5py is not installed.
         FileExistsError: if the file is there.
-        ValueError: for a leaf whose name the file has for something else.
+        ValueError: for a leaf whose name means something else in the file.
 
     Example:
         >>> import tempfile
@@ -86,8 +86,8 @@ def h5_combine(path: str | os.PathLike[str], *, reward_key: Key = "reward", know
     """Read what `h5_split` wrote, or TorchRL.
 
     Args:
-        path: of the file.
-        reward_key: path of the reward, where TorchRL wrote it.
+        path: the path of the file.
+        reward_key: path of the reward in a file that TorchRL wrote.
         known: classes that the spec names, as for `frb.from_json`.
 
     Returns:
@@ -96,7 +96,7 @@ def h5_combine(path: str | os.PathLike[str], *, reward_key: Key = "reward", know
     Raises:
         ImportError: if h5py is not installed.
         FileNotFoundError: if the file is missing.
-        ValueError: for what is damaged, no file of HDF5, or no such form, naming the file.
+        ValueError: for a file that is damaged, not HDF5, or without trajectories in this form, naming the file.
     """
     h5py, where, reward = _h5py("h5_combine"), files.as_path(path, "ted.h5_combine"), path_of(reward_key)
     with reading.naming(where):
@@ -117,8 +117,8 @@ def _h5py(function: str) -> Any:
 
 
 def _write(flat: Flat, file: Any, compression: str | None) -> None:
-    header, tables = padded.tables(flat)
-    pieces = list(padded.pieces(header, padded.done_of(tables["done",])))
+    header, file_leaves = padded.file_leaves(flat)
+    pieces = list(padded.pieces(header, padded.done_of(file_leaves["done",])))
     _write_extra(file.attrs, padded.extra_of(flat))
     numbers = {"is_full": header.is_full, "shift": header.shift, "_len": header.stored}
     for name, number in (numbers | {"_storage_shape": list(header.storage_shape)}).items():
@@ -126,24 +126,26 @@ def _write(flat: Flat, file: Any, compression: str | None) -> None:
     digits = len(str(len(pieces) - 1))
     for k, piece in enumerate(pieces):
         group = file.create_group(f"{GROUP}{k:0{digits}}")
-        for path, table in tables.items():
-            _write_leaf(group, path, table, piece, path in flat.shared, compression)
+        for path, file_leaf in file_leaves.items():
+            _write_leaf(group, path, file_leaf, piece, path in flat.shared, compression)
 
 
-def _write_leaf(group: Any, path: Path, table: Table, piece: Piece, shared: bool, compression: str | None) -> None:
-    """A leaf of a trajectory; zeros are left out, which is what HDF5 gives for what was not written."""
+def _write_leaf(
+    group: Any, path: Path, file_leaf: FileLeaf, piece: Piece, shared: bool, compression: str | None
+) -> None:
+    """Write a leaf of a trajectory. Zeros are left out, as HDF5 reads zeros where nothing was written."""
     start, stop = (piece.shared, piece.shared_stop) if shared else (piece.start, piece.stop)
-    shape = (stop - start, *table.shape)
+    shape = (stop - start, *file_leaf.shape)
     filters = {"compression": compression} if compression and 0 not in shape else {}
-    leaf = group.create_dataset("/".join(map(str, path)), shape, kept_dtype(table.dtype), **filters)
-    if table.dtype in STORED_AS:
-        leaf.attrs[DTYPE] = table.dtype
-    for block in padded.rows_of(table, start, stop):
+    leaf = group.create_dataset("/".join(map(str, path)), shape, kept_dtype(file_leaf.dtype), **filters)
+    if file_leaf.dtype in STORED_AS:
+        leaf.attrs[DTYPE] = file_leaf.dtype
+    for block in padded.rows_of(file_leaf, start, stop):
         leaf[block.start : block.start + len(block.rows)] = block.rows
 
 
 def _write_extra(attributes: Any, text: str) -> None:
-    """The JSON beside the leaves, which is ASCII."""
+    """Write the JSON text beside the leaves, which is ASCII."""
     if len(text) <= LONGEST:
         attributes[padded.EXTRA] = text
         return
@@ -166,7 +168,7 @@ def _read(found: _Trajectories, reward: Path, known: Iterable[Any]) -> Flat:
     if full not in (0, 1):
         raise DamagedError(f"{found.where}: expected is_full as 0 or 1, got {full}; the file is damaged")
     header = reading.checked(Header(bool(full), shift, shape), found.where)
-    source = Source(found.where, found.tables, found.rows, found.written, found.holds)
+    source = Source(found.where, found.file_leaves, found.rows, found.written, found.holds)
     return reading.read(header, source, _read_extra(found.file.attrs), reward, known)
 
 
@@ -174,13 +176,13 @@ class _Trajectories:
     """The groups of a file, one for each trajectory.
 
     Attributes:
-        file: of h5py.
-        where: its name.
+        file: the file, of h5py.
+        where: the name of the file.
         tables: the leaves, by path.
     """
 
     def __init__(self, h5py: Any, file: Any, where: str, descriptor: int, size: int) -> None:
-        """Look at all leaves, and at none of their rows."""
+        """Look at the headers of all leaves, and read none of their rows."""
         self.file, self.where = file, where
         self._h5py, self._descriptor, self._size = h5py, descriptor, size
         self._seen: set[tuple[int, int]] = set()
@@ -190,12 +192,12 @@ class _Trajectories:
             if part.keys() != parts[0].keys():
                 raise DamagedError(f"{where}: expected the leaves {sorted(map(show, parts[0]))} in {name}; damaged")
         self._columns = {path: [part[path] for part in parts] for path in parts[0]}
-        self.tables = {path: self._table(leaves, path) for path, leaves in self._columns.items()}
+        self.file_leaves = {path: self._file_leaf(leaves, path) for path, leaves in self._columns.items()}
         lengths = {path: np.cumsum([0, *(len(x) for x in leaves)]) for path, leaves in self._columns.items()}
         self._starts = lengths
 
     def numbers(self, name: str, shape: tuple[int, ...] | None = None) -> list[int]:
-        """Some numbers that stand beside the groups: of a shape, or a few."""
+        """Numbers that stand beside the groups: of a given shape, else at most 32."""
         value = self._get(self.file, name)
         fits = isinstance(value, self._h5py.Dataset) and value.dtype.kind in "biu"
         if not fits or (value.shape != shape if shape is not None else value.ndim > 1 or not 0 < value.size <= 32):
@@ -214,7 +216,7 @@ class _Trajectories:
         return [by_number[k] for k in sorted(by_number)]
 
     def _get(self, group: Any, name: str) -> Any:
-        """What lies under a name itself: no link leads out of a file, and none anywhere twice."""
+        """The group or dataset of a name, if that is no link and the object was not met under another name."""
         if not isinstance(group.get(name, getlink=True), self._h5py.HardLink):
             raise DamagedError(f"{self.where}: {group.name}/{name} is a link; the file is damaged, or not in TED")
         value = group[name]
@@ -235,7 +237,7 @@ class _Trajectories:
                 found |= self._leaves(value, (*prefix, name))
         return found
 
-    def _table(self, leaves: list[Any], path: Path) -> Table:
+    def _file_leaf(self, leaves: list[Any], path: Path) -> FileLeaf:
         own = leaves[0]
         dtype = own.dtype.name
         if DTYPE in own.attrs and str(own.attrs[DTYPE]) in STORED_AS:
@@ -249,10 +251,10 @@ class _Trajectories:
             )
         for leaf in leaves:
             self._check_layout(leaf, path)
-        return Table(rows, tuple(own.shape[1:]), dtype)
+        return FileLeaf(rows, tuple(own.shape[1:]), dtype)
 
     def _check_layout(self, leaf: Any, path: Path) -> None:
-        """Refuse data in other files, zeros that are none, and chunks that are not read without all of them."""
+        """Refuse data in other files, fill values other than zero, and chunks that memory has no room for."""
         made, kinds = leaf.id.get_create_plist(), self._h5py.h5d
         layout = made.get_layout()
         here = layout in (kinds.COMPACT, kinds.CONTIGUOUS, kinds.CHUNKED) and not made.get_external_count()
@@ -264,9 +266,9 @@ class _Trajectories:
             )
 
     def rows(self, path: Path, spans: Sequence[Span]) -> Array:
-        """Some rows of a leaf, whichever trajectories they are in."""
-        table, starts, leaves = self.tables[path], self._starts[path], self._columns[path]
-        read = [np.zeros((0, *table.shape), kept_dtype(table.dtype))]
+        """Rows of a leaf, from whichever trajectories they lie in."""
+        file_leaf, starts, leaves = self.file_leaves[path], self._starts[path], self._columns[path]
+        read = [np.zeros((0, *file_leaf.shape), kept_dtype(file_leaf.dtype))]
         for start, stop in spans:
             first = int(np.searchsorted(starts, start, "right")) - 1
             for k in range(first, len(leaves)):
@@ -278,7 +280,7 @@ class _Trajectories:
         return reading.check_flags(np.concatenate(read), path, self.where)
 
     def written(self, path: Path) -> Iterator[Span]:
-        """The rows of those trajectories of which anything was written."""
+        """The rows of trajectories of which anything was written."""
         starts = self._starts[path]
         some = [k for k, leaf in enumerate(self._columns[path]) if leaf.id.get_storage_size()]
         claimed = sum(int(starts[k + 1] - starts[k]) for k in some)

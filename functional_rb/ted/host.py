@@ -1,6 +1,6 @@
-"""What environments have in another form than buffers: text, choices stored as vectors, what varies in length or kind.
+"""Encoding of what environments have in another form than buffers: texts, one-hot vectors, sequences, graphs.
 
-An item tells the form in storage. Arrays that are stored as they come are left alone here.
+An item says how they are stored. Arrays that are stored as they come are left alone here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from functional_rb.ted.steps import REWARD
 
 
 def encoding_item(item: Any) -> Composite | None:
-    """An item, if some of its leaves have another form in environments; else None."""
+    """The item, if some of its leaves have another form in environments; else None."""
     spec = freeze(item_of(item))
     return spec if isinstance(spec, Composite) and is_encoding(spec) else None
 
 
 def item_of(item: Any) -> Any:
-    """The item of a buffer's spec, any other as it is."""
+    """The item of a `BufferSpec`; an item as it is."""
     return item.item if isinstance(item, BufferSpec) else item
 
 
@@ -37,15 +37,15 @@ def encoded(spec: Any, value: Any, batch: tuple[int, ...], prefix: str, who: str
     """A value of an environment with its encoded units as a nest of NumPy arrays, leaves [*batch, *shape].
 
     Args:
-        spec: of the value.
+        spec: the spec of the value.
         value: a nest like the spec, down to its units.
         batch: the axis of a vector environment's environments; () for a plain one.
-        prefix: of the names of leaves in errors.
-        who: asks.
+        prefix: what stands before the names of leaves in errors.
+        who: the function that asks, for errors.
 
     Raises:
-        TypeError: for a value that does not fit, naming the leaf.
-        ValueError: likewise.
+        TypeError: for a value of the wrong type, naming the leaf.
+        ValueError: for a value that does not fit, naming the leaf.
     """
     outline = _outline(spec)
     made = []
@@ -83,7 +83,7 @@ def _alone(specs: dict[str, Any], observation: Any) -> str | None:
     if len(specs) != 1:
         return None
     (name, spec), *_ = specs.items()
-    # What stands in a dict: the parts of a composite, or a stack of them.
+    # A dict may hold the parts of a composite, or a stack of composites.
     inner = spec.element if isinstance(spec, Sequence) and spec.stack else spec
     if not isinstance(observation, Mapping):
         return name

@@ -1,4 +1,4 @@
-"""The item of a buffer that records an environment."""
+"""Deriving the item of a buffer that records an environment."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def item_from_env(
 
     Args:
         env: a Gymnasium environment, or a vector environment: an item is a step of one of its environments.
-        narrow: whether 64-bit numbers (rewards, discrete actions) are stored in 32 bits; what JAX needs without x64.
+        narrow: whether 64-bit numbers (rewards, discrete actions) are stored in 32 bits, as JAX needs without x64.
             `ted.from_gymnasium(item=...)` converts them.
-        observation_key: as for `ted.from_transitions`.
+        observation_key: the name of the observation in the steps, also if it is a dict.
         max_length: the most elements of a `Sequence`, and nodes of a `Graph`, if the spaces have some.
         max_edges: the most edges of a `Graph`.
 
@@ -37,7 +37,7 @@ def item_from_env(
     Raises:
         ImportError: if Gymnasium is not installed.
         TypeError: for a space that has no spec, naming it.
-        ValueError: for a limit that is missing, or an observation with a part that TED calls otherwise.
+        ValueError: for a limit that is missing, or an observation with a part whose name has another meaning in TED.
 
     Example:
         >>> from types import SimpleNamespace as Env

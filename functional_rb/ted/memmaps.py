@@ -22,13 +22,13 @@ from functional_rb.base.nest import Key, Path, show
 from functional_rb.ted import padded, reading
 from functional_rb.ted.check import path_of
 from functional_rb.ted.forms import Array, Flat, Nested, as_nest, flat_to_nested, kept_dtype, nested_to_flat
-from functional_rb.ted.padded import Header, Piece, Table
+from functional_rb.ted.padded import FileLeaf, Header, Piece
 from functional_rb.ted.reading import DamagedError, Source, Span
 
 META, DATA, SHAPE = "meta.json", ".memmap", ".shape.memmap"
 NEST, NUMBER = "<class 'tensordict._td.TensorDict'>", "<class 'tensordict.tensorclass.NonTensorData'>"
 UNSAFE = frozenset('/<>:"|?*\\ %\x7f') | {chr(i) for i in range(32)}
-"""What names of files have not; there it is %, and two hexadecimal digits."""
+"""Characters that are written as % and two hexadecimal digits in the names of files."""
 OF_META = ("shape", "device", "_type")
 
 
@@ -41,11 +41,11 @@ def save(form: Flat | Nested, directory: str | os.PathLike[str]) -> None:
 
     Args:
         form: the steps.
-        directory: to be made; everything is written beside it first, and then it is renamed.
+        directory: the directory to make, which is written under another name first, and then renamed.
 
     Raises:
         FileExistsError: if it is there and not empty.
-        ValueError: for a leaf whose name the directory has for something else.
+        ValueError: for a leaf whose name means something else in the directory.
 
     Example:
         >>> import tempfile
@@ -78,8 +78,8 @@ def load(directory: str | os.PathLike[str], *, reward_key: Key = "reward", known
     """Read what `save` wrote, or TorchRL: the form that lies there.
 
     Args:
-        directory: that of the form; of a dumped ReplayBuffer its "storage".
-        reward_key: path of the reward, where TorchRL wrote it.
+        directory: the directory of the form; of a dumped ReplayBuffer its "storage".
+        reward_key: path of the reward in a directory that TorchRL wrote.
         known: classes that the spec names, as for `frb.from_json`.
 
     Returns:
@@ -87,7 +87,7 @@ def load(directory: str | os.PathLike[str], *, reward_key: Key = "reward", known
 
     Raises:
         FileNotFoundError: if a file is missing, naming it.
-        ValueError: for what is damaged, cannot be read, or is no such form, naming the file.
+        ValueError: for a file that is damaged, unreadable, or without this form, naming it.
     """
     root, reward = File(files.as_path(directory, "ted.load")), path_of(reward_key)
     with reading.naming(str(root)):
@@ -95,7 +95,7 @@ def load(directory: str | os.PathLike[str], *, reward_key: Key = "reward", known
 
 
 def _read(root: File, reward: Path, known: Iterable[Any]) -> Flat | Nested:
-    leaves = _Leaves(root)
+    leaves = _Directory(root)
     header = reading.checked(
         Header(_value(root, "is_full", bool), _value(root, "shift", int), _storage_shape(root)), str(root)
     )
@@ -103,25 +103,25 @@ def _read(root: File, reward: Path, known: Iterable[Any]) -> Flat | Nested:
         extra = _content(root / f"{padded.EXTRA}.json")
     except FileNotFoundError:
         extra = None
-    source = Source(str(root), leaves.tables, leaves.rows, leaves.written, leaves.holds)
+    source = Source(str(root), leaves.file_leaves, leaves.rows, leaves.written, leaves.holds)
     flat = reading.read(header, source, extra, reward, known)
     return flat_to_nested(flat) if leaves.nested else flat
 
 
 def _write(flat: Flat, root: File, nested: bool) -> None:
-    header, tables = padded.tables(flat)
-    done = padded.done_of(tables["done",])
+    header, file_leaves = padded.file_leaves(flat)
+    done = padded.done_of(file_leaves["done",])
     pieces = list(padded.pieces(header, done)) if nested else None
-    for path, table in tables.items():
+    for path, file_leaf in file_leaves.items():
         place = root.joinpath(*map(_encoded, path[:-1]))
         place.mkdir(parents=True, exist_ok=True)
         name = _encoded(path[-1])
-        _write_rows(place / (name + DATA), table)
+        _write_rows(place / (name + DATA), file_leaf)
         if pieces is not None:
-            shapes = _shapes(table, pieces, path in flat.shared)
+            shapes = _shapes(file_leaf, pieces, path in flat.shared)
             (place / (name + SHAPE)).write_bytes(np.ascontiguousarray(shapes, "<i8").tobytes())
     lead = [] if pieces is None else [len(pieces)]
-    metas = {path: _meta(table, pieces) for path, table in tables.items()}
+    metas = {path: _meta(file_leaf, pieces) for path, file_leaf in file_leaves.items()}
     numbers = {"is_full": header.is_full, "shift": header.shift, "_storage_shape": list(header.storage_shape)}
     for name, value in numbers.items():
         (root / name).mkdir()
@@ -131,30 +131,30 @@ def _write(flat: Flat, root: File, nested: bool) -> None:
     (root / f"{padded.EXTRA}.json").write_text(padded.extra_of(flat))
 
 
-def _write_rows(file: File, table: Table) -> None:
-    """Zeros are left out: the file is sparse."""
-    row = int(np.prod(table.shape, dtype=np.int64)) * ITEMSIZE[table.dtype]
-    if not row * table.rows:
-        return  # tensordict has no file for nothing
+def _write_rows(file: File, file_leaf: FileLeaf) -> None:
+    """Write the rows of a leaf to a sparse file, without its zeros."""
+    row = int(np.prod(file_leaf.shape, dtype=np.int64)) * ITEMSIZE[file_leaf.dtype]
+    if not row * file_leaf.rows:
+        return  # tensordict has no file for an empty leaf
     with open(file, "wb") as stream:
-        stream.truncate(row * table.rows)
-        for block in table.blocks or ():
+        stream.truncate(row * file_leaf.rows)
+        for block in file_leaf.blocks or ():
             stream.seek(row * block.start)
             stream.write(np.ascontiguousarray(block.rows).data)
 
 
-def _shapes(table: Table, pieces: list[Piece], shared: bool) -> Array:
+def _shapes(file_leaf: FileLeaf, pieces: list[Piece], shared: bool) -> Array:
     lengths = [piece.shared_stop - piece.shared if shared else piece.stop - piece.start for piece in pieces]
-    return np.array([(length, *table.shape) for length in lengths])
+    return np.array([(length, *file_leaf.shape) for length in lengths])
 
 
-def _meta(table: Table, pieces: list[Piece] | None) -> dict[str, Any]:
-    shape = [table.rows, *table.shape] if pieces is None else [len(pieces), 1 + len(table.shape)]
-    return {"device": "cpu", "shape": shape, "dtype": f"torch.{table.dtype}", "is_nested": pieces is not None}
+def _meta(file_leaf: FileLeaf, pieces: list[Piece] | None) -> dict[str, Any]:
+    shape = [file_leaf.rows, *file_leaf.shape] if pieces is None else [len(pieces), 1 + len(file_leaf.shape)]
+    return {"device": "cpu", "shape": shape, "dtype": f"torch.{file_leaf.dtype}", "is_nested": pieces is not None}
 
 
 def _write_metas(place: File, metas: Mapping[Any, Any], lead: list[int], numbers: Mapping[str, Any]) -> None:
-    """The `meta.json` of a nest and of those in it; what has a dtype is a leaf."""
+    """Write the `meta.json` of a nest and of the nests in it; a part with a dtype is a leaf."""
     own: dict[str, Any] = dict(numbers)
     for name, meta in metas.items():
         if isinstance(meta.get("dtype"), str):
@@ -166,7 +166,7 @@ def _write_metas(place: File, metas: Mapping[Any, Any], lead: list[int], numbers
 
 
 def _encoded(name: str | int) -> str:
-    """A name as files have it."""
+    """The name of a leaf in names of files."""
     text = str(name)
     if text in ("", ".", ".."):
         return "%2E" * len(text) or "%"
@@ -178,11 +178,11 @@ def _dump(file: File, value: Any) -> None:
 
 
 def _content(file: File) -> bytes:
-    """All of a file.
+    """The content of a file.
 
     Raises:
-        FileNotFoundError: naming it.
-        DamagedError: if it is no regular file, or holes.
+        FileNotFoundError: if it is missing, naming it.
+        DamagedError: if it is no regular file, or consists of holes.
     """
     descriptor, size = _opened(file)
     with os.fdopen(descriptor, "rb") as stream:
@@ -207,7 +207,7 @@ def _json(file: File) -> dict[str, Any]:
 
 
 def _value(root: File, name: str, kind: type) -> Any:
-    """A number that stands beside the leaves; TorchRL has 0 and 1 for bools too."""
+    """A number that stands beside the leaves; for bools TorchRL has 0 and 1 too."""
     file = root / name / META
     data = _json(file).get("data")
     if kind is bool and type(data) is int and data in (0, 1):
@@ -226,23 +226,23 @@ def _storage_shape(root: File) -> tuple[int, ...]:
     return tuple(shape)
 
 
-class _Leaves:
+class _Directory:
     """The leaves of a directory.
 
     Attributes:
         tables: by path.
-        nested: whether it has the nested form.
+        nested: whether the directory has the nested form.
     """
 
     def __init__(self, root: File) -> None:
-        """Look at all files, and at their sizes."""
-        self.tables: dict[Path, Table] = {}
+        """Look at the headers and sizes of all files."""
+        self.file_leaves: dict[Path, FileLeaf] = {}
         self.nested = False
         self._files: dict[Path, File] = {}
         self._seen: set[tuple[int, int]] = set()
         self._look(root, ())
-        for path, table in self.tables.items():
-            if table.rows * _row_bytes(table):
+        for path, file_leaf in self.file_leaves.items():
+            if file_leaf.rows * _row_bytes(file_leaf):
                 os.close(self._open(path))
 
     def _look(self, place: File, prefix: Path) -> None:
@@ -256,7 +256,7 @@ class _Leaves:
             if not isinstance(meta, dict) or (not prefix and name in padded.RESERVED):
                 continue
             if "dtype" in meta:
-                self.tables[path] = _table(place, path, meta)
+                self.file_leaves[path] = _file_leaf(place, path, meta)
                 self._files[path] = place / (_encoded(name) + DATA)
                 self.nested = self.nested or bool(meta.get("is_nested"))
             elif meta.get("type") == "TensorDict":
@@ -268,22 +268,20 @@ class _Leaves:
                 )
 
     def _open(self, path: Path) -> int:
-        """The descriptor of a leaf's file, which has as many bytes as it should."""
-        file, table = self._files[path], self.tables[path]
+        """The descriptor of a leaf's file, after a check of its size."""
+        file, file_leaf = self._files[path], self.file_leaves[path]
         descriptor, size = _opened(file)
-        expected = table.rows * _row_bytes(table)
+        expected, shape = file_leaf.rows * _row_bytes(file_leaf), (file_leaf.rows, *file_leaf.shape)
         if size != expected:
             os.close(descriptor)
-            raise DamagedError(
-                f"{file}: expected {expected} bytes for {table.dtype} {(table.rows, *table.shape)}, got {size}; damaged"
-            )
+            raise DamagedError(f"{file}: expected {expected} bytes for {file_leaf.dtype} {shape}, got {size}; damaged")
         return descriptor
 
     def rows(self, path: Path, spans: Sequence[Span]) -> Array:
-        """Some rows of a leaf."""
-        table = self.tables[path]
-        row, count = _row_bytes(table), sum(stop - start for start, stop in spans)
-        found = np.empty((count, *table.shape), kept_dtype(table.dtype))
+        """Rows of a leaf."""
+        file_leaf = self.file_leaves[path]
+        row, count = _row_bytes(file_leaf), sum(stop - start for start, stop in spans)
+        found = np.empty((count, *file_leaf.shape), kept_dtype(file_leaf.dtype))
         if not found.size:
             return found
         content: Any = found.reshape(-1).view(np.uint8)
@@ -299,28 +297,28 @@ class _Leaves:
         return reading.check_flags(found, path, str(self._files[path]))
 
     def written(self, path: Path) -> Iterator[Span]:
-        """The rows of a leaf that are no hole in its file."""
-        table = self.tables[path]
-        if row := _row_bytes(table):
+        """The rows of a leaf that do not lie in holes of its file."""
+        file_leaf = self.file_leaves[path]
+        if row := _row_bytes(file_leaf):
             with os.fdopen(self._open(path), "rb", buffering=0) as stream:
-                for start, stop in files.extents(stream.fileno(), table.rows * row):
+                for start, stop in files.extents(stream.fileno(), file_leaf.rows * row):
                     yield start // row, -(-stop // row)
 
     def holds(self, claimed: int) -> bool:
         """Whether all files together may be believed to have so many bytes."""
         there = 0
-        for path, table in self.tables.items() if claimed > files.SMALL else ():
-            if size := table.rows * _row_bytes(table):
+        for path, file_leaf in self.file_leaves.items() if claimed > files.SMALL else ():
+            if size := file_leaf.rows * _row_bytes(file_leaf):
                 with os.fdopen(self._open(path), "rb", buffering=0) as stream:
                     there += files.written(stream.fileno(), size, -(-claimed // files.DENSEST) - there)
         return files.believed(claimed, there)
 
 
-def _row_bytes(table: Table) -> int:
-    return math.prod(table.shape) * ITEMSIZE[table.dtype]
+def _row_bytes(file_leaf: FileLeaf) -> int:
+    return math.prod(file_leaf.shape) * ITEMSIZE[file_leaf.dtype]
 
 
-def _table(place: File, path: Path, meta: dict[str, Any]) -> Table:
+def _file_leaf(place: File, path: Path, meta: dict[str, Any]) -> FileLeaf:
     dtype = str(meta["dtype"]).removeprefix("torch.")
     shape = meta.get("shape")
     if not _is_shape(shape):
@@ -332,7 +330,7 @@ def _table(place: File, path: Path, meta: dict[str, Any]) -> Table:
         )
     assert isinstance(shape, list)
     if not meta.get("is_nested"):
-        return Table(shape[0], tuple(shape[1:]), dtype)
+        return FileLeaf(shape[0], tuple(shape[1:]), dtype)
     file = place / (_encoded(path[-1]) + SHAPE)
     data = _content(file)
     if len(shape) != 2 or 0 in shape or len(data) != 8 * math.prod(shape):
@@ -341,7 +339,7 @@ def _table(place: File, path: Path, meta: dict[str, Any]) -> Table:
     most = reading.LARGEST // len(shapes)
     if (shapes < 0).any() or (shapes >= most).any() or (shapes[:, 1:] != shapes[:1, 1:]).any():
         raise DamagedError(f"{file}: expected trajectories that differ in length alone; the file is damaged")
-    return Table(int(shapes[:, 0].sum()), tuple(map(int, shapes[0, 1:])), dtype)
+    return FileLeaf(int(shapes[:, 0].sum()), tuple(map(int, shapes[0, 1:])), dtype)
 
 
 def _is_shape(shape: Any) -> bool:

@@ -1,11 +1,11 @@
-"""How files have the flat form: with rows for every slot, empty ones too, as TorchRL's TED2Flat writes them.
+"""The flat form as files have it: with rows for every slot, empty ones too, as TorchRL's TED2Flat writes them.
 
 A lane of length L takes L rows of every leaf, its steps in the order of time first, then zeros. Leaves that are shared
-have one row more after each step that is done, and after one that is marked whatever it is: in a full ring the last
-row, or else the newest step, at `shift - 1`. In a full ring `shift` is by how much to roll the rows back.
+have one row more after each step that is done, and after one further step whether or not it is done: in a full ring
+the last row, else the newest step, which lies at `shift - 1`. In a full ring the rows are to be rolled back by `shift`.
 
-So lanes that are filled alike are told by `is_full` and `shift`. What these do not tell (lanes filled unlike, the spec)
-is beside it in JSON, which TorchRL does not look at; to it, rows past the end of a lane are steps of zeros.
+`is_full` and `shift` describe lanes that are filled alike. What they do not say (lanes filled differently, the spec) is
+beside the data in JSON, which TorchRL does not look at; to it, rows past the end of a lane are steps of zeros.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from functional_rb.convert.json import to_json
 from functional_rb.ted.forms import Array, Flat, Form, Lanes, leaves_of_form
 
 EXTRA = "functional_rb"
-"""Names what is beside the data for this library alone: a file, an attribute."""
+"""The name of the file or attribute beside the data that is for this library alone."""
 FORMAT = 1
 RESERVED = ("is_full", "shift", "_storage_shape", "_len")
 
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What TorchRL's form tells of a buffer.
+    """What TorchRL's form says about a buffer.
 
     Attributes:
         is_full: whether every lane is.
-        shift: where the next step goes; see above.
+        shift: the slot that the next step goes to; see above.
         storage_shape: (length,) or (length, lanes), or with more axes of lanes.
     """
 
@@ -45,62 +45,62 @@ class Header:
 
     @classmethod
     def of(cls, lanes: Lanes) -> Header:
-        """For given lanes."""
+        """The header for given lanes."""
         shape = (lanes.length, len(lanes.sizes)) if lanes.axis else (lanes.length,)
         if any(size < lanes.length for size in lanes.sizes):
             return cls(False, max(lanes.sizes), shape)
-        # Not the length itself where nothing is rolled: TorchRL's loading into a storage that is there fails at that.
+        # -length where nothing is rolled, as TorchRL cannot load a shift of 0 into an existing storage.
         alike = lanes.cursors[0] if len(set(lanes.cursors)) == 1 else 0
         return cls(True, alike or -lanes.length, shape)
 
     @property
     def length(self) -> int:
-        """Slots of a lane."""
+        """The number of slots of a lane."""
         return self.storage_shape[0]
 
     @property
     def count(self) -> int:
-        """How many lanes there are."""
+        """The number of lanes."""
         return int(np.prod(self.storage_shape[1:], dtype=np.int64))
 
     @property
     def stored(self) -> int:
-        """Steps of all lanes, as TorchRL counts them."""
+        """The number of steps of all lanes, as TorchRL counts them."""
         return self.count * (self.length if self.is_full else self.shift)
 
     def lanes(self) -> Lanes:
-        """The lanes that it tells of, all filled alike."""
+        """Lanes that are all filled as this header says."""
         size = self.length if self.is_full else self.shift
         axis = len(self.storage_shape) > 1
         return Lanes(self.length, (size,) * self.count, (self.shift % self.length,) * self.count, axis)
 
-    def marks(self, done: Array) -> Array:
-        """After which rows a shared leaf has one more, bool [lanes, length], by the flags of all rows."""
-        marks = done.reshape(self.count, self.length).copy()
-        marks[:, -1 if self.is_full else self.shift - 1] = True
-        return marks
+    def extra_rows(self, done: Array) -> Array:
+        """After which rows a shared leaf has one row more, bool [lanes, length], by the flags of all rows."""
+        extra_rows = done.reshape(self.count, self.length).copy()
+        extra_rows[:, -1 if self.is_full else self.shift - 1] = True
+        return extra_rows
 
 
 class Block(NamedTuple):
-    """Rows of a leaf in a file.
+    """Consecutive rows of a leaf in a file.
 
     Attributes:
-        start: the first of them there.
-        rows: what they hold.
+        start: the position of the first row in the file.
+        rows: their values.
     """
 
     start: int
     rows: Array
 
 
-class Table(NamedTuple):
+class FileLeaf(NamedTuple):
     """A leaf in a file.
 
     Attributes:
-        rows: how many it has, empty ones included.
-        shape: of a row.
-        dtype: its name.
-        blocks: the rows that are not zeros; None of a file that is read.
+        rows: the number of its rows, empty ones included.
+        shape: the shape of a row.
+        dtype: the name of its dtype.
+        blocks: the rows that are not zeros; None for a file that is read.
     """
 
     rows: int
@@ -110,13 +110,13 @@ class Table(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A trajectory in a file, empty rows as trajectories too.
+    """A trajectory in a file; empty rows are in trajectories too.
 
     Attributes:
-        start: its first row, of the leaves that are not shared.
-        stop: the row after its last.
-        shared: its first row, of the leaves that are.
-        shared_stop: the row after its last.
+        start: its first row in leaves that are not shared.
+        stop: the row after its last in leaves that are not shared.
+        shared: its first row in leaves that are shared.
+        shared_stop: the row after its last in leaves that are shared.
     """
 
     start: int
@@ -125,69 +125,69 @@ class Piece(NamedTuple):
     shared_stop: int
 
 
-def tables(flat: Flat) -> tuple[Header, dict[Path, Table]]:
-    """What a file has of the flat form; the rows are views."""
+def file_leaves(flat: Flat) -> tuple[Header, dict[Path, FileLeaf]]:
+    """The header and the leaves of a file for the flat form; their rows are views."""
     header = Header.of(flat.lanes)
-    marks = header.marks(_done_of_file(flat))
+    extra_rows = header.extra_rows(_done_of_file(flat))
     sizes, ends = flat.lanes.sizes, flat.ends
     steps = np.concatenate([[0], np.cumsum(sizes)])
     more = [int(ends[start:stop].sum()) for start, stop in itertools.pairwise(steps)]
     shared_steps = steps + np.concatenate([[0], np.cumsum(more)])
-    shared_first = np.concatenate([[0], np.cumsum(header.length + marks.sum(1))])
+    shared_first = np.concatenate([[0], np.cumsum(header.length + extra_rows.sum(1))])
     first = np.arange(header.count + 1) * header.length
     made = {}
     for path, leaf in leaves_of_form(flat.data).items():
         at, own = (shared_first, shared_steps) if path in flat.shared else (first, steps)
         blocks = [Block(int(at[k]), leaf[own[k] : own[k + 1]]) for k in range(header.count)]
-        made[path] = Table(int(at[-1]), leaf.shape[1:], flat.dtypes[show(path)], tuple(blocks))
+        made[path] = FileLeaf(int(at[-1]), leaf.shape[1:], flat.dtypes[show(path)], tuple(blocks))
     return header, made
 
 
 def pieces(header: Header, done: Array) -> Iterator[Piece]:
-    """The trajectories of a file, by the flags of all its rows."""
-    marks = header.marks(done)
-    ends = marks.copy()
+    """The trajectories of a file, found by the flags of all its rows."""
+    extra_rows = header.extra_rows(done)
+    ends = extra_rows.copy()
     ends[:, -1] = True
     start = shared = 0
-    marks = marks.reshape(-1)
+    extra_rows = extra_rows.reshape(-1)
     for last in np.flatnonzero(ends.reshape(-1)).tolist():
         stop = last + 1
-        shared_stop = shared + stop - start + int(marks[last])
+        shared_stop = shared + stop - start + int(extra_rows[last])
         yield Piece(start, stop, shared, shared_stop)
         start, shared = stop, shared_stop
 
 
-def done_of(table: Table) -> Array:
+def done_of(file_leaf: FileLeaf) -> Array:
     """The flags of all rows, bool [rows]."""
-    done = np.zeros(table.rows, bool)
-    for block in table.blocks or ():
+    done = np.zeros(file_leaf.rows, bool)
+    for block in file_leaf.blocks or ():
         done[block.start : block.start + len(block.rows)] = block.rows.reshape(-1)
     return done
 
 
-def rows_of(table: Table, start: int, stop: int) -> Iterator[Block]:
-    """What is not zero of some rows, counted from the first of them."""
-    for block in table.blocks or ():
+def rows_of(file_leaf: FileLeaf, start: int, stop: int) -> Iterator[Block]:
+    """The blocks of rows `start` to `stop` that are not zero, positions counted from `start`."""
+    for block in file_leaf.blocks or ():
         low, high = max(start, block.start), min(stop, block.start + len(block.rows))
         if low < high:
             yield Block(low - start, block.rows[low - block.start : high - block.start])
 
 
 def extra_of(form: Form) -> str:
-    """The JSON that is written beside the data."""
+    """The JSON text that is written beside the data."""
     lanes = form.lanes
-    told = {
+    content = {
         "format": FORMAT,
         "sizes": list(lanes.sizes),
         "cursors": list(lanes.cursors),
         "reward_key": list(form.reward_key),
         "spec": _json_of(form.spec),
     }
-    return json.dumps(told)
+    return json.dumps(content)
 
 
 def check_names(flat: Flat, reserved: tuple[str, ...], who: str) -> None:
-    """Refuse leaves whose names a file has for something else."""
+    """Refuse leaves whose names mean something else in a file."""
     for path in leaves_of_form(flat.data):
         for name in {str(path[0])} & {*reserved}:
             raise ValueError(f"{who}: leaf {show(path)!r}: files have {name!r} for something else; rename the leaf")
@@ -204,7 +204,7 @@ def _done_of_file(flat: Flat) -> Array:
 
 
 def _json_of(spec: BufferSpec | None) -> Any:
-    """A spec in JSON; None for one that has no such form (of classes that are not the library's)."""
+    """A spec as parsed JSON; None for a spec without a JSON form (of classes that are not the library's)."""
     try:
         return None if spec is None else json.loads(to_json(spec))
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Reading the flat form out of files that anybody may have written. What comes from a file is believed in part.
+"""Reading the flat form from files that anybody may have written, whose claims are checked before memory is taken.
 
 A few bytes can claim to be any number of rows: shapes are numbers, files have holes, HDF5 leaves out what was never
 written. So rows are counted before they are read, and only as many are read as the files can hold.
@@ -23,23 +23,23 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import KnownError, from_json
 from functional_rb.ted.check import FLAGS
 from functional_rb.ted.forms import Array, Flat, Lanes, Leaves, as_nest
-from functional_rb.ted.padded import EXTRA, FORMAT, Header, Table
+from functional_rb.ted.padded import EXTRA, FORMAT, FileLeaf, Header
 
 T = TypeVar("T")
 DONE = ("done",)
 PIECE = 1 << 22
-"""So many flags are looked at in one go."""
+"""The number of flags that are read at once."""
 LANE_BYTES = 256
-"""About what there is to know of a lane takes in memory."""
+"""About the memory that the description of one lane takes."""
 LARGEST = 1 << 62
-"""No number of rows is so large."""
+"""An upper limit on numbers of rows: no file has so many."""
 
 Span = tuple[int, int]
 """Rows from the first to before the second."""
 
 
 class DamagedError(ValueError):
-    """A file is not what was written; the message names it."""
+    """A file is not as it was written; the message names it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,21 +47,21 @@ class Source:
     """The leaves in a file, or in a directory of files.
 
     Attributes:
-        where: its name.
+        where: the name of the file or directory.
         tables: the leaves.
         rows: reads some rows of a leaf, [n, *shape].
-        written: outside of which rows a leaf is zero.
-        holds: whether it may be believed to have so many bytes, see `files.holds`.
+        written: the rows of a leaf outside of which it is zero.
+        holds: whether the source may be believed to have so many bytes, see `files.holds`.
     """
 
     where: str
-    tables: Mapping[Path, Table]
+    file_leaves: Mapping[Path, FileLeaf]
     rows: Callable[[Path, Sequence[Span]], Array]
     written: Callable[[Path], Iterable[Span]]
     holds: Callable[[int], bool]
 
     def expect_held(self, nbytes: int, what: str) -> None:
-        """Refuse what could not have been written there.
+        """Refuse a claim of more bytes than the source can hold.
 
         Raises:
             DamagedError: naming the file.
@@ -70,8 +70,8 @@ class Source:
             raise DamagedError(f"{self.where}: it tells of {what}, {nbytes} bytes, and holds next to nothing; damaged")
 
 
-class Told(NamedTuple):
-    """What there is to know of a buffer besides its steps; see `Form`."""
+class Extra(NamedTuple):
+    """What a file says about a buffer besides its steps; see `Form`."""
 
     lanes: Lanes
     reward_key: Path
@@ -80,7 +80,7 @@ class Told(NamedTuple):
 
 @contextlib.contextmanager
 def naming(where: str) -> Iterator[None]:
-    """Whatever a damaged file leads to, as the error that says so; but a file that is missing is missing.
+    """Turn the errors that a damaged file leads to into one that says so; `FileNotFoundError` stays.
 
     Raises:
         DamagedError: naming the file.
@@ -100,10 +100,10 @@ def naming(where: str) -> Iterator[None]:
 
 
 def parsed(text: str | bytes, where: str) -> Any:
-    """JSON, each name once.
+    """The value of a JSON text, in which each name comes once.
 
     Raises:
-        DamagedError: for what is none, naming the file.
+        DamagedError: if it is no such text, naming the file.
     """
     try:
         return strict_json.parse(text)
@@ -112,7 +112,7 @@ def parsed(text: str | bytes, where: str) -> Any:
 
 
 def checked(header: Header, where: str) -> Header:
-    """A header whose numbers fit each other.
+    """A header, after a check that its numbers fit each other.
 
     Raises:
         DamagedError: naming the file.
@@ -130,10 +130,10 @@ def read(header: Header, source: Source, extra: str | bytes | None, reward: Path
     """The flat form of a file.
 
     Args:
-        header: of the file, checked.
-        source: its leaves.
-        extra: the JSON beside it; None in a file of TorchRL's.
-        reward: path of the reward, if there is no JSON.
+        header: the header of the file, checked.
+        source: the leaves of the file.
+        extra: the JSON text beside them; None in a file that TorchRL wrote.
+        reward: path of the reward, if there is no JSON text.
         known: classes that the spec names, as for `from_json`.
 
     Raises:
@@ -141,26 +141,26 @@ def read(header: Header, source: Source, extra: str | bytes | None, reward: Path
         KnownError: for a spec that names other classes.
     """
     where, total = source.where, header.count * header.length
-    done = source.tables.get(DONE)
+    done = source.file_leaves.get(DONE)
     if done is None or done.rows != total or done.dtype != "bool" or done.shape not in ((), (1,)):
         got = "none" if done is None else f"{done.dtype} {(done.rows, *done.shape)}"
         raise DamagedError(f"{where}: expected a leaf 'done', bool ({total},) or ({total}, 1), got {got}; not in TED")
     source.expect_held(LANE_BYTES * header.count, f"{header.count} lanes")
-    lanes, reward, spec = _told(header, extra, reward, where, known)
+    lanes, reward, spec = _extra(header, extra, reward, where, known)
     rows = _Rows(header, np.array(lanes.sizes, np.int64), _flags(source))
-    source.expect_held(rows.bytes_of(source.tables), f"{len(rows.sizes)} lanes with {rows.sizes.sum()} steps")
+    source.expect_held(rows.bytes_of(source.file_leaves), f"{len(rows.sizes)} lanes with {rows.sizes.sum()} steps")
     shared, made = set(), {}
-    for path, table in source.tables.items():
-        if table.rows not in (total, rows.shared_total):
+    for path, file_leaf in source.file_leaves.items():
+        if file_leaf.rows not in (total, rows.shared_total):
             raise DamagedError(
                 f"{where}: leaf {show(path)!r}: expected {total} rows as 'done' has, or {rows.shared_total} with one "
-                f"more after each trajectory, got {table.rows}; the file is damaged, or not in TED"
+                f"more after each trajectory, got {file_leaf.rows}; the file is damaged, or not in TED"
             )
-        is_shared = table.rows != total
+        is_shared = file_leaf.rows != total
         if is_shared:
             shared.add(path)
         made[path] = source.rows(path, rows.spans(is_shared))
-    dtypes = {show(path): table.dtype for path, table in source.tables.items()}
+    dtypes = {show(path): file_leaf.dtype for path, file_leaf in source.file_leaves.items()}
     return Flat(lanes, dtypes, frozenset(shared), reward, spec, as_nest(_in_order(made)))
 
 
@@ -168,17 +168,17 @@ class _Rows:
     """Where in a file the steps of each lane lie.
 
     Attributes:
-        sizes: steps of each lane, int64 [lanes].
-        shared_total: rows of a leaf that is shared.
+        sizes: the number of steps of each lane, int64 [lanes].
+        shared_total: the number of rows of a leaf that is shared.
     """
 
     def __init__(self, header: Header, sizes: Array, flags: Array) -> None:
-        """By the rows whose flag is set, int64 [n], ascending."""
+        """Find them by the rows whose flag is set, int64 [n], ascending."""
         first = np.arange(header.count, dtype=np.int64) * header.length
-        marked = first + (header.length if header.is_full else header.shift) - 1
-        marked += header.length * (marked < first)
-        marks = np.union1d(flags, marked)
-        lengths = header.length + np.bincount(marks // header.length, minlength=header.count)
+        newest_row = first + (header.length if header.is_full else header.shift) - 1
+        newest_row += header.length * (newest_row < first)
+        doubled = np.union1d(flags, newest_row)
+        lengths = header.length + np.bincount(doubled // header.length, minlength=header.count)
         lane = flags // header.length
         ended = np.bincount(lane[flags - first[lane] < sizes[lane]], minlength=header.count)
         newest = first + sizes - 1
@@ -193,9 +193,9 @@ class _Rows:
         some = np.flatnonzero(sizes)
         return list(zip(first[some].tolist(), (first[some] + sizes[some]).tolist(), strict=True))
 
-    def bytes_of(self, tables: Mapping[Path, Table]) -> int:
-        """Of all that is to be read; leaves that are shared have a little more."""
-        row = sum(math.prod(table.shape) * ITEMSIZE[table.dtype] for table in tables.values())
+    def bytes_of(self, file_leaves: Mapping[Path, FileLeaf]) -> int:
+        """About how many bytes are to be read from all leaves."""
+        row = sum(math.prod(file_leaf.shape) * ITEMSIZE[file_leaf.dtype] for file_leaf in file_leaves.values())
         return row * int(self._shared_sizes.sum())
 
 
@@ -209,10 +209,10 @@ def _flags(source: Source) -> Array:
     return np.concatenate(found)
 
 
-def _told(header: Header, extra: str | bytes | None, reward: Path, where: str, known: Iterable[Any]) -> Told:
-    """What a file tells besides its leaves."""
+def _extra(header: Header, extra: str | bytes | None, reward: Path, where: str, known: Iterable[Any]) -> Extra:
+    """What a file says besides its leaves."""
     if extra is None:
-        return Told(header.lanes(), reward, None)
+        return Extra(header.lanes(), reward, None)
     where = f"{where}: {EXTRA}"
     found = parsed(extra, where)
     try:
@@ -228,7 +228,9 @@ def _told(header: Header, extra: str | bytes | None, reward: Path, where: str, k
     if not fits:
         raise DamagedError(f"{where}: sizes and cursors do not fit {header!s:.200}; the file is damaged")
     axis = len(header.storage_shape) > 1
-    return Told(Lanes(header.length, sizes, cursors, axis), reward, None if spec is None else _spec(spec, where, known))
+    return Extra(
+        Lanes(header.length, sizes, cursors, axis), reward, None if spec is None else _spec(spec, where, known)
+    )
 
 
 def _spec(spec: Any, where: str, known: Iterable[Any]) -> BufferSpec:
@@ -244,12 +246,12 @@ def _spec(spec: Any, where: str, known: Iterable[Any]) -> BufferSpec:
 
 
 def _in_order(leaves: Leaves) -> Leaves:
-    """Flags last, whatever order a file has them in."""
+    """Leaves with the flags last, whatever order a file has them in."""
     return {path: leaves[path] for path in sorted(leaves, key=lambda path: path[0] in FLAGS)}
 
 
 def check_flags(found: Array, path: Path, where: str) -> Array:
-    """Bools as they were read, if each is one: a byte may be anything.
+    """Bools as they were read, after a check that each byte is 0 or 1.
 
     Raises:
         DamagedError: naming the leaf.
@@ -260,7 +262,7 @@ def check_flags(found: Array, path: Path, where: str) -> Array:
 
 
 def check_depth(path: Path, where: str) -> None:
-    """Refuse nests that no buffer has.
+    """Refuse nests that are deeper than those of any buffer.
 
     Raises:
         DamagedError: naming the place.

@@ -15,7 +15,7 @@ from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Structure
 from functional_rb.buffer import checks
 from functional_rb.specs import Composite
-from functional_rb.ted.check import as_dict, is_leaf, known, leaves_of
+from functional_rb.ted.check import as_dict, is_leaf, leaves_of, values_of
 from functional_rb.ted.host import encoded, encoded_observation, encoding_item, is_encoding
 from functional_rb.ted.steps import ACTION, Transition, as_array, assemble, check_rows, to_transitions
 
@@ -28,13 +28,13 @@ GymnasiumStep = tuple[Any, Any, Any, Any, Mapping[str, Any]]
 
 
 class Carry(NamedTuple):
-    """What has to be remembered from one step to the next.
+    """What `from_gymnasium` passes on from one step to the next.
 
     Attributes:
         observation: a nest, leaves [E, *shape] (plain environments: [*shape]), what the next step starts from.
         ended: bool [E], which environments have ended and were not reset yet. False at first.
-        item: the item that the observation is encoded for; None while it is as it came. Set where an item has text,
-            one-hot vectors, or what varies.
+        item: the item that the observation is encoded for, if that has texts, one-hot vectors, or values that vary in
+            length or kind; None while the observation is as it came.
     """
 
     observation: Any
@@ -50,7 +50,7 @@ def begin(observation: Any) -> Carry:
             environment may use the memory again.
 
     Returns:
-        What `from_gymnasium` takes. After a plain environment's episode, begin anew.
+        The carry that `from_gymnasium` takes. After a plain environment's episode, begin anew.
 
     Example:
         >>> begin(np.zeros((2, 3))).ended
@@ -78,22 +78,22 @@ def from_gymnasium(
             "NextStep", where the step after the last one of an episode resets and ignores its action; "SameStep", where
             the last step resets at once, and the true next observation is in `infos["final_obs"]`; "Disabled", where
             the caller resets, also for plain environments. `env.metadata["autoreset_mode"]` has it, but environments of
-            one class may share that dict, so that the one made last tells for all.
+            one class may share that dict, which then has the mode of the one made last.
         item: the item's spec, a `BufferSpec` say; NumPy leaves of another dtype are converted to the spec's: floats
             are rounded, integers must fit. What the item has as `Text`, `Sequence`, `Graph`, `OneOf` or one-hot
-            vectors is encoded, as by `rb.encode`; of a vector environment, texts and what varies come as sequences of
-            E. Without it every dtype stays as it came (rewards float64), and there may be arrays only.
-        observation_key: as for `from_transitions`.
+            vectors is encoded, as by `rb.encode`; a vector environment gives such values as sequences of E. Without an
+            item every dtype stays as it came (rewards float64), and there may be arrays only.
+        observation_key: the name of the observation in the steps, also if it is a dict.
 
     Returns:
         The next carry; the steps, leaves [E, *shape]; and a mask bool [E], which environments really took a step, for
-        `rb.add(state, steps, mask=mask)` with a buffer of E lanes. Rows that are not marked are no steps. A plain
-        environment's have no axis E.
+        `rb.add(state, steps, mask=mask)` with a buffer of E lanes. Rows whose mask is False are no steps. Those of a
+        plain environment have no axis E.
 
     Raises:
         TypeError: for flags that are not bool, or a dtype that is not converted, naming the leaf.
-        ValueError: for leaves without the axis E; for infos that speak against the mode; and, if Disabled, for a step
-            of an environment that has ended, where that is known.
+        ValueError: for leaves without the axis E; for infos that contradict the mode; and, if Disabled, for a step of
+            an environment that has ended, unless it is traced.
 
     Example:
         >>> ids, zero, no = np.array([[0.0], [5.0]]), np.zeros(2), np.zeros(2, bool)
@@ -136,7 +136,7 @@ def from_gymnasium(
         )
     never = done ^ done
     idle = never | carry.ended
-    if mode == DISABLED and np.any(ended := known(idle)) and ended is not None:
+    if mode == DISABLED and np.any(ended := values_of(idle)) and ended is not None:
         raise ValueError(
             f"{who}: environments {np.flatnonzero(ended).tolist()} have ended; after "
             f'env.reset(options={{"reset_mask": mask}}) call ted.reset(carry, observation, mask); plain ones: ted.begin'
@@ -163,7 +163,7 @@ def reset(carry: Carry, observation: Any, mask: Any) -> Carry:
         The carry with their first observations.
 
     Raises:
-        ValueError: for an environment that had not ended, where that is known: what is stored would go on from one
+        ValueError: for an environment that had not ended, unless it is traced: stored steps would go on from one
             episode to another. Mark its last step as truncated as you record it:
             `step = (obs, reward, terminated, truncated | cut_off, infos)`.
 
@@ -179,7 +179,7 @@ def reset(carry: Carry, observation: Any, mask: Any) -> Carry:
         raise TypeError(
             f"{who}: mask: expected an array of dtype bool, got {getattr(mask, 'dtype', type(mask).__name__)}"
         )
-    early = known(mask & ~((mask ^ mask) | carry.ended))
+    early = values_of(mask & ~((mask ^ mask) | carry.ended))
     if early is not None and early.any():
         raise ValueError(
             f"{who}: environments {np.flatnonzero(early).tolist()} had not ended; record their last step as truncated, "
@@ -195,19 +195,19 @@ def reset(carry: Carry, observation: Any, mask: Any) -> Carry:
 
 
 def to_gymnasium(steps: Any, *, observation_key: str | None = None) -> tuple[Carry, Any, GymnasiumStep]:
-    """What `from_gymnasium` takes to give these steps: the way back.
+    """The arguments from which `from_gymnasium` makes these steps: its inverse.
 
     Args:
         steps: a nest in TED, leaves [E, *shape], or [*shape].
-        observation_key: as for `to_transitions`.
+        observation_key: the name of the observation; see `to_transitions`.
 
     Returns:
         The carry, with the observation before the step; the action; and what `env.step` returned, with autoreset
         disabled: (observation, reward, terminated, truncated, infos), infos an empty dict.
 
     Raises:
-        TypeError: if the steps are not in TED, see `check`.
-        ValueError: likewise.
+        TypeError: for a leaf that is no array, or of another dtype in "next".
+        ValueError: if the steps are not in TED, see `check`.
 
     Example:
         >>> no = np.zeros(2, bool)
@@ -235,7 +235,7 @@ def _five(step: Any, who: str) -> Any:
 def _encoded_before(
     carry: Carry, action: Any, item: Composite, key: str | None, lead: tuple[int, ...], who: str
 ) -> tuple[Carry, Any]:
-    """The observation before the step, unless it is encoded already, and the action."""
+    """The carry with its observation encoded, unless it is already, and the action encoded."""
     if carry.item is None:
         carry = carry._replace(observation=encoded_observation(item, carry.observation, key, lead, who))
     if ACTION in item and is_encoding(item[ACTION]):
@@ -246,7 +246,7 @@ def _encoded_before(
 def _encoded_final(
     infos: Mapping[str, Any], item: Composite, key: str | None, lead: tuple[int, ...], who: str
 ) -> Mapping[str, Any]:
-    """Infos with their final observations encoded: an array of objects, of which some are None, or a batch."""
+    """Infos with their final observations encoded, which are an object array with some None, or a batch."""
     final = infos.get("final_obs")
     if final is None:
         return infos
@@ -259,10 +259,10 @@ def _encoded_final(
 
 
 def _with_final(observation: Any, done: Any, infos: Mapping[str, Any], who: str) -> Any:
-    """The observations after the step: the final ones of environments that were reset within it."""
+    """The observations after the step, with the final ones of environments that were reset within it."""
     leaves, structure = nest.flatten(observation, is_leaf)
     final = infos.get("final_obs")
-    which = known(done)
+    which = values_of(done)
     if final is None:
         if which is not None and which.any():
             raise ValueError(
@@ -288,7 +288,7 @@ def _with_final(observation: Any, done: Any, infos: Mapping[str, Any], who: str)
 
 
 def _final_leaf(last: Any, leaf: Any, shape: tuple[int, ...], who: str) -> Any:
-    """A leaf of the final observation, if it could be one of the observation."""
+    """A leaf of the final observation, after a check that it fits the observation."""
     last = last if hasattr(last, "dtype") else np.asarray(last)
     castable = not isinstance(leaf, np.ndarray) or np.can_cast(last.dtype, leaf.dtype, "same_kind")
     if tuple(last.shape) != tuple(shape) or not castable:
@@ -316,7 +316,7 @@ def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
     for path, leaf in zip(structure.paths, leaves, strict=True):
         spec, name = specs.get(path), nest.show(path)
         if spec is None or shown(leaf.dtype) == shown(spec.dtype):
-            made.append(leaf)  # what the item does not have, `add` refuses
+            made.append(leaf)  # `add` refuses leaves that the item does not have
         elif isinstance(leaf, NUMPY) and shown(spec.dtype) != "bfloat16":  # which NumPy lacks
             made.append(_cast(np.asarray(leaf), shown(spec.dtype), name, who))
         else:
@@ -331,7 +331,7 @@ def _cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
             f"{who}: leaf {name!r}: expected dtype {dtype} or what it can hold, got {shown(leaf.dtype)}; "
             f"change the item, or convert it yourself"
         )
-    with np.errstate(over="ignore"):  # told below
+    with np.errstate(over="ignore"):  # an error below says so
         made = leaf.astype(dtype)
     lost = made != leaf if dtypes.kind_of(dtype) == "int" else np.isinf(made) & np.isfinite(leaf)
     if lost.any():
@@ -343,7 +343,7 @@ def _cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
 
 
 def _leaves_as(structure: Structure, given: Any, what: str) -> list[Any]:
-    """The leaves of a nest that must have another's structure."""
+    """The leaves of a nest, which must have a given structure."""
     try:
         leaves = nest.flatten_as(structure, given)
         fits = all(is_leaf(leaf) or nest.parts_of(leaf) is None for leaf in leaves)
@@ -363,12 +363,12 @@ def _map(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def _own(leaf: Any) -> Any:
-    """A leaf that nobody else writes to; Python numbers as arrays."""
+    """A copy of a NumPy array, to which nobody else writes; Python numbers as arrays."""
     return np.array(leaf) if isinstance(leaf, NUMPY) else as_array(leaf)
 
 
 def _where(mask: Any, yes: Any, no: Any) -> Any:
-    """Rows by a mask bool [E] (or one value, by a scalar), in the arrays' own library."""
+    """Rows of one array or another by a mask bool [E], or a scalar mask, in the arrays' own library."""
     along = mask.reshape(tuple(mask.shape) + (1,) * (len(no.shape) - len(mask.shape)))
     if hasattr(no, "where"):
         return yes.where(along, no)  # torch

@@ -20,10 +20,10 @@ class Transition(NamedTuple):
     """Rows of steps, or one row; arrays with the leading axes of the steps, nests where those have nests.
 
     Attributes:
-        observation: before the step.
-        action: what was done.
-        reward: what it brought.
-        next_observation: after the step.
+        observation: the observation before the step.
+        action: the action.
+        reward: the reward of the action.
+        next_observation: the observation after the step.
         terminated: bool, whether it led to a terminal state.
         truncated: bool, whether the episode was cut off after it.
     """
@@ -61,11 +61,11 @@ def from_transitions(
             leaves of the step; all else is the leaf, or nest, "observation".
         action: an array or a nest.
         reward: an array. Python numbers are taken as NumPy takes them: a float as float64.
-        next_observation: as the observation.
+        next_observation: in the form of `observation`.
         terminated: bool, an array in the shape of the leading axes.
-        truncated: likewise. Without it, nothing was truncated.
-        done: given instead of `terminated`, `truncated` or both. Alone it is read as terminated, as no value is
-            bootstrapped there; with one of them, the other is what remains of it.
+        truncated: bool, an array in the shape of the leading axes. Without it, nothing was truncated.
+        done: given instead of `terminated`, `truncated` or both. Alone it means terminated, so that no value is
+            bootstrapped there; given with one of them, it yields the other.
         observation_key: the name of the observation in the steps, also if it is a dict.
 
     Returns:
@@ -74,7 +74,7 @@ def from_transitions(
     Raises:
         TypeError: for flags that are not bool, or a next observation of another dtype, naming the leaf.
         ValueError: for a next observation of another structure or shape, for flags that are missing or too many,
-            and for an observation with a part that TED calls otherwise.
+            and for an observation with a part whose name has another meaning in TED.
 
     Example:
         >>> rows = [np.zeros((2, 3)), np.zeros(2), np.ones(2), np.ones((2, 3)), np.array([False, True])]
@@ -93,7 +93,7 @@ def from_transitions(
 
 
 def assemble(rows: Transition, done: Any, observation_key: str | None, who: str) -> dict[str, Any]:
-    """Rows as steps, not checked yet."""
+    """Make steps of rows without checks."""
     after = {"done": done, "terminated": rows.terminated, "truncated": rows.truncated}
     return {
         **by_name(rows.observation, observation_key, who),
@@ -104,7 +104,7 @@ def assemble(rows: Transition, done: Any, observation_key: str | None, who: str)
 
 
 def check_rows(steps: Any, who: str) -> None:
-    """What shapes and dtypes tell, under the names that rows get."""
+    """Check the shapes and dtypes of steps under TED's default names."""
     check_static(leaves_of(steps, who), (ACTION,), (REWARD,), who)
 
 
@@ -154,7 +154,7 @@ def step_mdp(
 ) -> Any:
     """Go on to the next step: its root, which is what "next" holds, and what the root holds besides.
 
-    Purely a matter of names: arrays stay what they are, and so this works under jit, vmap and torch.compile.
+    Only names change, arrays stay what they are: this works under jit, vmap and torch.compile.
 
     Args:
         step: a nest in TED, leaves with any leading axes.
@@ -163,7 +163,7 @@ def step_mdp(
         exclude_done: whether the flags done, terminated and truncated are left out.
         exclude_action: whether the action is left out.
         action_key: path of the action, a leaf or a nest.
-        reward_key: its path, below "next".
+        reward_key: path of the reward, below "next".
 
     Returns:
         A mapping of the step's kind: a dict, a `Composite` or a TensorDict; a dict for a NamedTuple or a dataclass.
@@ -202,7 +202,7 @@ def as_array(leaf: Any) -> Any:
 
 
 def _flags(terminated: Any, truncated: Any, done: Any, who: str) -> tuple[Any, Any, Any]:
-    """All three of what was given."""
+    """Terminated, truncated and done, derived from those that were given."""
     given = {"terminated": terminated, "truncated": truncated, "done": done}
     given = {name: as_array(flag) for name, flag in given.items() if flag is not None}
     if len(given) in (0, 3):
@@ -229,7 +229,7 @@ def _flags(terminated: Any, truncated: Any, done: Any, who: str) -> tuple[Any, A
 
 
 def by_name(observation: Any, key: str | None, who: str) -> dict[str, Any]:
-    """The parts of an observation, as a step names them."""
+    """The parts of an observation by the names that they get in a step."""
     whole = is_leaf(observation) or isinstance(observation, Varying)
     parts = None if whole else nest.parts_of(observation)
     if key is None and parts is not None and parts[0].kind == "mapping":
@@ -251,7 +251,7 @@ def _is_mapping(x: Any) -> bool:
 
 
 def _filtered(part: Any, path: Path, left_out: list[Path]) -> dict[str, Any]:
-    """The parts of a mapping and of those in it, less those at some paths."""
+    """The parts of a mapping, without those that lie at some paths below it."""
     made = {}
     for name, value in named_parts(part, "ted.step_mdp").items():
         at = (*path, name)
@@ -263,7 +263,7 @@ def _filtered(part: Any, path: Path, left_out: list[Path]) -> dict[str, Any]:
 
 
 def _only(parts: dict[str, Any], path: Path) -> dict[str, Any]:
-    """What lies at one path, with the mappings around it."""
+    """The part at a path, inside the mappings that the path leads through."""
     if path[0] not in parts:
         return {}
     value = parts[str(path[0])]
@@ -273,7 +273,7 @@ def _only(parts: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Both, the new ones where both have a leaf, mapping by mapping."""
+    """The parts of two mappings, merged mapping by mapping; of leaves that both have, the new one counts."""
     made = dict(old)
     for name, value in new.items():
         if name in old and _is_mapping(old[name]) and _is_mapping(value):
@@ -285,7 +285,7 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def _like(mapping: Any, parts: dict[str, Any]) -> Any:
-    """Other parts in a mapping of the same kind."""
+    """A mapping of the same kind with other parts."""
     if isinstance(mapping, Composite):
         return mapping.with_parts(parts, ())
     if hasattr(mapping, "batch_size") and hasattr(mapping, "empty") and not hasattr(type(mapping), "_is_tensorclass"):

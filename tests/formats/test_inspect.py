@@ -343,14 +343,14 @@ def test_names_cannot_command_a_terminal(torch: Backend, tmp_path: Path, capsys:
 
 def test_leaves_are_found_by_the_usual_names() -> None:
     found = episodes.find(CASE.spec)
-    assert isinstance(found, episodes.Leaves)
+    assert isinstance(found, episodes.EpisodeLeaves)
     names = CASE.spec.plan.names
-    assert [names[k] for k in found.ends] == ["next/done"]
+    assert [names[k] for k in found.last_step] == ["next/done"]
     assert {flag: names[k] for flag, k in found.flags.items()} == {
         "terminated": "next/terminated",
         "truncated": "next/truncated",
     }
     plain = frb.BufferSpec({"x": frb.Unbounded(()), "terminated": frb.Binary(), "truncated": frb.Binary()}, 3)
     found = episodes.find(plain)
-    assert isinstance(found, episodes.Leaves)
+    assert isinstance(found, episodes.EpisodeLeaves)
     assert [plain.plan.names[k] for k in sorted(found.all)] == ["terminated", "truncated"]
