@@ -1,4 +1,4 @@
-"""Containers that jax.tree knows."""
+"""The library of containers that are registered with jax.tree_util."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class _Trees:
     """Containers that are registered with jax.tree_util."""
 
     def apart(self, x: Any) -> Apart | None:
-        """By one level."""
+        """A container, taken apart by one level."""
         if _REGISTRY.flatten_one_level(x) is None:
             return None
         children, _ = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda part: part is not x)
         return Apart(names_of([path[0] for path, _ in children]), *self.parts(x))
 
     def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
-        """Its children, and its auxiliary data."""
+        """The children of a container, and its auxiliary data."""
         found = _REGISTRY.flatten_one_level(x)
         assert found is not None
         return tuple(found[0]), found[1]
 
     def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
-        """By what is registered."""
+        """A container of this class, made of its parts."""
         treedef = jax.tree_util.PyTreeDef.from_node_data_and_children(_REGISTRY, (kind, static), [_LEAF] * len(names))
         return treedef.unflatten([parts[name] for name in names])
 

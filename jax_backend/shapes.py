@@ -1,4 +1,4 @@
-"""Specs as JAX tells shapes and dtypes, for `jax.eval_shape` and for compiling ahead."""
+"""Specs as `jax.ShapeDtypeStruct`s, for `jax.eval_shape` and for compiling ahead of time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WHO = "shape_dtype_struct"
 
 
 def shape_dtype_struct(spec: Any, batch: Any = ()) -> Any:
-    """What `jax.eval_shape` tells of a spec's values.
+    """The shapes and dtypes of a spec's values, as `jax.eval_shape` returns them.
 
     Args:
-        spec: a spec, a nest of them, or a `BufferSpec`, then of its items.
+        spec: a spec, a nest of specs, or a `BufferSpec`, which stands for its item.
         batch: leading axes, an int or a tuple.
 
     Returns:

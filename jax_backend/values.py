@@ -1,4 +1,4 @@
-"""`functional_rb.specs.functions.SpecBackend` on JAX: compiled once for a spec and the batch."""
+"""`functional_rb.specs.functions.SpecBackend` on JAX; its functions are compiled once for a spec and a batch size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None, kern
 
 
 def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array | None) -> dict[int, jax.Array]:
-    """Values [n, *shape] by position."""
+    """Random values [n, *shape], by position of the leaf."""
     check_key(key)
     selection = _draw(outline, key, n, mask, twins.use_kernels())
     return selection if device is None else jax.device_put(selection, device)
@@ -39,14 +39,14 @@ def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array 
 @functools.partial(jax.jit, static_argnames="outline", inline=True)
 @rules.own
 def nearest(outline: Outline, leaves: Sequence[jax.Array]) -> dict[int, jax.Array]:
-    """The nearest values."""
+    """The nearest values of the domain, by position of the leaf."""
     return values.nearest(ops, outline, leaves)
 
 
 @functools.partial(jax.jit, static_argnames="unit", inline=True)
 @rules.own
 def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
-    """What is stored for numbers that an environment has."""
+    """What is stored for an environment's numbers: `ArraySpec.encoded`."""
     made: jax.Array = unit.encoded(ops, value)
     return made
 
@@ -54,21 +54,21 @@ def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnames="unit", inline=True)
 @rules.own
 def decoded(unit: ArraySpec, x: jax.Array) -> jax.Array:
-    """The way back."""
+    """The numbers of an environment for stored values: `ArraySpec.decoded`."""
     made: jax.Array = unit.decoded(ops, x)
     return made
 
 
 def is_traced(leaf: Any) -> bool:
-    """Whether it is a tracer."""
+    """Whether a leaf is a tracer."""
     return isinstance(leaf, jax.core.Tracer)
 
 
 def is_object_array(leaf: Any) -> bool:
-    """Whether it is JAX's."""
+    """Whether a leaf is an array of JAX."""
     return isinstance(leaf, jax.Array)
 
 
 def to_numpy(array: jax.Array) -> np.ndarray[Any, Any]:
-    """A copy on the host."""
+    """A copy of an array on the host."""
     return np.asarray(array)

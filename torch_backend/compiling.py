@@ -1,4 +1,4 @@
-"""`rb.jit` on torch, where nothing needs to be compiled for states to be written in place."""
+"""`rb.jit` on torch, where states are written in place without compiling anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_backend.state import State
 P = ParamSpec("P")
 R = TypeVar("R")
 _OF_TRACING = ("donate_argnames", "donate_argnums", "inline", "keep_unused", "static_argnames", "static_argnums")
-"""Options of `jax.jit` that say how a function is traced: nothing is traced here."""
+"""Options of `jax.jit` that say how a function is traced, which have no effect here."""
 
 
 @overload
@@ -27,25 +27,25 @@ def jit(function: None = None, /, **options: Any) -> Callable[[Callable[P, R]], 
 
 
 def jit(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
-    """A function that consumes the states which it is given and returns: what `jit` of `jax_backend` promises.
+    """A function that consumes the states which it is given and returns, as `jit` of `jax_backend` does.
 
     On JAX that compiles the function, and donates it the states among its arguments. On torch states are written in
-    place as they are, and nothing is compiled; but a state is consumed as on JAX, so that a program for one backend is
-    one for the other: using it again raises `RuntimeError`. (`torch.compile` is for you to use, with `add_`, `sample_`
+    place as they are, and nothing is compiled; but a state is consumed as on JAX, so that a program for one backend
+    runs on the other: using it again raises `RuntimeError`. (`torch.compile` is for you to use, with `add_`, `sample_`
     and `update_`.)
 
     Args:
-        function: of tensors, states and nests of them (dicts, lists, tuples, dataclasses); left out for a decorator
-            with options, `@rb.jit(...)`.
-        options: those of `jax.jit` that are about tracing, without a meaning here: static_argnums, static_argnames,
+        function: a function of tensors, states and nests of these (dicts, lists, tuples, dataclasses); left out for a
+            decorator with options, `@rb.jit(...)`.
+        options: the options of `jax.jit` about tracing, which have no effect here: static_argnums, static_argnames,
             donate_argnums, donate_argnames, inline, keep_unused.
 
     Returns:
-        The function. A state that it does not return is not consumed, nor is one that it returns as it came. (Of
+        The function. A state that it does not return is not consumed, nor is one that it returns unchanged. (Of
         several states of one spec all must be returned, or none is consumed.)
 
     Raises:
-        TypeError: for what is no function, or for an option about JAX's devices or compiler.
+        TypeError: for a value that is no function, or for an option about JAX's devices or compiler.
 
     Example:
         >>> spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=8)
@@ -84,7 +84,7 @@ def jit(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
 
 
 def _consume(given: dict[int, State], returned: list[State]) -> None:
-    """Consume the states that came back as others."""
+    """Consume the given states in whose place others were returned."""
     back, needed = Counter(x.spec for x in returned), Counter(x.spec for x in given.values())
     alive = {id(x) for x in returned}
     for number, state in given.items():
@@ -93,7 +93,7 @@ def _consume(given: dict[int, State], returned: list[State]) -> None:
 
 
 def _states_in(nest: Any) -> Iterable[State]:
-    """The states of a nest, those of the same container once."""
+    """The states of a nest; a container that is met again is not searched again."""
     todo, seen = [nest], set()
     while todo:
         x = todo.pop()

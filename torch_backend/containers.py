@@ -1,4 +1,4 @@
-"""Containers that torch's pytree knows."""
+"""The library of containers that are registered with torch.utils._pytree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Trees:
     """Containers that are registered with torch.utils._pytree."""
 
     def apart(self, x: Any) -> Apart | None:
-        """By one level."""
+        """A container, taken apart by one level."""
         node = pytree.SUPPORTED_NODES.get(type(x))
         if node is None:
             return None
@@ -25,12 +25,12 @@ class _Trees:
         return Apart(names_of(keys), parts, static)
 
     def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
-        """Its children, and its context."""
+        """The children of a container, and its context."""
         parts, static = pytree.SUPPORTED_NODES[type(x)].flatten_fn(x)
         return tuple(parts), static
 
     def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
-        """By what is registered."""
+        """A container of this class, made of its parts."""
         return pytree.SUPPORTED_NODES[kind].unflatten_fn([parts[name] for name in names], static)
 
 

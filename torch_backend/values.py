@@ -21,14 +21,14 @@ from torch_backend.opaque import traceable, traceable_unit
 
 
 def outline(spec: Any, who: str) -> Outline:
-    """Made anew while tracing, where the place of an object in memory is not known."""
+    """`Outline.of`, cached; made anew while tracing, where the id of an object is not known."""
     return Outline.of(spec, who) if torch.compiler.is_compiling() else values.cached_outline(spec, who)
 
 
 def draw(
     outline: Outline, key: torch.Tensor, n: int, device: Any, mask: torch.Tensor | None
 ) -> dict[int, torch.Tensor]:
-    """Values [n, *shape] by position."""
+    """Random values [n, *shape], by position of the leaf."""
     random.check_key(key)
     outline = traceable(outline)
     place = key.device if device is None else torch.device(device)
@@ -37,31 +37,31 @@ def draw(
 
 
 def nearest(outline: Outline, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """The nearest values."""
+    """The nearest values of the domain, by position of the leaf."""
     return values.nearest(ops, traceable(outline), leaves)
 
 
 def encoded(unit: ArraySpec, value: torch.Tensor) -> torch.Tensor:
-    """What is stored for numbers that an environment has."""
+    """What is stored for an environment's numbers: `ArraySpec.encoded`."""
     return traceable_unit(unit).encoded(ops, value)
 
 
 def decoded(unit: ArraySpec, x: torch.Tensor) -> torch.Tensor:
-    """The way back."""
+    """The numbers of an environment for stored values: `ArraySpec.decoded`."""
     return traceable_unit(unit).decoded(ops, x)
 
 
 def is_traced(leaf: Any) -> bool:
-    """Whether torch.compile is at work, or `torch.func.vmap`."""
+    """Whether torch.compile or `torch.func.vmap` is tracing a leaf."""
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(leaf)
 
 
 def is_object_array(leaf: Any) -> bool:
-    """Whether it is torch's."""
+    """Whether a leaf is a tensor."""
     return isinstance(leaf, torch.Tensor)
 
 
 def to_numpy(array: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The same memory where it is the host's; bfloat16, which NumPy lacks, as float32."""
+    """A tensor in NumPy, without a copy where it lies on the host; bfloat16, which NumPy lacks, as float32."""
     array = array.detach().cpu()
     return array.float().numpy() if array.dtype == torch.bfloat16 else array.numpy()
