@@ -15,13 +15,13 @@ from functional_rb.base import dtypes
 from functional_rb.base.containers import Registered
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.buffer import checks, functions, respec
+from functional_rb.buffer.reader import misfit
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Device
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.core.handles import NO_HANDLE
-from functional_rb.core.reader import misfit
 from functional_rb.samplers import Selection
 from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline

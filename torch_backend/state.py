@@ -14,10 +14,10 @@ from functional_rb.base import forks
 from functional_rb.base.errors import consumed
 from functional_rb.buffer import earlier
 from functional_rb.buffer import state as core
+from functional_rb.buffer.reader import TakeSnapshot, misfit
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import save_history
 from functional_rb.core.draft import Arrays
-from functional_rb.core.reader import TakeSnapshot, misfit
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.structures.row_layout import STORED_AS

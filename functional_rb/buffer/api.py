@@ -18,13 +18,13 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, MaskedSample, Sample, SliceSample, State
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
+from functional_rb.core.counters import REFUSED
+from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers import Selection
 from functional_rb.samplers.epochs import PASSES
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
 from functional_rb.structures.ring import INT32_MAX
-from functional_rb.writers import REFUSED
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,7 +14,7 @@ from functional_rb.writers.round_robin import RoundRobin
 
 if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
-    from functional_rb.writers import Writer
+    from functional_rb.core.strategy import Writer
 
 WHO = "BufferSpec.compact"
 ByName = tuple[tuple[str, Any], ...]

@@ -7,13 +7,13 @@ from typing import Any
 
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
-from functional_rb.core import counters, frame_store, stored_items
+from functional_rb.core import counters, episodes, frame_store
 from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.strategy import Reader, Selection, Transform
 from functional_rb.ops.protocol import Array, Ops, settled
-from functional_rb.samplers.base import Batch, Duplicates, Selection
 from functional_rb.structures import ring, row_layout
+from functional_rb.structures.duplicates import Batch, Duplicates
 from functional_rb.structures.ring import Ends
-from functional_rb.transforms.base import Reader, Transform
 
 Stored = tuple[Array, tuple[Array, ...], Mapping[str, Array]]
 """Rows, wide arrays, and some of the kept arrays by name."""
@@ -60,9 +60,9 @@ def add(
         batch = spec.rows(batch)
         write = spec.writer.plan(ops, draft, leaves, batch, mask, draws)
         if spec.plan.boundaries is not None:
-            spec.plan.boundaries.note(ops, draft, write, leaves, batch)
+            episodes.note(ops, draft, write, leaves, batch)
         spec.sampler.added(ops, draft, write, leaves, priorities)
-        stored_items.store(ops, draft, write.slots, write.source, write.live, leaves)
+        draft.store(ops, write.slots, write.source, write.live, leaves)
         draft.counters = draft.counters.replace(ends=write.after)
         if spec.plan.frames is not None:
             removal = frame_store.added(ops, draft, spec.plan.frames, write, leaves)
@@ -128,7 +128,7 @@ def read_drawn(
 
     def stored(slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
         found = {k: known[k] for k in wanted if k in known} if known is not None and slots is own else {}
-        return found | stored_items.read(ops, draft, slots.reshape(-1), [k for k in wanted if k not in found])
+        return found | draft.read(ops, slots.reshape(-1), [k for k in wanted if k not in found])
 
     read: Reader = stored
     for transform in transforms:
@@ -165,10 +165,10 @@ def update(
 
 def _rewrite(ops: Ops, draft: Draft, spec: BufferSpec, batch: Batch, replacements: Mapping[int, Array]) -> None:
     winner, replaced = batch.order.winners(ops, batch.live)
-    old = stored_items.read(ops, draft, batch.slots, spec.plan.stored)
+    old = draft.read(ops, batch.slots, spec.plan.stored)
     new = [ops.take(replacements[k], winner) if k in replacements else old[k] for k in spec.plan.stored]
     spec.writer.rewritten(ops, draft, batch, new, replaced)
-    stored_items.store(ops, draft, batch.slots, None, replaced, new)
+    draft.store(ops, batch.slots, None, replaced, new)
 
 
 def clear(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
@@ -177,7 +177,7 @@ def clear(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
     spec.sampler.cleared(ops, draft)
     spec.writer.cleared(ops, draft)
     if spec.plan.boundaries is not None:
-        spec.plan.boundaries.cleared(ops, draft)
+        episodes.clear(ops, draft)
     for transform in spec.transforms:
         transform.cleared(ops, draft)
         if spec.plan.objects:
@@ -194,7 +194,7 @@ def get(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> lis
     """The leaves of the items that handles name; zeros for those that are gone."""
     draft = Draft.of(state, spec.plan)
     slots, live = draft.locate(ops, wanted)
-    found = stored_items.read(ops, draft, slots, range(len(spec.plan.leaves)))
+    found = draft.read(ops, slots, range(len(spec.plan.leaves)))
     return [_blank(ops, found[k], live) for k in range(len(spec.plan.leaves))]
 
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from functional_rb.buffer import api
 from functional_rb.buffer.api import Backend
 from functional_rb.buffer.state import AnySample, State
+from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers import Selection
 
 
 class InPlace(Protocol):

@@ -17,17 +17,18 @@ from functional_rb.buffer.functions import Stored
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
-from functional_rb.core import handles, stored_items
+from functional_rb.core import episodes, frame_store, handles
+from functional_rb.core.counters import REFUSED
 from functional_rb.core.draft import Arrays, Draft
-from functional_rb.core.episodes import AGE, NEWEST_ID, NEXT_AGE
+from functional_rb.core.episodes import NEWEST_ID, NEXT_STEP_IN_EPISODE, STEP_IN_EPISODE
 from functional_rb.core.plan import Plan
+from functional_rb.core.strategy import Carried, Writer
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import Carried
 from functional_rb.samplers.epochs import PASSES
 from functional_rb.samplers.weights import raised
 from functional_rb.structures import frame_ring, ring, row_layout
 from functional_rb.structures.ring import Ends, Write
-from functional_rb.writers import REFUSED, MaxValue, Reservoir, Writer
+from functional_rb.writers import MaxValue, Reservoir
 
 WHO = "with_spec"
 Prepare = Callable[[Array], None]
@@ -288,7 +289,7 @@ def _items_of(ops: Ops, before: Draft, new: Plan) -> Items:
     sizes = ops.minimum(ends.sizes, ops.full_like(ends.sizes, length))
     if old.frames is not None and new.frames is not None and old.frames != new.frames:
         room = min(old.frames.room, new.frames.room)
-        sizes = frame_ring.held(ops, before, old.frames, room, sizes)
+        sizes = frame_store.held(ops, before, old.frames, room, sizes)
     place = ops.arange(length, like=sizes)
     live = place < sizes[:, None]
     position = ops.where(live, (ends.sizes - sizes)[:, None] + place, ops.full_like(place, 0))
@@ -298,8 +299,7 @@ def _items_of(ops: Ops, before: Draft, new: Plan) -> Items:
 
 
 def _frames_of(draft: Draft) -> dict[str, Array]:
-    chain = draft.plan.frames
-    return {} if chain is None else {name: draft.auxiliary[name] for name in chain.auxiliary()}
+    return {name: draft.auxiliary[name] for name in frame_store.auxiliary(draft.plan)}
 
 
 def _carry_counts(ops: Ops, before: Draft, after: Draft, old: BufferSpec, new: BufferSpec) -> None:
@@ -324,7 +324,7 @@ def _wanted_leaves(ops: Ops, before: Draft, spec: BufferSpec, items: Items) -> S
     if isinstance(spec.writer, MaxValue):
         wanted.add(nest.position(new.names, spec.writer.rank_key, WHO))
     places = _places(before.plan, new)
-    found = stored_items.read(ops, before, items.slots, sorted({places[k] for k in wanted})) if wanted else {}
+    found = before.read(ops, items.slots, sorted({places[k] for k in wanted})) if wanted else {}
     return [found[places[k]] if k in wanted else None for k in range(len(new.leaves))]
 
 
@@ -401,14 +401,14 @@ def _carry_ages(
     if new.boundaries is None:
         return
     if not _keeps_ages(old, new):
-        new.boundaries.note(ops, after, write, leaves, picked.items.slots.shape[0])
+        episodes.note(ops, after, write, leaves, picked.items.slots.shape[0])
         return
-    ages = before.auxiliary[AGE]
+    ages = before.auxiliary[STEP_IN_EPISODE]
     if not same:
-        ages = picked.set(after.auxiliary[AGE], picked.of(ops.take(ages, picked.items.slots)))
-    after.auxiliary[AGE] = ages
+        ages = picked.set(after.auxiliary[STEP_IN_EPISODE], picked.of(ops.take(ages, picked.items.slots)))
+    after.auxiliary[STEP_IN_EPISODE] = ages
     numbers = before.counters.more
-    after.count(**{name: numbers[name] for name in (NEXT_AGE, NEWEST_ID) if name in numbers})
+    after.count(**{name: numbers[name] for name in (NEXT_STEP_IN_EPISODE, NEWEST_ID) if name in numbers})
 
 
 def _carried(ops: Ops, before: Draft, old: BufferSpec, new: BufferSpec, items: Items) -> Carried:
@@ -438,7 +438,7 @@ def _move(
         if old.layout == new.layout:
             after.rows, after.wide = row_layout.copy(ops, before.rows, before.wide, came, *target, real)
             continue
-        found = stored_items.read(ops, before, came, old.stored)  # the same leaves in another order
+        found = before.read(ops, came, old.stored)  # the same leaves in another order
         leaves = [found[places[k]] for k in new.stored]
         after.rows, after.wide = row_layout.store(ops, new.layout, *target, None, real, leaves)
 
@@ -449,5 +449,5 @@ def _move_frames(
     """And what of them is stored as frames."""
     ours, theirs = before.plan.frames, after.plan.frames
     if ours is not None and theirs is not None:
-        at = frame_ring.move(ops, before, after, ours, theirs, picked.items.slots, step, prepare)
+        at = frame_store.move(ops, before, after, ours, theirs, picked.items.slots, step, prepare)
         after.auxiliary[frame_ring.AT] = picked.set(after.auxiliary[frame_ring.AT], picked.of(at))

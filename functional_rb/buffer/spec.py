@@ -12,16 +12,17 @@ from functional_rb.base.containers import Registered, apart, check_depth
 from functional_rb.base.object_arrays import is_non_tensor
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.storage_kinds import Device, Storage, StorageBase
-from functional_rb.core.episodes import EpisodeBoundaries
+from functional_rb.core import episodes, frame_store
+from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.plan import Plan
-from functional_rb.samplers import Sampler, Uniform
+from functional_rb.core.strategy import Sampler, Transform, Writer
+from functional_rb.samplers import Uniform
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import ArraySpec, Binary, Composite, NonTensor, Unbounded, freeze
 from functional_rb.specs.values import Outline
 from functional_rb.structures import ring, row_layout, sum_tree
 from functional_rb.structures.ring import Ring
-from functional_rb.transforms.base import Transform, check_transforms
-from functional_rb.writers import Writer
+from functional_rb.writers import RoundRobin, StopWhenFull
 from functional_rb.writers.base import WriterBase
 
 _BY_SAMPLER: Any = None
@@ -77,9 +78,9 @@ class BufferSpec:
             object.__setattr__(self, "batch_size", _count("batch_size", self.batch_size, ring.INT32_MAX))
         _check_kind("sampler", self.sampler, SamplerBase, "frb.Uniform()")
         if self.writer is _BY_SAMPLER:
-            object.__setattr__(self, "writer", self.sampler.default_writer())
+            object.__setattr__(self, "writer", StopWhenFull() if self.sampler.takes_out else RoundRobin())
         _check_kind("writer", self.writer, WriterBase, "frb.RoundRobin()")
-        object.__setattr__(self, "transforms", check_transforms(self.transforms))
+        object.__setattr__(self, "transforms", _check_transforms(self.transforms))
         _check_kind("storage", self.storage, StorageBase, "frb.Memmap()")
         if isinstance(self.item, SamplerBase | WriterBase | StorageBase):
             raise TypeError(f"BufferSpec.item: expected a spec such as frb.Unbounded(shape), got {self.item!r:.80}")
@@ -166,13 +167,18 @@ class BufferSpec:
             )
         return next(iter(asked.values()), None)
 
+    @property
+    def strategies(self) -> tuple[Any, ...]:
+        """Sampler, writer and transforms, in the order in which what they keep lies."""
+        return self.sampler, self.writer, *self.transforms
+
     def _with_auxiliary(self, plan: Plan) -> Plan:
-        """With what sampler, writer and the rest keep."""
-        auxiliary = {} if plan.frames is None else plan.frames.auxiliary()
-        numbers = () if plan.frames is None else plan.frames.counters()
-        for keeper in self._keepers(plan):
-            auxiliary |= keeper.auxiliary(plan)
-            numbers += keeper.counters(plan)
+        """With what frames, episodes and strategies keep."""
+        auxiliary = frame_store.auxiliary(plan) | episodes.auxiliary(plan)
+        numbers = frame_store.counters(plan) + episodes.counters(plan)
+        for strategy in self.strategies:
+            auxiliary |= strategy.auxiliary(plan)
+            numbers += strategy.counters(plan)
         known = plan.ring.lanes == 1 and self.sampler.fused and self.writer.fused
         return dataclasses.replace(
             plan,
@@ -181,15 +187,6 @@ class BufferSpec:
             fused_draws=known,
             fused=known and plan.frames is None and not self.transforms,
         )
-
-    def _keepers(self, plan: Plan) -> list[Any]:
-        boundaries = [] if plan.boundaries is None else [plan.boundaries]
-        return [*boundaries, self.sampler, self.writer, *self.transforms]
-
-    @property
-    def keepers(self) -> list[Any]:
-        """Who keeps arrays and counters beside the storage, in the order in which these lie."""
-        return [*([] if self.plan.frames is None else [self.plan.frames]), *self._keepers(self.plan)]
 
     def _with_storage(self, plan: Plan) -> Plan:
         """With the leaves laid out, and what transforms store beside them."""
@@ -249,6 +246,23 @@ class BufferSpec:
     def item_bytes(self) -> int:
         """Bytes of storage that an item takes, a frame of its own included."""
         return self.plan.item_bytes
+
+
+def _check_transforms(given: Any) -> tuple[Transform, ...]:
+    """Transforms as a tuple in their order.
+
+    Raises:
+        TypeError: if one is none.
+        ValueError: if there are two of a kind.
+    """
+    transforms = given if isinstance(given, tuple | list) else (given,)
+    for transform in transforms:
+        if not isinstance(transform, Transform):
+            raise TypeError(f"BufferSpec.transforms: expected some such as frb.n_step(3, 0.99), got {transform!r}")
+    ordered = tuple(sorted(transforms, key=lambda transform: transform.order))
+    if len({transform.order for transform in ordered}) < len(ordered):
+        raise ValueError(f"BufferSpec.transforms: expected at most one of a kind, got {given!r}; leave one out")
+    return ordered
 
 
 def _check_kind(field: str, value: Any, expected: type, example: str) -> None:

@@ -8,12 +8,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from functional_rb.base.errors import consumed
 from functional_rb.buffer import earlier
+from functional_rb.buffer.reader import ArrayReader, Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
-from functional_rb.core.reader import ArrayReader, Reader, TakeSnapshot
+from functional_rb.core.strategy import NO_EXTRAS
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers.base import NOTHING_MORE
 
 Items = TypeVar("Items")
 
@@ -81,7 +81,8 @@ class State:
             lasting: whether the arrays may be written, donated or deleted before the reader is closed.
             snapshot: takes the snapshot of the buffer's own files, if it is for a checkpoint that may lie beside them.
         """
-        return ArrayReader(self, lasting)
+        self.check_alive()
+        return ArrayReader(self, self.spec, lasting)
 
 
 def _is_deleted(array: Array) -> bool:
@@ -110,7 +111,7 @@ class Sample(NamedTuple, Generic[Items]):
     indices: Array
     weights: Array
     probabilities: Array
-    extras: Mapping[str, Array] = NOTHING_MORE
+    extras: Mapping[str, Array] = NO_EXTRAS
 
     @property
     def mask(self) -> None:
@@ -146,7 +147,7 @@ class MaskedSample(NamedTuple, Generic[Items]):
     weights: Array
     probabilities: Array
     mask: Array
-    extras: Mapping[str, Array] = NOTHING_MORE
+    extras: Mapping[str, Array] = NO_EXTRAS
 
     @property
     def is_first(self) -> None:
@@ -184,7 +185,7 @@ class SliceSample(NamedTuple, Generic[Items]):
     is_first: Array
     is_last: Array
     truncated: Array
-    extras: Mapping[str, Array] = NOTHING_MORE
+    extras: Mapping[str, Array] = NO_EXTRAS
 
 
 AnySample = Sample[Items] | MaskedSample[Items] | SliceSample[Items]

@@ -7,10 +7,10 @@ import os
 import threading
 
 from functional_rb.base.errors import CheckpointError
+from functional_rb.buffer.reader import Reader
 from functional_rb.buffer.state import State
 from functional_rb.checkpoint import in_place, queue
 from functional_rb.checkpoint.saving import Request, Saved, request, write
-from functional_rb.core.reader import Reader
 
 _log = logging.getLogger("functional_rb")
 

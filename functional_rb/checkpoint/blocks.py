@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from functional_rb.base.checksum import DIGEST, digest, hasher
-from functional_rb.core.reader import shapes_of
+from functional_rb.buffer.reader import shapes_of
 from functional_rb.cpu_kernels.addresses import aligned
 
 if TYPE_CHECKING:

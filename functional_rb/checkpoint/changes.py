@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.buffer.reader import Reader
 from functional_rb.checkpoint.blocks import (
     Mask,
     Run,
@@ -24,7 +25,6 @@ from functional_rb.checkpoint.blocks import (
 )
 from functional_rb.checkpoint.opened import Opened
 from functional_rb.core import counters, handles
-from functional_rb.core.reader import Reader
 from functional_rb.samplers import Queue
 
 MOST = 16

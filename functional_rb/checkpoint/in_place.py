@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from functional_rb.base.errors import CheckpointError, CheckpointWriteError, CorruptCheckpointError
+from functional_rb.buffer.reader import TakeSnapshot
 from functional_rb.buffer.storage_kinds import Memmap, Storage
 from functional_rb.checkpoint.blocks import (
     Mask,
@@ -28,7 +29,6 @@ from functional_rb.checkpoint.blocks import (
 )
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, generations, mapped_file, read_manifest
-from functional_rb.core.reader import TakeSnapshot
 from functional_rb.storage import disk, mapped, undo_log
 from functional_rb.storage.directory import shapes
 from functional_rb.storage.folding import fold, may_go_on

@@ -22,8 +22,9 @@ from functional_rb.base.errors import (
     StorageInUseError,
 )
 from functional_rb.base.files import as_path
-from functional_rb.buffer import earlier, respec
+from functional_rb.buffer import earlier, respec, soundness
 from functional_rb.buffer.checks import check_spec
+from functional_rb.buffer.reader import shapes_of
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
 from functional_rb.checkpoint import in_place
@@ -33,9 +34,8 @@ from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert.json import KnownError, OtherVersionError, from_json
-from functional_rb.core import counters, soundness
+from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
-from functional_rb.core.reader import shapes_of
 from functional_rb.ops.protocol import Array
 from functional_rb.storage import elsewhere, mapped
 from functional_rb.storage.mapped import MappedFiles
@@ -331,7 +331,7 @@ class _Loading:
         for k in range(len(manifest.segments)) if spec.plan.objects else ():
             objects |= opened.objects(k)
         auxiliary = {name: read[f"kept_{name}"] for name in spec.plan.auxiliary if f"kept_{name}" in read}
-        if problem := soundness.problem_of_arrays(lain.plan, lain.keepers, vector, auxiliary, read.get("tree")):
+        if problem := soundness.problem_of_arrays(lain, vector, auxiliary, read.get("tree")):
             raise CorruptCheckpointError(path, problem)
         arrays = earlier.arranged(_arranged(lain, read, vector), lain, spec)
         if self.files is not None:

@@ -14,6 +14,7 @@ import numpy as np
 from functional_rb.base.checksum import digest, hasher
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.base.files import as_path
+from functional_rb.buffer.reader import Reader
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint import changes, in_place, python_objects, queue, segment
@@ -25,7 +26,6 @@ from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert import to_json
 from functional_rb.core.counters import SIZE
-from functional_rb.core.reader import Reader
 from functional_rb.storage import disk
 
 LOCK = "lock"

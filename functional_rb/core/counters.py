@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 CURSOR, SIZE, REJECTED, STALE, PEAK, INVALID = range(6)
 BASE = 6
 """How many numbers every state has; those of lanes, samplers and writers follow."""
+REFUSED = "refused"
+"""The counter of items that a writer did not take, int32 [1]."""
 
 
 @dataclasses.dataclass(frozen=True)

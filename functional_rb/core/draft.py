@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from functional_rb.core import counters, handles
 from functional_rb.core.counters import Counters
 from functional_rb.core.plan import Plan
 from functional_rb.ops.protocol import Array, Ops
-
-if TYPE_CHECKING:
-    from functional_rb.buffer.state import State
+from functional_rb.structures import frame_ring, row_layout
 
 
 class Arrays(NamedTuple):
@@ -25,6 +23,35 @@ class Arrays(NamedTuple):
     auxiliary: dict[str, Array]
 
 
+class HasArrays(Protocol):
+    """What has the arrays of a state as its attributes: a `State`, or `Arrays`."""
+
+    @property
+    def rows(self) -> Array:
+        """As in `State`."""
+        ...
+
+    @property
+    def wide(self) -> tuple[Array, ...]:
+        """As in `State`."""
+        ...
+
+    @property
+    def tree(self) -> Array | None:
+        """As in `State`."""
+        ...
+
+    @property
+    def counters(self) -> Array:
+        """As in `State`."""
+        ...
+
+    @property
+    def auxiliary(self) -> dict[str, Array]:
+        """As in `State`."""
+        ...
+
+
 @dataclasses.dataclass
 class Draft:
     """The arrays of a state by name, its counters read. Functions exchange the fields, never what is in an array.
@@ -33,10 +60,7 @@ class Draft:
 
     Attributes:
         plan: of the buffer.
-        rows: as in `State`.
-        wide: likewise.
-        tree: likewise.
-        kept: likewise.
+        rows, wide, tree, auxiliary: the arrays, as in `State`.
         counters: by name.
         origin: the counters that the draft began with, by name and as their vector.
     """
@@ -50,7 +74,7 @@ class Draft:
     origin: tuple[Counters, Array]
 
     @classmethod
-    def of(cls, state: State | Arrays, plan: Plan) -> Draft:
+    def of(cls, state: HasArrays, plan: Plan) -> Draft:
         """Begin with a state."""
         numbers = counters.read(plan, state.counters)
         origin = numbers, state.counters
@@ -87,3 +111,20 @@ class Draft:
     def handles_of(self, ops: Ops, slots: Array) -> Array:
         """The handles of the items that lie in given slots now."""
         return handles.of_slots(ops, self.plan, self.counters.ends, self.auxiliary, slots)
+
+    def read(self, ops: Ops, slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
+        """The leaves at some positions, [n, *shape], of the items in slots int32 [n]: stored rows or shared frames."""
+        plan, found = self.plan, dict[int, Array]()
+        if plan.frames is not None and not plan.frames.leaves.isdisjoint(wanted):
+            found = frame_ring.read(ops, plan.frames, self.auxiliary, slots, wanted)
+        stored = tuple(k for k, position in enumerate(plan.stored) if position in set(wanted))
+        if not stored:
+            return found
+        leaves = row_layout.read_part(ops, plan.layout, self.rows, self.wide, slots, stored)
+        return found | {plan.stored[k]: leaf for k, leaf in zip(stored, leaves, strict=True)}
+
+    def store(self, ops: Ops, slots: Array, source: Array | None, live: Array | None, leaves: Sequence[Array]) -> None:
+        """Write rows of a batch, leaves [B, *shape] by position, to slots, those that are not stored as frames."""
+        plan = self.plan
+        chosen = leaves if len(plan.stored) == len(leaves) else [leaves[position] for position in plan.stored]
+        self.rows, self.wide = row_layout.store(ops, plan.layout, self.rows, self.wide, slots, source, live, chosen)

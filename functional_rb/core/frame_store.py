@@ -19,18 +19,45 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.core import soundness
+from functional_rb.core.draft import Draft
+from functional_rb.core.plan import AuxiliaryArray, Plan
+from functional_rb.core.soundness import Found
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring, row_layout
-from functional_rb.structures.frame_ring import AT, CURSOR, ROWS, WIDE, Chain, Stack, newest, wides
-from functional_rb.structures.ring import Ends, Removal
+from functional_rb.structures.frame_ring import AT, CURSOR, ROWS, WIDE, Chain, Stack, gathered, places_before, wides
+from functional_rb.structures.ring import Ends, Removal, Write
+from functional_rb.structures.row_layout import STORED_AS
 
-if TYPE_CHECKING:
-    from functional_rb.core.draft import Draft
-    from functional_rb.structures.ring import Write
+
+def auxiliary(plan: Plan) -> dict[str, AuxiliaryArray]:
+    """The arrays of the frames, and of where those of each item are, if leaves are stored as frames."""
+    chain = plan.frames
+    if chain is None:
+        return {}
+    total = chain.items.lanes * chain.room
+    arrays = {AT: AuxiliaryArray((plan.capacity,)), ROWS: AuxiliaryArray((total, chain.layout.row_words))}
+    for k, leaf in enumerate(chain.layout.wide):
+        arrays[WIDE.format(k)] = AuxiliaryArray((total, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype))
+    return arrays
+
+
+def counters(plan: Plan) -> tuple[tuple[str, int], ...]:
+    """Where the lanes' next frames go, if leaves are stored as frames."""
+    return () if plan.frames is None else ((CURSOR, plan.ring.lanes),)
+
+
+def problem(found: Found) -> str | None:
+    """Why the frames' arrays cannot be of such a buffer, or None: every item has its frames somewhere in the ring."""
+    chain = found.plan.frames
+    if chain is None:
+        return None
+    at = soundness.problem_of_range(AT, found.auxiliary[AT], 0, 2 * chain.limit - 1)
+    return at or soundness.problem_of_range(CURSOR, found.numbers.more[CURSOR], 0, chain.limit - 1)
 
 
 class FramePlan(NamedTuple):
@@ -219,3 +246,77 @@ def overwritten(ops: Ops, chain: Chain, at: Array, ends: Ends, after: Array, ste
     gone = (position < ends.sizes[:, None]) & (behind > chain.room)
     sizes = ends.sizes - ops.cumsum(ops.cast(gone, "int32"))[:, -1]
     return Removal(slots.reshape(-1), gone.reshape(-1), Ends(ends.cursors, sizes))
+
+
+def newest(ops: Ops, draft: Draft, chain: Chain) -> dict[int, Array]:
+    """The stacks [lanes, *leaf's shape], by their place in the chain, that the last frames of each lane are."""
+    last = ring.retreat(ops, draft.counters.more[CURSOR], 1, chain.limit)
+    lane = ops.arange(chain.items.lanes, like=last)
+    found: dict[int, Array] = {}
+    for depth in chain.depths:
+        chosen = tuple(k for k, stack in enumerate(chain.stacks) if stack.depth == depth)
+        found |= gathered(ops, chain, draft.auxiliary, chosen, [places_before(ops, chain, lane, last, depth)])[0]
+    return found
+
+
+def held(ops: Ops, draft: Draft, chain: Chain, room: int, sizes: Array) -> Array:
+    """How many of each lane's newest items, int32 [lanes], have all of their frames among the last so many of the lane.
+
+    Args:
+        ops: the backend.
+        draft: of the buffer.
+        chain: likewise.
+        room: frames of a lane.
+        sizes: int32 [lanes], so many items at most.
+    """
+    items, ends = chain.items, draft.counters.ends
+    place = ops.arange(items.length, like=sizes)
+    lane, back = ops.arange(items.lanes, like=sizes)[:, None], place + 1
+    slots = ring.slot_of(items, lane, ring.retreat(ops, ends.cursors[:, None], back, items.limit))
+    newest = ops.take(draft.auxiliary[AT], slots.reshape(-1)).reshape(slots.shape) >> 1
+    behind = ring.retreat(ops, draft.counters.more[CURSOR][:, None], newest, chain.limit) + (chain.depth - 1)
+    whole = (place < sizes[:, None]) & (behind <= room)
+    return ops.cumsum(ops.cast(whole, "int32"))[:, -1]
+
+
+def move(
+    ops: Ops,
+    before: Draft,
+    after: Draft,
+    ours: Chain,
+    theirs: Chain,
+    slots: Array,
+    step: int | None = None,
+    prepare: Callable[[Array], None] | None = None,
+) -> Array:
+    """Write the last frames of each lane that there is room for to other rings, where they are the first ones.
+
+    Args:
+        ops: the backend.
+        before: of the buffer that has them.
+        after: of that which gets them, empty so far.
+        ours: the chain of the one.
+        theirs: of the other.
+        slots: int32 [n], of items of the first.
+        step: so many are moved at a time; None for all at once.
+        prepare: told before frames are written to places int32 [n].
+
+    Returns:
+        The items' `AT` in the new rings, int32 [n], meaningless for those that are not `held`.
+    """
+    room, lanes = min(ours.room, theirs.room), ours.items.lanes
+    cursor = before.counters.more[CURSOR]
+    lane, place = ops.arange(lanes, like=cursor)[:, None], ops.arange(room, like=cursor)
+    old = ours.slots(lane, ring.retreat(ops, cursor[:, None], room - place, ours.limit)).reshape(-1)
+    new = theirs.slots(lane, place + ops.full_like(lane, 0)).reshape(-1)
+    for start in range(0, room * lanes, step or room * lanes):
+        part = slice(start, start + (step or room * lanes))
+        if prepare is not None:
+            prepare(new[part])
+        for name in (ROWS, *(WIDE.format(k) for k in range(len(ours.layout.wide)))):
+            values = ops.take(before.auxiliary[name], old[part])
+            after.auxiliary[name] = ops.set_at(after.auxiliary[name], new[part], values)
+    after.count(frame_cursor=ops.full_like(cursor, room))
+    at = ops.take(before.auxiliary[AT], slots)
+    behind = ring.retreat(ops, ring.of_lane(ops, cursor, slots // ours.items.length), at >> 1, ours.limit)
+    return 2 * ops.maximum(room - behind, ops.full_like(behind, 0)) + (at & 1)

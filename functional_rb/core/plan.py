@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from functional_rb.base.nest import Structure
+from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.specs import ArraySpec, NonTensor
 from functional_rb.specs.values import Outline
 from functional_rb.structures import row_layout
@@ -13,13 +14,22 @@ from functional_rb.structures.frame_ring import Chain
 from functional_rb.structures.ring import Ring
 from functional_rb.structures.row_layout import Layout
 
-if TYPE_CHECKING:
-    from functional_rb.core.auxiliary import AuxiliaryArray
-    from functional_rb.core.episodes import EpisodeBoundaries
-
-
 NOTHING = row_layout.plan(())
 """The layout of no leaves."""
+
+
+class AuxiliaryArray(NamedTuple):
+    """An array that is kept beside the storage.
+
+    Attributes:
+        shape: of the array.
+        dtype: its name.
+        fill: what it holds at first; other numbers than 0 cost the time to write them.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "int32"
+    fill: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,31 +1,18 @@
-"""Whether the numbers of a state can be those of its spec: what a file tells, or a dict, may be anything.
-
-Checked is all that draws rest on: where the rings are, the leaves of the sum tree, and the slots and places that
-samplers, writers and transforms keep. The content of items is not looked at: whatever it is, it is content.
-"""
+"""Checks that strategies share of what they keep, where it comes from a file or a dict of anything."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.core import counters, handles
+from functional_rb.core import handles
 from functional_rb.core.counters import Counters
-from functional_rb.structures import sum_tree
+from functional_rb.core.plan import Plan
 from functional_rb.structures.ring import modulus
 
-if TYPE_CHECKING:
-    from functional_rb.core.plan import Plan
-
 Array = np.ndarray[Any, Any]
-
-HEAVIEST = 2.0**126
-"""No sum of leaves is larger: the powers of two that they are scaled by would overflow."""
-INFINITY = 0x7F800000
-"""The bits of a float32."""
 
 
 class Found(NamedTuple):
@@ -42,67 +29,6 @@ class Found(NamedTuple):
     numbers: Counters
     auxiliary: Mapping[str, Array]
     leaves: Array | None
-
-
-def problem_of_counters(plan: Plan, vector: Array) -> str | None:
-    """Why a vector int32 [n] cannot be the counters of a state, or None."""
-    if vector.shape != (counters.length(plan),):
-        return f"expected {counters.length(plan)} counters, found {vector.size}"
-    numbers = counters.read(plan, vector)
-    cursors, sizes = (np.asarray(ends, np.int64) for ends in numbers.ends)
-    limit = plan.ring.limit if plan.in_order else 2**31
-    if (cursors < 0).any() or (cursors >= limit).any() or (sizes < 0).any() or (sizes > plan.ring.length).any():
-        return "its cursors are out of range"
-    if int(vector[counters.SIZE]) != int(sizes.sum()):
-        return f"its size is {int(vector[counters.SIZE])}, and its lanes have {int(sizes.sum())} items"
-    if min(int(number) for number in (numbers.rejected, numbers.stale, numbers.invalid)) < 0:
-        return "it has counted less than nothing"
-    if not 0 <= int(numbers.peak) < INFINITY:
-        return "the largest priority ever is no number"
-    return None
-
-
-def problem_of_arrays(
-    plan: Plan, keepers: Sequence[Any], vector: Array, auxiliary: Mapping[str, Array], tree: Array | None
-) -> str | None:
-    """Why some arrays cannot be those of a state whose counters are sound; or None.
-
-    Args:
-        plan: of the state's spec.
-        keepers: who keeps arrays and counters, `BufferSpec.keepers`.
-        vector: its counters.
-        auxiliary: the arrays beside the storage, by name.
-        tree: float32 [rows, 16], the sum tree, or those of its rows that hold the leaves.
-    """
-    leaves = None
-    if tree is not None:
-        flat = tree[: sum_tree.geometry(plan.capacity).levels[0].groups].reshape(-1)
-        leaves = flat[: plan.capacity]
-        if problem := _problem_of_leaves(flat, plan.capacity):
-            return problem
-    found = Found(plan, counters.read(plan, vector), auxiliary, leaves)
-    return next((problem for keeper in keepers if (problem := keeper.problem(found))), None)
-
-
-def _problem_of_leaves(leaves: Array, capacity: int) -> str | None:
-    bad = np.flatnonzero(~(np.isfinite(leaves) & (leaves >= 0)))
-    if bad.size:
-        return f"the weight of slot {bad[0]} is {leaves[bad[0]]}"
-    if float(leaves.sum(dtype=np.float64)) >= HEAVIEST:
-        return "its weights are too large to be added up"
-    if leaves[capacity:].any():
-        return f"slot {capacity + np.flatnonzero(leaves[capacity:])[0]} of {capacity} has a weight"
-    return None
-
-
-def problem_of_nodes(tree: Array, capacity: int) -> str | None:
-    """Why the nodes of a sum tree float32 [rows, 16] are not those of its leaves; or None."""
-    levels = sum_tree.geometry(capacity).levels
-    made = np.zeros_like(tree)
-    made[: levels[0].groups] = tree[: levels[0].groups]
-    grow_tree(made, capacity)
-    wrong = np.flatnonzero(made.view(np.int32) != tree.view(np.int32))
-    return f"its sums are not those of its leaves, at {wrong[0]} for one" if wrong.size else None
 
 
 def problem_of_range(what: str, numbers: Array, low: int, high: int) -> str | None:
@@ -136,27 +62,3 @@ def problem_of_handles(found: Found) -> str | None:
         return f"the handle of slot {wrong[0]} is {current[wrong[0]]}"
     held, size = int((current >= 0).sum()), int(found.numbers.ends.sizes[0])
     return None if held == size else f"{held} slots have items, and its size is {size}"
-
-
-def grow_tree(tree: Array, capacity: int) -> None:
-    """Compute all nodes of a sum tree float32 [rows, 16] whose leaves are there, bit for bit as the functions do."""
-    levels = sum_tree.geometry(capacity).levels
-    for below, level in itertools.pairwise(levels):
-        for fold, source, target in (
-            (sum_tree.add_up, below.sums, level.sums),
-            (_smallest, below.smallest, level.smallest),
-            (_largest, below.largest, level.largest),
-        ):
-            nodes = tree[target : target + level.groups].reshape(-1)
-            nodes[: level.nodes] = fold(tree[source : source + below.groups])
-
-
-def _smallest(children: Array) -> Array:
-    """The smallest positive value of each row, 0 if there is none."""
-    smallest = np.where(children > 0, children, np.float32(np.inf)).min(axis=1)
-    return np.where(smallest < np.inf, smallest, np.float32(0))
-
-
-def _largest(children: Array) -> Array:
-    largest: Array = children.max(axis=1)
-    return largest

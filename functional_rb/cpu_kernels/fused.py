@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import calls
 from functional_rb.cpu_kernels import descriptor as plan
 from functional_rb.cpu_kernels.addresses import Held, storage_caller
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers import Selection
 from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.versions.version import Memory, SavedSlots
 

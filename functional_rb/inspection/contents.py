@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
-from functional_rb.buffer import earlier
+from functional_rb.buffer import earlier, soundness
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
@@ -21,7 +21,7 @@ from functional_rb.checkpoint.loading import checked, enough_memory, spec_of
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, read_manifest
 from functional_rb.convert.json import KnownError
-from functional_rb.core import counters, soundness
+from functional_rb.core import counters
 from functional_rb.core.counters import Counters
 from functional_rb.storage.directory import filed
 from functional_rb.ted.forms import kept_dtype
@@ -126,7 +126,7 @@ def read(
     if spec is None or not all(parts):
         return all(parts), None
     vector = np.array(manifest.counters, np.int32)
-    if problem := soundness.problem_of_arrays(spec.plan, spec.keepers, vector, reading.auxiliary, reading.tree):
+    if problem := soundness.problem_of_arrays(spec, vector, reading.auxiliary, reading.tree):
         files.note(path, problem)
         return False, None
     return True, Contents(spec, counters.read(spec.plan, vector), reading.tree, reading.rows)

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.buffer import earlier
+from functional_rb.buffer import earlier, soundness
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.convert.json import READABLE, to_json
-from functional_rb.core import counters, soundness
+from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.state import SharedState
@@ -156,7 +156,7 @@ def _check_values(spec: BufferSpec, given: Mapping[str, Any], look: Callable[[st
     # Frames are content, as rows are.
     names = [name for name in spec.plan.auxiliary if f"kept_{name}" in given and name not in filed(spec)]
     auxiliary = {name: look(f"kept_{name}", given[f"kept_{name}"]) for name in names}
-    _expect_sound("what is kept", soundness.problem_of_arrays(spec.plan, spec.keepers, vector, auxiliary, tree))
+    _expect_sound("what is kept", soundness.problem_of_arrays(spec, vector, auxiliary, tree))
     if tree is not None:
         _expect_sound("tree", soundness.problem_of_nodes(tree, spec.capacity))
 

@@ -1,6 +1,7 @@
 """How items are drawn: each sampler is a frozen dataclass in a module of its own."""
 
-from functional_rb.samplers.base import DRAW_LIMIT, LEAST_CHANCE, Batch, Duplicates, Sampler, Selection
+from functional_rb.core.strategy import Selection
+from functional_rb.samplers.base import DRAW_LIMIT, LEAST_CHANCE
 from functional_rb.samplers.fifo import Fifo, Lifo
 from functional_rb.samplers.prioritized import Prioritized
 from functional_rb.samplers.prioritized_slices import PrioritizedSlices
@@ -15,15 +16,12 @@ from functional_rb.samplers.without_replacement import WithoutReplacement
 __all__ = [
     "DRAW_LIMIT",
     "LEAST_CHANCE",
-    "Batch",
-    "Duplicates",
     "Fifo",
     "Lifo",
     "Prioritized",
     "PrioritizedSlices",
     "Queue",
     "Recency",
-    "Sampler",
     "Selection",
     "Slices",
     "SlicesWithoutReplacement",

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from functional_rb.core import soundness
-from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.core.plan import AuxiliaryArray
+from functional_rb.core.strategy import Carried
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import draw_limits
-from functional_rb.samplers.base import Carried, SamplerBase
+from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.importance import clear_leaves, shares, write_leaves
 from functional_rb.structures import sum_tree
 

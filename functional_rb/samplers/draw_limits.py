@@ -8,11 +8,12 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.core.plan import AuxiliaryArray
+from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops, settled
-from functional_rb.samplers.base import Duplicates, Selection
 from functional_rb.samplers.importance import write_leaves
 from functional_rb.structures import row_layout, sum_tree
+from functional_rb.structures.duplicates import Duplicates
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from functional_rb.core import soundness
-from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring
 from functional_rb.structures import sparse_set as sparse_sets

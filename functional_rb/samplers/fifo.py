@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import draw_limits
-from functional_rb.samplers.base import Selection, need_one_lane, need_order
+from functional_rb.samplers.base import need_one_lane
 from functional_rb.samplers.counted import Counted
 from functional_rb.structures import order_statistics, ring, sum_tree
 

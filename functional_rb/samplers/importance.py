@@ -7,10 +7,12 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from functional_rb.core import soundness
+from functional_rb.core.strategy import Carried
 from functional_rb.ops.protocol import Array, Ops, settled
-from functional_rb.samplers.base import Batch, Carried, SamplerBase, single
+from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.weights import priority_of, stored_value
 from functional_rb.structures import ring, row_layout, sum_tree
+from functional_rb.structures.duplicates import Batch, single
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft

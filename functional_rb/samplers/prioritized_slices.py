@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb.core.auxiliary import AuxiliaryArray
-from functional_rb.core.episodes import AGE
+from functional_rb.core.episodes import STEP_IN_EPISODE
+from functional_rb.core.plan import AuxiliaryArray
+from functional_rb.core.strategy import Carried, Selection
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import Batch, Carried, Selection
 from functional_rb.samplers.importance import Priorities, raise_peak
 from functional_rb.samplers.prioritized import weighed
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import episode_windows, sum_tree
+from functional_rb.structures.duplicates import Batch
 from functional_rb.structures.episode_windows import Lanes
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class PrioritizedSlices(Priorities, Trajectories):
             ops,
             draft,
             batch.slots,
-            episode_windows.weights_at(ops, self.rule, lanes, draft.auxiliary[AGE], batch.slots),
+            episode_windows.weights_at(ops, self.rule, lanes, draft.auxiliary[STEP_IN_EPISODE], batch.slots),
         )
 
     def _show(self, ops: Ops, draft: Draft, slots: Array, numbers: Array) -> None:

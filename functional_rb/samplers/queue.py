@@ -7,18 +7,17 @@ import operator
 from typing import TYPE_CHECKING
 
 from functional_rb.core import counters
+from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import SamplerBase, Selection, need_one_lane, need_order
+from functional_rb.samplers.base import SamplerBase, need_one_lane
 from functional_rb.samplers.fifo import in_turn
 from functional_rb.structures import episode_windows, ring
 from functional_rb.structures.episode_windows import Lanes
 from functional_rb.structures.ring import Ends
-from functional_rb.writers.stop_when_full import StopWhenFull
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
     from functional_rb.core.plan import Plan
-    from functional_rb.writers import Writer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +64,10 @@ class Queue(SamplerBase):
         """No lane is long enough."""
         return f"completes a window of {self.length} steps; add more"
 
-    def default_writer(self) -> Writer:
-        """One that refuses what does not fit."""
-        return StopWhenFull()
+    @property
+    def takes_out(self) -> bool:
+        """Drawing takes items out."""
+        return True
 
     def check(self, plan: Plan) -> None:
         """Nothing may be overwritten before it is taken."""

@@ -6,9 +6,10 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING
 
+from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
-from functional_rb.samplers.base import SamplerBase, Selection, need_order
+from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.uniform import alike
 from functional_rb.structures import episode_windows, ring
 from functional_rb.structures.episode_windows import Lanes

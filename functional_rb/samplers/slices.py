@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import Selection
 from functional_rb.samplers.importance import shares
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import sum_tree

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from functional_rb.core import soundness
-from functional_rb.core.auxiliary import AuxiliaryArray
-from functional_rb.core.episodes import AGE
+from functional_rb.core.episodes import STEP_IN_EPISODE
+from functional_rb.core.plan import AuxiliaryArray
+from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import Selection, check_bools, single
+from functional_rb.samplers.base import check_bools
 from functional_rb.samplers.epochs import (
     PASSES,
     REMAINING,
@@ -22,6 +23,7 @@ from functional_rb.samplers.epochs import (
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.samplers.without_replacement import once
 from functional_rb.structures import sparse_set as sparse_sets
+from functional_rb.structures.duplicates import single
 from functional_rb.structures.episode_windows import Entries
 
 if TYPE_CHECKING:
@@ -188,7 +190,7 @@ class SlicesWithoutReplacement(Trajectories):
             What else changes; and the slots of the marks, old and new, int32 [lanes], and which of them move.
         """
         lanes = draft.plan.ring.lanes
-        age, lane, back = ops.take(draft.auxiliary[AGE], changes.slots), entries.lane, entries.back
+        age, lane, back = ops.take(draft.auxiliary[STEP_IN_EPISODE], changes.slots), entries.lane, entries.back
 
         def only(marked: Array) -> tuple[Array, Array]:
             """The one marked entry of each lane, int32 [lanes], and whether there is one."""

@@ -11,9 +11,11 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.nest import Key
 from functional_rb.core import soundness
-from functional_rb.core.episodes import AGE, NEXT_AGE, EpisodeBoundaries
+from functional_rb.core.boundaries import EpisodeBoundaries
+from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE, STEP_IN_EPISODE
+from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import SamplerBase, Selection, check_bools, need_order
+from functional_rb.samplers.base import SamplerBase, check_bools
 from functional_rb.structures import episode_windows
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule
 
@@ -99,7 +101,7 @@ class Trajectories(SamplerBase):
     def resolve(self, plan: Plan) -> Any:
         """Find the leaves that mark ends, if none were named."""
         marks = EpisodeBoundaries.find(self.end_keys, self.trajectory_key, plan.names, type(self).__name__)
-        return self if self.end_keys is not None else dataclasses.replace(self, end_keys=marks.told_ends)
+        return self if self.end_keys is not None else dataclasses.replace(self, end_keys=marks.end_keys_as_given)
 
     @property
     def boundaries(self) -> EpisodeBoundaries:
@@ -115,7 +117,7 @@ class Trajectories(SamplerBase):
                 f"{kind}: a slice of {self.length} steps never fits into the {plan.ring.length} of a lane; "
                 f"give a larger BufferSpec.capacity, or strict_length=False, for shorter slices"
             )
-        self.boundaries.check(plan, kind)
+        self.boundaries.check(plan.outline, kind)
 
     def check_batch(self, plan: Plan, batch: int) -> None:
         """Slices are whole."""
@@ -142,19 +144,21 @@ class Trajectories(SamplerBase):
         """The entries of the index that a write may have changed, now that the ages of its steps are known."""
         ring = draft.plan.ring
         lanes, n = Lanes(ring, write.after), write.slots.shape[0] // ring.lanes
-        return episode_windows.changed(ops, self.rule, lanes, draft.auxiliary[AGE], n, self.by_trajectory)
+        return episode_windows.changed(ops, self.rule, lanes, draft.auxiliary[STEP_IN_EPISODE], n, self.by_trajectory)
 
     def left(self, ops: Ops, draft: Draft, removal: Removal) -> Entries:
         """The entries of the index that change where steps go."""
         lanes = Lanes(draft.plan.ring, removal.after)
-        return episode_windows.left(ops, self.rule, lanes, draft.auxiliary[AGE], removal.slots, self.by_trajectory)
+        return episode_windows.left(
+            ops, self.rule, lanes, draft.auxiliary[STEP_IN_EPISODE], removal.slots, self.by_trajectory
+        )
 
     def among_trajectories(self, ops: Ops, draft: Draft, slots: Array) -> tuple[Array, Array]:
         """The slots of the marks of stored steps' trajectories, and which share of their windows begin with the steps.
 
         int32 [n] and float32 [n] for slots int32 [n].
         """
-        lanes, age = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[AGE]
+        lanes, age = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
         own = episode_windows.weights_at(ops, self.rule, lanes, age, slots)
         count, marked = episode_windows.of_trajectories(ops, self.rule, lanes, age, slots)
         share = 1.0 / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")
@@ -175,7 +179,7 @@ class Trajectories(SamplerBase):
         Live, bool [S], are slots that were drawn; without it all are that begin a window.
         """
         lanes = Lanes(draft.plan.ring, draft.counters.ends)
-        age, next_age = draft.auxiliary[AGE], draft.counters.more[NEXT_AGE]
+        age, next_age = draft.auxiliary[STEP_IN_EPISODE], draft.counters.more[NEXT_STEP_IN_EPISODE]
         slots, handles, *flags = episode_windows.expand(
             ops, self.rule, lanes, age, next_age, starts, draws, live, self.by_trajectory
         )

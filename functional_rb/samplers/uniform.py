@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.samplers import draw_limits
-from functional_rb.samplers.base import Selection
 from functional_rb.samplers.counted import Counted
 from functional_rb.structures import ring, sum_tree
 

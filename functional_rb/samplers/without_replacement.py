@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from functional_rb.core import soundness
-from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.core.plan import AuxiliaryArray
+from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import SamplerBase, Selection, check_bools, need_order, single
+from functional_rb.samplers.base import SamplerBase, check_bools
 from functional_rb.samplers.epochs import (
     PASSES,
     REMAINING,
@@ -24,6 +25,7 @@ from functional_rb.samplers.epochs import (
 from functional_rb.samplers.fifo import in_turn
 from functional_rb.structures import ring
 from functional_rb.structures import sparse_set as sparse_sets
+from functional_rb.structures.duplicates import single
 from functional_rb.structures.ring import Ends
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from functional_rb.buffer import checks
+from functional_rb.buffer.reader import Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Device
 from functional_rb.core.counters import BASE
 from functional_rb.core.draft import Arrays
-from functional_rb.core.reader import Reader, TakeSnapshot
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.library import Library
 from functional_rb.structures.row_layout import STORED_AS

@@ -8,9 +8,9 @@ from typing import Any
 from functional_rb.base.errors import consumed
 from functional_rb.buffer import earlier
 from functional_rb.buffer import state as core
+from functional_rb.buffer.reader import TakeSnapshot, misfit
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
-from functional_rb.core.reader import TakeSnapshot, misfit
 from functional_rb.core.save_history import NEW, SaveHistory
 from functional_rb.ops import numpy_ops
 from functional_rb.storage import host_memory as memory

@@ -10,21 +10,17 @@ nothing with the observation itself, lies `Chain.depth` further on. How frames c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from functional_rb.base.nest import Path
-from functional_rb.core import soundness
-from functional_rb.core.auxiliary import AuxiliaryArray
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring
 from functional_rb.structures import row_layout as layout
 from functional_rb.structures.ring import INT32_MAX, Ring
-from functional_rb.structures.row_layout import STORED_AS, Layout
+from functional_rb.structures.row_layout import Layout
 
 if TYPE_CHECKING:
-    from functional_rb.core.draft import Draft
-    from functional_rb.core.soundness import Found
     from functional_rb.specs import ArraySpec, NonTensor
 
 AT = "frame_at"
@@ -134,23 +130,6 @@ class Chain:
         """The positions of all leaves that are rebuilt."""
         return frozenset(k for stack in self.stacks for k in (stack.leaf, stack.following) if k is not None)
 
-    def auxiliary(self) -> dict[str, AuxiliaryArray]:
-        """The frames, and where those of each item are."""
-        total = self.items.lanes * self.room
-        auxiliary = {AT: AuxiliaryArray((self.items.capacity,)), ROWS: AuxiliaryArray((total, self.layout.row_words))}
-        for k, leaf in enumerate(self.layout.wide):
-            auxiliary[WIDE.format(k)] = AuxiliaryArray((total, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype))
-        return auxiliary
-
-    def counters(self) -> tuple[tuple[str, int], ...]:
-        """Where the lanes' next frames go."""
-        return ((CURSOR, self.items.lanes),)
-
-    def problem(self, found: Found) -> str | None:
-        """Every item has its frames somewhere in the ring."""
-        at = soundness.problem_of_range(AT, found.auxiliary[AT], 0, 2 * self.limit - 1)
-        return at or soundness.problem_of_range(CURSOR, found.numbers.more[CURSOR], 0, self.limit - 1)
-
     def slots(self, lane: Array, sequence_number: Array) -> Array:
         """Where frames lie."""
         place = sequence_number % self.room
@@ -170,7 +149,7 @@ def read(
         # Mostly both of the same stacks.
         for group in [asked] if len(asked) == 2 and own.keys() == following.keys() else [[one] for one in asked]:
             at = [places(ops, chain, auxiliary[AT], slots, depth, which) for which, _ in group]
-            batches = _gathered(ops, chain, auxiliary, tuple(group[0][1]), at)
+            batches = gathered(ops, chain, auxiliary, tuple(group[0][1]), at)
             for (_, positions), leaves in zip(group, batches, strict=True):
                 found |= {positions[k]: leaf for k, leaf in leaves.items()}
     return found
@@ -196,84 +175,10 @@ def places(ops: Ops, chain: Chain, at: Array, slots: Array, depth: int, followin
     newest = code >> 1
     if following:
         newest = ring.advance(ops, newest, 1 + (code & 1) * (chain.depth - 1), chain.limit)
-    return _before(ops, chain, lane, newest, depth)
+    return places_before(ops, chain, lane, newest, depth)
 
 
-def newest(ops: Ops, draft: Draft, chain: Chain) -> dict[int, Array]:
-    """The stacks [lanes, *leaf's shape], by their place in the chain, that the last frames of each lane are."""
-    last = ring.retreat(ops, draft.counters.more[CURSOR], 1, chain.limit)
-    lane = ops.arange(chain.items.lanes, like=last)
-    found: dict[int, Array] = {}
-    for depth in chain.depths:
-        chosen = tuple(k for k, stack in enumerate(chain.stacks) if stack.depth == depth)
-        found |= _gathered(ops, chain, draft.auxiliary, chosen, [_before(ops, chain, lane, last, depth)])[0]
-    return found
-
-
-def held(ops: Ops, draft: Draft, chain: Chain, room: int, sizes: Array) -> Array:
-    """How many of each lane's newest items, int32 [lanes], have all of their frames among the last so many of the lane.
-
-    Args:
-        ops: the backend.
-        draft: of the buffer.
-        chain: likewise.
-        room: frames of a lane.
-        sizes: int32 [lanes], so many items at most.
-    """
-    items, ends = chain.items, draft.counters.ends
-    place = ops.arange(items.length, like=sizes)
-    lane, back = ops.arange(items.lanes, like=sizes)[:, None], place + 1
-    slots = ring.slot_of(items, lane, ring.retreat(ops, ends.cursors[:, None], back, items.limit))
-    newest = ops.take(draft.auxiliary[AT], slots.reshape(-1)).reshape(slots.shape) >> 1
-    behind = ring.retreat(ops, draft.counters.more[CURSOR][:, None], newest, chain.limit) + (chain.depth - 1)
-    whole = (place < sizes[:, None]) & (behind <= room)
-    return ops.cumsum(ops.cast(whole, "int32"))[:, -1]
-
-
-def move(
-    ops: Ops,
-    before: Draft,
-    after: Draft,
-    ours: Chain,
-    theirs: Chain,
-    slots: Array,
-    step: int | None = None,
-    prepare: Callable[[Array], None] | None = None,
-) -> Array:
-    """Write the last frames of each lane that there is room for to other rings, where they are the first ones.
-
-    Args:
-        ops: the backend.
-        before: of the buffer that has them.
-        after: of that which gets them, empty so far.
-        ours: the chain of the one.
-        theirs: of the other.
-        slots: int32 [n], of items of the first.
-        step: so many are moved at a time; None for all at once.
-        prepare: told before frames are written to places int32 [n].
-
-    Returns:
-        The items' `AT` in the new rings, int32 [n], meaningless for those that are not `held`.
-    """
-    room, lanes = min(ours.room, theirs.room), ours.items.lanes
-    cursor = before.counters.more[CURSOR]
-    lane, place = ops.arange(lanes, like=cursor)[:, None], ops.arange(room, like=cursor)
-    old = ours.slots(lane, ring.retreat(ops, cursor[:, None], room - place, ours.limit)).reshape(-1)
-    new = theirs.slots(lane, place + ops.full_like(lane, 0)).reshape(-1)
-    for start in range(0, room * lanes, step or room * lanes):
-        part = slice(start, start + (step or room * lanes))
-        if prepare is not None:
-            prepare(new[part])
-        for name in (ROWS, *(WIDE.format(k) for k in range(len(ours.layout.wide)))):
-            values = ops.take(before.auxiliary[name], old[part])
-            after.auxiliary[name] = ops.set_at(after.auxiliary[name], new[part], values)
-    after.count(frame_cursor=ops.full_like(cursor, room))
-    at = ops.take(before.auxiliary[AT], slots)
-    behind = ring.retreat(ops, ring.of_lane(ops, cursor, slots // ours.items.length), at >> 1, ours.limit)
-    return 2 * ops.maximum(room - behind, ops.full_like(behind, 0)) + (at & 1)
-
-
-def _before(ops: Ops, chain: Chain, lane: Array, newest: Array, depth: int) -> Array:
+def places_before(ops: Ops, chain: Chain, lane: Array, newest: Array, depth: int) -> Array:
     """The places [n * depth] of frames up to the newest ones, at coordinates int32 [n] of lanes int32 [n]."""
     if depth == 1:
         return chain.slots(lane, newest)
@@ -281,7 +186,7 @@ def _before(ops: Ops, chain: Chain, lane: Array, newest: Array, depth: int) -> A
     return chain.slots(lane[:, None], sequence_number).reshape(-1)
 
 
-def _gathered(
+def gathered(
     ops: Ops, chain: Chain, auxiliary: Mapping[str, Array], chosen: tuple[int, ...], batches: Sequence[Array]
 ) -> list[dict[int, Array]]:
     """Some stacks [n, *leaf's shape] of one depth, by their place in the chain, for batches of their frames' places."""

@@ -1,6 +1,6 @@
 """What happens between what is added and what is sampled: each transform in a module of its own."""
 
-from functional_rb.transforms.base import Transform
+from functional_rb.core.strategy import Transform
 from functional_rb.transforms.her import her
 from functional_rb.transforms.n_step import n_step
 

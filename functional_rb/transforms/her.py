@@ -16,13 +16,13 @@ from functional_rb.base import dtypes, functions, nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
 from functional_rb.core import counters
-from functional_rb.core.episodes import AGE, EpisodeBoundaries, boundaries_for
+from functional_rb.core.boundaries import EpisodeBoundaries
+from functional_rb.core.episodes import STEP_IN_EPISODE, boundaries_for
+from functional_rb.core.strategy import Reader, Transform, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
-from functional_rb.samplers.base import need_order
 from functional_rb.structures import episode_windows, ring, row_layout
 from functional_rb.structures.episode_windows import Lanes
-from functional_rb.transforms.base import Reader, Transform
 from functional_rb.transforms.returns import USUAL_REWARDS
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ class Hindsight(Transform):
             achieved_key=_achieved(plan) if self.achieved_key is None else self.achieved_key,
             goal_keys=_goals(plan) if self.goal_keys is None else self.goal_keys,
             reward_key=self.reward_key or next((k for k in USUAL_REWARDS if nest.show_key(k) in plan.names), None),
-            end_keys=self.end_keys if self.strategy == "random" else marks.told_ends,
+            end_keys=self.end_keys if self.strategy == "random" else marks.end_keys_as_given,
             trajectory_key=marks.trajectory_key,
         )
-        marks.check(plan, "her")
+        marks.check(plan.outline, "her")
         found.check(plan)
         return found
 
@@ -174,7 +174,7 @@ class Hindsight(Transform):
             lane, place = ring.lane_at(ops, ends.sizes, below(ops, draws, counters.total(ops, ends.sizes)))
             return ring.item_at(ops, held, ends, lane, place)[0]
         lanes = Lanes(draft.plan.ring, draft.origin[0].ends)
-        before, after = episode_windows.extent(ops, lanes, draft.auxiliary[AGE], slots)
+        before, after = episode_windows.extent(ops, lanes, draft.auxiliary[STEP_IN_EPISODE], slots)
         if self.strategy == "final":
             ahead = after
         elif self.strategy == "future":

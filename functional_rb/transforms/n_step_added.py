@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from functional_rb.base import nest
-from functional_rb.core import soundness
-from functional_rb.core.auxiliary import AuxiliaryArray
-from functional_rb.core.episodes import EpisodeBoundaries, id_words
+from functional_rb.core import episodes, soundness
+from functional_rb.core.boundaries import EpisodeBoundaries
+from functional_rb.core.episodes import id_words
+from functional_rb.core.plan import AuxiliaryArray
+from functional_rb.core.strategy import Reader
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs import ArraySpec, Binary, Unbounded
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout
-from functional_rb.transforms.base import Reader
 from functional_rb.transforms.returns import NStep
 from functional_rb.transforms.step_queue import plan_line
 
@@ -156,7 +157,7 @@ class NStepOfAdded(NStep):
     ) -> tuple[Array, Array | None]:
         """Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any."""
         if self.end_keys:
-            ended = EpisodeBoundaries(self.end_keys).ended(ops, plan, leaves)
+            ended = episodes.ended(ops, plan, self.end_keys, leaves)
         else:
             ended = rows[: leaves[self.positions.reward].shape[0]] < 0
         if self.trajectory_key is None:

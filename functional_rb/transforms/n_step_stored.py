@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb.core.episodes import AGE, EpisodeBoundaries
+from functional_rb.core.boundaries import EpisodeBoundaries
+from functional_rb.core.episodes import STEP_IN_EPISODE
+from functional_rb.core.strategy import Reader, need_order
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import need_order
 from functional_rb.structures import episode_windows
 from functional_rb.structures.episode_windows import Lanes
-from functional_rb.transforms.base import Reader
 from functional_rb.transforms.returns import NStep
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class NStepOfStored(NStep):
     ) -> tuple[Reader, dict[str, Array]]:
         """Look ahead from each step, add rewards up, and take what follows from the last step found."""
         lanes = Lanes(draft.plan.ring, draft.origin[0].ends)
-        window, there = episode_windows.following(ops, lanes, draft.auxiliary[AGE], own[:, 0], self.n)
+        window, there = episode_windows.following(ops, lanes, draft.auxiliary[STEP_IN_EPISODE], own[:, 0], self.n)
         found, told = self.over(ops, draft.plan, own, window, there, read)
 
         def with_returns(_: Array, wanted: Sequence[int]) -> dict[int, Array]:

@@ -20,10 +20,11 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.dtypes import ITEMSIZE, shown
 from functional_rb.base.nest import Key
-from functional_rb.core.episodes import EpisodeBoundaries, boundaries_for
+from functional_rb.core.boundaries import EpisodeBoundaries
+from functional_rb.core.episodes import boundaries_for
+from functional_rb.core.strategy import Reader, Transform
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import row_layout
-from functional_rb.transforms.base import Reader, Transform
 
 if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
@@ -106,7 +107,7 @@ class NStep(Transform):
             self,
             reward_key=_first(self.reward_key, USUAL_REWARDS, plan, "reward_key"),
             terminated_key=self._terminated(plan, marks),
-            end_keys=marks.told_ends,
+            end_keys=marks.end_keys_as_given,
             trajectory_key=marks.trajectory_key,
         )
         object.__setattr__(found, "positions", found._positions(plan))
@@ -115,7 +116,9 @@ class NStep(Transform):
 
     def _terminated(self, plan: Plan, marks: EpisodeBoundaries) -> Key | None:
         """The leaf that says where there is nothing to bootstrap from; where nothing ever ends there need be none."""
-        endless = marks.told_ends == () and not any(nest.show_key(key) in plan.names for key in USUAL_TERMINATED)
+        endless = marks.end_keys_as_given == () and not any(
+            nest.show_key(key) in plan.names for key in USUAL_TERMINATED
+        )
         if self.terminated_key is None and endless:
             return None
         return _first(self.terminated_key, USUAL_TERMINATED, plan, "terminated_key")
@@ -123,7 +126,7 @@ class NStep(Transform):
     def check(self, plan: Plan, marks: EpisodeBoundaries) -> None:
         """Refuse leaves that do not fit."""
         positions = self.positions
-        marks.check(plan, "n_step", positions.agents)
+        marks.check(plan.outline, "n_step", positions.agents)
         reward = plan.leaves[positions.reward]
         if "float" not in reward.dtype:
             raise ValueError(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.core import reader
-from functional_rb.core.reader import Piece, TakeSnapshot
+from functional_rb.buffer import reader
+from functional_rb.buffer.reader import Piece, TakeSnapshot
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.ops.protocol import Array
 from functional_rb.versions.object_table import ROWS, columns_of_leaves

@@ -3,79 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from functional_rb.core import handles, soundness
-from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.ops.protocol import Array, Ops
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
     from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
-    from functional_rb.samplers.base import Batch
-    from functional_rb.structures.ring import Write
-
-
-class Writer(Protocol):
-    """A way of choosing slots for new items: a frozen dataclass whose methods are pure functions over `ops`.
-
-    Users construct writers and leave the methods to the buffer. `WriterBase` has those that many writers share.
-    """
-
-    @property
-    def fused(self) -> bool:
-        """Whether the kernels that carry whole functions out know this writer."""
-        ...
-
-    @property
-    def in_order(self) -> bool:
-        """Whether items lie in the order of their adding, around a ring for each lane."""
-        ...
-
-    @property
-    def overwrites(self) -> bool:
-        """Whether a new item may take the place of an old one."""
-        ...
-
-    @property
-    def words(self) -> int:
-        """Random 31-bit words that each row of a batch takes; 0 for a writer that needs no key."""
-        ...
-
-    def check(self, plan: Plan) -> None:
-        """Refuse a spec that does not fit."""
-        ...
-
-    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """The arrays that it keeps, by name."""
-        ...
-
-    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """The numbers that it keeps: names, and how many int32 each."""
-        ...
-
-    def begin(self, ops: Ops, draft: Draft) -> None:
-        """Prepare what an empty buffer holds, beyond zeros."""
-        ...
-
-    def plan(
-        self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
-    ) -> Write:
-        """Choose where the rows of a batch go, and take note of it."""
-        ...
-
-    def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
-        """Take note of stored items, named by a batch, of which leaves [B, *shape] have been exchanged."""
-        ...
-
-    def cleared(self, ops: Ops, draft: Draft) -> None:
-        """Forget all items, in new arrays, but not which handles there were."""
-        ...
-
-    def problem(self, found: Found) -> str | None:
-        """Why what it keeps, read from a file, cannot be of such a buffer; or None."""
-        ...
+    from functional_rb.structures.duplicates import Batch
 
 
 class WriterBase:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from functional_rb.base import nest
-from functional_rb.core.auxiliary import AuxiliaryArray
+from functional_rb.core.counters import REFUSED
+from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.ops.protocol import Array, Ops, settled
-from functional_rb.samplers.base import Batch
 from functional_rb.structures import min_tree, ring
+from functional_rb.structures.duplicates import Batch
 from functional_rb.structures.ring import Ends, Write
 from functional_rb.writers.base import ChoosingWriter
-from functional_rb.writers.stop_when_full import REFUSED
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
-from functional_rb.samplers.base import Duplicates
 from functional_rb.structures import ring
+from functional_rb.structures.duplicates import Duplicates
 from functional_rb.structures.ring import Ends, Write
 from functional_rb.writers.base import ChoosingWriter
 

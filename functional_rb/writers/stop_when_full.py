@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from functional_rb.core import counters
+from functional_rb.core.counters import REFUSED
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring
 from functional_rb.writers.base import WriterBase
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
     from functional_rb.core.plan import Plan
     from functional_rb.structures.ring import Write
-
-REFUSED = "refused"
-"""The counter of items that a writer did not take, int32 [1]."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,10 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.base.checksum import digest
+from functional_rb.buffer.reader import shapes_of
 from functional_rb.checkpoint import blocks, in_place
 from functional_rb.checkpoint.loading import read
 from functional_rb.core.counters import CURSOR, SIZE, length
-from functional_rb.core.reader import shapes_of
 from functional_rb.storage import disk, host
 from functional_rb.storage.host_state import HostState
 

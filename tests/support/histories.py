@@ -21,7 +21,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.core import soundness
+from functional_rb.buffer import soundness
 from functional_rb.core.counters import BASE
 from functional_rb.structures import frame_ring
 from functional_rb.testing.list_model import TINY, Leaves, SampleArrays
@@ -373,7 +373,7 @@ def problem_of(backend: Backend, state: Any) -> str | None:
     vector, kept = backend.numpy(state.counters), {name: backend.numpy(x) for name, x in state.auxiliary.items()}
     tree = None if state.tree is None else backend.numpy(state.tree)
     problem = soundness.problem_of_counters(state.spec.plan, vector)
-    problem = problem or soundness.problem_of_arrays(state.spec.plan, state.spec.keepers, vector, kept, tree)
+    problem = problem or soundness.problem_of_arrays(state.spec, vector, kept, tree)
     return problem if problem or tree is None else soundness.problem_of_nodes(tree, state.spec.capacity)
 
 

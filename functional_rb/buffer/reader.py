@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
+from functional_rb.core.draft import HasArrays
+from functional_rb.core.plan import Plan
 from functional_rb.core.save_history import NEW, SaveHistory
 from functional_rb.structures import sum_tree
 from functional_rb.structures.row_layout import STORED_AS
-
-if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
-    from functional_rb.buffer.state import State
-    from functional_rb.core.draft import Arrays
-    from functional_rb.core.plan import Plan
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 Piece = np.ndarray[Any, np.dtype[Any]]
@@ -74,7 +71,7 @@ def shapes_of(plan: Plan) -> Shapes:
     return {**rows, **wide, **tree, **auxiliary, "counters": ((counters.length(plan),), "int32")}
 
 
-def misfit(arrays: State | Arrays, plan: Plan) -> str | None:
+def misfit(arrays: HasArrays, plan: Plan) -> str | None:
     """Which of some arrays are not as a spec has them, told; None if all are. Kernels must not be given others."""
     expected = shapes_of(plan)
     whole = {name: shape if name != "tree" else plan.tree_shape for name, (shape, _) in expected.items()}
@@ -133,13 +130,12 @@ class Reader:
 class ArrayReader(Reader):
     """Reads arrays that do not change."""
 
-    def __init__(self, state: State, lasting: bool) -> None:
+    def __init__(self, state: HasArrays, spec: BufferSpec, lasting: bool) -> None:
         """Of a state; lasting if what holds its arrays may write or delete them meanwhile: then they are copied."""
-        super().__init__(state.spec)
-        state.check_alive()
+        super().__init__(spec)
         take = np.array if lasting else np.asarray
         self._arrays: dict[str, Piece] = {}
-        for name, array in arrays_of(state, state.spec.plan).items():
+        for name, array in arrays_of(state, spec.plan).items():
             self.check_shape(name, tuple(array.shape))
             try:
                 self._arrays[name] = take(array)
@@ -158,7 +154,7 @@ class ArrayReader(Reader):
         self._arrays = {}
 
 
-def arrays_of(state: State | Arrays, plan: Plan) -> Mapping[str, Any]:
+def arrays_of(state: HasArrays, plan: Plan) -> Mapping[str, Any]:
     """The arrays of a state by name."""
     tree = {} if state.tree is None else {"tree": state.tree}
     wide = {f"wide_{k}": array for k, array in enumerate(state.wide)}
