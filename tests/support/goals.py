@@ -198,5 +198,5 @@ def tell(
         transforms.append(frb.n_step(settings["n"], settings["gamma"], **task.kind.settings))
     spec = dataclasses.replace(plain, transforms=tuple(transforms))
     room = None if plain.compact is None else walks.room_for(task.kind, plain)
-    record = Record(task.kind, plain.ring.length, ((),) * (plain.lanes or 1), first_step(rng, plain), room)
+    record = Record(task.kind, plain.plan.ring.length, ((),) * (plain.lanes or 1), first_step(rng, plain), room)
     walks.tell(rng, variants, spec, None, record, lambda record, handle: ({}, {}), shapes, steps, story=story)

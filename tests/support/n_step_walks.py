@@ -128,7 +128,7 @@ def random_sampler(rng: Rng, kind: Kind, lanes: int | None, length: int) -> Any:
 
 def first_step(rng: Rng, plain: frb.BufferSpec) -> int:
     """Numbers begin again below 2^31."""
-    return pick(rng, [0, 0, plain.ring.limit - 2])
+    return pick(rng, [0, 0, plain.plan.ring.limit - 2])
 
 
 STORY = "..T.U..B.."
