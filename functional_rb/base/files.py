@@ -1,7 +1,7 @@
 """Files that others may have made, opened so that nothing which lies under their names does harm; and files aside.
 
 A name may lead anywhere: to a pipe, which keeps whoever opens it waiting, to a directory, to itself; and a file of
-holes may claim to be larger than any disk. Here these are told apart, before anything is read or any room is made.
+holes may claim to be larger than any disk. All this is looked at before anything is read or memory is taken.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def encode(backend: SpecBackend, spec: Any, value: Any, batch: Any = ()) -> Any:
 
     Indices become one-hot vectors for `OneHot` and `MultiOneHot`, texts code points, what varies in length padded
     arrays; numbers on the host take the spec's dtype (floats are rounded, whole numbers must fit). Arrays of the
-    backend may be traced; as nothing can be told of their numbers then, choices in them are clamped, not refused.
+    backend may be traced; their numbers are not known then, so choices in them are clamped, not refused.
 
     Args:
         spec: a spec, or a nest of them.

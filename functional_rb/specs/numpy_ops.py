@@ -1,4 +1,4 @@
-"""`SpecOps` on NumPy, for values on the host: what environments give and take.
+"""`SpecOps` on NumPy, for values on the host, which environments give and take.
 
 Numbers of bfloat16, which NumPy lacks, are float32 here.
 """
@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes
-
-Vector = np.ndarray[Any, Any]
+from functional_rb.ops.numpy_ops import Vector as Vector
+from functional_rb.ops.numpy_ops import all_rows as all_rows
+from functional_rb.ops.numpy_ops import concat as concat
+from functional_rb.ops.numpy_ops import cumsum as cumsum
+from functional_rb.ops.numpy_ops import mul_wide as mul_wide
+from functional_rb.ops.numpy_ops import where as where
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> Vector:
@@ -21,7 +25,7 @@ def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> Vector:
 
 
 def table(values: Vector, dtype: str, like: Vector) -> Vector:
-    """Numbers known beforehand."""
+    """NumPy's numbers in a dtype."""
     return dtypes.as_numpy(dtype, values)
 
 
@@ -40,22 +44,6 @@ def take(x: Vector, index: Vector) -> Vector:
     return x[index]
 
 
-def where(condition: Vector, x: Vector, y: Vector) -> Vector:
-    """Choose element by element."""
-    return np.where(condition, x, y)
-
-
-def concat(arrays: Sequence[Vector], axis: int) -> Vector:
-    """Join along an axis."""
-    return np.concatenate(arrays, axis)
-
-
-def mul_wide(a: Vector, b: Vector) -> tuple[Vector, Vector]:
-    """The 62-bit product."""
-    product = a.astype(np.int64) * b
-    return (product >> 31).astype(np.int32), (product & 0x7FFFFFFF).astype(np.int32)
-
-
 def clamp(x: Vector, low: Vector, high: Vector) -> Vector:
     """Bring between bounds."""
     return np.asarray(np.clip(x, low, high))
@@ -70,16 +58,6 @@ def scale(high: Vector, low: Vector, n: Vector) -> Vector:
     """A whole number below n."""
     wide = n.astype(np.int64)
     return np.asarray((high * wide + (low * wide >> 31) >> 31).astype(np.int32))
-
-
-def all_rows(x: Vector) -> Vector:
-    """Whether all of each row are true."""
-    return np.asarray(x.all(1))
-
-
-def cumsum(x: Vector) -> Vector:
-    """Running sums along the last axis."""
-    return np.cumsum(x, -1, dtype=np.int32)
 
 
 def argmax(x: Vector) -> Vector:

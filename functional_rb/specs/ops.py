@@ -1,4 +1,4 @@
-"""The array operations that specs draw, test and project values with: few enough that NumPy has them too."""
+"""The array operations with which specs draw, test and project values."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from functional_rb.ops.protocol import Array
 
 
 class SpecOps(Protocol):
-    """A part of `ops.protocol.Ops`, and what only specs need. Arrays also understand Python's operators."""
+    """Some operations of `ops.protocol.Ops`, and some for specs alone. Arrays also understand Python's operators."""
 
     def zeros(self, shape: Sequence[int], dtype: str, device: Any = None) -> Array:
         """Zeros."""
         ...
 
     def table(self, values: np.ndarray[Any, Any], dtype: str, like: Array) -> Array:
-        """Numbers known beforehand, as an array on the device of `like`; bfloat16 comes as float32.
+        """NumPy's numbers as an array on the device of `like`; those of bfloat16 come as float32.
 
-        A single one may become Python's number, which takes the dtype of what it is combined with.
+        A single number may become a Python number, which takes the dtype of what it is combined with.
         """
         ...
 
@@ -45,7 +45,7 @@ class SpecOps(Protocol):
         ...
 
     def clamp(self, x: Array, low: Array, high: Array) -> Array:
-        """Numbers but NaN brought between bounds, which may be Python's numbers."""
+        """Numbers clamped between bounds, which may be Python numbers; NaN stays."""
         ...
 
     def without_nan(self, x: Array) -> Array:

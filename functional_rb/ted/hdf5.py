@@ -220,10 +220,10 @@ class _Trajectories:
         if not isinstance(group.get(name, getlink=True), self._h5py.HardLink):
             raise DamagedError(f"{self.where}: {group.name}/{name} is a link; the file is damaged, or not in TED")
         value = group[name]
-        told = self._h5py.h5o.get_info(value.id)
-        if (told.fileno, told.addr) in self._seen:
+        info = self._h5py.h5o.get_info(value.id)
+        if (info.fileno, info.addr) in self._seen:
             raise DamagedError(f"{self.where}: {group.name}/{name} is there by another name too; the file is damaged")
-        self._seen.add((told.fileno, told.addr))
+        self._seen.add((info.fileno, info.addr))
         return value
 
     def _leaves(self, group: Any, prefix: Path) -> dict[Path, Any]:
