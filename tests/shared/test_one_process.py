@@ -24,9 +24,12 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.base.errors import StorageFullError, StorageLayoutError
+from functional_rb.cpu_kernels import shared as protocol
 from functional_rb.cpu_kernels import shared_control as control
+from functional_rb.ops import numpy_ops
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
+from functional_rb.structures import row_layout
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.histories import PRIORITIES, histories, seeds
@@ -39,7 +42,7 @@ ITEM = {
     "done": frb.Binary(),
     "small": frb.Unbounded((3,), "float16"),
 }
-NAMES = frb.BufferSpec(ITEM, 1).names
+NAMES = frb.BufferSpec(ITEM, 1).plan.names
 SAMPLERS = [frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, new_priority="ever")]
 
 
@@ -207,11 +210,6 @@ def nested(first: int, count: int) -> Any:
     return {"b": pairs, "reward": leaf + 30, "value": leaf + 40, **wide}
 
 
-def of(backend: Backend, nest: Any) -> Any:
-    """A nest of the backend's arrays."""
-    return {name: of(backend, x) if isinstance(x, dict) else backend.array(x) for name, x in nest.items()}
-
-
 def same_nests(backend: Backend, one: Any, other: Any) -> None:
     for name, leaf in other.items():
         if isinstance(leaf, dict):
@@ -225,8 +223,8 @@ def test_leaves_are_found_by_their_paths_in_whatever_order(library: Backend, tmp
     made = rb.init(spec_at(there, item=NEST))
     other = rb.init(spec_at(there, item=reversed_(NEST)))
     expected = nested(0, 6)
-    rb.add(made, of(library, nested(0, 2)))
-    rb.add(other, of(library, reversed_(nested(2, 4))))
+    rb.add(made, library.tree(nested(0, 2)))
+    rb.add(other, library.tree(reversed_(nested(2, 4))))
     sent = pickle.loads(pickle.dumps(other))
     for state in (made, other, sent, made.detached(), other.detached(), rb.from_dlpack(other)):
         same_nests(library, rb.items(state), expected)
@@ -234,7 +232,7 @@ def test_leaves_are_found_by_their_paths_in_whatever_order(library: Backend, tmp
         _, sample = rb.sample(state, rb.key(1), 4)
         chosen = library.numpy(sample.indices)
         same_nests(library, sample.items, {k: v[chosen] for k, v in expected.items() if k != "b"})
-    new = of(library, {"value": np.float32([7]), "left": nested(90, 1)["left"]})
+    new = library.tree({"value": np.float32([7]), "left": nested(90, 1)["left"]})
     rb.update(other, library.array(np.array([3], np.int32)), items=new)
     expected["value"][3], expected["left"][3] = 7, 91
     same_nests(library, rb.items(made), expected)
@@ -244,7 +242,7 @@ def test_leaves_are_found_by_their_paths_in_whatever_order(library: Backend, tmp
 def test_a_checkpoint_fills_a_buffer_whose_leaves_lie_otherwise(library: Backend, tmp_path: Path) -> None:
     rb, storage = library.rb, frb.Memmap(str(tmp_path / "buffer"), shared=True)
     made = rb.init(spec_at(tmp_path / "buffer", item=NEST))
-    state = rb.add(rb.init(frb.BufferSpec(reversed_(NEST), 6)), of(library, reversed_(nested(0, 5))))
+    state = rb.add(rb.init(frb.BufferSpec(reversed_(NEST), 6)), library.tree(reversed_(nested(0, 5))))
     frb.save(state, tmp_path / "saved")
     loaded = frb.load(tmp_path / "saved", library.library, storage=storage)
     for one in (made, loaded):
@@ -276,6 +274,10 @@ def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch
     for array, name in zip(other.get(np.arange(6, dtype=np.int32)), spec.plan.names, strict=True):
         np.testing.assert_array_equal(array, batch[name])
     np.testing.assert_array_equal(made.snapshot().rows, before.rows)
+    copied = other.snapshot()  # as `spec` has the leaves, not as they lie
+    found = row_layout.unpack(numpy_ops, spec.plan.layout, copied.rows, copied.wide)
+    for array, name in zip(found, spec.plan.names, strict=True):
+        np.testing.assert_array_equal(array, batch[name])
 
 
 OTHER_ITEMS = {
@@ -564,6 +566,31 @@ def test_a_copy_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found.rows[:, 0].tolist() == [1, 2, 3, 0, 0, 0]
 
 
+@pytest.mark.parametrize(("step", "loads"), [("draw_uniform", 1), ("load_items", 3)])
+def test_a_sample_is_of_one_moment(step: str, loads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items are written after a step of the first two tries: what these have found is thrown away."""
+    shared, called = light(tmp_path), {"draw_uniform": 0, "load_items": 0}
+    shared.add(numbers(1, 2), 2, None, None)
+
+    def beside_writes(name: str, original: Any) -> Any:
+        def call(*args: Any) -> Any:
+            found = original(*args)
+            called[name] += 1
+            if name == step and called[name] < 3:
+                shared.add(numbers(3, 4, 5, 6, 7, 8), 6, None, None)
+            return found
+
+        return call
+
+    monkeypatch.setattr(protocol, "draw", protocol.draw.py_func)  # which calls what is patched
+    for name in called:
+        monkeypatch.setattr(protocol.buffer, name, beside_writes(name, getattr(protocol.buffer, name)))
+    leaves, drawn = shared.sample(np.arange(8, dtype=np.int32).reshape(4, 2) * 2**27, 1.0)
+    assert called == {"draw_uniform": 3, "load_items": loads}
+    assert drawn.handles.min() >= 8
+    assert set(leaves[0].tolist()) <= {3, 4, 5, 6, 7, 8}
+
+
 def test_room_is_made_in_steps_and_else_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = light(tmp_path, capacity=100)
     monkeypatch.setattr(files, "STEP_BYTES", 40)
@@ -615,66 +642,6 @@ def test_a_directory_is_refused_that_does_not_fit(tmp_path: Path) -> None:
         light(tmp_path)
 
 
-FEW_FILES = """
-import errno, gc, os, resource, sys, tempfile
-import functional_rb as frb
-from functional_rb.storage import mapped
-from functional_rb.shared.buffer import SharedBuffer
-
-item = {"x": frb.Unbounded((4,)), "image": frb.Unbounded((2000,), "uint8")}
-
-def spec_at(path, **flags):
-    return frb.BufferSpec(item, 10, frb.Prioritized(), storage=frb.Memmap(path, **flags))
-
-WAYS = {
-    "made": lambda path: SharedBuffer.open(spec_at(path, shared=True)),
-    "anywhere": lambda path: SharedBuffer.open(spec_at(None, shared=True)),
-    "opened": lambda path: SharedBuffer.attach(spec_at(path, shared=True), there),
-    "mapped": lambda path: mapped.create(spec_at(path)),
-    "without a name": lambda path: mapped.create(spec_at(None)),
-}
-there = SharedBuffer.open(spec_at(sys.argv[1] + "/there", shared=True)).files.directory
-_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-tempfile.gettempdir()  # which tries it out, once
-
-def open_files():
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
-
-for way, make in WAYS.items():
-    refused = 0
-    while True:
-        path, before = f"{sys.argv[1]}/{way} {refused}", open_files()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + refused, most))
-        try:
-            made = make(path)
-        except OSError as error:
-            assert (error.errno, "ulimit -n" in str(error), bool(error.filename)) == (errno.EMFILE, True, True), error
-            made = None
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        assert (open_files() == before) == (made is None), (way, refused)
-        if made is not None:
-            break
-        make(path)  # nothing is left that would be in its way
-        refused += 1
-    del made
-    print(way, refused)
-"""
-
-
-def test_too_few_descriptors_are_an_error_that_passes(tmp_path: Path) -> None:
-    (tmp_path / "tmp").mkdir()
-    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
-    command = [sys.executable, "-c", FEW_FILES, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    refused = [int(line.split()[-1]) for line in done.stdout.splitlines()]
-    assert len(refused) == 5
-    assert min(refused) > 3, "at each file that is opened once"
-    assert list((tmp_path / "tmp").iterdir()) == []
-
-
 @pytest.mark.parametrize("name", ["boot_id", "lock", "making", "shared.json"])
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
 def test_an_error_at_any_file_of_the_directory_is_typed_and_passes(
@@ -699,36 +666,6 @@ def test_an_error_at_any_file_of_the_directory_is_typed_and_passes(
     if number == errno.ENOSPC and name != "shared.json":
         assert list((tmp_path / "buffer").iterdir()) == []
     assert SharedBuffer.open(spec).counters()[:2].tolist() == [0, 0]
-
-
-def test_a_forked_child_that_cannot_open_the_lock_does_not_write(tmp_path: Path) -> None:
-    program = """
-import os, resource, sys
-import numpy as np
-import functional_rb as frb
-from functional_rb.shared.buffer import SharedBuffer
-spec = frb.BufferSpec((frb.Unbounded((), "int32"),), 6, storage=frb.Memmap(sys.argv[1], shared=True))
-shared = SharedBuffer.open(spec)
-shared.add([np.ones(1, np.int32)], 1, None, None)
-_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (1, most))
-child = os.fork()
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-if not child:
-    others = [os.open("/dev/null", os.O_RDWR) for _ in range(40)]  # one has the lock's number
-    try:
-        shared.add([np.ones(1, np.int32)], 1, None, None)
-    except OSError as error:
-        assert "ulimit -n" in str(error), error
-        os._exit(3)
-    os._exit(4)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-shared.add([np.ones(1, np.int32)], 1, None, None)
-assert shared.counters()[0] == 2
-"""
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_who_comes_when_it_is_gone_is_told(tmp_path: Path) -> None:

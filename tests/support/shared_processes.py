@@ -1,4 +1,4 @@
-"""What test_shared_kills.py runs in a process of its own: NumPy, the core and its kernels alone, which forks and kills.
+"""What tests/shared/test_kills.py runs in a process of its own, which forks and kills: NumPy, the core and its kernels.
 
 Items carry a checksum of themselves in every leaf, so that a torn one is seen wherever it is torn.
 """
@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import gc
 import itertools
 import json
 import mmap
 import os
+import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,7 +32,9 @@ from functional_rb.cpu_kernels import shared_control as control
 from functional_rb.cpu_kernels.addresses import of_numpy, storage_caller
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
+from functional_rb.storage import mapped
 from functional_rb.structures import sum_tree
+from tests.support.effort import effort
 
 ITEM = {
     "writer": frb.Unbounded((), "int32"),
@@ -44,7 +50,7 @@ Rng = np.random.Generator
 Leaves = dict[str, np.ndarray]
 
 
-def spec_at(path: str, capacity: int, sampler: Any = PRIORITIZED, **storage: Any) -> frb.BufferSpec:
+def spec_at(path: str | None, capacity: int, sampler: Any = PRIORITIZED, **storage: Any) -> frb.BufferSpec:
     return frb.BufferSpec(ITEM, capacity, sampler, storage=frb.Memmap(path, shared=True, **storage))
 
 
@@ -477,12 +483,13 @@ def check_end(shared: SharedBuffer, acked: np.ndarray, capacity: int) -> int:
 
 def spacious(path: str) -> dict[str, Any]:
     """Room for all that is added, so that all of it must be there."""
-    return kills(path, 60_000, PRIORITIZED, 50)
+    return kills(path, 60_000, PRIORITIZED, effort(15, 50))
 
 
 def crowded(path: str) -> dict[str, Any]:
     """A small ring, around and around."""
-    return kills(path, 500, PRIORITIZED, 30) | {"uniform": kills(path + "u", 300, frb.Uniform(), 20)}
+    prioritized = kills(path, 500, PRIORITIZED, effort(9, 30))
+    return prioritized | {"uniform": kills(path + "u", 300, frb.Uniform(), effort(6, 20))}
 
 
 def held_lock(path: str) -> dict[str, Any]:
@@ -503,6 +510,75 @@ def held_lock(path: str) -> dict[str, Any]:
     os.kill(int(asleep.numbers[0]), signal.SIGKILL)
     assert shared.lost().tolist() == [3]
     return {"slowest": waited}
+
+
+def lockless_child(path: str) -> dict[str, Any]:
+    """A child that was forked where no more files can be opened does not write: it has no lock of its own."""
+    shared = SharedBuffer.open(spec_at(path, 10))
+    one_more = make(0, np.arange(1), 0), 1, None, None
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def refused() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        others = [os.open("/dev/null", os.O_RDWR) for _ in range(40)]  # one has the lock's number
+        try:
+            shared.add(*one_more)
+        except OSError as error:
+            check_limit(error)
+        else:
+            raise AssertionError(f"it wrote beside {len(others)} other files")
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, most))
+    child = forked(refused)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    ended(child)
+    shared.add(*one_more)
+    assert shared.counters()[0] == 1
+    return {}
+
+
+def few_descriptors(path: str) -> dict[str, Any]:
+    """At each file that is opened: an error that says so, leaves nothing open, and is in the way of no later call."""
+    os.makedirs(path + "/tmp")
+    tempfile.tempdir = path + "/tmp"
+    there = SharedBuffer.open(spec_at(path + "/there", 10))
+    ways: dict[str, Callable[[str], Any]] = {
+        "made": lambda at: SharedBuffer.open(spec_at(at, 10)),
+        "anywhere": lambda at: SharedBuffer.open(spec_at(None, 10)),
+        "opened": lambda at: SharedBuffer.attach(spec_at(at, 10), there.files.directory),
+        "mapped": lambda at: mapped.create(frb.BufferSpec(ITEM, 10, PRIORITIZED, storage=frb.Memmap(at))),
+        "without a name": lambda at: mapped.create(frb.BufferSpec(ITEM, 10, PRIORITIZED, storage=frb.Memmap())),
+    }
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    refused = {}
+    for way, make_files in ways.items():
+        made, refused[way] = None, 0
+        while made is None:
+            at, before = f"{path}/{way} {refused[way]}", open_files()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + refused[way], most))
+            try:
+                made = make_files(at)
+            except OSError as error:
+                check_limit(error)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            assert (open_files() == before) == (made is None), (way, refused)
+            if made is None:
+                make_files(at)  # nothing is left that would be in its way
+                refused[way] += 1
+        del made
+    return {"refused": refused}
+
+
+def check_limit(error: OSError) -> None:
+    assert "ulimit -n" in str(error), error
+    assert error.filename
+    assert error.errno in (errno.EMFILE, errno.EBADF)
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
 
 
 def stopped(path: str) -> dict[str, Any]:
