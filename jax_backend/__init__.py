@@ -2,9 +2,9 @@
 
 from jax_backend import containers as containers  # of its library, which it tells the core
 from jax_backend import processes as processes  # which tells multiprocessing how states are sent
-from jax_backend.compiling import jit
 from jax_backend.dicts import load_state_dict, state_dict
 from jax_backend.dlpack import from_dlpack
+from jax_backend.donation import jit
 from jax_backend.functions import (
     add,
     add_,

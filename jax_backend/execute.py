@@ -27,7 +27,7 @@ from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline
 from functional_rb.structures import row_layout
 from functional_rb.transforms import crop
-from jax_backend import copies, devices, ops, rules, twins
+from jax_backend import compile, copies, devices, ops, rules
 
 jax.tree_util.register_dataclass(
     State, data_fields=("rows", "wide", "tree", "counters", "auxiliary"), meta_fields=("spec",)
@@ -190,11 +190,11 @@ def init(spec: BufferSpec, device: Any = None) -> State:
 @functools.lru_cache(maxsize=256)
 def _spread(spec: BufferSpec, sharding: jax.sharding.NamedSharding) -> Callable[[], Arrays]:
     """Makes the arrays of an empty state where they are to lie."""
-    make = rules.own(functools.partial(functions.init, ops, spec))
+    make = compile.program(functools.partial(functions.init, ops, spec))
     return jax.jit(make, out_shardings=devices.places(jax.eval_shape(make), sharding))
 
 
-@rules.own
+@compile.program
 def added(
     state: State,
     leaves: list[jax.Array],
@@ -202,13 +202,12 @@ def added(
     mask: jax.Array | None,
     priorities: jax.Array | None,
     key: jax.Array | None,
-    kernels: bool,
 ) -> State:
     """What `add` traces."""
     _check_shapes(state, "add")
     words = state.spec.writer.words
-    numbers = None if key is None or not words else twins.draws(key, state.spec.rows(batch), words, kernels)
-    return to_state(twins.add(state, leaves, batch, mask, priorities, numbers, kernels), state.spec)
+    numbers = None if key is None or not words else compile.draws(key, state.spec.rows(batch), words)
+    return to_state(compile.add(state, leaves, batch, mask, priorities, numbers), state.spec)
 
 
 _add = jax.jit(added, static_argnames=("batch", "kernels"), inline=True)
@@ -225,22 +224,22 @@ def add(
     """Write a batch."""
     if key is not None:
         check_key(key)
-    following = _add(state, list(leaves), batch, mask, priorities, key, twins.use_kernels())
+    following = _add(state, list(leaves), batch, mask, priorities, key, kernels=compile.use_kernels())
     return copies.told("add", state, following)
 
 
-@rules.own
+@compile.program
 def drawn_from(
-    state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool
+    state: State, key: jax.Array, batch: int, beta: jax.Array
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:
     """What `sample` traces; of the state what is new."""
     _check_shapes(state, "sample")
     spec, more = state.spec, None
     if spec.plan.extra_words:
         key, other = jax.random.split(key)
-        more = twins.draws(other, *spec.extra_shape(batch), kernels)
-    numbers = twins.draws(key, *spec.draw_shape(batch), kernels)
-    arrays, leaves, selection = twins.draw(state, numbers, more, beta, batch, kernels)
+        more = compile.draws(other, *spec.extra_shape(batch))
+    numbers = compile.draws(key, *spec.draw_shape(batch))
+    arrays, leaves, selection = compile.draw(state, numbers, more, beta, batch)
     return _changes(state, arrays), leaves, selection
 
 
@@ -250,7 +249,7 @@ _sample = jax.jit(drawn_from, static_argnames=("batch", "kernels"), inline=True)
 def _changes(state: State, arrays: Arrays) -> dict[str, Any]:
     """What of a state a sampler has exchanged: a jitted function would copy what it only hands through.
 
-    While tracing, the counters at least, for what they wait for; see `Native.settle`.
+    While tracing, the counters at least, for what they wait for; see `custom_call.barrier`.
     """
     if not state.spec.sampler.remembers:
         return {"counters": arrays.counters, "auxiliary": {}}
@@ -266,7 +265,7 @@ def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, 
     """Draw items; where the result is at hand, an empty buffer is an error."""
     check_key(key)
     spec = state.spec
-    changed, leaves, selection = _sample(state, key, batch, number(beta), twins.use_kernels())
+    changed, leaves, selection = _sample(state, key, batch, number(beta), kernels=compile.use_kernels())
     if batch and not isinstance(selection.handles, jax.core.Tracer) and selection.handles.is_fully_addressable:
         checks.check_nonempty(
             spec, bool(np.asarray(selection.handles).max() >= 0), int(np.asarray(state.counters)[counters.SIZE])
@@ -289,7 +288,7 @@ def known(state: State, mask: jax.Array | None) -> tuple[Any, Any] | None:
 
 
 @functools.partial(jax.jit, static_argnames="outline", inline=True)
-@rules.own
+@compile.program
 def inside(outline: Outline, leaves: Sequence[jax.Array]) -> list[jax.Array]:
     """Whether values lie in the domain of each unit."""
     return values.inside(ops, outline, leaves)
@@ -301,22 +300,21 @@ def count_invalid(state: State, outside: jax.Array) -> State:
 
 
 @functools.partial(jax.jit, inline=True)
-@rules.own
+@compile.program
 def _counted(vector: jax.Array, outside: jax.Array) -> jax.Array:
     return counters.with_invalid(ops, vector, outside)
 
 
-@rules.own
+@compile.program
 def updated(
     state: State,
     handles: jax.Array,
     priorities: jax.Array | None,
     replacements: dict[int, jax.Array],
-    kernels: bool,
 ) -> State:
     """What `update` traces."""
     _check_shapes(state, "update")
-    return to_state(twins.update(state, handles, priorities, replacements, kernels), state.spec)
+    return to_state(compile.update(state, handles, priorities, replacements), state.spec)
 
 
 _update = jax.jit(updated, static_argnames="kernels", inline=True)
@@ -326,18 +324,18 @@ def update(
     state: State, handles: jax.Array, priorities: jax.Array | None, replacements: Mapping[int, jax.Array]
 ) -> State:
     """Set priorities and rewrite leaves."""
-    kernels = twins.use_kernels()
+    kernels = compile.use_kernels()
     if replacements or isinstance(state.counters, jax.core.Tracer):
-        return copies.told("update", state, _update(state, handles, priorities, dict(replacements), kernels))
-    return copies.told("update", state, changed_by(state, _prioritize(state, handles, priorities, kernels)))
+        return copies.told("update", state, _update(state, handles, priorities, dict(replacements), kernels=kernels))
+    return copies.told("update", state, changed_by(state, _prioritize(state, handles, priorities, kernels=kernels)))
 
 
 @functools.partial(jax.jit, static_argnames="kernels")
-@rules.own
-def _prioritize(state: State, handles: jax.Array, priorities: jax.Array | None, kernels: bool) -> dict[str, Any]:
+@compile.program
+def _prioritize(state: State, handles: jax.Array, priorities: jax.Array | None) -> dict[str, Any]:
     """What of a state changes with the priorities alone: not the rows, which JAX would copy."""
     _check_shapes(state, "update")
-    arrays = functions.update(twins.parts(kernels), state, state.spec, handles, priorities, {})
+    arrays = compile.finished(functions.update(ops, state, state.spec, handles, priorities, {}))
     return _exchanged(state, arrays)
 
 
@@ -348,10 +346,10 @@ def _exchanged(state: State, arrays: Arrays) -> dict[str, Any]:
     return {**tree, "counters": arrays.counters, "auxiliary": changed}
 
 
-@rules.own
-def cleared(state: State, kernels: bool) -> dict[str, Any]:
+@compile.program
+def cleared(state: State) -> dict[str, Any]:
     """What of a state changes where all items are taken out."""
-    return _exchanged(state, functions.clear(twins.parts(kernels), state, state.spec))
+    return _exchanged(state, compile.finished(functions.clear(ops, state, state.spec)))
 
 
 _clear = jax.jit(cleared, static_argnames="kernels", inline=True)
@@ -359,16 +357,14 @@ _clear = jax.jit(cleared, static_argnames="kernels", inline=True)
 
 def clear(state: State) -> State:
     """Take all items out; the rows are handed on as they are."""
-    return changed_by(state, _clear(state, twins.use_kernels()))
+    return changed_by(state, _clear(state, kernels=compile.use_kernels()))
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "kernels", "where"), inline=True)
-@rules.own
-def _with_spec(
-    state: State, spec: BufferSpec, kernels: bool, where: jax.sharding.NamedSharding | None
-) -> dict[str, Any]:
+@compile.program
+def _with_spec(state: State, spec: BufferSpec, where: jax.sharding.NamedSharding | None) -> dict[str, Any]:
     """What is new of a state under another spec."""
-    arrays = respec.with_spec(twins.parts(kernels), state, state.spec, spec)
+    arrays = compile.finished(respec.with_spec(ops, state, state.spec, spec))
     auxiliary = {name: x for name, x in arrays.auxiliary.items() if x is not state.auxiliary.get(name)}
     changed = {"tree": arrays.tree, "counters": arrays.counters, "auxiliary": auxiliary}
     if arrays.rows is state.rows:
@@ -383,7 +379,7 @@ def with_spec(state: State, spec: BufferSpec) -> State:
     """Another spec, with the items in the same place; rows that stay are handed on as they are."""
     if respec.is_label(state.spec, spec):
         return dataclasses.replace(state, spec=spec)
-    changed = _with_spec(state, spec, twins.use_kernels(), _spread_over(state, spec))
+    changed = _with_spec(state, spec, _spread_over(state, spec), kernels=compile.use_kernels())
     auxiliary = {
         name: changed["auxiliary"][name] if name in changed["auxiliary"] else state.auxiliary[name]
         for name in spec.plan.auxiliary
@@ -405,14 +401,14 @@ def _spread_over(state: State, spec: BufferSpec) -> jax.sharding.NamedSharding |
 
 
 @functools.partial(jax.jit, inline=True)
-@rules.own
+@compile.program
 def get(state: State, handles: jax.Array) -> list[jax.Array]:
     """Read items by handle."""
     return functions.get(ops, state, state.spec, handles)
 
 
 @functools.partial(jax.jit, inline=True)
-@functools.partial(rules.own, by_row=True)
+@functools.partial(compile.program, by_row=True)
 def items(state: State) -> list[jax.Array]:
     """All of the storage, unpacked."""
     if state.spec.plan.frames is not None:
@@ -421,14 +417,14 @@ def items(state: State) -> list[jax.Array]:
 
 
 @functools.partial(jax.jit, inline=True)
-@rules.own
+@compile.program
 def is_live(state: State, handles: jax.Array) -> jax.Array:
     """Whether handles name stored items."""
     return functions.is_live(ops, state, state.spec, handles)
 
 
 @functools.partial(jax.jit, static_argnames="n", inline=True)
-@rules.own
+@compile.program
 def drawable(state: State, n: int) -> jax.Array:
     """Whether n can be drawn."""
     possible: jax.Array = functions.drawable(ops, state, state.spec, n)
@@ -436,7 +432,7 @@ def drawable(state: State, n: int) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=("function", "n"), inline=True)
-@rules.own
+@compile.program
 def look(
     state: State, function: Callable[..., jax.Array], handles: jax.Array | None = None, n: int | None = None
 ) -> jax.Array:
@@ -451,13 +447,13 @@ def split(key: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=("length", "kernels"), inline=True)
-@rules.own
+@compile.program
 def _random_crop(
-    leaves: list[jax.Array], lengths: jax.Array | None, key: jax.Array, length: int, kernels: bool
+    leaves: list[jax.Array], lengths: jax.Array | None, key: jax.Array, length: int
 ) -> tuple[list[jax.Array], jax.Array, jax.Array]:
     batch, steps = leaves[0].shape[:2]
     lengths = jnp.full(batch, steps, jnp.int32) if lengths is None else lengths
-    return crop.random_crop(ops, leaves, lengths, twins.draws(key, batch, 2, kernels), length)
+    return crop.random_crop(ops, leaves, lengths, compile.draws(key, batch, 2), length)
 
 
 def random_crop(
@@ -465,4 +461,4 @@ def random_crop(
 ) -> tuple[list[jax.Array], jax.Array, jax.Array]:
     """`crop.random_crop`."""
     check_key(key)
-    return _random_crop(list(leaves), lengths, key, length, twins.use_kernels())
+    return _random_crop(list(leaves), lengths, key, length, kernels=compile.use_kernels())

@@ -25,7 +25,6 @@ from functional_rb.ops.numpy_ops import maximum as maximum
 from functional_rb.ops.numpy_ops import minimum as minimum
 from functional_rb.ops.numpy_ops import moveaxis as moveaxis
 from functional_rb.ops.numpy_ops import mul_wide as mul_wide
-from functional_rb.ops.numpy_ops import native as native
 from functional_rb.ops.numpy_ops import searchsorted as searchsorted
 from functional_rb.ops.numpy_ops import set_at as set_at
 from functional_rb.ops.numpy_ops import set_flat as set_flat

@@ -29,7 +29,7 @@ from functional_rb.storage.host_memory import Memory
 from functional_rb.storage.host_state import HostState
 from functional_rb.versions.object_table import Held
 from functional_rb.versions.version import begin
-from jax_backend import devices, execute, host_ops, twins
+from jax_backend import compile, devices, execute, host_ops
 from jax_backend.execute import NUMBERS, NUMPY, check_key
 from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.execute import split as split
@@ -113,15 +113,14 @@ def init(spec: BufferSpec, device: Any) -> HostState:
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "extra", "kernels"))
-def _draws(
-    key: jax.Array, shape: tuple[int, int], extra: tuple[int, int] | None, kernels: bool
-) -> tuple[jax.Array, jax.Array | None]:
+@compile.program
+def _draws(key: jax.Array, shape: tuple[int, int], extra: tuple[int, int] | None) -> tuple[jax.Array, jax.Array | None]:
     """Numbers as `execute` draws them: the sampler's, and those for transforms."""
     more = None
     if extra is not None:
         key, other = jax.random.split(key)
-        more = twins.draws(other, *extra, kernels)
-    return twins.draws(key, *shape, kernels), more
+        more = compile.draws(other, *extra)
+    return compile.draws(key, *shape), more
 
 
 def draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None = None) -> tuple[Vector, Vector | None]:
@@ -129,7 +128,7 @@ def draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None = None
     if isinstance(key, jax.core.Tracer):
         raise _traced()
     check_key(key)
-    numbers, more = _draws(key, shape, extra, twins.use_kernels())
+    numbers, more = _draws(key, shape, extra, kernels=compile.use_kernels())
     return np.asarray(numbers), None if more is None else np.asarray(more)
 
 

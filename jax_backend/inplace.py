@@ -16,7 +16,7 @@ from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
 from functional_rb.core import counters
 from functional_rb.samplers import Selection
-from jax_backend import execute, twins
+from jax_backend import compile, execute
 
 _add = jax.jit(execute.added, static_argnames=("batch", "kernels"), donate_argnums=0)
 _update = jax.jit(execute.updated, static_argnames="kernels", donate_argnums=0)
@@ -39,7 +39,7 @@ def add_(
         return execute.add(state, leaves, batch, mask, priorities, key)
     if key is not None:
         execute.check_key(key)
-    return _add(state, list(leaves), batch, mask, priorities, key, twins.use_kernels())
+    return _add(state, list(leaves), batch, mask, priorities, key, kernels=compile.use_kernels())
 
 
 def sample_(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Selection]:
@@ -49,7 +49,7 @@ def sample_(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State,
     execute.check_key(key)
     if batch:
         _check_nonempty(state, batch)
-    return _sample(state, key, batch, execute.number(beta), twins.use_kernels())
+    return _sample(state, key, batch, execute.number(beta), kernels=compile.use_kernels())
 
 
 def _check_nonempty(state: State, batch: int) -> None:
@@ -59,9 +59,9 @@ def _check_nonempty(state: State, batch: int) -> None:
 
 
 def _sampled(
-    state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool
+    state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool = False
 ) -> tuple[State, list[jax.Array], Selection]:
-    changed, leaves, selection = execute.drawn_from(state, key, batch, beta, kernels)
+    changed, leaves, selection = execute.drawn_from(state, key, batch, beta, kernels=kernels)  # type: ignore[call-arg]  # see `compile.program`
     return execute.changed_by(state, changed), leaves, selection
 
 
@@ -74,16 +74,16 @@ def update_(
     """Set priorities and rewrite leaves."""
     if _is_traced(state.counters, handles, priorities, *replacements.values()):
         return execute.update(state, handles, priorities, replacements)
-    return _update(state, handles, priorities, dict(replacements), twins.use_kernels())
+    return _update(state, handles, priorities, dict(replacements), kernels=compile.use_kernels())
 
 
 def clear_(state: State) -> State:
     """Take all items out."""
-    return execute.clear(state) if _is_traced(state.counters) else _clear(state, twins.use_kernels())
+    return execute.clear(state) if _is_traced(state.counters) else _clear(state, kernels=compile.use_kernels())
 
 
-def _cleared(state: State, kernels: bool) -> State:
-    return execute.changed_by(state, execute.cleared(state, kernels))
+def _cleared(state: State, kernels: bool = False) -> State:
+    return execute.changed_by(state, execute.cleared(state, kernels=kernels))  # type: ignore[call-arg]  # see `compile.program`
 
 
 _clear = jax.jit(_cleared, static_argnames="kernels", donate_argnums=0)

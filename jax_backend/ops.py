@@ -12,10 +12,7 @@ from jax import lax
 
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.fixed_point import TABLES
-from functional_rb.ops.protocol import Native
 from jax_backend import rules
-
-native: Native | None = None
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> jax.Array:
@@ -77,7 +74,7 @@ def set_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
 
 
 def set_flat(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
-    """Likewise for `x` seen as one vector."""
+    """Set elements by their position in `x` as one vector."""
     return set_at(x.reshape(-1), index, values).reshape(x.shape)
 
 

@@ -26,22 +26,6 @@ _users: ContextVar[str | None] = ContextVar("rank promotion of the user", defaul
 """What the user has set, where the library's rules hold."""
 
 
-def own(function: F, by_row: bool = False) -> F:
-    """Let a function be traced by these rules. If it takes a state, that comes first.
-
-    Args:
-        function: what is traced.
-        by_row: whether it gives a row for each of the storage, divided as that is.
-    """
-
-    @functools.wraps(function)
-    def traced(*args: Any, **others: Any) -> Any:
-        with promoting_ranks():
-            return _in_automatic_mode(function, args, others, by_row)
-
-    return traced  # type: ignore[return-value]  # of the same signature
-
-
 @contextlib.contextmanager
 def promoting_ranks() -> Iterator[None]:
     """The library's rule."""
@@ -108,9 +92,8 @@ def explicit_transfers() -> Iterator[None]:
 # --- meshes ---------------------------------------------------------------------------------------------------------
 
 
-def _in_automatic_mode(
-    function: Callable[..., Any], args: tuple[Any, ...], others: dict[str, Any], by_row: bool
-) -> Any:
+def in_automatic_mode(function: Callable[..., Any], args: tuple[Any, ...], others: dict[str, Any], by_row: bool) -> Any:
+    """What a function returns of arguments whose first may be a state; by row, if it gives one for each of storage."""
     mesh = _mesh((args, others))
     if not mesh.explicit_axes:
         return function(*args, **others)

@@ -11,8 +11,8 @@ import numpy as np
 
 from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline
+from jax_backend import compile
 from jax_backend import ops as ops
-from jax_backend import rules, twins
 from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.execute import check_key
 from jax_backend.execute import convert as convert
@@ -23,28 +23,28 @@ outline = values.cached_outline
 
 
 @functools.partial(jax.jit, static_argnames=("outline", "n", "kernels"), inline=True)
-@rules.own
-def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None, kernels: bool) -> dict[int, jax.Array]:
-    bits = twins.draws(key, n, values.words(outline, mask is not None), kernels)
+@compile.program
+def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None) -> dict[int, jax.Array]:
+    bits = compile.draws(key, n, values.words(outline, mask is not None))
     return values.draw(ops, outline, bits, mask)
 
 
 def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array | None) -> dict[int, jax.Array]:
     """Random values [n, *shape], by position of the leaf."""
     check_key(key)
-    selection = _draw(outline, key, n, mask, twins.use_kernels())
+    selection = _draw(outline, key, n, mask, kernels=compile.use_kernels())
     return selection if device is None else jax.device_put(selection, device)
 
 
 @functools.partial(jax.jit, static_argnames="outline", inline=True)
-@rules.own
+@compile.program
 def nearest(outline: Outline, leaves: Sequence[jax.Array]) -> dict[int, jax.Array]:
     """The nearest values of the domain, by position of the leaf."""
     return values.nearest(ops, outline, leaves)
 
 
 @functools.partial(jax.jit, static_argnames="unit", inline=True)
-@rules.own
+@compile.program
 def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
     """What is stored for an environment's numbers: `ArraySpec.encoded`."""
     made: jax.Array = unit.encoded(ops, value)
@@ -52,7 +52,7 @@ def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="unit", inline=True)
-@rules.own
+@compile.program
 def decoded(unit: ArraySpec, x: jax.Array) -> jax.Array:
     """The numbers of an environment for stored values: `ArraySpec.decoded`."""
     made: jax.Array = unit.decoded(ops, x)

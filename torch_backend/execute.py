@@ -19,7 +19,7 @@ from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.handles import NO_HANDLE
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.cpu_kernels.switch import switch
-from functional_rb.ops.protocol import Ops
+from functional_rb.ops.part_kernels import NONE, using
 from functional_rb.samplers import Selection
 from functional_rb.shared.state import SharedState
 from functional_rb.specs import ArraySpec, values
@@ -35,7 +35,7 @@ from torch_backend.opaque import traceable
 from torch_backend.state import State, locked, readable
 
 try:
-    from torch_backend import kernel_ops, kernels, parts
+    from torch_backend import cpu_kernels
 except ImportError:
     HAVE_KERNELS = False
 else:
@@ -356,7 +356,7 @@ def place_add(
 def _room_for_add(spec: BufferSpec, memory: Memory, batch: int) -> Saved:
     """Where what `add` overwrites is saved: a kernel and the recorder do that on their way."""
     if spec.plan.fused and native(memory):
-        return kernels.room(spec, min(batch, spec.capacity), rows=True, values=memory.tree is not None)
+        return cpu_kernels.room(spec, min(batch, spec.capacity), rows=True, values=memory.tree is not None)
     return Log()
 
 
@@ -374,13 +374,13 @@ def write(
     """Write a batch into memory; returns the new counters."""
     memory.written = True
     if spec.plan.fused and _by_kernel(memory, saved):
-        return kernels.add(spec, memory, counters, leaves, batch, mask, priorities, _slots(saved))
+        return cpu_kernels.add(spec, memory, counters, leaves, batch, mask, priorities, _slots(saved))
     with torch.no_grad():
         draws = None
         if key is not None and spec.writer.words:
             draws = random.draws(key.to(memory.rows.device), spec.rows(batch), spec.writer.words)
-        primitives, arrays = _primitives(memory, saved), _arrays(memory, counters)
-        return _written(memory, functions.add(primitives, arrays, spec, leaves, batch, mask, priorities, draws))
+        given = _arrays(memory, counters), spec, leaves, batch, mask, priorities, draws
+        return _written(memory, _carry_out(memory, saved, functions.add, *given))
 
 
 def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -448,16 +448,20 @@ def _slots(saved: Saved | None) -> SavedSlots | None:
     return saved  # type: ignore[return-value]  # there are these two kinds; a union in isinstance is not traced
 
 
-def _primitives(memory: Memory, saved: Saved | None) -> Ops:
-    """The primitives for the core: kernels for parts of it where they can work, and a recorder around them."""
-    primitives: Any = kernel_ops if native(memory) else ops
+def _carry_out(memory: Memory, saved: Saved | None, function: Callable[..., Any], *args: Any) -> Any:
+    """Carry a function of the core out: with part kernels where they can work, and a recorder around the primitives."""
+    if _compiling():
+        return function(ops, *args)
+    table = cpu_kernels.TABLE if native(memory) else NONE
     if saved is None:
-        if _compiling() or memory.files is None or memory.files.undo is None:
-            return primitives
+        if memory.files is None or memory.files.undo is None:
+            with using(table):
+                return function(ops, *args)
         saved = Log()  # of no use, but the recorder tells the undo log too
     assert isinstance(saved, Log)
-    recorder: Any = Recorder(primitives, memory, saved)
-    return recorder
+    recorder = Recorder(ops, memory, saved)
+    with using(recorder.kernels(table)):
+        return function(recorder, *args)
 
 
 def _written(memory: Memory, arrays: Arrays) -> torch.Tensor:
@@ -533,7 +537,7 @@ def _drawn(
         key, other = random.split(key)
         more = numbers(other, spec.extra_shape(batch), memory.rows.device)
     if batch and spec.plan.fused_draws and native(memory) and not _is_batched(key) and not _is_batched(beta):
-        leaves, selection, drawable = kernels.sample(spec, memory, counters, int(key), batch, float(beta))
+        leaves, selection, drawable = cpu_kernels.sample(spec, memory, counters, int(key), batch, float(beta))
         checks.check_nonempty(spec, drawable, int(counters[1]) if not drawable else 1)
         if not spec.plan.fused:
             leaves, selection = _completed(spec, memory, counters, leaves, selection, more)
@@ -541,10 +545,11 @@ def _drawn(
     with torch.no_grad():
         words = numbers(key, spec.draw_shape(batch), memory.rows.device)
         level = torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
-        primitives = ops if _is_batched(key) or _is_batched(beta) else _primitives(memory, saved)
-        arrays, leaves, selection = functions.draw(
-            primitives, _arrays(memory, counters), spec, words, level, batch, more
-        )
+        given = _arrays(memory, counters), spec, words, level, batch, more
+        if _is_batched(key) or _is_batched(beta):
+            arrays, leaves, selection = functions.draw(ops, *given)
+        else:
+            arrays, leaves, selection = _carry_out(memory, saved, functions.draw, *given)
         after = _written(memory, arrays)
     if at_hand and memory.is_ordinary and not _is_batched(selection.weights):
         checks.check_nonempty(spec, float(selection.weights.max()) > 0, int(counters[1]))
@@ -564,10 +569,12 @@ def _completed(
     # Where nothing could be drawn, handles are -1, and any slot will do.
     slots = selection.handles % spec.capacity
     if spec.plan.frames is not None and not spec.transforms:
-        known |= frame_ring.read(kernel_ops, spec.plan.frames, memory.auxiliary, slots, range(len(spec.plan.leaves)))
+        with using(cpu_kernels.TABLE):
+            known |= frame_ring.read(ops, spec.plan.frames, memory.auxiliary, slots, range(len(spec.plan.leaves)))
         return [known[k] for k in range(len(spec.plan.leaves))], selection
     draft = Draft.of(_arrays(memory, counters), spec.plan)
-    leaves, extras = functions.read_drawn(kernel_ops, draft, spec.transforms, slots, selection.handles, more, known)
+    with using(cpu_kernels.TABLE):
+        leaves, extras = functions.read_drawn(ops, draft, spec.transforms, slots, selection.handles, more, known)
     return leaves, selection._replace(extras=extras)
 
 
@@ -575,7 +582,7 @@ def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> 
     """Uniform int32 in [0, 2^31) by a key, on a device."""
     on_cpu = device.type == "cpu" and not torch.compiler.is_compiling()
     if HAVE_KERNELS and on_cpu and switch.on and not _is_batched(key):
-        return parts.draws(key, *shape)
+        return cpu_kernels.draws(key, *shape)
     return random.draws(key.to(device), *shape)
 
 
@@ -630,7 +637,7 @@ def place_update(
 
 def _room_for_update(spec: BufferSpec, memory: Memory, n: int, rows: bool, values: bool) -> Saved:
     """Likewise for `update`."""
-    return kernels.room(spec, n, rows, values) if spec.plan.fused and native(memory) else Log()
+    return cpu_kernels.room(spec, n, rows, values) if spec.plan.fused and native(memory) else Log()
 
 
 def rewrite(
@@ -644,10 +651,10 @@ def rewrite(
 ) -> torch.Tensor:
     """Set priorities and rewrite leaves in memory; returns the new counters."""
     if spec.plan.fused and _by_kernel(memory, saved):
-        return kernels.update(spec, memory, counters, handles, priorities, replacements, _slots(saved))
+        return cpu_kernels.update(spec, memory, counters, handles, priorities, replacements, _slots(saved))
     with torch.no_grad():
-        primitives, arrays = _primitives(memory, saved), _arrays(memory, counters)
-        return _written(memory, functions.update(primitives, arrays, spec, handles, priorities, replacements))
+        given = _arrays(memory, counters), spec, handles, priorities, replacements
+        return _written(memory, _carry_out(memory, saved, functions.update, *given))
 
 
 def _arrays(memory: Memory, counters: torch.Tensor) -> Arrays:
@@ -691,8 +698,8 @@ def with_spec(state: CoreState, spec: BufferSpec) -> State:
     with locked(version), torch.no_grad(), torch.inference_mode(False):
         memory = version.own()
         arrays = _arrays(memory, state._counters)
-        primitives: Any = kernel_ops if native(memory) else ops
-        made = respec.with_spec(primitives, arrays, old, spec, memory.rows.device, step=respec.step_of(spec))
+        with using(cpu_kernels.TABLE if native(memory) else NONE):
+            made = respec.with_spec(ops, arrays, old, spec, memory.rows.device, step=respec.step_of(spec))
         place = placement.Placement(spec, memory.placement.target)
         if memory.table is None and respec.stays(old, spec):
             return State(version.exchange(made, place), made.counters, spec)

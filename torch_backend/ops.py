@@ -15,9 +15,6 @@ import torch
 
 from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.ops.fixed_point import MASK, TABLES
-from functional_rb.ops.protocol import Native
-
-native: Native | None = None
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE}
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -87,7 +84,7 @@ def set_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.
 
 
 def set_flat(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Likewise for `x` seen as one vector."""
+    """Set elements by their position in `x` as one vector, in place."""
     set_at(x.view(-1), index, values)
     return x
 

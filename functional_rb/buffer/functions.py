@@ -10,7 +10,7 @@ from functional_rb.buffer.state import State
 from functional_rb.core import counters, episodes, frame_store
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Reader, Selection, Transform
-from functional_rb.ops.protocol import Array, Ops, settled
+from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring, row_layout
 from functional_rb.structures.duplicates import Batch, Duplicates
 from functional_rb.structures.ring import Ends
@@ -82,22 +82,38 @@ def draw(
 ) -> tuple[Arrays, list[Array], Selection]:
     """Choose items by draws int32 [rows, words] in [0, 2^31), and read them.
 
-    More draws, int32 [items, words], are for transforms.
+    More draws, int32 [items, words], are for transforms. Where the order of the two steps matters, as it does to XLA,
+    a backend takes them one by one.
 
     Returns:
-        The arrays afterwards, the leaves, and what is told of them.
+        The arrays afterwards, the leaves, and the selection.
     """
     draft = Draft.of(state, spec.plan)
     slots, selection = spec.sampler.draw(ops, draft, draws, beta, batch)
-    told = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
-    slots, *now = settled(ops, slots, *told.values())
-    selection = selection._replace(**dict(zip(told, now, strict=True)))
-    leaves, extras = read_drawn(ops, draft, spec.transforms, slots, selection.handles, more)
+    leaves, selection = read_selection(ops, draft, spec, slots, selection, batch, more)
+    return draft.finish(ops), leaves, selection
+
+
+def read_selection(
+    ops: Ops, draft: Draft, spec: BufferSpec, slots: Array, selection: Selection, batch: int, draws: Array | None
+) -> tuple[list[Array], Selection]:
+    """Read what a sampler has drawn: the leaves with its leading axes, and the selection with the transforms' extras.
+
+    Args:
+        ops: the backend.
+        draft: of the state.
+        spec: of the buffer.
+        slots: int32 [m], those drawn.
+        selection: of the same items.
+        batch: what was asked for.
+        draws: int32 [m, words] in [0, 2^31), for transforms; None if none takes any.
+    """
+    leaves, extras = read_drawn(ops, draft, spec.transforms, slots, selection.handles, draws)
     lead = spec.sampler.leading_shape(batch)
     if lead != (batch,):
         leaves = [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
         extras = {name: x.reshape(*lead, *x.shape[1:]) for name, x in extras.items()}
-    return draft.finish(ops, [*leaves, *extras.values()]), leaves, selection._replace(extras=extras)
+    return leaves, selection._replace(extras=extras)
 
 
 def read_drawn(

@@ -12,7 +12,7 @@ import numpy as np
 
 from functional_rb.base.checksum import DIGEST, digest, hasher
 from functional_rb.buffer.reader import shapes_of
-from functional_rb.cpu_kernels.addresses import aligned
+from functional_rb.ops.numpy_ops import aligned
 
 if TYPE_CHECKING:
     from functional_rb.buffer.spec import BufferSpec
@@ -87,7 +87,7 @@ class Stored:
 
     def blank_array(self) -> np.ndarray[Any, Any]:
         """The array as it is before anything is stored."""
-        array = aligned(np.zeros, self.rows * self.row_bytes).view(self.dtype).reshape(self.shape)
+        array = aligned(np.zeros, self.shape, np.dtype(self.dtype))
         if self.fill:
             array[...] = self.fill
         return array

@@ -80,14 +80,11 @@ class Draft:
         origin = numbers, state.counters
         return cls(plan, state.rows, state.wide, state.tree, dict(state.auxiliary), numbers, origin)
 
-    def finish(self, ops: Ops, after: Sequence[Array] = ()) -> Arrays:
-        """The arrays of the new state. Who goes on with it comes after all of this, and after `after`."""
+    def finish(self, ops: Ops) -> Arrays:
+        """The arrays of the new state."""
         numbers, vector = self.origin
         if self.counters is not numbers:
             vector = counters.write(ops, self.plan, self.counters)
-        if ops.native is not None:
-            trees = [] if self.tree is None else [self.tree]
-            (vector,) = ops.native.settle([vector], [self.rows, *self.wide, *trees, *self.auxiliary.values(), *after])
         return Arrays(self.rows, self.wide, self.tree, vector, self.auxiliary)
 
     @property

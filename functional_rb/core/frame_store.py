@@ -27,6 +27,7 @@ from functional_rb.core import soundness
 from functional_rb.core.draft import Draft
 from functional_rb.core.plan import AuxiliaryArray, Plan
 from functional_rb.core.soundness import Found
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring, row_layout
 from functional_rb.structures.frame_ring import AT, CURSOR, ROWS, WIDE, Chain, Stack, gathered, places_before, wides
@@ -132,6 +133,7 @@ def _equal(ops: Ops, stack: Stack, x: Array, y: Array) -> Array:
     return ops.all_rows(first == second)
 
 
+@replaceable
 def plan_frames(ops: Ops, chain: Chain, cursor: Array, written: Array, shares: Array, moves: Array | None) -> FramePlan:
     """Choose the places for the frames of a batch.
 
@@ -143,8 +145,6 @@ def plan_frames(ops: Ops, chain: Chain, cursor: Array, written: Array, shares: A
         shares: bool [T * lanes], whether S takes none of its own (one, without next observations).
         moves: bool [T * lanes], whether M takes one; None if it always does.
     """
-    if ops.native is not None:
-        return ops.native.plan_frames(chain, cursor, written, shares, moves)
     lanes, depth = chain.items.lanes, chain.depth
     own = depth - ops.cast(ring.by_lane(lanes, shares), "int32") * (depth if chain.paired else depth - 1)
     following = ops.full_like(own, 1 if chain.paired else 0)
@@ -220,6 +220,7 @@ def _point(ops: Ops, draft: Draft, write: Write, plan: FramePlan) -> None:
     draft.auxiliary[AT] = ops.set_at(draft.auxiliary[AT], write.slots, new)
 
 
+@replaceable
 def overwritten(ops: Ops, chain: Chain, at: Array, ends: Ends, after: Array, steps: int) -> Removal:
     """The items that have lost frames to a batch of so many steps.
 
@@ -234,8 +235,6 @@ def overwritten(ops: Ops, chain: Chain, at: Array, ends: Ends, after: Array, ste
         after: int32 [lanes], where the lanes' next frames go.
         steps: of the batch, in each lane.
     """
-    if ops.native is not None:
-        return ops.native.overwritten(chain, at, ends, after, steps)
     items = chain.items
     n = min(chain.most * steps, items.length)
     lane, position = ops.arange(items.lanes, like=after)[:, None], ops.arange(n, like=after)

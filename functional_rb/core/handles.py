@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from functional_rb.ops.protocol import Array, Ops, settled
+from functional_rb.ops.part_kernels import replaceable
+from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring
 from functional_rb.structures.ring import Ends
 
@@ -29,10 +30,14 @@ def locate(ops: Ops, plan: Plan, ends: Ends, auxiliary: Mapping[str, Array], wan
     """The slot of each handle int32 [B], in bounds whatever it is, and whether its item is still there."""
     if plan.in_order:
         return ring.locate(ops, plan.ring, ends, wanted)
-    # The counters say nothing here; but they come after all that was done before, and what is found is written to.
-    wanted, _ = settled(ops, wanted, ends.sizes)
-    slots = ops.maximum(wanted, ops.full_like(wanted, 0)) % plan.capacity
-    return slots, (wanted >= 0) & (ops.take(auxiliary[CURRENT], slots) == wanted)
+    return locate_current(ops, ends, auxiliary[CURRENT], wanted)
+
+
+@replaceable
+def locate_current(ops: Ops, ends: Ends, current: Array, wanted: Array) -> tuple[Array, Array]:
+    """What `locate` returns where the current handles are kept; the rings have no part in it."""
+    slots = ops.maximum(wanted, ops.full_like(wanted, 0)) % current.shape[0]
+    return slots, (wanted >= 0) & (ops.take(current, slots) == wanted)
 
 
 def of_slots(ops: Ops, plan: Plan, ends: Ends, auxiliary: Mapping[str, Array], slots: Array) -> Array:

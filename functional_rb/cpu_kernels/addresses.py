@@ -7,19 +7,17 @@ for their addresses, and it hands none of them on without what keeps the array a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from functional_rb.ops.protocol import Array
+from functional_rb.structures.row_layout import Layout
 
 Address = Callable[[Any], int]
 """Where an array of some library lies in the memory of the host."""
 Vector = np.ndarray[Any, Any]
-
-ALIGNMENT = 64
-"""Bytes: arrays that begin at a multiple of it are taken over by XLA without a copy."""
 
 
 class Placed:
@@ -54,6 +52,44 @@ class Held:
         self.vector = np.fromiter(map(address, self.arrays), np.int64, len(self.arrays))
 
 
+class Library(Protocol):
+    """How arrays of a library are found and made.
+
+    Attributes:
+        address: where an array lies in the CPU's memory.
+        none: stands for an array that is not given; its address is 0.
+    """
+
+    address: Any
+    none: Any
+
+    @property
+    def ops(self) -> Any:
+        """A module of array primitives."""
+        ...
+
+    @property
+    def dtypes(self) -> Mapping[str, Any]:
+        """The library's own, by name."""
+        ...
+
+    def placed(self, array: Array, /) -> Any:
+        """An array for which `address` will be asked again and again, as it takes it; that of an empty one is 0."""
+        ...
+
+    def empty(self, shape: Any, /, *, dtype: Any) -> Array:
+        """An array that nothing is in yet, of one of the library's own dtypes; a number is the shape of a vector."""
+        ...
+
+    def ready(self, array: Array, dtype: Any, /) -> Array:
+        """An array of that dtype as a kernel reads it: contiguous. The core makes no other dtype."""
+        ...
+
+    def leaves(self, layout: Layout, batch: int, /) -> list[Array]:
+        """For each leaf of a layout an array [batch, *shape] that nothing is in yet."""
+        ...
+
+
 class Call(Protocol):
     """Calls compiled code with addresses."""
 
@@ -63,7 +99,7 @@ class Call(Protocol):
 
 
 class StorageCall(Protocol):
-    """Likewise, of a storage."""
+    """Calls compiled code with the addresses of a storage and of items too."""
 
     def __call__(
         self, kernel: Callable[..., Any], arrays: Sequence[Array], storage: Held, items: Sequence[Array], *rest: Any
@@ -82,7 +118,7 @@ def caller(address: Address) -> Call:
 
 
 def storage_caller(address: Address) -> StorageCall:
-    """Likewise those that read and write items.
+    """The way to call kernels that read and write items.
 
     The vectors are made for each call: in one that is used again, another thread would write what it calls with.
     """
@@ -94,15 +130,3 @@ def storage_caller(address: Address) -> StorageCall:
         return kernel(*map(address, arrays), storage.vector, places, *rest)
 
     return call
-
-
-def aligned(make: Callable[..., Vector], nbytes: int) -> Vector:
-    """Bytes whose address is a multiple of `ALIGNMENT`.
-
-    Args:
-        make: an array of NumPy's, of a size and dtype.
-        nbytes: how many.
-    """
-    block = make(nbytes + ALIGNMENT, np.uint8)
-    first = -block.ctypes.data % ALIGNMENT
-    return block[first : first + nbytes]

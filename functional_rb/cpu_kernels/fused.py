@@ -1,17 +1,16 @@
-"""The compiled twins of the core's functions, for memories of any library whose arrays have an address."""
+"""The fused kernels: whole functions of the core, for memories of any library whose arrays have an address."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
-from functional_rb.cpu_kernels import calls
-from functional_rb.cpu_kernels import descriptor as plan
-from functional_rb.cpu_kernels.addresses import Held, storage_caller
+from functional_rb.cpu_kernels import calls, descriptor
+from functional_rb.cpu_kernels.addresses import Held, Library, storage_caller
 from functional_rb.ops.protocol import Array
 from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.versions.version import Memory, SavedSlots
@@ -19,56 +18,31 @@ from functional_rb.versions.version import Memory, SavedSlots
 NO_COUNT = np.empty(1, np.int64)
 
 
-class Library(Protocol):
-    """How arrays of a library are found and made."""
-
-    def address(self, array: Array, /) -> int:
-        """Where an array lies in the CPU's memory; see `addresses`."""
-        ...
-
-    def placed(self, array: Array, /) -> Any:
-        """An array for which `address` will be asked again and again, as it takes it; that of an empty one is 0."""
-        ...
-
-    def empty(self, shape: tuple[int, ...], /, *, dtype: Any) -> Array:
-        """An array that nothing is in yet, of one of the library's own dtypes."""
-        ...
-
-    @property
-    def dtypes(self) -> Mapping[str, Any]:
-        """These, by name."""
-        ...
-
-    def results(self, spec: BufferSpec, batch: int) -> list[Array]:
-        """Likewise for each leaf in the layout, [batch, *shape]."""
-        ...
-
-
 class Stored(NamedTuple):
     """What kernels are told of a memory.
 
     Attributes:
-        plan: of the buffer's spec.
+        plan: the descriptor of the buffer's spec.
         storage: the rows and the wide arrays.
         tree: as `address` takes it.
         tree_size: elements of the tree.
     """
 
-    plan: plan.Vector
+    plan: descriptor.Vector
     storage: Held
     tree: Any
     tree_size: int
 
 
 class Kernels:
-    """`add`, `update` and draws of plain buffers."""
+    """`add`, `update` and draws of fused buffers."""
 
     def __init__(self, library: Library) -> None:
         """On the arrays of a library."""
         self._library = library
         self._call, self._empty = storage_caller(library.address), library.empty
         self._int32, self._float32 = library.dtypes["int32"], library.dtypes["float32"]
-        self._none = library.placed(library.empty((0,), dtype=self._int32))
+        self._none = library.none
         self._stored_as: dict[BufferSpec, list[tuple[tuple[int, ...], Any]]] = {}
 
     def _stored(self, spec: BufferSpec, memory: Memory) -> Stored:
@@ -78,7 +52,7 @@ class Kernels:
             if memory.tree is not None:
                 tree, size = self._library.placed(memory.tree), memory.tree.nbytes // 4
             storage = Held([memory.rows, *memory.wide], self._library.address)
-            memory.native = Stored(plan.encode(spec), storage, tree, size)
+            memory.native = Stored(descriptor.encode(spec), storage, tree, size)
         assert isinstance(memory.native, Stored)
         return memory.native
 
@@ -166,9 +140,9 @@ class Kernels:
     def sample(
         self, spec: BufferSpec, memory: Memory, counters: Array, key: int, batch: int, beta: float
     ) -> tuple[list[Array], Selection, bool]:
-        """Draw items by a key: the leaves in the layout, what is told of them, and whether anything could be drawn."""
+        """Draw items by a key: the leaves in the layout, the selection, and whether anything could be drawn."""
         at, empty = self._stored(spec, memory), self._empty
-        leaves, handles = self._library.results(spec, batch), empty((batch,), dtype=self._int32)
+        leaves, handles = self._library.leaves(spec.plan.layout, batch), empty((batch,), dtype=self._int32)
         weights, probabilities = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
         drawable = self._call(
             calls.sample,
@@ -187,9 +161,9 @@ class Kernels:
     def draw(
         self, spec: BufferSpec, memory: Memory, counters: Array, numbers: Array, batch: int, beta: float
     ) -> tuple[list[Array], Selection, bool]:
-        """Likewise by draws int32 [batch, words]."""
+        """What `sample` returns, by random bits int32 [batch, words] in place of a key."""
         at, empty = self._stored(spec, memory), self._empty
-        leaves, handles = self._library.results(spec, batch), empty((batch,), dtype=self._int32)
+        leaves, handles = self._library.leaves(spec.plan.layout, batch), empty((batch,), dtype=self._int32)
         weights, probabilities = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
         drawable = self._call(
             calls.draw,

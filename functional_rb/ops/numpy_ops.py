@@ -12,13 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from functional_rb.cpu_kernels.addresses import aligned
 from functional_rb.ops.fixed_point import MASK, TABLES
-from functional_rb.ops.protocol import Native
 
 Vector = np.ndarray[Any, Any]
-
-native: Native | None = None
+ALIGNMENT = 64
+"""Bytes: arrays that begin at a multiple of it are taken over by XLA without a copy."""
 
 
 @functools.cache
@@ -37,18 +35,22 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(ml_dtypes.bfloat16)
 
 
-def _aligned(make: Callable[..., Vector], shape: Sequence[int], dtype: np.dtype[Any]) -> Vector:
-    return aligned(make, math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+def aligned(make: Callable[..., Vector], shape: int | Sequence[int], dtype: np.dtype[Any]) -> Vector:
+    """An array whose address is a multiple of `ALIGNMENT`, by a function that makes one of a size and dtype."""
+    nbytes = math.prod((shape,) if isinstance(shape, int) else shape) * dtype.itemsize
+    block = make(nbytes + ALIGNMENT, np.uint8)
+    first = -block.ctypes.data % ALIGNMENT
+    return block[first : first + nbytes].view(dtype).reshape(shape)
 
 
-def empty(shape: Sequence[int], *, dtype: np.dtype[Any]) -> Vector:
+def empty(shape: int | Sequence[int], *, dtype: np.dtype[Any]) -> Vector:
     """An array that nothing is in yet, aligned."""
-    return _aligned(np.empty, shape, dtype)
+    return aligned(np.empty, shape, dtype)
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> Vector:
     """Zeros, aligned; pages that nobody wrote cost nothing."""
-    return _aligned(np.zeros, shape, dtype_of(dtype))
+    return aligned(np.zeros, shape, dtype_of(dtype))
 
 
 def copy(x: Vector) -> Vector:
@@ -110,7 +112,7 @@ def set_at(x: Vector, index: Vector, values: Vector) -> Vector:
 
 
 def set_flat(x: Vector, index: Vector, values: Vector) -> Vector:
-    """Likewise for `x` seen as one vector."""
+    """Set elements by their position in `x` as one vector, in place."""
     x.reshape(-1)[index] = values
     return x
 

@@ -8,159 +8,14 @@ throughout, because JAX has no others unless asked, and none of the algorithms l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-
-if TYPE_CHECKING:
-    from functional_rb.core.frame_store import FramePlan
-    from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
-    from functional_rb.structures.frame_ring import Chain
-    from functional_rb.structures.ring import Ends, Removal, Ring, Write
-    from functional_rb.structures.row_layout import Layout
-    from functional_rb.structures.sparse_set import SparseSet
-    from functional_rb.transforms.step_queue import Line
+from typing import Any, Literal, Protocol
 
 Array = Any
 """An array of the backend: `jax.Array` (or a tracer) on JAX, `torch.Tensor` on torch."""
 
 
-class Native(Protocol):
-    """Parts of the core as compiled kernels, each equal to what the core makes of the primitives, bit for bit."""
-
-    def descend(self, tree: Array, capacity: int, draws: Array) -> Array:
-        """`sum_tree.descend`."""
-        ...
-
-    def set_leaves(self, tree: Array, capacity: int, leaves: Array, values: Array) -> Array:
-        """`sum_tree.set_leaves`."""
-        ...
-
-    def settle(self, arrays: Sequence[Array], after: Sequence[Array]) -> list[Array]:
-        """The same arrays, for who uses them from now on: they and `after` are computed before.
-
-        XLA orders what it does by data alone, and computes small things again where they are used. A read that is
-        used late would so come after the next write to what it read, and XLA would copy that for it.
-        """
-        ...
-
-    def read(self, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> list[Array]:
-        """`layout.read`: the leaves [B, *shape] that lie in slots int32 [B]."""
-        ...
-
-    def read_batches(
-        self, layout: Layout, rows: Array, wide: Sequence[Array], batches: Sequence[Array]
-    ) -> list[list[Array]]:
-        """`layout.read_batches`, of all leaves."""
-        ...
-
-    def store(
-        self,
-        layout: Layout,
-        rows: Array,
-        wide: Sequence[Array],
-        slots: Array,
-        source: Array | None,
-        live: Array | None,
-        leaves: Sequence[Array],
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """`layout.store`: rows of leaves [B, *shape] to slots int32 [n]."""
-        ...
-
-    def stored_value(self, priorities: Array, alpha: float) -> tuple[Array, Array]:
-        """`weights.stored_value`."""
-        ...
-
-    def importance_weights(self, values: Array, smallest: Array, beta: Array) -> Array:
-        """`weights.importance_weights`."""
-        ...
-
-    def below(self, draws: Array, n: Array) -> Array:
-        """`integers.below`."""
-        ...
-
-    def plan_write(self, ring: Ring, ends: Ends, batch: int, mask: Array | None) -> Write:
-        """`ring.plan_write`."""
-        ...
-
-    def step_ages(
-        self, next_age: Array, written: Array, begins: Array | None, ends: Array | None
-    ) -> tuple[Array, Array]:
-        """`windows.step_ages`."""
-        ...
-
-    def changed(self, rule: Rule, lanes: Lanes, age: Array, n: int, by_trajectory: bool) -> Entries:
-        """`windows.changed`."""
-        ...
-
-    def weights_at(self, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> Array:
-        """`windows.weights_at`."""
-        ...
-
-    def plan_frames(self, chain: Chain, cursor: Array, written: Array, shares: Array, moves: Array | None) -> FramePlan:
-        """`frame_writes.plan_frames`."""
-        ...
-
-    def overwritten(self, chain: Chain, at: Array, ends: Ends, after: Array, steps: int) -> Removal:
-        """`frame_writes.overwritten`."""
-        ...
-
-    def places(self, chain: Chain, at: Array, slots: Array, depth: int, following: bool) -> Array:
-        """`frames.places`."""
-        ...
-
-    def expand(
-        self,
-        rule: Rule,
-        lanes: Lanes,
-        age: Array,
-        next_age: Array,
-        slots: Array,
-        draws: Array,
-        live: Array | None,
-        by_trajectory: bool,
-    ) -> Slices:
-        """`windows.expand`."""
-        ...
-
-    def following(self, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple[Array, Array]:
-        """`windows.following`."""
-        ...
-
-    def extent(self, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
-        """`windows.extent`."""
-        ...
-
-    def fold(self, rewards: Array, real: Array, gamma: float) -> tuple[Array, Array]:
-        """`returns.fold` of float32 or float64 rewards."""
-        ...
-
-    def members(self, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> Array:
-        """`sparse_set.members`."""
-        ...
-
-    def exchanges(
-        self, sparse_set: SparseSet, boundary: Array, positions: Array, marked: Array
-    ) -> tuple[Array, Array, Array]:
-        """`sparse_set.exchanges`, of which only what changes something need be told."""
-        ...
-
-    def appended(self, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> tuple[Array, Array, Array]:
-        """`sparse_set.appended`, likewise."""
-        ...
-
-    def distinct(self, draws: Array, n: Array) -> Array:
-        """`sparse_set.distinct`."""
-        ...
-
-    def plan_line(self, pending: Array, ended: Array, ids: Array | None, mask: Array | None, n: int) -> Line:
-        """`line.plan_line`."""
-        ...
-
-
 class Ops(Protocol):
     """The primitives of one backend."""
-
-    native: Native | None
-    """Kernels for what is worth one, or None: then the primitives do everything."""
 
     def zeros(self, shape: Sequence[int], dtype: str, device: Any = None) -> Array:
         """Zeros; pages that nobody wrote cost nothing where the system allows it."""
@@ -175,7 +30,7 @@ class Ops(Protocol):
         ...
 
     def constant(self, name: str, like: Array) -> Array:
-        """The table `power.TABLES[name]` as an array on the device of `like`."""
+        """The table `fixed_point.TABLES[name]` as an array on the device of `like`."""
         ...
 
     def floats(self, values: Sequence[float], like: Array) -> Array:
@@ -199,7 +54,7 @@ class Ops(Protocol):
         ...
 
     def set_flat(self, x: Array, index: Array, values: Array) -> Array:
-        """Likewise for `x` seen as one vector, keeping its shape."""
+        """`x` with elements set by their position in it as one vector, its shape kept."""
         ...
 
     def where(self, condition: Array, x: Array, y: Array) -> Array:
@@ -257,8 +112,3 @@ class Ops(Protocol):
     def call(self, function: Callable[..., Any], *arrays: Array) -> Any:
         """A function of the user's on arrays of the backend; what it gives is for the caller to check."""
         ...
-
-
-def settled(ops: Ops, *arrays: Array) -> Sequence[Array]:
-    """The same arrays, computed before whatever depends on them; see `Native.settle`."""
-    return arrays if ops.native is None else ops.native.settle(arrays, ())

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.core.strategy import Selection
-from functional_rb.ops.protocol import Array, Ops, settled
+from functional_rb.ops.part_kernels import replaceable
+from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.importance import write_leaves
 from functional_rb.structures import row_layout, sum_tree
 from functional_rb.structures.duplicates import Duplicates
@@ -84,11 +85,13 @@ def silence(ops: Ops, draft: Draft, slots: Array, values: Array, limit: int | No
 
 
 def spend(ops: Ops, draft: Draft, slots: Array, selection: Selection, limit: int | None) -> Selection:
-    """Count draws; those beyond the limit within the batch are masked."""
-    if limit is None:
-        return selection
-    slots, *told = settled(ops, slots, *selection[:3])  # before the tree is written
-    selection = Selection(*told)
+    """Count draws, where there is a limit; those beyond it within the batch are masked."""
+    return selection if limit is None else count_draws(ops, draft, slots, selection, limit)
+
+
+@replaceable
+def count_draws(ops: Ops, draft: Draft, slots: Array, selection: Selection, limit: int) -> Selection:
+    """Count draws in the draft, and let leaves of the tree be zero that have reached the limit; see `spend`."""
     times, drawable = draft.auxiliary[TIMES], selection.handles >= 0
     before, order = ops.take(times, slots), Duplicates.of(ops, slots)
     rank, count = _occurrences(ops, order, drawable)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from functional_rb.core import soundness
 from functional_rb.core.strategy import Carried
-from functional_rb.ops.protocol import Array, Ops, settled
+from functional_rb.ops.part_kernels import replaceable
+from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.weights import priority_of, stored_value
 from functional_rb.structures import ring, row_layout, sum_tree
@@ -142,12 +143,11 @@ def raise_peak(ops: Ops, draft: Draft, values: Array, live: Array | None) -> Non
     draft.counters = draft.counters.replace(peak=ops.maximum(draft.counters.peak, ops.cummax(bits)[-1]))
 
 
+@replaceable
 def clear_leaves(ops: Ops, draft: Draft, removal: Removal) -> None:
     """Let leaves of the tree be zero where items go."""
-    # After the peak: that is read back from the tree as it was before, see `Prioritized.added`.
-    slots, peak = settled(ops, removal.slots, draft.counters.peak)
-    draft.counters = draft.counters.replace(peak=peak)
-    write_leaves(ops, draft, slots, ops.cast(ops.full_like(slots, 0), "float32"), removal.gone)
+    nothing = ops.cast(ops.full_like(removal.slots, 0), "float32")
+    write_leaves(ops, draft, removal.slots, nothing, removal.gone)
 
 
 def shares(ops: Ops, draft: Draft, slots: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from functional_rb.ops import fixed_point
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 
 LARGEST_FACTOR = 2.0**23
@@ -17,13 +18,12 @@ NEIGHBOURS = (-2, 2, -1, 1, 0)
 """How far, in steps of float32, a priority may lie from the root that is computed: what is found last, counts."""
 
 
+@replaceable
 def stored_value(ops: Ops, priorities: Array, alpha: float) -> tuple[Array, Array]:
     """`priorities ** alpha` as the tree holds it, and whether each priority is good.
 
     Zero stays zero; other powers are held within 2^-100 and 2^95, so that no sum can overflow.
     """
-    if ops.native is not None:
-        return ops.native.stored_value(priorities, alpha)
     bits = ops.bitcast(priorities[:, None], "int32")[:, 0]
     positive = (bits > 0) & (bits < 0x7F800000)
     zero = (bits & 0x7FFFFFFF) == 0
@@ -86,6 +86,7 @@ def _scaled_log(ops: Ops, bits: Array, factor: float) -> fixed_point.Fixed:
     return fixed_point.minus(ops, y, fixed_point.Fixed(*(ops.full_like(bits, part) for part in bias)))
 
 
+@replaceable
 def importance_weights(ops: Ops, values: Array, smallest: Array, beta: Array) -> Array:
     """`(values / smallest) ** -beta` in (0, 1], for float32 [B], a scalar, and a float32 scalar beta.
 
@@ -93,8 +94,6 @@ def importance_weights(ops: Ops, values: Array, smallest: Array, beta: Array) ->
     meaningless but finite. A beta beyond 2^20 counts as 2^20. With one that is negative or NaN there are no weights,
     and NaN says so: to take it for 0 would switch the correction off without a word.
     """
-    if ops.native is not None:
-        return ops.native.importance_weights(values, smallest, beta)
     floor = ops.full_like(values, fixed_point.SMALLEST)
     log = fixed_point.log2_biased(ops, ops.bitcast(ops.maximum(values, floor)[:, None], "int32")[:, 0])
     base = ops.maximum(smallest + ops.full_like(values, 0), floor)

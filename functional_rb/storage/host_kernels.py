@@ -1,35 +1,52 @@
-"""The compiled twins of the core's functions, for NumPy's arrays; see `functional_rb.cpu_kernels.fused`."""
+"""The kernels for NumPy's arrays; see `functional_rb.cpu_kernels.fused` and `part_kernels` there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from functional_rb.base.dtypes import ITEMSIZE
-from functional_rb.buffer.spec import BufferSpec
-from functional_rb.cpu_kernels import fused
 from functional_rb.cpu_kernels.addresses import Placed, of_numpy
+from functional_rb.cpu_kernels.fused import Kernels
+from functional_rb.cpu_kernels.part_kernels import PartKernels
 from functional_rb.ops import numpy_ops
+from functional_rb.ops.part_kernels import Table
+from functional_rb.structures.row_layout import Layout
+
+
+class _Dtypes(dict[str, "np.dtype[Any]"]):
+    """By name; bfloat16 is looked up when it is asked for, as it comes with JAX."""
+
+    def __missing__(self, name: str) -> np.dtype[Any]:
+        """Look one up."""
+        return self.setdefault(name, numpy_ops.dtype_of(name))
 
 
 class Vectors:
-    """How arrays of NumPy are found and made."""
+    """How arrays of NumPy are found and made; see `functional_rb.cpu_kernels.addresses.Library`."""
 
+    ops = numpy_ops
     address = staticmethod(of_numpy)
+    none = Placed(np.empty(0, np.int32))
     placed = Placed
     empty = staticmethod(numpy_ops.empty)
-    dtypes: Mapping[str, np.dtype[Any]] = {name: np.dtype(name) for name in ITEMSIZE if name != "bfloat16"}
+    dtypes: Mapping[str, np.dtype[Any]] = _Dtypes({name: np.dtype(name) for name in ITEMSIZE if name != "bfloat16"})
 
     @staticmethod
-    def results(spec: BufferSpec, batch: int) -> list[numpy_ops.Vector]:
+    def ready(array: Any, dtype: np.dtype[Any]) -> numpy_ops.Vector:
+        """A contiguous array; scalars that NumPy makes of sums are none yet. Of another dtype it would be misread."""
+        assert array.dtype == dtype, (array.dtype, dtype)
+        return np.asarray(array, order="C")
+
+    @staticmethod
+    def leaves(layout: Layout, batch: int) -> list[numpy_ops.Vector]:
         """An array for each leaf."""
-        return [
-            numpy_ops.empty((batch, *leaf.shape), dtype=numpy_ops.dtype_of(leaf.dtype))
-            for leaf in spec.plan.layout.leaves
-        ]
+        return [numpy_ops.empty((batch, *leaf.shape), dtype=numpy_ops.dtype_of(leaf.dtype)) for leaf in layout.leaves]
 
 
-_kernels = fused.Kernels(Vectors())
-room, add, update, draw = _kernels.room, _kernels.add, _kernels.update, _kernels.draw
+TABLE: Final[Table] = PartKernels(Vectors()).table
+"""What replaces which function of the core; see `functional_rb.ops.part_kernels`."""
+_fused = Kernels(Vectors())
+room, add, update, draw = _fused.room, _fused.add, _fused.update, _fused.draw

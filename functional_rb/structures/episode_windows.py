@@ -26,6 +26,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.structures import ring
@@ -123,8 +124,9 @@ class Slices(NamedTuple):
     truncated: Array
 
 
+@replaceable
 def step_ages(
-    ops: Ops, next_age: Array, written: Array, *, begins: Array | None = None, ends: Array | None = None
+    ops: Ops, next_age: Array, written: Array, begins: Array | None = None, ends: Array | None = None
 ) -> tuple[Array, Array]:
     """The ages of new steps, from marks of where trajectories begin, where they end, or both.
 
@@ -139,8 +141,6 @@ def step_ages(
     Returns:
         Ages int32 [E, T], meaningless for steps that are not real, and `next_age` after these steps.
     """
-    if ops.native is not None:
-        return ops.native.step_ages(next_age, written, begins, ends)
     if ends is None:
         assert begins is not None
         starts = begins
@@ -275,6 +275,7 @@ def touched(ops: Ops, rule: Rule, lanes: Lanes, n: int, by_trajectory: bool) -> 
     return lane.reshape(-1), back.reshape(-1)
 
 
+@replaceable
 def changed(ops: Ops, rule: Rule, lanes: Lanes, age: Array, n: int, by_trajectory: bool) -> Entries:
     """The entries of the index that a write may have changed, see `touched`, as they are now.
 
@@ -286,8 +287,6 @@ def changed(ops: Ops, rule: Rule, lanes: Lanes, age: Array, n: int, by_trajector
         n: most steps written in any lane, a Python int, at most the lanes' length.
         by_trajectory: whether `marks` are asked for, or `weights`.
     """
-    if ops.native is not None:
-        return ops.native.changed(rule, lanes, age, n, by_trajectory)
     lane, back = touched(ops, rule, lanes, n, by_trajectory)
     numbers = (marks if by_trajectory else weights)(ops, rule, lanes, age, lane, back)
     return Entries(lane, back, slot_of(ops, lanes, lane, back), numbers)
@@ -312,10 +311,9 @@ def left(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array, by_trajec
     return Entries(lane, back, slot_of(ops, lanes, lane, back), numbers)
 
 
+@replaceable
 def weights_at(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> Array:
     """The `weights` of slots int32 [n], int32 [n]; 0 for empty ones."""
-    if ops.native is not None:
-        return ops.native.weights_at(rule, lanes, age, slots)
     return weights(ops, rule, lanes, age, *step_at(ops, lanes, slots))
 
 
@@ -344,6 +342,7 @@ def of_trajectories(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array
     return _multiples(rule, lowest, highest), shifted(ops, lanes, slots, marked - own)
 
 
+@replaceable
 def expand(
     ops: Ops,
     rule: Rule,
@@ -369,8 +368,6 @@ def expand(
         by_trajectory: whether by `marks`; then any window of the step's trajectory is chosen, else one that begins
             with the step.
     """
-    if ops.native is not None:
-        return ops.native.expand(rule, lanes, age, next_age, slots, draws, live, by_trajectory)
     lane, back = step_at(ops, lanes, slots)
     own = ops.take(age, slots)
     if by_trajectory:
@@ -392,6 +389,7 @@ def expand(
     return _slices(ops, rule.length, lanes, age, next_age, lane, back + (own - start), start, steps)
 
 
+@replaceable
 def following(ops: Ops, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple[Array, Array]:
     """The steps that follow on given ones in their trajectories.
 
@@ -406,8 +404,6 @@ def following(ops: Ops, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple
         Their slots int32 [m, n], in bounds, and which are stored and of the same trajectory, bool [m, n]: the first of
         each row.
     """
-    if ops.native is not None:
-        return ops.native.following(lanes, age, slots, n)
     lane, back = step_at(ops, lanes, slots)
     offset = ops.arange(n, like=back)[None, :]
     behind = back[:, None] - offset
@@ -415,10 +411,9 @@ def following(ops: Ops, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple
     return found, (behind >= 1) & (ops.take(age, found) - ops.take(age, slots)[:, None] == offset)
 
 
+@replaceable
 def extent(ops: Ops, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
     """How many stored steps of its trajectory lie before a stored step, and how many after it, int32 [m] for slots."""
-    if ops.native is not None:
-        return ops.native.extent(lanes, age, slots)
     lane, back = step_at(ops, lanes, slots)
     before = ops.minimum(ops.take(age, slots), ops.maximum(ops.take(lanes.size, lane) - back, ops.full_like(back, 0)))
     after = ops.full_like(back, 0)

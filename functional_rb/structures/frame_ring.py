@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from functional_rb.base.nest import Path
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring
 from functional_rb.structures import row_layout as layout
@@ -155,6 +156,7 @@ def read(
     return found
 
 
+@replaceable
 def places(ops: Ops, chain: Chain, at: Array, slots: Array, depth: int, following: bool) -> Array:
     """Where the frames of stacks lie.
 
@@ -169,8 +171,6 @@ def places(ops: Ops, chain: Chain, at: Array, slots: Array, depth: int, followin
     Returns:
         int32 [n * depth], among the frames, each stack's oldest one first.
     """
-    if ops.native is not None:
-        return ops.native.places(chain, at, slots, depth, following)
     lane, code = slots // chain.items.length, ops.take(at, slots)
     newest = code >> 1
     if following:

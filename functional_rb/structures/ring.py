@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 
 INT32_MAX = 2**31 - 1
@@ -149,14 +150,20 @@ def plan_write(ops: Ops, ring: Ring, ends: Ends, batch: int, mask: Array | None)
         are moved together first, so that the slots are consecutive and distinct, and a row that is not needed can
         write back what its slot holds. Entry `k * lanes + e` is the k-th of lane e.
     """
-    if ops.native is not None:
-        return ops.native.plan_write(ring, ends, batch, mask)
+    return Write(*choose_slots(ops, ring, ends, batch, mask), mask)
+
+
+@replaceable
+def choose_slots(
+    ops: Ops, ring: Ring, ends: Ends, batch: int, mask: Array | None
+) -> tuple[Array, Array | None, Array | None, Array, Ends]:
+    """The fields of `Write`, as `plan_write` describes them, but for the mask."""
     steps = batch // ring.lanes
     n = min(steps, ring.length)
     if mask is None:
         written = ops.full_like(ends.sizes, steps)
         slots = _next_slots(ops, ring, ends.cursors, ops.full_like(ends.sizes, steps - n), n)
-        return Write(slots, None, None, written, _after(ops, ring, ends, written))
+        return slots, None, None, written, _after(ops, ring, ends, written)
     source, written = compact(ops, ring.lanes, mask)
     skipped = ops.maximum(written - n, ops.full_like(written, 0))
     step = ops.arange(n, like=skipped)
@@ -165,7 +172,7 @@ def plan_write(ops: Ops, ring: Ring, ends: Ends, batch: int, mask: Array | None)
     chosen = ops.take(source.reshape(-1), (lane * steps + column).reshape(-1)).reshape(ring.lanes, n)
     live = column < written[:, None]
     slots = _next_slots(ops, ring, ends.cursors, skipped, n)
-    return Write(slots, by_time(chosen), by_time(live), written, _after(ops, ring, ends, written), mask)
+    return slots, by_time(chosen), by_time(live), written, _after(ops, ring, ends, written)
 
 
 def by_time(of_lanes: Array) -> Array:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from functional_rb.base import dtypes
 from functional_rb.base.nest import Path
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 
 WIDE_BYTES = 1024
@@ -154,15 +155,13 @@ def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tupl
     """
     apart = [(leaves[i], leaf.dtype) for i, leaf in enumerate(layout.leaves) if leaf.wide is not None]
     wide = tuple(ops.bitcast(x, STORED_AS[dtype]) if dtype in STORED_AS else x for x, dtype in apart)
-    return _pack_rows(ops, layout, leaves, like), wide
+    return pack_rows(ops, layout, leaves, like), wide
 
 
-def _pack_rows(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> Array:
+@replaceable
+def pack_rows(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> Array:
+    """Leaves [B, *shape] as rows int32 [B, row_words]; see `pack`."""
     batch = like.shape[0]
-    if ops.native is not None:
-        inside, blank = layout.packed, ops.zeros((batch, layout.row_words), "int32")
-        chosen = [leaves[i] for i in inside]
-        return ops.native.store(layout.part(inside), blank, (), ops.arange(batch, like), None, None, chosen)[0]
     words = []
     tail = []
     for i in layout.packed:
@@ -180,6 +179,13 @@ def _pack_rows(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -
     if tail:
         words.append(ops.bitcast(ops.concat(tail, 1), "int32"))
     return ops.concat(words, 1) if words else nothing
+
+
+def pack_rows_by_store(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> Array:
+    """What `pack_rows` returns, by `store`: faster where a kernel replaces that."""
+    blank = ops.zeros((like.shape[0], layout.row_words), "int32")
+    chosen = [leaves[k] for k in layout.packed]
+    return store(ops, layout.part(layout.packed), blank, (), ops.arange(like.shape[0], like), None, None, chosen)[0]
 
 
 def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list[Array]:
@@ -202,10 +208,9 @@ def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list
     return leaves
 
 
+@replaceable
 def read(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> list[Array]:
     """The leaves [B, *shape] of the items that lie in slots int32 [B] of a storage."""
-    if ops.native is not None:
-        return ops.native.read(layout, rows, wide, slots)
     return unpack(ops, layout, ops.take(rows, slots), [ops.take(array, slots) for array in wide])
 
 
@@ -217,6 +222,7 @@ def read_part(
     return read(ops, layout.part(chosen), rows, arrays, slots)
 
 
+@replaceable
 def read_batches(
     ops: Ops,
     layout: Layout,
@@ -225,13 +231,11 @@ def read_batches(
     batches: Sequence[Array],
     chosen: tuple[int, ...],
 ) -> list[list[Array]]:
-    """Likewise for several batches of slots."""
-    if ops.native is None or len(batches) == 1:
-        return [read_part(ops, layout, rows, wide, slots, chosen) for slots in batches]
-    arrays = [wide[own] for k in chosen if (own := layout.leaves[k].wide) is not None]
-    return ops.native.read_batches(layout.part(chosen), rows, arrays, batches)
+    """Some of the leaves of several batches of slots: one by one, as XLA would copy them out of a single read."""
+    return [read_part(ops, layout, rows, wide, slots, chosen) for slots in batches]
 
 
+@replaceable
 def store(
     ops: Ops,
     layout: Layout,
@@ -257,8 +261,8 @@ def store(
     Returns:
         The new rows and wide arrays.
     """
-    if ops.native is not None:
-        return ops.native.store(layout, rows, wide, slots, source, live, leaves)
+    if not slots.shape[0] or not leaves:
+        return rows, tuple(wide)
     chosen = [pick(ops, leaf, source, slots.shape[0]) for leaf in leaves]
     new_rows, new_wide = pack(ops, layout, chosen, like=slots)
     written = [_set_rows(ops, old, slots, values, live) for old, values in zip(wide, new_wide, strict=True)]

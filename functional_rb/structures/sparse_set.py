@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from functional_rb.ops import random_bits
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 
 
@@ -35,10 +36,9 @@ def contains(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array) -> Arr
     return (positions < count) & (ops.take(sparse_set.order, positions) == slots)
 
 
+@replaceable
 def members(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> Array:
     """Which of the marked slots are members, bool [B]."""
-    if ops.native is not None:
-        return ops.native.members(sparse_set, count, slots, marked)
     return marked & contains(ops, sparse_set, count, slots)
 
 
@@ -59,10 +59,9 @@ def insert(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked: 
     return _put(ops, sparse_set, positions, slots), count
 
 
+@replaceable
 def appended(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> tuple[Array, Array, Array]:
     """Where which slots lie once the marked ones have been added, int32 [B] and [B], and how many there are then."""
-    if ops.native is not None:
-        return ops.native.appended(sparse_set, count, slots, marked)
     ranks = ops.cumsum(ops.cast(marked, "int32"))
     return *_only(ops, sparse_set, count - 1 + ranks, slots, marked), count + ops.count(marked)
 
@@ -128,6 +127,7 @@ def draw(ops: Ops, sparse_set: SparseSet, remaining: Array, draws: Array) -> tup
     return slots, live, sparse_set, remaining
 
 
+@replaceable
 def distinct(ops: Ops, draws: Array, n: Array) -> Array:
     """Distinct numbers below n, int32 [B] for draws int32 [B, 2]; only the first n of them mean anything.
 
@@ -135,8 +135,6 @@ def distinct(ops: Ops, draws: Array, n: Array) -> Array:
     x[j] for a random j < n - i, then moves the last of the n - i there, x[n - 1 - i]. So x[p] is p, unless a step
     before took x[p]; then it is what the latest such step k moved there, x[n - 1 - k] as it was then, and so on.
     """
-    if ops.native is not None:
-        return ops.native.distinct(draws, n)
     batch = draws.shape[0]
     steps = ops.arange(batch, like=draws)
     chosen = random_bits.below(ops, draws, ops.maximum(n - steps, ops.full_like(steps, 0)))
@@ -169,6 +167,7 @@ def _move_back(
     return _put(ops, sparse_set, positions, slots), boundary
 
 
+@replaceable
 def exchanges(
     ops: Ops, sparse_set: SparseSet, boundary: Array, positions: Array, marked: Array
 ) -> tuple[Array, Array, Array]:
@@ -177,8 +176,6 @@ def exchanges(
     Returns:
         Positions and slots, and where the marked ones begin.
     """
-    if ops.native is not None:
-        return ops.native.exchanges(sparse_set, boundary, positions, marked)
     boundary = boundary - ops.count(marked)
     # Whoever lies behind the new boundary and may not stay there fills a hole before it. There are as many of each.
     steps = ops.arange(positions.shape[0] + 1, like=positions)

@@ -16,6 +16,7 @@ import dataclasses
 import itertools
 
 from functional_rb.ops import fixed_point
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 
 FANOUT = 16
@@ -140,10 +141,9 @@ def get_leaves(ops: Ops, tree: Array, leaves: Array) -> Array:
     return ops.take(tree.reshape(-1), leaves)
 
 
+@replaceable
 def set_leaves(ops: Ops, tree: Array, capacity: int, leaves: Array, values: Array, consecutive: bool = False) -> Array:
     """Set leaves int32 [n] to float32 [n] (equal leaves come with equal values) and refresh what is above them."""
-    if ops.native is not None:
-        return ops.native.set_leaves(tree, capacity, leaves, values)
     tree = ops.set_flat(tree, leaves, values)
     return refresh(ops, tree, capacity, leaves, leaves.shape[0] if consecutive else None)
 
@@ -178,6 +178,7 @@ def as_integers(ops: Ops, children: Array) -> Array:
     return ops.where(children > 0, ops.maximum(whole, ops.full_like(whole, 1)), ops.full_like(whole, 0))
 
 
+@replaceable
 def descend(ops: Ops, tree: Array, capacity: int, draws: Array) -> Array:
     """Draw leaves in proportion to their values.
 
@@ -190,8 +191,6 @@ def descend(ops: Ops, tree: Array, capacity: int, draws: Array) -> Array:
     Returns:
         Leaves, int32 [B].
     """
-    if ops.native is not None:
-        return ops.native.descend(tree, capacity, draws)
     levels = geometry(capacity).levels
     node = ops.full_like(draws[:, 0], 0)
     for depth, level in enumerate(reversed(levels)):

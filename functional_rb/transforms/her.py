@@ -19,6 +19,7 @@ from functional_rb.core import counters
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.episodes import STEP_IN_EPISODE, boundaries_for
 from functional_rb.core.strategy import Reader, Transform, need_order
+from functional_rb.ops.part_kernels import call_users
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.structures import episode_windows, ring, row_layout
@@ -186,7 +187,7 @@ class Hindsight(Transform):
     def _rewarded(self, ops: Ops, achieved: Array, goal: Array, count: int) -> Sequence[Any]:
         """What the function gives, one for each leaf of rewards."""
         assert self.reward is not None
-        new = ops.call(self.reward, achieved, goal)
+        new = call_users(ops, self.reward, achieved, goal)
         if not isinstance(self.reward_key, tuple) or not isinstance(self.reward_key[0], tuple):
             return [new]
         if not isinstance(new, tuple | list) or len(new) != count:

@@ -23,6 +23,7 @@ from functional_rb.base.nest import Key
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.episodes import boundaries_for
 from functional_rb.core.strategy import Reader, Transform
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import row_layout
 
@@ -262,8 +263,12 @@ def fold(ops: Ops, rewards: Array, real: Array, gamma: float) -> tuple[Array, Ar
     if ITEMSIZE[dtype] < 4:  # then the sum is computed in float32
         total, steps = fold(ops, ops.cast(rewards, "float32"), real, gamma)
         return ops.cast(total, dtype), steps
-    if ops.native is not None:
-        return ops.native.fold(rewards, real, gamma)
+    return fold_floats(ops, rewards, real, gamma)
+
+
+@replaceable
+def fold_floats(ops: Ops, rewards: Array, real: Array, gamma: float) -> tuple[Array, Array]:
+    """What `fold` returns for rewards of float32 or float64."""
     total, steps = rewards[:, 0], ops.full_like(ops.cast(real[:, 0], "int32"), 1)
     for k in range(1, real.shape[1]):
         there = real[:, k]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring
 
@@ -31,6 +32,7 @@ class Line(NamedTuple):
     pending: Array
 
 
+@replaceable
 def plan_line(ops: Ops, pending: Array, ended: Array, ids: Array | None, mask: Array | None, n: int) -> Line:
     """Put the steps of a batch behind those that wait.
 
@@ -42,8 +44,6 @@ def plan_line(ops: Ops, pending: Array, ended: Array, ids: Array | None, mask: A
         mask: bool [batch], which of the batch's rows are added; None if all are.
         n: how many steps are wanted from each one on.
     """
-    if ops.native is not None:
-        return ops.native.plan_line(pending, ended, ids, mask, n)
     lanes, waiting = pending.shape[0], n - 1
     rows, count = _rows_in_line(ops, pending, ended.shape[0], mask, waiting)
     columns = rows.shape[1]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from functional_rb.ops.protocol import Array, Native
+from functional_rb.ops.part_kernels import Table
+from functional_rb.ops.protocol import Array
+from functional_rb.structures import row_layout, sum_tree
 from functional_rb.structures.row_layout import Layout
 from functional_rb.versions.version import OVERHEAD, Entry, Memory
 
@@ -50,7 +52,6 @@ class Recorder:
         """Carry the operations of a module of primitives out."""
         self._primitives, self._memory, self._arrays, self._log = primitives, memory, memory.arrays, log
         self._undo = None if memory.files is None else memory.files.undo
-        self.native: Any = None if primitives.native is None else RecordingNative(primitives.native, self)
 
     def __getattr__(self, name: str) -> Any:
         """What writes nothing."""
@@ -76,39 +77,27 @@ class Recorder:
         return self._primitives.set_at(x, index, values)
 
     def set_flat(self, x: Array, index: Array, values: Array) -> Array:
-        """Likewise for `x` seen as one vector."""
+        """`x` with elements set by their position in it as one vector, in place."""
         self.save(x, index, flat=True)
         return self._primitives.set_flat(x, index, values)
 
+    def kernels(self, table: Table) -> Table:
+        """Part kernels that write down what they overwrite, as far as they write to a memory."""
+        if not table:
+            return table
+        set_leaves, store = table[sum_tree.set_leaves], table[row_layout.store]
 
-class RecordingNative:
-    """`functional_rb.ops.protocol.Native` likewise."""
+        def recorded_set_leaves(tree: Array, capacity: int, leaves: Array, *values: Any, **others: Any) -> Array:
+            self.save_leaves(tree, leaves)
+            return set_leaves(tree, capacity, leaves, *values, **others)
 
-    def __init__(self, native: Native, recorder: Recorder) -> None:
-        """Carry the operations of kernels out."""
-        self._native, self._recorder = native, recorder
+        def recorded_store(
+            layout: Layout, rows: Array, wide: Sequence[Array], slots: Array, source: Any, live: Any, leaves: Any
+        ) -> tuple[Array, tuple[Array, ...]]:
+            written = slots if live is None else slots[live]
+            for array in (rows, *wide):
+                self.save(array, written)
+            stored: tuple[Array, tuple[Array, ...]] = store(layout, rows, wide, slots, source, live, leaves)
+            return stored
 
-    def __getattr__(self, name: str) -> Any:
-        """What writes nothing."""
-        return getattr(self._native, name)
-
-    def set_leaves(self, tree: Array, capacity: int, leaves: Array, values: Array) -> Array:
-        """`sum_tree.set_leaves`."""
-        self._recorder.save_leaves(tree, leaves)
-        return self._native.set_leaves(tree, capacity, leaves, values)
-
-    def store(
-        self,
-        layout: Layout,
-        rows: Array,
-        wide: Sequence[Array],
-        slots: Array,
-        source: Array | None,
-        live: Array | None,
-        leaves: Sequence[Array],
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """`layout.store`."""
-        written = slots if live is None else slots[live]
-        for array in (rows, *wide):
-            self._recorder.save(array, written)
-        return self._native.store(layout, rows, wide, slots, source, live, leaves)
+        return {**table, sum_tree.set_leaves: recorded_set_leaves, row_layout.store: recorded_store}

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from functional_rb.base import nest
 from functional_rb.core.counters import REFUSED
 from functional_rb.core.plan import AuxiliaryArray
-from functional_rb.ops.protocol import Array, Ops, settled
+from functional_rb.ops.part_kernels import replaceable
+from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import min_tree, ring
 from functional_rb.structures.duplicates import Batch
 from functional_rb.structures.ring import Ends, Write
@@ -94,10 +95,8 @@ class MaxValue(ChoosingWriter):
         keys = ops.where(wanted, keys, ops.full_like(keys, min_tree.EMPTY))
         n = min(batch, capacity)
         best = ops.argsort(~keys)[:n]  # the order of ~k is that of -k, and nothing overflows
-        slots, old = min_tree.lowest(ops, draft.auxiliary[RANK], capacity, n)
-        # Before the ranks are written; and after what the counters stand for, which the slots do not depend on.
+        slots, old, new = compare(ops, draft, keys, best)
         sizes = draft.counters.ends.sizes
-        slots, old, new, sizes = settled(ops, slots, old, ops.take(keys, best), sizes)
         live = new > old
         draft.auxiliary[RANK] = min_tree.set_keys(
             ops, draft.auxiliary[RANK], capacity, slots, ops.where(live, new, old)
@@ -158,3 +157,20 @@ def _reduce(ops: Ops, numbers: Array, how: str) -> Array:
         else:
             numbers = left + right
     return numbers[:, 0] * (1.0 / n) if how == "mean" else numbers[:, 0]
+
+
+@replaceable
+def compare(ops: Ops, draft: Draft, keys: Array, best: Array) -> tuple[Array, Array, Array]:
+    """The stored items of the lowest ranks beside the best new ones.
+
+    Args:
+        ops: the backend.
+        draft: of the buffer.
+        keys: int32 [B], the ranks of new items.
+        best: int32 [n], positions of the highest of these, the best first.
+
+    Returns:
+        The slots of the lowest stored ranks in ascending order, these ranks, and the new ones; int32 [n] each.
+    """
+    slots, old = min_tree.lowest(ops, draft.auxiliary[RANK], draft.plan.capacity, best.shape[0])
+    return slots, old, ops.take(keys, best)

@@ -28,8 +28,8 @@ from functional_rb.cpu_kernels import buffer as kernels
 from functional_rb.cpu_kernels import descriptor
 from functional_rb.cpu_kernels import random_bits as native_draws
 from functional_rb.structures import ring
+from jax_backend import compile
 from jax_backend import execute as jax_execute
-from jax_backend import twins
 from tests.support.effort import effort
 from torch_backend import ops as torch_ops
 from torch_backend import random as torch_random
@@ -67,13 +67,15 @@ class OnJax:
     def add(self, leaves: Leaves, mask: np.ndarray | None, priorities: np.ndarray | None) -> None:
         batch = len(leaves["n"])
         arrays = [jnp.asarray(leaves[name]) for name in ITEM]
-        self.state = jax_execute._add(self.state, arrays, batch, mask, priorities, None, self.kernels)
+        self.state = jax_execute._add(self.state, arrays, batch, mask, priorities, None, kernels=self.kernels)
 
     def update(self, handles: np.ndarray, priorities: np.ndarray | None, replaced: Mapping[int, np.ndarray]) -> None:
-        self.state = jax_execute._update(self.state, jnp.asarray(handles), priorities, dict(replaced), self.kernels)
+        self.state = jax_execute._update(
+            self.state, jnp.asarray(handles), priorities, dict(replaced), kernels=self.kernels
+        )
 
     def draw(self, draws: np.ndarray, beta: np.ndarray) -> Selection:
-        leaves, drawn = _jax_draw(self.state, draws, beta, self.kernels)
+        leaves, drawn = _jax_draw(self.state, draws, beta, kernels=self.kernels)
         return Selection([np.asarray(leaf) for leaf in leaves], *(np.asarray(x) for x in drawn[:3]))
 
     def arrays(self) -> list[np.ndarray]:
@@ -82,9 +84,10 @@ class OnJax:
         return [np.asarray(x) for x in found]
 
 
-@functools.partial(jax.jit, static_argnums=3)
-def _jax_draw(state: Any, draws: jax.Array, beta: jax.Array, use_kernels: bool) -> Any:
-    return twins.draw(state, draws, None, beta, len(draws), use_kernels)[1:]
+@functools.partial(jax.jit, static_argnames="kernels")
+@compile.program
+def _jax_draw(state: Any, draws: jax.Array, beta: jax.Array) -> Any:
+    return compile.draw(state, draws, None, beta, len(draws))[1:]
 
 
 class OnTorchOperations:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -14,16 +17,13 @@ import pytest
 import torch
 
 import functional_rb as frb
-import jax_backend.kernel_ops as jax_kernel_ops
 import jax_backend.ops as jax_ops
-import torch_backend.kernel_ops as torch_kernel_ops
 import torch_backend.ops as torch_ops
-import torch_backend.parts as torch_parts
 import torch_backend.random as torch_random
 from functional_rb.cpu_kernels import buffer
-from functional_rb.ops import protocol as protocols
-from functional_rb.ops import random_bits
+from functional_rb.ops import part_kernels, random_bits
 from functional_rb.samplers import weights as powers
+from functional_rb.storage import host_kernels as numpy_kernels
 from functional_rb.structures import episode_windows, sum_tree
 from functional_rb.structures import ring as ring_of
 from functional_rb.structures import row_layout as layouts
@@ -33,9 +33,11 @@ from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.sum_tree import FANOUT
 from functional_rb.transforms import returns
 from functional_rb.transforms import step_queue as lines
-from tests.support.backends import _torch_array, _torch_numpy
+from jax_backend import part_kernels as jax_kernels
 from tests.support.compiled_programs import AS_USERS, big_copies
+from tests.support.part_kernels import Jax, Numpy, Torch, jax_by_kernels, torch_by_kernels
 from tests.support.spec_pool import POOL, random_leaf
+from torch_backend import cpu_kernels as torch_kernels
 
 CAPACITIES = [1, 15, 16, 17, 300, 5000]
 FEW, MANY = 24, 3000
@@ -44,31 +46,7 @@ EIGHT = frb.BufferSpec({"a": frb.Unbounded((2,), "int64"), "b": frb.Unbounded(()
 Numbers = np.ndarray[Any, Any]
 
 
-class Jax:
-    """Both forms of a function of the core on JAX, compiled."""
-
-    array = staticmethod(jnp.asarray)
-    numpy = staticmethod(np.asarray)
-    plain, native = jax_ops, jax_kernel_ops
-
-    @staticmethod
-    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.jit(function, compiler_options=AS_USERS)  # else XLA changes the bits of NaNs in bfloat16
-
-
-class Torch:
-    """The same on torch, as it comes."""
-
-    array = staticmethod(_torch_array)
-    numpy = staticmethod(_torch_numpy)
-    plain, native = torch_ops, torch_kernel_ops
-
-    @staticmethod
-    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        return function
-
-
-@pytest.fixture(params=[Jax, Torch], ids=["jax", "torch"])
+@pytest.fixture(params=[Jax, Torch, Numpy], ids=["jax", "torch", "numpy"])
 def on(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -77,6 +55,11 @@ def assert_same(on: Any, ours: Any, theirs: Any) -> None:
     """The same shape, dtype and bytes."""
     assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
     assert on.numpy(ours).tobytes() == on.numpy(theirs).tobytes()
+
+
+def forms(on: Any, function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A function of `ops` and arrays as one of the arrays: on plain primitives, and by kernels."""
+    return on.plain(function), on.kernels(function)
 
 
 def random_values(rng: np.random.Generator, n: int) -> Numbers:
@@ -112,10 +95,7 @@ def leaves_in_patterns(rng: np.random.Generator, n: int, capacity: int) -> list[
 @pytest.mark.parametrize("capacity", CAPACITIES)
 def test_descend(on: Any, capacity: int) -> None:
     rng = np.random.default_rng(capacity)
-    plain, native = (
-        on.compiled(lambda tree, draws, ops=ops: sum_tree.descend(ops, tree, capacity, draws))
-        for ops in (on.plain, on.native)
-    )
+    plain, native = forms(on, lambda ops, tree, draws: sum_tree.descend(ops, tree, capacity, draws))
     draws = on.array(random_draws(rng, 400, capacity))
     for tree in (example_tree(capacity), np.zeros_like(example_tree(capacity))):
         assert_same(on, native(on.array(tree), draws), plain(on.array(tree), draws))
@@ -127,9 +107,8 @@ def test_descend(on: Any, capacity: int) -> None:
 @pytest.mark.parametrize("capacity", CAPACITIES)
 def test_set_leaves(on: Any, capacity: int) -> None:
     rng = np.random.default_rng(capacity)
-    plain, native = (
-        on.compiled(lambda tree, leaves, values, ops=ops: sum_tree.set_leaves(ops, tree, capacity, leaves, values))
-        for ops in (on.plain, on.native)
+    plain, native = forms(
+        on, lambda ops, tree, leaves, values: sum_tree.set_leaves(ops, tree, capacity, leaves, values)
     )
     ours, theirs = on.array(example_tree(capacity)), on.array(example_tree(capacity))
     for n in (FEW, MANY):
@@ -153,17 +132,11 @@ def random_batch(on: Any, spec: frb.BufferSpec, n: int, rng: np.random.Generator
 
 def storing(on: Any, layout: Layout) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """`layout.store` on plain primitives, and by the kernel."""
-    plain, native = (
-        on.compiled(lambda *args, ops=ops: layouts.store(ops, layout, *args)) for ops in (on.plain, on.native)
-    )
-    return plain, native
+    return forms(on, lambda ops, *args: layouts.store(ops, layout, *args))
 
 
 def reading(on: Any, layout: Layout) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    plain, native = (
-        on.compiled(lambda *args, ops=ops: layouts.read(ops, layout, *args)) for ops in (on.plain, on.native)
-    )
-    return plain, native
+    return forms(on, lambda ops, *args: layouts.read(ops, layout, *args))
 
 
 def batches_to_store(on: Any, capacity: int, rng: np.random.Generator) -> list[tuple[Any, Any, Any, int]]:
@@ -183,7 +156,7 @@ def compare_storage(on: Any, spec: frb.BufferSpec, capacity: int) -> None:
     layout = spec.plan.layout
     store_plain, store_native = storing(on, layout)
     read_plain, read_native = reading(on, layout)
-    ours, theirs = (layouts.allocate(on.plain, layout, capacity) for _ in range(2))
+    ours, theirs = (layouts.allocate(on.ops, layout, capacity) for _ in range(2))
     for slots, source, live, batch in batches_to_store(on, capacity, rng):
         leaves = random_batch(on, spec, batch, rng)
         ours = store_native(*ours, slots, source, live, leaves)
@@ -212,13 +185,20 @@ def test_some_leaves_alone(on: Any) -> None:
     spec = frb.BufferSpec({"a": frb.Binary()} | item | {"f": frb.Unbounded((1100,), "uint8")}, 20)
     names = [str(path[0]) for path in spec.plan.structure.paths]
     leaves = random_batch(on, spec, 20, rng)
-    rows, wide = layouts.pack(on.native, spec.plan.layout, leaves, like=on.array(np.zeros(20, np.int32)))
-    same = layouts.pack(on.plain, spec.plan.layout, leaves, like=on.array(np.zeros(20, np.int32)))
+
+    def pack(ops: Any, leaves: Any, like: Any) -> Any:
+        return layouts.pack(ops, spec.plan.layout, leaves, like=like)
+
+    rows, wide = on.kernels(pack)(leaves, on.array(np.zeros(20, np.int32)))
+    same = on.plain(pack)(leaves, on.array(np.zeros(20, np.int32)))
     assert_same_parts(on, (rows, wide), same)
     for slots in (rng.integers(0, 20, 30), np.arange(5, 15)):
         for wanted in ("c", "d", "bcd", "ca", "f", "ea", "bd", "e", "cf", "bcdeaf"):
             chosen = tuple(names.index(name) for name in wanted)
-            found = layouts.read_part(on.native, spec.plan.layout, rows, wide, on.array(slots.astype(np.int32)), chosen)
+            reads = on.kernels(
+                lambda ops, *args, chosen=chosen: layouts.read_part(ops, spec.plan.layout, *args, chosen)
+            )
+            found = reads(rows, wide, on.array(slots.astype(np.int32)))
             for leaf, k in zip(found, chosen, strict=True):
                 assert_same(on, leaf, on.array(on.numpy(leaves[k])[slots]))
 
@@ -231,12 +211,10 @@ def test_store_and_read_more_on_torch(spec: frb.BufferSpec) -> None:
 
 
 def test_more_rows_than_are_read_together(on: Any) -> None:
-    layout = POOL[0].layout
+    layout = POOL[0].plan.layout
     rng = np.random.default_rng(0)
     count = 2 * buffer.SCRATCH_BYTES // (4 * layout.row_words) + 5
-    rows, wide = layouts.pack(
-        on.plain, layout, random_batch(on, POOL[0], 50, rng), like=on.array(np.zeros(50, np.int32))
-    )
+    rows, wide = layouts.pack(on.ops, layout, random_batch(on, POOL[0], 50, rng), like=on.array(np.zeros(50, np.int32)))
     slots = on.array(rng.integers(0, 50, count).astype(np.int32))
     plain, native = reading(on, layout)
     for leaf, wanted in zip(native(rows, wide, slots), plain(rows, wide, slots), strict=True):
@@ -248,29 +226,29 @@ def test_torch_writes_in_place_and_takes_any_strides() -> None:
     tree = torch.from_numpy(example_tree(300).copy())
     draws = torch.from_numpy(random_draws(rng, 64, 300))
     expected = sum_tree.descend(torch_ops, tree, 300, draws)
-    assert torch.equal(sum_tree.descend(torch_kernel_ops, tree, 300, draws.T.contiguous().T), expected)
-    assert torch.equal(sum_tree.descend(torch_kernel_ops, tree, 300, draws.repeat(1, 2)[:, : draws.shape[1]]), expected)
+    assert torch.equal(torch_by_kernels(sum_tree.descend)(tree, 300, draws.T.contiguous().T), expected)
+    assert torch.equal(torch_by_kernels(sum_tree.descend)(tree, 300, draws.repeat(1, 2)[:, : draws.shape[1]]), expected)
 
     leaves, value = torch.arange(48, dtype=torch.int32)[::2], torch.tensor([3.0]).expand(24)
     wanted = sum_tree.set_leaves(torch_ops, tree.clone(), 300, leaves, value)
-    assert sum_tree.set_leaves(torch_kernel_ops, tree, 300, leaves, value) is tree
+    assert torch_by_kernels(sum_tree.set_leaves)(tree, 300, leaves, value) is tree
     assert torch.equal(tree, wanted)
 
-    layout = POOL[0].layout
+    layout = POOL[0].plan.layout
     rows, wide = layouts.allocate(torch_ops, layout, 60)
     batch = [leaf[::2] for leaf in random_batch(Torch, POOL[0], 48, rng)]
     source, live = torch.arange(24, dtype=torch.int32).flip(0), torch.ones(1, dtype=torch.bool).expand(24)
     expected_rows, _ = layouts.store(torch_ops, layout, rows.clone(), wide, leaves, source, live, batch)
-    assert layouts.store(torch_kernel_ops, layout, rows, wide, leaves, source, live, batch)[0] is rows
+    assert torch_by_kernels(layouts.store)(layout, rows, wide, leaves, source, live, batch)[0] is rows
     assert torch.equal(rows, expected_rows)
-    found = layouts.read(torch_kernel_ops, layout, rows, wide, leaves)
+    found = torch_by_kernels(layouts.read)(layout, rows, wide, leaves)
     for leaf, same in zip(found, layouts.read(torch_ops, layout, rows, wide, leaves), strict=True):
         assert_same(Torch, leaf, same)
 
 
 def test_torch_refuses_other_integers() -> None:
     with pytest.raises(AssertionError):
-        sum_tree.descend(torch_kernel_ops, torch.zeros(1, FANOUT), 3, torch.zeros(2, 1, dtype=torch.int64))
+        torch_by_kernels(sum_tree.descend)(torch.zeros(1, FANOUT), 3, torch.zeros(2, 1, dtype=torch.int64))
 
 
 CAPACITY, BATCH = 5000, 8
@@ -321,7 +299,7 @@ once = jax.jit(functools.partial(one_of_each, jax_ops))
 def test_in_a_scan_nothing_is_copied() -> None:
     xs = steps(np.random.default_rng(3), 6)
     carry = filled()
-    step = functools.partial(one_of_each, jax_kernel_ops)
+    step = jax_by_kernels(one_of_each)
     scanned = jax.jit(lambda carry, xs: jax.lax.scan(step, carry, xs), donate_argnums=0)
     program = scanned.lower(carry, xs).compile(AS_USERS)
     assert custom_calls(program.as_text()) == {"descend", "read", "store", "set_leaves"}
@@ -342,7 +320,7 @@ def test_old_values_survive_in_jax() -> None:
     carry = filled()
     before = [np.asarray(x).copy() for x in jax.tree.leaves(carry)]
     step = jax.tree.map(lambda x: x[0], steps(np.random.default_rng(4), 1))
-    (tree, _, _), _ = one_of_each(jax_kernel_ops, carry, step)  # op by op
+    (tree, _, _), _ = jax_by_kernels(one_of_each)(carry, step)  # op by op
     assert not np.array_equal(tree, before[0])
     for x, old in zip(jax.tree.leaves(carry), before, strict=True):
         assert np.array_equal(x, old)
@@ -356,7 +334,7 @@ def test_under_vmap_one_call_serves_all(shared: bool) -> None:
         carry = jax.tree.map(lambda x: jnp.stack([x, x[::-1], x]), carry)
         carry = (jnp.stack([jnp.asarray(example_tree(CAPACITY))] * 3), *carry[1:])
     axes = (None if shared else 0, 0)
-    batched = jax.jit(jax.vmap(functools.partial(one_of_each, jax_kernel_ops), in_axes=axes)).lower(carry, step)
+    batched = jax.jit(jax.vmap(jax_by_kernels(one_of_each), in_axes=axes)).lower(carry, step)
     program = batched.compile(AS_USERS)
     assert custom_calls(program.as_text()) == {"descend", "read", "store", "set_leaves"}
     found = program(carry, step)
@@ -371,7 +349,7 @@ def test_under_vmap_of_vmap_one_call_serves_all() -> None:
     carry, step = filled(), steps(np.random.default_rng(6), 3)
     carries = jax.tree.map(lambda x: jnp.stack([x, x[::-1]]), carry)
     carries = (jnp.stack([jnp.asarray(example_tree(CAPACITY))] * 2), *carries[1:])
-    inner = jax.vmap(functools.partial(one_of_each, jax_kernel_ops), in_axes=(None, 0))
+    inner = jax.vmap(jax_by_kernels(one_of_each), in_axes=(None, 0))
     program = jax.jit(jax.vmap(inner, in_axes=(0, None))).lower(carries, step).compile()
     assert len(re.findall('custom_call_target="functional_rb_', program.as_text())) == 6
     found = program(carries, step)
@@ -384,7 +362,7 @@ def test_under_vmap_of_vmap_one_call_serves_all() -> None:
 def test_no_derivative_goes_through() -> None:
     def summed(values: jax.Array) -> jax.Array:
         tree = jnp.zeros((sum_tree.geometry(20).rows, FANOUT))
-        return sum_tree.total(sum_tree.set_leaves(jax_kernel_ops, tree, 20, jnp.arange(3), values))
+        return sum_tree.total(jax_by_kernels(sum_tree.set_leaves)(tree, 20, jnp.arange(3), values))
 
     assert np.array_equal(jax.jit(jax.grad(summed))(jnp.ones(3)), np.zeros(3))
 
@@ -398,7 +376,7 @@ def assert_same_parts(on: Any, ours: Any, theirs: Any) -> None:
 
 def both(on: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of `ops` and arrays as one of NumPy arrays, on which kernel and core are compared."""
-    plain, native = (on.compiled(functools.partial(function, ops)) for ops in (on.plain, on.native))
+    plain, native = forms(on, function)
 
     def compare(*args: Any) -> None:
         arrays = jax.tree.map(on.array, args)
@@ -537,7 +515,7 @@ def test_windows_under_vmap() -> None:
     several = [to_draw_from(rng, ring) for _ in range(3)]
     stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *several)
     function = index_and_slices(rule, ring, True)
-    program = jax.jit(jax.vmap(functools.partial(function, jax_kernel_ops))).lower(*stacked).compile()
+    program = jax.jit(jax.vmap(jax_by_kernels(function))).lower(*stacked).compile()
     assert custom_calls(program.as_text()) == {"changed", "expand", "weights_at"}
     found, alone = program(*stacked), jax.jit(functools.partial(function, jax_ops))
     for k, args in enumerate(several):
@@ -551,7 +529,7 @@ def test_torch_windows_of_any_strides() -> None:
     expected = function(torch_ops, written, slots, draws, live)
     wide = torch.cat([draws, draws], 1)[:, 1:3].flip(1)
     strided = slots.repeat_interleave(2)[::2], wide.T.contiguous().T, live.repeat_interleave(2)[::2]
-    assert_same_parts(Torch, function(torch_kernel_ops, written, *strided), expected)
+    assert_same_parts(Torch, torch_by_kernels(function)(written, *strided), expected)
 
 
 def test_some_of_these_windows_are_drawn() -> None:
@@ -635,7 +613,7 @@ def test_rewards_rounded_once_would_differ() -> None:
     """So that the tests above tell a product rounded before the sum from one that is not."""
     rewards, real = rewards_of_steps(np.random.default_rng(0), (400, 2), "float32")
     rewards = np.where(np.isfinite(rewards), rewards, 0)
-    total, _ = returns.fold(torch_kernel_ops, torch.from_numpy(rewards), torch.from_numpy(real), 0.99)
+    total, _ = torch_by_kernels(returns.fold)(torch.from_numpy(rewards), torch.from_numpy(real), 0.99)
     term = np.where(real[:, 1], rewards[:, 1].astype(np.float64) * np.float32(0.99), 0)
     once = (rewards[:, 0].astype(np.float64) + term).astype(np.float32)
     assert 0 < (once != total.numpy()).sum() < 200
@@ -679,7 +657,7 @@ def test_transforms_under_vmap() -> None:
         rewards = rewards_of_steps(rng, (20, n), "float32")
         several.append((written_at_random(rng, ring), slots, *rewards, rng.random(ring.lanes * 4) < 0.3))
     stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *several)
-    program = jax.jit(jax.vmap(functools.partial(all_of_them, jax_kernel_ops))).lower(*stacked).compile()
+    program = jax.jit(jax.vmap(jax_by_kernels(all_of_them))).lower(*stacked).compile()
     assert custom_calls(program.as_text()) == {"extent", "fold", "following", "plan_line"}
     found, alone = program(*stacked), jax.jit(functools.partial(all_of_them, jax_ops))
     for k, args in enumerate(several):
@@ -692,18 +670,18 @@ def test_torch_transforms_of_any_strides() -> None:
     written = jax.tree.map(torch.from_numpy, written_at_random(rng, ring))
     slots = torch.arange(ring.capacity, dtype=torch.int32)
     look = around(ring, n)
-    assert_same_parts(Torch, look(torch_kernel_ops, written, slots.flip(0)), look(torch_ops, written, slots.flip(0)))
+    assert_same_parts(Torch, torch_by_kernels(look)(written, slots.flip(0)), look(torch_ops, written, slots.flip(0)))
     strided = slots.repeat_interleave(2)[::2]
-    assert_same_parts(Torch, look(torch_kernel_ops, written, strided), look(torch_ops, written, slots))
+    assert_same_parts(Torch, torch_by_kernels(look)(written, strided), look(torch_ops, written, slots))
 
     rewards, real = map(torch.from_numpy, rewards_of_steps(rng, (n, 20, 2), "float32"))
     turned = rewards.transpose(0, 1), real.T | (torch.arange(n) == 0)
-    assert_same_parts(Torch, *(returns.fold(ops, *turned, 0.9) for ops in (torch_kernel_ops, torch_ops)))
+    assert_same_parts(Torch, torch_by_kernels(returns.fold)(*turned, 0.9), returns.fold(torch_ops, *turned, 0.9))
 
     marks = torch.from_numpy(rng.random((20, 2)) < 0.4)
     ids = torch.from_numpy(rng.integers(0, 2, (2, 20)).astype(np.int32)).T
     args = torch.tensor([1, 0], dtype=torch.int32), marks[:16, 0], ids, marks[:16, 1], 3
-    assert_same_parts(Torch, *(lines.plan_line(ops, *args) for ops in (torch_kernel_ops, torch_ops)))
+    assert_same_parts(Torch, torch_by_kernels(lines.plan_line)(*args), lines.plan_line(torch_ops, *args))
 
 
 def test_below(on: Any) -> None:
@@ -739,16 +717,32 @@ def test_importance_weights(on: Any) -> None:
 def test_draws_on_torch() -> None:
     for seed in range(20):
         key = torch_random.key(seed)
-        assert torch.equal(torch_parts.draws(key, 7, 5), torch_random.draws(key, 7, 5))
-    assert torch_parts.draws(key, 0, 5).shape == (0, 5)
+        assert torch.equal(torch_kernels.draws(key, 7, 5), torch_random.draws(key, 7, 5))
+    assert torch_kernels.draws(key, 0, 5).shape == (0, 5)
 
 
-@pytest.mark.parametrize(("kernel_ops", "plain"), [(jax_kernel_ops, jax_ops), (torch_kernel_ops, torch_ops)])
-def test_kernel_ops_are_the_same_primitives_and_the_kernels(kernel_ops: Any, plain: Any) -> None:
-    names: Sequence[str] = [name for name in vars(protocols.Ops) if not name.startswith("_")]
-    assert len(names) > 15
-    for name in names:
-        assert getattr(kernel_ops, name) is getattr(plain, name)
-    assert plain.native is None
-    for name in [name for name in vars(protocols.Native) if not name.startswith("_")]:
-        assert callable(getattr(kernel_ops.native, name))
+def test_no_kernel_is_in_force_behind_an_error_in_other_threads_and_for_the_user() -> None:
+    table: part_kernels.Table = {sum_tree.descend: lambda *args: "kernel"}
+
+    def seen(ops: Any = torch_ops) -> Any:
+        return part_kernels.in_force()
+
+    with contextlib.suppress(KeyError), part_kernels.using(table):
+        assert sum_tree.descend(torch_ops, None, 3, None) == "kernel"
+        with part_kernels.using(part_kernels.NONE):
+            assert not seen()
+        assert seen() is table
+        assert not part_kernels.call_users(torch_ops, seen)
+        with ThreadPoolExecutor(1) as pool:
+            assert not pool.submit(seen).result()
+        raise KeyError
+    assert not seen()
+
+
+@pytest.mark.parametrize("table", [jax_kernels.TABLE, torch_kernels.TABLE, numpy_kernels.TABLE])
+def test_kernels_take_what_the_core_takes(table: part_kernels.Table) -> None:
+    for function, kernel in table.items():
+        ops, *wanted = inspect.signature(function.core).parameters  # type: ignore[attr-defined]
+        assert ops == "ops"
+        found = list(inspect.signature(kernel).parameters)
+        assert found in (wanted, ["args", "named"]), function

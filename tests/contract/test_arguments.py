@@ -135,18 +135,18 @@ def test_a_traced_beta_that_is_none_gives_no_weights(sampler: Any, kernels: bool
     import jax
 
     import jax_backend as rb
-    from jax_backend import twins
+    from jax_backend import compile
 
     state = rb.init(frb.BufferSpec(STEPS, 8, sampler))
     state = rb.add(state, BATCH | {"done": np.array([False, True] * 2)}, priorities=PRIORITIES)
     draw = jax.jit(lambda beta: rb.sample(state, rb.key(0), 4, beta)[1].weights)
-    before, twins.HAVE_KERNELS = twins.HAVE_KERNELS, kernels
+    before, compile.HAVE_KERNELS = compile.HAVE_KERNELS, kernels
     try:
         assert all(np.isnan(draw(np.float32(beta))).all() for beta in (math.nan, -1.0, -math.inf))
         for beta in (0.0, -0.0, 1.0, math.inf):
             assert ((np.asarray(draw(np.float32(beta))) <= 1) & (np.asarray(draw(np.float32(beta))) > 0)).all()
     finally:
-        twins.HAVE_KERNELS = before
+        compile.HAVE_KERNELS = before
 
 
 # -- arrays that are more than their elements

@@ -21,7 +21,7 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
-from jax_backend import execute, twins
+from jax_backend import compile, execute
 from tests.support.compiled_programs import AS_USERS, big_copies
 
 ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary(())}
@@ -34,7 +34,7 @@ SAMPLERS = [frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, new_pri
 @pytest.fixture(params=["kernels", "core"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """The compiled CPU kernels, or XLA's own operations."""
-    monkeypatch.setattr(twins, "HAVE_KERNELS", request.param == "kernels")
+    monkeypatch.setattr(compile, "HAVE_KERNELS", request.param == "kernels")
     return bool(request.param == "kernels")
 
 
@@ -100,7 +100,7 @@ def test_vmap_over_arguments_of_one_buffer(monkeypatch: pytest.MonkeyPatch) -> N
     many = jax.vmap(lambda key: rb.sample(state, key, 5)[1])(keys)
     forks = jax.vmap(lambda mask: rb.add(state, batch(50, 3), mask=mask))(masks)
     for kernels in (True, False):
-        monkeypatch.setattr(twins, "HAVE_KERNELS", kernels)
+        monkeypatch.setattr(compile, "HAVE_KERNELS", kernels)
         for i in range(4):
             assert_same_bits(jax.tree.map(lambda x, i=i: x[i], many), rb.sample(state, keys[i], 5)[1])
         for i in range(3):
@@ -454,13 +454,13 @@ bits = "".join(np.asarray(part).tobytes().hex() for part in parts)
 BLOCKED = """
 import sys
 sys.modules["numba"] = None
-from jax_backend import twins
-assert not twins.HAVE_KERNELS
+from jax_backend import compile
+assert not compile.HAVE_KERNELS
 """
 
 
 def test_without_numba_the_bits_are_the_same() -> None:
-    assert twins.HAVE_KERNELS
+    assert compile.HAVE_KERNELS
     here: dict[str, Any] = {}
     with jax.default_device(jax.devices("cpu")[0]):
         exec(LIFE, here)

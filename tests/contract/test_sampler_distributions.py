@@ -26,10 +26,11 @@ import jax_backend
 import torch_backend
 from functional_rb.buffer import functions
 from functional_rb.core.draft import Arrays
+from functional_rb.ops.part_kernels import NONE, Table, using
 from functional_rb.transforms import crop
 from jax_backend import ops as jax_ops
 from tests.support.laws import edge_draws, intervals, probabilities
-from torch_backend import kernel_ops as torch_kernel_ops
+from torch_backend import cpu_kernels
 from torch_backend import ops as torch_ops
 
 WORD = 2**31
@@ -37,10 +38,11 @@ Ints = np.ndarray[Any, np.dtype[np.int32]]
 Law = Mapping[Hashable, float]
 
 
-def on_torch(ops: Any, function: Callable[..., Any], spec: Any, *args: Any) -> Any:
+def on_torch(table: Table, function: Callable[..., Any], spec: Any, *args: Any) -> Any:
     """With NumPy arrays in and out, which stay as they are."""
     tensors = jax.tree.map(lambda x: torch.from_numpy(np.array(x)), args)
-    return jax.tree.map(lambda x: x.numpy(), function(ops, spec, *tensors))
+    with using(table):
+        return jax.tree.map(lambda x: x.numpy(), function(torch_ops, spec, *tensors))
 
 
 @functools.cache
@@ -54,8 +56,8 @@ def on_jax(function: Callable[..., Any], spec: Any, *args: Any) -> Any:
 
 WAYS: dict[str, Callable[..., Any]] = {
     "jax": on_jax,
-    "torch": functools.partial(on_torch, torch_ops),
-    "kernels": functools.partial(on_torch, torch_kernel_ops),
+    "torch": functools.partial(on_torch, NONE),
+    "kernels": functools.partial(on_torch, cpu_kernels.TABLE),
 }
 """How the core is carried out: functions of a function over ops, a spec, and NumPy arrays."""
 every_way = pytest.mark.parametrize("way", list(WAYS))

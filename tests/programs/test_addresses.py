@@ -21,10 +21,10 @@ ASKING |= {"__array_interface__", "__array_struct__", "__cuda_array_interface__"
 ALLOWED = {
     # NumPy's and torch's ways of asking, which the rest of these modules binds to the arrays.
     ("functional_rb/cpu_kernels/addresses.py", "of_numpy", "ctypes"),
-    ("functional_rb/cpu_kernels/addresses.py", "aligned", "ctypes"),
+    ("functional_rb/ops/numpy_ops.py", "aligned", "ctypes"),
     ("torch_backend/addresses.py", "", "data_ptr"),
     # A compiled function, which its module keeps.
-    ("jax_backend/choose.py", "_register", "ctypes"),
+    ("jax_backend/custom_call.py", "_register", "ctypes"),
 }
 
 

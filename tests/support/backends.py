@@ -141,7 +141,7 @@ def make(name: str) -> Iterator[Backend]:
             yield _on_host(name, patch)
         return
     rb = importlib.import_module(f"{library}_backend")
-    switch = importlib.import_module("jax_backend.twins" if library == "jax" else "torch_backend.execute")
+    switch = importlib.import_module("jax_backend.compile" if library == "jax" else "torch_backend.execute")
     assert switch.HAVE_KERNELS, "the tests need numba, so that both twins are tested"
     switch.HAVE_KERNELS = not name.endswith("-core")
     try:

@@ -25,7 +25,7 @@ from functional_rb.buffer import soundness
 from functional_rb.core.counters import BASE
 from functional_rb.structures import frame_ring
 from functional_rb.testing.list_model import TINY, Leaves, SampleArrays
-from jax_backend import hosted, twins
+from jax_backend import compile, hosted
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.models import Model, Windows
@@ -395,7 +395,7 @@ def words_of(backend: Backend, key: Any, batch: int) -> np.ndarray:
         return hosted.draws(key, (batch, 2))[0]
     if backend.library == "torch":
         return torch_backend.random.draws(key, batch, 2).numpy()
-    return np.asarray(jax.jit(twins.draws, static_argnums=(1, 2, 3))(key, batch, 2, twins.HAVE_KERNELS))
+    return np.asarray(jax.jit(compile.draws, static_argnums=(1, 2))(key, batch, 2))
 
 
 def beginning_at(backend: Backend, state: Any, first: int) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import functional_rb as frb
-from jax_backend import twins
+from jax_backend import compile
 from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.members import BATCH, LANES
@@ -97,7 +97,7 @@ def keys(backend: Backend, k: int) -> tuple[Any, Any]:
     return torch.tensor(2 * k), torch.tensor(2 * k + 1)
 
 
-def jax_draws(key: Any, batch: int, words: int, kernels: bool) -> Any:
+def jax_draws(key: Any, batch: int, words: int) -> Any:
     """What torch draws by the same small number."""
     table = [torch_random.draws(torch.tensor(seed), batch, words).numpy() for seed in range(2 * STEPS)]
     return jnp.asarray(np.stack(table))[jax.random.key_data(key)[-1]]
@@ -108,7 +108,7 @@ def same_draws(monkeypatch: Any) -> None:
 
     What is compiled meanwhile keeps that: so it is used with specs only that no other test has.
     """
-    monkeypatch.setattr(twins, "draws", jax_draws)
+    monkeypatch.setattr(compile, "draws", jax_draws)
 
 
 def leaves(nest: Any) -> list[Any]:

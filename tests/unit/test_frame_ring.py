@@ -5,20 +5,17 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
 import functional_rb as frb
-import jax_backend.kernel_ops as jax_kernels
-import jax_backend.ops as jax_ops
-import torch_backend.kernel_ops as torch_kernels
 import torch_backend.ops as torch_ops
 from functional_rb.core import counters, frame_store
 from functional_rb.structures import frame_ring
 from functional_rb.structures.ring import Ends
 from tests.support.backends import Backend, _torch_array, _torch_numpy
+from tests.support.part_kernels import Jax, Numpy, Torch
 
 X, Y = frb.Unbounded((4, 3)), frb.Unbounded((3, 4))
 DONE = frb.Binary(())
@@ -136,9 +133,8 @@ def test_settings_can_be_hashed_and_compared() -> None:
     assert frb.BufferSpec(PAIR, 8, compact=frb.Compact()) == frb.BufferSpec(PAIR, 8, compact=frb.Compact())
 
 
-@pytest.mark.parametrize("kernels", [jax_kernels, torch_kernels], ids=["jax", "torch"])
-def test_kernels_find_the_same_places(kernels: Any) -> None:
-    plain, array, numpy = (jax_ops, jnp.asarray, np.asarray) if kernels is jax_kernels else TORCH
+@pytest.mark.parametrize("on", [Jax, Torch, Numpy], ids=["jax", "torch", "numpy"])
+def test_kernels_find_the_same_places(on: Any) -> None:
     chain = chain_of(PAIR | {"y": X, "next_y": X}, frb.Compact(stack={"obs": 4, "y": 3}, axis={"y": 1}), 60, lanes=3)
     rng = np.random.default_rng(0)
     at = rng.integers(0, 2 * chain.limit, 60)
@@ -149,9 +145,10 @@ def test_kernels_find_the_same_places(kernels: Any) -> None:
         for slot, code in zip(slots.tolist(), at.tolist(), strict=True):
             last = code // 2 + (0 if not following else 4 if code % 2 else 1)
             expected += [slot // 20 * chain.room + (last - depth + 1 + k) % chain.room for k in range(depth)]
-        for ops in (plain, kernels):
-            found = frame_ring.places(ops, chain, array(at.astype(np.int32)), array(slots), depth, following)
-            assert numpy(found).tolist() == expected
+        for form in (on.plain, on.kernels):
+            places = form(lambda ops, *args, how=(depth, following): frame_ring.places(ops, chain, *args, *how))
+            found = places(on.array(at.astype(np.int32)), on.array(slots))
+            assert on.numpy(found).tolist() == expected
 
 
 WRITES: dict[str, tuple[Any, frb.Compact, int, int, int]] = {
@@ -178,10 +175,10 @@ def test_kernels_plan_the_same_writes(name: str, monkeypatch: pytest.MonkeyPatch
         cursors = rng.integers(0, chain.items.limit, lanes).astype(np.int32)
         ends = Ends(torch.from_numpy(cursors), torch.from_numpy(sizes))
         plans, removals = [], []
-        for ops in (torch_ops, torch_kernels):
+        for form in (Torch.plain, Torch.kernels):
             where = torch.from_numpy(cursor), torch.from_numpy(written)
-            plans.append(frame_store.plan_frames(ops, chain, *where, *marks))
-            removals.append(frame_store.overwritten(ops, chain, at, ends, torch.from_numpy(after), steps))
+            plans.append(form(frame_store.plan_frames)(chain, *where, *marks))
+            removals.append(form(frame_store.overwritten)(chain, at, ends, torch.from_numpy(after), steps))
         for by_core, by_kernel in zip(*plans, strict=True):
             assert by_core.dtype == by_kernel.dtype
             assert by_core.tolist() == by_kernel.tolist()

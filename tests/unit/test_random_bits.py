@@ -7,11 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_backend import twins
+from jax_backend import compile
+
+
+@compile.program
+def draws(key: jax.Array, batch: int, words: int) -> jax.Array:
+    return compile.draws(key, batch, words)
 
 
 def both(key: jax.Array, batch: int, words: int) -> tuple[np.ndarray, np.ndarray]:
-    with_kernel, without = (np.asarray(twins.draws(key, batch, words, kernels)) for kernels in (True, False))
+    with_kernel, without = (np.asarray(draws(key, batch, words, kernels=kernels)) for kernels in (True, False))
     return with_kernel, without
 
 
@@ -24,14 +29,16 @@ def test_bits_are_those_of_jax_random(seed: int, batch: int, words: int) -> None
 
 
 def test_the_kernel_is_what_runs() -> None:
-    text = jax.jit(lambda key: twins.draws(key, 4, 2, True)).lower(jax.random.key(0)).compile().as_text()
+    text = jax.jit(lambda key: draws(key, 4, 2, kernels=True)).lower(jax.random.key(0)).compile().as_text()
     assert text is not None
     assert "functional_rb_threefry" in text
 
 
 def test_batches_of_keys_and_legacy_keys() -> None:
     keys = jax.random.split(jax.random.key(3), 4)
-    found = [jax.vmap(lambda key, kernels=kernels: twins.draws(key, 8, 3, kernels))(keys) for kernels in (True, False)]
+    found = [
+        jax.vmap(lambda key, kernels=kernels: draws(key, 8, 3, kernels=kernels))(keys) for kernels in (True, False)
+    ]
     np.testing.assert_array_equal(*found)
     np.testing.assert_array_equal(found[0][2], both(keys[2], 8, 3)[0])
     np.testing.assert_array_equal(*both(jax.random.PRNGKey(5), 8, 3))
@@ -39,7 +46,7 @@ def test_batches_of_keys_and_legacy_keys() -> None:
 
 def test_other_generators_are_left_to_jax() -> None:
     key = jax.random.key(0, impl="rbg")
-    text = jax.jit(lambda key: twins.draws(key, 4, 2, True)).lower(key).compile().as_text()
+    text = jax.jit(lambda key: draws(key, 4, 2, kernels=True)).lower(key).compile().as_text()
     assert text is not None
     assert "functional_rb_threefry" not in text
     np.testing.assert_array_equal(*both(key, 8, 3))

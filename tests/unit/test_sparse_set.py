@@ -20,7 +20,7 @@ from functional_rb.structures import sparse_set
 from functional_rb.structures.sparse_set import SparseSet
 from jax_backend import ops as jax_ops
 from tests.support.compiled_programs import AS_USERS
-from torch_backend import kernel_ops as torch_kernel_ops
+from tests.support.part_kernels import Torch
 from torch_backend import ops as torch_ops
 
 SHAPES = [(1, 1), (1, 3), (2, 3), (7, 1), (7, 4), (12, 6), (12, 16)]
@@ -326,15 +326,15 @@ def test_kernels_leave_the_same_deck_as_the_core(capacity: int, batch: int, seed
         marked = chosen.random(width) < chance
         fresh = marked & ~np.isin(slots, list(members))
         words = chosen.integers(0, WORD, (batch, 2)).astype(np.int32)
-        for k, ops in enumerate((torch_ops, torch_kernel_ops)):
+        for k, form in enumerate((Torch.plain, Torch.kernels)):
             remaining, count = numbers[k]
             leaving, arriving, draws = as_tensors(marked, fresh | marked, words)
             table, (at,) = both[k], as_tensors(slots)
-            found = sparse_set.members(ops, table, count, at, leaving)
-            table, remaining, count = sparse_set.remove(ops, table, remaining, count, at, leaving)
-            table, count = sparse_set.insert(ops, table, count, at, arriving)
+            found = form(sparse_set.members)(table, count, at, leaving)
+            table, remaining, count = form(sparse_set.remove)(table, remaining, count, at, leaving)
+            table, count = form(sparse_set.insert)(table, count, at, arriving)
             remaining = torch.where(remaining == 0, count, remaining)
-            drawn, live, table, remaining = sparse_set.draw(ops, table, remaining, draws)
+            drawn, live, table, remaining = form(sparse_set.draw)(table, remaining, draws)
             both[k], numbers[k] = table, [remaining, count]
             seen = (found, torch.where(live, drawn, -1), live, *table, remaining, count)
             if not k:
@@ -352,6 +352,6 @@ def test_a_kernel_shuffles_as_a_list_is_shuffled() -> None:
         for chosen in itertools.product(*ranges):
             padded = [*chosen, *[0] * (batch - len(chosen))]
             draws, count = as_tensors(words_for(padded, n), np.int32(n))
-            found = torch_kernel_ops.native.distinct(draws, count).tolist()
+            found = Torch.kernels(sparse_set.distinct)(draws, count).tolist()
             live = min(n, batch)
             assert found[:live] == shuffled(range(n), padded)[:live]

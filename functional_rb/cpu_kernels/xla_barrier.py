@@ -1,4 +1,4 @@
-"""A custom call that does nothing, to keep XLA's reads before its writes; see `Native.settle`."""
+"""A custom call that does nothing, to keep XLA's reads before its writes; see `jax_backend.custom_call.barrier`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functional_rb.cpu_kernels.xla_frame import calls, handler
 
 
 @handler
-def settle(frame: Any) -> Any:
+def barrier(frame: Any) -> Any:
     """Arrays, and others to wait for -> the same arrays, which lie in the same memory."""
     calls(frame)  # which answers XLA, where it asks for the version
     return 0

@@ -1,4 +1,4 @@
-"""Whether a kernel or the core does a piece of work, decided when the program is compiled.
+"""Kernels as custom calls of XLA, beside the core's operations that do the same: which, is decided by the compiler.
 
 A piece of work is an operation of JAX of its own. Where it is compiled for one CPU, or for each device's own part as
 `jax.shard_map` does, it becomes a custom call of the kernel; where XLA is to divide a program among several devices,
@@ -22,12 +22,13 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from functional_rb.ops import part_kernels
 from jax_backend import rules
 
 HANDLERS = {
     "xla": ("add", "draw", "threefry", "update"),
     "xla_frame_ring": ("places",),
-    "xla_order": ("settle",),
+    "xla_barrier": ("barrier",),
     "xla_parts": ("descend", "importance_weights", "read", "set_leaves", "store", "stored_values"),
     "xla_ring": ("changed", "expand", "plan_write", "step_ages", "weights_at"),
     "xla_episode_windows": ("extent", "fold", "following", "plan_line"),
@@ -56,10 +57,10 @@ class Kernel:
 
 
 def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
-    """The kernel where the program is compiled for a CPU, else the core. No derivative goes through either.
+    """The kernel where kernels are in force and the program is compiled for a CPU, else the core, with none in force.
 
-    Where an accelerator is the default the kernels are left alone: few programs there run on the CPU, and all would
-    wait for the kernels to be compiled.
+    No derivative goes through either. Where an accelerator is the default the kernels are left alone: few programs
+    there run on the CPU, and all would wait for the kernels to be compiled.
 
     Args:
         kernel: a custom call of the arguments' leaves in their order; None if there is none.
@@ -67,8 +68,9 @@ def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
         args: pytrees of arrays. None is given to the handler as an empty array.
     """
     args = lax.stop_gradient(args)
-    if kernel is None or jax.default_backend() != "cpu":
-        return core(*args)
+    if kernel is None or not _in_use():
+        with part_kernels.using(part_kernels.NONE):
+            return core(*args)
     leaves, outline = jax.tree.flatten(args, is_leaf=_is_none)
     there = tuple(leaf is not None for leaf in leaves)
     operands = _varying_alike([leaf for leaf in leaves if leaf is not None])
@@ -76,7 +78,7 @@ def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
     def flat(*operands: jax.Array) -> list[jax.Array]:
         given = iter(operands)
         rebuilt = jax.tree.unflatten(outline, [next(given) if x else None for x in there])
-        with rules.promoting_ranks():
+        with rules.promoting_ranks(), part_kernels.using(part_kernels.NONE):
             result: list[jax.Array] = jax.tree.leaves(core(*rebuilt))
         return result
 
@@ -86,13 +88,23 @@ def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
     return jax.tree.unflatten(result, [None if x is ABSENT else next(found) for x in expected])
 
 
-def settle(arrays: Sequence[jax.Array], after: Sequence[jax.Array]) -> list[jax.Array]:
-    """The same arrays, by a custom call: XLA neither repeats one nor lets what depends on it go first."""
-    if jax.default_backend() != "cpu":
+def barrier(arrays: Sequence[jax.Array], after: Sequence[jax.Array] = ()) -> list[jax.Array]:
+    """The same arrays, for who uses them from now on: they and `after` are computed before.
+
+    XLA orders what it does by data alone, and computes small things again where they are used. A read that is used
+    late would so come after the next write to what it read, and XLA would copy that for it. This is a custom call,
+    which XLA neither repeats nor lets what depends on it precede.
+    """
+    if not _in_use():
         return list(arrays)
     arrays, after = lax.stop_gradient((list(arrays), list(after)))
-    settled: list[jax.Array] = _settle.bind(*_varying_alike([*arrays, *after]), count=len(arrays))
-    return settled
+    behind: list[jax.Array] = _barrier.bind(*_varying_alike([*arrays, *after]), count=len(arrays))
+    return behind
+
+
+def _in_use() -> bool:
+    """Whether programs that are traced now take kernels."""
+    return bool(part_kernels.in_force()) and jax.default_backend() == "cpu"
 
 
 def _is_none(x: Any) -> bool:
@@ -242,33 +254,33 @@ mlir.register_lowering(_work, _lower_to_core)
 mlir.register_lowering(_work, _lower_on_cpu, platform="cpu")
 
 
-# --- what comes after what ------------------------------------------------------------------------------------------
+# --- the barrier ----------------------------------------------------------------------------------------------------
 
 
-def _settled(*arrays: Any, count: int) -> Any:
+def _behind(*arrays: Any, count: int) -> Any:
     """The arrays, or their types."""
     return list(arrays[:count])
 
 
-def _settled_batched(arrays: Sequence[Any], dims: Sequence[Any], *, count: int) -> tuple[Any, Any]:
-    return _settle.bind(*arrays, count=count), dims[:count]
+def _behind_batched(arrays: Sequence[Any], dims: Sequence[Any], *, count: int) -> tuple[Any, Any]:
+    return _barrier.bind(*arrays, count=count), dims[:count]
 
 
-def _settle_nothing(ctx: Any, *arrays: Any, count: int) -> Any:
+def _lower_to_nothing(ctx: Any, *arrays: Any, count: int) -> Any:
     return arrays[:count]
 
 
-def _settle_on_cpu(ctx: Any, *arrays: Any, count: int) -> Any:
+def _lower_barrier_on_cpu(ctx: Any, *arrays: Any, count: int) -> Any:
     if not _undivided(ctx.module_context.axis_context):
         return arrays[:count]
     aliases = {k: k for k in range(count)}
-    return _custom_call(ctx, "settle", arrays, ctx.avals_in, ctx.avals_out, aliases, {})
+    return _custom_call(ctx, "barrier", arrays, ctx.avals_in, ctx.avals_out, aliases, {})
 
 
-_settle = Primitive("replay_buffer_settle")
-_settle.multiple_results = True
-_settle.def_impl(_settled)
-_settle.def_abstract_eval(_settled)
-batching.primitive_batchers[_settle] = _settled_batched
-mlir.register_lowering(_settle, _settle_nothing)
-mlir.register_lowering(_settle, _settle_on_cpu, platform="cpu")
+_barrier = Primitive("replay_buffer_barrier")
+_barrier.multiple_results = True
+_barrier.def_impl(_behind)
+_barrier.def_abstract_eval(_behind)
+batching.primitive_batchers[_barrier] = _behind_batched
+mlir.register_lowering(_barrier, _lower_to_nothing)
+mlir.register_lowering(_barrier, _lower_barrier_on_cpu, platform="cpu")

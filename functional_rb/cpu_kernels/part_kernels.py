@@ -1,0 +1,356 @@
+"""The part kernels for arrays of any library that have an address: a table of what replaces which function of the core.
+
+Each method takes what its function of the core takes behind `ops`, and returns the same bits. As `set_at` of these
+libraries does, what writes does so in place.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from functional_rb.base.dtypes import shown
+from functional_rb.core import frame_store
+from functional_rb.core.frame_store import FramePlan
+from functional_rb.cpu_kernels import calls, descriptor
+from functional_rb.cpu_kernels import frame_ring as frame_ring_kernels
+from functional_rb.cpu_kernels.addresses import Held, Library, caller, storage_caller
+from functional_rb.ops import random_bits
+from functional_rb.ops.part_kernels import Table
+from functional_rb.ops.protocol import Array
+from functional_rb.samplers import weights
+from functional_rb.structures import episode_windows, frame_ring, ring, row_layout, sparse_set, sum_tree
+from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
+from functional_rb.structures.frame_ring import Chain
+from functional_rb.structures.ring import Ends, Removal, Ring
+from functional_rb.structures.row_layout import Layout
+from functional_rb.structures.sparse_set import SparseSet
+from functional_rb.transforms import returns, step_queue
+from functional_rb.transforms.step_queue import Line
+
+
+class PartKernels:
+    """The part kernels on arrays of one library."""
+
+    def __init__(self, library: Library) -> None:
+        """Nothing is compiled yet."""
+        self._library, self._ready, self._none = library, library.ready, library.none
+        self._call, self._call_storage = caller(library.address), storage_caller(library.address)
+        self._int32, self._bool, self._float32 = (library.dtypes[name] for name in ("int32", "bool", "float32"))
+        self._ints = functools.partial(library.empty, dtype=self._int32)
+        self._bools = functools.partial(library.empty, dtype=self._bool)
+        self._floats = functools.partial(library.empty, dtype=self._float32)
+
+    @property
+    def table(self) -> Table:
+        """What replaces which function of the core."""
+        return {
+            sum_tree.descend: self.descend,
+            sum_tree.set_leaves: self.set_leaves,
+            row_layout.read: self.read,
+            row_layout.store: self.store,
+            row_layout.pack_rows: self.pack_rows,
+            random_bits.below: self.below,
+            weights.stored_value: self.stored_value,
+            weights.importance_weights: self.importance_weights,
+            ring.choose_slots: self.choose_slots,
+            episode_windows.step_ages: self.step_ages,
+            episode_windows.changed: self.changed,
+            episode_windows.weights_at: self.weights_at,
+            episode_windows.expand: self.expand,
+            episode_windows.following: self.following,
+            episode_windows.extent: self.extent,
+            frame_store.plan_frames: self.plan_frames,
+            frame_store.overwritten: self.overwritten,
+            frame_ring.places: self.places,
+            returns.fold_floats: self.fold_floats,
+            step_queue.plan_line: self.plan_line,
+            sparse_set.members: self.members,
+            sparse_set.exchanges: self.exchanges,
+            sparse_set.appended: self.appended,
+            sparse_set.distinct: self.distinct,
+        }
+
+    def _ready_some(self, array: Array | None, dtype: Any) -> Array:
+        return self._none if array is None else self._ready(array, dtype)
+
+    def _held(self, rows: Array, wide: Sequence[Array]) -> Held:
+        return Held([rows, *wide], self._library.address)
+
+    # --- sum tree ---------------------------------------------------------------------------------------------------
+
+    def descend(self, tree: Array, capacity: int, draws: Array) -> Array:
+        """`sum_tree.descend`."""
+        draws = self._ready(draws, self._int32)
+        batch, words = draws.shape
+        leaves = self._ints(batch)
+        size = math.prod(tree.shape)
+        self._call(calls.descend, (tree, draws, leaves), descriptor.encode_tree(capacity), size, batch, words)
+        return leaves
+
+    def set_leaves(self, tree: Array, capacity: int, leaves: Array, values: Array, consecutive: bool = False) -> Array:
+        """`sum_tree.set_leaves`."""
+        leaves, values = self._ready(leaves, self._int32), self._ready(values, self._float32)
+        encoded, size = descriptor.encode_tree(capacity), math.prod(tree.shape)
+        self._call(calls.set_leaves, (tree, leaves, values), encoded, size, leaves.shape[0])
+        return tree
+
+    def stored_value(self, priorities: Array, alpha: float) -> tuple[Array, Array]:
+        """`weights.stored_value`."""
+        priorities = self._ready(priorities, self._float32)
+        count = priorities.shape[0]
+        values, good = self._floats(count), self._bools(count)
+        self._call(calls.stored_values, (priorities, values, good), descriptor.encode_alpha(alpha), count)
+        return values, good
+
+    def importance_weights(self, values: Array, smallest: Array, beta: Array) -> Array:
+        """`weights.importance_weights`."""
+        values, smallest, beta = (self._ready(x, self._float32) for x in (values, smallest, beta))
+        found = self._floats(values.shape[0])
+        self._call(calls.importance_weights, (values, smallest, beta, found), values.shape[0])
+        return found
+
+    def below(self, draws: Array, n: Array) -> Array:
+        """`random_bits.below`."""
+        draws, n = self._ready(draws, self._int32), self._ready(n, self._int32)
+        chosen = self._ints(draws.shape[0])
+        self._call(calls.below, (draws, n, chosen), math.prod(n.shape), chosen.shape[0])
+        return chosen
+
+    # --- row layout -------------------------------------------------------------------------------------------------
+
+    def read(self, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> list[Array]:
+        """`row_layout.read`."""
+        slots = self._ready(slots, self._int32)
+        leaves = self._library.leaves(layout, slots.shape[0])
+        storage, encoded = self._held(rows, wide), descriptor.encode_layout(layout)
+        self._call_storage(calls.read, (slots,), storage, leaves, encoded, slots.shape[0])
+        return leaves
+
+    def store(
+        self,
+        layout: Layout,
+        rows: Array,
+        wide: Sequence[Array],
+        slots: Array,
+        source: Array | None,
+        live: Array | None,
+        leaves: Sequence[Array],
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """`row_layout.store`."""
+        slots = self._ready(slots, self._int32)
+        marked = self._ready_some(source, self._int32), self._ready_some(live, self._bool)
+        dtypes = self._library.dtypes
+        leaves = [self._ready(leaf, dtypes[kind.dtype]) for leaf, kind in zip(leaves, layout.leaves, strict=True)]
+        batch = leaves[0].shape[0] if leaves else 0
+        storage, encoded = self._held(rows, wide), descriptor.encode_layout(layout)
+        self._call_storage(calls.store, (slots, *marked), storage, leaves, encoded, slots.shape[0], batch)
+        return rows, tuple(wide)
+
+    def pack_rows(self, layout: Layout, leaves: Sequence[Array], like: Array) -> Array:
+        """`row_layout.pack_rows`."""
+        return row_layout.pack_rows_by_store(self._library.ops, layout, leaves, like)
+
+    # --- ring and episode windows -----------------------------------------------------------------------------------
+
+    def choose_slots(
+        self, ring: Ring, ends: Ends, batch: int, mask: Array | None
+    ) -> tuple[Array, Array | None, Array | None, Array, Ends]:
+        """`ring.choose_slots`."""
+        cursors, sizes = self._ends(ends)
+        steps = batch // ring.lanes
+        n = min(steps, ring.length) * ring.lanes
+        slots, written = self._ints(n), self._ints(ring.lanes)
+        after = Ends(self._ints(ring.lanes), self._ints(ring.lanes))
+        marked, source, live = self._none, self._none, self._none
+        if mask is not None:
+            marked, source, live = self._ready(mask, self._bool), self._ints(n), self._bools(n)
+        arrays = (cursors, sizes, marked, slots, source, live, written, *after)
+        self._call(calls.plan_write, arrays, descriptor.encode_ring(ring), steps, n)
+        return (slots, None, None, written, after) if mask is None else (slots, source, live, written, after)
+
+    def _ends(self, ends: Ends) -> tuple[Array, Array]:
+        return self._ready(ends.cursors, self._int32), self._ready(ends.sizes, self._int32)
+
+    def step_ages(
+        self, next_age: Array, written: Array, begins: Array | None = None, ends: Array | None = None
+    ) -> tuple[Array, Array]:
+        """`episode_windows.step_ages`."""
+        next_age, written = self._ready(next_age, self._int32), self._ready(written, self._int32)
+        given: Any = begins if ends is None else ends
+        ages, following = self._ints(tuple(given.shape)), self._ints(next_age.shape[0])
+        marked = self._ready_some(begins, self._bool), self._ready_some(ends, self._bool)
+        arrays = (next_age, written, *marked, ages, following)
+        self._call(calls.step_ages, arrays, next_age.shape[0], math.prod(ages.shape))
+        return ages, following
+
+    def changed(self, rule: Rule, lanes: Lanes, age: Array, n: int, by_trajectory: bool) -> Entries:
+        """`episode_windows.changed`."""
+        distances = descriptor.encode_distances(lanes.ring, rule, n, by_trajectory)
+        count = descriptor.entries(lanes.ring, distances)
+        entries = Entries(*(self._ints(count) for _ in Entries._fields))
+        encoded = descriptor.encode_windows(lanes.ring, rule, by_trajectory)
+        self._call(calls.changed, (*self._ends(lanes.ends), age, *entries), encoded, distances, count)
+        return entries
+
+    def weights_at(self, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> Array:
+        """`episode_windows.weights_at`."""
+        slots = self._ready(slots, self._int32)
+        numbers = self._ints(slots.shape[0])
+        encoded = descriptor.encode_windows(lanes.ring, rule, False)
+        self._call(calls.weights_at, (*self._ends(lanes.ends), age, slots, numbers), encoded, slots.shape[0])
+        return numbers
+
+    def expand(
+        self,
+        rule: Rule,
+        lanes: Lanes,
+        age: Array,
+        next_age: Array,
+        slots: Array,
+        draws: Array,
+        live: Array | None,
+        by_trajectory: bool,
+    ) -> Slices:
+        """`episode_windows.expand`."""
+        next_age, slots, draws = (self._ready(x, self._int32) for x in (next_age, slots, draws))
+        shape = (slots.shape[0], rule.length)
+        numbers = [self._ints(shape) for _ in range(2)]
+        slices = Slices(*numbers, *(self._bools(shape) for _ in range(4)))
+        arrays = (*self._ends(lanes.ends), age, next_age, slots, draws, self._ready_some(live, self._bool), *slices)
+        self._call(calls.expand, arrays, descriptor.encode_windows(lanes.ring, rule, by_trajectory), shape[0])
+        return slices
+
+    def following(self, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple[Array, Array]:
+        """`episode_windows.following`."""
+        cursors, slots = self._ready(lanes.ends.cursors, self._int32), self._ready(slots, self._int32)
+        shape = (slots.shape[0], n)
+        found, real = self._ints(shape), self._bools(shape)
+        self._call(calls.following, (cursors, age, slots, found, real), descriptor.encode_ring(lanes.ring), *shape)
+        return found, real
+
+    def extent(self, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
+        """`episode_windows.extent`."""
+        slots = self._ready(slots, self._int32)
+        count = slots.shape[0]
+        before, after = self._ints(count), self._ints(count)
+        arrays = (*self._ends(lanes.ends), age, slots, before, after)
+        self._call(calls.extent, arrays, descriptor.encode_ring(lanes.ring), count)
+        return before, after
+
+    # --- frame ring -------------------------------------------------------------------------------------------------
+
+    def plan_frames(self, chain: Chain, cursor: Array, written: Array, shares: Array, moves: Array | None) -> FramePlan:
+        """`frame_store.plan_frames`."""
+        cursor, written, shares = (
+            self._ready(cursor, self._int32),
+            self._ready(written, self._int32),
+            self._ready(shares, self._bool),
+        )
+        lanes, rows = cursor.shape[0], shares.shape[0]
+        n = lanes * min(chain.most * (rows // lanes), chain.room)
+        plan = FramePlan(
+            slots=self._ints(n),
+            source=self._ints(n),
+            live=self._bools(n),
+            after=self._ints(lanes),
+            at=self._ints((lanes, rows // lanes)),
+        )
+        arrays = (cursor, written, shares, self._ready_some(moves, self._bool), *plan)
+        self._call(calls.plan_frames, arrays, frame_ring_kernels.encode_chain(chain), lanes, rows, n)
+        return plan
+
+    def overwritten(self, chain: Chain, at: Array, ends: Ends, after: Array, steps: int) -> Removal:
+        """`frame_store.overwritten`."""
+        cursors, sizes, after = (self._ready(x, self._int32) for x in (*ends, after))
+        lanes = cursors.shape[0]
+        n = lanes * min(chain.most * steps, chain.items.length)
+        slots, gone, left = self._ints(n), self._bools(n), self._ints(lanes)
+        arrays = (at, cursors, sizes, after, slots, gone, left)
+        self._call(calls.overwritten, arrays, frame_ring_kernels.encode_chain(chain), at.shape[0], lanes, n)
+        return Removal(slots, gone, Ends(ends.cursors, left))
+
+    def places(self, chain: Chain, at: Array, slots: Array, depth: int, following: bool) -> Array:
+        """`frame_ring.places`."""
+        slots = self._ready(slots, self._int32)
+        count = slots.shape[0]
+        found = self._ints(count * depth)
+        encoded = frame_ring_kernels.encode(chain, depth, following)
+        self._call(calls.places, (at, slots, found), encoded, at.shape[0], count)
+        return found
+
+    # --- returns and the queue of steps -----------------------------------------------------------------------------
+
+    def fold_floats(self, rewards: Array, real: Array, gamma: float) -> tuple[Array, Array]:
+        """`returns.fold_floats`."""
+        rewards, real = self._ready(rewards, rewards.dtype), self._ready(real, self._bool)
+        m, n, *shape = rewards.shape
+        total, steps = self._library.empty((m, *shape), dtype=rewards.dtype), self._ints(m)
+        discounts = descriptor.encode_discounts(gamma, n, shown(rewards.dtype))
+        self._call(calls.fold, (rewards, real, total, steps), discounts, m, math.prod(shape))
+        return total, steps
+
+    def plan_line(self, pending: Array, ended: Array, ids: Array | None, mask: Array | None, n: int) -> Line:
+        """`step_queue.plan_line`."""
+        pending, ended = self._ready(pending, self._int32), self._ready(ended, self._bool)
+        words = 0 if ids is None or not math.prod(ids.shape) else ids.shape[1]
+        ids, mask = self._ready_some(ids, self._int32), self._ready_some(mask, self._bool)
+        lanes, batch = pending.shape[0], ended.shape[0]
+        rows = batch + lanes * (n - 1)
+        line = Line(
+            self._ints((rows, n)),
+            self._bools((rows, n)),
+            self._bools(rows),
+            self._ints(lanes * (n - 1)),
+            self._ints(lanes),
+        )
+        self._call(calls.plan_line, (pending, ended, ids, mask, *line), lanes, batch, words, n)
+        return line
+
+    # --- sparse set -------------------------------------------------------------------------------------------------
+
+    def members(self, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> Array:
+        """`sparse_set.members`."""
+        count, slots, marked = (
+            self._ready(count, self._int32),
+            self._ready(slots, self._int32),
+            self._ready(marked, self._bool),
+        )
+        found = self._bools(slots.shape[0])
+        arrays = (*sparse_set, count, slots, marked, found)
+        self._call(calls.members, arrays, sparse_set.order.shape[0], slots.shape[0])
+        return found
+
+    def exchanges(
+        self, sparse_set: SparseSet, boundary: Array, positions: Array, marked: Array
+    ) -> tuple[Array, Array, Array]:
+        """`sparse_set.exchanges`, of which only what changes something is returned."""
+        positions, marked = self._ready(positions, self._int32), self._ready(marked, self._bool)
+        boundary = self._ready(boundary, self._int32)
+        batch, order = positions.shape[0], sparse_set.order
+        at, slots = self._ints(2 * batch), self._ints(2 * batch)
+        after = self._ints(tuple(boundary.shape))
+        arrays = (order, boundary, positions, marked, at, slots, after)
+        count = self._call(calls.move_back, arrays, order.shape[0], batch)
+        return at[:count], slots[:count], after
+
+    def appended(self, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> tuple[Array, Array, Array]:
+        """`sparse_set.appended`, of which only what changes something is returned."""
+        count, slots, marked = (
+            self._ready(count, self._int32),
+            self._ready(slots, self._int32),
+            self._ready(marked, self._bool),
+        )
+        at, new = self._ints(slots.shape[0]), self._ints(slots.shape[0])
+        after = self._ints(tuple(count.shape))
+        found = self._call(calls.appended, (count, slots, marked, at, new, after), slots.shape[0])
+        return at[:found], new[:found], after
+
+    def distinct(self, draws: Array, n: Array) -> Array:
+        """`sparse_set.distinct`."""
+        draws, n = self._ready(draws, self._int32), self._ready(n, self._int32)
+        chosen = self._ints(draws.shape[0])
+        self._call(calls.distinct, (draws, n, chosen), chosen.shape[0])
+        return chosen

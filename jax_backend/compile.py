@@ -1,0 +1,202 @@
+"""What JAX traces and compiles: functions of the core by the library's rules, with kernels on CPUs or without.
+
+Fused buffers have kernels for whole functions, custom calls that write into the state's own memory as XLA's scatter
+does; JAX copies first where the old state is still needed. For all others there are part kernels. Where both are left
+out, and on accelerators, everything is XLA's operations.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from functional_rb.buffer import functions
+from functional_rb.buffer.state import State
+from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.strategy import Selection
+from functional_rb.cpu_kernels import descriptor
+from functional_rb.cpu_kernels.switch import switch
+from functional_rb.ops import part_kernels
+from functional_rb.structures import frame_ring
+from jax_backend import ops, rules
+from jax_backend.custom_call import ABSENT, Kernel, barrier, choose
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HAVE_KERNELS = importlib.util.find_spec("numba") is not None
+
+_wanted = jax.make_user_context(switch.on)
+"""The switch, as a part of what JAX finds traced and compiled functions by."""
+switch.tell(_wanted.set_global)
+
+
+def use_kernels() -> bool:
+    """Whether to use kernels; asked whenever a function is called, or traced in another."""
+    return HAVE_KERNELS and switch.on
+
+
+@functools.cache
+def _part_kernels() -> part_kernels.Table:
+    """Imported when first used, as numba takes long to import."""
+    table: part_kernels.Table = importlib.import_module("jax_backend.part_kernels").TABLE
+    return table
+
+
+def program(function: F, by_row: bool = False) -> F:
+    """Let a function be traced by the library's rules, with the kernels in force that it may use.
+
+    Args:
+        function: what is traced. If it takes a state, that comes first.
+        by_row: whether it gives a row for each of the storage, divided as that is.
+
+    Returns:
+        The function, with one argument more: `kernels`, a keyword, whether to use any; by default not.
+    """
+
+    @functools.wraps(function)
+    def traced(*args: Any, kernels: bool = False, **others: Any) -> Any:
+        table = _part_kernels() if kernels else part_kernels.NONE
+        with rules.promoting_ranks(), part_kernels.using(table):
+            return rules.in_automatic_mode(function, args, others, by_row)
+
+    given = inspect.signature(function)
+    kernels = inspect.Parameter("kernels", inspect.Parameter.KEYWORD_ONLY, default=False)
+    traced.__signature__ = given.replace(parameters=[*given.parameters.values(), kernels])  # type: ignore[attr-defined]
+    return traced  # type: ignore[return-value]  # of the same signature, but for `kernels`
+
+
+def add(
+    state: State,
+    leaves: list[jax.Array],
+    batch: int,
+    mask: jax.Array | None,
+    priorities: jax.Array | None,
+    draws: jax.Array | None,
+) -> Arrays:
+    """Write a batch."""
+    spec = state.spec
+    if not spec.plan.fused:
+        return finished(functions.add(ops, state, spec, leaves, batch, mask, priorities, draws))
+
+    def core(arrays: Arrays, mask: Any, priorities: Any, leaves: list[jax.Array]) -> Arrays:
+        return functions.add(ops, arrays, spec, leaves, batch, mask, priorities)
+
+    arrays = _arrays(state)
+    in_place = {k: k for k in range(3 + len(arrays.wide))}
+    kernel = Kernel("add", _like_all(arrays), [descriptor.encode(spec), np.full(1, batch, np.int32)], in_place)
+    return choose(kernel if batch else None, core, arrays, mask, priorities, leaves)
+
+
+def draws(key: jax.Array, batch: int, words: int) -> jax.Array:
+    """Uniform int32 [batch, words] in [0, 2^31) from a key: the upper bits of `jax.random.bits`.
+
+    On CPUs a kernel computes the same Threefry, JAX's default: XLA makes a dozen small steps of it, handed from thread
+    to thread, which took longer than all the rest of sampling.
+    """
+    typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+    partitionable: bool = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # defined at run time
+    kind = jax.random.key_impl(typed)
+    default = str(kind) == "threefry2x32" and partitionable
+
+    def core(data: jax.Array) -> jax.Array:
+        bits = jax.random.bits(jax.random.wrap_key_data(data, impl=kind), (batch, words), jnp.uint32)
+        return (bits >> 1).astype(jnp.int32)
+
+    kernel = Kernel("threefry", jax.ShapeDtypeStruct((batch, words), jnp.int32))
+    numbers: jax.Array = choose(kernel if default and batch else None, core, jax.random.key_data(typed))
+    return numbers
+
+
+def draw(
+    state: State, draws: jax.Array, more: jax.Array | None, beta: jax.Array, batch: int
+) -> tuple[Arrays, list[jax.Array], Selection]:
+    """Choose items by draws int32 [rows, words], and read them; more draws are for transforms."""
+    spec = state.spec
+    if not spec.plan.fused_draws or spec.transforms:
+        draft = Draft.of(state, spec.plan)
+        slots, selection = spec.sampler.draw(ops, draft, draws, beta, batch)
+        (slots, *told), outline = jax.tree.flatten((slots, selection))
+        slots, selection = jax.tree.unflatten(outline, barrier([slots, *told]))
+        leaves, selection = functions.read_selection(ops, draft, spec, slots, selection, batch, more)
+        return finished(draft.finish(ops), [*leaves, *selection.extras.values()]), leaves, selection
+
+    def core(rows: Any, wide: Any, tree: Any, counters: Any, draws: Any, beta: Any, auxiliary: Any) -> Any:
+        arrays = Arrays(rows, wide, tree, counters, auxiliary)
+        leaves, selection = functions.draw(ops, arrays, spec, draws, beta, batch)[1:]
+        return [leaves[k] for k in spec.plan.stored], selection
+
+    arrays = _arrays(state)
+    results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
+    handles, numbers = (jax.ShapeDtypeStruct((batch,), dtype) for dtype in (jnp.int32, jnp.float32))
+    kernel = Kernel("draw", (results, Selection(handles, numbers, numbers)), [descriptor.encode(spec)])
+    leaves, selection = choose(kernel if batch else None, core, *arrays[:-1], draws, beta, arrays.auxiliary)
+    if spec.plan.frames is not None:
+        slots = selection.handles % spec.capacity
+        found = frame_ring.read(ops, spec.plan.frames, arrays.auxiliary, slots, range(len(spec.plan.leaves)))
+        found |= zip(spec.plan.stored, leaves, strict=True)
+        leaves = [found[k] for k in range(len(spec.plan.leaves))]
+    # What is written to the state that is returned comes after this read: else XLA might copy the storage.
+    (counters,) = barrier([arrays.counters], [*leaves, *selection[:3]])
+    return arrays._replace(counters=counters), leaves, selection
+
+
+def update(
+    state: State, handles: jax.Array, priorities: jax.Array | None, replacements: Mapping[int, jax.Array]
+) -> Arrays:
+    """Set priorities and rewrite leaves."""
+    spec = state.spec
+    if not spec.plan.fused:
+        return finished(functions.update(ops, state, spec, handles, priorities, replacements))
+
+    # The storage is handed over where it is written only: else `vmap` over priorities would copy it for each.
+    storage = (state.rows, *state.wide) if replacements else ()
+    given = [replacements.get(k) for k in range(len(spec.plan.leaves))] if replacements else []
+
+    def core(tree: Any, counters: Any, handles: Any, priorities: Any, storage: Any, given: Any) -> Any:
+        rows, *wide = storage or (None,)
+        new = {k: leaf for k, leaf in enumerate(given) if leaf is not None}
+        after = functions.update(ops, Arrays(rows, tuple(wide), tree, counters, {}), spec, handles, priorities, new)
+        return after.tree, after.counters, storage and (after.rows, *after.wide)
+
+    tree = ABSENT if state.tree is None else _like(state.tree)
+    results = tree, _like(state.counters), tuple(map(_like, storage))
+    in_place = {0: 0, 1: 1} | {4 + k: 2 + k for k in range(len(storage))}
+    kernel = Kernel("update", results, [descriptor.encode(spec)], in_place)
+    args = (state.tree, state.counters, handles, priorities, storage, given)
+    tree, vector, storage = choose(kernel if handles.shape[0] else None, core, *args)
+    rows, *wide = storage or (state.rows, *state.wide)
+    return Arrays(rows, tuple(wide), tree, vector, dict(state.auxiliary))
+
+
+def finished(arrays: Arrays, after: Sequence[jax.Array] = ()) -> Arrays:
+    """The arrays of a new state, of which the counters are there once all else is, and all that `after` names.
+
+    So whoever goes on with the state, and begins with its counters, writes nothing before it has been read.
+    """
+    trees = [] if arrays.tree is None else [arrays.tree]
+    before = [arrays.rows, *arrays.wide, *trees, *arrays.auxiliary.values(), *after]
+    return arrays._replace(counters=barrier([arrays.counters], before)[0])
+
+
+def _arrays(state: State) -> Arrays:
+    """The state's arrays."""
+    return Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))
+
+
+def _like(x: jax.Array) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of an array."""
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def _like_all(arrays: Arrays) -> Arrays:
+    """Shapes and dtypes."""
+    tree = ABSENT if arrays.tree is None else _like(arrays.tree)
+    return Arrays(_like(arrays.rows), tuple(map(_like, arrays.wide)), tree, _like(arrays.counters), {})

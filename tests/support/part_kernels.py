@@ -1,0 +1,86 @@
+"""Functions of the core carried out by part kernels, on each library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_backend.ops as jax_ops
+import torch_backend.ops as torch_ops
+from functional_rb.ops import numpy_ops
+from functional_rb.ops.part_kernels import Table, using
+from functional_rb.storage import host_kernels as numpy_kernels
+from jax_backend import part_kernels as jax_kernels
+from tests.support.backends import _torch_array, _torch_numpy
+from tests.support.compiled_programs import AS_USERS
+from torch_backend import cpu_kernels as torch_kernels
+
+
+def _by(ops: Any, table: Table, function: Callable[..., Any]) -> Callable[..., Any]:
+    def carried_out(*args: Any, **named: Any) -> Any:
+        with using(table), np.errstate(all="ignore"):
+            return function(ops, *args, **named)
+
+    return carried_out
+
+
+class Jax:
+    """Both forms of a function of `ops` and arrays as functions of the arrays, compiled by JAX."""
+
+    ops = jax_ops
+    array = staticmethod(jnp.asarray)
+    numpy = staticmethod(np.asarray)
+
+    @staticmethod
+    def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(_by(jax_ops, {}, function), compiler_options=AS_USERS)  # else XLA changes NaNs in bfloat16
+
+    @staticmethod
+    def kernels(function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(jax_by_kernels(function), compiler_options=AS_USERS)
+
+
+class Torch:
+    """Both forms on torch, as they come."""
+
+    ops = torch_ops
+    array = staticmethod(_torch_array)
+    numpy = staticmethod(_torch_numpy)
+
+    @staticmethod
+    def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _by(torch_ops, {}, function)
+
+    @staticmethod
+    def kernels(function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch_by_kernels(function)
+
+
+class Numpy:
+    """Both forms on NumPy, as they come."""
+
+    ops = numpy_ops
+    array = staticmethod(np.array)
+    numpy = staticmethod(np.asarray)
+
+    @staticmethod
+    def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _by(numpy_ops, {}, function)
+
+    @staticmethod
+    def kernels(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _by(numpy_ops, numpy_kernels.TABLE, function)
+
+
+def jax_by_kernels(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `ops` and others as one of the others, not compiled."""
+    return _by(jax_ops, jax_kernels.TABLE, function)
+
+
+def torch_by_kernels(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `ops` and others as one of the others."""
+    return _by(torch_ops, torch_kernels.TABLE, function)
