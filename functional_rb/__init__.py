@@ -18,7 +18,7 @@ from functional_rb.base.errors import (
 )
 from functional_rb.buffer import json_classes as _json_classes  # noqa: F401  # which `from_json` reads
 from functional_rb.buffer.frame_dedup import Compact
-from functional_rb.buffer.spec import BufferSpec, spec_of
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import Crop, MaskedSample, Sample, SliceSample, State
 from functional_rb.buffer.storage_kinds import Device, Host, Memmap, Objects
 from functional_rb.checkpoint import checkpoints, load, save, save_async
@@ -68,6 +68,7 @@ from functional_rb.specs import (
     consolidate,
     has_exclusive_keys,
     has_stacked,
+    spec_of,
     stack,
 )
 from functional_rb.ted.check_env import check_env

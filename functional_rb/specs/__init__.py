@@ -9,6 +9,7 @@ from functional_rb.specs.base import Domain, Spec
 from functional_rb.specs.categorical import Categorical, OneHot
 from functional_rb.specs.composite import Composite, freeze
 from functional_rb.specs.counting import cardinality
+from functional_rb.specs.example import spec_of
 from functional_rb.specs.exclusive import consolidate, has_exclusive_keys, has_stacked
 from functional_rb.specs.graph import Graph
 from functional_rb.specs.multi_categorical import MultiCategorical, MultiOneHot
@@ -43,5 +44,6 @@ __all__ = [
     "freeze",
     "has_exclusive_keys",
     "has_stacked",
+    "spec_of",
     "stack",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -155,8 +156,8 @@ class Point:
 
 def test_containers_of_torch_come_back() -> None:
     parts = {"x": frb.Unbounded((2, 3)), "y": frb.Binary((2,))}
-    for kind in (TensorDict, Point):
-        spec = frb.Composite.like(kind, parts, (2,))
+    for kind, more in itertools.product((TensorDict, Point), ({}, {"names": ("leg",), "device": True})):
+        spec = frb.Composite.like(kind, parts, (2,), **more)
         text = frb.to_json(spec)
         assert frb.from_json(text, known=[TensorDict, Point]) == spec
         with pytest.raises(ValueError, match=rf"names '.*:{kind.__name__}'.*known=\({kind.__name__},\)"):
