@@ -14,12 +14,48 @@ Array = Any
 """An array of the backend: `jax.Array` (or a tracer) on JAX, `torch.Tensor` on torch."""
 
 
-class Ops(Protocol):
-    """The primitives of one backend."""
+class CommonOps(Protocol):
+    """The primitives that the algorithms of buffers and the values of specs have in common."""
 
     def zeros(self, shape: Sequence[int], dtype: str, device: Any = None) -> Array:
         """Zeros; pages that nobody wrote cost nothing where the system allows it."""
         ...
+
+    def cast(self, x: Array, dtype: str) -> Array:
+        """Convert values; floats go to integers by dropping the fraction."""
+        ...
+
+    def bitcast(self, x: Array, dtype: str) -> Array:
+        """Read the same bytes as another dtype; the last axis grows or shrinks with the item size."""
+        ...
+
+    def take(self, x: Array, index: Array) -> Array:
+        """`x[index]` along the first axis; every index is in bounds."""
+        ...
+
+    def where(self, condition: Array, x: Array, y: Array) -> Array:
+        """`x` where the condition holds, `y` elsewhere."""
+        ...
+
+    def cumsum(self, x: Array) -> Array:
+        """int32 running sums along the last axis."""
+        ...
+
+    def concat(self, arrays: Sequence[Array], axis: int) -> Array:
+        """Arrays joined along an axis."""
+        ...
+
+    def all_rows(self, x: Array) -> Array:
+        """Whether all of each row bool [n, m] are true, bool [n]."""
+        ...
+
+    def mul_wide(self, a: Array, b: Array) -> tuple[Array, Array]:
+        """The 62-bit product of int32 that are not negative, as `high * 2^31 + low`."""
+        ...
+
+
+class Ops(CommonOps, Protocol):
+    """The primitives of one backend."""
 
     def full_like(self, x: Array, value: int | float) -> Array:
         """An array of one value with the shape, dtype and device of another."""
@@ -37,18 +73,6 @@ class Ops(Protocol):
         """float32 numbers known beforehand, on the device of `like`."""
         ...
 
-    def cast(self, x: Array, dtype: str) -> Array:
-        """Convert values; floats go to integers by dropping the fraction."""
-        ...
-
-    def bitcast(self, x: Array, dtype: str) -> Array:
-        """Read the same bytes as another dtype; the last axis grows or shrinks with the item size."""
-        ...
-
-    def take(self, x: Array, index: Array) -> Array:
-        """`x[index]` along the first axis; every index is in bounds."""
-        ...
-
     def set_at(self, x: Array, index: Array, values: Array) -> Array:
         """`x` with `x[index] = values` along the first axis; equal indices come with equal values."""
         ...
@@ -57,20 +81,12 @@ class Ops(Protocol):
         """`x` with elements set by their position in it as one vector, its shape kept."""
         ...
 
-    def where(self, condition: Array, x: Array, y: Array) -> Array:
-        """`x` where the condition holds, `y` elsewhere."""
-        ...
-
     def minimum(self, x: Array, y: Array) -> Array:
         """The smaller of two, element by element."""
         ...
 
     def maximum(self, x: Array, y: Array) -> Array:
         """The larger of two, element by element."""
-        ...
-
-    def cumsum(self, x: Array) -> Array:
-        """int32 running sums along the last axis."""
         ...
 
     def cummax(self, x: Array) -> Array:
@@ -89,24 +105,12 @@ class Ops(Protocol):
         """Where each value belongs in an ascending vector, int32."""
         ...
 
-    def concat(self, arrays: Sequence[Array], axis: int) -> Array:
-        """Arrays joined along an axis."""
-        ...
-
     def stack(self, scalars: Sequence[Array]) -> Array:
         """Scalars joined to a vector."""
         ...
 
-    def all_rows(self, x: Array) -> Array:
-        """Whether all of each row bool [n, m] are true, bool [n]."""
-        ...
-
     def moveaxis(self, x: Array, source: int, destination: int) -> Array:
         """`x` with one axis moved elsewhere, the others in their order."""
-        ...
-
-    def mul_wide(self, a: Array, b: Array) -> tuple[Array, Array]:
-        """The 62-bit product of int32 that are not negative, as `high * 2^31 + low`."""
         ...
 
     def call(self, function: Callable[..., Any], *arrays: Array) -> Any:
