@@ -102,7 +102,7 @@ class BareFile(PartContender):
     def __init__(self, name: str, backend: Backend, group: Storing, work: Workload, place: Place) -> None:
         super().__init__(name, backend, group, "save", "load")
         self._array = np.random.default_rng(work.seed).integers(
-            0, 2**31, (work.capacity, ours.buffer_spec(work, "uniform").layout.row_words), np.int32
+            0, 2**31, (work.capacity, ours.buffer_spec(work, "uniform").plan.layout.row_words), np.int32
         )
         self._path = place.folder / "bare"
 

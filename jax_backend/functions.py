@@ -228,9 +228,9 @@ def refused(state: State) -> jax.Array:
     return _number(state, api.refused(_of(state), state))
 
 
-@_binds(api.passes)
-def passes(state: State) -> jax.Array:
-    return _number(state, api.passes(_of(state), state))
+@_binds(api.epochs_done)
+def epochs_done(state: State) -> jax.Array:
+    return _number(state, api.epochs_done(_of(state), state))
 
 
 @api.documented_by(api.epochs)

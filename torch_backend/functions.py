@@ -181,9 +181,9 @@ def refused(state: State) -> torch.Tensor:
     return count
 
 
-@api.documented_by(api.passes)
-def passes(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.passes(_engine(state), state)
+@api.documented_by(api.epochs_done)
+def epochs_done(state: State) -> torch.Tensor:
+    count: torch.Tensor = api.epochs_done(_engine(state), state)
     return count
 
 

@@ -21,7 +21,7 @@ from functional_rb.core import counters
 from functional_rb.core.counters import REFUSED
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers.epochs import PASSES
+from functional_rb.samplers.epochs import EPOCHS_DONE
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
 from functional_rb.structures.ring import INT32_MAX
@@ -415,7 +415,7 @@ def clear(backend: Backend, state: State) -> State:
     that waited for n-step returns are dropped, a first priority counts 1, a `Reservoir` has seen nothing. Only the
     handles go on, so none that was given out before names a new item (until their numbers begin again, after some
     2^31 items): a late `update` drops it and counts it in `stale(state)`. What has been counted stays so: `rejected`,
-    `stale`, `refused`, `invalid`, `lost`, and `passes`, where a pass under way counts as done.
+    `stale`, `refused`, `invalid`, `lost`, and `epochs_done`, where an epoch under way counts as done.
 
     The rows are not written to: of a large buffer this costs what its sum tree does, and in mapped files the room on
     the disk stays reserved for what is to come. Python objects are let go.
@@ -463,7 +463,7 @@ def with_spec(
     - Handles go on where every item can stay in its slot, and with a single lane under another capacity too (until
       their numbers begin again, after some 2^31 items). Otherwise all old handles are stale; none ever names another
       item.
-    - What has been counted stays so: `rejected`, `stale`, `refused`, `invalid`, `passes`.
+    - What has been counted stays so: `rejected`, `stale`, `refused`, `invalid`, `epochs_done`.
 
     It takes O(capacity), or, where only beta, the batch size and the like change, nothing. Where items stay in their
     slots (the same capacity, storage and kind of writer) no row is copied.
@@ -754,32 +754,32 @@ def lost(backend: Backend, state: State) -> Array:
     return state.lost
 
 
-def passes(backend: Backend, state: State) -> Array:
-    """How many passes without replacement are done, an int32 scalar; 0 for samplers that have none.
+def epochs_done(backend: Backend, state: State) -> Array:
+    """How many epochs (passes without replacement) are done, an int32 scalar; 0 for samplers that have none.
 
     Example:
         >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.WithoutReplacement())
         >>> state = rb.add(rb.init(spec), (np.zeros(4, np.float32),))
         >>> state, sample = rb.sample(state, rb.key(0), 3)
         >>> state, short = rb.sample(state, rb.key(1), 3)
-        >>> int(rb.passes(state)), short.mask.tolist()
+        >>> int(rb.epochs_done(state)), short.mask.tolist()
         (1, [True, False, False])
     """
-    backend.check_state(state, "passes")
-    return _more(state, PASSES)
+    backend.check_state(state, "epochs_done")
+    return _more(state, EPOCHS_DONE)
 
 
 def epochs(
     backend: Backend, state: State, key: Any, batch_size: int | None = None, n: int = 1
 ) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
-    """Go through the buffer n times, batch by batch, the last batch of a pass without its padding.
+    """Go through the buffer n times, batch by batch, the last batch of an epoch without its padding.
 
     Args:
-        state: a buffer whose sampler is `WithoutReplacement` or `SlicesWithoutReplacement`. A pass that is under way
-            counts as the first.
+        state: a buffer whose sampler is `WithoutReplacement` or `SlicesWithoutReplacement`. An epoch that is under
+            way counts as the first.
         key: randomness, from `key(seed)` or `split`.
         batch_size: by default the spec's.
-        n: how many passes.
+        n: how many epochs.
 
     Yields:
         The state after each draw, and the sample. To go on with another state (after `update`, say), send it.
@@ -794,9 +794,9 @@ def epochs(
         [[0.0, 1.0], [2.0, 3.0], [4.0]]
     """
     _check_one(backend, state, "epochs")
-    checks.check_passes(state.spec, batch_size)
-    wanted = int(passes(backend, state)) + checks.count("epochs", "n", n)
-    while int(passes(backend, state)) < wanted:
+    checks.check_epochs(state.spec, batch_size)
+    wanted = int(epochs_done(backend, state)) + checks.count("epochs", "n", n)
+    while int(epochs_done(backend, state)) < wanted:
         key, now = backend.split(key)
         state, selection = sample(backend, state, now, batch_size)
         following = yield state, _unpadded(backend, state.spec, selection)

@@ -17,7 +17,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.counters import BASE, read
 from functional_rb.iteration.cell import Cell
-from functional_rb.samplers.epochs import PASSES
+from functional_rb.samplers.epochs import EPOCHS_DONE
 from functional_rb.specs.values import Outline
 from functional_rb.structures.frame_ring import CURSOR
 from functional_rb.structures.ring import INT32_MAX
@@ -401,9 +401,9 @@ def _beta_in_range(beta: float) -> None:
         raise ValueError(f"beta: expected a number in [0, 100], got {beta!r}; clip the schedule that it comes from")
 
 
-def check_passes(spec: BufferSpec, given: Any) -> None:
-    """Refuse to go through a buffer whose sampler has no passes, or in batches of nothing, which never ends."""
-    if PASSES not in dict(spec.plan.counter_names):
+def check_epochs(spec: BufferSpec, given: Any) -> None:
+    """Refuse to go through a buffer whose sampler has no epochs, or in batches of nothing, which never ends."""
+    if EPOCHS_DONE not in dict(spec.plan.counter_names):
         raise ValueError(
             f"epochs: the sampler {spec.sampler} draws with replacement; "
             f"use BufferSpec(sampler=frb.WithoutReplacement())"

@@ -24,7 +24,7 @@ from functional_rb.core.episodes import NEWEST_ID, NEXT_STEP_IN_EPISODE, STEP_IN
 from functional_rb.core.plan import Plan
 from functional_rb.core.strategy import Carried, Writer
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.epochs import PASSES
+from functional_rb.samplers.epochs import EPOCHS_DONE
 from functional_rb.samplers.weights import raised
 from functional_rb.structures import frame_ring, ring, row_layout
 from functional_rb.structures.ring import Ends, Write
@@ -306,7 +306,7 @@ def _carry_counts(ops: Ops, before: Draft, after: Draft, old: BufferSpec, new: B
     """What has been counted stays so, and what waits to be written goes on waiting."""
     ours, theirs, alpha = before.counters, after.counters, _alpha(old)
     after.counters = theirs.replace(rejected=ours.rejected, stale=ours.stale, invalid=ours.invalid)
-    named = {name: ours.more[name] for name in (REFUSED, PASSES) if name in ours.more and name in theirs.more}
+    named = {name: ours.more[name] for name in (REFUSED, EPOCHS_DONE) if name in ours.more and name in theirs.more}
     for transform in _lasting(new):
         named |= {name: ours.more[name] for name, _ in transform.counters(new.plan)}
         after.auxiliary |= {name: before.auxiliary[name] for name in transform.auxiliary(new.plan)}

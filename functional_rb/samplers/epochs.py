@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ORDER, PLACE = "deck_order", "deck_place"
 """The arrays of a `SparseSet`."""
-REMAINING, PASSES = "remaining", "passes"
+REMAINING, EPOCHS_DONE = "remaining", "passes"
 """Counters int32 [1]: how many are still to be drawn in this pass, and how many passes are done."""
 
 
@@ -50,7 +50,7 @@ class PassKeeper(NamedTuple):
         more = draft.counters.more
         if passes is None:
             emptied = (more[REMAINING][0] > 0) & (self.remaining == 0)
-            passes = add_passes(ops, more[PASSES], emptied)
+            passes = add_passes(ops, more[EPOCHS_DONE], emptied)
         draft.auxiliary[ORDER], draft.auxiliary[PLACE] = self.sparse_set
         draft.count(remaining=self.remaining.reshape(1), passes=passes)
 
@@ -75,7 +75,7 @@ class PassKeeper(NamedTuple):
         # Nothing given leaves the pass as it was.
         remaining = ops.where(given > 0, ops.where(done, ops.full_like(remaining, 0), remaining), self.remaining)
         dropped = (given > 0) & (self.remaining > 0) & (self.remaining < whole)
-        passes = add_passes(ops, draft.counters.more[PASSES], done, dropped)
+        passes = add_passes(ops, draft.counters.more[EPOCHS_DONE], done, dropped)
         PassKeeper(sparse_set, remaining, self.count).keep(ops, draft, passes)
         return slots, live, left
 
@@ -83,7 +83,7 @@ class PassKeeper(NamedTuple):
 def abandon(ops: Ops, draft: Draft) -> None:
     """Nothing is left of a pass under way: it is done."""
     more = draft.counters.more
-    passes = add_passes(ops, more[PASSES], more[REMAINING][0] > 0)
+    passes = add_passes(ops, more[EPOCHS_DONE], more[REMAINING][0] > 0)
     draft.count(remaining=ops.full_like(more[REMAINING], 0), passes=passes)
 
 

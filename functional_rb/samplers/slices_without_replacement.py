@@ -13,7 +13,7 @@ from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import check_bools
 from functional_rb.samplers.epochs import (
-    PASSES,
+    EPOCHS_DONE,
     REMAINING,
     PassKeeper,
     abandon,
@@ -71,7 +71,7 @@ class SlicesWithoutReplacement(Trajectories):
     """Each trajectory gives one slice a pass (or each window comes once a pass), in random order: [B, length, *shape].
 
     Passes are those of `WithoutReplacement`: new trajectories and windows join the next one, a short last batch is
-    masked, and `rb.passes(state)` tells how many are done. A trajectory that grows keeps its place in the pass, as long
+    masked, and `rb.epochs_done(state)` tells how many are done. A trajectory that grows keeps its place in the pass, as long
     as the step with which its last window began is stored. See `Slices` for the other fields and for what is told of
     steps.
 
@@ -127,7 +127,7 @@ class SlicesWithoutReplacement(Trajectories):
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """How many there are, and how many are left."""
-        return (PASSES, 1), (REMAINING, 1), (COUNT, 1)
+        return (EPOCHS_DONE, 1), (REMAINING, 1), (COUNT, 1)
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Two words for the slot, and two to choose among the windows found there."""

@@ -14,7 +14,7 @@ from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import SamplerBase, check_bools
 from functional_rb.samplers.epochs import (
-    PASSES,
+    EPOCHS_DONE,
     REMAINING,
     PassKeeper,
     abandon,
@@ -44,7 +44,7 @@ class WithoutReplacement(SamplerBase):
 
     A pass begins with the first draw after the one before is done, with all that is stored then; what is overwritten
     before its turn drops out. The last batch of a pass may be short: `sample.mask` marks what is real, and `rb.epochs`
-    gives it without padding. `rb.passes(state)` tells how many passes are done. All weights are 1; the probability told
+    gives it without padding. `rb.epochs_done(state)` tells how many passes are done. All weights are 1; the probability told
     is that of a draw among those left, 1 without shuffling.
 
     Attributes:
@@ -88,8 +88,8 @@ class WithoutReplacement(SamplerBase):
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         """How many are left, or where the pass is."""
         if self.shuffle:
-            return ((PASSES, 1), (REMAINING, 1))
-        return ((PASSES, 1), (NEXT, plan.ring.lanes), (END, plan.ring.lanes))
+            return ((EPOCHS_DONE, 1), (REMAINING, 1))
+        return ((EPOCHS_DONE, 1), (NEXT, plan.ring.lanes), (END, plan.ring.lanes))
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Two words for each shuffled item."""
@@ -140,7 +140,7 @@ class WithoutReplacement(SamplerBase):
         before = _left(ops, draft.counters.ends, more[NEXT], more[END], limit)[1]
         after = _left(ops, ends, more[NEXT], more[END], limit)[1]
         emptied = (ops.cumsum(before)[-1] > 0) & (ops.cumsum(after)[-1] == 0)
-        draft.count(passes=add_passes(ops, more[PASSES], emptied))
+        draft.count(passes=add_passes(ops, more[EPOCHS_DONE], emptied))
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """From what is left, or from all if that is nothing."""
@@ -177,7 +177,7 @@ class WithoutReplacement(SamplerBase):
             # Nothing given leaves the pass as it was.
             next=ops.where(given, following, more[NEXT]),
             end=ops.where(given, end, more[END]),
-            passes=add_passes(ops, more[PASSES], done, given & fresh & (before > 0)),
+            passes=add_passes(ops, more[EPOCHS_DONE], done, given & fresh & (before > 0)),
         )
         slots = ring.slot_of(draft.plan.ring, lane, sequence_number)
         return slots, ring.handle_of(draft.plan.ring, lane, sequence_number), live

@@ -717,7 +717,7 @@ def test_compact_storage_leaves_objects_as_they_are(swept: None) -> None:
     assert [spec.plan.names[k] for k in spec.plan.stored] == ["done", "next_note", "note", "reward"]
     assert frb.BufferSpec(
         {"x": frb.Unbounded((4,)), "note": frb.NonTensor((4,))}, 6, compact=frb.Compact(next={}, stack=4)
-    ).stored == (0,)
+    ).plan.stored == (0,)
     state = rb.init(spec)
     for k in range(0, 30, 3):
         state = rb.add(state, steps(1 + k, 3, notes))

@@ -101,7 +101,7 @@ def test_an_epoch_goes_on_with_the_state_that_is_sent(library: Backend) -> None:
         assert all(len(x) == len(sample.indices) for x in (sample.weights, sample.probabilities, sample.mask))
         seen += library.numpy(sample.items["id"]).tolist()
     assert seen == [0, 1, 3, 4, 5]
-    assert int(rb.passes(state)) == 1
+    assert int(rb.epochs_done(state)) == 1
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ CALLS: dict[str, Call] = {
     "lost": lambda s, _, key: rb.lost(s),
     "newest": lambda s, _, key: rb.newest(s, 2),
     "ones": lambda s, _, key: rb.ones(ITEM, 2),
-    "passes": lambda s, passing, key: rb.passes(passing),
+    "epochs_done": lambda s, passing, key: rb.epochs_done(passing),
     "priorities": lambda s, _, key: rb.priorities(s, HANDLES),
     "probabilities": lambda s, _, key: rb.probabilities(s, HANDLES),
     "project": lambda s, _, key: rb.project(ITEM, batch()),

@@ -232,9 +232,9 @@ def carry_out(
     state = rb.add(state, chunk.items, mask=chunk.mask, priorities=given)
     if state.spec.sampler.has_priorities:
         state = rb.update(state, handles, priorities)
-    before = rb.passes(state)
+    before = rb.epochs_done(state)
     state, sample = rb.sample(state, now, batch)
-    return state, key, sample, before, rb.passes(state)
+    return state, key, sample, before, rb.epochs_done(state)
 
 
 def soak(

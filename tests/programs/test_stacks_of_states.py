@@ -88,7 +88,7 @@ def test_what_is_counted_is_read_of_each(member: Member) -> None:
         state = lives.step(backend, state, given, lives.keys(backend, k), look=False)[0]
         states.append(state)
     together = stacked("torch", states)
-    for read in (rb.size, rb.rejected, rb.stale, rb.invalid, rb.refused, rb.passes, rb.lost):
+    for read in (rb.size, rb.rejected, rb.stale, rb.invalid, rb.refused, rb.epochs_done, rb.lost):
         assert read(together).tolist() == [int(read(state)) for state in states]
     with pytest.raises(ValueError, match=r"sample: expected one buffer, got a stack"):
         rb.sample(together, rb.key(0), BATCH)

@@ -108,7 +108,7 @@ class History:
             self.kept.clear()
         self.kept.append(Kept(state, backend, model))
         assert int(backend.rb.size(state)) == len(model.steps())
-        assert int(backend.rb.passes(state)) == model.law.passes
+        assert int(backend.rb.epochs_done(state)) == model.law.passes
 
     def run(self, steps: int) -> None:
         """Do this and that, then look at everything."""
@@ -309,7 +309,7 @@ class History:
             assert int(getattr(rb, counted)(state)) == getattr(model, counted), counted
         assert int(rb.size(state)) == len(model.steps())
         assert int(rb.refused(state)) == model.store.refused
-        assert int(rb.passes(state)) == model.law.passes
+        assert int(rb.epochs_done(state)) == model.law.passes
         named = {step.handle: step for step in model.steps()}
         handles = self.candidates(model)
         live = np.array([handle in named for handle in handles.tolist()])
