@@ -14,9 +14,8 @@ import numpy as np
 
 from functional_rb.base import dtypes, nest, object_arrays
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import State
+from functional_rb.buffer.state import State, StateHolder
 from functional_rb.core.counters import BASE, read
-from functional_rb.iteration.cell import Cell
 from functional_rb.samplers.epochs import EPOCHS_DONE
 from functional_rb.specs.values import Outline
 from functional_rb.structures.frame_ring import CURSOR
@@ -243,8 +242,8 @@ def check_state(state: Any, function: str) -> None:
     """Refuse what is no state, such as the (state, sample) pair that `sample` returns."""
     if not isinstance(state, State):
         hint = "; unpack it: state, sample = rb.sample(...)" if isinstance(state, tuple) else ""
-        if isinstance(state, Cell):
-            hint = f"; write cell.read(rb.{function}, ...), or cell.apply(rb.{function}, ...) where it returns a state"
+        if isinstance(state, StateHolder):
+            hint = state.hint(function)
         raise TypeError(f"{function}: expected a State, got {type(state).__name__}{hint}")
 
 

@@ -93,6 +93,14 @@ def _is_deleted(array: Array) -> bool:
         return False
 
 
+class StateHolder:
+    """What holds a state and is given to functions in place of one by mistake, such as a `Cell`."""
+
+    def hint(self, function: str) -> str:
+        """How the error goes on that refuses it: what to write instead."""
+        raise NotImplementedError
+
+
 class Sample(NamedTuple, Generic[Items]):
     """A batch drawn from a buffer, by a sampler all of whose draws are always real.
 

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from functional_rb.base import forks
-from functional_rb.buffer.state import State
+from functional_rb.buffer.state import State, StateHolder
 from functional_rb.iteration.turns import Turns
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Cell:
+class Cell(StateHolder):
     """Holds the newest state of a buffer, for threads that add beside those that sample.
 
     `state = rb.add(state, batch)` in one thread loses what another has added between the reading of the variable and
@@ -61,6 +61,10 @@ class Cell:
         self._changes = 0
         self._renew()
         forks.renewed(self, Cell._renew)
+
+    def hint(self, function: str) -> str:
+        """How the error goes on that refuses a cell in place of a state."""
+        return f"; write cell.read(rb.{function}, ...), or cell.apply(rb.{function}, ...) where it returns a state"
 
     @property
     def state(self) -> State:

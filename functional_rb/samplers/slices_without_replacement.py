@@ -71,9 +71,9 @@ class SlicesWithoutReplacement(Trajectories):
     """Each trajectory gives one slice a pass (or each window comes once a pass), in random order: [B, length, *shape].
 
     Passes are those of `WithoutReplacement`: new trajectories and windows join the next one, a short last batch is
-    masked, and `rb.epochs_done(state)` tells how many are done. A trajectory that grows keeps its place in the pass, as long
-    as the step with which its last window began is stored. See `Slices` for the other fields and for what is told of
-    steps.
+    masked, and `rb.epochs_done(state)` tells how many are done. A trajectory that grows keeps its place in the pass, as
+    long as the step with which its last window began is stored. See `Slices` for the other fields and for what is told
+    of steps.
 
     Attributes:
         length, end_keys, trajectory_key, strict_length, span, period, batch, flat: as in `Slices`; windows (not

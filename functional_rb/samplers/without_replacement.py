@@ -44,8 +44,8 @@ class WithoutReplacement(SamplerBase):
 
     A pass begins with the first draw after the one before is done, with all that is stored then; what is overwritten
     before its turn drops out. The last batch of a pass may be short: `sample.mask` marks what is real, and `rb.epochs`
-    gives it without padding. `rb.epochs_done(state)` tells how many passes are done. All weights are 1; the probability told
-    is that of a draw among those left, 1 without shuffling.
+    gives it without padding. `rb.epochs_done(state)` tells how many passes are done. All weights are 1; the probability
+    told is that of a draw among those left, 1 without shuffling.
 
     Attributes:
         drop_last: give no short batches: a pass ends when fewer items than a batch are left.
