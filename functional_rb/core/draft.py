@@ -111,7 +111,8 @@ class Draft:
 
     def read(self, ops: Ops, slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
         """The leaves at some positions, [n, *shape], of the items in slots int32 [n]: stored rows or shared frames."""
-        plan, found = self.plan, dict[int, Array]()
+        plan = self.plan
+        found: dict[int, Array] = {}
         if plan.frames is not None and not plan.frames.leaves.isdisjoint(wanted):
             found = frame_ring.read(ops, plan.frames, self.auxiliary, slots, wanted)
         stored = tuple(k for k, position in enumerate(plan.stored) if position in set(wanted))
