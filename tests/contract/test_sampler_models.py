@@ -13,20 +13,25 @@ import pytest
 import functional_rb as frb
 from tests.support import backends
 from tests.support.backends import Backend
+from tests.support.effort import effort
 from tests.support.histories import STEP, Rng, histories, pick, run, seeds
 from tests.support.random_members import ON_JAX, ON_TORCH, ONE_LANE, SAMPLERS, VARIANTS
+from tests.support.spec_pool import OF_ALL_DTYPES, WIDE_DTYPES
 
 WIDE = STEP | {"image": frb.Unbounded((1030,), "uint8")}
+EVERY_DTYPE = STEP | OF_ALL_DTYPES | WIDE_DTYPES
+BYTES = {name: OF_ALL_DTYPES[name] for name in ("bytes", "wide", "complex", "half")}
+"""Without bfloat16, whose NaNs XLA changes where it compiles quickly (see `conftest`)."""
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-@histories(20)
+@histories(effort(20, 200))
 @hypothesis.given(rng=seeds)
 def test_on_torch(kind: str, rng: Rng) -> None:
     # Few slots, so that histories go round many times.
     lanes = None if kind in ONE_LANE else pick(rng, [None, 1, 2, 3])
-    capacity = pick(rng, [4, 5, 7, 16, 17]) * (lanes or 1)
-    spec = frb.BufferSpec(pick(rng, [STEP, STEP, STEP, WIDE]), capacity, SAMPLERS[kind](rng), lanes=lanes)
+    capacity = pick(rng, [1, 4, 5, 7, 16, 17, 33]) * (lanes or 1)
+    spec = frb.BufferSpec(pick(rng, [STEP, STEP, WIDE, EVERY_DTYPE]), capacity, SAMPLERS[kind](rng), lanes=lanes)
     run(rng, [pick(rng, VARIANTS)], spec, 30, ON_TORCH)
 
 
@@ -35,6 +40,7 @@ ON_BOTH = [
     frb.BufferSpec(STEP, 7, frb.WithoutReplacement()),
     frb.BufferSpec(STEP, 10, frb.WithoutReplacement(drop_last=True, shuffle=False), lanes=2),
     frb.BufferSpec(STEP, 7, frb.Lifo(max_times_sampled=2)),
+    frb.BufferSpec(STEP | OF_ALL_DTYPES, 17, frb.Prioritized(alpha=0.6)),
 ]
 
 
@@ -45,7 +51,20 @@ def test_from_one_backend_to_the_other(spec: frb.BufferSpec, rng: Rng) -> None:
     run(rng, ["jax", "torch"], spec, 20, ON_JAX)
 
 
-@pytest.mark.parametrize("spec", [frb.BufferSpec(STEP, 18, frb.Queue(2), lanes=3)], ids=["queue"])
+@histories(8)
+@hypothesis.given(rng=seeds)
+def test_array_operations_from_one_backend_to_the_other(rng: Rng) -> None:
+    spec = frb.BufferSpec(STEP | BYTES, 4, frb.Prioritized(alpha=1.0, new_priority="ever"))
+    run(rng, ["jax-core", "torch-core"], spec, 20, ON_JAX)
+
+
+TRACED = [
+    frb.BufferSpec(STEP, 18, frb.Queue(2), lanes=3),
+    frb.BufferSpec(STEP | BYTES, 17, frb.Prioritized(alpha=1.0, beta=1.0)),
+]
+
+
+@pytest.mark.parametrize("spec", TRACED, ids=["queue", "prioritized"])
 @histories(8)
 @hypothesis.given(rng=seeds)
 def test_traced(spec: frb.BufferSpec, rng: Rng) -> None:

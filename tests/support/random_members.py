@@ -16,7 +16,7 @@ VARIANTS = ["torch", "torch", "torch-core", "torch-inplace"]
 SAMPLERS: dict[str, Callable[[Rng], Any]] = {
     "uniform": lambda rng: frb.Uniform(pick(rng, LIMITS)),
     "prioritized": lambda rng: frb.Prioritized(
-        pick(rng, [0.0, 0.6, 1.0]), pick(rng, [0.0, 0.4, 1.0]), pick(rng, ["live", "ever"]), pick(rng, LIMITS)
+        pick(rng, [0.0, 0.5, 0.6, 1.0, 2.0]), pick(rng, [0.0, 0.4, 1.0]), pick(rng, ["live", "ever"]), pick(rng, LIMITS)
     ),
     "recency": lambda rng: frb.Recency(pick(rng, [1, 2, 3, 4])),
     "shuffled": lambda rng: frb.WithoutReplacement(drop_last=pick(rng, [False, True])),

@@ -38,6 +38,22 @@ IMAGES = {
 }
 TWENTY = {f"leaf{k}": frb.Unbounded((k % 3,), ("float32", "uint8", "int16", "bool")[k % 4]) for k in range(20)}
 ONE_ALPHA = frb.Prioritized(alpha=1.0, beta=1.0)
+OF_ALL_DTYPES = {
+    "bool": frb.Binary((2,)),
+    "bytes": frb.Unbounded((3,), "uint8"),
+    "half": frb.Unbounded((), "float16"),
+    "brain": frb.Unbounded((2,), "bfloat16"),
+    "wide": frb.Unbounded((600,), "uint16"),
+    "wide_brain": frb.Unbounded((600,), "bfloat16"),
+    "nothing": frb.Unbounded((0, 2), "int16"),
+    "words": frb.Unbounded((1, 2), "uint16"),
+    "sign": frb.Unbounded((), "int8"),
+    "count": frb.Unbounded((), "uint32"),
+    "complex": frb.Unbounded((), "complex64"),
+}
+"""Leaves for histories, whose bytes are random; some so large that they are stored by themselves."""
+WIDE_DTYPES = {"long": frb.Unbounded((2,), "int64"), "double": frb.Unbounded((), "float64")}
+"""Which JAX has in its 64-bit mode alone."""
 POOL = [
     frb.BufferSpec(SMALL, 3, frb.Prioritized(alpha=0.6, beta=0.4)),
     frb.BufferSpec(SMALL, 17, ONE_ALPHA),

@@ -1,4 +1,4 @@
-"""What every sampler must do, on every variant of both backends."""
+"""What a buffer must do at any capacity, on every variant of both backends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import backends
 from tests.support.backends import Backend
 
 SAMPLERS = [frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever")]
-CAPACITIES = [1, 3, 16, 17, 257]  # around a row of the tree; test_model has more
+CAPACITIES = [1, 3, 16, 17, 257]  # around a row of the tree
 CASES = [
     (variant, sampler, capacity)
     for variant in backends.VARIANTS
@@ -107,3 +107,50 @@ def test_stale_handles_are_dropped(backend: Backend) -> None:
     assert backend.numpy(state.tree).reshape(-1)[:8].tolist() == [9, 1, 9, 9, 1, 1, 1, 1]
     got = backend.rb.get(state, handles)
     assert backend.numpy(got["id"]).tolist() == [0, 0, 3, 8, 10, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["jax", "torch", "torch-inplace"])
+@pytest.mark.parametrize(
+    "sampler", [frb.Uniform(), frb.Prioritized(alpha=1.0, beta=1.0)], ids=["uniform", "prioritized"]
+)
+def test_a_million_and_three(name: str, sampler: Any) -> None:
+    capacity, chunk = 1_000_003, 250_001
+    with backends.make(name) as backend:
+        state = backend.init(frb.BufferSpec({"n": frb.Unbounded((), "int32")}, capacity, sampler))
+        for start in range(0, 5 * chunk, chunk):
+            older, state = state, backend.add(state, {"n": np.arange(start, start + chunk, dtype=np.int32)})
+        added = 5 * chunk
+        assert int(backend.rb.size(state)) == capacity
+        state, sample = backend.sample(state, backend.rb.key(3), 512)
+        handles = backend.numpy(sample.indices)
+        assert handles.min() >= added - capacity
+        assert handles.max() < added
+        np.testing.assert_array_equal(backend.numpy(sample.items["n"]), handles)
+        gone = np.array([0, added - capacity - 1, added], np.int32)
+        mixed = np.concatenate([handles, gone])
+        companions = [] if isinstance(sampler, frb.Uniform) else [np.full(mixed.size, 2, np.float32)]
+        state = backend.update(state, mixed, *companions, items={"n": -mixed})
+        assert int(backend.rb.stale(state)) == gone.size
+        got = backend.numpy(backend.rb.get(state, mixed)["n"])
+        np.testing.assert_array_equal(got, [*-handles, 0, 0, 0])
+        serials = np.arange(added - capacity, added)
+        expected = np.zeros(capacity, np.int64)
+        expected[serials % capacity] = np.where(np.isin(serials, handles), -serials, serials)
+        np.testing.assert_array_equal(backend.numpy(backend.rb.items(state)["n"]), expected)
+        if not backend.consumes:
+            before = np.arange(4 * chunk - capacity if 4 * chunk > capacity else 0, 4 * chunk)
+            stored = backend.numpy(backend.rb.items(older)["n"])
+            np.testing.assert_array_equal(stored[before % capacity], before)
+
+
+@pytest.mark.parametrize("name", ["jax", "jax-core", "torch"])
+def test_what_the_caller_writes_to_his_arrays_afterwards_is_not_seen(name: str) -> None:
+    # On JAX numbers are read in the background: an environment that writes its next observation into the same
+    # array would have got into the buffer.
+    spec = frb.BufferSpec({"x": frb.Unbounded((16_384,))}, 64)
+    with backends.make(name) as backend:
+        for k in range(60):
+            x = np.full((64, 16_384), k, np.float32)
+            state = backend.add(backend.init(spec), {"x": x})
+            x[...] = -1
+            assert (backend.numpy(backend.rb.items(state)["x"]) == k).all()
