@@ -23,6 +23,7 @@ from functional_rb.versions import version
 from functional_rb.versions.recorder import Log, Recorder
 from tests.support import backends, lives
 from tests.support.backends import Backend
+from tests.support.effort import effort
 from tests.support.members import BATCH, ITEM, MEMBERS
 
 
@@ -117,7 +118,7 @@ WRITES = st.lists(
 )
 
 
-@hypothesis.settings(max_examples=50)
+@hypothesis.settings(max_examples=effort(25, 100))
 @hypothesis.given(functions=st.lists(WRITES, min_size=1, max_size=4))
 def test_rows_and_elements_of_one_array_are_taken_back_together(functions: Any) -> None:
     """Of each place what was there first, where rows and elements overlap, in one write or in several."""

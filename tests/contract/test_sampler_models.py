@@ -13,7 +13,6 @@ import pytest
 import functional_rb as frb
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.effort import effort
 from tests.support.histories import STEP, Rng, histories, pick, run, seeds
 from tests.support.random_members import ON_JAX, ON_TORCH, ONE_LANE, SAMPLERS, VARIANTS
 from tests.support.spec_pool import OF_ALL_DTYPES, WIDE_DTYPES
@@ -25,7 +24,7 @@ BYTES = {name: OF_ALL_DTYPES[name] for name in ("bytes", "wide", "complex", "hal
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-@histories(effort(20, 200))
+@histories(20)
 @hypothesis.given(rng=seeds)
 def test_on_torch(kind: str, rng: Rng) -> None:
     # Few slots, so that histories go round many times.

@@ -16,6 +16,7 @@ import functional_rb as frb
 from functional_rb.core import counters
 from tests.support.backends import Backend
 from tests.support.compiled_programs import AS_USERS
+from tests.support.effort import effort
 
 ROWS = 5
 ITEM = {
@@ -91,7 +92,7 @@ def held(library: Backend, state: Any) -> list[int]:
 
 
 @hypothesis.given(first=batches, second=batches, mask=st.none() | st.lists(st.booleans(), min_size=ROWS, max_size=ROWS))
-@hypothesis.settings(max_examples=40)
+@hypothesis.settings(max_examples=effort(20, 80))
 def test_an_eager_add_refuses_the_first_bad_row(library: Backend, first: Any, second: Any, mask: Any) -> None:
     state = library.rb.init(frb.BufferSpec(ITEM, 7))
     for number, batch in enumerate((first, second)):

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 from tests.support.backends import Backend, make
+from tests.support.effort import effort
 
 ROOT = Path(__file__).parents[2]
 ITEM = {"x": frb.Unbounded((3,)), "done": frb.Binary()}
@@ -168,7 +169,7 @@ def run_plan(library: Backend, state: Any, plan: Plan, prefetch: int, threads: i
         assert batches.state is current
 
 
-@hypothesis.settings(max_examples=40)
+@hypothesis.settings(max_examples=effort(20, 80))
 @hypothesis.given(
     plan=PLANS,
     prefetch=st.integers(0, 4),

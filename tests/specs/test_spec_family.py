@@ -25,11 +25,12 @@ from functional_rb.base import dtypes, nest
 from functional_rb.specs.composite import members
 from tests.support import grammar
 from tests.support.backends import Backend
+from tests.support.effort import effort
 from tests.support.grammar import ALL, Box, Data, Pair, shapes
 from tests.support.spec_model import elements
 
 NAMESPACE = vars(frb) | {"inf": math.inf, "Pair": Pair, "Data": Data, "Box": Box}
-many = settings(max_examples=100)
+many = settings(max_examples=effort(50, 200))
 
 
 # --- shapes ---------------------------------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ def test_reshape(data: st.DataObject) -> None:
     same(spec, lambda x: x.reshape(*sizes), lambda x: x.reshape(fits), ValueError)
 
 
-@settings(max_examples=300)
+@settings(max_examples=effort(100, 600))
 @given(st.data())
 def test_indices_are_numpys(data: st.DataObject) -> None:
     spec = data.draw(ALL.with_axes())
@@ -515,14 +516,14 @@ def test_numbers_are_the_shortest_decimals(kind: str) -> None:
     assert [dtypes.canonical(kind, one, "low") for one in short[::50]] == short[::50]
 
 
-@settings(max_examples=300)
+@settings(max_examples=effort(100, 600))
 @given(st.floats(width=32, allow_nan=False))
 def test_float32_as_numpy_writes_it(value: float) -> None:
     assert repr(dtypes.canonical("float32", value, "low")) == repr(float(str(np.float32(value))) + 0.0)
     assert dtypes.canonical("float64", value / 3, "low") == value / 3
 
 
-@settings(max_examples=300)
+@settings(max_examples=effort(100, 600))
 @given(st.floats(allow_nan=False) | st.floats(width=32, allow_nan=False) | st.floats(width=16))
 def test_rounding_to_bfloat16_is_the_usual_one(value: float) -> None:
     with np.errstate(over="ignore"):

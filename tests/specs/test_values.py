@@ -22,6 +22,7 @@ from functional_rb.specs.values import Outline
 from tests.support import grammar
 from tests.support import value_model as model
 from tests.support.backends import Backend
+from tests.support.effort import effort
 from tests.support.grammar import INTEGERS, PARTED, REAL, limits
 
 N = 4
@@ -72,7 +73,7 @@ def assert_same(one: Any, other: Any) -> None:
 # --- the core on NumPy, every kind of spec --------------------------------------------------------------------------
 
 
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=effort(40, 200))
 @hypothesis.given(spec=SPECS, seed=seeds)
 def test_draws_lie_inside_and_stay_where_they_are(spec: Any, seed: int) -> None:
     spec = frb.specs.freeze(spec)
@@ -86,7 +87,7 @@ def test_draws_lie_inside_and_stay_where_they_are(spec: Any, seed: int) -> None:
     assert_same(projected(spec, x), x)
 
 
-@hypothesis.settings(max_examples=160)
+@hypothesis.settings(max_examples=effort(60, 320))
 @hypothesis.given(spec=SPECS, seed=seeds, share=st.sampled_from([0.02, 0.1, 0.5]))
 def test_what_is_inside_and_what_is_nearest(spec: Any, seed: int, share: float) -> None:
     spec = frb.specs.freeze(spec)
@@ -181,7 +182,7 @@ def test_a_backend_makes_of_words_what_numpy_makes_of_them(library: Backend) -> 
     assert_agree(MIXED, library, np.random.default_rng(0), 64)
 
 
-@hypothesis.settings(max_examples=40)
+@hypothesis.settings(max_examples=effort(20, 80))
 @hypothesis.given(spec=SPECS, seed=seeds)
 def test_torch_makes_of_words_what_numpy_makes_of_them(spec: Any, seed: int) -> None:
     from tests.support import backends
@@ -266,7 +267,7 @@ def check_whole(ops: Any, array: Any, numpy: Any, some: tuple[str, list[int], li
         assert got.tolist() == expected
 
 
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=effort(40, 200))
 @hypothesis.given(some=ranges(), seed=seeds)
 def test_whole_numbers_are_the_product_of_words_and_counts(some: Any, seed: int) -> None:
     """`floor(n u)` divides the words into n parts whose sizes differ by at most one."""
@@ -277,7 +278,7 @@ def test_whole_numbers_are_the_product_of_words_and_counts(some: Any, seed: int)
     assert exact or all(n * 2**31 <= 2 ** (31 * size) for n in counts), "some number would be preferred too much"
 
 
-@hypothesis.settings(max_examples=40)
+@hypothesis.settings(max_examples=effort(20, 80))
 @hypothesis.given(some=ranges(), seed=seeds)
 def test_whole_numbers_on_torch(some: Any, seed: int) -> None:
     import torch
@@ -480,7 +481,7 @@ def test_draws_stay_between_any_bounds(library: Backend) -> None:
 # --- what environments have -----------------------------------------------------------------------------------------
 
 
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=effort(40, 200))
 @hypothesis.given(spec=SPECS, seed=seeds)
 def test_encoding_takes_decoding_back(spec: Any, seed: int) -> None:
     spec = frb.specs.freeze(spec)

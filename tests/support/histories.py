@@ -28,6 +28,7 @@ from functional_rb.testing.list_model import TINY, Leaves, SampleArrays, assert_
 from jax_backend import compile, hosted
 from tests.support import backends
 from tests.support.backends import Backend
+from tests.support.effort import effort
 from tests.support.models import Model, Windows
 from tests.support.spec_pool import OF_ALL_DTYPES, WIDE_DTYPES, random_leaf
 
@@ -45,7 +46,8 @@ seeds = st.integers(0, 2**64 - 1).map(np.random.default_rng)
 
 
 def histories(examples: int) -> hypothesis.settings:
-    """So many of them. A seed has nothing simpler than itself, so none is looked for."""
+    """About so many of them. A seed has nothing simpler than itself, so none is looked for."""
+    examples = effort(max(2, 2 * examples // 3), 2 * examples)
     return hypothesis.settings(max_examples=examples, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
 
 

@@ -20,6 +20,7 @@ from functional_rb.structures import episode_windows
 from functional_rb.structures.episode_windows import Lanes, Rule
 from functional_rb.structures.ring import Ends, Ring
 from jax_backend import ops as jax_ops
+from tests.support.effort import effort
 from torch_backend import ops as torch_ops
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
@@ -293,7 +294,7 @@ def histories(draw: st.DrawFn) -> tuple[Rule, int, int, list[Batch]]:
     return draw(rules), lanes, length, draw(st.lists(batches(lanes, length, likely), min_size=1, max_size=8))
 
 
-@hypothesis.settings(max_examples=120)
+@hypothesis.settings(max_examples=effort(60, 240))
 @hypothesis.given(history=histories())
 def test_any_history(history: tuple[Rule, int, int, list[Batch]]) -> None:
     rule, lanes, length, writes = history

@@ -20,6 +20,7 @@ from functional_rb.structures import sparse_set
 from functional_rb.structures.sparse_set import SparseSet
 from jax_backend import ops as jax_ops
 from tests.support.compiled_programs import AS_USERS
+from tests.support.effort import effort
 from tests.support.part_kernels import Torch
 from torch_backend import ops as torch_ops
 
@@ -164,7 +165,7 @@ def histories(draw: st.DrawFn) -> tuple[int, int, list[tuple[Any, ...]]]:
     return capacity, batch, begin + draw(st.lists(operation, max_size=12))
 
 
-@hypothesis.settings(max_examples=40)
+@hypothesis.settings(max_examples=effort(20, 80))
 @hypothesis.given(history=histories())
 def test_histories(history: tuple[int, int, list[tuple[Any, ...]]]) -> None:
     capacity, batch, operations = history
@@ -204,7 +205,7 @@ def test_every_ordered_choice_comes_once(remaining: int, batch: int) -> None:
         assert sorted(outcomes) == sorted(itertools.permutations(slots, min(batch, remaining)))
 
 
-@hypothesis.settings(max_examples=40)
+@hypothesis.settings(max_examples=effort(20, 80))
 @hypothesis.given(
     remaining=st.sampled_from([1, 2, 15, 16, 17, 20, 40]),
     chosen=st.lists(st.integers(-20, 3), min_size=16, max_size=16),
@@ -310,7 +311,7 @@ def as_tensors(*arrays: Any) -> list[torch.Tensor]:
     return [torch.from_numpy(np.array(x)) for x in arrays]
 
 
-@hypothesis.settings(max_examples=60)
+@hypothesis.settings(max_examples=effort(30, 120))
 @hypothesis.given(
     st.sampled_from([1, 2, 7, 40]), st.integers(0, 12), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.5, 1.0])
 )

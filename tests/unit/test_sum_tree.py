@@ -23,6 +23,7 @@ from functional_rb.structures import sum_tree
 from functional_rb.structures.sum_tree import FANOUT
 from jax_backend import ops as jax_ops
 from tests.support.backends import Backend
+from tests.support.effort import effort
 from torch_backend import ops as torch_ops
 
 CAPACITIES = [1, 2, 3, 15, 16, 17, 255, 256, 257, 4097]
@@ -117,7 +118,7 @@ def histories(draw: st.DrawFn) -> tuple[int, list[tuple[Ints, Floats]]]:
     return capacity, updates
 
 
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=effort(50, 200))
 @hypothesis.given(history=histories())
 def test_nodes_follow_from_their_children(history: tuple[int, list[tuple[Ints, Floats]]]) -> None:
     capacity, updates = history
