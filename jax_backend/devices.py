@@ -9,6 +9,7 @@ from jax.sharding import NamedSharding
 
 from functional_rb.core.draft import Arrays
 from functional_rb.structures import frame_ring
+from functional_rb.structures.stored_arrays import ROWS, WIDE, wide_name
 
 
 def resolve(device: Any) -> Any:
@@ -45,7 +46,7 @@ def place(name: str, shape: tuple[int, ...], where: Any) -> Any:
     """
     if not isinstance(where, NamedSharding) or where.is_fully_replicated:
         return where
-    if not name.startswith(("rows", "wide_", f"kept_{frame_ring.ROWS}")):
+    if not name.startswith((ROWS, WIDE, f"kept_{frame_ring.ROWS}")):
         return NamedSharding(where.mesh, jax.P(), memory_kind=where.memory_kind)
     try:
         where.shard_shape(shape)
@@ -64,8 +65,8 @@ def places(arrays: Arrays, where: Any) -> Any:
     if not isinstance(where, NamedSharding):
         return where
     return Arrays(
-        place("rows", arrays.rows.shape, where),
-        tuple(place(f"wide_{k}", x.shape, where) for k, x in enumerate(arrays.wide)),
+        place(ROWS, arrays.rows.shape, where),
+        tuple(place(wide_name(k), x.shape, where) for k, x in enumerate(arrays.wide)),
         None if arrays.tree is None else place("tree", arrays.tree.shape, where),
         place("counters", arrays.counters.shape, where),
         {name: place(f"kept_{name}", x.shape, where) for name, x in arrays.auxiliary.items()},

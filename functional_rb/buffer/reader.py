@@ -13,10 +13,9 @@ from functional_rb.core import counters
 from functional_rb.core.draft import HasArrays
 from functional_rb.core.plan import Plan
 from functional_rb.core.save_history import NEW, SaveHistory
-from functional_rb.structures import sum_tree
-from functional_rb.structures.row_layout import STORED_AS
+from functional_rb.structures import stored_arrays, sum_tree
+from functional_rb.structures.stored_arrays import Shapes
 
-Shapes = dict[str, tuple[tuple[int, ...], str]]
 Piece = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -60,15 +59,11 @@ def shapes_of(plan: Plan) -> Shapes:
         >>> shapes_of(frb.BufferSpec((frb.Unbounded((2,)),), 5).plan)
         {'rows': ((5, 2), 'int32'), 'counters': ((6,), 'int32')}
     """
-    wide = {
-        f"wide_{k}": ((plan.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype))
-        for k, leaf in enumerate(plan.layout.wide)
-    }
     groups = sum_tree.geometry(plan.capacity).levels[0].groups
     tree = {} if plan.tree_shape is None else {"tree": ((groups, sum_tree.FANOUT), "float32")}
     auxiliary = {f"kept_{name}": (array.shape, array.dtype) for name, array in plan.auxiliary.items()}
-    rows = {"rows": ((plan.capacity, plan.layout.row_words), "int32")}
-    return {**rows, **wide, **tree, **auxiliary, "counters": ((counters.length(plan),), "int32")}
+    rows = stored_arrays.shapes(plan.layout, plan.capacity)
+    return {**rows, **tree, **auxiliary, "counters": ((counters.length(plan),), "int32")}
 
 
 def misfit(arrays: HasArrays, plan: Plan) -> str | None:
@@ -157,6 +152,6 @@ class ArrayReader(Reader):
 def arrays_of(state: HasArrays, plan: Plan) -> Mapping[str, Any]:
     """The arrays of a state by name."""
     tree = {} if state.tree is None else {"tree": state.tree}
-    wide = {f"wide_{k}": array for k, array in enumerate(state.wide)}
+    rows = stored_arrays.named(state.rows, state.wide)
     auxiliary = {f"kept_{name}": state.auxiliary[name] for name in plan.auxiliary}
-    return {"rows": state.rows, **wide, **tree, **auxiliary, "counters": state.counters}
+    return {**rows, **tree, **auxiliary, "counters": state.counters}

@@ -39,6 +39,7 @@ from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
 from functional_rb.storage import elsewhere, mapped
 from functional_rb.storage.mapped import MappedFiles
+from functional_rb.structures.stored_arrays import wide_of
 
 TRIES = 100
 """So often another save may remove what was about to be read."""
@@ -504,7 +505,7 @@ def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays
     for name, (shape, dtype) in shapes_of(spec.plan).items():
         if name not in read:
             read[name] = np.zeros(shape, dtype)
-    wide = tuple(read[f"wide_{k}"] for k in range(len(spec.plan.layout.wide)))
+    wide = wide_of(spec.plan.layout, read)
     tree = None if spec.plan.tree_shape is None else _tree(spec, read["tree"])
     return Arrays(read["rows"], wide, tree, vector, {name: read[f"kept_{name}"] for name in spec.plan.auxiliary})
 

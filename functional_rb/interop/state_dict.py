@@ -28,17 +28,15 @@ from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.state import SharedState
 from functional_rb.storage.directory import filed
-from functional_rb.structures.row_layout import STORED_AS
+from functional_rb.structures import stored_arrays
 
 SPEC = "spec"
 Values = np.ndarray[Any, Any]
 
 
-def plan(spec: BufferSpec) -> dict[str, tuple[tuple[int, ...], str]]:
+def plan(spec: BufferSpec) -> stored_arrays.Shapes:
     """The shape and dtype of every array of a state, by name, those without elements too."""
-    planned: dict[str, tuple[tuple[int, ...], str]] = {"rows": ((spec.capacity, spec.plan.layout.row_words), "int32")}
-    for k, leaf in enumerate(spec.plan.layout.wide):
-        planned[f"wide_{k}"] = (spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)
+    planned = stored_arrays.shapes(spec.plan.layout, spec.capacity)
     if spec.plan.tree_shape is not None:
         planned["tree"] = spec.plan.tree_shape, "float32"
     for name, auxiliary in spec.plan.auxiliary.items():
@@ -53,7 +51,7 @@ def named(arrays: Arrays | State) -> dict[str, Array]:
 
 
 def _by_name(arrays: Arrays | State) -> dict[str, Array]:
-    found = {"rows": arrays.rows} | {f"wide_{k}": array for k, array in enumerate(arrays.wide)}
+    found = stored_arrays.named(arrays.rows, arrays.wide)
     if arrays.tree is not None:
         found["tree"] = arrays.tree
     return found | {f"kept_{name}": array for name, array in arrays.auxiliary.items()} | {"counters": arrays.counters}
@@ -126,7 +124,7 @@ def as_arrays(
 
 
 def _arrays(spec: BufferSpec, by_name: Mapping[str, Array]) -> Arrays:
-    wide = tuple(by_name[f"wide_{k}"] for k in range(len(spec.plan.layout.wide)))
+    wide = stored_arrays.wide_of(spec.plan.layout, by_name)
     auxiliary = {name: by_name[f"kept_{name}"] for name in spec.plan.auxiliary}
     return Arrays(by_name["rows"], wide, by_name.get("tree"), by_name["counters"], auxiliary)
 

@@ -20,7 +20,6 @@ from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.samplers import Selection
 from functional_rb.shared import files, places
 from functional_rb.shared.files import SharedFiles
-from functional_rb.structures.row_layout import STORED_AS
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -42,7 +41,7 @@ class Snapshot(NamedTuple):
 
 
 class SharedBuffer:
-    """A handle of a shared buffer. Arrays given and returned are contiguous; dtypes are those of storage (`STORED_AS`).
+    """A handle of a shared buffer. Arrays given and returned are contiguous, of dtypes as stored.
 
     Any number of threads, and of forked children, may use one handle. Pickled, it is the path.
 
@@ -269,10 +268,7 @@ class SharedBuffer:
         return self.exclusively(work) if found == protocol.TORN else found
 
     def _room_for(self, batch: int) -> list[Array]:
-        return [
-            np.empty((batch, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype))
-            for leaf in self.spec.plan.layout.leaves
-        ]
+        return [np.empty((batch, *leaf.shape), leaf.stored_as) for leaf in self.spec.plan.layout.leaves]
 
     def snapshot(self) -> Snapshot:
         """Copies of all arrays, of one moment; writers wait if they would come between."""

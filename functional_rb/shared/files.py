@@ -35,9 +35,10 @@ from functional_rb.cpu_kernels import shared_control as control
 from functional_rb.cpu_kernels.addresses import Held
 from functional_rb.shared import places
 from functional_rb.shared.lock import FileLock
-from functional_rb.storage.directory import explained, full
+from functional_rb.storage.directory import explained, file_name, full
 from functional_rb.storage.mapped import allocate
-from functional_rb.structures.row_layout import STORED_AS, Layout
+from functional_rb.structures.row_layout import Layout
+from functional_rb.structures.stored_arrays import WIDE, shapes
 
 FORMAT: Final = "functional_rb.shared"
 VERSION: Final = 2
@@ -75,13 +76,11 @@ class Region:
 
 def regions(spec: BufferSpec, layout: Layout) -> list[Region]:
     """The files of a buffer with a layout: control, tree (empty if there is none), journal, rows, wide arrays."""
-    wide = [((spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)) for leaf in layout.wide]
     return [
         Region("control.bin", (control.BYTES // 8,), "int64", True),
         Region("tree.bin", spec.plan.tree_shape or (0, 1), "float32", True),
         Region("journal.bin", (8 * slots(spec) + room(spec) * layout.item_bytes,), "uint8", True),
-        Region("rows.bin", (spec.capacity, layout.row_words), "int32", False),
-        *(Region(f"wide_{k}.bin", shape, dtype, False) for k, (shape, dtype) in enumerate(wide)),
+        *(Region(file_name(name), *found, False) for name, found in shapes(layout, spec.capacity).items()),
     ]
 
 
@@ -378,7 +377,7 @@ def _remove_files(directory: str) -> None:
     """Remove all files, the lock last, as others may wait for it. Cut short, it leaves them as if still being made."""
     with contextlib.suppress(FileNotFoundError):
         os.rename(os.path.join(directory, "shared.json"), os.path.join(directory, "making"))
-    wide = [name for name in os.listdir(directory) if name.startswith("wide_") and name.endswith(".bin")]
+    wide = [name for name in os.listdir(directory) if name.startswith(WIDE) and name.endswith(".bin")]
     for name in ("rows.bin", *wide, "tree.bin", "journal.bin", "control.bin", "making", "lock"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(directory, name))

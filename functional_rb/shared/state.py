@@ -14,7 +14,6 @@ from functional_rb.core.counters import BASE
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.library import Library
-from functional_rb.structures.row_layout import STORED_AS
 
 if TYPE_CHECKING:  # needs numba
     from functional_rb.shared.buffer import SharedBuffer
@@ -74,8 +73,8 @@ class SharedState(State):
             (1, 0)
         """
         found = self.buffer.snapshot()
-        stored = [STORED_AS.get(leaf.dtype, leaf.dtype) for leaf in self.spec.plan.layout.wide]
-        wide = tuple(self.from_numpy(x, dtype) for x, dtype in zip(found.wide, stored, strict=True))
+        leaves = self.spec.plan.layout.wide
+        wide = tuple(self.from_numpy(x, leaf.stored_as) for x, leaf in zip(found.wide, leaves, strict=True))
         tree = None if self.spec.plan.tree_shape is None else self.from_numpy(found.tree, "float32")
         counters = self.from_numpy(found.counters[:BASE].copy(), "int32")
         spec = dataclasses.replace(self.spec, storage=Device())

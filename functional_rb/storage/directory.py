@@ -25,8 +25,8 @@ from functional_rb.base.errors import (
     StorageLayoutError,
 )
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.structures import frame_ring
-from functional_rb.structures.row_layout import STORED_AS
+from functional_rb.structures import frame_ring, stored_arrays
+from functional_rb.structures.stored_arrays import Shapes
 
 try:
     import fcntl
@@ -35,17 +35,13 @@ except ImportError:  # there is none on Windows
 
 DESCRIPTION, LOCK = "storage.json", "storage.lock"
 
-Shapes = dict[str, tuple[tuple[int, ...], str]]
-
 
 def shapes(spec: BufferSpec) -> Shapes:
     """The arrays that lie in files, by name: shape, and dtype as stored.
 
     Those are `rows`, `wide_0` and so on, and of compact storage the frames: `frames`, `frames_0` and so on.
     """
-    found: Shapes = {"rows": ((spec.capacity, spec.plan.layout.row_words), "int32")}
-    for k, leaf in enumerate(spec.plan.layout.wide):
-        found[f"wide_{k}"] = (spec.capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype)
+    found = stored_arrays.shapes(spec.plan.layout, spec.capacity)
     return found | {name: (spec.plan.auxiliary[name].shape, spec.plan.auxiliary[name].dtype) for name in filed(spec)}
 
 

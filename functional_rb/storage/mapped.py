@@ -36,7 +36,7 @@ from functional_rb.storage.directory import (
 from functional_rb.storage.directory import filed as filed
 from functional_rb.storage.directory import shapes as shapes
 from functional_rb.storage.undo_log import Logs
-from functional_rb.structures import frame_ring
+from functional_rb.structures import frame_ring, stored_arrays
 
 CHUNK = 2**22
 """Bytes for which room is reserved at a time: some ten microseconds each, so next to nothing for what is written."""
@@ -193,7 +193,7 @@ class MappedFiles:
         self.spec, self._arrays, self._directory = spec, arrays, directory
         self.directory = None if directory is None else directory.path
         self.rows = arrays["rows"].array
-        self.wide = tuple(arrays[f"wide_{k}"].array for k in range(len(spec.plan.layout.wide)))
+        self.wide = tuple(found.array for found in stored_arrays.wide_of(spec.plan.layout, arrays))
         self.auxiliary = {name: arrays[name].array for name in filed(spec)}
         self._pid = os.getpid()
         self._removed = False
@@ -536,7 +536,7 @@ def replaced(
             "hold; give storage=frb.Memmap(path, existsok=True) if that is meant, else another path, or frb.Host()"
         )
         raise FileExistsError(error.errno, what, error.filename) from None
-    given = {"rows": arrays.rows, **{f"wide_{k}": x for k, x in enumerate(arrays.wide)}, **arrays.auxiliary}
+    given = stored_arrays.named(arrays.rows, arrays.wide) | arrays.auxiliary
     try:
         files.replace({name: given[name] for name in shapes(spec)})
     except BaseException:

@@ -45,6 +45,11 @@ class LeafLayout:
     offset: int | None
     wide: int | None
 
+    @property
+    def stored_as(self) -> str:
+        """The dtype of its array in storage."""
+        return STORED_AS.get(self.dtype, self.dtype)
+
 
 @dataclasses.dataclass(frozen=True)
 class Layout:

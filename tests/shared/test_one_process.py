@@ -254,7 +254,9 @@ def test_a_checkpoint_fills_a_buffer_whose_leaves_lie_otherwise(library: Backend
 
 def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_at(tmp_path / "buffer", item=NEST)
-    made, other = SharedBuffer.open(spec.as_given()), SharedBuffer.open(spec)
+    made = SharedBuffer.open(spec_at(tmp_path / "buffer", item=reversed_(NEST)).as_given())
+    other = SharedBuffer.open(spec)
+    assert [leaf.path for leaf in made.files.layout.wide] == [leaf.path for leaf in other.spec.plan.layout.wide][::-1]
     batch = {"b/y": nested(0, 6)["b"]["y"], "b/x": nested(0, 6)["b"]["x"], **nested(0, 6)}
     leaves = [batch[name] for name in made.spec.plan.names]
     made.add(leaves, 6, None, None)
