@@ -1,5 +1,27 @@
 """Tests for buffers, and for a sampler, a writer or a transform of one's own: list models, strategies, conformance.
 
-`check_sampler`, `check_writer` and `check_transform` are the conformance suite, `strategies` what property-based tests
-draw from, `ListModel` a buffer in plain Python. Nothing in the library imports this package.
+`check_sampler`, `check_writer` and `check_transform` are the conformance suite, `strategies` is what property-based
+tests draw from, `ListModel` a buffer in plain Python. Nothing else in the library imports this package.
 """
+
+try:
+    import hypothesis as _hypothesis  # noqa: F401  # what the modules below cannot do without
+except ImportError as error:
+    raise ImportError("functional_rb.testing needs hypothesis; pip install 'functional-rb[testing]'") from error
+
+from functional_rb.testing import strategies
+from functional_rb.testing.conformance import ConformanceError, check_sampler, check_transform, check_writer
+from functional_rb.testing.list_model import Law, ListModel, SampleArrays, Step, shares
+
+__all__ = [
+    "ConformanceError",
+    "Law",
+    "ListModel",
+    "SampleArrays",
+    "Step",
+    "check_sampler",
+    "check_transform",
+    "check_writer",
+    "shares",
+    "strategies",
+]

@@ -1,0 +1,117 @@
+"""What carries the functions of a buffer out: the core over the array operations of NumPy, torch and JAX.
+
+All of them take and return NumPy's arrays, so that results can be compared bit for bit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from functional_rb.buffer import functions
+from functional_rb.ops import numpy_ops
+
+Array = np.ndarray[Any, Any]
+
+IN_PLACE, VALUES = "the core on NumPy, in place", "the core on NumPy, whose arrays are values"
+
+
+def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
+    """A nest of tuples, lists and dicts in which each leaf is what a function makes of it."""
+    if isinstance(nest, tuple | list):
+        parts = [mapped(function, part) for part in nest]
+        return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
+    if isinstance(nest, dict):
+        return {name: mapped(function, part) for name, part in nest.items()}
+    return function(nest)
+
+
+def named(nest: Any, name: str) -> dict[str, Array]:
+    """The arrays of a nest by names such as "tree" or "auxiliary['times']"."""
+    if hasattr(nest, "_fields"):
+        return {k: x for field in nest._fields for k, x in named(getattr(nest, field), f"{name}.{field}").items()}
+    if isinstance(nest, tuple | list):
+        return {k: x for i, part in enumerate(nest) for k, x in named(part, f"{name}[{i}]").items()}
+    if isinstance(nest, dict):
+        return {k: x for key, part in nest.items() for k, x in named(part, f"{name}[{key!r}]").items()}
+    return {} if nest is None else {name: np.asarray(nest)}
+
+
+class NumpyCarrier:
+    """The core over NumPy's operations: on copies that are written in place, or on arrays that cannot be written."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ops: Any = numpy_ops
+        if name == VALUES:
+            self.ops = types.SimpleNamespace(**vars(numpy_ops))
+            self.ops.set_at = lambda x, index, values: numpy_ops.set_at(x.copy(), index, values)
+            self.ops.set_flat = lambda x, index, values: numpy_ops.set_flat(x.copy(), index, values)
+
+    def given(self, x: Any) -> Any:
+        """An argument."""
+        if not isinstance(x, np.ndarray):
+            return x
+        copied = numpy_ops.copy(x)
+        copied.setflags(write=self.name == IN_PLACE)
+        return copied
+
+    def run(self, name: str, *arguments: Any) -> Any:
+        """What the function of that name in `functional_rb.buffer.functions` gives, in arrays of NumPy."""
+        result = getattr(functions, name)(self.ops, *mapped(self.given, arguments))
+        return mapped(lambda x: None if x is None else np.asarray(x), result)
+
+
+class TorchCarrier:
+    """The core over torch's operations, eagerly."""
+
+    def __init__(self) -> None:
+        self.name = "the core on torch"
+        self.torch = importlib.import_module("torch")
+        self.ops = importlib.import_module("torch_backend.ops")
+
+    def run(self, name: str, *arguments: Any) -> Any:
+        """See `NumpyCarrier.run`."""
+        torch = self.torch
+
+        def given(x: Any) -> Any:
+            return torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x
+
+        result = getattr(functions, name)(self.ops, *mapped(given, arguments))
+        return mapped(lambda x: x.numpy().copy() if isinstance(x, torch.Tensor) else x, result)
+
+
+class JaxCarrier:
+    """The core over JAX's operations, under `jit`; each program is compiled once."""
+
+    def __init__(self) -> None:
+        self.name = "the core on JAX, under jit"
+        self.jax = importlib.import_module("jax")
+        self.ops = importlib.import_module("jax_backend.ops")
+        importlib.import_module("jax_backend")
+        self.programs: dict[Any, Any] = {}
+
+    def run(self, name: str, *arguments: Any) -> Any:
+        """See `NumpyCarrier.run`."""
+        jax = self.jax
+        leaves, outline = jax.tree.flatten(arguments)
+        static = tuple(None if isinstance(x, np.ndarray) else x for x in leaves)
+        if (name, outline, static) not in self.programs:
+
+            def program(arrays: Any) -> Any:
+                both = [array if known is None else known for array, known in zip(arrays, static, strict=True)]
+                return getattr(functions, name)(self.ops, *jax.tree.unflatten(outline, both))
+
+            self.programs[name, outline, static] = jax.jit(program)
+        arrays = [x if known is None else None for x, known in zip(leaves, static, strict=True)]
+        return jax.tree.map(np.asarray, self.programs[name, outline, static](arrays))
+
+
+def installed(backend: str) -> bool:
+    """Whether a backend, "jax" or "torch", can be imported."""
+    return importlib.util.find_spec(backend) is not None
