@@ -281,6 +281,7 @@ def _each_history(trial: Trial, examples: int, alike: bool, run: Callable[[list[
         database=None,
         deadline=None,
         print_blob=False,
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     @hypothesis.given(strategies.histories(spec, **options))
@@ -635,8 +636,11 @@ class Walk:
         wanted = np.where(action.which < spec.capacity, 0, -spec.capacity) + current[action.which % spec.capacity]
         handles = np.maximum(wanted, -1).astype(np.int32)
         new: dict[int, Array] = {}
-        if action.items is not None:
-            new = dict(enumerate(nest.flatten_as(spec.structure, action.items)))
+        if action.items is not None:  # what may tell where trajectories end is never rewritten
+            flat = zip(spec.names, spec.leaves, nest.flatten_as(spec.structure, action.items), strict=True)
+            new = {
+                k: leaf for k, (path, kind, leaf) in enumerate(flat) if path == "id" or kind.dtype.startswith("float")
+            }
         after = self.perform("update", handles, action.priorities, new)
         named = {spec.names[k]: leaf for k, leaf in new.items()}
         if self.model is not None:
@@ -811,9 +815,7 @@ class PublicWalk(Walk):
         """The same by the public functions."""
         given = list(arguments)
         if name == "update":
-            new = given[2]
-            leaves = [new[k] for k in range(len(new))]
-            given[2] = nest.unflatten(self.spec.structure, leaves, lambda _, parts, __: parts) if new else None
+            given[2] = _nested({self.spec.structure.paths[k]: leaf for k, leaf in arguments[2].items()}) or None
         self.follow(name, self.public(name, *given), self.spec, *arguments)
         return self.arrays
 
@@ -941,6 +943,17 @@ def _bits(seed: int, shape: Sequence[int], odd: bool = False) -> Array:
 
 def _changes_rows(transform: Transform) -> bool:
     return type(transform).incoming is not Transform.incoming
+
+
+def _nested(leaves: Mapping[Any, Array]) -> dict[str, Any]:
+    """Leaves by path as nested dicts."""
+    made: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        part = made
+        for key in path[:-1]:
+            part = part.setdefault(key, {})
+        part[path[-1]] = leaf
+    return made
 
 
 def _same(a: Array, b: Array) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
+import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +23,10 @@ def blocks_of(text: str) -> list[tuple[int, str, str]]:
 
 def run(page: Path, text: str, backend: Backend) -> list[int]:
     """Run a page's blocks in one namespace; the lines at which those begin that were run."""
-    namespace: dict[str, Any] = {"rb": backend.rb, "__name__": "__page__"}
+    module = types.ModuleType("__page__")
+    namespace = vars(module)
+    namespace["rb"] = backend.rb
+    sys.modules["__page__"] = module  # so that pickle finds what the page defines
     ran = []
     for line, library, source in blocks_of(text):
         assert library in ("", "jax", "torch"), f"{page.name}:{line}: unknown tag {library!r}"
