@@ -5,6 +5,7 @@ All of them take and return NumPy's arrays, so that results can be compared bit 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import types
@@ -42,6 +43,13 @@ def named(nest: Any, name: str) -> dict[str, Array]:
     return {} if nest is None else {name: np.asarray(nest)}
 
 
+def _written(write: Callable[..., Array], x: Array, index: Array, values: Array) -> Array:
+    """A new array, which cannot be written."""
+    made = write(x.copy(), index, values)
+    made.setflags(write=False)
+    return made
+
+
 class NumpyCarrier:
     """The core over NumPy's operations: on copies that are written in place, or on arrays that cannot be written."""
 
@@ -50,8 +58,8 @@ class NumpyCarrier:
         self.ops: Any = numpy_ops
         if name == VALUES:
             self.ops = types.SimpleNamespace(**vars(numpy_ops))
-            self.ops.set_at = lambda x, index, values: numpy_ops.set_at(x.copy(), index, values)
-            self.ops.set_flat = lambda x, index, values: numpy_ops.set_flat(x.copy(), index, values)
+            self.ops.set_at = functools.partial(_written, numpy_ops.set_at)
+            self.ops.set_flat = functools.partial(_written, numpy_ops.set_flat)
 
     def given(self, x: Any) -> Any:
         """An argument."""

@@ -43,6 +43,8 @@ ITEM = {
 """The item that strategies are tried with, if no other is given."""
 CARRIERS = ("numpy", "torch-core", "jax-core", "torch", "torch-inplace", "jax", "jax-jit")
 """What can be tried: the core on NumPy, on torch and on JAX; the public functions of both backends."""
+PHASES = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
+"""Histories are drawn, and one that shows a fault is shortened, which takes some seconds."""
 RARE = 1e-9
 """A draw of this probability is not put down to chance."""
 
@@ -105,7 +107,7 @@ def check_writer(
     writer: Any,
     *,
     item: Any = None,
-    capacity: int = 12,
+    capacity: int = 6,
     lanes: int | None = None,
     law: WriterLaw | None = None,
     examples: int = 20,
@@ -132,7 +134,7 @@ def check_writer(
 
     Example:
         >>> from functional_rb import RoundRobin
-        >>> check_writer(RoundRobin(), law=lambda added: added[-12:], run_on=["numpy"], examples=5)
+        >>> check_writer(RoundRobin(), law=lambda added: added[-6:], run_on=["numpy"], examples=5)
     """
     who = _check_strategy(writer, WriterBase, "writer", "WriterBase")
     spec = BufferSpec(_with_id(item), capacity, Uniform(), writer, lanes=lanes, batch_size=6)
@@ -281,7 +283,7 @@ def _each_history(trial: Trial, examples: int, alike: bool, run: Callable[[list[
         database=None,
         deadline=None,
         print_blob=False,
-        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        phases=PHASES,
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     @hypothesis.given(strategies.histories(spec, **options))
@@ -361,13 +363,13 @@ class Walk:
     def add(self, action: Add) -> None:
         """Add a batch, and see where its rows are."""
         spec, before = self.spec, dict(self.stored)
-        leaves = nest.flatten_as(spec.structure, action.items)
+        leaves = nest.flatten_as(spec.plan.structure, action.items)
         count = len(leaves[0])
         bits = _bits(action.seed, (count, spec.writer.words)) if spec.writer.words else None
         arguments = (self.arrays, spec, leaves, count, action.mask, action.priorities, bits)
         after = self.call("add", *arguments)
         mask = np.ones(count, np.bool_) if action.mask is None else action.mask
-        rows = [{path: leaf[row] for path, leaf in zip(spec.names, leaves, strict=True)} for row in range(count)]
+        rows = [{path: leaf[row] for path, leaf in zip(spec.plan.names, leaves, strict=True)} for row in range(count)]
         self.noted(rows, mask, action.priorities, bits)
         self.go_on("add", after)
         if not count:
@@ -425,12 +427,12 @@ class Walk:
         """Draw a batch, and compare it with the lists."""
         spec, sampler = self.spec, self.spec.sampler
         try:
-            sampler.check_batch(spec, action.batch_size)
+            sampler.check_batch(spec.plan, action.batch_size)
         except ValueError:
             return
         size = action.batch_size
-        bits = _bits(action.seed, sampler.draw_shape(spec, size), odd=True)
-        more = _bits(action.seed + 1, spec.extra_shape(size)) if spec.extra_words else None
+        bits = _bits(action.seed, sampler.draw_shape(spec.plan, size), odd=True)
+        more = _bits(action.seed + 1, spec.extra_shape(size)) if spec.plan.extra_words else None
         beta = np.float32(getattr(sampler, "beta", 0.0) if action.beta is None else action.beta)
         some = bool(self.call("drawable", self.arrays, spec, 1))
         enough = bool(self.call("drawable", self.arrays, spec, size))
@@ -551,7 +553,7 @@ class Walk:
         """What was read of each item."""
         spec, law = self.spec, self.trial.transform_law
         reads = any(type(transform).reading is not Transform.reading for transform in spec.transforms)
-        for path, leaf, kind in zip(spec.names, leaves, spec.leaves, strict=True):
+        for path, leaf, kind in zip(spec.plan.names, leaves, spec.plan.leaves, strict=True):
             _expect(
                 leaf.shape == (*lead, *kind.shape) and leaf.dtype.name == kind.dtype,
                 self.who,
@@ -560,10 +562,10 @@ class Walk:
                 _kind(leaf),
                 "let readers keep the shapes and dtypes of the leaves",
             )
-        flat = [leaf.reshape(-1, *kind.shape) for leaf, kind in zip(leaves, spec.leaves, strict=True)]
+        flat = [leaf.reshape(-1, *kind.shape) for leaf, kind in zip(leaves, spec.plan.leaves, strict=True)]
         for row in np.flatnonzero(mask):
             handle = int(handles[row])
-            got = {path: leaf[row] for path, leaf in zip(spec.names, flat, strict=True)}
+            got = {path: leaf[row] for path, leaf in zip(spec.plan.names, flat, strict=True)}
             expected = dict(self.stored[handle])
             if reads and law is None:
                 continue
@@ -583,7 +585,7 @@ class Walk:
 
     def lane_of(self, handle: int) -> tuple[list[Step], int]:
         """The items of a handle's lane, from the oldest on, and its place among them."""
-        ring = self.spec.ring
+        ring = self.spec.plan.ring
         lane = handle % ring.capacity // ring.length
         same = sorted(h for h in self.stored if h % ring.capacity // ring.length == lane)
         steps = [Step(k, lane, h % ring.capacity, h, self.stored[h]) for k, h in enumerate(same)]
@@ -632,17 +634,19 @@ class Walk:
         """Set priorities and exchange leaves of what is there, and of what is not."""
         spec = self.spec
         slots = np.arange(spec.capacity, dtype=np.int32)
-        current = Draft.of(self.arrays, spec).handles_of(numpy_ops, slots)
+        current = Draft.of(self.arrays, spec.plan).handles_of(numpy_ops, slots)
         wanted = np.where(action.which < spec.capacity, 0, -spec.capacity) + current[action.which % spec.capacity]
         handles = np.maximum(wanted, -1).astype(np.int32)
         new: dict[int, Array] = {}
         if action.items is not None:  # what may tell where trajectories end is never rewritten
-            flat = zip(spec.names, spec.leaves, nest.flatten_as(spec.structure, action.items), strict=True)
+            flat = zip(
+                spec.plan.names, spec.plan.leaves, nest.flatten_as(spec.plan.structure, action.items), strict=True
+            )
             new = {
                 k: leaf for k, (path, kind, leaf) in enumerate(flat) if path == "id" or kind.dtype.startswith("float")
             }
         after = self.perform("update", handles, action.priorities, new)
-        named = {spec.names[k]: leaf for k, leaf in new.items()}
+        named = {spec.plan.names[k]: leaf for k, leaf in new.items()}
         if self.model is not None:
             given = None if action.priorities is None else action.priorities.tolist()
             self.model.update(handles.tolist(), given, named or None)
@@ -693,12 +697,12 @@ class Walk:
             )
         slots = np.arange(spec.capacity, dtype=np.int32)
         self.arrays = after
-        handles = np.asarray(Draft.of(after, spec).handles_of(numpy_ops, slots), np.int32)
+        handles = np.asarray(Draft.of(after, spec.plan).handles_of(numpy_ops, slots), np.int32)
         live = self.call("is_live", after, spec, handles)
         leaves = self.call("get", after, spec, handles)
         before = set(self.stored)
         self.stored = {
-            int(handle): {path: leaf[slot] for path, leaf in zip(spec.names, leaves, strict=True)}
+            int(handle): {path: leaf[slot] for path, leaf in zip(spec.plan.names, leaves, strict=True)}
             for slot, handle in enumerate(handles)
             if live[slot]
         }
@@ -712,7 +716,7 @@ class Walk:
             "let handles go on: `ChoosingWriter.renew` and its `cleared` do so",
         )
         self.gone |= before - set(self.stored)
-        size = int(Draft.of(after, spec).size(numpy_ops))
+        size = int(Draft.of(after, spec.plan).size(numpy_ops))
         _expect(
             size == len(self.stored),
             who,
@@ -741,10 +745,10 @@ class Walk:
         for name, array in carriers.named(self.arrays or self.call("init", spec), "state").items():
             if not name.startswith("state.auxiliary") and name != "state.tree":
                 yield name, _kind(array)
-        for name, auxiliary in spec.auxiliary.items():
+        for name, auxiliary in spec.plan.auxiliary.items():
             yield f"state.auxiliary[{name!r}]", f"{auxiliary.dtype} {list(auxiliary.shape)}"
-        if spec.tree_shape is not None:
-            yield "state.tree", f"float32 {list(spec.tree_shape)}"
+        if spec.plan.tree_shape is not None:
+            yield "state.tree", f"float32 {list(spec.plan.tree_shape)}"
 
 
 # --- the public functions --------------------------------------------------------------------------------------------
@@ -815,7 +819,7 @@ class PublicWalk(Walk):
         """The same by the public functions."""
         given = list(arguments)
         if name == "update":
-            given[2] = _nested({self.spec.structure.paths[k]: leaf for k, leaf in arguments[2].items()}) or None
+            given[2] = _nested({self.spec.plan.structure.paths[k]: leaf for k, leaf in arguments[2].items()}) or None
         self.follow(name, self.public(name, *given), self.spec, *arguments)
         return self.arrays
 
@@ -839,18 +843,18 @@ class PublicWalk(Walk):
     def add_publicly(self, action: Add) -> None:
         """Add a batch; where a writer draws random bits, nothing is compared with the core."""
         spec = self.spec
-        leaves = nest.flatten_as(spec.structure, action.items)
+        leaves = nest.flatten_as(spec.plan.structure, action.items)
         count = len(leaves[0])
         mask = np.ones(count, np.bool_) if action.mask is None else action.mask
         if self.model is not None and not self.model.store.fits(mask.tolist()):
             return
         lead = (count,) if spec.lanes is None else (count // spec.lanes, spec.lanes)
         shaped = [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
-        items = nest.unflatten(spec.structure, shaped, lambda _, parts, __: parts)
+        items = nest.unflatten(spec.plan.structure, shaped, lambda _, parts, __: parts)
         priorities = None if action.priorities is None else action.priorities.reshape(lead)
         key = self.rb.key(action.seed) if spec.writer.words else None
         state = self.public("add", items, mask.reshape(lead), priorities, key)
-        rows = [{path: leaf[row] for path, leaf in zip(spec.names, leaves, strict=True)} for row in range(count)]
+        rows = [{path: leaf[row] for path, leaf in zip(spec.plan.names, leaves, strict=True)} for row in range(count)]
         before = dict(self.stored)
         if spec.writer.words:
             self.model = None
@@ -869,12 +873,12 @@ class PublicWalk(Walk):
         if not some or not enough:
             return
         state, sample = self.public("sample", self.rb.key(action.seed), size, static=(2,))
-        leaves = [np.asarray(leaf) for leaf in nest.flatten_as(spec.structure, sample.items)]
+        leaves = [np.asarray(leaf) for leaf in nest.flatten_as(spec.plan.structure, sample.items)]
         handles = np.asarray(sample.indices).reshape(-1)
         mask = handles != -1 if sample.mask is None else np.asarray(sample.mask).reshape(-1)
         gone = [int(handle) for handle in handles[mask] if int(handle) not in self.stored]
         _expect(not gone, self.who, f"a sample on {self.name}", "handles of what is stored", gone, "see `draw`")
-        if not spec.extra_words:
+        if not spec.plan.extra_words:
             self.check_leaves(handles, mask, leaves, tuple(spec.sampler.leading_shape(size)), None)
         self.older.append((self.state, self.arrays))
         self.state, self.arrays = state, self.arrays_of(state)
@@ -900,8 +904,8 @@ def _check_distribution(trial: Trial, numpys: Sequence[Any], draws: int = 1500) 
     handles = np.array(sorted(walk.stored), np.int32)
     told = walk.call("probabilities", walk.arrays, spec, handles).astype(np.float64)
     rng = np.random.default_rng(0)
-    shape = spec.sampler.draw_shape(spec, size)
-    more = np.zeros(spec.extra_shape(size), np.int32) if spec.extra_words else None
+    shape = spec.sampler.draw_shape(spec.plan, size)
+    more = np.zeros(spec.extra_shape(size), np.int32) if spec.plan.extra_words else None
     beta = np.asarray(getattr(spec.sampler, "beta", 0.0), np.float32)
     first = np.zeros(draws, np.int64)
     carrier = numpys[0]

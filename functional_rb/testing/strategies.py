@@ -180,7 +180,7 @@ def histories(
     """
     lanes, added = spec.lanes or 1, 0
     found: list[Action] = []
-    kinds: list[type] = [Add, Add, Add, Sample, Sample, Sample, Update, Clear]
+    kinds: list[type] = [Add, Add, Add, Sample, Sample, Update, Update, Clear]
     if isinstance(spec.writer, Immutable):
         kinds = [Sample]
     for _ in range(draw(st.integers(1, steps))):
