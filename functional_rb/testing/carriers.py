@@ -50,6 +50,13 @@ def _written(write: Callable[..., Array], x: Array, index: Array, values: Array)
     return made
 
 
+def as_numpy(x: Any) -> Any:
+    """A copy of an array of any backend; None stays None."""
+    if x is None:
+        return None
+    return np.array(x.detach().cpu().numpy() if hasattr(x, "detach") else x)
+
+
 class NumpyCarrier:
     """The core over NumPy's operations: on copies that are written in place, or on arrays that cannot be written."""
 

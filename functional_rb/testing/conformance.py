@@ -84,7 +84,8 @@ def check_sampler(
         writer: of the buffer; one of the library's.
         batch_size: how many are drawn at a time.
         law: what the sampler should do, in plain Python: of the stored items, how likely the next draw is to begin with
-            each, up to a factor.
+            each, up to a factor. No sampler is told of leaves that `update` exchanges, so with a law only the leaf "id"
+            is.
         examples: how many histories.
         run_on: which of `CARRIERS` are tried; by default all whose backend is installed.
 
@@ -638,12 +639,14 @@ class Walk:
         wanted = np.where(action.which < spec.capacity, 0, -spec.capacity) + current[action.which % spec.capacity]
         handles = np.maximum(wanted, -1).astype(np.int32)
         new: dict[int, Array] = {}
-        if action.items is not None:  # what may tell where trajectories end is never rewritten
+        if action.items is not None:  # what tells where episodes end cannot be exchanged
             flat = zip(
                 spec.plan.names, spec.plan.leaves, nest.flatten_as(spec.plan.structure, action.items), strict=True
             )
             new = {
-                k: leaf for k, (path, kind, leaf) in enumerate(flat) if path == "id" or kind.dtype.startswith("float")
+                k: leaf
+                for k, (path, kind, leaf) in enumerate(flat)
+                if path == "id" or (kind.dtype.startswith("float") and not self.trial.sampler_law)
             }
         after = self.perform("update", handles, action.priorities, new)
         named = {spec.plan.names[k]: leaf for k, leaf in new.items()}
@@ -787,7 +790,7 @@ class PublicWalk(Walk):
         """The arrays of a state, of a copy, as reading a state's own would pin its memory."""
         state = copy.deepcopy(state)
         found = [getattr(state, field) for field in Arrays._fields]
-        return Arrays(*carriers.mapped(lambda x: None if x is None else np.array(x), found))
+        return Arrays(*carriers.mapped(carriers.as_numpy, found))
 
     def run(self, history: Sequence[Action]) -> None:
         """Carry it out; in the end every state reads as it did when it was new."""
@@ -873,9 +876,9 @@ class PublicWalk(Walk):
         if not some or not enough:
             return
         state, sample = self.public("sample", self.rb.key(action.seed), size, static=(2,))
-        leaves = [np.asarray(leaf) for leaf in nest.flatten_as(spec.plan.structure, sample.items)]
-        handles = np.asarray(sample.indices).reshape(-1)
-        mask = handles != -1 if sample.mask is None else np.asarray(sample.mask).reshape(-1)
+        leaves = [carriers.as_numpy(leaf) for leaf in nest.flatten_as(spec.plan.structure, sample.items)]
+        handles = carriers.as_numpy(sample.indices).reshape(-1)
+        mask = handles != -1 if sample.mask is None else carriers.as_numpy(sample.mask).reshape(-1)
         gone = [int(handle) for handle in handles[mask] if int(handle) not in self.stored]
         _expect(not gone, self.who, f"a sample on {self.name}", "handles of what is stored", gone, "see `draw`")
         if not spec.plan.extra_words:

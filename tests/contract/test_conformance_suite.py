@@ -174,7 +174,7 @@ def no_history_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("sampler", BROKEN_SAMPLERS, ids=lambda sampler: type(sampler).__name__)
 def test_broken_samplers_are_rejected(sampler: Any) -> None:
-    with pytest.raises(ConformanceError, match=f"{type(sampler).__name__}: .*(?:{BROKEN_SAMPLERS[sampler]})"):
+    with pytest.raises(ConformanceError, match=f"(?s){type(sampler).__name__}: .*(?:{BROKEN_SAMPLERS[sampler]})"):
         check_sampler(sampler, run_on=ON, examples=50)
 
 
@@ -263,7 +263,7 @@ BROKEN_WRITERS = {
 
 @pytest.mark.parametrize("writer", BROKEN_WRITERS, ids=lambda writer: type(writer).__name__)
 def test_broken_writers_are_rejected(writer: Any) -> None:
-    with pytest.raises(ConformanceError, match=f"{type(writer).__name__}: .*(?:{BROKEN_WRITERS[writer]})"):
+    with pytest.raises(ConformanceError, match=f"(?s){type(writer).__name__}: .*(?:{BROKEN_WRITERS[writer]})"):
         check_writer(writer, law=lambda added: added[-6:], run_on=ON)
 
 
@@ -318,7 +318,7 @@ def test_broken_transforms_are_rejected(transform: Any) -> None:
     def law(lane: Any, place: int, bits: np.ndarray) -> dict[str, Any]:
         return {"reward": np.minimum(lane[place].leaves["reward"], np.float32(0))}
 
-    with pytest.raises(ConformanceError, match=f"{type(transform).__name__}: .*(?:{BROKEN_TRANSFORMS[transform]})"):
+    with pytest.raises(ConformanceError, match=f"(?s){type(transform).__name__}: .*(?:{BROKEN_TRANSFORMS[transform]})"):
         check_transform(transform, law=law, run_on=ON)
 
 
