@@ -23,6 +23,7 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.strategy import Transform
 from functional_rb.ops import numpy_ops
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.uniform import Uniform
@@ -30,7 +31,6 @@ from functional_rb.specs import Binary, Unbounded
 from functional_rb.testing import carriers, strategies
 from functional_rb.testing.list_model import STORES, TINY, ListModel, Step, shares
 from functional_rb.testing.strategies import Action, Add, Clear, Sample, Update
-from functional_rb.transforms.base import Transform
 from functional_rb.writers.base import WriterBase
 
 Array = np.ndarray[Any, Any]

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from functional_rb.core.strategy import Transform
 from functional_rb.samplers.uniform import alike
 from functional_rb.structures import ring
 from functional_rb.testing import ConformanceError, check_sampler, check_transform, check_writer, conformance
-from functional_rb.transforms.base import Transform
 from functional_rb.writers.base import ChoosingWriter, WriterBase
 from tests.support.members import MEMBERS
 
