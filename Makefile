@@ -36,10 +36,11 @@ test: $(VENV)/.installed-dev ## run the tests, in less than eight minutes on two
 test-all: $(VENV)/.installed-dev ## run them with the long searches and the harness of the benchmarks
 	TESTS=all $(bin)/python -m pytest $(ARGS)
 
-check: $(VENV)/.installed-dev ## formatter, linter, type checker
+check: $(VENV)/.installed-dev ## formatter, linter, type checker, and that no import points upwards or around
 	$(bin)/ruff format --check .
 	$(bin)/ruff check .
 	$(bin)/mypy
+	$(bin)/lint-imports --no-cache
 
 format: $(VENV)/.installed-dev ## let the formatter and the linter repair what they can
 	$(bin)/ruff check --fix .

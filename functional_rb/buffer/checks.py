@@ -343,7 +343,7 @@ def count(function: str, name: str, given: Any) -> int:
 
 
 def needed(given: Any, function: str = "can_sample", name: str = "n") -> int:
-    """Likewise, without an upper end: more than can be is an answer, not an error."""
+    """A number of items as a Python int, at least 0 and of any size: more than there can be is an answer, no error."""
     number = given
     if type(given) is not int:
         try:

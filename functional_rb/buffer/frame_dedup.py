@@ -27,7 +27,7 @@ class Compact:
 
     What is sampled is what was added, bit for bit, as from the plain layout. A step shares the next observation of the
     step before it in its lane if the bytes are the same, whatever the flags say; else both are stored. Stacks of the
-    last k frames are rebuilt from single frames, which steps share likewise. T steps of a trajectory take T + 1
+    last k frames are rebuilt from single frames, which steps share too. T steps of a trajectory take T + 1
     observations, with stacks T + k frames. There is room for `capacity` of them and some to spare: where trajectories
     are short, the room may be used up before the capacity is, and then the oldest items go earlier, the sizes shrink.
     `BufferSpec(compact=Compact())`; the writer is `RoundRobin` (or `Immutable`).

@@ -65,12 +65,7 @@ def add_(
 
     Args:
         state: consumed: using it again raises `RuntimeError`. (The handle of a shared buffer stays one.)
-        items: as for `add`.
-        mask: likewise.
-        priorities: likewise.
-        key: likewise.
-        validate: likewise.
-        time_major: likewise.
+        items, mask, priorities, key, validate, time_major: as for `add`.
 
     Returns:
         The new state.
@@ -93,9 +88,7 @@ def sample_(
 
     Args:
         state: consumed, as samplers that remember what they drew will write to it.
-        key: as for `sample`.
-        batch_size: likewise.
-        beta: likewise.
+        key, batch_size, beta: as for `sample`.
 
     Returns:
         The new state and the sample.
@@ -118,9 +111,7 @@ def update_(
 
     Args:
         state: consumed: using it again raises `RuntimeError`.
-        indices: as for `update`.
-        priorities: likewise.
-        items: likewise.
+        indices, priorities, items: as for `update`.
 
     Returns:
         The new state.

@@ -374,7 +374,7 @@ def _unused_turn_of_rings(ops: Ops, old: Plan, new: Plan, ends: Ends) -> Array:
 
 
 def _unused_turn(ops: Ops, before: Draft, new: Plan) -> Array:
-    """Likewise for a writer that chooses slots."""
+    """What `_unused_turn_of_rings` returns, for a new writer that chooses slots, whatever the old one does."""
     old = before.plan
     if old.in_order:
         return _unused_turn_of_rings(ops, old, new, before.counters.ends)

@@ -139,13 +139,13 @@ class Sample(NamedTuple, Generic[Items]):
 
 
 class MaskedSample(NamedTuple, Generic[Items]):
-    """Likewise, by a sampler that may have less to give than was asked for.
+    """A batch drawn from a buffer, by a sampler that may have less to give than was asked for.
 
     Attributes:
         items: as in `Sample`.
-        indices: likewise; -1 where the mask is False.
-        weights: likewise; 0 where the mask is False.
-        probabilities: likewise.
+        indices: int32 [B], handles as in `Sample`; -1 where the mask is False.
+        weights: float32 [B], as in `Sample`; 0 where the mask is False.
+        probabilities: float32 [B], as in `Sample`; 0 where the mask is False.
         mask: bool [B], which draws are real.
         extras: what transforms tell of each item, arrays by name, in the shape of the indices.
     """

@@ -264,7 +264,7 @@ def held(ops: Ops, draft: Draft, chain: Chain, room: int, sizes: Array) -> Array
     Args:
         ops: the backend.
         draft: of the buffer.
-        chain: likewise.
+        chain: of the buffer.
         room: frames of a lane.
         sizes: int32 [lanes], so many items at most.
     """

@@ -24,12 +24,12 @@ class SamplerBase:
 
     @property
     def fused(self) -> bool:
-        """No."""
+        """The fused kernels do not know it."""
         return False
 
     @property
     def remembers(self) -> bool:
-        """No."""
+        """Drawing changes nothing."""
         return False
 
     @property
@@ -39,7 +39,7 @@ class SamplerBase:
 
     @property
     def has_priorities(self) -> bool:
-        """No."""
+        """Items have no priorities."""
         return False
 
     @property
@@ -53,30 +53,30 @@ class SamplerBase:
         return "can be drawn; add items first"
 
     def check(self, plan: Plan) -> None:
-        """Anything goes."""
+        """Any spec fits."""
 
     def check_batch(self, plan: Plan, batch: int) -> None:
-        """Any will do."""
+        """Any batch size fits."""
 
     def resolve(self, plan: Plan) -> Sampler:
-        """Nothing to fill in."""
+        """There is nothing to find in the plan."""
         resolved: Sampler = self  # type: ignore[assignment]  # those that inherit have the rest of the protocol
         return resolved
 
     def tree_rows(self, capacity: int) -> int:
-        """No tree."""
+        """There is no sum tree."""
         return 0
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """No arrays."""
+        """It keeps no arrays."""
         return {}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """No numbers."""
+        """It keeps no counters."""
         return ()
 
     def begin(self, ops: Ops, draft: Draft) -> None:
-        """Zeros are right."""
+        """An empty buffer holds zeros."""
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """Nothing is in the tree. What is kept of single items means nothing until they come."""
@@ -84,11 +84,11 @@ class SamplerBase:
             draft.tree = ops.full_like(draft.tree, 0)
 
     def problem(self, found: Found) -> str | None:
-        """Anything goes."""
+        """There is nothing to check."""
         return None
 
     def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
-        """Nothing."""
+        """Nothing is known of single items."""
         return Carried()
 
     def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
@@ -100,10 +100,10 @@ class SamplerBase:
         return (batch,)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """Nothing is remembered."""
+        """Nothing is noted of new items."""
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """Nothing is remembered."""
+        """Nothing was noted of the items that go."""
 
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
         """There are no priorities."""

@@ -43,7 +43,7 @@ class Priorities(SamplerBase):
 
     @property
     def has_priorities(self) -> bool:
-        """Yes."""
+        """Items have priorities."""
         return True
 
     @property
@@ -76,7 +76,7 @@ class Priorities(SamplerBase):
         return priority_of(ops, self.values(ops, draft, slots), self.alpha)
 
     def values(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """Likewise to the power alpha, as they are kept."""
+        """The priorities of stored items to the power alpha, as they are kept, float32 [n] for slots int32 [n]."""
         return sum_tree.get_leaves(ops, draft.known_tree, slots)
 
     def problem(self, found: Found) -> str | None:

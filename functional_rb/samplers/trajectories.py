@@ -95,7 +95,7 @@ class Trajectories(SamplerBase):
 
     @property
     def why_nothing(self) -> str:
-        """No window."""
+        """No window begins anywhere."""
         return f"begins a slice of {self.length} steps; add more, or give strict_length=False"
 
     def resolve(self, plan: Plan) -> Any:

@@ -72,7 +72,7 @@ class Hindsight(Transform):
         return self
 
     def __deepcopy__(self, memo: object) -> Hindsight:
-        """Itself, likewise."""
+        """Itself, a value; copies are not pickled."""
         return self
 
     @property
@@ -283,7 +283,8 @@ def her(
         goal_keys: all leaves of the desired goal; by default those named "desired_goal" and "next_desired_goal".
         reward_key: the leaf of rewards, or a list of several; by default "next/reward" or "reward".
         end_keys: where trajectories end, as for `Slices`; by default as the sampler has it, or as usual.
-        trajectory_key: likewise.
+        trajectory_key: an integer leaf that is another in every trajectory, as for `Slices`; by default as the sampler
+            has it, or none.
 
     Raises:
         TypeError: if `reward` is no function; from `sample`, if it gives no array, or floats for integer rewards.
@@ -299,7 +300,7 @@ def her(
     """
     goals = nest.checked_keys(goal_keys, "goal_keys", "her")
     ends: Any = end_keys  # checked, and made a tuple, by what it is given to
-    rewards: Any = reward_key  # likewise
+    rewards: Any = reward_key  # checked, and made hashable, by `Hindsight`
     return Hindsight(strategy, k, reward, achieved_key, goals, rewards, ends, trajectory_key)
 
 

@@ -57,7 +57,8 @@ def n_step(
         next_keys: the leaves that follow on a step; by default all below "next" and all "next_...", and of an item
             without "next" also "done", "terminated" and "truncated".
         end_keys: where trajectories end, as for `Slices`; by default as the sampler has it, or as usual.
-        trajectory_key: likewise.
+        trajectory_key: an integer leaf that is another in every trajectory, as for `Slices`; by default as the sampler
+            has it, or none.
 
     Raises:
         ValueError: for numbers out of range, leaves that the item lacks or that do not fit, or a sampler or writer that

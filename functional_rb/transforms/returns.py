@@ -202,7 +202,7 @@ class NStep(Transform):
     def _over_agents(
         self, ops: Ops, plan: Plan, own: Array, window: Array, real: Array, read: Reader
     ) -> tuple[dict[int, Array], Told]:
-        """Likewise, where an agent that is done collects no more rewards, while others go on.
+        """What `over` returns where an agent that is done collects no more rewards, while others go on.
 
         What follows comes for each agent from its own last step, in leaves that begin with the agents' axes; the other
         leaves come from the last step of all.

@@ -21,17 +21,17 @@ class WriterBase:
 
     @property
     def fused(self) -> bool:
-        """No."""
+        """The fused kernels do not know it."""
         return False
 
     @property
     def in_order(self) -> bool:
-        """Yes."""
+        """Items lie in the order of their adding."""
         return True
 
     @property
     def overwrites(self) -> bool:
-        """Yes."""
+        """New items take the place of the oldest."""
         return True
 
     @property
@@ -40,27 +40,27 @@ class WriterBase:
         return 0
 
     def check(self, plan: Plan) -> None:
-        """Anything goes."""
+        """Any spec fits."""
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """No arrays."""
+        """It keeps no arrays."""
         return {}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """No numbers."""
+        """It keeps no counters."""
         return ()
 
     def begin(self, ops: Ops, draft: Draft) -> None:
-        """Zeros are right."""
+        """An empty buffer holds zeros."""
 
     def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
         """Where items lie does not depend on what they hold."""
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """Nothing is remembered."""
+        """There is nothing to forget but the items."""
 
     def problem(self, found: Found) -> str | None:
-        """Anything goes."""
+        """There is nothing to check."""
         return None
 
 
@@ -69,7 +69,7 @@ class ChoosingWriter(WriterBase):
 
     @property
     def in_order(self) -> bool:
-        """No."""
+        """Items lie wherever the writer has chosen."""
         return False
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:

@@ -18,5 +18,5 @@ class Immutable(RoundRobin):
 
     @property
     def overwrites(self) -> bool:
-        """No."""
+        """What is stored stays."""
         return False

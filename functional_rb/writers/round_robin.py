@@ -26,7 +26,7 @@ class RoundRobin(WriterBase):
 
     @property
     def fused(self) -> bool:
-        """Yes."""
+        """The fused kernels know it."""
         return True
 
     def plan(

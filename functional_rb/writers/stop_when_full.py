@@ -32,7 +32,7 @@ class StopWhenFull(WriterBase):
 
     @property
     def overwrites(self) -> bool:
-        """No."""
+        """What is stored stays until a sampler takes it out."""
         return False
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
