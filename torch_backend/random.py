@@ -7,8 +7,8 @@ import operator
 import torch
 
 from functional_rb.buffer import checks
-from functional_rb.ops import splitmix
-from functional_rb.ops.splitmix import DRAW, FACTORS, GAMMA, SHIFTS, SPLIT, signed
+from functional_rb.ops import random_bits
+from functional_rb.ops.random_bits import DRAW, FACTORS, GAMMA, SHIFTS, SPLIT, signed
 
 _GAMMA = torch.tensor(signed(GAMMA), device="cpu")
 """A tensor: torch.compile takes a product of arange with a number for an index, and finds this one too large."""
@@ -31,7 +31,7 @@ def key(seed: int) -> torch.Tensor:
         seed = operator.index(seed)
     except TypeError:
         raise TypeError(f"key: expected a seed as a Python int, got {type(seed).__name__}") from None
-    return torch.tensor(signed(splitmix.mix((seed + GAMMA) % 2**64)))
+    return torch.tensor(signed(random_bits.mix((seed + GAMMA) % 2**64)))
 
 
 def split(key: torch.Tensor, n: int = 2) -> torch.Tensor:

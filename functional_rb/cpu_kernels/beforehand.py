@@ -37,7 +37,7 @@ SHARED: Final[dict[str, Any]] = {
     "beta": types.float32,
     "has_rows": types.boolean,
 }
-"""Likewise of `shared`."""
+"""Types of arguments of the kernels in `shared`, by name."""
 BETWEEN_LOCKS: Final = (
     *("begin", "commit", "repair", "note_add", "note_update", "note_clear", "empty"),
     *("unchanged", "read_counters", "draw", "fetch", "can_draw"),

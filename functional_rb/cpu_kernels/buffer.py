@@ -1,7 +1,7 @@
-"""The twins of `functional_rb.buffer.functions`, add, draw and update on raw memory, and the parts they are made of.
+"""The kernels of `functional_rb.buffer.functions`: add, draw and update on raw memory, and what they are made of.
 
 Arguments that recur:
-    plan: see `plan.encode`.
+    plan: see `descriptor.encode`.
     storage: int64 [1 + wide], addresses of the rows and of the wide arrays.
     tree: float32 [rows * FANOUT], empty for a sampler without one.
     counters: int32 [6], see `ring.Counters`; always read from one vector and written to another.
@@ -65,7 +65,7 @@ def level_field(plan: Any, level: Any, field: Any) -> Any:
 
 @compiled
 def leaf_field(plan: Any, leaf: Any, field: Any) -> Any:
-    """A number of one leaf of the item, likewise."""
+    """A number of one leaf of the item, as the descriptor has it."""
     first = FIRST_STORAGE + 1 + plan[WIDE] + LEVEL_FIELDS * plan[LEVELS]
     return np.int64(plan[first + LEAF_FIELDS * leaf + field])
 
@@ -156,7 +156,7 @@ def store_item(plan: Any, storage: Any, slot: Any, leaves: Any, row: Any) -> Non
 
 @compiled
 def store_items(plan: Any, storage: Any, slots: Any, source: Any, live: Any, leaves: Any, batch: Any) -> None:
-    """`layout.store`, in place. Source int32 [n] and live uint8 [n] are empty if there are none."""
+    """`row_layout.store`, in place. Source int32 [n] and live uint8 [n] are empty if there are none."""
     for i in range(slots.size):
         if live.size == 0 or live[i] != 0:
             row = np.int64(source[i]) if source.size != 0 else batch - slots.size + i

@@ -65,7 +65,7 @@ def add(
     room: Any,
     saved_count: Any,
 ) -> None:
-    """`kernels.add` of the leaves, behind which the rows to save in come; sets how many slots were saved, of `room`."""
+    """`buffer.add` of the leaves, behind which the rows to save in come; sets how many slots were saved, of `room`."""
     count = np.int64(plan[LEAVES])
     saved_count[0] = buffer.add(
         plan,
@@ -101,7 +101,7 @@ def update(
     room: Any,
     saved_count: Any,
 ) -> None:
-    """`kernels.update` of so many leaves, behind which the rows to save in come; sets how many slots were saved."""
+    """`buffer.update` of so many leaves, behind which the rows to save in come; sets how many slots were saved."""
     saved_count[0] = buffer.update(
         plan,
         storage,
@@ -166,7 +166,7 @@ def draw(
     beta: Any,
     batch: Any,
 ) -> Any:
-    """Likewise by draws int32 [batch, words]."""
+    """Draw by random bits int32 [batch, words]; whether anything could be drawn."""
     return buffer.draw(
         plan,
         storage,
@@ -183,26 +183,26 @@ def draw(
 
 @compiled
 def descend(tree: Any, draws: Any, slots: Any, plan: Any, tree_size: Any, batch: Any, words: Any) -> None:
-    """`kernels.descend` with draws int32 [B, words]."""
+    """`buffer.descend` with draws int32 [B, words]."""
     numbers = numba.carray(pointer_to(draws, INT32), (batch, words))
     buffer.descend(plan, floats(tree, tree_size), numbers, ints(slots, batch))
 
 
 @compiled
 def set_leaves(tree: Any, slots: Any, values: Any, plan: Any, tree_size: Any, count: Any) -> None:
-    """`kernels.set_leaves`."""
+    """`buffer.set_leaves`."""
     buffer.set_leaves(plan, floats(tree, tree_size), ints(slots, count), floats(values, count))
 
 
 @compiled
 def read(slots: Any, storage: Any, leaves: Any, plan: Any, count: Any) -> None:
-    """`kernels.load_items`."""
+    """`buffer.load_items`."""
     buffer.load_items(plan, storage, ints(slots, count), leaves)
 
 
 @compiled
 def store(slots: Any, source: Any, live: Any, storage: Any, leaves: Any, plan: Any, count: Any, batch: Any) -> None:
-    """`kernels.store_items`; source and live are 0 if there are none."""
+    """`buffer.store_items`; source and live are 0 if there are none."""
     buffer.store_items(
         plan,
         storage,
@@ -216,25 +216,25 @@ def store(slots: Any, source: Any, live: Any, storage: Any, leaves: Any, plan: A
 
 @compiled
 def fill_draws(numbers: Any, key: Any, count: Any) -> None:
-    """`draws.fill`: int32 [count]."""
+    """`random_bits.fill`: int32 [count]."""
     draws.fill(key, ints(numbers, count))
 
 
 @compiled
 def below(numbers: Any, n: Any, chosen: Any, counts: Any, count: Any) -> None:
-    """`draws.below` by int32 [count, 2], for n int32 [counts]."""
+    """`random_bits.below` by int32 [count, 2], for n int32 [counts]."""
     draws.below(numba.carray(pointer_to(numbers, INT32), (count, 2)), ints(n, counts), ints(chosen, count))
 
 
 @compiled
 def stored_values(priorities: Any, values: Any, good: Any, plan: Any, count: Any) -> None:
-    """`kernels.stored_values`."""
+    """`buffer.stored_values`."""
     buffer.stored_values(plan, ints(priorities, count), floats(values, count), marks(good, count))
 
 
 @compiled
 def importance_weights(values: Any, smallest: Any, exponent: Any, weights: Any, count: Any) -> None:
-    """`kernels.importance_weights`; smallest and exponent (beta) are float32 [1]."""
+    """`buffer.importance_weights`; smallest and exponent (beta) are float32 [1]."""
     buffer.importance_weights(
         floats(values, count), floats(smallest, 1)[0], floats(exponent, 1)[0], floats(weights, count)
     )
@@ -255,7 +255,7 @@ def plan_write(
     steps: Any,
     count: Any,
 ) -> None:
-    """`rings.plan_write` of int32 [count] slots; mask, source and live are 0 for none."""
+    """`ring.choose_slots` of int32 [count] slots; mask, source and live are 0 for none."""
     lanes = np.int64(plan[RING_LANES])
     ring.plan_write(
         plan,
@@ -276,7 +276,7 @@ def plan_write(
 def step_ages(
     next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, new_next: Any, lanes: Any, size: Any
 ) -> None:
-    """`rings.step_ages` of int32 [size] ages; begins or ends is 0 for none."""
+    """`episode_windows.step_ages` of int32 [size] ages; begins or ends is 0 for none."""
     ring.step_ages(
         ints(next_age, lanes),
         ints(written, lanes),
@@ -300,7 +300,7 @@ def changed(
     ranges: Any,
     count: Any,
 ) -> None:
-    """`rings.changed`, int32 [count] entries."""
+    """`episode_windows.changed`, int32 [count] entries."""
     ring.changed(
         plan,
         ranges,
@@ -316,7 +316,7 @@ def changed(
 
 @compiled
 def weights_at(cursors: Any, sizes: Any, age: Any, slots: Any, numbers: Any, plan: Any, count: Any) -> None:
-    """`rings.weights_at`."""
+    """`episode_windows.weights_at`."""
     ring.weights_at(
         plan,
         ints(cursors, np.int64(plan[RING_LANES])),
@@ -343,7 +343,7 @@ def plan_frames(
     rows: Any,
     n: Any,
 ) -> None:
-    """`chain.plan_frames`; moves are 0 for none."""
+    """`frame_store.plan_frames`; moves are 0 for none."""
     frame_ring.plan_frames(
         plan,
         ints(cursor, lanes),
@@ -372,7 +372,7 @@ def overwritten(
     lanes: Any,
     n: Any,
 ) -> None:
-    """`chain.overwritten`."""
+    """`frame_store.overwritten`."""
     frame_ring.overwritten(
         plan,
         ints(at, capacity),
@@ -387,7 +387,7 @@ def overwritten(
 
 @compiled
 def places(at: Any, slots: Any, found: Any, plan: Any, capacity: Any, count: Any) -> None:
-    """`chain.places`."""
+    """`frame_ring.places`."""
     depth = np.int64(plan[frame_ring.DEPTH])
     frame_ring.places(plan, ints(at, capacity), ints(slots, count), ints(found, count * depth))
 
@@ -410,7 +410,7 @@ def expand(
     plan: Any,
     count: Any,
 ) -> None:
-    """`rings.expand` of int32 [count] starts, by draws int32 [count, 2]; live is 0 for none."""
+    """`episode_windows.expand` of int32 [count] starts, by draws int32 [count, 2]; live is 0 for none."""
     lanes, shape = np.int64(plan[RING_LANES]), (count, np.int64(plan[WINDOW_LENGTH]))
     ring.expand(
         plan,
@@ -432,7 +432,7 @@ def expand(
 
 @compiled
 def following(cursors: Any, age: Any, slots: Any, found: Any, real: Any, plan: Any, count: Any, n: Any) -> None:
-    """`rings.following` of int32 [count] slots, n for each."""
+    """`episode_windows.following` of int32 [count] slots, n for each."""
     ring.following(
         plan,
         ints(cursors, np.int64(plan[RING_LANES])),
@@ -445,7 +445,7 @@ def following(cursors: Any, age: Any, slots: Any, found: Any, real: Any, plan: A
 
 @compiled
 def extent(cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: Any, plan: Any, count: Any) -> None:
-    """`rings.extent` of int32 [count] slots."""
+    """`episode_windows.extent` of int32 [count] slots."""
     ring.extent(
         plan,
         ints(cursors, np.int64(plan[RING_LANES])),
@@ -459,7 +459,7 @@ def extent(cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: A
 
 @compiled
 def fold(rewards: Any, real: Any, total: Any, number: Any, discounts: Any, count: Any, width: Any) -> None:
-    """`steps.fold` of rewards [count, n, width] of the dtype of discounts [n]."""
+    """`returns.fold_floats` of rewards [count, n, width] of the dtype of discounts [n]."""
     n = discounts.size
     steps.fold(
         discounts,
@@ -486,7 +486,7 @@ def plan_line(
     words: Any,
     n: Any,
 ) -> None:
-    """`steps.plan_line` of int32 [lanes] held and [rows, words] ids; ids (then words too) and mask are 0 for none."""
+    """`step_queue.plan_line` of int32 [lanes] held, [rows, words] ids; ids (then words too) and mask are 0 for none."""
     rows = batch + lanes * (n - 1)
     steps.plan_line(
         ints(held, lanes),

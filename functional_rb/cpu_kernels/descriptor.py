@@ -51,7 +51,7 @@ RING_CAPACITY: Final = 0
 RING_LENGTH: Final = 1
 RING_LANES: Final = 2
 RING_TURNS: Final = 3
-"""How often a lane may be filled before its coordinates begin again."""
+"""How often a lane may be filled before its sequence numbers begin again."""
 WINDOW_LENGTH: Final = 4
 PERIOD: Final = 5
 STRICT: Final = 6
@@ -109,7 +109,7 @@ def encode_windows(ring: Ring, rule: Rule, by_trajectory: bool) -> Vector:
 
 @functools.lru_cache(maxsize=1024)
 def encode_distances(ring: Ring, rule: Rule, n: int, by_trajectory: bool) -> Vector:
-    """`windows.distances` as one vector, read-only."""
+    """`episode_windows.distances` as one vector, read-only."""
     return _read_only([end for pair in episode_windows.distances(rule, ring.length, n, by_trajectory) for end in pair])
 
 

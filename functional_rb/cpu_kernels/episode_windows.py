@@ -1,4 +1,4 @@
-"""The twins of what n-step returns are made of, `returns.fold` and `line.plan_line`, on raw memory."""
+"""The kernels of what n-step returns are made of, `returns.fold_floats` and `step_queue.plan_line`, on raw memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functional_rb.cpu_kernels.cache import compiled
 
 @compiled
 def fold(discounts: Any, rewards: Any, real: Any, total: Any, steps: Any) -> None:
-    """`returns.fold`: rewards [m, n, w] and discounts [n] of one dtype, real uint8 [m, n]; total [m, w], steps [m]."""
+    """`returns.fold_floats`: rewards [m, n, w], discounts [n] of one dtype, real uint8 [m, n]; to total [m, w]."""
     nothing = discounts.dtype.type(0)
     for i in range(steps.size):
         total[i] = rewards[i, 0]
@@ -37,7 +37,7 @@ def plan_line(
     waiting: Any,
     pending: Any,
 ) -> None:
-    """`line.plan_line`.
+    """`step_queue.plan_line`.
 
     Args:
         held: int32 [lanes], how many wait before.
@@ -45,7 +45,7 @@ def plan_line(
         ids: int32 [rows, words], no words for none.
         mask: uint8 [batch], or empty.
         window: int32 [S * lanes, n].
-        real: uint8 likewise.
+        real: uint8 of the same shape.
         complete: uint8 [S * lanes].
         waiting: int32 [lanes * (n - 1)].
         pending: int32 [lanes].

@@ -1,4 +1,4 @@
-"""The twins of `frames.places`, `frame_writes.plan_frames` and `frame_writes.overwritten`, on raw memory."""
+"""The kernels of `frame_ring.places`, `frame_store.plan_frames` and `frame_store.overwritten`, on raw memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def encode(chain: Chain, depth: int, following: bool) -> Vector:
 CHAIN_DEPTH: Final = 3
 PAIRED: Final = 4
 ITEM_LIMIT: Final = 5
-"""The vector of a whole chain begins likewise."""
+"""The vector of a whole chain begins with the same numbers."""
 
 
 def encode_chain(chain: Chain) -> Vector:
@@ -46,7 +46,7 @@ def _encode(*values: int) -> Vector:
 
 @compiled
 def places(plan: Any, at: Any, slots: Any, found: Any) -> None:
-    """`frames.places`, to found int32 [n * depth]."""
+    """`frame_ring.places`, to found int32 [n * depth]."""
     length, room, limit = np.int64(plan[LENGTH]), np.int64(plan[ROOM]), np.int64(plan[LIMIT])
     depth = np.int64(plan[DEPTH])
     for i in range(slots.size):
@@ -84,7 +84,7 @@ def plan_frames(
     after: Any,
     at: Any,
 ) -> None:
-    """`frame_writes.plan_frames`. Shares and moves are uint8 [T * lanes], moves empty if all do."""
+    """`frame_store.plan_frames`. Shares and moves are uint8 [T * lanes], moves empty if all do."""
     room, limit, depth = np.int64(plan[ROOM]), np.int64(plan[LIMIT]), np.int64(plan[CHAIN_DEPTH])
     most = 2 * depth if plan[PAIRED] else depth
     lanes = cursor.size
@@ -115,7 +115,7 @@ def plan_frames(
 def overwritten(
     plan: Any, at: Any, cursors: Any, sizes: Any, after: Any, slots: Any, gone: Any, new_sizes: Any
 ) -> None:
-    """`frame_writes.overwritten`."""
+    """`frame_store.overwritten`."""
     length, room, limit = np.int64(plan[LENGTH]), np.int64(plan[ROOM]), np.int64(plan[LIMIT])
     item_limit = np.int64(plan[ITEM_LIMIT])
     n = slots.size // cursors.size

@@ -1,4 +1,4 @@
-"""The random numbers of both backends as kernels: `functional_rb.ops.splitmix`, and JAX's Threefry."""
+"""The random numbers of both backends as kernels: those of `functional_rb.ops.random_bits`, and JAX's Threefry."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 
 from functional_rb.cpu_kernels.cache import compiled
-from functional_rb.ops import splitmix
+from functional_rb.ops import random_bits
 
-GAMMA = np.uint64(splitmix.GAMMA)
-DRAW = np.uint64(splitmix.DRAW)
-FACTOR_1, FACTOR_2 = (np.uint64(factor) for factor in splitmix.FACTORS)
-SHIFT_1, SHIFT_2, SHIFT_3 = (np.uint64(shift) for shift in splitmix.SHIFTS)
+GAMMA = np.uint64(random_bits.GAMMA)
+DRAW = np.uint64(random_bits.DRAW)
+FACTOR_1, FACTOR_2 = (np.uint64(factor) for factor in random_bits.FACTORS)
+SHIFT_1, SHIFT_2, SHIFT_3 = (np.uint64(shift) for shift in random_bits.SHIFTS)
 TOP = np.uint64(33)
 
 
 @compiled
 def mix(value: Any) -> Any:
-    """`splitmix.mix`."""
+    """`random_bits.mix`."""
     value = (value ^ (value >> SHIFT_1)) * FACTOR_1
     value = (value ^ (value >> SHIFT_2)) * FACTOR_2
     return value ^ (value >> SHIFT_3)
@@ -36,7 +36,7 @@ def fill(key: Any, words: Any) -> None:
 
 @compiled
 def below(words: Any, n: Any, chosen: Any) -> None:
-    """`integers.below` by words int32 [B, 2]; n int32 [B], or [1] for all."""
+    """`random_bits.below` by words int32 [B, 2]; n int32 [B], or [1] for all."""
     for i in range(chosen.size):
         count = np.int64(n[i if n.size > 1 else 0])
         chosen[i] = (np.int64(words[i, 0]) * count + ((np.int64(words[i, 1]) * count) >> 31)) >> 31

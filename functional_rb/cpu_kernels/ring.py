@@ -1,7 +1,7 @@
-"""The twins of `ring.plan_write` and of `windows`, on raw memory.
+"""The kernels of `ring.choose_slots` and of `episode_windows`, on raw memory.
 
 Arguments that recur:
-    plan: see `plan.encode_windows`, or, for `plan_write`, `plan.encode_ring`, with which that begins.
+    plan: see `descriptor.encode_windows`, or, for `plan_write`, `descriptor.encode_ring`, with which that begins.
     cursors, sizes: int32 [lanes], see `ring.Ends`.
     age: int32 [capacity], of the step in each slot.
     own: its part that belongs to one lane.
@@ -51,7 +51,7 @@ def plan_write(
     new_cursors: Any,
     new_sizes: Any,
 ) -> None:
-    """`ring.plan_write`. Mask uint8 [steps * lanes] is empty for none; then source and live uint8 are not written."""
+    """`ring.choose_slots`. Mask uint8 [steps * lanes] is empty for none; then source and live uint8 are not written."""
     lanes, length = np.int64(plan[RING_LANES]), np.int64(plan[RING_LENGTH])
     limit = length * plan[RING_TURNS]
     n = slots.size // lanes
@@ -91,7 +91,7 @@ def choose(mask: Any, lane: Any, lanes: Any, steps: Any, skipped: Any, source: A
 
 @compiled
 def step_ages(next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, new_next: Any) -> None:
-    """`windows.step_ages`. Begins or ends, uint8 [lanes * T], is empty if there are none."""
+    """`episode_windows.step_ages`. Begins or ends, uint8 [lanes * T], is empty if there are none."""
     lanes = next_age.size
     steps = ages.size // lanes
     for lane in range(lanes):
@@ -147,7 +147,7 @@ def multiples(plan: Any, low: Any, high: Any) -> Any:
 
 @compiled
 def weight(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
-    """`windows.weights` of one step, `back` being at least 1."""
+    """`episode_windows.weights` of one step, `back` being at least 1."""
     if back > size:
         return np.int64(0)
     age = np.int64(own[place_of(plan, head, back)])
@@ -164,7 +164,7 @@ def weight(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
 
 @compiled
 def mark(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
-    """`windows.marks` of one step, likewise."""
+    """`episode_windows.marks` of one step, `back` being at least 1."""
     if weight(plan, own, head, size, back) == 0:
         return np.int64(0)
     age, period = np.int64(own[place_of(plan, head, back)]), np.int64(plan[PERIOD])
@@ -176,7 +176,7 @@ def mark(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
 def changed(
     plan: Any, ranges: Any, cursors: Any, sizes: Any, age: Any, lane: Any, back: Any, slots: Any, numbers: Any
 ) -> None:
-    """`windows.changed`, for what `windows.distances` says, as int32 [ranges * 2]."""
+    """`episode_windows.changed`, for what `episode_windows.distances` says, as int32 [ranges * 2]."""
     length = np.int64(plan[RING_LENGTH])
     entry = np.int64(0)
     for e in range(plan[RING_LANES]):
@@ -197,7 +197,7 @@ def changed(
 
 @compiled
 def weights_at(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, numbers: Any) -> None:
-    """`windows.weights_at`."""
+    """`episode_windows.weights_at`."""
     length = np.int64(plan[RING_LENGTH])
     for i in range(slots.size):
         lane = lane_of(plan, slots[i])
@@ -241,7 +241,7 @@ def expand(
     is_last: Any,
     truncated: Any,
 ) -> None:
-    """`windows.expand`: starts int32 [S], draws int32 [S, 2], live uint8 [S] or empty; results [S, K], flags uint8."""
+    """`episode_windows.expand` of starts [S] by draws int32 [S, 2], live uint8 [S] or empty; to [S, K], flags uint8."""
     length = np.int64(plan[RING_LENGTH])
     for i in range(starts.size):
         lane = lane_of(plan, starts[i])
@@ -297,7 +297,7 @@ def name_steps(plan: Any, cursor: Any, lane: Any, place: Any, back: Any, count: 
 
 @compiled
 def following(plan: Any, cursors: Any, age: Any, slots: Any, found: Any, real: Any) -> None:
-    """`windows.following`: slots int32 [m]; found [m, n], real uint8 [m, n]."""
+    """`episode_windows.following`: slots int32 [m]; found [m, n], real uint8 [m, n]."""
     length = np.int64(plan[RING_LENGTH])
     for i in range(slots.size):
         lane = lane_of(plan, slots[i])
@@ -314,7 +314,7 @@ def following(plan: Any, cursors: Any, age: Any, slots: Any, found: Any, real: A
 
 @compiled
 def extent(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: Any) -> None:
-    """`windows.extent`, all int32 [m].
+    """`episode_windows.extent`, all int32 [m].
 
     The steps double and then halve: most trajectories are far shorter than their lane, so little is read, and near by.
     """

@@ -1,4 +1,4 @@
-"""The twins of the parts of `structures.sparse_set`, step by step where the core does all steps of a batch at once.
+"""The kernels of `structures.sparse_set`, step by step where the core does all steps of a batch at once.
 
 Each reads the sparse set and says what to write; writing is left to the core, so that older versions learn of it.
 """

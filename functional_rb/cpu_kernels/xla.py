@@ -1,4 +1,4 @@
-"""The twins of the core's functions as XLA FFI handlers: what each hands on."""
+"""The fused kernels as XLA FFI handlers: what each hands on."""
 
 from __future__ import annotations
 

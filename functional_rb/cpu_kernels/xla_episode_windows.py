@@ -1,4 +1,4 @@
-"""The twins of what transforms look for and add up as XLA FFI handlers: what each hands on.
+"""The kernels of what transforms look for and add up as XLA FFI handlers: what each hands on.
 
 A module of their own, as handlers are compiled when theirs is imported.
 """

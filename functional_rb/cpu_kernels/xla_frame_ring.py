@@ -1,4 +1,4 @@
-"""The twin of `frames.places` as an XLA FFI handler.
+"""The kernel of `frame_ring.places` as an XLA FFI handler.
 
 A module of its own, as handlers are compiled when theirs is imported.
 """

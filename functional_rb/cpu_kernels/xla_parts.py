@@ -1,6 +1,6 @@
 """The parts of the core as XLA FFI handlers: what each hands on.
 
-Handlers are compiled when their module is imported, so these are not in one with those of the twins.
+Handlers are compiled when their module is imported, so these are not in one with the fused kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The twins of `ring.plan_write` and of `windows` as XLA FFI handlers: what each hands on.
+"""The kernels of `ring.choose_slots` and of `episode_windows` as XLA FFI handlers: what each hands on.
 
 A module of their own, as handlers are compiled when theirs is imported.
 """

@@ -2,7 +2,7 @@
 
 `p ** alpha` decides which item a draw lands on. Float `pow` differs by an ulp or more between NumPy, XLA, torch and
 CUDA, and two backends fed the same draws would now and then return different items. Here a logarithm is an integer
-part and a 31-bit fraction, found from a table of 256 entries and a cubic, and its inverse likewise: 32-bit integers
+part and a 31-bit fraction, found from a table of 256 entries and a cubic, as its inverse is: 32-bit integers
 throughout, so there is nothing to round differently. For alpha up to 1 the error is at most 0.53 ulp of
 float32 with alpha rounded to 2^-31, and 0.77 ulp with alpha exact; that of the importance weights 0.52 ulp for beta up
 to 1 (tested).

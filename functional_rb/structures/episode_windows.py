@@ -45,7 +45,7 @@ class Rule:
         period: windows begin at every so many-th step of a trajectory, 1 to 2^28.
         strict: no window has fewer steps than `length`. Excludes `left` and `right`.
         left: how many steps windows may reach out before the first live step, 0 to length - 1.
-        right: how many steps they may reach out past the last live step, likewise.
+        right: how many steps they may reach out past the last live step, 0 to length - 1.
     """
 
     length: int

@@ -27,7 +27,7 @@ from functional_rb.structures.sum_tree import FANOUT, add_up, as_integers, geome
 UNIT: Final = 2.0**18
 """Of time: a wait is `UNIT * E / rate`, at most 31 * 2^18 / 2^-100, which 8 levels can add up without overflow."""
 LEAST: Final = 2.0**-126
-"""The smallest normal float. Waits and chances below count as this: some devices make zeros of them, others do not."""
+"""The smallest normal float. Waits and probabilities below count as this: some devices make zeros of them."""
 _SCALE: Final = 2.0**-fixed_point.FRACTION
 _SERIES: Final = tuple(round(math.log(2) ** k / math.factorial(k) * 2**31) for k in range(1, 7))
 """(1 - 2^-x) / x = ln2 - x (ln2^2 / 2! - x (ln2^3 / 3! - ...)), in units of 2^-31."""

@@ -1,10 +1,10 @@
 """Frames: the observations of successive steps, stored once each in a ring beside the items.
 
 A *frame* is what there is of one observation: of each compacted leaf its value, or the newest part of a stack. Each
-lane has a ring of its own for them, longer than that of its items; a frame's coordinate is its number modulo
-`Chain.limit`. Of every item it is kept at which coordinate the newest frame of its observation lies (`AT`). The k
+lane has a ring of its own for them, longer than that of its items; a frame's sequence number is its number modulo
+`Chain.limit`. Beside every item stands at which sequence number the newest frame of its observation lies (`AT`). The k
 frames of a stack end there; the newest frame of its next observation is the following one, or, where that shares
-nothing with the observation itself, lies `Chain.depth` further on. How frames come to be shared says `frame_writes`.
+nothing with the observation itself, lies `Chain.depth` further on. `core.frame_store` says how they come to be shared.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from functional_rb.specs import ArraySpec, NonTensor
 
 AT = "frame_at"
-"""int32 [capacity], twice the coordinate of the newest frame of each item's observation, and 1 more after a jump."""
+"""int32 [capacity], twice the sequence number of the newest frame of each item's observation; 1 more after a jump."""
 ROWS, WIDE = "frames", "frames_{}"
 """The frames, laid out as items are: int32 [lanes * room, words], and an array for each wide leaf."""
 CURSOR = "frame_cursor"
-"""Counter int32 [lanes]: the coordinate of each lane's next frame."""
-COORDINATES = 2**30
-"""Twice a coordinate is an int32."""
+"""Counter int32 [lanes]: the sequence number of each lane's next frame."""
+SEQUENCE_NUMBERS = 2**30
+"""Twice a sequence number is an int32."""
 
 
 def most_frames(lanes: int) -> int:
-    """How many frames a lane may have room for: coordinates go around the ring several times."""
-    return min(COORDINATES // 4, INT32_MAX // lanes)
+    """How many frames a lane may have room for: sequence numbers go around the ring several times."""
+    return min(SEQUENCE_NUMBERS // 4, INT32_MAX // lanes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Chain:
     @property
     def limit(self) -> int:
         """Coordinates lie below this number, a multiple of the room."""
-        return COORDINATES // self.room * self.room
+        return SEQUENCE_NUMBERS // self.room * self.room
 
     @property
     def most(self) -> int:
@@ -140,7 +140,7 @@ class Chain:
 def read(
     ops: Ops, chain: Chain, auxiliary: Mapping[str, Array], slots: Array, wanted: Sequence[int]
 ) -> dict[int, Array]:
-    """The rebuilt leaves at some positions, [n, *shape], of the items in slots int32 [n], from the kept arrays."""
+    """The rebuilt leaves at some positions, [n, *shape], of the items in slots int32 [n], from the auxiliary arrays."""
     found: dict[int, Array] = {}
     for depth in chain.depths:
         stacks = [(k, stack) for k, stack in enumerate(chain.stacks) if stack.depth == depth]
@@ -179,7 +179,7 @@ def places(ops: Ops, chain: Chain, at: Array, slots: Array, depth: int, followin
 
 
 def places_before(ops: Ops, chain: Chain, lane: Array, newest: Array, depth: int) -> Array:
-    """The places [n * depth] of frames up to the newest ones, at coordinates int32 [n] of lanes int32 [n]."""
+    """The places [n * depth] of frames up to the newest ones, at sequence numbers int32 [n] of lanes int32 [n]."""
     if depth == 1:
         return chain.slots(lane, newest)
     sequence_number = ring.retreat(ops, newest[:, None], depth - 1 - ops.arange(depth, like=newest), chain.limit)

@@ -1,9 +1,10 @@
 """The rings of slots, one for each lane: which slots are written next, and which item a handle names.
 
-A lane's items are numbered as they are added: an item's *coordinate* is that number modulo `Ring.limit`, a multiple of
-the lane's length, and its slot is `lane * length + coordinate % length`. The handle is `turn * capacity + slot`, where
-the turn `coordinate // length` says how often the ring had been filled before: so `slot = handle % capacity`, and an
-item's age is the distance of its coordinate from the lane's cursor. With one lane handle and coordinate are the same.
+A lane's items are numbered as they are added: an item's *sequence number* is that number modulo `Ring.limit`, a
+multiple of the lane's length, and its slot is `lane * length + sequence_number % length`. The handle is
+`turn * capacity + slot`, where the turn `sequence_number // length` says how often the ring had been filled before: so
+`slot = handle % capacity`, and how many items were added since is the distance of its sequence number from the lane's
+cursor. With one lane an item's handle is its sequence number.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Ends(NamedTuple):
     """Where the lanes' rings are.
 
     Attributes:
-        cursors: int32 [lanes], the coordinate that each lane's next item will get.
+        cursors: int32 [lanes], the sequence number that each lane's next item will get.
         sizes: int32 [lanes], how many items each lane holds.
     """
 
@@ -102,13 +103,13 @@ def modulus(capacity: int) -> int:
 
 
 def advance(ops: Ops, sequence_number: Array, by: Array | int, limit: int) -> Array:
-    """`(coordinate + by) % limit` for 0 <= by < limit, without overflow."""
+    """`(sequence_number + by) % limit` for 0 <= by < limit, without overflow."""
     room = limit - by
     return ops.where(sequence_number >= room, sequence_number - room, sequence_number + by)
 
 
 def retreat(ops: Ops, sequence_number: Array, by: Array | int, limit: int) -> Array:
-    """`(coordinate - by) % limit` for 0 <= by <= limit."""
+    """`(sequence_number - by) % limit` for 0 <= by <= limit."""
     back = sequence_number - by
     return ops.where(back < 0, back + limit, back)
 

@@ -292,7 +292,7 @@ def copy(
         wide: its wide arrays.
         origins: where the items lie.
         to_rows: of the other, of the same layout.
-        to_wide: likewise.
+        to_wide: the wide arrays of the other.
         slots: where they go.
         live: bool [n], which are written at all; None if all are.
 

@@ -33,8 +33,8 @@ class Level:
         nodes: how many values the level has.
         groups: how many rows they fill, the last one padded with zeros.
         sums: first row of the sums (of the leaves themselves at the lowest level).
-        smallest: first row of the smallest positive values below (again the leaves at the lowest level).
-        largest: first row of the largest values below (likewise).
+        smallest: first row of the smallest positive values below (the leaves at the lowest level).
+        largest: first row of the largest values below (the leaves at the lowest level).
     """
 
     nodes: int

@@ -1,4 +1,4 @@
-"""Which leaves are stored as frames, what is refused, and frames whose coordinates begin again."""
+"""Which leaves are stored as frames, what is refused, and frames whose sequence numbers begin again."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_kernels_find_the_same_places(on: Any) -> None:
     chain = chain_of(PAIR | {"y": X, "next_y": X}, frb.Compact(stack={"obs": 4, "y": 3}, axis={"y": 1}), 60, lanes=3)
     rng = np.random.default_rng(0)
     at = rng.integers(0, 2 * chain.limit, 60)
-    at[::7], at[1::7], at[2::7] = 0, 2 * chain.limit - 1, 2 * chain.limit - 2  # at both ends of the coordinates
+    at[::7], at[1::7], at[2::7] = 0, 2 * chain.limit - 1, 2 * chain.limit - 2  # at both ends of the sequence numbers
     slots = np.arange(60).astype(np.int32)
     for depth, following in itertools.product((1, 3, 4), (False, True)):
         expected = []
@@ -162,7 +162,7 @@ WRITES: dict[str, tuple[Any, frb.Compact, int, int, int]] = {
 @pytest.mark.parametrize("name", WRITES)
 def test_kernels_plan_the_same_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     item, compact, capacity, lanes, steps = WRITES[name]
-    monkeypatch.setattr(frame_ring, "COORDINATES", 200)
+    monkeypatch.setattr(frame_ring, "SEQUENCE_NUMBERS", 200)
     chain = chain_of(item, compact, capacity, lanes=lanes)
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -186,9 +186,9 @@ def test_kernels_plan_the_same_writes(name: str, monkeypatch: pytest.MonkeyPatch
         assert [x.tolist() for x in removals[0].after] == [x.tolist() for x in removals[1].after]
 
 
-def test_coordinates_begin_again(library: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequence_numbers_begin_again(library: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few of them, they do so every few steps: nothing is to be seen of it."""
-    monkeypatch.setattr(frame_ring, "COORDINATES", 64)
+    monkeypatch.setattr(frame_ring, "SEQUENCE_NUMBERS", 64)
     rb, item = library.rb, {"obs": frb.Unbounded(()), "next_obs": frb.Unbounded(()), "done": DONE}
     spec = frb.BufferSpec(item, 11, compact=frb.Compact(spare=4))
     assert spec.plan.frames is not None
