@@ -484,7 +484,7 @@ def with_spec(model: Model, spec: frb.BufferSpec, newest: np.ndarray, cursors: S
         new.law.sampler = spec.sampler
         return new
     old, new = model.spec, Model(spec)
-    new.rejected, new.stale = model.rejected, model.stale
+    new.rejected, new.stale, new.count = model.rejected, model.stale, model.count
     shared = dict(old.plan.counter_names).keys() & dict(spec.plan.counter_names).keys()
     new.law.passes = model.law.passes if "passes" in shared else 0
     copied = model.store.clone()
