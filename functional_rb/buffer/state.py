@@ -25,10 +25,34 @@ class State:
     Attributes:
         rows: int32 [capacity, words], the packed leaves of the items.
         wide: arrays [capacity, *shape] of the leaves that are not packed.
-        tree: float32 [rows, FANOUT], the sampler's sum tree, or None.
-        counters: int32 [n], see `counters.Counters`.
-        kept: what else the sampler and the writer keep, arrays by name.
+        tree: float32 [tree rows, 16], the sampler's sum tree; None if it has none.
+        counters: int32 [n]: the cursor and the size of the buffer, bad priorities refused, stale handles, the bits of
+            the largest priority ever, items outside of their specs; with lanes the cursor and the size of each; then
+            the counters below, in the order of the table.
+        auxiliary: arrays by name, those below.
         spec: the buffer's description, static.
+
+    Who keeps which auxiliary arrays (int32, if nothing else is said) and which counters. N is the capacity, L the
+    number of rings (the lanes; 1 without lanes, or where the writer chooses slots), E that of the lanes, or 1, and W
+    the words of a packed step:
+
+    | who | auxiliary arrays | counters |
+    |---|---|---|
+    | `Compact` | frame_at [N], frames [frames, W], frames_... [frames, *shape] | frame_cursor [L] |
+    | slices, `n_step` at sampling, `her` | age [N] | next_age [L], newest_id [ids] |
+    | `max_times_sampled` | times [N] | |
+    | `PrioritizedSlices` | value [N] (float32) | |
+    | `WithoutReplacement` | deck_order [N], deck_place [N] | passes [1], remaining [1] |
+    | `WithoutReplacement(shuffle=False)` | | passes [1], next [L], end [L] |
+    | `SlicesWithoutReplacement` | deck_order [N], deck_place [N] | passes [1], remaining [1], count [1] |
+    | `StopWhenFull` | | refused [1] |
+    | `Reservoir` | handle [N] | seen [1] |
+    | `MaxValue` | handle [N], rank [tree rows, 16] | refused [1] |
+    | `n_step` at adding | n_step_waiting [waiting, W], n_step_waiting/... [waiting, *shape] | n_step_pending [E] |
+
+    There are `L * room` frames and `E * (n - 1)` waiting steps; arrays [..., *shape] have a leaf's own dtype, and there
+    is one for each leaf that is not packed. The ids are L words of a trajectory key, 2 L of one of 64 bits, and none
+    without a key.
     """
 
     rows: Array
