@@ -37,7 +37,10 @@ def quick_collections() -> None:
     gc.freeze()
 
 
-LONGEST = ("test_soak", "test_docs", "test_agreement", "test_members", "test_jax", "test_model", "test_torch_interop")
+LONGEST = (
+    *("test_members", "test_part_kernels", "test_torch_interop", "test_jax", "test_docs", "test_processes"),
+    *("test_addresses", "test_torch_values", "test_values", "test_seeds", "test_meshes", "test_soak"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
