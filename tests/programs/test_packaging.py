@@ -241,7 +241,5 @@ def test_make_target_installs_and_then_runs(target: str, program: str, tmp_path:
 
 def test_no_test_module_imports_another() -> None:
     """What several of them use lies in tests/support."""
-    imports = re.compile(
-        r"^ *(?:from|import) tests\.(?:\w+\.)*test_\w+|^ *from tests\.\w+ import .*\btest_", re.MULTILINE
-    )
+    imports = re.compile(r"^ *(from|import) tests\.(\w+\.)*test_\w+|^ *from tests\.\w+ import .*\btest_", re.MULTILINE)
     assert [path for path in (ROOT / "tests").rglob("*.py") if imports.search(path.read_text())] == []
