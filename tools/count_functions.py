@@ -1,4 +1,4 @@
-"""Counts the Python functions that one `add` and one `sample` enter, on each carrier: `python tools/count_functions.py`.
+"""Counts the Python functions that one `add` and one `sample` enter, on each carrier.
 
 A function counts as often as it is entered, if it is one of the library; `--names` lists them in their order.
 """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -45,6 +47,60 @@ def test_pages_run(library: Backend, page: Path) -> None:
     assert ran == expected
     # A fence that is not recognised would be left out silently.
     assert len(blocks_of(text)) == len(re.findall(r"^\s*```\s*python", text, re.MULTILINE))
+
+
+def named_paths(text: str) -> set[str]:
+    """Paths of the repository, and modules, that a page names."""
+    text = re.sub(r"https?://\S+", "", text)
+    packages = "functional_rb|jax_backend|torch_backend"
+    found = set(re.findall(rf"\b(?:{packages}|tests|tools|benchmarks|examples|docs)(?:/[\w.-]*\w)+", text))
+    modules = re.findall(rf"\b((?:{packages})(?:\.[a-z_]\w*)+)", text)
+    return found | {name for name in modules if not name.endswith((".json", ".py"))}
+
+
+def exists(name: str) -> bool:
+    """Whether a path is there, or a module, or what a module has."""
+    if "/" in name or name.endswith((".md", ".toml")):
+        return (ROOT / name).exists() or (ROOT / f"{name}.py").exists()
+    try:
+        return pkgutil.resolve_name(name) is not None
+    except (ImportError, AttributeError):
+        return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_and_links_exist(page: Path) -> None:
+    text = page.read_text()
+    assert [name for name in sorted(named_paths(text)) if not exists(name)] == []
+    links = [link.partition("#")[0] for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text)]
+    assert [link for link in links if link and not (page.parent / link).exists()] == []
+
+
+def test_a_path_that_is_not_there_is_found() -> None:
+    assert named_paths("see `functional_rb/nowhere.py`") == {"functional_rb/nowhere.py"}
+    assert not exists("functional_rb/nowhere.py")
+    assert not exists("functional_rb.nowhere.at_all")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_index_has_every_page() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    assert [page.name for page in PAGES[1:] if page.name != "index.md" and f"({page.name})" not in index] == []
+
+
+def test_functions_entered_are_those_of_the_table() -> None:
+    text = (ROOT / "docs" / "internals.md").read_text()
+    row = re.compile(r"^\| ([^|]+) \| (\d+) \| (\d+) \|$", re.MULTILINE)
+    # In a process of its own: what other tests have compiled and patched adds to it.
+    program = [sys.executable, "-m", "tools.count_functions"]
+    run = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=True)
+    found, told = ({carrier: (int(a), int(b)) for carrier, a, b in row.findall(x)} for x in (run.stdout, text))
+    assert found.keys() == told.keys()
+    for carrier, numbers in found.items():
+        assert numbers == pytest.approx(told[carrier], rel=0.15), carrier
 
 
 def test_there_are_pages_with_code() -> None:
