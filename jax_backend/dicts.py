@@ -44,7 +44,7 @@ def state_dict(state: State) -> dict[str, Any]:
     text = core.text_of(state.spec)
     found: dict[str, Any]
     if isinstance(state, HostState):  # which goes on in its memory
-        found = core.named(state.copied()[0])
+        found = core.named(state.copied_memory().state_arrays(state._counters.copy()))
     else:
         found = core.named(state)
         for name, array in found.items():

@@ -7,7 +7,7 @@ aligned as XLA wants it. Random numbers are JAX's, so that results are those of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,9 +24,10 @@ from functional_rb.ops.numpy_ops import Vector
 from functional_rb.samplers import Selection
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
-from functional_rb.storage import host as engine
+from functional_rb.storage import host_state
 from functional_rb.storage.host_memory import Memory
-from functional_rb.storage.host_state import HostState
+from functional_rb.storage.host_state import Bits, HostState, NumPy
+from functional_rb.versions.engine import Engine
 from functional_rb.versions.object_table import Held
 from functional_rb.versions.version import begin
 from jax_backend import compile, devices, execute, host_ops
@@ -34,6 +35,8 @@ from jax_backend.execute import NUMBERS, NUMPY, check_key
 from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.execute import split as split
 from jax_backend.execute import value_of as value_of
+
+_engine = Engine(NumPy(host_ops))
 
 SMALL = 2**16
 """Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 15 us for each, and
@@ -109,7 +112,7 @@ def init(spec: BufferSpec, device: Any) -> HostState:
     refuse_tracing()
     check_leaves(spec)
     target = devices.resolve(device)
-    return engine.init(spec, in_place.create(spec) if isinstance(spec.storage, Memmap) else None, target)
+    return host_state.init(spec, in_place.create(spec) if isinstance(spec.storage, Memmap) else None, target)
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "extra", "kernels"))
@@ -136,25 +139,51 @@ def add(
     state: Any, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: Any
 ) -> HostState:
     """Write a batch."""
-    words, numbers = state.spec.writer.words, None
-    if key is not None and words:
-        numbers = draws(key, (state.spec.rows(batch), words))[0]
-    elif key is not None:
-        check_key(key)
-    return engine.add(host_ops, state, leaves, batch, mask, priorities, numbers)
+    added: HostState = _engine.add(state, leaves, batch, mask, priorities, _bits_to_add(state.spec, batch, key))
+    return added
+
+
+def add_(
+    state: Any, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: Any
+) -> HostState:
+    """Write a batch; the state is consumed."""
+    added: HostState = _engine.add_(state, leaves, batch, mask, priorities, _bits_to_add(state.spec, batch, key))
+    return added
+
+
+def _bits_to_add(spec: BufferSpec, batch: int, key: Any) -> Vector | None:
+    """The random bits for a writer that takes any."""
+    if key is None:
+        return None
+    if spec.writer.words:
+        return draws(key, (spec.rows(batch), spec.writer.words))[0]
+    check_key(key)
+    return None
 
 
 def sample(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
     """Draw items."""
-    spec = state.spec
+    return _sent(*_engine.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta)))
+
+
+def sample_(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
+    """Draw items; the state is consumed."""
+    return _sent(*_engine.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta)))
+
+
+def _bits_to_draw(spec: BufferSpec, batch: int, key: Any) -> Bits:
+    """The random bits for the sampler, and for transforms."""
     extra = spec.extra_shape(batch) if spec.plan.extra_words else None
-    numbers, more = draws(key, spec.draw_shape(batch), extra)
-    after, leaves, selection = engine.sample(host_ops, state, numbers, more, float(beta), batch)
+    return Bits(*draws(key, spec.draw_shape(batch), extra))
+
+
+def _sent(state: HostState, leaves: list[Any], selection: Selection) -> tuple[HostState, list[Any], Selection]:
+    """What was drawn as JAX has it."""
     told = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
     made = out(state, [*leaves, *told.values(), *selection.extras.values()])
     rest = iter(made[len(leaves) :])
     named = {name: next(rest) for name in told}
-    return after, made[: len(leaves)], Selection(**named, extras=dict(zip(selection.extras, rest, strict=True)))
+    return state, made[: len(leaves)], Selection(**named, extras=dict(zip(selection.extras, rest, strict=True)))
 
 
 def out(state: HostState, arrays: Sequence[Any]) -> list[Any]:
@@ -176,29 +205,6 @@ def _copied(arrays: list[Any]) -> list[jax.Array]:
     return arrays
 
 
-def add_(
-    state: Any, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: Any
-) -> HostState:
-    """Likewise; the state is consumed."""
-    return state.followed_by(add(state, leaves, batch, mask, priorities, key))
-
-
-def sample_(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
-    """Likewise."""
-    after, leaves, selection = sample(state, key, batch, beta)
-    return state.followed_by(after), leaves, selection
-
-
-def update_(state: Any, handles: Vector, priorities: Vector | None, replacements: Mapping[int, Vector]) -> HostState:
-    """Likewise."""
-    return state.followed_by(update(state, handles, priorities, replacements))
-
-
-def clear_(state: Any) -> HostState:
-    """Likewise."""
-    return state.followed_by(clear(state))
-
-
 def known(state: Any, mask: Vector | None) -> tuple[Any, Any]:
     """The state's counters and a mask."""
     return state.counters, mask
@@ -210,50 +216,33 @@ def inside(outline: Outline, leaves: Sequence[Any]) -> list[Vector]:
     return [np.asarray(x) for x in execute.inside(outline, [nothing if is_object_array(x) else x for x in leaves])]
 
 
-def count_invalid(state: Any, outside: Vector) -> HostState:
-    """The same state, with what was left out counted."""
-    return engine.count_invalid(state, outside)
-
-
-def update(state: Any, handles: Vector, priorities: Vector | None, replacements: Mapping[int, Vector]) -> HostState:
-    """Set priorities and rewrite leaves."""
-    return engine.update(host_ops, state, handles, priorities, replacements)
-
-
-def clear(state: Any) -> HostState:
-    """Take all items out."""
-    return engine.clear(state)
-
-
-def with_spec(state: Any, spec: BufferSpec) -> HostState:
-    """Another spec, with the items in the same storage."""
-    return engine.with_spec(state, spec)
+count_invalid, with_spec = _engine.count_invalid, _engine.with_spec
+update, update_, clear, clear_ = _engine.update, _engine.update_, _engine.clear, _engine.clear_
 
 
 def get(state: Any, handles: Vector) -> list[Any]:
     """Read items by handle."""
-    return out(state, engine.get(state, handles))
+    return out(state, _engine.get(state, handles))
 
 
 def items(state: Any) -> list[Any]:
     """All of the storage, unpacked."""
-    return out(state, engine.items(state))
+    return out(state, _engine.items(state))
 
 
 def is_live(state: Any, handles: Vector) -> jax.Array:
     """Whether handles name stored items."""
-    return out(state, [engine.is_live(state, handles)])[0]
+    return out(state, [_engine.is_live(state, handles)])[0]
 
 
 def drawable(state: Any, n: int) -> jax.Array:
     """Whether n can be drawn."""
-    return out(state, [np.asarray(engine.drawable(state, n))])[0]
+    return out(state, [np.asarray(_engine.drawable(state, n))])[0]
 
 
 def look(state: Any, function: Callable[..., Vector], handles: Vector | None = None, n: int | None = None) -> jax.Array:
     """What a function of `buffer` reads off a state."""
-    given = [x for x in (handles, n) if x is not None]
-    return out(state, [engine.look(state, function, *given)])[0]
+    return out(state, [np.asarray(_engine.look(state, function, handles, n))])[0]
 
 
 def random_crop(leaves: Sequence[Any], lengths: Any, key: Any, length: int) -> tuple[list[Any], jax.Array, jax.Array]:
@@ -279,10 +268,10 @@ def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device
     named = [arrays.rows, *arrays.wide, arrays.tree, arrays.counters, *arrays.auxiliary.values()]
     if all(x is None or isinstance(x, np.ndarray) or _is_known(x) for x in named):
         arrays = jax.tree.map(np.asarray, arrays)
-        return HostState.of_arrays(arrays, spec, table=None if held is None else held.table, device=device)
+        return HostState.of_arrays(arrays, spec, table=None if held is None else held.table, target=device)
     # Tracers, or whatever a mapped function has made of the leaves: only to be handed on.
     version = begin(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned=True), spec.capacity)
-    return HostState(version, arrays.counters, spec, device)
+    return HostState(version, arrays.counters, spec, None, device)
 
 
 def _is_known(x: Any) -> bool:
@@ -290,7 +279,8 @@ def _is_known(x: Any) -> bool:
 
 
 def _flatten_with_keys(state: HostState) -> tuple[list[tuple[Any, Any]], _Outline]:
-    arrays, memory = state.with_memory()
+    memory = state.exported_memory()
+    arrays = memory.state_arrays(state.counters)
     spec, key = state.spec, jax.tree_util.GetAttrKey
     leaves = [("rows", arrays.rows), *((f"wide_{k}", x) for k, x in enumerate(arrays.wide))]
     leaves += [] if arrays.tree is None else [("tree", arrays.tree)]

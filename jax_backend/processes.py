@@ -6,7 +6,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.storage import host_memory, sending
+from functional_rb.storage import sending
 from functional_rb.storage.host_state import HostState, readable
 from functional_rb.storage.sending import Filed
 
@@ -16,13 +16,13 @@ def _sent(state: HostState) -> tuple[Any, ...]:
     with version.lock:
         if version.own().files is None:
             return state.__reduce__()
-        given = state._give_out()
+        given = state.exported_memory()
     return _received, (state.spec, sending.take_apart(given, state._counters))
 
 
 def _received(spec: BufferSpec, state: Filed) -> HostState:
     files, arrays = sending.put_together(spec, state)
-    return HostState(host_memory.fresh(arrays, spec, pinned=state.inherited, files=files), arrays.counters, spec)
+    return HostState.of_arrays(arrays, spec, pinned=state.inherited, files=files)
 
 
 ForkingPickler.register(HostState, _sent)

@@ -16,11 +16,11 @@ from functional_rb.checkpoint import in_place
 from functional_rb.core import save_history
 from functional_rb.core.draft import Arrays
 from functional_rb.storage import elsewhere as other_storage
-from functional_rb.storage import host_memory as memories
 from functional_rb.storage import mapped
-from functional_rb.storage.host_state import HostState, readable
+from functional_rb.storage.host_state import HostState
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.versions.object_table import Table
+from functional_rb.versions.state import held_objects, readable
 from jax_backend import devices, execute, hosted, shared
 from jax_backend.shared import SharedState
 
@@ -34,8 +34,8 @@ def elsewhere(state: State, spec: BufferSpec) -> State:
         version = readable(state)
         with version.lock:
             memory = version.own()
-            arrays = Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.auxiliary)
-            held = None if memory.table is None else memory.table.held(arrays)
+            held = held_objects(memory, state._counters)
+            arrays = memory.state_arrays(state._counters)
             made, files = other_storage.with_spec(arrays, state.spec, spec, in_place.create)
     else:
         if isinstance(state.counters, jax.core.Tracer):
@@ -80,7 +80,7 @@ def restore(
         if files is None and isinstance(spec.storage, Memmap):
             files, arrays = mapped.replaced(spec, arrays, in_place.create)
         table = Table(spec, objects or {}) if spec.plan.objects else None
-        state = HostState(memories.fresh(arrays, spec, table=table, files=files), arrays.counters, spec, place)
+        state = HostState.of_arrays(arrays, spec, False, table, place, files)
         if stamp is not None:
             state.remember(save_history.NEW.saved(stamp))
         return state

@@ -5,6 +5,7 @@ from torch_backend import processes as processes  # which tells multiprocessing 
 from torch_backend.compiling import jit
 from torch_backend.dicts import load_state_dict, state_dict
 from torch_backend.dlpack import from_dlpack
+from torch_backend.execute import own_
 from torch_backend.functions import (
     add,
     add_,
@@ -42,7 +43,6 @@ from torch_backend.functions import (
     with_spec,
     zeros,
 )
-from torch_backend.inplace import own_
 from torch_backend.random import key, split
 
 __all__ = [

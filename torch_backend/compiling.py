@@ -89,7 +89,7 @@ def _consume(given: dict[int, State], returned: list[State]) -> None:
     alive = {id(x) for x in returned}
     for number, state in given.items():
         if number not in alive and back[state.spec] >= needed[state.spec]:
-            state._consume()
+            state.consume()
 
 
 def _states_in(nest: Any) -> Iterable[State]:

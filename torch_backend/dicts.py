@@ -12,8 +12,10 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State as CoreState
 from functional_rb.core.draft import Arrays
 from functional_rb.interop import state_dict as core
+from functional_rb.versions.state import readable
 from functional_rb.versions.version import Memory
 from torch_backend import execute
+from torch_backend.convert import from_numpy
 from torch_backend.restore import restore
 from torch_backend.state import State
 
@@ -42,8 +44,7 @@ def state_dict(state: CoreState) -> dict[str, Any]:
     execute.check_state(state, "state_dict")
     text = core.text_of(state.spec)
     assert isinstance(state, State)
-    copied = state._copy()
-    arrays = Arrays(copied.rows, copied.wide, copied.tree, state.counters.clone(), copied.auxiliary)
+    arrays = state.copied_memory().state_arrays(state.counters.clone())
     return core.named(arrays) | {core.SPEC: text}
 
 
@@ -85,11 +86,12 @@ def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = No
         return restore(spec, core.as_arrays(spec, given, _copied, _values), device)
     arrays = core.as_arrays(spec, given, _taken, _values)
     state = execute.init(spec, device)
-    memory = state._version.own()
+    version = readable(state)
+    memory = version.own()
     for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
         mine.copy_(saved)
     memory.written = True
-    return State(state._version, arrays.counters.to(state.counters.device, copy=True), spec)
+    return State(version, arrays.counters.to(state.counters.device, copy=True), spec, None, state._target)
 
 
 def _in_order(of: Memory | Arrays) -> list[torch.Tensor]:
@@ -108,7 +110,7 @@ def _copied(name: str, array: Any) -> np.ndarray[Any, Any]:
 
 def _taken(name: str, array: Any) -> torch.Tensor:
     if not isinstance(array, torch.Tensor):
-        return execute.from_numpy(np.asarray(array))
+        return from_numpy(np.asarray(array))
     if not torch.compiler.is_compiling() and not _has_values(array):
         raise TypeError(
             f"load_state_dict: {name!r}: expected a tensor with its values in memory, got {type(array).__name__} on "

@@ -13,7 +13,7 @@ from functional_rb.buffer.state import State as CoreState
 from functional_rb.core.draft import Arrays
 from functional_rb.interop import dlpack
 from functional_rb.interop.dlpack import TakeLeaf
-from torch_backend import execute
+from torch_backend.convert import build_mapping, from_numpy
 from torch_backend.state import State
 
 
@@ -43,7 +43,7 @@ def from_dlpack(tree: Any, copy: bool = False, into: type | None = None) -> Any:
 
     def build(container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
         if isinstance(container, Registered) or (into is None and container is None):
-            return execute.build_mapping(container, parts, batch_shape)
+            return build_mapping(container, parts, batch_shape)
         for name, part in parts.items():
             if not hasattr(part, "shape"):
                 raise TypeError(
@@ -52,7 +52,7 @@ def from_dlpack(tree: Any, copy: bool = False, into: type | None = None) -> Any:
                 )
         first = next(iter(parts.values()), None)
         shape = () if first is None else tuple(first.shape[:1])
-        return execute.build_mapping(container or into, parts, shape)
+        return build_mapping(container or into, parts, shape)
 
     return dlpack.take_over(tree, take, _take_state, build)
 
@@ -75,6 +75,6 @@ def _copied(name: str, array: Any) -> torch.Tensor:
     if isinstance(array, torch.Tensor):
         return array.clone()
     try:
-        return execute.from_numpy(np.array(array))
+        return from_numpy(np.array(array))
     except Exception as error:
         raise dlpack.refusal(name, array, error) from error

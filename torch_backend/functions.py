@@ -11,7 +11,7 @@ from functional_rb.buffer import api, in_place
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
 from functional_rb.specs import functions
-from torch_backend import execute, inplace, restore, shared, values
+from torch_backend import execute, restore, shared, values
 
 
 def _engine(state: Any) -> api.Backend:
@@ -21,7 +21,7 @@ def _engine(state: Any) -> api.Backend:
 
 def _in_place(state: Any) -> in_place.InPlace:
     """What carries the in-place functions out."""
-    return shared.engine if isinstance(state, shared.SharedState) else inplace
+    return shared.engine if isinstance(state, shared.SharedState) else execute
 
 
 def _engine_for(spec: Any) -> api.Backend:

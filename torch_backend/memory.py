@@ -8,12 +8,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from functional_rb.core.draft import Arrays
 from functional_rb.versions import version
-from functional_rb.versions.version import Files, Version
 from torch_backend import ops
-from torch_backend.objects import Table
-from torch_backend.placement import Placement
 
 
 class Memory(version.Memory):
@@ -62,17 +58,3 @@ class Memory(version.Memory):
         """Whether the arrays are ordinary tensors on the CPU, not batched, fake or traced ones."""
         wrapped = torch._C._functorch.is_functorch_wrapped_tensor(self.rows)
         return type(self.rows) is torch.Tensor and self.rows.device.type == "cpu" and not wrapped
-
-
-def fresh(
-    arrays: Arrays,
-    capacity: int,
-    place: Placement,
-    pinned: bool = False,
-    table: Table | None = None,
-    files: Files | None = None,
-) -> Version:
-    """The first version of a lineage, with a table if there are Python objects, and the files that arrays lie in."""
-    memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned)
-    memory.files, memory.placement = files, place
-    return version.begin(memory, capacity, table)

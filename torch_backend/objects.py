@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from functional_rb.base.object_arrays import Objects
 from functional_rb.versions import object_table
 from functional_rb.versions.object_table import Tokens
 
@@ -25,9 +24,9 @@ class Table(object_table.Table):
                 f"call the function for one state and one key after the other"
             )
 
-    def stored(self, leaf: Objects | torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A leaf as it is stored."""
-        return leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(self.tokens(leaf)).to(device)
+    def stored(self, leaf: Any, like: torch.Tensor) -> torch.Tensor:
+        """A leaf as it is stored beside another tensor: of objects fresh tokens."""
+        return leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(self.tokens(leaf)).to(like.device)
 
     def cells(self, rows: Any, columns: Sequence[slice]) -> list[Tokens]:
         """The tokens in rows int32 [..., words]; none in what a mapped state may have in their place."""

@@ -10,7 +10,6 @@ copy is made, however many processes are started.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -21,35 +20,33 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.storage import sending
 from functional_rb.storage.sending import Filed
+from functional_rb.versions.state import held_objects, readable
+from functional_rb.versions.version import Version
 from torch_backend.memory import Memory
-from torch_backend.placement import Placement
-from torch_backend.state import State, locked, readable, signed, unpickled
+from torch_backend.state import State, signed, unpickled
 
 
 def _sent(state: State) -> tuple[Any, ...]:
-    with locked(readable(state)):
-        memory: Any = state._version.own()
+    version = readable(state)
+    with version.lock:
+        memory: Any = version.own()
         if memory.files is not None:
-            filed = sending.take_apart(state._give_out(), state._counters)
-            return _received_files, (state.spec, memory.placement.target, filed)
+            filed = sending.take_apart(state.exported_memory(), state._counters)
+            return _received_files, (state.spec, state._target, filed)
         lasting = sending.lasting()
-        memory = _shared(state) if lasting else memory.copy()
-        arrays, held = Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.auxiliary), None
-        if memory.table is not None:
-            with memory.table.lock:
-                held = memory.table.held(arrays)
-    arrays = signed(arrays)
+        memory = _shared(version) if lasting else memory.copy()
+        held = held_objects(memory, state._counters)
+    arrays = signed(memory.state_arrays(state._counters))
     if lasting:
         sending.keep(memory)
         arrays = arrays._replace(counters=memory.as_numpy(arrays.counters))  # the state's own stay where they are
     else:
-        arrays = _each(memory.as_numpy, arrays)
-    return _received, (state.spec, memory.placement.target, memory.rows.device, arrays, held, lasting)
+        arrays = arrays.each(memory.as_numpy)
+    return _received, (state.spec, state._target, memory.rows.device, arrays, held, lasting)
 
 
-def _shared(state: State) -> Memory:
+def _shared(version: Version) -> Memory:
     """The content of a state in shared memory: in the state's own from now on, if a process is started with it."""
-    version = state._version
     memory: Any = version.own()
     strategy = torch.multiprocessing.get_sharing_strategy()
     if memory.sharing != strategy:
@@ -63,12 +60,6 @@ def _shared(state: State) -> Memory:
     return shared
 
 
-def _each(change: Callable[[Any], Any], arrays: Arrays) -> Arrays:
-    tree = None if arrays.tree is None else change(arrays.tree)
-    auxiliary = {name: change(array) for name, array in arrays.auxiliary.items()}
-    return Arrays(change(arrays.rows), tuple(map(change, arrays.wide)), tree, change(arrays.counters), auxiliary)
-
-
 def _received(
     spec: BufferSpec,
     target: torch.device | None,
@@ -77,14 +68,14 @@ def _received(
     held: dict[int, Any] | None,
     shared: bool,
 ) -> State:
-    arrays = _each(functools.partial(torch.as_tensor, device=device), arrays)
+    arrays = arrays.each(functools.partial(torch.as_tensor, device=device))
     return unpickled(arrays, spec, held, target, pinned=shared)
 
 
 def _received_files(spec: BufferSpec, target: torch.device | None, state: Filed) -> State:
     files, arrays = sending.put_together(spec, state)
-    place = Placement(spec, target)
-    return State.of_arrays(_each(torch.from_numpy, arrays), spec, pinned=state.inherited, place=place, files=files)
+    tensors = arrays.each(torch.from_numpy)
+    return State.of_arrays(tensors, spec, pinned=state.inherited, target=target, files=files)
 
 
 ForkingPickler.register(State, _sent)

@@ -16,11 +16,12 @@ from functional_rb.core.draft import Arrays
 from functional_rb.storage import elsewhere as other_storage
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
+from functional_rb.versions.state import held_objects, readable
 from torch_backend import devices, shared
 from torch_backend.objects import Table
-from torch_backend.placement import Placement, device_of
+from torch_backend.placement import device_of
 from torch_backend.shared import SharedState
-from torch_backend.state import State, readable
+from torch_backend.state import State
 
 
 def elsewhere(state: core.State, spec: BufferSpec) -> core.State:
@@ -37,16 +38,9 @@ def elsewhere(state: core.State, spec: BufferSpec) -> core.State:
         memory = version.own()
         if device is None and memory.rows.device.type != "cpu" and spec.storage.on_host:
             device = memory.rows.device  # where the training goes on
-        vector = state._counters.cpu().numpy()
-        given = [memory.as_numpy(x) for x in (memory.rows, *memory.wide)]
-        tree = None if memory.tree is None else memory.as_numpy(memory.tree)
-        auxiliary = {name: memory.as_numpy(x) for name, x in memory.auxiliary.items()}
-        held = None
-        if memory.table is not None:
-            held = memory.table.held(Arrays(memory.rows, memory.wide, memory.tree, state._counters, memory.auxiliary))
-        arrays, files = other_storage.with_spec(
-            Arrays(given[0], tuple(given[1:]), tree, vector, auxiliary), state.spec, spec, in_place.create
-        )
+        given, held = memory.state_arrays(state._counters), held_objects(memory, state._counters)
+        on_host = given.each(memory.as_numpy)
+        arrays, files = other_storage.with_spec(on_host, state.spec, spec, in_place.create)
     return restore(spec, arrays, device, objects=held, files=files)
 
 
@@ -75,9 +69,9 @@ def restore(
     """
     if spec.storage.shared:
         return shared.engine.restored(spec, arrays, device)
-    place = Placement(spec)
+    target = None
     if spec.storage.on_host:
-        place, device = Placement(spec, devices.target(device)), None
+        target, device = devices.target(device), None
     else:
         device = device_of(spec, device)
     if files is None and isinstance(spec.storage, Memmap):
@@ -87,15 +81,9 @@ def restore(
         return torch.from_numpy(array).to(device)
 
     with torch.inference_mode(False):  # else torch would forbid writing to the memory outside of that mode
-        made = Arrays(
-            take(arrays.rows),
-            tuple(take(array) for array in arrays.wide),
-            None if arrays.tree is None else take(arrays.tree),
-            take(arrays.counters),
-            {name: take(array) for name, array in arrays.auxiliary.items()},
-        )
+        made = arrays.each(take)
     table = Table(spec, objects or {}) if spec.plan.objects else None
-    state = State.of_arrays(made, spec, pinned=False, table=table, place=place, files=files)
+    state = State.of_arrays(made, spec, pinned=False, table=table, target=target, files=files)
     if stamp is not None:
         state.remember(save_history.NEW.saved(stamp))
     return state

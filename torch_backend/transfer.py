@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from torch_backend import devices, execute
+from torch_backend import devices
+from torch_backend.convert import build_mapping
 
 Sent = tuple[list[Any], "torch.cuda.Event | None"]
 
@@ -15,7 +16,7 @@ Sent = tuple[list[Any], "torch.cuda.Event | None"]
 class Transfer:
     """To one device. To CUDA copies go from pinned memory, on a stream beside the one that computes."""
 
-    build_mapping = staticmethod(execute.build_mapping)
+    build_mapping = staticmethod(build_mapping)
 
     def __init__(self, device: Any) -> None:
         """To a device as torch takes it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from functional_rb.core import counters, handles
@@ -21,6 +21,12 @@ class Arrays(NamedTuple):
     tree: Array | None
     counters: Array
     auxiliary: dict[str, Array]
+
+    def each(self, change: Callable[[Array], Array]) -> Arrays:
+        """All of them, each changed."""
+        tree = None if self.tree is None else change(self.tree)
+        auxiliary = {name: change(array) for name, array in self.auxiliary.items()}
+        return Arrays(change(self.rows), tuple(map(change, self.wide)), tree, change(self.counters), auxiliary)
 
 
 class HasArrays(Protocol):

@@ -1,4 +1,4 @@
-"""The memory of host states; see `functional_rb.versions.version`."""
+"""The memory of states in NumPy's arrays; see `functional_rb.versions.version`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from functional_rb.buffer.spec import BufferSpec
-from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops as ops
-from functional_rb.storage.placement import Placement
 from functional_rb.versions import version
-from functional_rb.versions.object_table import Table
-from functional_rb.versions.version import Files, Version
 
 
 class Memory(version.Memory):
@@ -25,12 +20,12 @@ class Memory(version.Memory):
 
     @staticmethod
     def taken(array: ops.Vector) -> ops.Vector:
-        """The same."""
+        """The array itself."""
         return array
 
     @staticmethod
     def as_numpy(array: ops.Vector) -> ops.Vector:
-        """The same."""
+        """The array itself."""
         return array
 
     @staticmethod
@@ -44,22 +39,5 @@ class Memory(version.Memory):
         return np.concatenate(arrays)
 
     def has_ordinary_arrays(self) -> bool:
-        """Always, as long as rows follow upon each other: what JAX hands in may have other strides."""
+        """Whether the rows of all arrays follow upon each other: what JAX hands in may have other strides."""
         return all(isinstance(array, np.ndarray) and array.flags.c_contiguous for array in self.arrays)
-
-
-def fresh(
-    arrays: Arrays, spec: BufferSpec, pinned: bool = False, table: Table | None = None, files: Files | None = None
-) -> Version:
-    """The first version of a lineage.
-
-    Args:
-        arrays: its content.
-        spec: of the buffer.
-        pinned: whether somebody else may hold the arrays: then they are never written.
-        table: of the objects whose tokens are in them.
-        files: the mapped files that they lie in.
-    """
-    memory = Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned)
-    memory.files, memory.placement = files, Placement(spec)
-    return version.begin(memory, spec.capacity, table)

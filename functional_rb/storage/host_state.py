@@ -1,188 +1,156 @@
-"""The state of a host-side buffer: a value whose arrays are shared with its successors."""
+"""The state of a buffer in the host's memory or in mapped files, in NumPy's arrays; and what the engine asks of NumPy.
+
+Randomness comes as random bits. NumPy warns of what the core reckons with (NaN among priorities, say), and torch and
+XLA do not: so the core is carried out without its warnings.
+"""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+import functools
+import importlib
+import importlib.util
+from typing import Any, NamedTuple
 
-from functional_rb.base.errors import consumed
-from functional_rb.buffer import earlier
-from functional_rb.buffer import state as core
-from functional_rb.buffer.reader import TakeSnapshot, misfit
+import numpy as np
+
+from functional_rb.buffer import earlier, functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
-from functional_rb.core.save_history import NEW, SaveHistory
+from functional_rb.cpu_kernels.switch import switch
 from functional_rb.ops import numpy_ops
-from functional_rb.storage import host_memory as memory
+from functional_rb.ops.numpy_ops import Vector
+from functional_rb.samplers import Selection
+from functional_rb.storage.host_memory import Memory
+from functional_rb.storage.mapped import MappedFiles
+from functional_rb.storage.placement import Placement
+from functional_rb.structures import row_layout
+from functional_rb.versions import version
+from functional_rb.versions.engine import Engine
+from functional_rb.versions.library import Library
 from functional_rb.versions.object_table import Table
-from functional_rb.versions.reader import VersionReader
-from functional_rb.versions.version import Memory, Version
+from functional_rb.versions.state import VersionedState, held_objects, readable
+
+__all__ = ["ENGINE", "Bits", "HostState", "NumPy", "init", "readable"]
 
 
-class HostState(core.State):
-    """A replay buffer as a value, in NumPy's arrays; see `functional_rb.State` for its fields.
+class Bits(NamedTuple):
+    """Random bits for one draw.
 
-    Reading `rows`, `wide`, `tree` or `kept` gives the arrays out: they never change afterwards, and the next write
-    moves to fresh memory, at the price of one copy. Of a buffer in mapped files a copy is given out, in files without a
-    name; it is made once for a state, and what was never written costs nothing.
+    Attributes:
+        sampler: int32 [rows, words].
+        transforms: int32 [rows, words]; None if no transform takes any.
     """
 
-    __slots__ = ("_counters", "_given", "_save_history", "_version", "device")
+    sampler: Vector
+    transforms: Vector | None = None
 
-    def __init__(
-        self,
-        version: Version,
-        counters: numpy_ops.Vector,
-        spec: BufferSpec,
-        device: Any = None,
-        past: SaveHistory | None = None,
-    ) -> None:
-        """Name a version, and the saves that it comes after. Users get states from `init` and the other functions."""
-        self.__dict__["spec"] = spec
-        object.__setattr__(self, "_version", version)
-        object.__setattr__(self, "_counters", counters)
-        object.__setattr__(self, "_given", None)
-        object.__setattr__(self, "device", device)
-        object.__setattr__(self, "_save_history", past)
 
-    _version: Version | None
-    """None once it is consumed."""
-    _counters: numpy_ops.Vector
-    _save_history: SaveHistory | None
-    _given: Memory | None
-    device: Any
-    """Where a backend brings what is sampled; None for where it has its arrays by default."""
+class NumPy(Library):
+    """NumPy, for functions of the user's on arrays of another library if its primitives have a `call` for those."""
 
-    @classmethod
-    def of_arrays(
-        cls, arrays: Arrays, spec: BufferSpec, pinned: bool = True, table: Table | None = None, device: Any = None
-    ) -> HostState:
-        """A state of given arrays; pinned (so never written) if somebody else may hold them.
+    memory_type = Memory
+    table_type = Table
 
-        Where there are Python objects, the table is that of the arrays' tokens, by default an empty one.
-        """
-        if spec.plan.objects and table is None:
-            table = Table(spec)
-        version = memory.fresh(arrays, spec, pinned, table)
-        version.own().fits = misfit(arrays, spec.plan) is None
-        return cls(version, arrays.counters, spec, device)
+    def __init__(self, ops: Any = numpy_ops) -> None:
+        """There are kernels if numba is installed."""
+        self.ops = ops
+        self.have_kernels = importlib.util.find_spec("numba") is not None
 
-    def check_alive(self) -> None:
-        """Refuse a state that was consumed."""
-        readable(self)
+    @functools.cached_property
+    def kernels(self) -> Any:
+        """Imported when first used: numba takes longer to import than all the rest."""
+        return importlib.import_module("functional_rb.storage.host_kernels")
 
-    def followed_by(self, following: HostState) -> HostState:
-        """The state that goes on in this one's memory, with this one consumed: nothing is kept for it any more."""
-        if following is self:
-            following = HostState(readable(self), self._counters, self.spec, self.device, self._save_history)
-        object.__setattr__(self, "_version", None)
-        return following
+    def uses_kernels(self, memory: version.Memory) -> bool:
+        """Whether kernels read and write a memory."""
+        return self.have_kernels and memory.is_ordinary and switch.on
 
-    def remember(self, past: SaveHistory) -> None:
-        """Come after a save."""
-        object.__setattr__(self, "_save_history", past)
+    def placement(self, spec: BufferSpec) -> Placement:
+        """Where the memories of a buffer belong."""
+        return Placement(spec)
 
-    def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> VersionReader:
-        """Read the arrays piece by piece; newer states may be written meanwhile, lasting or not."""
-        past = self._save_history or NEW
-        made = VersionReader(readable(self), self._counters, self.spec, past, snapshot)
-        self.remember(made.save_history.saved(made.stamp))
-        return made
+    def core(self) -> np.errstate:
+        """Without warnings."""
+        return np.errstate(all="ignore")
 
-    def _give_out(self) -> Memory:
-        version = readable(self)
-        with version.lock:
-            owned = version.own()
-            if owned.files is None:
-                return owned.exported()
-            if self._given is None:
-                object.__setattr__(self, "_given", owned.exported())
-            assert self._given is not None
-            return self._given
+    making = core
 
-    @property
-    def rows(self) -> numpy_ops.Vector:
-        """int32 [capacity, words]."""
-        return self._give_out().rows
+    def check_key(self, key: Any) -> None:
+        """Random bits were made of a key that has been checked."""
 
-    @property
-    def wide(self) -> tuple[numpy_ops.Vector, ...]:
-        """Arrays [capacity, *shape]."""
-        return self._give_out().wide if self.spec.plan.layout.wide else ()
+    def split(self, key: Any) -> tuple[Any, Any]:
+        """The bits for the sampler, and those for transforms."""
+        return key, key.transforms
+
+    def random_bits(self, key: Any, shape: tuple[int, int], memory: version.Memory) -> Vector:
+        """Those that were given."""
+        bits: Vector = key.sampler if isinstance(key, Bits) else key
+        return bits
+
+    def number(self, beta: Any, memory: version.Memory) -> Any:
+        """A scalar of NumPy's."""
+        return np.float32(beta)
+
+    def fused_draw(
+        self, spec: BufferSpec, memory: version.Memory, counters: Vector, key: Bits, batch: int, beta: Any
+    ) -> tuple[list[Vector], Selection, bool]:
+        """Draw by random bits."""
+        drawn: tuple[list[Vector], Selection, bool] = self.kernels.draw(
+            spec, memory, counters, key.sampler, batch, float(beta)
+        )
+        return drawn
+
+    def items(self, state: Any) -> list[Vector]:
+        """Copies."""
+        memory, spec = readable(state).own(), state.spec
+        if spec.plan.frames is not None:
+            return functions.items(self.ops, memory.state_arrays(state._counters), spec)
+        leaves = row_layout.unpack(self.ops, spec.plan.layout, memory.rows, memory.wide)
+        return [numpy_ops.copy(leaf) for leaf in leaves[: len(spec.plan.leaves)]]
+
+
+ENGINE = Engine(NumPy())
+"""The functions on host states, for functions of the user's on NumPy's arrays."""
+
+
+class HostState(VersionedState):
+    """A replay buffer as a value, in NumPy's arrays; see `VersionedState`."""
+
+    __slots__ = ()
+
+    library = ENGINE.library
 
     @property
-    def tree(self) -> numpy_ops.Vector | None:
-        """float32 [rows, FANOUT], or None."""
-        return None if self.spec.plan.tree_shape is None else self._give_out().tree
-
-    @property
-    def counters(self) -> numpy_ops.Vector:
-        """int32 [n]."""
-        readable(self)
-        return self._counters
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The shape of the counters."""
-        return self._counters.shape
-
-    @property
-    def auxiliary(self) -> dict[str, numpy_ops.Vector]:
-        """What else the sampler and the writer keep, by name."""
-        return self._give_out().auxiliary if self.spec.plan.auxiliary else {}
-
-    def exported(self) -> Arrays:
-        """All arrays."""
-        return self.with_memory()[0]
-
-    def with_memory(self) -> tuple[Arrays, Memory]:
-        """Likewise, and the memory that they are of."""
-        given = self._give_out()
-        return Arrays(given.rows, given.wide, given.tree, self._counters, given.auxiliary), given
-
-    def copied(self) -> tuple[Arrays, Memory]:
-        """Copies of all arrays, and the memory that they are of; nothing is given out."""
-        version = readable(self)
-        with version.lock:
-            copied = version.own().copy()
-        return Arrays(copied.rows, copied.wide, copied.tree, self._counters.copy(), copied.auxiliary), copied
+    def device(self) -> Any:
+        """Where a backend brings what is sampled; None for where it has its arrays by default."""
+        return self._target
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HostState:
         """A state with memory of its own."""
-        arrays, copied = self.copied()
-        held = None if copied.table is None else copy.deepcopy(_objects(arrays, copied), memo)
+        copied, counters = self.copied_memory(), self._counters.copy()
+        held = copy.deepcopy(held_objects(copied, counters), memo)
         table = None if held is None else Table(self.spec, held)
-        own = memory.fresh(arrays, self.spec, table=table, files=copied.files)
-        return HostState(own, arrays.counters, self.spec, self.device)
+        arrays = copied.state_arrays(counters)
+        return HostState.of_arrays(arrays, self.spec, False, table, self._target, copied.files)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the arrays, which count as given out, and the Python objects that they stand for.
+        """Pickle by the arrays, which count as exported, and the Python objects that they stand for.
 
         What is unpickled has no device: that of another process, or machine, need not be there.
         """
-        arrays, given = self.with_memory()
-        return _unpickled, (arrays, self.spec, None if given.table is None else _objects(arrays, given))
+        memory = self.exported_memory()
+        return _unpickled, (memory.state_arrays(self.counters), self.spec, held_objects(memory, self._counters))
 
 
-def readable(state: HostState) -> Version:
-    """The version of a state.
-
-    Raises:
-        RuntimeError: if the state was consumed, or its files are those of the process that this one was forked from.
-    """
-    version = state._version
-    if version is None:
-        raise consumed()
-    if version.memory is not None and version.memory.files is not None:
-        version.memory.files.check_process()
-    return version
-
-
-def _objects(arrays: Arrays, memory: Memory) -> dict[int, Any]:
-    """The Python objects of some arrays by token."""
-    assert memory.table is not None
-    with memory.table.lock:
-        return memory.table.held(arrays)
+def init(spec: BufferSpec, files: MappedFiles | None, device: Any = None) -> HostState:
+    """An empty state, in mapped files if there are some; what is sampled goes to the device."""
+    stored = None if files is None else (files.rows, files.wide, files.auxiliary)
+    with np.errstate(all="ignore"):
+        arrays = functions.init(numpy_ops, spec, stored=stored)
+    state = HostState.of_arrays(arrays, spec, pinned=False, target=device, files=files)
+    readable(state).own().written = False
+    return state
 
 
 def _rebuilt(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None) -> HostState:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from functional_rb.base import forks
-from functional_rb.base.object_arrays import Objects, array_of
+from functional_rb.base.object_arrays import Objects, array_of, is_object_array
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
@@ -107,6 +107,10 @@ class Table:
         self._next += n
         self._objects.update(zip(range(first, first + n), objects.reshape(-1).tolist(), strict=True))
         return np.arange(first, first + n, dtype=np.int64).reshape(objects.shape)
+
+    def stored(self, leaf: Any, like: Array) -> Array:
+        """A leaf as it is stored beside another array: of objects fresh tokens. Hold the lock until they are there."""
+        return self.tokens(leaf) if is_object_array(leaf) else leaf
 
     def read(self, leaves: Sequence[Array]) -> list[Any]:
         """The leaves of an item, with objects in place of tokens. Hold the lock since the tokens were read."""

@@ -249,6 +249,10 @@ class Memory(abc.ABC):
         wide = [f"wide_{k}" for k in range(len(self.wide))]
         return ["rows", *wide, *(f"kept_{name}" for name in self.auxiliary), *([] if self.tree is None else ["tree"])]
 
+    def state_arrays(self, counters: Array) -> Arrays:
+        """The arrays of a state with these counters."""
+        return Arrays(self.rows, self.wide, self.tree, counters, dict(self.auxiliary))
+
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays; summed once, as every write asks."""
@@ -465,7 +469,7 @@ class Version:
         following = Version(memory, self.capacity, self.lock)
         if saved is not None:
             self.memory, self.saved, self.next = None, saved, following
-            self._counted(memory, saved.nbytes)
+            self._count(memory, saved.nbytes)
         return following
 
     def exchange(self, arrays: Arrays, placement: Any) -> Version:
@@ -493,22 +497,32 @@ class Version:
                 memory.retained -= memory.history.pop()[1]
             self.memory, self.saved, self.next = memory, None, None
 
-    def settle(self) -> None:
+    def count_saved(self) -> None:
         """Count what the next version has saved for this one since it took the memory over."""
         if self.next is None or self.saved is None or self.next.memory is None:
             return
         memory = self.next.memory
         if memory.history and memory.history[-1][0]() is self:
             memory.retained -= memory.history.pop()[1]
-            self._counted(memory, self.saved.nbytes)
+            self._count(memory, self.saved.nbytes)
 
-    def _counted(self, memory: Memory, nbytes: int) -> None:
-        """Count what is saved for this version; if there is no room for an older one's copy, nothing has happened."""
-        try:
-            _remember(memory, self, nbytes)
-        except OSError:
-            self.roll_back()
-            raise
+    def _count(self, memory: Memory, nbytes: int) -> None:
+        """Count what is saved for this version; once that is more than the storage, the oldest gets a copy of its own.
+
+        If there is no room for that copy, nothing has happened.
+        """
+        if memory.history is None:
+            memory.history = deque()
+        memory.history.append((weakref.ref(self), nbytes))
+        memory.retained += nbytes
+        memory.shared = True
+        forget_dead(memory)
+        if memory.retained > min(LEAST, RETAINED_BYTES) and memory.retained > memory.most_retained:
+            try:
+                _part_with_oldest(memory)
+            except OSError:
+                self.roll_back()
+                raise
 
 
 def take_back(memory: Memory, saved: Sequence[Saved], capacity: int) -> None:
@@ -552,20 +566,14 @@ def _write_back(memory: Memory, entries: Sequence[Entry]) -> None:
             memory.write_back(arrays[k], together[::-1])
 
 
-def _remember(memory: Memory, version: Version, nbytes: int) -> None:
-    """Count what is kept for older versions; once that is more than the storage, the oldest gets a copy of its own."""
-    if memory.history is None:
-        memory.history = deque()
-    memory.history.append((weakref.ref(version), nbytes))
-    memory.retained += nbytes
-    memory.shared = True
+def _part_with_oldest(memory: Memory) -> None:
+    """Give the oldest of the older versions a copy of its own."""
+    assert memory.history
+    oldest = memory.history[0][0]()
+    if oldest is not None and oldest.memory is None:
+        oldest._rebuild()
+    del oldest
     forget_dead(memory)
-    if memory.retained > memory.most_retained:
-        oldest = memory.history[0][0]()
-        if oldest is not None and oldest.memory is None:
-            oldest._rebuild()
-        del oldest
-        forget_dead(memory)
 
 
 def _divide_history(source: Memory, memory: Memory, version: Version) -> None:
@@ -607,11 +615,7 @@ def separate(arrays: Arrays, others: Arrays, copy: Callable[[Array], Array]) -> 
     """Arrays of which those that others are too are replaced by copies."""
     theirs = {id(x) for x in (others.rows, *others.wide, others.tree, others.counters, *others.auxiliary.values())}
 
-    def own(array: Array | None) -> Any:
-        return copy(array) if array is not None and id(array) in theirs else array
-
-    auxiliary = {name: own(array) for name, array in arrays.auxiliary.items()}
-    return Arrays(own(arrays.rows), tuple(map(own, arrays.wide)), own(arrays.tree), own(arrays.counters), auxiliary)
+    return arrays.each(lambda array: copy(array) if id(array) in theirs else array)
 
 
 def begin(memory: Memory, capacity: int, table: Table | None = None) -> Version:

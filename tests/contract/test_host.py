@@ -26,7 +26,6 @@ import jax_backend as rb
 import torch_backend
 from functional_rb.base.errors import StorageFullError
 from functional_rb.ops import numpy_ops as host_ops
-from functional_rb.storage import host as engine
 from functional_rb.storage import mapped
 from functional_rb.storage.host_state import HostState
 from jax_backend import hosted
@@ -160,7 +159,7 @@ def test_a_key_gives_what_it_gives_on_a_device(name: str, monkeypatch: pytest.Mo
     expected = life(spec, jax.jit(rb.add), sample, jax.jit(rb.update))
     eager = rb.add, lambda state, key: rb.sample(state, key, 6), rb.update
     for kernels, storage in ((True, frb.Host()), (False, frb.Host()), (True, frb.Memmap())):
-        monkeypatch.setattr(engine, "HAVE_KERNELS", kernels)
+        monkeypatch.setattr(hosted._engine.library, "have_kernels", kernels)
         found = life(on(spec, storage), *eager)
         with backends.make("jax") as backend:
             assert lives.bits(backend, found) == lives.bits(backend, expected)
@@ -474,7 +473,7 @@ def switching_often() -> Iterator[None]:
 
 @pytest.mark.parametrize("kernels", [True, False])
 def test_threads_see_whole_items_and_their_own_states(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "HAVE_KERNELS", kernels)
+    monkeypatch.setattr(hosted._engine.library, "have_kernels", kernels)
     state = rb.add(rb.init(frb.BufferSpec(ITEM, 16, storage=frb.Host())), items(0, 8))
     work: queue.Queue[Any] = queue.Queue(8)
     failed: list[BaseException] = []

@@ -500,7 +500,7 @@ def test_the_same_bits_without_numba() -> None:
     program = (
         "import sys; sys.modules['numba'] = None\n"
         "import torch_backend.execute\n"
-        "assert not torch_backend.execute.HAVE_KERNELS\n"
+        "assert not torch_backend.library.HAVE_KERNELS\n"
         "from tests.support.torch_steps import scenario\n"
         "print(scenario())"
     )

@@ -24,7 +24,7 @@ from functional_rb.versions.recorder import Log
 from functional_rb.versions.version import SavedSlots, Version, forget_dead
 from tests.support import backends
 from tests.support.effort import effort
-from torch_backend import execute, ops
+from torch_backend import library, ops
 from torch_backend.memory import Memory
 
 WIDE = 1100
@@ -433,14 +433,14 @@ def test_an_interrupt_while_writing_leaves_older_states_whole(
         if twin == "torch":
             # Before a kernel runs, or right after it has written.
             name = ("add", "update")[call % 2]
-            kernel = getattr(execute.kernels, name)
+            kernel = getattr(library.cpu_kernels, name)
 
             def broken(*args: Any, **kwargs: Any) -> Any:
                 if call >= 2:
                     kernel(*args, **kwargs)
                 raise Interrupt
 
-            patch.setattr(execute.kernels, name, broken)
+            patch.setattr(library.cpu_kernels, name, broken)
         else:
             set_at = ops.set_at
 

@@ -108,10 +108,9 @@ def _on_host(name: str, patch: pytest.MonkeyPatch) -> Backend:
     import jax.numpy as jnp
 
     import jax_backend
-    from functional_rb.storage import host as engine
     from jax_backend import hosted
 
-    patch.setattr(engine, "HAVE_KERNELS", not name.endswith("-core"))
+    patch.setattr(hosted._engine.library, "have_kernels", not name.endswith("-core"))
     patch.setattr(hosted, "SMALL", -1)
     patch.setattr(hosted, "draws", torch_draws)
     return Backend(name, jax_backend, jnp.asarray, np.asarray)
@@ -141,7 +140,7 @@ def make(name: str) -> Iterator[Backend]:
             yield _on_host(name, patch)
         return
     rb = importlib.import_module(f"{library}_backend")
-    switch = importlib.import_module("jax_backend.compile" if library == "jax" else "torch_backend.execute")
+    switch = importlib.import_module("jax_backend.compile" if library == "jax" else "torch_backend.library")
     assert switch.HAVE_KERNELS, "the tests need numba, so that both twins are tested"
     switch.HAVE_KERNELS = not name.endswith("-core")
     try:

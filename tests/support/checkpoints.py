@@ -22,7 +22,7 @@ from functional_rb.buffer.reader import shapes_of
 from functional_rb.checkpoint import blocks, in_place
 from functional_rb.checkpoint.loading import read
 from functional_rb.core.counters import CURSOR, SIZE, length
-from functional_rb.storage import disk, host
+from functional_rb.storage import disk, host_state
 from functional_rb.storage.host_state import HostState
 
 CALLS = ("create", "write", "fsync", "truncate", "rename", "unlink", "fsync_directory", "make_directory")
@@ -57,7 +57,7 @@ def stored_bits(path: Any, **options: Any) -> Bits:
 
 def on_host(spec: frb.BufferSpec) -> HostState:
     """An empty state of NumPy's arrays, without any backend."""
-    return host.init(spec, in_place.create(spec) if isinstance(spec.storage, frb.Memmap) else None)
+    return host_state.init(spec, in_place.create(spec) if isinstance(spec.storage, frb.Memmap) else None)
 
 
 def small_blocks(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,504 @@
+"""The public functions on memory that is written in place: a new state takes over the memory of the old one.
+
+The way of a write is the same for all functions: lock the version, own its memory, make room for what is overwritten,
+let the next version succeed, write by the fused kernel or the core, and count what was saved. `Engine` is the part of
+`buffer.api.Backend` and `buffer.in_place.InPlace` that is so, for any library; inputs have been checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from functional_rb.buffer import checks, functions, respec
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core import counters as core_counters
+from functional_rb.core.draft import Draft
+from functional_rb.ops.part_kernels import NONE, using
+from functional_rb.ops.protocol import Array
+from functional_rb.samplers import Selection
+from functional_rb.structures import frame_ring
+from functional_rb.versions.library import Library, Replacements
+from functional_rb.versions.recorder import Log, Recorder
+from functional_rb.versions.state import VersionedState, readable
+from functional_rb.versions.version import (
+    Memory,
+    Saved,
+    Version,
+    forget_dead,
+    part_with_older,
+    separate,
+    take_back,
+)
+
+
+class Engine:
+    """The functions for one library."""
+
+    def __init__(self, library: Library) -> None:
+        """Nothing is compiled yet."""
+        self.library = library
+
+    # ---------------------------------------------------------------- values
+
+    def add(
+        self, state: Any, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
+    ) -> Any:
+        """Write a batch."""
+        library, spec, counters = self.library, state.spec, state._counters
+        version = readable(state)
+        if spec.plan.objects:
+            tidy(version)
+        with library.lock(version):
+            memory = version.own()
+            leaves, mask, priorities = self._placed_batch(state, memory, leaves, batch, mask, priorities, key)
+            if batch == 0:
+                return state
+            target = memory.copy() if memory.pinned else memory
+            if target.files is not None:
+                library.make_room(target, spec, counters, batch)
+            fused, saved = spec.plan.fused and library.uses_kernels(target), None
+            if target is memory:
+                rows = min(batch, spec.capacity)
+                saved = library.kernels.room(spec, rows, True, memory.tree is not None) if fused else Log()
+            following = version.succeed(target, saved)
+            write = self._write_objects if spec.plan.objects else self._write
+            after = write(target, spec, counters, leaves, batch, mask, priorities, key, fused, saved)
+            if not fused and saved is not None:
+                version.count_saved()
+            return type(state)(following, after, spec, _after_adding(state, batch), state._target)
+
+    def sample(self, state: Any, key: Any, batch: int, beta: Any) -> tuple[Any, list[Any], Selection]:
+        """Draw items; where the result is at hand, an empty buffer is an error."""
+        library, spec, counters = self.library, state.spec, state._counters
+        library.check_key(key)
+        version = readable(state)
+        with library.lock(version):
+            memory = version.own()
+            if not (spec.sampler.remembers and batch):
+                _, leaves, selection = self._draw(memory, spec, counters, key, batch, beta)
+                return state, *library.sent_sample(leaves, selection, state._target)
+            target = memory.copy() if memory.pinned else memory
+            saved = Log() if target is memory else None
+            following = version.succeed(target, saved)
+            try:
+                after, leaves, selection = self._draw(target, spec, counters, key, batch, beta, saved)
+            except Exception:  # there is nothing to draw, or a transform calls a function that fails
+                version.roll_back()
+                raise
+            if saved is not None:
+                version.count_saved()
+            made = type(state)(following, after, spec, state._save_history, state._target)
+            return made, *library.sent_sample(leaves, selection, state._target)
+
+    def update(self, state: Any, handles: Array, priorities: Array | None, replacements: Replacements) -> Any:
+        """Set priorities and rewrite leaves."""
+        library, spec, counters = self.library, state.spec, state._counters
+        version = readable(state)
+        if spec.plan.objects:
+            tidy(version)
+        with library.lock(version):
+            memory = version.own()
+            handles, priorities, replacements = self._placed_update(state, memory, handles, priorities, replacements)
+            target = memory.copy() if memory.pinned else memory
+            if replacements and target.files is not None:
+                library.make_room_at(target, spec, handles)
+            fused, saved = spec.plan.fused and library.uses_kernels(target), None
+            if target is memory:
+                rows, values = bool(replacements), priorities is not None
+                saved = library.kernels.room(spec, handles.shape[0], rows, values) if fused else Log()
+            following = version.succeed(target, saved)
+            rewrite = self._rewrite_objects if spec.plan.objects else self._rewrite
+            after = rewrite(target, spec, counters, handles, priorities, replacements, fused, saved)
+            if not fused and saved is not None:
+                version.count_saved()
+            past = None if replacements else state._save_history
+            return type(state)(following, after, spec, past, state._target)
+
+    def clear(self, state: Any) -> Any:
+        """Take all items out; the rows are handed on as they are."""
+        library, spec = self.library, state.spec
+        version = readable(state)
+        with library.lock(version), library.making():
+            memory = version.own()
+            arrays = functions.clear(library.ops, memory.state_arrays(state._counters), spec)
+            following = version.exchange(arrays, memory.placement)
+        if memory.table is not None:
+            memory.table.tidy_soon()
+        past = None if spec.plan.objects else state._save_history
+        return type(state)(following, arrays.counters, spec, past, state._target)
+
+    def with_spec(self, state: Any, spec: BufferSpec) -> Any:
+        """Another spec, with the items in the same storage; rows that stay are handed on as they are."""
+        library, old, made_by = self.library, state.spec, type(state)
+        version = readable(state)
+        if respec.is_label(old, spec):
+            return made_by(version, state._counters, spec, state._save_history, state._target)
+        with library.lock(version), library.making():
+            memory = version.own()
+            arrays = memory.state_arrays(state._counters)
+            with using(library.kernels.TABLE if library.uses_kernels(memory) else NONE):
+                device = getattr(memory.rows, "device", None)
+                made = respec.with_spec(library.ops, arrays, old, spec, device, step=respec.step_of(spec))
+            if memory.table is None and respec.stays(old, spec):
+                following = version.exchange(made, library.placement(spec))
+                return made_by(following, made.counters, spec, None, state._target)
+            table = None if memory.table is None else library.table_type(spec, memory.table.held(arrays))
+            made = separate(made, arrays, memory.clone)
+            return made_by.of_arrays(made, spec, pinned=False, table=table, target=state._target)
+
+    def count_invalid(self, state: Any, outside: Array) -> Any:
+        """The same state, with what was left out counted."""
+        after = core_counters.with_invalid(self.library.ops, state._counters, outside)
+        return type(state)(readable(state), after, state.spec, state._save_history, state._target)
+
+    # ---------------------------------------------------------------- reading
+
+    def get(self, state: Any, handles: Array) -> list[Any]:
+        """Read items by handle."""
+        version = readable(state)
+        with self.library.lock(version):
+            memory, target = version.own(), state._target
+            handles = self.library.received(handles, memory, target)
+            arrays = memory.state_arrays(state._counters)
+            leaves = functions.get(self.library.ops, arrays, state.spec, handles)
+            leaves = leaves if memory.table is None else memory.table.read(leaves)
+            return [self.library.sent(leaf, target) for leaf in leaves]
+
+    def items(self, state: Any) -> list[Any]:
+        """All of the storage, for ever as it is now."""
+        version = readable(state)
+        with self.library.lock(version):
+            leaves = self.library.items(state)
+            table = version.own().table
+            return leaves if table is None else table.read(leaves)
+
+    def is_live(self, state: Any, handles: Array) -> Array:
+        """Whether handles name stored items."""
+        version = readable(state)
+        with self.library.lock(version):
+            memory, target = version.own(), state._target
+            handles = self.library.received(handles, memory, target)
+            live = functions.is_live(self.library.ops, memory.state_arrays(state._counters), state.spec, handles)
+            return self.library.sent(live, target)
+
+    def drawable(self, state: Any, n: int) -> Array:
+        """Whether n can be drawn."""
+        version = readable(state)
+        with self.library.lock(version):
+            arrays = version.own().state_arrays(state._counters)
+            return functions.drawable(self.library.ops, arrays, state.spec, n)
+
+    def look(
+        self, state: Any, function: Callable[..., Any], handles: Array | None = None, n: int | None = None
+    ) -> Array:
+        """What a function of `buffer.functions` reads off a state."""
+        version = readable(state)
+        with self.library.lock(version), self.library.core():
+            memory, target = version.own(), state._target
+            given = [self.library.received(x, memory, target) for x in (handles, n) if x is not None]
+            found = function(self.library.ops, memory.state_arrays(state._counters), state.spec, *given)
+            return self.library.sent(found, target)
+
+    # ---------------------------------------------------------------- in place
+
+    def own_(self, state: Any) -> Any:
+        """Make a state the only owner of its memory."""
+        return self._followed_by(state, self._owner(state), state._counters)
+
+    def add_(
+        self, state: Any, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
+    ) -> Any:
+        """Write a batch; the state is consumed."""
+        library, spec, counters = self.library, state.spec, state._counters
+        version, memory = self._take_over(state, "add_")
+        leaves, mask, priorities = self._placed_batch(state, memory, leaves, batch, mask, priorities, key)
+        if batch:
+            if memory.files is not None:
+                library.make_room(memory, spec, counters, batch)
+            fused = spec.plan.fused and library.uses_kernels(memory)
+            write = self._write_objects if spec.plan.objects else self._write
+            counters = write(memory, spec, counters, leaves, batch, mask, priorities, key, fused)
+        return self._followed_by(state, version, counters, batch)
+
+    def sample_(self, state: Any, key: Any, batch: int, beta: Any) -> tuple[Any, list[Any], Selection]:
+        """Draw items; the state is consumed."""
+        library, spec, counters = self.library, state.spec, state._counters
+        library.check_key(key)
+        version = readable(state)
+        if spec.sampler.remembers and batch:
+            version, memory = self._take_over(state, "sample_")
+            # Transforms call functions of the user's, which may fail.
+            saved = Log() if spec.transforms and not library.is_tracing() else None
+            try:
+                counters, leaves, selection = self._draw(memory, spec, counters, key, batch, beta, saved)
+            except Exception:
+                if saved is not None:
+                    take_back(memory, [saved], spec.capacity)
+                raise
+            leaves, selection = library.sent_sample(leaves, selection, state._target)
+        else:
+            _, leaves, selection = self.sample(state, key, batch, beta)
+        # Consumed only now: where nothing can be drawn, that is an error, and nothing has changed.
+        return self._followed_by(state, version, counters), leaves, selection
+
+    def update_(self, state: Any, handles: Array, priorities: Array | None, replacements: Replacements) -> Any:
+        """Set priorities and rewrite leaves; the state is consumed."""
+        library, spec = self.library, state.spec
+        version, memory = self._take_over(state, "update_")
+        handles, priorities, replacements = self._placed_update(state, memory, handles, priorities, replacements)
+        if replacements and memory.files is not None:
+            library.make_room_at(memory, spec, handles)
+        fused = spec.plan.fused and library.uses_kernels(memory)
+        rewrite = self._rewrite_objects if spec.plan.objects else self._rewrite
+        counters = rewrite(memory, spec, state._counters, handles, priorities, replacements, fused)
+        return self._followed_by(state, version, counters, rewritten=bool(replacements))
+
+    def clear_(self, state: Any) -> Any:
+        """Take all items out; the state is consumed."""
+        version, memory = self._take_over(state, "clear_")
+        with self.library.core():
+            arrays = functions.clear(self.library.ops, memory.state_arrays(state._counters), state.spec)
+            pairs = [(memory.rows, arrays.rows), (memory.tree, arrays.tree)]
+            pairs += [(array, arrays.auxiliary[name]) for name, array in memory.auxiliary.items()]
+            for array, new in pairs:
+                if new is not array:
+                    array[...] = new
+        if memory.table is not None:
+            memory.table.tidy_soon()
+        return self._followed_by(state, version, arrays.counters, rewritten=bool(state.spec.plan.objects))
+
+    def _take_over(self, state: Any, function: str) -> tuple[Version, Memory]:
+        """A version of the state's value that alone owns its memory, and that memory."""
+        if not self.library.is_tracing():
+            version = self._owner(state)
+            return version, version.own()
+        version = readable(state)
+        memory = version.memory
+        if memory is None or memory.pinned or memory.shared:
+            raise ValueError(
+                f"{function}: under torch.compile the state must be the only owner of its memory, but older states "
+                f"or arrays given out still need it; call state = rb.own_(state) before the compiled function"
+            )
+        return version, memory
+
+    def _owner(self, state: Any) -> Version:
+        """The state's version, or one with a copy of its memory if that is not its own."""
+        version = readable(state)
+        if state.spec.plan.objects:
+            tidy(version)
+        with version.lock:
+            memory = version.own()
+            forget_dead(memory)
+            if memory.files is not None:  # which stay the live ones: the older states get copies
+                part_with_older(memory)
+            return version.succeed(memory.copy(), None) if memory.pinned or memory.shared else version
+
+    def _followed_by(
+        self, state: Any, version: Version, counters: Array, added: int = 0, rewritten: bool = False
+    ) -> Any:
+        """The next state, with the given one consumed."""
+        past = None
+        # What is traced knows nothing of saves: it would be compiled again after each.
+        if not rewritten and not self.library.is_tracing():
+            past = _after_adding(state, added)
+        following = type(state)(version, counters, state.spec, past, state._target)
+        state.consume()
+        return following
+
+    # ---------------------------------------------------------------- in memory
+
+    def _placed_batch(
+        self,
+        state: Any,
+        memory: Memory,
+        leaves: Sequence[Array],
+        batch: int,
+        mask: Array | None,
+        priorities: Array | None,
+        key: Any,
+    ) -> tuple[Sequence[Array], Array | None, Array | None]:
+        """The checked inputs of `add` as kernels take them, where the memory is."""
+        library, target = self.library, state._target
+        if key is not None:
+            library.check_key(key)
+        if mask is not None:
+            mask = library.placed("mask", mask.reshape(batch), memory, target)
+        if priorities is not None:
+            priorities = library.placed("priorities", priorities.reshape(batch), memory, target)
+        return library.placed_leaves(state.spec, leaves, memory, target), mask, priorities
+
+    def _placed_update(
+        self, state: Any, memory: Memory, handles: Array, priorities: Array | None, replacements: Replacements
+    ) -> tuple[Array, Array | None, Replacements]:
+        """The checked inputs of `update` as kernels take them, where the memory is."""
+        library, spec, target = self.library, state.spec, state._target
+        handles = library.placed("indices", handles, memory, target)
+        if priorities is not None:
+            priorities = library.placed("priorities", priorities.reshape(handles.shape[0]), memory, target)
+        placed = {
+            k: leaf if k in spec.plan.objects else library.placed(f"leaf {spec.plan.names[k]!r}", leaf, memory, target)
+            for k, leaf in replacements.items()
+        }
+        return handles, priorities, placed
+
+    def _write(
+        self,
+        memory: Memory,
+        spec: BufferSpec,
+        counters: Array,
+        leaves: Sequence[Array],
+        batch: int,
+        mask: Array | None,
+        priorities: Array | None,
+        key: Any,
+        fused: bool,
+        saved: Saved | None = None,
+    ) -> Array:
+        """Write a batch into memory, by the fused kernel or the core; returns the new counters."""
+        memory.written = True
+        if fused:
+            return self.library.kernels.add(spec, memory, counters, leaves, batch, mask, priorities, saved)
+        with self.library.core():
+            bits = None
+            if key is not None and spec.writer.words:
+                bits = self.library.random_bits(key, (spec.rows(batch), spec.writer.words), memory)
+            given = memory.state_arrays(counters), spec, leaves, batch, mask, priorities, bits
+            return _written(memory, self._carry_out(functions.add, memory, saved, *given))
+
+    def _write_objects(
+        self, memory: Memory, spec: BufferSpec, counters: Array, leaves: Sequence[Any], *rest: Any
+    ) -> Array:
+        """`_write` for leaves of which some are Python objects: tokens of these are stored."""
+        assert memory.table is not None
+        with memory.table.lock:
+            stored = [memory.table.stored(leaf, memory.rows) for leaf in leaves]
+            return self._write(memory, spec, counters, stored, *rest)
+
+    def _rewrite(
+        self,
+        memory: Memory,
+        spec: BufferSpec,
+        counters: Array,
+        handles: Array,
+        priorities: Array | None,
+        replacements: Replacements,
+        fused: bool,
+        saved: Saved | None = None,
+    ) -> Array:
+        """Set priorities and rewrite leaves in memory, by the fused kernel or the core; returns the new counters."""
+        if fused:
+            return self.library.kernels.update(spec, memory, counters, handles, priorities, replacements, saved)
+        with self.library.core():
+            given = memory.state_arrays(counters), spec, handles, priorities, replacements
+            return _written(memory, self._carry_out(functions.update, memory, saved, *given))
+
+    def _rewrite_objects(
+        self,
+        memory: Memory,
+        spec: BufferSpec,
+        counters: Array,
+        handles: Array,
+        priorities: Array | None,
+        replacements: Replacements,
+        *rest: Any,
+    ) -> Array:
+        """`_rewrite` for leaves of which some are Python objects: tokens of these are stored."""
+        assert memory.table is not None
+        with memory.table.lock:
+            stored = {k: memory.table.stored(leaf, memory.rows) for k, leaf in replacements.items()}
+            return self._rewrite(memory, spec, counters, handles, priorities, stored, *rest)
+
+    def _draw(
+        self,
+        memory: Memory,
+        spec: BufferSpec,
+        counters: Array,
+        key: Any,
+        batch: int,
+        beta: Any,
+        saved: Saved | None = None,
+    ) -> tuple[Array, list[Any], Selection]:
+        """Draw items from memory; the counters afterwards come first."""
+        library = self.library
+        at_hand = batch > 0 and not library.is_tracing()
+        if at_hand and not memory.written:
+            checks.check_nonempty(spec, False, 0)
+        bits = None
+        if spec.plan.extra_words:
+            key, other = library.split(key)
+            bits = library.random_bits(other, spec.extra_shape(batch), memory)
+        batched = library.is_batched(key) or library.is_batched(beta)
+        if batch and spec.plan.fused_draws and not batched and library.uses_kernels(memory):
+            leaves, selection, drawable = library.fused_draw(spec, memory, counters, key, batch, beta)
+            checks.check_nonempty(spec, drawable, 1 if drawable else int(counters[core_counters.SIZE]))
+            after = counters
+            if not spec.plan.fused:
+                leaves, selection = self._completed(memory, spec, counters, leaves, selection, bits)
+        else:
+            with library.core():
+                words = library.random_bits(key, spec.draw_shape(batch), memory)
+                given = memory.state_arrays(counters), spec, words, library.number(beta, memory), batch, bits
+                if batched:
+                    made, leaves, selection = functions.draw(library.ops, *given)
+                else:
+                    made, leaves, selection = self._carry_out(functions.draw, memory, saved, *given)
+                after = _written(memory, made)
+            if at_hand and memory.is_ordinary and not library.is_batched(selection.handles):
+                checks.check_nonempty(spec, bool(selection.handles.max() >= 0), int(counters[core_counters.SIZE]))
+        return after, leaves if memory.table is None else memory.table.read(leaves), selection
+
+    def _completed(
+        self,
+        memory: Memory,
+        spec: BufferSpec,
+        counters: Array,
+        stored: list[Array],
+        selection: Selection,
+        bits: Array | None,
+    ) -> tuple[list[Array], Selection]:
+        """What the fused kernel has drawn, with leaves that are frames, and as transforms have it."""
+        known, ops = dict(zip(spec.plan.stored, stored, strict=True)), self.library.ops
+        slots = selection.handles % spec.capacity  # where nothing could be drawn, handles are -1, and any slot will do
+        with using(self.library.kernels.TABLE):
+            if spec.plan.frames is not None and not spec.transforms:
+                known |= frame_ring.read(ops, spec.plan.frames, memory.auxiliary, slots, range(len(spec.plan.leaves)))
+                return [known[k] for k in range(len(spec.plan.leaves))], selection
+            draft = Draft.of(memory.state_arrays(counters), spec.plan)
+            leaves, extras = functions.read_drawn(ops, draft, spec.transforms, slots, selection.handles, bits, known)
+        return leaves, selection._replace(extras=extras)
+
+    def _carry_out(self, function: Callable[..., Any], memory: Memory, saved: Saved | None, *given: Any) -> Any:
+        """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""
+        library = self.library
+        if library.is_tracing():
+            return function(library.ops, *given)
+        table = library.kernels.TABLE if library.uses_kernels(memory) else NONE
+        if saved is None and (memory.files is None or memory.files.undo is None):
+            with using(table):
+                return function(library.ops, *given)
+        log = saved if isinstance(saved, Log) else Log()  # of files the recorder tells the undo log too
+        recorder = Recorder(library.ops, memory, log)
+        with using(recorder.kernels(table)):
+            return function(recorder, *given)
+
+
+def tidy(version: Version) -> None:
+    """Drop Python objects that nobody can read any more, if there may be many: before a write, as it takes the lock."""
+    with version.lock:
+        table = version.own().table
+    assert table is not None
+    table.tidy()
+
+
+def _after_adding(state: VersionedState, batch: int) -> Any:
+    """The saves that the next state comes after."""
+    past = state._save_history
+    return None if past is None else past.after(state.spec.rows(batch))
+
+
+def _written(memory: Memory, arrays: Any) -> Array:
+    """The new counters. All other arrays were written in place."""
+    assert arrays.tree is memory.tree
+    assert all(arrays.auxiliary[name] is array for name, array in memory.auxiliary.items())
+    return arrays.counters

@@ -1,0 +1,132 @@
+"""What the engine has to know of an array library: torch, or NumPy."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers import Selection
+from functional_rb.structures.ring import modulus
+from functional_rb.versions.object_table import Table
+from functional_rb.versions.version import Memory, Version
+
+
+class Library(abc.ABC):
+    """An array library; what is not abstract is so for arrays in the host's memory that nobody traces.
+
+    Attributes:
+        ops: the primitives, which write in place.
+        memory_type: the class of its memories.
+        table_type: the class of its tables of Python objects.
+        kernels: a module with `TABLE`, the part kernels, and the fused ones: `room`, `add` and `update`; there where
+            `uses_kernels` may say so.
+    """
+
+    ops: Ops
+    memory_type: type[Memory]
+    table_type: type[Table]
+    kernels: Any
+
+    @abc.abstractmethod
+    def placement(self, spec: BufferSpec) -> Any:
+        """Where the memories of a buffer belong."""
+
+    # ---------------------------------------------------------------- how functions are carried out
+
+    def is_tracing(self) -> bool:
+        """Whether a program is being traced that will be compiled: it knows neither locks nor kernels."""
+        return False
+
+    def lock(self, version: Version) -> AbstractContextManager[Any]:
+        """The lock of a version's lineage."""
+        return version.lock
+
+    @abc.abstractmethod
+    def core(self) -> AbstractContextManager[Any]:
+        """Within which the core is carried out, as far as it writes."""
+
+    @abc.abstractmethod
+    def making(self) -> AbstractContextManager[Any]:
+        """Within which the core makes arrays that will be written to later."""
+
+    @abc.abstractmethod
+    def uses_kernels(self, memory: Memory) -> bool:
+        """Whether kernels read and write a memory: its arrays are ordinary, and nobody has switched them off."""
+
+    def is_batched(self, value: Any) -> bool:
+        """Whether a value stands for many, over which a function is mapped: kernels cannot read it."""
+        return False
+
+    # ---------------------------------------------------------------- what comes and goes
+
+    @abc.abstractmethod
+    def check_key(self, key: Any) -> Any:
+        """Refuse what is no key."""
+
+    @abc.abstractmethod
+    def split(self, key: Any) -> Any:
+        """Two keys from one: the first for the sampler, the other for transforms."""
+
+    @abc.abstractmethod
+    def random_bits(self, key: Any, shape: tuple[int, int], memory: Memory) -> Array:
+        """Uniform int32 in [0, 2^31) by a key, where the memory is."""
+
+    @abc.abstractmethod
+    def number(self, beta: Any, memory: Memory) -> Array:
+        """The exponent of the importance weights as a float32 scalar."""
+
+    @abc.abstractmethod
+    def fused_draw(
+        self, spec: BufferSpec, memory: Memory, counters: Array, key: Any, batch: int, beta: Any
+    ) -> tuple[list[Array], Selection, bool]:
+        """Draw by the fused kernel: the stored leaves, the selection, and whether anything could be drawn."""
+
+    def received(self, array: Any, memory: Memory, target: Any) -> Any:
+        """What a caller gives, where the memory is, if it comes from where samples go."""
+        return array
+
+    def sent(self, array: Any, target: Any) -> Any:
+        """A result, on its way to where samples go."""
+        return array
+
+    def sent_sample(self, leaves: list[Any], selection: Selection, target: Any) -> tuple[list[Any], Selection]:
+        """A sample, on its way to where samples go."""
+        return leaves, selection
+
+    def placed(self, name: str, array: Array, memory: Memory, target: Any) -> Array:
+        """A checked input as kernels take it, where the memory is; refused elsewhere."""
+        return array
+
+    def placed_leaves(self, spec: BufferSpec, leaves: Sequence[Any], memory: Memory, target: Any) -> Sequence[Any]:
+        """All leaves of a batch; those of Python objects as they are."""
+        return leaves
+
+    @abc.abstractmethod
+    def items(self, state: Any) -> list[Array]:
+        """The leaves of all of the storage, tokens of objects among them; nobody writes to them."""
+
+    # ---------------------------------------------------------------- room in files
+
+    def make_room(self, memory: Memory, spec: BufferSpec, counters: Array, batch: int) -> None:
+        """Have room in the memory's files for what adding a batch may write, or raise `StorageFullError`."""
+        assert memory.files is not None
+        memory.files.make_room(spec, memory.as_numpy(counters), batch)
+
+    def make_room_at(self, memory: Memory, spec: BufferSpec, handles: Array) -> None:
+        """Have room in the memory's files for rewriting the items that handles int32 [B] name."""
+        assert memory.files is not None
+        if not memory.files.ready:
+            numbers = memory.as_numpy(handles)
+            known = (numbers >= 0) & (numbers < modulus(spec.capacity))
+            # What names nothing may be written as slot 0, as it was.
+            memory.files.prepare_slots(np.where(known, numbers, 0) % np.int32(spec.capacity))
+
+
+Replacements = Mapping[int, Any]
+"""By the position of a leaf, other content for the items that are named beside it, [B, *shape]."""

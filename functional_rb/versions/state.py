@@ -1,0 +1,180 @@
+"""States of libraries whose arrays can be written to: a value whose memory is shared with its successors."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from functional_rb.base.errors import consumed
+from functional_rb.buffer import state as core
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Arrays
+from functional_rb.buffer.reader import TakeSnapshot, misfit
+from functional_rb.core.save_history import NEW, SaveHistory
+from functional_rb.ops.protocol import Array
+from functional_rb.versions.library import Library
+from functional_rb.versions.object_table import Table
+from functional_rb.versions.reader import VersionReader
+from functional_rb.versions.version import Files, Memory, Version, begin
+
+
+class VersionedState(core.State):
+    """A replay buffer as a value; see `functional_rb.State` for its fields.
+
+    Reading `rows`, `wide`, `tree` or `auxiliary` exports the arrays: they never change afterwards, and the next write
+    moves to fresh memory, at the price of one copy. Of a buffer in mapped files a copy is exported, in files without a
+    name; it is made once for a state, and what was never written costs nothing.
+    """
+
+    __slots__ = ("_counters", "_exported", "_save_history", "_target", "_version")
+
+    library: ClassVar[Library]
+
+    _version: Version | None
+    """None once the state is consumed."""
+    _counters: Array
+    _save_history: SaveHistory | None
+    """The saves that it comes after; None if it is none's successor."""
+    _target: Any
+    """The device that samples go to, and that items may come from; None for where the arrays are."""
+    _exported: Memory | None
+    """The copy that was exported, of a buffer in mapped files."""
+
+    def __init__(
+        self,
+        version: Version,
+        counters: Array,
+        spec: BufferSpec,
+        save_history: SaveHistory | None = None,
+        target: Any = None,
+    ) -> None:
+        """Name a version. Users get states from `init` and the other functions."""
+        self.__dict__["spec"] = spec
+        set_field = object.__setattr__
+        set_field(self, "_version", version)
+        set_field(self, "_counters", counters)
+        set_field(self, "_save_history", save_history)
+        set_field(self, "_target", target)
+        set_field(self, "_exported", None)
+
+    @classmethod
+    def of_arrays(
+        cls,
+        arrays: Arrays,
+        spec: BufferSpec,
+        pinned: bool = True,
+        table: Table | None = None,
+        target: Any = None,
+        files: Files | None = None,
+    ) -> Self:
+        """A state of given arrays.
+
+        Args:
+            arrays: its content.
+            spec: of the buffer.
+            pinned: whether somebody else may hold the arrays: then they are never written.
+            table: of the objects whose tokens are in the arrays, if there are any; by default an empty one.
+            target: the device that samples go to.
+            files: the mapped files that some of the arrays lie in.
+        """
+        if spec.plan.objects and table is None:
+            table = cls.library.table_type(spec)
+        memory = cls.library.memory_type(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned)
+        memory.files, memory.placement = files, cls.library.placement(spec)
+        memory.fits = misfit(arrays, spec.plan) is None
+        return cls(begin(memory, spec.capacity, table), arrays.counters, spec, None, target)
+
+    def check_alive(self) -> None:
+        """Refuse a state that was consumed."""
+        readable(self)
+
+    def consume(self) -> None:
+        """Refuse any further use."""
+        object.__setattr__(self, "_version", None)
+
+    def remember(self, save_history: SaveHistory) -> None:
+        """Come after these saves: what is made of the state from now on does too."""
+        object.__setattr__(self, "_save_history", save_history)
+
+    def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> VersionReader:
+        """Read the arrays piece by piece; newer states may be written meanwhile in any case."""
+        version = readable(self)
+        counters = self.library.memory_type.as_numpy(self._counters)
+        made = VersionReader(version, counters, self.spec, self._save_history or NEW, snapshot)
+        self.remember(made.save_history.saved(made.stamp))
+        return made
+
+    def exported_memory(self) -> Memory:
+        """Memory with the content of this state that nobody writes to any more."""
+        version = readable(self)
+        with self.library.lock(version):
+            owned = version.own()
+            if owned.files is None:
+                return owned.exported()
+            if self._exported is None:
+                object.__setattr__(self, "_exported", owned.exported())
+            assert self._exported is not None
+            return self._exported
+
+    def copied_memory(self) -> Memory:
+        """A copy of the state's memory; nothing is exported."""
+        version = readable(self)
+        with self.library.lock(version):
+            return version.own().copy()
+
+    @property
+    def rows(self) -> Any:
+        """int32 [capacity, words]."""
+        return self.exported_memory().rows
+
+    @property
+    def wide(self) -> tuple[Any, ...]:
+        """Arrays [capacity, *shape]."""
+        return self.exported_memory().wide if self.spec.plan.layout.wide else ()
+
+    @property
+    def tree(self) -> Any:
+        """float32 [rows, FANOUT], or None."""
+        return None if self.spec.plan.tree_shape is None else self.exported_memory().tree
+
+    @property
+    def counters(self) -> Any:
+        """int32 [n]."""
+        readable(self)
+        return self._counters
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape of the counters."""
+        return tuple(self._counters.shape)
+
+    @property
+    def auxiliary(self) -> dict[str, Any]:
+        """The auxiliary arrays of the sampler and the writer, by name."""
+        return self.exported_memory().auxiliary if self.spec.plan.auxiliary else {}
+
+    def exported(self) -> Arrays:
+        """All arrays."""
+        return self.exported_memory().state_arrays(self._counters)
+
+
+def readable(state: VersionedState) -> Version:
+    """The version of a state.
+
+    Raises:
+        RuntimeError: if the state was consumed, or its files are those of the process that this one was forked from.
+    """
+    version = state._version
+    if version is None:
+        raise consumed()
+    memory = version.memory
+    if memory is not None and memory.files is not None and not state.library.is_tracing():
+        memory.files.check_process()
+    return version
+
+
+def held_objects(memory: Memory, counters: Array) -> dict[int, Any] | None:
+    """The Python objects whose tokens are in a memory, by token; None if its buffer has none."""
+    if memory.table is None:
+        return None
+    with memory.table.lock:
+        return memory.table.held(memory.state_arrays(counters))

@@ -1,0 +1,198 @@
+"""What the engine has to know of torch; see `functional_rb.versions.library`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from functional_rb.buffer import functions
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.cpu_kernels.switch import switch
+from functional_rb.samplers import Selection
+from functional_rb.storage.placement import Placement
+from functional_rb.versions import version
+from functional_rb.versions.library import Library
+from functional_rb.versions.state import readable
+from functional_rb.versions.version import Files, Version
+from torch_backend import ops, random
+from torch_backend.convert import is_batched
+from torch_backend.memory import Memory
+from torch_backend.objects import Table
+
+try:
+    from torch_backend import cpu_kernels
+except ImportError:
+    HAVE_KERNELS = False
+else:
+    HAVE_KERNELS = True
+_KERNELS: Any = cpu_kernels if HAVE_KERNELS else None
+
+_compiling = torch.compiler.is_compiling
+_NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
+
+
+class Torch(Library):
+    """Torch, on any device and while torch.compile traces."""
+
+    ops = ops
+    memory_type = Memory
+    table_type = Table
+    kernels = _KERNELS
+    # These are entered often, so they are the functions themselves.
+    is_tracing = staticmethod(_compiling)
+    is_batched = staticmethod(is_batched)
+    check_key = staticmethod(random.check_key)
+    split = staticmethod(random.split)
+
+    def placement(self, spec: BufferSpec) -> Placement:
+        """Where the memories of a buffer belong."""
+        return Placement(spec)
+
+    def lock(self, version: Version) -> AbstractContextManager[Any]:
+        """None while torch.compile traces, which knows no locks (the in-place forms own their memory)."""
+        return _NO_LOCK if _compiling() else version.lock
+
+    def core(self) -> AbstractContextManager[Any]:
+        """Without autograd."""
+        return torch.no_grad()
+
+    @contextlib.contextmanager
+    def making(self) -> Iterator[None]:
+        """Outside of inference mode, as torch forbids to write to what was made in it."""
+        with torch.no_grad(), torch.inference_mode(False):
+            yield
+
+    def uses_kernels(self, memory: version.Memory) -> bool:
+        """Whether kernels read and write a memory: not while tracing."""
+        return HAVE_KERNELS and not _compiling() and memory.is_ordinary and switch.on
+
+    def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: version.Memory) -> torch.Tensor:
+        """Uniform int32 in [0, 2^31) by a key, on the memory's device."""
+        return numbers(key, shape, memory.rows.device)
+
+    def number(self, beta: Any, memory: version.Memory) -> torch.Tensor:
+        """A float32 scalar on the memory's device."""
+        return torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
+
+    def fused_draw(
+        self, spec: BufferSpec, memory: version.Memory, counters: torch.Tensor, key: torch.Tensor, batch: int, beta: Any
+    ) -> tuple[list[torch.Tensor], Selection, bool]:
+        """Draw by a key."""
+        return cpu_kernels.sample(spec, memory, counters, int(key), batch, float(beta))
+
+    def received(self, array: Any, memory: version.Memory, target: torch.device | None) -> Any:
+        """What a caller gives, on the memory's device if it is on the target."""
+        if target is None or not isinstance(array, torch.Tensor) or array.device != target:
+            return array
+        return array.to(memory.rows.device)
+
+    def sent(self, array: Any, target: torch.device | None) -> Any:
+        """A result on the target: from pinned memory to CUDA, so that nobody waits for the copy."""
+        if target is None or not isinstance(array, torch.Tensor) or array.device == target:
+            return array
+        if target.type == "cuda" and not _compiling():
+            array = array.pin_memory()
+        return array.to(target, non_blocking=True)
+
+    def sent_sample(
+        self, leaves: list[Any], selection: Selection, target: torch.device | None
+    ) -> tuple[list[Any], Selection]:
+        """A sample on the target; Python objects stay as they are."""
+        if target is None:
+            return leaves, selection
+        sent = {name: self.sent(x, target) for name, x in selection._asdict().items() if name != "extras"}
+        extras = {name: self.sent(x, target) for name, x in selection.extras.items()}
+        return [self.sent(leaf, target) for leaf in leaves], Selection(**sent, extras=extras)
+
+    def placed(self, name: str, array: Any, memory: version.Memory, target: torch.device | None) -> torch.Tensor:
+        """A checked input, contiguous; on another device than the state, and than its samples, it is refused."""
+        device = memory.rows.device
+        if array.device != device:
+            array = self.received(array, memory, target)
+        if array.device != device:
+            raise ValueError(
+                f"{name}: expected a tensor on {device}, where the state is, got one on {array.device}; "
+                f"move it by .to({str(device)!r})"
+            )
+        tensor: torch.Tensor = array if array.is_contiguous() else array.contiguous()
+        return tensor
+
+    def placed_leaves(
+        self, spec: BufferSpec, leaves: Sequence[Any], memory: version.Memory, target: torch.device | None
+    ) -> Sequence[Any]:
+        """Most often all as they are; Python objects get their tokens once nothing can fail any more."""
+        device = memory.rows.device
+        for k, leaf in enumerate(leaves):
+            if k not in spec.plan.objects and (leaf.device != device or not leaf.is_contiguous()):
+                break
+        else:
+            return leaves
+        return [
+            leaf if k in spec.plan.objects else self.placed(f"leaf {spec.plan.names[k]!r}", leaf, memory, target)
+            for k, leaf in enumerate(leaves)
+        ]
+
+    def items(self, state: Any) -> list[torch.Tensor]:
+        """Views of what is exported; of compact storage copies."""
+        spec = state.spec
+        if spec.plan.frames is not None:
+            arrays = readable(state).own().state_arrays(state._counters)
+            return functions.items(ops, arrays, spec)
+        rows, wide = state.rows, state.wide
+        views = []
+        for leaf in spec.plan.layout.leaves:
+            if leaf.wide is not None:
+                views.append(wide[leaf.wide].view(ops.DTYPES[leaf.dtype]))
+                continue
+            dtype = ops.DTYPES[leaf.dtype]
+            if not leaf.nbytes:
+                views.append(rows.new_zeros((rows.shape[0], *leaf.shape), dtype=dtype))
+                continue
+            first = leaf.offset or 0
+            piece = rows.view(torch.uint8)[:, first : first + leaf.nbytes] if rows.shape[1] else rows.view(torch.uint8)
+            views.append(piece.view(dtype).unflatten(1, leaf.shape) if leaf.shape else piece.view(dtype)[:, 0])
+        return views
+
+    def make_room(self, memory: version.Memory, spec: BufferSpec, counters: torch.Tensor, batch: int) -> None:
+        """Have room for what adding a batch may write; while tracing all of it has to be there."""
+        assert memory.files is not None
+        if not _compiling():
+            super().make_room(memory, spec, counters, batch)
+        elif not memory.files.complete:
+            raise ValueError(
+                "add_: room for a Memmap buffer is reserved on the disk before rows are written, which torch.compile "
+                "cannot trace; call add_ outside of the compiled function until the buffer is full, or use frb.Host()"
+            )
+        else:
+            _refuse_undo(memory.files, "add_")
+
+    def make_room_at(self, memory: version.Memory, spec: BufferSpec, handles: torch.Tensor) -> None:
+        """Have room for rewriting items; not while tracing, if checkpoints need what is there."""
+        assert memory.files is not None
+        if _compiling():
+            _refuse_undo(memory.files, "update_")
+        else:
+            super().make_room_at(memory, spec, handles)
+
+
+def _refuse_undo(files: Files, function: str) -> None:
+    if files.undo is not None:
+        raise ValueError(
+            f"{function}: this Memmap buffer is saved in its own directory, so what checkpoints need is kept before it "
+            f"is overwritten, which torch.compile cannot trace; call {function} outside of the compiled function, or "
+            f"save to another directory"
+        )
+
+
+def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> torch.Tensor:
+    """Uniform int32 in [0, 2^31) by a key, on a device."""
+    if HAVE_KERNELS and device.type == "cpu" and not _compiling() and switch.on and not is_batched(key):
+        return cpu_kernels.draws(key, *shape)
+    return random.draws(key.to(device), *shape)
+
+
+TORCH = Torch()
