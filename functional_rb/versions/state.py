@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Self
 
 from functional_rb.base.errors import consumed
 from functional_rb.buffer import state as core
+from functional_rb.buffer.reader import TakeSnapshot, misfit
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
-from functional_rb.buffer.reader import TakeSnapshot, misfit
 from functional_rb.core.save_history import NEW, SaveHistory
 from functional_rb.ops.protocol import Array
 from functional_rb.versions.library import Library

@@ -710,7 +710,7 @@ def test_large_leaves_are_copied_alike(item: dict[str, Any], monkeypatch: pytest
     state = rb.add(rb.init(spec), batch)
     samples = []
     for large in (1, 2**60):
-        monkeypatch.setattr("torch_backend.parts.LARGE", large)
+        monkeypatch.setattr("torch_backend.cpu_kernels.LARGE", large)
         samples.append(rb.sample(state, rb.key(1), 9)[1])
     for name, leaf in samples[0].items.items():
         assert leaf.dtype == samples[1].items[name].dtype

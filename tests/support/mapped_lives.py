@@ -19,10 +19,8 @@ import torch_backend
 from functional_rb.checkpoint import loading
 from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.core.counters import CURSOR
-from functional_rb.ops import numpy_ops as host_ops
-from functional_rb.storage import host as engine
-from functional_rb.storage import host_memory, undo_log
-from functional_rb.storage.host_state import HostState
+from functional_rb.storage import undo_log
+from functional_rb.storage.host_state import ENGINE, HostState
 from tests.support.backends import Backend
 from tests.support.checkpoints import (
     Bits,
@@ -298,11 +296,11 @@ def stepped(state: HostState, k: int) -> HostState:
     """On NumPy alone."""
     _, new, number = step_of(k)
     leaves = [np.ascontiguousarray(new[name]) for name in state.spec.plan.names]
-    state = engine.add(host_ops, state, leaves, STEP_ROWS, None, None, None)
+    state = ENGINE.add(state, leaves, STEP_ROWS, None, None, None)
     place = state.spec.plan.names.index("x")
     rewritten = {place: np.full((1, 40), -k, np.float32)}
     priorities = np.array([k], np.float32)
-    return engine.update(host_ops, state, np.array([number], np.int32), priorities, rewritten)
+    return ENGINE.update(state, np.array([number], np.int32), priorities, rewritten)
 
 
 def open_here(path: Path) -> tuple[HostState, int]:
@@ -312,8 +310,8 @@ def open_here(path: Path) -> tuple[HostState, int]:
         found = loading.read(path, storage=spec.storage, here=True)
     except frb.NoCheckpointError:
         return on_host(spec), 0
-    made = host_memory.fresh(found.arrays, found.spec, files=found.files)
-    return HostState(made, found.arrays.counters, found.spec), int(found.arrays.counters[CURSOR]) // STEP_ROWS
+    made = HostState.of_arrays(found.arrays, found.spec, pinned=False, files=found.files)
+    return made, int(found.arrays.counters[CURSOR]) // STEP_ROWS
 
 
 def agree(path: Path, generation: int | None = None) -> int:
