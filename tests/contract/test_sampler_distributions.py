@@ -103,7 +103,7 @@ class Story:
         """
         item = {"id": frb.Unbounded((), "int32"), "done": frb.Binary(())}
         self.spec = frb.BufferSpec(item, capacity, sampler, lanes=len(lanes))
-        self.arrays: Arrays = on_torch(torch_ops, lambda ops, spec: functions.init(ops, spec), self.spec)
+        self.arrays: Arrays = on_torch(NONE, lambda ops, spec: functions.init(ops, spec), self.spec)
         self.lanes: list[list[Step]] = []
         ids = np.full((max(map(len, lanes)), len(lanes)), -1, np.int32)
         done = np.ones_like(ids, np.bool_)
@@ -124,7 +124,7 @@ class Story:
         leaves = {"id": np.asarray(ids, np.int32), "done": np.asarray(done, np.bool_)}
         priorities = priorities if self.spec.sampler.has_priorities else None
         args = [leaves[name] for name in self.spec.plan.names], mask, priorities, None
-        self.arrays = on_torch(torch_ops, added, self.spec, self.arrays, *args)
+        self.arrays = on_torch(NONE, added, self.spec, self.arrays, *args)
 
     @property
     def steps(self) -> list[Step]:
@@ -520,7 +520,7 @@ BATCHES: dict[str, list[list[int]]] = {
     ("way", "batches"), [("torch", name) for name in BATCHES] + [("jax", "at once"), ("jax", "masked")]
 )
 def test_reservoir(way: str, batches: str) -> None:
-    empty = on_torch(torch_ops, lambda ops, spec: functions.init(ops, spec), RESERVOIR)
+    empty = on_torch(NONE, lambda ops, spec: functions.init(ops, spec), RESERVOIR)
     choices = jointly(numbers(3), numbers(4), numbers(5))
     outcomes = []
     for draws in both_ends(choices):
@@ -529,7 +529,7 @@ def test_reservoir(way: str, batches: str) -> None:
         for batch in BATCHES[batches]:
             ids = np.array(batch, np.int32)
             arrays = WAYS[way](added, RESERVOIR, arrays, [ids], ids >= 0, None, words[ids])
-        _, (held,), told = on_torch(torch_ops, drawn, RESERVOIR, arrays, numbers(2).low, np.float32(0))
+        _, (held,), told = on_torch(NONE, drawn, RESERVOIR, arrays, numbers(2).low, np.float32(0))
         assert told.probabilities.tolist() == [0.5, 0.5]
         outcomes.append(tuple(sorted(held.tolist())))
     check_law(law_of(outcomes, choices), dict.fromkeys(itertools.combinations(range(5), 2), 1 / 10))
