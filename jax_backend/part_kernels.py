@@ -21,7 +21,7 @@ from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import descriptor
 from functional_rb.cpu_kernels import frame_ring as frame_ring_kernels
 from functional_rb.ops.part_kernels import Table
-from functional_rb.samplers import draw_limits, importance, weights
+from functional_rb.samplers import draw_limits, importance
 from functional_rb.structures import episode_windows, frame_ring, ring, row_layout, sum_tree
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
 from functional_rb.structures.frame_ring import Chain
@@ -224,8 +224,8 @@ TABLE: Table = {
             (sum_tree.set_leaves, _set_leaves),
             (row_layout.read, _read),
             (row_layout.store, _store),
-            (weights.stored_value, _stored_value),
-            (weights.importance_weights, _importance_weights),
+            (importance.stored_value, _stored_value),
+            (importance.importance_weights, _importance_weights),
             (ring.choose_slots, _choose_slots),
             (episode_windows.step_ages, _step_ages),
             (episode_windows.changed, _changed),

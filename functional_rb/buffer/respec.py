@@ -25,7 +25,7 @@ from functional_rb.core.plan import Plan
 from functional_rb.core.strategy import Carried, Writer
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.epochs import EPOCHS_DONE
-from functional_rb.samplers.weights import raised
+from functional_rb.samplers.importance import raised
 from functional_rb.structures import frame_ring, ring, row_layout
 from functional_rb.structures.ring import Ends, Write
 from functional_rb.writers import MaxValue, Reservoir

@@ -328,7 +328,7 @@ def new_value(plan: Any, tree: Any, counters: Any) -> Any:
 
 @compiled
 def stored_values(plan: Any, priorities: Any, values: Any, good: Any) -> None:
-    """`weights.stored_value` of priorities, bits int32 [B]."""
+    """`importance.stored_value` of priorities, bits int32 [B]."""
     for i in range(priorities.size):
         value = fixed_point.stored_value(plan, priorities[i])
         values[i], good[i] = max(value, np.float32(0)), value >= 0
@@ -336,7 +336,7 @@ def stored_values(plan: Any, priorities: Any, values: Any, good: Any) -> None:
 
 @compiled
 def importance_weights(values: Any, smallest: Any, beta: Any, weights: Any) -> None:
-    """`weights.importance_weights`."""
+    """`importance.importance_weights`."""
     base = fixed_point.log2_biased(bits_of(max(smallest, fixed_point.SMALLEST)))
     for i in range(values.size):
         weights[i] = fixed_point.importance_weight(max(values[i], fixed_point.SMALLEST), base, beta)

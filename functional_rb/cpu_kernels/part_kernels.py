@@ -20,7 +20,7 @@ from functional_rb.cpu_kernels.addresses import Held, Library, caller, storage_c
 from functional_rb.ops import random_bits
 from functional_rb.ops.part_kernels import Table
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers import weights
+from functional_rb.samplers import importance
 from functional_rb.structures import episode_windows, frame_ring, ring, row_layout, sparse_set, sum_tree
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
 from functional_rb.structures.frame_ring import Chain
@@ -53,8 +53,8 @@ class PartKernels:
             row_layout.store: self.store,
             row_layout.pack_rows: self.pack_rows,
             random_bits.below: self.below,
-            weights.stored_value: self.stored_value,
-            weights.importance_weights: self.importance_weights,
+            importance.stored_value: self.stored_value,
+            importance.importance_weights: self.importance_weights,
             ring.choose_slots: self.choose_slots,
             episode_windows.step_ages: self.step_ages,
             episode_windows.changed: self.changed,
@@ -98,7 +98,7 @@ class PartKernels:
         return tree
 
     def stored_value(self, priorities: Array, alpha: float) -> tuple[Array, Array]:
-        """`weights.stored_value`."""
+        """`importance.stored_value`."""
         priorities = self._ready(priorities, self._float32)
         count = priorities.shape[0]
         values, good = self._floats(count), self._bools(count)
@@ -106,7 +106,7 @@ class PartKernels:
         return values, good
 
     def importance_weights(self, values: Array, smallest: Array, beta: Array) -> Array:
-        """`weights.importance_weights`."""
+        """`importance.importance_weights`."""
         values, smallest, beta = (self._ready(x, self._float32) for x in (values, smallest, beta))
         found = self._floats(values.shape[0])
         self._call(calls.importance_weights, (values, smallest, beta, found), values.shape[0])

@@ -3,6 +3,7 @@
 from functional_rb.core.strategy import Selection
 from functional_rb.samplers.base import DRAW_LIMIT, LEAST_CHANCE
 from functional_rb.samplers.fifo import Fifo, Lifo
+from functional_rb.samplers.importance import importance_weights
 from functional_rb.samplers.prioritized import Prioritized
 from functional_rb.samplers.prioritized_slices import PrioritizedSlices
 from functional_rb.samplers.queue import Queue
@@ -10,7 +11,6 @@ from functional_rb.samplers.recency import Recency
 from functional_rb.samplers.slices import Slices
 from functional_rb.samplers.slices_without_replacement import SlicesWithoutReplacement
 from functional_rb.samplers.uniform import Uniform
-from functional_rb.samplers.weights import importance_weights
 from functional_rb.samplers.without_replacement import WithoutReplacement
 
 __all__ = [

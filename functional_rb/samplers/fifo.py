@@ -9,7 +9,7 @@ from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import draw_limits
 from functional_rb.samplers.base import need_one_lane
-from functional_rb.samplers.counted import Counted
+from functional_rb.samplers.draw_limits import LimitedSampler
 from functional_rb.structures import order_statistics, ring, sum_tree
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fifo(Counted):
+class Fifo(LimitedSampler):
     """The oldest items, the oldest first; the key is not used.
 
     Without a limit every call gives the same ones until they are overwritten. With `max_times_sampled=1` each item

@@ -11,8 +11,7 @@ from functional_rb.core.strategy import Carried, Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import draw_limits
 from functional_rb.samplers.base import LEAST_CHANCE, check_bools
-from functional_rb.samplers.importance import Priorities, clear_leaves, raise_peak, write_leaves
-from functional_rb.samplers.weights import importance_weights
+from functional_rb.samplers.importance import Priorities, clear_leaves, importance_weights, raise_peak, write_leaves
 from functional_rb.structures import exponential_race, sum_tree
 from functional_rb.structures.duplicates import Batch
 

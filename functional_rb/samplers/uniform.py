@@ -9,7 +9,7 @@ from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.samplers import draw_limits
-from functional_rb.samplers.counted import Counted
+from functional_rb.samplers.draw_limits import LimitedSampler
 from functional_rb.structures import ring, sum_tree
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Uniform(Counted):
+class Uniform(LimitedSampler):
     """Every stored item is equally likely, with replacement. All weights are 1.
 
     Attributes:

@@ -22,7 +22,7 @@ import torch_backend.ops as torch_ops
 import torch_backend.random as torch_random
 from functional_rb.cpu_kernels import buffer
 from functional_rb.ops import part_kernels, random_bits
-from functional_rb.samplers import weights as powers
+from functional_rb.samplers import importance as powers
 from functional_rb.storage import host_kernels as numpy_kernels
 from functional_rb.structures import episode_windows, sum_tree
 from functional_rb.structures import ring as ring_of

@@ -21,7 +21,7 @@ from functional_rb import samplers
 from functional_rb.cpu_kernels import descriptor
 from functional_rb.cpu_kernels import fixed_point as by_kernel
 from functional_rb.ops import fixed_point
-from functional_rb.samplers.weights import stored_value
+from functional_rb.samplers.importance import stored_value
 from jax_backend import ops as jax_ops
 from tests.support.backends import Backend
 from tests.support.effort import effort
