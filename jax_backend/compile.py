@@ -123,8 +123,8 @@ def draw(
     if not spec.plan.fused_draws or spec.transforms:
         draft = Draft.of(state, spec.plan)
         slots, selection = spec.sampler.draw(ops, draft, draws, beta, batch)
-        (slots, *told), outline = jax.tree.flatten((slots, selection))
-        slots, selection = jax.tree.unflatten(outline, barrier([slots, *told]))
+        (slots, *info), outline = jax.tree.flatten((slots, selection))
+        slots, selection = jax.tree.unflatten(outline, barrier([slots, *info]))
         leaves, selection = functions.read_selection(ops, draft, spec, slots, selection, batch, more)
         return finished(draft.finish(ops), [*leaves, *selection.extras.values()]), leaves, selection
 

@@ -17,7 +17,7 @@ from functional_rb.buffer.state import State
 LARGE = 16 * 2**20
 """Bytes that may be copied without a word."""
 _OURS = tuple(str(Path(__file__).parents[1] / name) + os.sep for name in ("functional_rb", "jax_backend"))
-_told: set[str] = set()
+_warned: set[str] = set()
 """The functions that have warned in this process: each does so once."""
 
 REMEDIES: Mapping[str, str] = MappingProxyType(
@@ -29,9 +29,9 @@ REMEDIES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def told(function: str, before: State, after: State) -> State:
+def warned(function: str, before: State, after: State) -> State:
     """The state after a function, with a warning if its arrays are copies of more than `LARGE` bytes."""
-    if function in _told or isinstance(after.counters, jax.core.Tracer):
+    if function in _warned or isinstance(after.counters, jax.core.Tracer):
         return after
     pairs = [(before.rows, after.rows), *zip(before.wide, after.wide, strict=True), (before.tree, after.tree)]
     pairs += [(before.auxiliary[name], array) for name, array in after.auxiliary.items()]
@@ -48,9 +48,9 @@ def told(function: str, before: State, after: State) -> State:
 
 def warn(function: str, message: str) -> None:
     """Warn once of a function, at the line of the user's that called this library."""
-    if function in _told:
+    if function in _warned:
         return
-    _told.add(function)
+    _warned.add(function)
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame, level = frame.f_back, level + 1

@@ -225,7 +225,7 @@ def add(
     if key is not None:
         check_key(key)
     following = _add(state, list(leaves), batch, mask, priorities, key, kernels=compile.use_kernels())
-    return copies.told("add", state, following)
+    return copies.warned("add", state, following)
 
 
 @compile.program
@@ -271,7 +271,7 @@ def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, 
             spec, bool(np.asarray(selection.handles).max() >= 0), int(np.asarray(state.counters)[counters.SIZE])
         )
     if spec.sampler.remembers or isinstance(state.counters, jax.core.Tracer):
-        state = copies.told("sample", state, changed_by(state, changed))
+        state = copies.warned("sample", state, changed_by(state, changed))
     return state, leaves, selection
 
 
@@ -326,8 +326,8 @@ def update(
     """Set priorities and rewrite leaves."""
     kernels = compile.use_kernels()
     if replacements or isinstance(state.counters, jax.core.Tracer):
-        return copies.told("update", state, _update(state, handles, priorities, dict(replacements), kernels=kernels))
-    return copies.told("update", state, changed_by(state, _prioritize(state, handles, priorities, kernels=kernels)))
+        return copies.warned("update", state, _update(state, handles, priorities, dict(replacements), kernels=kernels))
+    return copies.warned("update", state, changed_by(state, _prioritize(state, handles, priorities, kernels=kernels)))
 
 
 @functools.partial(jax.jit, static_argnames="kernels")

@@ -179,10 +179,10 @@ def _bits_to_draw(spec: BufferSpec, batch: int, key: Any) -> Bits:
 
 def _sent(state: HostState, leaves: list[Any], selection: Selection) -> tuple[HostState, list[Any], Selection]:
     """What was drawn as JAX has it."""
-    told = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
-    made = out(state, [*leaves, *told.values(), *selection.extras.values()])
+    info = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
+    made = out(state, [*leaves, *info.values(), *selection.extras.values()])
     rest = iter(made[len(leaves) :])
-    named = {name: next(rest) for name in told}
+    named = {name: next(rest) for name in info}
     return state, made[: len(leaves)], Selection(**named, extras=dict(zip(selection.extras, rest, strict=True)))
 
 

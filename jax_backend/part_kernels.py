@@ -25,7 +25,7 @@ from functional_rb.samplers import draw_limits, importance
 from functional_rb.structures import episode_windows, frame_ring, ring, row_layout, sum_tree
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
 from functional_rb.structures.frame_ring import Chain
-from functional_rb.structures.ring import Ends, Removal, Ring
+from functional_rb.structures.ring import Removal, Ring, RingState
 from functional_rb.structures.row_layout import Layout
 from functional_rb.transforms import returns, step_queue
 from functional_rb.transforms.step_queue import Line
@@ -101,11 +101,11 @@ def _importance_weights(values: jax.Array, smallest: jax.Array, beta: jax.Array)
     return Kernel("importance_weights", like(values)) if values.shape[0] else None
 
 
-def _choose_slots(ring: Ring, ends: Ends, batch: int, mask: jax.Array | None) -> Described:
+def _choose_slots(ring: Ring, ends: RingState, batch: int, mask: jax.Array | None) -> Described:
     steps = batch // ring.lanes
     n = min(steps, ring.length) * ring.lanes
     chosen = (ABSENT, ABSENT) if mask is None else (ints(n), bools(n))
-    results = (ints(n), *chosen, ints(ring.lanes), Ends(ints(ring.lanes), ints(ring.lanes)))
+    results = (ints(n), *chosen, ints(ring.lanes), RingState(ints(ring.lanes), ints(ring.lanes)))
     return Kernel("plan_write", results, [descriptor.encode_ring(ring), np.full(1, steps, np.int32)]) if batch else None
 
 
@@ -210,7 +210,7 @@ def _compare(draft: Draft, keys: jax.Array, best: jax.Array) -> Any:
     return found
 
 
-def _locate_current(ends: Ends, current: jax.Array, wanted: jax.Array) -> Any:
+def _locate_current(ends: RingState, current: jax.Array, wanted: jax.Array) -> Any:
     """What is found is written to: so it comes after all that was done before, which the counters stand for."""
     (wanted,) = barrier([wanted], [ends.sizes])
     return handles.locate_current.core(ops, ends, current, wanted)

@@ -156,16 +156,16 @@ def build_mapping(
     from tensordict import TensorDict
 
     parts = {name: _non_tensor(part) if is_object_array(part) else part for name, part in parts.items()}
-    told: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     names_below: dict[str, Any] = {}
     if isinstance(container, Container):
         if container.names:
-            told["names"] = (*(None,) * (len(batch_shape) - len(container.names)), *container.names)
+            options["names"] = (*(None,) * (len(batch_shape) - len(container.names)), *container.names)
         if container.device:
-            told["device"] = next((part.device for part in parts.values() if part.device is not None), None)
+            options["device"] = next((part.device for part in parts.values() if part.device is not None), None)
         names_below = _names_below(parts) if container.named_below else {}
         container = container.type
-    made = TensorDict(parts, batch_size=list(batch_shape), **told)
+    made = TensorDict(parts, batch_size=list(batch_shape), **options)
     if hasattr(container, "from_tensordict"):
         # A tensorclass: its constructor would convert what its fields hold by their annotations.
         made = container.from_tensordict(made)

@@ -13,7 +13,7 @@ from functional_rb.core.strategy import Reader, Selection, Transform
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring, row_layout
 from functional_rb.structures.duplicates import Batch, Duplicates
-from functional_rb.structures.ring import Ends
+from functional_rb.structures.ring import RingState
 
 Stored = tuple[Array, tuple[Array, ...], Mapping[str, Array]]
 """Rows, wide arrays, and some of the kept arrays by name."""
@@ -149,8 +149,8 @@ def read_drawn(
     read: Reader = stored
     for transform in transforms:
         words, draws = (None, None) if draws is None else (draws[:, : transform.words], draws[:, transform.words :])
-        read, told = transform.reading(ops, draft, own, handles.reshape(-1) != NOTHING, words, read)
-        extras |= told
+        read, info = transform.reading(ops, draft, own, handles.reshape(-1) != NOTHING, words, read)
+        extras |= info
     found = read(own, range(len(draft.plan.leaves)))
     return [found[k] for k in range(len(found))], extras
 
@@ -201,7 +201,7 @@ def clear(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
     if spec.plan.objects:
         draft.rows = ops.full_like(draft.rows, 0)
     ends, peak = draft.counters.ends, draft.counters.peak
-    ends = Ends(ends.cursors, ops.full_like(ends.sizes, 0))
+    ends = RingState(ends.cursors, ops.full_like(ends.sizes, 0))
     draft.counters = draft.counters.replace(ends=ends, peak=ops.full_like(peak, 0))
     return draft.finish(ops)
 

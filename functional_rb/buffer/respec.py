@@ -27,7 +27,7 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.epochs import EPOCHS_DONE
 from functional_rb.samplers.importance import raised
 from functional_rb.structures import frame_ring, ring, row_layout
-from functional_rb.structures.ring import Ends, Write
+from functional_rb.structures.ring import RingState, Write
 from functional_rb.writers import MaxValue, Reservoir
 
 WHO = "with_spec"
@@ -351,11 +351,11 @@ def _plan(ops: Ops, before: Draft, after: Draft, writer: Writer, items: Items, l
         slots = ops.arange(new.capacity, like=items.slots)
         last = slots + (turn - 1) * new.capacity  # so that the next is of that turn
         after.auxiliary[handles.CURRENT] = ops.where(turn > 0, -2 - last, ops.full_like(slots, -1))
-    after.counters = after.counters.replace(ends=Ends(first, nothing))
+    after.counters = after.counters.replace(ends=RingState(first, nothing))
     return writer.plan(ops, after, leaves, items.slots.shape[0], items.live, None)
 
 
-def _first_coordinates(ops: Ops, old: Plan, new: Plan, ends: Ends, sizes: Array) -> Array:
+def _first_coordinates(ops: Ops, old: Plan, new: Plan, ends: RingState, sizes: Array) -> Array:
     """The coordinates of the lanes' oldest items, int32 [lanes]."""
     ours, theirs = old.ring, new.ring
     if ours == theirs:
@@ -368,7 +368,7 @@ def _first_coordinates(ops: Ops, old: Plan, new: Plan, ends: Ends, sizes: Array)
     return ops.where(whole, ends.cursors - sizes, ends.cursors % theirs.limit)
 
 
-def _unused_turn_of_rings(ops: Ops, old: Plan, new: Plan, ends: Ends) -> Array:
+def _unused_turn_of_rings(ops: Ops, old: Plan, new: Plan, ends: RingState) -> Array:
     """The first turn of the new rings, int32 scalar, whose handles are beyond all that the old ones have given out."""
     return _turn_beyond(ops, (ends.cursors - 1) // old.ring.length + 1, old, new)
 

@@ -125,7 +125,7 @@ def segment_name(generation: int) -> str:
 
 def encode(manifest: Manifest) -> bytes:
     """As a file's content."""
-    told = {
+    info = {
         "format": FORMAT,
         "generation": manifest.generation,
         "stamp": manifest.stamp,
@@ -149,10 +149,10 @@ def encode(manifest: Manifest) -> bytes:
         ],
     }
     if manifest.undo:
-        told["in_place"] = {"undo": manifest.undo, "arrays": manifest.in_place}
+        info["in_place"] = {"undo": manifest.undo, "arrays": manifest.in_place}
     elif manifest.here:
-        told["here"] = True
-    body = json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
+        info["here"] = True
+    body = json.dumps(info, separators=(",", ":"), allow_nan=False).encode()
     return _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL
 
 
@@ -172,69 +172,69 @@ def decode(content: bytes, generation: int) -> Manifest:
     if content != _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL:
         raise Unreadable("its checksum does not fit")
     try:
-        told = strict_json.parse(body)
+        info = strict_json.parse(body)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"no JSON text: {error}") from None
-    if not isinstance(told, dict) or type(told.get("format")) is not int:
+    if not isinstance(info, dict) or type(info.get("format")) is not int:
         raise Unreadable("no manifest")
-    if told["format"] != FORMAT:
-        raise OtherFormat(f"written in format {told['format']}, and this version of functional_rb knows {FORMAT}")
+    if info["format"] != FORMAT:
+        raise OtherFormat(f"written in format {info['format']}, and this version of functional_rb knows {FORMAT}")
     try:
-        manifest = _manifest(told)
+        manifest = _manifest(info)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise Unreadable(f"not as a manifest is: {type(error).__name__} {error}") from None
     _expect(manifest.generation == generation, "its number is not that of its name")
     return manifest
 
 
-def _manifest(told: dict[str, Any]) -> Manifest:
-    arrays = {name: _stored(name, part) for name, part in told["arrays"].items()}
-    _expect(len(told["segments"]) <= MOST_SEGMENTS, f"{len(told['segments'])} segments are too many")
-    undo, in_place = _in_place(told["in_place"], arrays) if "in_place" in told else (0, ())
+def _manifest(info: dict[str, Any]) -> Manifest:
+    arrays = {name: _stored(name, part) for name, part in info["arrays"].items()}
+    _expect(len(info["segments"]) <= MOST_SEGMENTS, f"{len(info['segments'])} segments are too many")
+    undo, in_place = _in_place(info["in_place"], arrays) if "in_place" in info else (0, ())
     return Manifest(
-        _count(told["generation"]),
-        _text(told["stamp"]),
-        _time(told["time"]),
-        _count(told["items"]),
-        json.dumps(told["spec"]),
+        _count(info["generation"]),
+        _text(info["stamp"]),
+        _time(info["time"]),
+        _count(info["items"]),
+        json.dumps(info["spec"]),
         arrays,
-        [_number(value) for value in told["counters"]],
-        [_segment(part, arrays, in_place) for part in told["segments"]],
+        [_number(value) for value in info["counters"]],
+        [_segment(part, arrays, in_place) for part in info["segments"]],
         in_place,
         undo,
-        bool(undo) or told.get("here") is True,
+        bool(undo) or info.get("here") is True,
     )
 
 
-def _in_place(told: dict[str, Any], arrays: dict[str, Stored]) -> tuple[int, tuple[str, ...]]:
-    names = tuple(_text(name) for name in told["arrays"])
+def _in_place(info: dict[str, Any], arrays: dict[str, Stored]) -> tuple[int, tuple[str, ...]]:
+    names = tuple(_text(name) for name in info["arrays"])
     for name in names:
         _expect(name in arrays and IN_PLACE.fullmatch(name) is not None, f"{name!r} in mapped files")
-    _expect(_count(told["undo"]) > 0, "no undo log")
-    return told["undo"], names
+    _expect(_count(info["undo"]) > 0, "no undo log")
+    return info["undo"], names
 
 
 def _kind(arrays: dict[str, Any], in_place: tuple[str, ...]) -> str:
     return "in place" if any(name in in_place for name in arrays) else "safetensors"
 
 
-def _stored(name: str, told: dict[str, Any]) -> Stored:
-    shape, dtype = tuple(_count(n) for n in told["shape"]), _text(told["dtype"])
+def _stored(name: str, info: dict[str, Any]) -> Stored:
+    shape, dtype = tuple(_count(n) for n in info["shape"]), _text(info["dtype"])
     _expect(len(shape) > 0 and 0 not in shape and dtype in NAMES, f"{name!r} of {dtype} {list(shape)}")
-    return Stored(name, shape, dtype, _number(told["fill"]))
+    return Stored(name, shape, dtype, _number(info["fill"]))
 
 
-def _segment(told: dict[str, Any], arrays: dict[str, Stored], in_place: tuple[str, ...]) -> Segment:
-    _expect(told["kind"] == _kind(told["arrays"], in_place), f"a segment of kind {told['kind']!r}")
-    _expect(SEGMENT.fullmatch(_text(told["file"])) is not None, f"a segment's file is called {told['file']!r}")
-    nbytes, checksum = told["objects"]
-    has = {name: _blocks(part, arrays[name]) for name, part in told["arrays"].items()}
+def _segment(info: dict[str, Any], arrays: dict[str, Stored], in_place: tuple[str, ...]) -> Segment:
+    _expect(info["kind"] == _kind(info["arrays"], in_place), f"a segment of kind {info['kind']!r}")
+    _expect(SEGMENT.fullmatch(_text(info["file"])) is not None, f"a segment's file is called {info['file']!r}")
+    nbytes, checksum = info["objects"]
+    has = {name: _blocks(part, arrays[name]) for name, part in info["arrays"].items()}
     ordered = {name: has[name] for name in arrays if name in has}
-    return Segment(told["file"], ordered, (_count(nbytes), _text(checksum)), _count(told["size"]))
+    return Segment(info["file"], ordered, (_count(nbytes), _text(checksum)), _count(info["size"]))
 
 
-def _blocks(told: dict[str, Any], stored: Stored) -> Blocks:
-    runs = told["runs"]
+def _blocks(info: dict[str, Any], stored: Stored) -> Blocks:
+    runs = info["runs"]
     _expect(isinstance(runs, list), "no blocks")
     # Runs do not touch, so that at most every other block begins one.
     _expect(len(runs) <= (stored.count + 1) // 2, f"{len(runs)} runs of {stored.count} blocks of {stored.name!r}")
@@ -243,7 +243,7 @@ def _blocks(told: dict[str, Any], stored: Stored) -> Blocks:
     ends = pairs.reshape(-1)
     rising = not runs or bool(ends[0] >= 0 and ends[-1] <= stored.count and (np.diff(ends) > 0).all())
     _expect(rising, f"blocks of {stored.name!r} that are not in order, or beyond its {stored.count}")
-    return Blocks([(start, stop) for start, stop in pairs.tolist()], _text(told["checksum"]))
+    return Blocks([(start, stop) for start, stop in pairs.tolist()], _text(info["checksum"]))
 
 
 def _time(value: Any) -> float:

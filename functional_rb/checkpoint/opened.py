@@ -63,19 +63,19 @@ def read_manifest(directory: str, generation: int) -> Manifest:
         raise CheckpointError(f"{path}: {error}; install a newer functional_rb, or use another directory") from None
 
 
-def _check_runs(directory: str, path: str, told: int) -> None:
+def _check_runs(directory: str, path: str, claimed: int) -> None:
     """Refuse more runs of blocks than the segments can have, before any room is made for them.
 
     Of each block a segment has a checksum at least.
     """
-    if told <= FEW_RUNS:
+    if claimed <= FEW_RUNS:
         return
     with os.scandir(directory) as found:
         segments = [entry for entry in found if manifests.SEGMENT.fullmatch(entry.name)]
         there = sum(entry.stat(follow_symlinks=True).st_size for entry in segments)
-    if told > FEW_RUNS + there // DIGEST:
+    if claimed > FEW_RUNS + there // DIGEST:
         os.stat(path)  # a FileNotFoundError, if it was removed meanwhile, and its segments with it
-        raise CorruptCheckpointError(path, f"{told} runs of blocks are more than the files beside it can have")
+        raise CorruptCheckpointError(path, f"{claimed} runs of blocks are more than the files beside it can have")
 
 
 def mapped_file(name: str) -> str:

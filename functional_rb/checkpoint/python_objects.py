@@ -24,12 +24,12 @@ def decode(content: bytes) -> dict[int, Any]:
         ValueError: if that is not what was written.
     """
     try:
-        told = json.loads(content) if content else {}
+        info = json.loads(content) if content else {}
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(told, dict):
+    if not isinstance(info, dict):
         raise ValueError("expected objects by token")
-    return {int(token): value for token, value in told.items()}
+    return {int(token): value for token, value in info.items()}
 
 
 def check(value: Any, leaf: str, depth: int = 0) -> None:

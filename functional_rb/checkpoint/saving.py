@@ -244,8 +244,8 @@ class _Save:
         stamp, items = self.reader.stamp, numbers[SIZE]
         undo = 0 if self.reader.in_place is None else self.reader.in_place.number
         here = bool(undo) or in_place.is_here(self.asked.files, self.directory)
-        told = self.asked.spec, self.arrays, numbers, segments, self.in_place, undo, here
-        return Manifest(generation, stamp, time.time(), items, *told)
+        fields = self.asked.spec, self.arrays, numbers, segments, self.in_place, undo, here
+        return Manifest(generation, stamp, time.time(), items, *fields)
 
     def commit(self, manifest: Manifest) -> int:
         """Let the checkpoint be seen, once all its files last."""

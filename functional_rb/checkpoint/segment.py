@@ -76,12 +76,12 @@ def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int, in_place:
     for name, (_, has) in runs.items():
         shape = (int(np.diff(as_array(has)).sum()), DIGEST)
         tensors.append((CHECKSUMS.format(name), "U8", shape, math.prod(shape)))
-    told: dict[str, Any] = {"__metadata__": METADATA}
+    entries: dict[str, Any] = {"__metadata__": METADATA}
     starts, end = {}, 0
     for name, dtype, shape, nbytes in tensors:
-        told[name] = {"dtype": dtype, "shape": shape, "data_offsets": (end, end + nbytes)}
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": (end, end + nbytes)}
         starts[name], end = end, end + nbytes
-    text = json.dumps(told, separators=(",", ":")).encode()
+    text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     header = len(text).to_bytes(8, "little") + text
     at = {name: len(header) + start for name, start in starts.items()}

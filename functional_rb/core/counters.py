@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.structures.ring import Ends, saturating_add
+from functional_rb.structures.ring import RingState, saturating_add
 
 if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
@@ -31,7 +31,7 @@ class Counters:
         more: what the sampler and the writer count, by name, int32 [n] each.
     """
 
-    ends: Ends
+    ends: RingState
     rejected: Array
     stale: Array
     peak: Array
@@ -57,9 +57,9 @@ def read(plan: Plan, vector: Array) -> Counters:
     lanes = plan.ring.lanes
     start = BASE
     if lanes == 1:
-        ends = Ends(vector[CURSOR : CURSOR + 1], vector[SIZE : SIZE + 1])
+        ends = RingState(vector[CURSOR : CURSOR + 1], vector[SIZE : SIZE + 1])
     else:
-        ends = Ends(vector[start : start + lanes], vector[start + lanes : start + 2 * lanes])
+        ends = RingState(vector[start : start + lanes], vector[start + lanes : start + 2 * lanes])
         start += 2 * lanes
     more = {}
     for name, length in plan.counter_names:

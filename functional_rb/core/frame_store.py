@@ -31,7 +31,7 @@ from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring, row_layout
 from functional_rb.structures.frame_ring import AT, CURSOR, ROWS, WIDE, Chain, Stack, gathered, places_before, wides
-from functional_rb.structures.ring import Ends, Removal, Write
+from functional_rb.structures.ring import Removal, RingState, Write
 from functional_rb.structures.row_layout import STORED_AS
 
 
@@ -221,7 +221,7 @@ def _point(ops: Ops, draft: Draft, write: Write, plan: FramePlan) -> None:
 
 
 @replaceable
-def overwritten(ops: Ops, chain: Chain, at: Array, ends: Ends, after: Array, steps: int) -> Removal:
+def overwritten(ops: Ops, chain: Chain, at: Array, ends: RingState, after: Array, steps: int) -> Removal:
     """The items that have lost frames to a batch of so many steps.
 
     Each item has its newest frame for itself, so of those stored before no more go than there are new frames; and new
@@ -244,7 +244,7 @@ def overwritten(ops: Ops, chain: Chain, at: Array, ends: Ends, after: Array, ste
     behind = ring.retreat(ops, after[:, None], newest, chain.limit) + (chain.depth - 1)
     gone = (position < ends.sizes[:, None]) & (behind > chain.room)
     sizes = ends.sizes - ops.cumsum(ops.cast(gone, "int32"))[:, -1]
-    return Removal(slots.reshape(-1), gone.reshape(-1), Ends(ends.cursors, sizes))
+    return Removal(slots.reshape(-1), gone.reshape(-1), RingState(ends.cursors, sizes))
 
 
 def newest(ops: Ops, draft: Draft, chain: Chain) -> dict[int, Array]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring
-from functional_rb.structures.ring import Ends
+from functional_rb.structures.ring import RingState
 
 if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
@@ -26,7 +26,7 @@ NO_HANDLE = ring.INT32_MAX
 """Stands for integers that no int32 is: it names nothing either, as handles lie below `ring.modulus`."""
 
 
-def locate(ops: Ops, plan: Plan, ends: Ends, auxiliary: Mapping[str, Array], wanted: Array) -> tuple[Array, Array]:
+def locate(ops: Ops, plan: Plan, ends: RingState, auxiliary: Mapping[str, Array], wanted: Array) -> tuple[Array, Array]:
     """The slot of each handle int32 [B], in bounds whatever it is, and whether its item is still there."""
     if plan.in_order:
         return ring.locate(ops, plan.ring, ends, wanted)
@@ -34,13 +34,13 @@ def locate(ops: Ops, plan: Plan, ends: Ends, auxiliary: Mapping[str, Array], wan
 
 
 @replaceable
-def locate_current(ops: Ops, ends: Ends, current: Array, wanted: Array) -> tuple[Array, Array]:
+def locate_current(ops: Ops, ends: RingState, current: Array, wanted: Array) -> tuple[Array, Array]:
     """What `locate` returns where the current handles are kept; the rings have no part in it."""
     slots = ops.maximum(wanted, ops.full_like(wanted, 0)) % current.shape[0]
     return slots, (wanted >= 0) & (ops.take(current, slots) == wanted)
 
 
-def of_slots(ops: Ops, plan: Plan, ends: Ends, auxiliary: Mapping[str, Array], slots: Array) -> Array:
+def of_slots(ops: Ops, plan: Plan, ends: RingState, auxiliary: Mapping[str, Array], slots: Array) -> Array:
     """The handles of the items that lie in slots int32 [B] now."""
     if plan.in_order:
         return ring.handle_of_slot(ops, plan.ring, ends, slots)

@@ -47,14 +47,14 @@ class Kernels:
 
     def _stored(self, spec: BufferSpec, memory: Memory) -> Stored:
         """Looked up once; each time where others hold the arrays, as torch moves those it shares between processes."""
-        if memory.native is None or memory.pinned:
+        if memory.addressed is None or memory.pinned:
             tree, size = self._none, 0
             if memory.tree is not None:
                 tree, size = self._library.placed(memory.tree), memory.tree.nbytes // 4
             storage = Held([memory.rows, *memory.wide], self._library.address)
-            memory.native = Stored(descriptor.encode(spec), storage, tree, size)
-        assert isinstance(memory.native, Stored)
-        return memory.native
+            memory.addressed = Stored(descriptor.encode(spec), storage, tree, size)
+        assert isinstance(memory.addressed, Stored)
+        return memory.addressed
 
     def _some(self, array: Array | None) -> Any:
         return self._none if array is None else array

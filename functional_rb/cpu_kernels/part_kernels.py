@@ -24,7 +24,7 @@ from functional_rb.samplers import importance
 from functional_rb.structures import episode_windows, frame_ring, ring, row_layout, sparse_set, sum_tree
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
 from functional_rb.structures.frame_ring import Chain
-from functional_rb.structures.ring import Ends, Removal, Ring
+from functional_rb.structures.ring import Removal, Ring, RingState
 from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.sparse_set import SparseSet
 from functional_rb.transforms import returns, step_queue
@@ -156,14 +156,14 @@ class PartKernels:
     # --- ring and episode windows -----------------------------------------------------------------------------------
 
     def choose_slots(
-        self, ring: Ring, ends: Ends, batch: int, mask: Array | None
-    ) -> tuple[Array, Array | None, Array | None, Array, Ends]:
+        self, ring: Ring, ends: RingState, batch: int, mask: Array | None
+    ) -> tuple[Array, Array | None, Array | None, Array, RingState]:
         """`ring.choose_slots`."""
         cursors, sizes = self._ends(ends)
         steps = batch // ring.lanes
         n = min(steps, ring.length) * ring.lanes
         slots, written = self._ints(n), self._ints(ring.lanes)
-        after = Ends(self._ints(ring.lanes), self._ints(ring.lanes))
+        after = RingState(self._ints(ring.lanes), self._ints(ring.lanes))
         marked, source, live = self._none, self._none, self._none
         if mask is not None:
             marked, source, live = self._ready(mask, self._bool), self._ints(n), self._bools(n)
@@ -171,7 +171,7 @@ class PartKernels:
         self._call(calls.plan_write, arrays, descriptor.encode_ring(ring), steps, n)
         return (slots, None, None, written, after) if mask is None else (slots, source, live, written, after)
 
-    def _ends(self, ends: Ends) -> tuple[Array, Array]:
+    def _ends(self, ends: RingState) -> tuple[Array, Array]:
         return self._ready(ends.cursors, self._int32), self._ready(ends.sizes, self._int32)
 
     def step_ages(
@@ -262,7 +262,7 @@ class PartKernels:
         self._call(calls.plan_frames, arrays, frame_ring_kernels.encode_chain(chain), lanes, rows, n)
         return plan
 
-    def overwritten(self, chain: Chain, at: Array, ends: Ends, after: Array, steps: int) -> Removal:
+    def overwritten(self, chain: Chain, at: Array, ends: RingState, after: Array, steps: int) -> Removal:
         """`frame_store.overwritten`."""
         cursors, sizes, after = (self._ready(x, self._int32) for x in (*ends, after))
         lanes = cursors.shape[0]
@@ -270,7 +270,7 @@ class PartKernels:
         slots, gone, left = self._ints(n), self._bools(n), self._ints(lanes)
         arrays = (at, cursors, sizes, after, slots, gone, left)
         self._call(calls.overwritten, arrays, frame_ring_kernels.encode_chain(chain), at.shape[0], lanes, n)
-        return Removal(slots, gone, Ends(ends.cursors, left))
+        return Removal(slots, gone, RingState(ends.cursors, left))
 
     def places(self, chain: Chain, at: Array, slots: Array, depth: int, following: bool) -> Array:
         """`frame_ring.places`."""

@@ -2,7 +2,7 @@
 
 Arguments that recur:
     plan: see `descriptor.encode_windows`, or, for `plan_write`, `descriptor.encode_ring`, with which that begins.
-    cursors, sizes: int32 [lanes], see `ring.Ends`.
+    cursors, sizes: int32 [lanes], see `ring.RingState`.
     age: int32 [capacity], of the step in each slot.
     own: its part that belongs to one lane.
 """

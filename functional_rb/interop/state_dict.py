@@ -167,20 +167,20 @@ def _expect_sound(name: str, problem: str | None) -> None:
         )
 
 
-def _laid_out(spec: BufferSpec, told: Any) -> BufferSpec:
+def _laid_out(spec: BufferSpec, info: Any) -> BufferSpec:
     """The spec by which the arrays lie: the one given, or its form of earlier versions, see `earlier`.
 
     What was made of another spec is refused; where the rows lie, and the order of names, are the same to it.
     """
-    if told is None:
+    if info is None:
         raise ValueError(
             f"load_state_dict: the entry {SPEC!r} is missing, which tells what the arrays mean; "
             f"give the dict as rb.state_dict made it"
         )
-    if not isinstance(told, (str, bytes)):
-        told = np.asarray(told).tobytes()
+    if not isinstance(info, (str, bytes)):
+        info = np.asarray(info).tobytes()
     try:
-        saved = _members(told)
+        saved = _members(info)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"load_state_dict: {SPEC!r}: expected the JSON of a BufferSpec, got {error}") from None
     wanted = _members(to_json(spec))
@@ -192,7 +192,7 @@ def _laid_out(spec: BufferSpec, told: Any) -> BufferSpec:
                 f"load_state_dict: the state was of another spec: expected {name} {here}, got {there}; "
                 f"make the state's own by frb.from_json(...[{SPEC!r}])"
             )
-    return earlier.laid_out(spec, told)
+    return earlier.laid_out(spec, info)
 
 
 def _members(text: str | bytes) -> dict[str, Any]:

@@ -220,10 +220,10 @@ class _Drawing:
     def _send(self, sample: AnySample[Any], spec: BufferSpec) -> Any:
         if self._transfer is None:
             return sample
-        told = sample._asdict()
-        leaves = nest.flatten_as(spec.plan.structure, told.pop("items"))
-        extras = told.pop("extras")
-        arrays = [*leaves, *extras.values(), *told.values()]
+        info = sample._asdict()
+        leaves = nest.flatten_as(spec.plan.structure, info.pop("items"))
+        extras = info.pop("extras")
+        arrays = [*leaves, *extras.values(), *info.values()]
         return sample, self._transfer.send(arrays), tuple(extras), spec
 
     def receive(self, sent: Any) -> AnySample[Any]:
@@ -237,8 +237,8 @@ class _Drawing:
         lead = spec.sampler.leading_shape(self._batch_size)
         items = nest.unflatten(spec.plan.structure, leaves, self._transfer.build_mapping, lead)
         more = {name: next(arrays) for name in extras}
-        told = {name: next(arrays) for name in sample._fields if name not in ("items", "extras")}
-        moved: AnySample[Any] = sample._replace(items=items, extras=more, **told)
+        info = {name: next(arrays) for name in sample._fields if name not in ("items", "extras")}
+        moved: AnySample[Any] = sample._replace(items=items, extras=more, **info)
         return moved
 
 

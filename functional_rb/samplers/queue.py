@@ -13,7 +13,7 @@ from functional_rb.samplers.base import SamplerBase, need_one_lane
 from functional_rb.samplers.fifo import in_turn
 from functional_rb.structures import episode_windows, ring
 from functional_rb.structures.episode_windows import Lanes
-from functional_rb.structures.ring import Ends
+from functional_rb.structures.ring import RingState
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
@@ -112,7 +112,7 @@ class Queue(SamplerBase):
         taken = ops.minimum(ends.sizes // length, ops.full_like(ends.sizes, batch // lanes)) * length
         inside = ops.where(whole, position, ops.full_like(position, 0))
         slots, handles = ring.item_at(ops, draft.plan.ring, ends, lane, inside)
-        draft.counters = draft.counters.replace(ends=Ends(ends.cursors, ends.sizes - taken))
+        draft.counters = draft.counters.replace(ends=RingState(ends.cursors, ends.sizes - taken))
         selection = in_turn(ops, handles, whole)
         if self.length is None:
             return slots, selection

@@ -80,8 +80,8 @@ class Trajectories(SamplerBase):
             )
         reaches = tuple((most if side else 0) if isinstance(side, bool) else int(side) for side in pair)
         object.__setattr__(self, "reaches", reaches)
-        told = tuple({most: True, 0: False}.get(side, side) for side in reaches)  # of a single step, there is no span
-        object.__setattr__(self, "span", told)
+        span = tuple({most: True, 0: False}.get(side, side) for side in reaches)  # of a single step, there is no span
+        object.__setattr__(self, "span", span)
 
     @property
     def rule(self) -> Rule:
@@ -184,7 +184,7 @@ class Trajectories(SamplerBase):
             ops, self.rule, lanes, age, next_age, starts, draws, live, self.by_trajectory
         )
         real = flags[0][:, 0]
-        told = [ops.where(real, x, ops.full_like(x, 0)) for x in (weights, probabilities)]
+        info = [ops.where(real, x, ops.full_like(x, 0)) for x in (weights, probabilities)]
         if self.flat:
             handles, flags = handles.reshape(-1), [flag.reshape(-1) for flag in flags]
-        return slots.reshape(-1), Selection(handles, *told, *flags)
+        return slots.reshape(-1), Selection(handles, *info, *flags)

@@ -26,7 +26,7 @@ from functional_rb.samplers.fifo import in_turn
 from functional_rb.structures import ring
 from functional_rb.structures import sparse_set as sparse_sets
 from functional_rb.structures.duplicates import single
-from functional_rb.structures.ring import Ends
+from functional_rb.structures.ring import RingState
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
@@ -125,7 +125,7 @@ class WithoutReplacement(SamplerBase):
             abandon(ops, draft)
             return
         ends = draft.counters.ends
-        self._note_emptied(ops, draft, Ends(ends.cursors, ops.full_like(ends.sizes, 0)))
+        self._note_emptied(ops, draft, RingState(ends.cursors, ops.full_like(ends.sizes, 0)))
 
     def problem(self, found: Found) -> str | None:
         """The sparse set is one of slots, and a pass goes over coordinates."""
@@ -134,7 +134,7 @@ class WithoutReplacement(SamplerBase):
         places = np.concatenate([found.numbers.more[NEXT], found.numbers.more[END]])
         return soundness.problem_of_range("the pass", places, 0, found.plan.ring.limit - 1)
 
-    def _note_emptied(self, ops: Ops, draft: Draft, ends: Ends) -> None:
+    def _note_emptied(self, ops: Ops, draft: Draft, ends: RingState) -> None:
         """A pass of which all that was left goes now is done."""
         more, limit = draft.counters.more, draft.plan.ring.limit
         before = _left(ops, draft.counters.ends, more[NEXT], more[END], limit)[1]
@@ -154,7 +154,7 @@ class WithoutReplacement(SamplerBase):
     def _next(self, ops: Ops, draft: Draft, batch: int) -> tuple[Array, Array, Array]:
         """The slots and handles of the next items in order, and whether they are real."""
         ends, limit, more = draft.counters.ends, draft.plan.ring.limit, draft.counters.more
-        begin = Ends(ring.retreat(ops, ends.cursors, ends.sizes, limit), ends.cursors)
+        begin = RingState(ring.retreat(ops, ends.cursors, ends.sizes, limit), ends.cursors)
         first, left = _left(ops, ends, more[NEXT], more[END], limit)
         whole = batch if self.drop_last else 1
         before = ops.cumsum(left)[-1]
@@ -194,7 +194,7 @@ class WithoutReplacement(SamplerBase):
         return draft.size(ops) >= n
 
 
-def _left(ops: Ops, ends: Ends, following: Array, end: Array, limit: int) -> tuple[Array, Array]:
+def _left(ops: Ops, ends: RingState, following: Array, end: Array, limit: int) -> tuple[Array, Array]:
     """Each lane's next item of the pass that is still stored, and how many of them are left."""
     added = ring.retreat(ops, ends.cursors, end, limit)
     back = ops.minimum(ring.retreat(ops, ends.cursors, following, limit), ends.sizes)

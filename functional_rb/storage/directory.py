@@ -225,8 +225,8 @@ def read_description(path: str) -> dict[str, Any]:
 
 def _order(leaves: Any) -> list[tuple[str, str]]:
     """The leaves that a description tells of, with shape and dtype as text, in their order."""
-    told = leaves.items() if isinstance(leaves, dict) else ()
-    return [(name, json.dumps(place[:2])) for name, place in told if isinstance(place, list)]
+    info = leaves.items() if isinstance(leaves, dict) else ()
+    return [(name, json.dumps(place[:2])) for name, place in info if isinstance(place, list)]
 
 
 def _difference(wanted: Any, found: Any) -> tuple[Any, Any]:

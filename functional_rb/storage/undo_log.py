@@ -327,8 +327,8 @@ def _heads(
             torn.append(Torn(path, at, True))
             return
         head = read_bytes(path, file, size, at, HEAD)
-        n, told = (int(x) for x in np.frombuffer(head, np.int64, 2, 16))
-        if head != _head(n, told, head[:16]) or told != row or not 0 < n <= capacity:
+        n, recorded = (int(x) for x in np.frombuffer(head, np.int64, 2, 16))
+        if head != _head(n, recorded, head[:16]) or recorded != row or not 0 < n <= capacity:
             raise CorruptCheckpointError(path, f"at byte {at} there is no record of rows of {row} bytes")
         end = at + HEAD + n * (8 + row)
         if end > size:  # the process was killed while it appended this one

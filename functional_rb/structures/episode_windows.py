@@ -30,7 +30,7 @@ from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.structures import ring
-from functional_rb.structures.ring import Ends, Ring
+from functional_rb.structures.ring import Ring, RingState
 
 LONGEST = 2**30
 """A trajectory that has got this long is taken as ended, so that no age overflows."""
@@ -69,7 +69,7 @@ class Lanes(NamedTuple):
     """
 
     ring: Ring
-    ends: Ends
+    ends: RingState
 
     @property
     def length(self) -> int:

@@ -46,7 +46,7 @@ class Ring:
         return INT32_MAX // self.capacity * self.length
 
 
-class Ends(NamedTuple):
+class RingState(NamedTuple):
     """Where the lanes' rings are.
 
     Attributes:
@@ -74,7 +74,7 @@ class Write(NamedTuple):
     source: Array | None
     live: Array | None
     written: Array
-    after: Ends
+    after: RingState
     mask: Array | None = None
 
 
@@ -89,7 +89,7 @@ class Removal(NamedTuple):
 
     slots: Array
     gone: Array
-    after: Ends
+    after: RingState
 
 
 def modulus(capacity: int) -> int:
@@ -136,7 +136,7 @@ def handle_of(ring: Ring, lane: Array, sequence_number: Array) -> Array:
     return sequence_number // ring.length * ring.capacity + slot_of(ring, lane, sequence_number)
 
 
-def plan_write(ops: Ops, ring: Ring, ends: Ends, batch: int, mask: Array | None) -> Write:
+def plan_write(ops: Ops, ring: Ring, ends: RingState, batch: int, mask: Array | None) -> Write:
     """Choose the slots for a batch.
 
     Args:
@@ -156,8 +156,8 @@ def plan_write(ops: Ops, ring: Ring, ends: Ends, batch: int, mask: Array | None)
 
 @replaceable
 def choose_slots(
-    ops: Ops, ring: Ring, ends: Ends, batch: int, mask: Array | None
-) -> tuple[Array, Array | None, Array | None, Array, Ends]:
+    ops: Ops, ring: Ring, ends: RingState, batch: int, mask: Array | None
+) -> tuple[Array, Array | None, Array | None, Array, RingState]:
     """The fields of `Write`, as `plan_write` describes them, but for the mask."""
     steps = batch // ring.lanes
     n = min(steps, ring.length)
@@ -228,12 +228,12 @@ def _next_slots(ops: Ops, ring: Ring, cursors: Array, skipped: Array, n: int) ->
     return by_time(slot_of(ring, ops.arange(ring.lanes, like=cursors)[:, None], sequence_number))
 
 
-def _after(ops: Ops, ring: Ring, ends: Ends, written: Array) -> Ends:
+def _after(ops: Ops, ring: Ring, ends: RingState, written: Array) -> RingState:
     sizes = ends.sizes + ops.minimum(written, ring.length - ends.sizes)
-    return Ends(advance(ops, ends.cursors, written, ring.limit), sizes)
+    return RingState(advance(ops, ends.cursors, written, ring.limit), sizes)
 
 
-def locate(ops: Ops, ring: Ring, ends: Ends, handles: Array) -> tuple[Array, Array]:
+def locate(ops: Ops, ring: Ring, ends: RingState, handles: Array) -> tuple[Array, Array]:
     """The slot of each handle, and whether the item it names is still there.
 
     Returns:
@@ -265,14 +265,14 @@ def lane_at(ops: Ops, sizes: Array, position: Array) -> tuple[Array, Array]:
     return lane, position - ops.take(ends - sizes, lane)
 
 
-def item_at(ops: Ops, ring: Ring, ends: Ends, lane: Array, position: Array) -> tuple[Array, Array]:
+def item_at(ops: Ops, ring: Ring, ends: RingState, lane: Array, position: Array) -> tuple[Array, Array]:
     """The slots and handles of stored items, by lane and position, 0 being the lane's oldest."""
     first = retreat(ops, ends.cursors, ends.sizes, ring.limit)
     sequence_number = advance(ops, of_lane(ops, first, lane), position, ring.limit)
     return slot_of(ring, lane, sequence_number), handle_of(ring, lane, sequence_number)
 
 
-def handle_of_slot(ops: Ops, ring: Ring, ends: Ends, slots: Array) -> Array:
+def handle_of_slot(ops: Ops, ring: Ring, ends: RingState, slots: Array) -> Array:
     """The handles of the items that lie in given slots now."""
     lane = slots // ring.length
     cursor = of_lane(ops, ends.cursors, lane)

@@ -127,13 +127,13 @@ class NStepOfAdded(NStep):
 
         ended, ids = self._marked(ops, plan, leaves, every, read)
         line = plan_line(ops, draft.counters.more[PENDING], ended, ids, mask, self.n)
-        found, told = self.over(ops, plan, line.window[:, :1], line.window, line.real, read)
+        found, info = self.over(ops, plan, line.window[:, :1], line.window, line.real, read)
         draft.count(**{PENDING: line.pending})
         if self.n > 1:
             places = every[: line.waiting.shape[0]]
             for name, array in zip(self._names, arrays, strict=True):
                 draft.auxiliary[name] = ops.set_at(draft.auxiliary[name], places, ops.take(array, line.waiting))
-        return [*(found[k] for k in range(len(plan.leaves))), *told], line.complete
+        return [*(found[k] for k in range(len(plan.leaves))), *info], line.complete
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """No step waits."""
@@ -145,7 +145,7 @@ class NStepOfAdded(NStep):
         """What was stored beside the items."""
         first = len(draft.plan.leaves) + list(draft.plan.columns).index(STEPS)
         found = read(own, range(first, first + 3))
-        return read, self.told(ops, *(found[k] for k in range(first, first + 3)))
+        return read, self.info(ops, *(found[k] for k in range(first, first + 3)))
 
     @property
     def _names(self) -> list[str]:

@@ -39,9 +39,9 @@ class NStepOfStored(NStep):
         """Look ahead from each step, add rewards up, and take what follows from the last step found."""
         lanes = Lanes(draft.plan.ring, draft.origin[0].ends)
         window, there = episode_windows.following(ops, lanes, draft.auxiliary[STEP_IN_EPISODE], own[:, 0], self.n)
-        found, told = self.over(ops, draft.plan, own, window, there, read)
+        found, info = self.over(ops, draft.plan, own, window, there, read)
 
         def with_returns(_: Array, wanted: Sequence[int]) -> dict[int, Array]:
             return {k: found[k] for k in wanted}
 
-        return with_returns, self.told(ops, *told)
+        return with_returns, self.info(ops, *info)

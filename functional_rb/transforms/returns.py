@@ -56,7 +56,7 @@ class Positions(NamedTuple):
     ends: tuple[int, ...] = ()
 
 
-class Told(NamedTuple):
+class StepReturns(NamedTuple):
     """What is told of items over n steps.
 
     Attributes:
@@ -164,7 +164,7 @@ class NStep(Transform):
             following = tuple(k for k, path in enumerate(plan.structure.paths) if _follows(path, plan))
         return Positions(reward, terminated, truncations, tuple(k for k in following if k != reward), agents, ends)
 
-    def told(self, ops: Ops, steps: Array, original: Array, nonterminal: Array) -> dict[str, Array]:
+    def info(self, ops: Ops, steps: Array, original: Array, nonterminal: Array) -> dict[str, Array]:
         """What a sample tells beside the items."""
         powers = ops.floats([self.gamma**k for k in range(self.n + 1)], like=steps)
         discount = ops.take(powers, steps.reshape(-1)).reshape(steps.shape)
@@ -172,7 +172,7 @@ class NStep(Transform):
 
     def over(
         self, ops: Ops, plan: Plan, own: Array, window: Array, real: Array, read: Reader
-    ) -> tuple[dict[int, Array], Told]:
+    ) -> tuple[dict[int, Array], StepReturns]:
         """Items over n steps.
 
         Args:
@@ -197,11 +197,11 @@ class NStep(Transform):
         nonterminal = self._nonterminal(found).reshape(-1) if positions.terminated else steps > 0
         rest = [k for k in range(len(plan.leaves)) if k != positions.reward and k not in positions.following]
         found |= read(own, rest) | {positions.reward: total}
-        return found, Told(steps, rewards[:, 0], nonterminal)
+        return found, StepReturns(steps, rewards[:, 0], nonterminal)
 
     def _over_agents(
         self, ops: Ops, plan: Plan, own: Array, window: Array, real: Array, read: Reader
-    ) -> tuple[dict[int, Array], Told]:
+    ) -> tuple[dict[int, Array], StepReturns]:
         """What `over` returns where an agent that is done collects no more rewards, while others go on.
 
         What follows comes for each agent from its own last step, in leaves that begin with the agents' axes; the other
@@ -237,7 +237,7 @@ class NStep(Transform):
         nonterminal = self._nonterminal(found)
         found |= read(own, rest) | {positions.reward: total.reshape(m, *agents)}
         original = rewards.reshape(m, n, *agents)[:, 0]
-        return found, Told(steps.reshape(m, *agents), original, nonterminal)
+        return found, StepReturns(steps.reshape(m, *agents), original, nonterminal)
 
     def _nonterminal(self, leaves: Mapping[int, Array]) -> Array:
         """Whether there is something to bootstrap from after the last of the n steps, in the shape of the flags."""

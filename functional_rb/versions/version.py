@@ -115,17 +115,18 @@ class Memory(abc.ABC):
         fits: whether the arrays have the shapes that the buffer's spec says. What a user's function over a pytree has
             made may have others (a stack of states, say), and kernels would write beyond them.
         placement: where the memory belongs; None for arrays that are only handed on.
+        addressed: the addresses of these arrays, as CPU kernels take them; None until a kernel has looked them up.
     """
 
     __slots__ = (
         "__weakref__",
         "_nbytes",
         "_ordinary",
+        "addressed",
         "auxiliary",
         "files",
         "fits",
         "history",
-        "native",
         "pinned",
         "placement",
         "retained",
@@ -153,7 +154,7 @@ class Memory(abc.ABC):
         self.written = True
         self.history: deque[tuple[weakref.ref[Version], int]] | None = None
         self.retained = 0
-        self.native: object = None
+        self.addressed: object = None
         self.table: Table | None = None
         self.files: Files | None = None
         self.fits = True
@@ -269,7 +270,7 @@ class Memory(abc.ABC):
 
     def forget(self) -> None:
         """What was noted of the arrays: there are others now."""
-        self.native = self._nbytes = self._ordinary = None
+        self.addressed = self._nbytes = self._ordinary = None
 
     @property
     def most_retained(self) -> int:

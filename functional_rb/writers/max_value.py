@@ -14,7 +14,7 @@ from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import min_tree, ring
 from functional_rb.structures.duplicates import Batch
-from functional_rb.structures.ring import Ends, Write
+from functional_rb.structures.ring import RingState, Write
 from functional_rb.writers.base import ChoosingWriter
 
 if TYPE_CHECKING:
@@ -107,7 +107,9 @@ class MaxValue(ChoosingWriter):
         draft.count(refused=ring.saturating_add(ops, more[REFUSED], ops.count(bad)))
         filled = ops.count(live & (old == min_tree.EMPTY))
         sizes = sizes + filled
-        return Write(slots, best, live, ops.count(wanted).reshape(1), Ends(draft.counters.ends.cursors, sizes), mask)
+        return Write(
+            slots, best, live, ops.count(wanted).reshape(1), RingState(draft.counters.ends.cursors, sizes), mask
+        )
 
     def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
         """Rank rewritten items anew; one without a rank keeps its old one."""

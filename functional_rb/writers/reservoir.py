@@ -10,7 +10,7 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.structures import ring
 from functional_rb.structures.duplicates import Duplicates
-from functional_rb.structures.ring import Ends, Write
+from functional_rb.structures.ring import RingState, Write
 from functional_rb.writers.base import ChoosingWriter
 
 if TYPE_CHECKING:
@@ -66,4 +66,4 @@ class Reservoir(ChoosingWriter):
         draft.count(seen=total)
         self.renew(ops, draft, slots, live)
         sizes = ops.minimum(total, ops.full_like(total, capacity))
-        return Write(slots, source, live, written, Ends(draft.counters.ends.cursors, sizes), mask)
+        return Write(slots, source, live, written, RingState(draft.counters.ends.cursors, sizes), mask)

@@ -28,7 +28,7 @@ from functional_rb.structures import episode_windows, sum_tree
 from functional_rb.structures import ring as ring_of
 from functional_rb.structures import row_layout as layouts
 from functional_rb.structures.episode_windows import Lanes, Rule
-from functional_rb.structures.ring import Ends, Ring
+from functional_rb.structures.ring import Ring, RingState
 from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.sum_tree import FANOUT
 from functional_rb.transforms import returns
@@ -385,13 +385,13 @@ def both(on: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return compare
 
 
-def random_ends(rng: np.random.Generator, ring: Ring) -> Ends:
+def random_ends(rng: np.random.Generator, ring: Ring) -> RingState:
     """Lanes that are empty, partly filled, just full, long full, or about to begin with their first handles again."""
     sizes = rng.choice([0, 1, ring.length // 2, ring.length - 1, ring.length], ring.lanes).astype(np.int32)
     turned = rng.integers(0, ring.limit - ring.length, ring.lanes)
     turned = np.where(rng.random(ring.lanes) < 0.3, ring.limit - rng.integers(1, 4, ring.lanes), turned)
     full = rng.choice([ring.length, 0], ring.lanes) + turned
-    return Ends(np.where(sizes < ring.length, sizes, full % ring.limit).astype(np.int32), sizes)
+    return RingState(np.where(sizes < ring.length, sizes, full % ring.limit).astype(np.int32), sizes)
 
 
 RINGS = [(Ring(1), 3), (Ring(12), 5), (Ring(12), 12), (Ring(12), 40), (Ring(12, 3), 5), (Ring(15, 5), 1)]
@@ -427,7 +427,7 @@ def test_step_ages(on: Any, which: str, lanes: int, steps: int) -> None:
 class Written(NamedTuple):
     """What a buffer keeps of trajectories: see `windows`."""
 
-    ends: Ends
+    ends: RingState
     age: Any
     next_age: Any
 

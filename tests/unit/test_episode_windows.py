@@ -18,7 +18,7 @@ import torch
 from functional_rb.ops import random_bits
 from functional_rb.structures import episode_windows
 from functional_rb.structures.episode_windows import Lanes, Rule
-from functional_rb.structures.ring import Ends, Ring
+from functional_rb.structures.ring import Ring, RingState
 from jax_backend import ops as jax_ops
 from tests.support.effort import effort
 from torch_backend import ops as torch_ops
@@ -142,7 +142,7 @@ def write(ops: Any, length: int, index: Index, written: Any, begins: Any, ends: 
 
 
 def lanes_of(length: int, index: Index) -> Lanes:
-    return Lanes(Ring(length * index.size.shape[0], index.size.shape[0]), Ends(index.cursor, index.size))
+    return Lanes(Ring(length * index.size.shape[0], index.size.shape[0]), RingState(index.cursor, index.size))
 
 
 def leaves_touched(ops: Any, rule: Rule, length: int, index: Index, n: int, by_trajectory: bool) -> tuple[Any, Any]:
@@ -385,7 +385,7 @@ def test_steps_that_are_not_stored(run: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("steps", [1, 16])
 def test_a_write_touches_few_slots(steps: int, by_trajectory: bool) -> None:
     for length, period in ((2, 1), (64, 1), (1024, 3), (2**20, 2**20)):
-        ends = Ends(torch.zeros(3, dtype=torch.int32), torch.full((3,), 10**6, dtype=torch.int32))
+        ends = RingState(torch.zeros(3, dtype=torch.int32), torch.full((3,), 10**6, dtype=torch.int32))
         rings = Lanes(Ring(3 * 10**6, 3), ends)
         rule = Rule(length, period, True, 0, 0)
         lane, back = episode_windows.touched(torch_ops, rule, rings, steps, by_trajectory)

@@ -13,7 +13,7 @@ import functional_rb as frb
 import torch_backend.ops as torch_ops
 from functional_rb.core import counters, frame_store
 from functional_rb.structures import frame_ring
-from functional_rb.structures.ring import Ends
+from functional_rb.structures.ring import RingState
 from tests.support.backends import Backend, _torch_array, _torch_numpy
 from tests.support.part_kernels import Jax, Numpy, Torch
 
@@ -173,7 +173,7 @@ def test_kernels_plan_the_same_writes(name: str, monkeypatch: pytest.MonkeyPatch
         at = torch.from_numpy(rng.integers(0, 2 * chain.limit, capacity).astype(np.int32))
         sizes = rng.integers(0, capacity // lanes + 1, lanes).astype(np.int32)
         cursors = rng.integers(0, chain.items.limit, lanes).astype(np.int32)
-        ends = Ends(torch.from_numpy(cursors), torch.from_numpy(sizes))
+        ends = RingState(torch.from_numpy(cursors), torch.from_numpy(sizes))
         plans, removals = [], []
         for form in (Torch.plain, Torch.kernels):
             where = torch.from_numpy(cursor), torch.from_numpy(written)
