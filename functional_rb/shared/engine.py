@@ -75,10 +75,14 @@ class Engine:
     def sample(self, state: Any, key: Any, batch: int, beta: Any) -> tuple[Any, list[Array], Selection]:
         """Draw items."""
         random_bits = self._library.random_bits(key, state.spec.draw_shape(batch))
-        leaves, selection = state.buffer.sample(random_bits, float(self._library.to_numpy(beta)))
-        handles = state.from_numpy(selection.handles, "int32")
-        weights, probabilities = (state.from_numpy(x, "float32") for x in (selection.weights, selection.probabilities))
-        return state, _leaves(state, leaves), Selection(handles, weights, probabilities)
+        level = beta if isinstance(beta, float) else float(self._library.to_numpy(beta))
+        leaves, selection = state.buffer.sample(random_bits, level)
+        received, device = self._library.from_numpy, state.device
+        handles = received(selection.handles, "int32", device)
+        weights, probabilities = (received(x, "float32", device) for x in selection[1:3])
+        dtypes = [leaf.dtype for leaf in state.spec.plan.layout.leaves]
+        items = [received(x, dtype, device) for x, dtype in zip(leaves, dtypes, strict=True)]
+        return state, items, Selection(handles, weights, probabilities)
 
     add_, update_, clear_, sample_ = add, update, clear, sample  # in place as all is, and a handle stays one
 
