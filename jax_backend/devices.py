@@ -61,7 +61,7 @@ def place(name: str, shape: tuple[int, ...], where: Any) -> Any:
 
 
 def places(arrays: Arrays, where: Any) -> Any:
-    """Likewise for all of a state's arrays, or their shapes."""
+    """Where all of a state's arrays, or their shapes, are placed by a sharding."""
     if not isinstance(where, NamedSharding):
         return where
     return Arrays(

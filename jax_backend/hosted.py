@@ -127,7 +127,7 @@ def _draws(key: jax.Array, shape: tuple[int, int], extra: tuple[int, int] | None
 
 
 def draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None = None) -> tuple[Vector, Vector | None]:
-    """Likewise as NumPy has them."""
+    """Random bits as NumPy arrays: the sampler's, and those for transforms."""
     if isinstance(key, jax.core.Tracer):
         raise _traced()
     check_key(key)

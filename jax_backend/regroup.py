@@ -122,7 +122,7 @@ class Regrouped:
         return self._plan.function()
 
     def sharing(self, same: Mapping[int, int]) -> Regrouped:
-        """Likewise for arguments in which some arrays are there more than once."""
+        """The same function for arguments in which some arrays are there more than once."""
         return Regrouped(self._plan, same)
 
     def operands(self, leaves: Sequence[Any]) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ def traceable(outline: Outline) -> Outline:
 
 
 def traceable_unit(unit: Any) -> Any:
-    """Likewise of one unit."""
+    """The same unit; while tracing one that can be called."""
     return Opaque(unit) if torch.compiler.is_compiling() else unit
 
 
@@ -92,7 +92,7 @@ def _words_among(unit: Any) -> int:
     return int(unit.words_among) if isinstance(unit, Categorical | OneHot) else 0  # `rand` has masks for these
 
 
-@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]  # likewise
+@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]  # torch has no type for it
 def _call(number: int, method: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What a method makes of the leaves of its arguments, as leaves."""
     unit = _UNITS[number]

@@ -19,7 +19,7 @@ class Saving:
     """A save that goes on in the background. The process's end waits for it."""
 
     def __init__(self, reader: Reader, asked: Request) -> None:
-        """Begin; see `save_async`."""
+        """Take a request and its reader; a thread begins with the save at once, see `save_async`."""
         self._reader, self._asked = reader, asked
         self._saved: Saved | None = None
         self._error: BaseException | None = None
@@ -111,10 +111,10 @@ def save_async(
 
     Args:
         state: as for `save`.
-        path: likewise.
-        incremental: likewise.
-        keep: likewise.
-        progress: likewise.
+        path: as for `save`.
+        incremental: as for `save`.
+        keep: as for `save`.
+        progress: as for `save`.
 
     Returns:
         A handle whose `result()` waits, and raises what went wrong. Saves to one directory follow each other in the

@@ -52,7 +52,7 @@ class Stored:
 
     @property
     def rows(self) -> int:
-        """The length of axis 0."""
+        """The length of the array's axis 0."""
         return self.shape[0]
 
     @property
@@ -62,11 +62,11 @@ class Stored:
 
     @property
     def count(self) -> int:
-        """Blocks of the whole array."""
+        """How many blocks the whole array has."""
         return -(-self.rows // self.rows_of_block)
 
     def span(self, run: Run) -> tuple[int, int]:
-        """The rows of some blocks."""
+        """The rows [first, last) of a run of blocks."""
         return run[0] * self.rows_of_block, min(run[1] * self.rows_of_block, self.rows)
 
     def length(self, runs: list[Run]) -> int:
@@ -155,7 +155,7 @@ def marked(runs: list[Run], count: int) -> Mask:
 
 
 def as_array(runs: list[Run]) -> Numbers:
-    """Runs as int64 [n, 2]."""
+    """Runs of blocks as an array int64 [n, 2], of the first block and the one after the last."""
     return np.array(runs, np.int64).reshape(-1, 2)
 
 

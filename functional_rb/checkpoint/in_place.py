@@ -75,7 +75,7 @@ class Snapshot:
                         disk.close(fd)
 
     def committed(self) -> None:
-        """The checkpoint is there."""
+        """Note that the checkpoint of this snapshot has been written."""
         self.files.committed.add(self.number)
 
     def close(self) -> None:
@@ -121,11 +121,11 @@ def create(spec: BufferSpec) -> MappedFiles:
 
 
 def begin(files: MappedFiles) -> Snapshot:
-    """Keep from now on what is overwritten, so that the files can be led back to this instant.
+    """Keep from now on what is overwritten, so that the files can be rolled back to this instant.
 
     Raises:
         CheckpointWriteError: if the logs cannot be made; then those before stay in force.
-        StorageFullError: if there is no room for them; likewise.
+        StorageFullError: if there is no room for the logs; then those before stay in force.
     """
     older, number, present = files.undo, _next(files), _all_present(files)
     files.undo = _logs(files, present, number)

@@ -229,12 +229,12 @@ def read(
 
     Args:
         path: as for `load`.
-        known: likewise.
-        mmap: likewise.
-        fall_back: likewise.
-        progress: likewise.
-        storage: likewise.
-        here: if that is mapped files in this very directory, go on with these, whose content is led back; else
+        known: as for `load`.
+        mmap: as for `load`.
+        fall_back: as for `load`.
+        progress: as for `load`.
+        storage: as for `load`.
+        here: if that is mapped files in this very directory, go on with these, whose content is rolled back; else
             nothing is written.
         wanted: what spec the items will get.
     """
@@ -303,7 +303,7 @@ class _Loading:
         os.stat(os.path.join(self.directory, manifests.name_of(generation)))
 
     def content(self, manifest: Manifest) -> Content:
-        """What a checkpoint holds, verified."""
+        """Read and verify all that a checkpoint holds."""
         path = os.path.join(self.directory, manifests.name_of(manifest.generation))
         try:
             spec = spec_of(manifest, self.known, path)
@@ -432,7 +432,7 @@ class _Loading:
         return array
 
     def blank(self, opened: Opened, stored: Stored) -> Array:
-        """An array to read into."""
+        """An array that the content is read into: the one of the buffer's mapped files, if it has one, or a new one."""
         name = None if self.room is None else in_place.names(self.room.spec).get(stored.name)
         if self.room is None or name is None:
             return stored.blank_array()

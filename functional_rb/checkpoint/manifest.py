@@ -35,7 +35,7 @@ _FRAME = len(_HEAD) + 2 * DIGEST + len(_MIDDLE)
 
 
 class Unreadable(Exception):
-    """Why a manifest is none."""
+    """The content of a file is no valid manifest; the message says why."""
 
 
 class OtherFormat(Exception):
@@ -56,7 +56,7 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """How many blocks these are."""
+        """How many blocks the runs have together."""
         return int(np.diff(as_array(self.runs)).sum())
 
 
@@ -109,12 +109,12 @@ class Manifest:
 
     @property
     def nbytes(self) -> int:
-        """Of all files."""
+        """Bytes of all segments' files together."""
         return sum(segment.size for segment in self.segments)
 
 
 def name_of(generation: int) -> str:
-    """The manifest's file."""
+    """The name of the manifest's file: its generation, as ten digits."""
     return f"{generation:010d}.json"
 
 
@@ -124,7 +124,7 @@ def segment_name(generation: int) -> str:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """As a file's content."""
+    """The manifest as the bytes of its file."""
     info = {
         "format": FORMAT,
         "generation": manifest.generation,

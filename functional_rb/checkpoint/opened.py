@@ -117,7 +117,7 @@ class Opened:
         self._check_in_place()
 
     def beside(self, name: str) -> str:
-        """A file in the directory."""
+        """The path of a file in the checkpoint's directory."""
         return os.path.join(self.directory, name)
 
     def check_there(self) -> None:

@@ -24,7 +24,7 @@ class Progress:
     """
 
     def __init__(self, total: int, what: str, shown: bool | None) -> None:
-        """Begin to count."""
+        """Show nothing yet: `total` bytes are to be done."""
         self._total, self._what, self._done = total, what, 0
         self._bar: Any = None
         self._make: Any = None
@@ -35,7 +35,7 @@ class Progress:
         self._begun = time.monotonic()
 
     def advance(self, nbytes: int) -> None:
-        """So many more are done."""
+        """Count `nbytes` more bytes as done."""
         self._done += nbytes
         if self._bar is not None:
             self._bar.update(nbytes)
@@ -49,7 +49,7 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the bar away."""
+        """Remove the progress bar from the terminal."""
         if self._bar is not None:
             self._bar.close()
 

@@ -33,7 +33,7 @@ def enter(place: str, saving: Waiting) -> Waiting | None:
 
 
 def leave(place: str, saving: Waiting) -> None:
-    """Have ended."""
+    """Note that a save has ended, so that the next one of the directory may begin."""
     with _turn:
         if _last.get(place) is saving:
             del _last[place]

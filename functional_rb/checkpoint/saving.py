@@ -63,9 +63,9 @@ class Request:
         spec: of the buffer, as text.
         files: the path of its storage, if that is in files with one.
         directory: where to.
-        incremental: see `save`.
-        keep: likewise.
-        progress: likewise.
+        incremental: whether unchanged blocks are taken from the checkpoint before, as in `save`.
+        keep: how many checkpoints stay, as in `save`.
+        progress: whether a progress bar is shown, as in `save`.
     """
 
     spec: str
@@ -100,7 +100,7 @@ def save(
     """Write the whole of a state to a directory of checkpoints.
 
     All is written aside and renamed once it lasts: whenever the process or the machine stops, what loads is this
-    checkpoint or the one before. Whoever saves to the same directory meanwhile is waited for.
+    checkpoint or the one before. A save of another process to the same directory is waited for.
 
     Args:
         state: of either backend.

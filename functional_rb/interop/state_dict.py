@@ -93,7 +93,7 @@ def as_arrays(
     Args:
         spec: what the state is to be of.
         given: from `state_dict`, of either backend.
-        take: makes an array of the backend of one that is given, told its name; called once all is known to fit.
+        take: makes an array of the backend from a given one and its name; called once all is known to fit.
         look: gives the values of one in NumPy, to be read only; or raises where there are none.
 
     Raises:

@@ -141,7 +141,7 @@ class _Batch:
         self.sent: Future[Any] = Future()
 
     def fail(self, error: BaseException) -> None:
-        """Tell who waits."""
+        """Pass the error on to those who wait for the batch."""
         for future in (self.drawn, self.sent):
             if not future.done():
                 future.set_exception(error)
@@ -173,14 +173,14 @@ class _Drawing:
         return following, now
 
     def forget(self) -> None:
-        """Drop what nobody has begun; who waits for it is told."""
+        """Drop the batches that nobody has begun; those who wait for one get an error."""
         with contextlib.suppress(IndexError):
             while True:
                 batch = self.waiting.pop()
                 batch.drawn.cancel()
 
     def work(self) -> None:
-        """Make the first of the batches that wait, if one still does. Errors go to who waits for it."""
+        """Make the first of the batches that wait, if one still does. Errors are raised where it is waited for."""
         batch = None
         try:
             # Samplers that remember draw in turn: each begins with the state after the draw before.
@@ -332,7 +332,8 @@ class Batches(Iterator[AnySample[Any]]):
 
         Raises:
             TypeError: if the function returned something else; the iterator goes on with the state that it had.
-            ValueError: likewise, if it returned a state of another spec (an iterator over a cell takes those).
+            ValueError: if it returned a state of another spec, which only an iterator over a cell takes; the iterator
+                goes on with the state that it had.
             RuntimeError: inside of such a function, and where one has consumed the state and failed.
             Exception: what the function raised; the iterator goes on with the state that it had, unless that was
                 consumed.
@@ -349,7 +350,7 @@ class Batches(Iterator[AnySample[Any]]):
         return self._turns.take(self._apply, function, args, kwargs)
 
     def __iter__(self) -> Batches:
-        """Itself."""
+        """The iterator itself."""
         return self
 
     def __next__(self) -> AnySample[Any]:
@@ -386,13 +387,13 @@ class Batches(Iterator[AnySample[Any]]):
         self._close(wait=True)
 
     def __enter__(self) -> Batches:
-        """Itself."""
+        """The iterator itself, which is closed at the end of the `with` block."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the iterator."""
         self.close()
 
     def _refuse_nested(self) -> None:

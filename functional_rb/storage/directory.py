@@ -53,12 +53,12 @@ def filed(spec: BufferSpec) -> tuple[str, ...]:
 
 
 def file_name(name: str) -> str:
-    """The file of an array."""
+    """The name of the file that holds an array."""
     return f"{name}.bin"
 
 
 def described(spec: BufferSpec) -> dict[str, Any]:
-    """What `storage.json` holds."""
+    """The content of `storage.json`: the arrays' names, shapes and dtypes."""
     arrays = {file_name(name): {"shape": list(shape), "dtype": dtype} for name, (shape, dtype) in shapes(spec).items()}
     packed = {
         nest.show(leaf.path): [list(leaf.shape), leaf.dtype, leaf.offset, leaf.wide] for leaf in spec.plan.layout.leaves
@@ -149,7 +149,7 @@ class Directory:
         self.release()
 
     def release(self) -> None:
-        """Let others have it."""
+        """Give up the lock, so that another process may take it."""
         self._release()
 
     def is_at(self, place: str) -> bool:

@@ -42,7 +42,7 @@ def fsync(fd: int) -> None:
 
 
 def close(fd: int) -> None:
-    """Close a file."""
+    """Close a file descriptor."""
     os.close(fd)
 
 

@@ -1,8 +1,8 @@
 """Several undo logs since one checkpoint, which processes and saves that have failed leave behind, become one.
 
 Of a row that several of them have, the oldest has it as it was at the checkpoint. So the log of the checkpoint itself
-gets the rows that only later ones have, and these are removed once that lasts. Whoever is killed at it leaves logs that
-say the same; whoever reads meanwhile finds a row in the one or in the other.
+gets the rows that only later ones have, and these are removed once that lasts. A process that is killed
+at it leaves logs that say the same; a reader finds a row in the one or in the other meanwhile.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _fold(first: str, later: list[str], arrays: Sequence[Rows]) -> None:
 
 def _remove(paths: list[str]) -> None:
     for path in paths:
-        with contextlib.suppress(OSError):  # they are left to the next who comes
+        with contextlib.suppress(OSError):  # the next process removes them
             disk.unlink(path)
 
 

@@ -20,7 +20,7 @@ class _Dtypes(dict[str, "np.dtype[Any]"]):
     """By name; bfloat16 is looked up when it is asked for, as it comes with JAX."""
 
     def __missing__(self, name: str) -> np.dtype[Any]:
-        """Look one up."""
+        """Look a dtype up by its name, once."""
         return self.setdefault(name, numpy_ops.dtype_of(name))
 
 
@@ -42,7 +42,7 @@ class Vectors:
 
     @staticmethod
     def leaves(layout: Layout, batch: int) -> list[numpy_ops.Vector]:
-        """An array for each leaf."""
+        """New arrays for a batch of items, one for each leaf."""
         return [numpy_ops.empty((batch, *leaf.shape), dtype=numpy_ops.dtype_of(leaf.dtype)) for leaf in layout.leaves]
 
 

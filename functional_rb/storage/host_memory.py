@@ -12,7 +12,7 @@ from functional_rb.versions import version
 
 
 class Memory(version.Memory):
-    """Arrays of NumPy."""
+    """Memory of the host, in NumPy arrays."""
 
     __slots__ = ()
 
@@ -20,22 +20,22 @@ class Memory(version.Memory):
 
     @staticmethod
     def taken(array: ops.Vector) -> ops.Vector:
-        """The array itself."""
+        """The array itself, as NumPy's arrays need no copy here."""
         return array
 
     @staticmethod
     def as_numpy(array: ops.Vector) -> ops.Vector:
-        """The array itself."""
+        """The array itself, as it is NumPy's already."""
         return array
 
     @staticmethod
     def clone(array: ops.Vector) -> ops.Vector:
-        """A copy."""
+        """A copy of an array, in memory of its own."""
         return ops.copy(array)
 
     @staticmethod
     def joined(arrays: Sequence[ops.Vector]) -> ops.Vector:
-        """One after the other."""
+        """Arrays joined one after the other."""
         return np.concatenate(arrays)
 
     def has_ordinary_arrays(self) -> bool:

@@ -71,7 +71,7 @@ class NumPy(Library):
         return Placement(spec)
 
     def core(self) -> np.errstate:
-        """Without warnings."""
+        """Let the core compute without NumPy's floating-point warnings."""
         return np.errstate(all="ignore")
 
     making = core
@@ -84,25 +84,25 @@ class NumPy(Library):
         return key, key.transforms
 
     def random_bits(self, key: Any, shape: tuple[int, int], memory: version.Memory) -> Vector:
-        """Those that were given."""
+        """The random bits that were given."""
         bits: Vector = key.sampler if isinstance(key, Bits) else key
         return bits
 
     def number(self, beta: Any, memory: version.Memory) -> Any:
-        """A scalar of NumPy's."""
+        """The exponent beta as a NumPy scalar, float32."""
         return np.float32(beta)
 
     def fused_draw(
         self, spec: BufferSpec, memory: version.Memory, counters: Vector, key: Bits, batch: int, beta: Any
     ) -> tuple[list[Vector], Selection, bool]:
-        """Draw by random bits."""
+        """Draw items in a fused kernel, by random bits."""
         drawn: tuple[list[Vector], Selection, bool] = self.kernels.draw(
             spec, memory, counters, key.sampler, batch, float(beta)
         )
         return drawn
 
     def items(self, state: Any) -> list[Vector]:
-        """Copies."""
+        """Copies of the stored items."""
         memory, spec = readable(state).own(), state.spec
         if spec.plan.frames is not None:
             return functions.items(self.ops, memory.state_arrays(state._counters), spec)

@@ -189,7 +189,7 @@ class MappedFiles:
     """
 
     def __init__(self, spec: BufferSpec, arrays: dict[str, MappedArray], directory: Directory | None) -> None:
-        """Of the arrays by name."""
+        """Take the mapped arrays by name."""
         self.spec, self._arrays, self._directory = spec, arrays, directory
         self.directory = None if directory is None else directory.path
         self.rows = arrays["rows"].array
@@ -231,7 +231,7 @@ class MappedFiles:
         self._settle()
 
     def reserve_slots(self, slots: Any) -> None:
-        """Likewise for the items in some slots, integers [n]: what was stored there may have been a hole."""
+        """Have room for items in slots integers [n], where the file may have holes, or raise `StorageFullError`."""
         if not self.complete:
             for name, array in self._arrays.items():
                 if name not in self.auxiliary:
@@ -239,7 +239,7 @@ class MappedFiles:
             self._settle()
 
     def reserve_frames(self, first: int, n: int) -> None:
-        """Likewise for frames [first, first + n)."""
+        """Have room on the disk for frames [first, first + n), or raise `StorageFullError`."""
         if not self.complete:
             for name in self.auxiliary:
                 self._arrays[name].reserve(first, n)
@@ -257,13 +257,13 @@ class MappedFiles:
             self.undo.before_items(np.arange(first, first + n))
 
     def prepare_slots(self, slots: Any) -> None:
-        """Likewise for some slots, integers [n]."""
+        """Before items are written to slots integers [n]: have room, and keep what checkpoints need of them."""
         self.reserve_slots(slots)
         if self.undo is not None:
             self.undo.before_items(np.asarray(slots))
 
     def prepare_frames(self, first: int, n: int) -> None:
-        """Likewise for frames [first, first + n)."""
+        """Before frames [first, first + n) are written: have room, and keep what checkpoints need of them."""
         self.reserve_frames(first, n)
         if self.undo is not None and n > 0:
             self.undo.before_frames(np.arange(first, first + n))
@@ -302,17 +302,17 @@ class MappedFiles:
                     self.prepare_frames(lane * room + first, n)
 
     def reserve_all(self) -> None:
-        """Likewise for everything."""
+        """Have room on the disk for all arrays, or raise `StorageFullError`."""
         for array in self._arrays.values():
             array.reserve(0, len(array.array))
         self._settle()
 
     def reserve_rows(self, name: str, first: int, n: int) -> None:
-        """Likewise for rows [first, first + n) of one array."""
+        """Have room on the disk for rows [first, first + n) of one array, or raise `StorageFullError`."""
         self._arrays[name].reserve(first, n)
 
     def prepare_places(self, places: Any) -> None:
-        """Likewise for frames at some places, integers [n]."""
+        """Before frames at places integers [n] are written: have room, and keep what checkpoints need of them."""
         self.reserve_places(places)
         if self.undo is not None:
             self.undo.before_frames(np.asarray(places))
@@ -451,7 +451,7 @@ def _mapped(spec: BufferSpec, directory: Directory) -> dict[str, MappedArray]:
 
 
 def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFiles:
-    """The files that are in a directory. Who writes to them sees to the checkpoints there, as with `create`.
+    """The files that are in a directory. As with `create`, a writer looks after the checkpoints there.
 
     Args:
         spec: of the buffer that they were made for.
@@ -461,7 +461,7 @@ def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFil
     Raises:
         FileNotFoundError: if one is missing.
         StorageLayoutError: as `create` does.
-        StorageInUseError: likewise.
+        StorageInUseError: as `create` does.
     """
     check_layout(directory, described(spec))
     held = Directory(directory) if writable else None
@@ -497,7 +497,7 @@ def inherited(spec: BufferSpec, descriptors: dict[str, int]) -> MappedFiles:
 
 
 def filled(spec: BufferSpec, arrays: dict[str, Any], directory: str | None = None) -> MappedFiles:
-    """Such files with some content.
+    """New files without a name, filled with some content.
 
     Args:
         spec: of the buffer.
@@ -508,7 +508,7 @@ def filled(spec: BufferSpec, arrays: dict[str, Any], directory: str | None = Non
 
 
 def pieced(spec: BufferSpec, pieces: dict[str, list[tuple[int, Any]]], directory: str | None = None) -> MappedFiles:
-    """Likewise, of some rows of each array, and which is the first of them."""
+    """Such files as `filled` makes; of each array some pieces are given: the first row of each, and its content."""
     files = scratch(spec, directory)
     for name, some in pieces.items():
         for first, values in some:

@@ -1,4 +1,4 @@
-"""Reading the files of checkpoints, whatever lies under their names; what goes wrong is told with the name."""
+"""Reading the files of checkpoints, whatever lies under their names; errors name the file."""
 
 from __future__ import annotations
 

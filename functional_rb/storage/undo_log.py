@@ -43,7 +43,7 @@ _NAME = re.compile(rf"({ITEMS}|{FRAMES})-([0-9]{{8}}|[1-9][0-9]{{8,17}})\.bin", 
 
 
 def name_of(number: int, prefix: str = ITEMS) -> str:
-    """The file of a log."""
+    """The name of a log's file."""
     return f"{prefix}-{number:08d}.bin"
 
 
@@ -76,7 +76,7 @@ class UndoLog:
 
     Attributes:
         directory: where it lies.
-        number: of the checkpoint that it leads back to.
+        number: of the checkpoint to which it rolls back.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class UndoLog:
             raise
 
     def _refused(self, error: OSError, rows: int) -> OSError:
-        """Why nothing was written."""
+        """The error to raise when the rows could not be saved, and so nothing was written."""
         needed = f"what the last checkpoint still needs of {rows} rows"
         if error.errno not in FULL:
             return type(error)(
@@ -192,26 +192,26 @@ class Logs:
     """
 
     def __init__(self, items: UndoLog, frames: UndoLog | None) -> None:
-        """Of one number."""
+        """Take the logs of one checkpoint, which have its number."""
         self.number, self.items, self.frames = items.number, items, frames
 
     def before_items(self, slots: Rows) -> None:
-        """Items in some slots, integers [n], are about to be overwritten."""
+        """Save the items in slots integers [n], which are about to be overwritten."""
         self.items.before_write(slots)
 
     def before_frames(self, places: Rows) -> None:
-        """Frames at some places are."""
+        """Save the frames at some places, which are about to be overwritten."""
         if self.frames is not None:
             self.frames.before_write(places)
 
     def before_all(self) -> None:
-        """All of them are."""
+        """Save all rows, which are about to be overwritten."""
         self.items.before_all()
         if self.frames is not None:
             self.frames.before_all()
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the files; nothing can be written to the logs any more."""
         self.items.close()
         if self.frames is not None:
             self.frames.close()
@@ -299,9 +299,9 @@ def recorded(path: str, arrays: Sequence[Rows], torn: list[Torn]) -> tuple[Rows,
     """Which rows a log has, bool [capacity], and where its whole records end. Their content is not read.
 
     Args:
-        path: as of `records`.
-        arrays: likewise.
-        torn: likewise; its errors too.
+        path: as for `records`.
+        arrays: as for `records`.
+        torn: as for `records`, which also says what errors are raised.
     """
     capacity, row = arrays[0].shape[0], sum(_as_bytes(array).shape[1] for array in arrays)
     found, end = np.zeros(capacity, bool), 0

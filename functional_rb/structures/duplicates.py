@@ -36,7 +36,7 @@ class Duplicates(NamedTuple):
 
     @classmethod
     def of(cls, ops: Ops, slots: Array) -> Duplicates:
-        """Sort slots int32 [B]."""
+        """Sort slots int32 [B], so that equal ones are neighbours."""
         order = ops.argsort(slots)
         ascending = ops.take(slots, order)
         last = ops.searchsorted(ascending, slots, "right") - 1

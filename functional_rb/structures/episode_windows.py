@@ -73,7 +73,7 @@ class Lanes(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Slots of a ring."""
+        """How many slots each ring has."""
         return self.ring.length
 
     @property
@@ -83,7 +83,7 @@ class Lanes(NamedTuple):
 
     @property
     def size(self) -> Array:
-        """int32 [E], stored steps."""
+        """How many steps each ring stores, int32 [E]."""
         return self.ends.sizes
 
 

@@ -113,7 +113,7 @@ class Chain:
 
     @property
     def paired(self) -> bool:
-        """Whether leaves have next values."""
+        """Whether leaves have next values beside their own."""
         return self.stacks[0].following is not None
 
     @property
@@ -132,7 +132,7 @@ class Chain:
         return frozenset(k for stack in self.stacks for k in (stack.leaf, stack.following) if k is not None)
 
     def slots(self, lane: Array, sequence_number: Array) -> Array:
-        """Where frames lie."""
+        """The places where frames lie, by their sequence numbers."""
         place = sequence_number % self.room
         return place if self.items.lanes == 1 else lane * self.room + place
 
@@ -195,5 +195,5 @@ def gathered(
 
 
 def wides(auxiliary: Mapping[str, Array], chain: Chain) -> list[Array]:
-    """The arrays of wide frames."""
+    """The arrays that hold wide frames."""
     return [auxiliary[WIDE.format(k)] for k in range(len(chain.layout.wide))]

@@ -37,12 +37,12 @@ class Ring:
 
     @property
     def length(self) -> int:
-        """Slots of a lane."""
+        """How many slots a lane has: capacity / lanes."""
         return self.capacity // self.lanes
 
     @property
     def limit(self) -> int:
-        """Coordinates lie below this number."""
+        """The number that sequence numbers stay below: they begin again at 0, floor(INT32_MAX / capacity) * length."""
         return INT32_MAX // self.capacity * self.length
 
 
@@ -125,12 +125,12 @@ def of_lane(ops: Ops, per_lane: Array, lane: Array) -> Array:
 
 
 def slot_of(ring: Ring, lane: Array, sequence_number: Array) -> Array:
-    """Where an item lies."""
+    """The slot of an item: lane * length + sequence_number mod length."""
     return sequence_number % ring.length if ring.lanes == 1 else lane * ring.length + sequence_number % ring.length
 
 
 def handle_of(ring: Ring, lane: Array, sequence_number: Array) -> Array:
-    """The handle of an item."""
+    """The handle of an item: floor(sequence_number / length) * capacity + its slot."""
     if ring.lanes == 1:
         return sequence_number
     return sequence_number // ring.length * ring.capacity + slot_of(ring, lane, sequence_number)

@@ -76,7 +76,7 @@ class Layout:
         object.__setattr__(self, "_hash", hash((self.leaves, self.row_words)))
 
     def __hash__(self) -> int:
-        """Computed once."""
+        """The hash, which is computed once."""
         return self._hash
 
     @property

@@ -1,4 +1,4 @@
-"""A sparse set of slots: a set that gives out each of its members once a pass, in random order.
+"""A sparse set of slots: a set that yields each of its members once an epoch, in random order.
 
 A sparse set (Briggs and Torczon: An Efficient Representation for Sparse Sets, 1993): the members lie side by side in
 one array, another tells where each one lies. Its first `remaining` positions are still to be drawn in this pass; those
@@ -177,12 +177,12 @@ def exchanges(
         Positions and slots, and where the marked ones begin.
     """
     boundary = boundary - ops.count(marked)
-    # Whoever lies behind the new boundary and may not stay there fills a hole before it. There are as many of each.
+    # Unmarked slots behind the new boundary fill the holes that marked ones leave before it: as many of each.
     steps = ops.arange(positions.shape[0] + 1, like=positions)
     stays = marked & (positions >= boundary)
     hole = marked & (positions < boundary)
     behind = ops.where(stays, positions - boundary, ops.full_like(positions, positions.shape[0]))
-    done = ops.cast(steps >= ops.count(marked), "int32")  # one more than the batch, where those may write who must not
+    done = ops.cast(steps >= ops.count(marked), "int32")  # one more than the batch: there the others write
     done = ops.set_at(done, behind, ops.full_like(behind, 1))
     match = ops.searchsorted(ops.cumsum(1 - done), ops.cumsum(ops.cast(hole, "int32")), "left")
     filler = ops.where(hole, boundary + match, ops.full_like(positions, 0))
@@ -194,8 +194,8 @@ def exchanges(
 def _only(ops: Ops, sparse_set: SparseSet, positions: Array, slots: Array, marked: Array) -> tuple[Array, Array]:
     """Positions and slots int32 [n] that say the same as the marked ones alone.
 
-    Whoever is not marked says what the last marked one says. If there is none, everyone says that the slot at position
-    0 lies there, which is so unless the sparse set is empty, and then it means nothing.
+    A position that is not marked repeats what the last marked one says. If none is marked, each says that the slot at
+    position 0 lies there, which is so unless the sparse set is empty, and then it means nothing.
     """
     steps = ops.arange(marked.shape[0], like=positions)
     last = ops.cummax(ops.where(marked, steps, ops.full_like(steps, -1)))[-1:]

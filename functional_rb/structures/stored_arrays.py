@@ -32,7 +32,7 @@ def shapes(layout: Layout, capacity: int) -> Shapes:
 
 
 def named(rows: T, wide: Sequence[T]) -> dict[str, T]:
-    """The arrays by name."""
+    """The stored arrays by their names."""
     return {ROWS: rows, **{wide_name(k): array for k, array in enumerate(wide)}}
 
 

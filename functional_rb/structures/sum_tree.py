@@ -22,7 +22,7 @@ from functional_rb.ops.protocol import Array, Ops
 FANOUT = 16
 """Children of a node. One cache line of float32; 8, 16 and 32 were measured, see docs/performance.md."""
 RESOLUTION = 29
-"""Bits to which a node's children are told apart: their sum stays below 2^31 and any positive child gets at least 1."""
+"""Bits that distinguish a node's children: their sum stays below 2^31 and any positive child gets at least 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +159,7 @@ def smallest(ops: Ops, tree: Array) -> Array:
 
 
 def largest(ops: Ops, tree: Array) -> Array:
-    """The largest leaf."""
+    """The largest value of any leaf."""
     return _fold(ops, tree[_root(tree).largest], smallest=False)
 
 

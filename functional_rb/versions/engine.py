@@ -33,10 +33,10 @@ from functional_rb.versions.version import (
 
 
 class Engine:
-    """The functions for one library."""
+    """The functions of a replay buffer over versioned memory, for the arrays of one library."""
 
     def __init__(self, library: Library) -> None:
-        """Nothing is compiled yet."""
+        """Take the library; nothing is compiled yet."""
         self.library = library
 
     # ---------------------------------------------------------------- values
@@ -44,7 +44,7 @@ class Engine:
     def add(
         self, state: Any, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
     ) -> Any:
-        """Write a batch."""
+        """Write a batch of items; returns the new state."""
         library, spec, counters = self.library, state.spec, state._counters
         version = readable(state)
         if spec.plan.objects:
@@ -92,7 +92,7 @@ class Engine:
             return made, *library.sent_sample(leaves, selection, state._target)
 
     def update(self, state: Any, handles: Array, priorities: Array | None, replacements: Replacements) -> Any:
-        """Set priorities and rewrite leaves."""
+        """Set priorities and rewrite leaves of items, by handle."""
         library, spec, counters = self.library, state.spec, state._counters
         version = readable(state)
         if spec.plan.objects:
@@ -155,7 +155,7 @@ class Engine:
     # ---------------------------------------------------------------- reading
 
     def get(self, state: Any, handles: Array) -> list[Any]:
-        """Read items by handle."""
+        """Read stored items by their handles."""
         version = readable(state)
         with self.library.lock(version):
             memory, target = version.own(), state._target
@@ -183,7 +183,7 @@ class Engine:
             return self.library.sent(live, target)
 
     def drawable(self, state: Any, n: int) -> Array:
-        """Whether n can be drawn."""
+        """Whether n items can be drawn from the state now."""
         version = readable(state)
         with self.library.lock(version):
             arrays = version.own().state_arrays(state._counters)
@@ -492,7 +492,7 @@ def tidy(version: Version) -> None:
 
 
 def _after_adding(state: VersionedState, batch: int) -> Any:
-    """The saves that the next state comes after."""
+    """The save history of the next state."""
     past = state._save_history
     return None if past is None else past.after(state.spec.rows(batch))
 

@@ -67,7 +67,7 @@ class Library(abc.ABC):
 
     @abc.abstractmethod
     def check_key(self, key: Any) -> Any:
-        """Refuse what is no key."""
+        """Refuse a value that is no random key of the library."""
 
     @abc.abstractmethod
     def split(self, key: Any) -> Any:

@@ -43,7 +43,7 @@ class Watched(Protocol):
 
     @property
     def rows(self) -> Array:
-        """int32 [capacity, words]."""
+        """The rows, int32 [capacity, words]."""
         ...
 
     @property
@@ -171,7 +171,7 @@ class Table:
         return self._by_token(found)
 
     def of_tokens(self, rows: Any, columns: Sequence[slice]) -> dict[int, Any]:
-        """Likewise of rows int32 [..., words] of NumPy, by where the tokens lie in them. Hold the lock."""
+        """The objects by token in rows int32 [..., words] of NumPy, whose tokens are in the columns. Hold the lock."""
         words = rows.view(np.int64)
         return self._by_token([words[..., column].reshape(-1) for column in columns])
 
@@ -188,7 +188,7 @@ def _columns(spec: BufferSpec) -> dict[str, list[slice]]:
 
 
 def columns_of_leaves(spec: BufferSpec) -> dict[str, dict[int, list[slice]]]:
-    """Likewise, those of each leaf."""
+    """Where the tokens of each leaf lie in rows, counted in int64, by array."""
     found = {ROWS: {k: _slices(spec.plan.layout, [spec.plan.stored.index(k)]) for k in spec.plan.objects}}
     for transform in spec.transforms:
         for name, layout in transform.carried().items():
@@ -215,7 +215,7 @@ class Held:
 
     @property
     def table(self) -> Any:
-        """The objects by token."""
+        """The objects by their tokens."""
         assert self.memory.table is not None
         return self.memory.table
 
@@ -224,5 +224,5 @@ class Held:
         return isinstance(other, Held) and self.table is other.table
 
     def __hash__(self) -> int:
-        """By the table."""
+        """A hash of the table alone, as equal values have the same one."""
         return hash(self.table)

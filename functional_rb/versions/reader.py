@@ -51,7 +51,7 @@ class VersionReader(reader.Reader):
                     self.check_shape(name, tuple(_source(self._version, name).array.shape))
 
     def read(self, name: str, start: int, stop: int) -> Piece:
-        """A copy."""
+        """A copy of some rows of an array, as they were in the version."""
         if name == "counters":
             return self._counters[start:stop]
         version = self._version
@@ -69,7 +69,7 @@ class VersionReader(reader.Reader):
         return piece
 
     def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, Any]]]:
-        """By leaf, by token."""
+        """The Python objects of each leaf, by token."""
         version, array = self._version, ROWS if name == "rows" else name.removeprefix("kept_")
         assert version is not None, "the reader is closed"
         for leaf, columns in columns_of_leaves(self.spec).get(array, {}).items():
@@ -79,7 +79,7 @@ class VersionReader(reader.Reader):
                 yield leaf, table.of_tokens(piece, columns)
 
     def close(self) -> None:
-        """Let go of the version."""
+        """Let go of the version, whose memory may then be written in place."""
         if self.in_place is not None:
             self.in_place.close()
         self._version, self.in_place = None, None

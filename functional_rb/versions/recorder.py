@@ -23,7 +23,7 @@ class Log:
     __slots__ = ("entries", "leaves")
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Begin with an empty log."""
         self.entries: list[Entry] = []
         self.leaves: list[Array] = []
 
@@ -33,7 +33,7 @@ class Log:
         return sum([entry.where.nbytes + entry.old.nbytes + 2 * OVERHEAD for entry in self.entries])
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
-        """All of them."""
+        """All recorded writes, in their order."""
         return self.entries
 
     def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
@@ -49,12 +49,12 @@ class Recorder:
     """
 
     def __init__(self, primitives: Any, memory: Memory, log: Log) -> None:
-        """Carry the operations of a module of primitives out."""
+        """Carry out the operations of a module of primitives on a memory, and record them in a log."""
         self._primitives, self._memory, self._arrays, self._log = primitives, memory, memory.arrays, log
         self._undo = None if memory.files is None else memory.files.undo
 
     def __getattr__(self, name: str) -> Any:
-        """What writes nothing."""
+        """A primitive that writes nothing, as the library has it."""
         return getattr(self._primitives, name)
 
     def save(self, x: Array, index: Array, flat: bool = False) -> None:
@@ -72,7 +72,7 @@ class Recorder:
         self._log.leaves.append(leaves)
 
     def set_at(self, x: Array, index: Array, values: Array) -> Array:
-        """`x[index] = values`, in place."""
+        """Write `x[index] = values` in place, and record it."""
         self.save(x, index)
         return self._primitives.set_at(x, index, values)
 

@@ -33,7 +33,7 @@ class VersionedState(core.State):
     """None once the state is consumed."""
     _counters: Array
     _save_history: SaveHistory | None
-    """The saves that it comes after; None if it is none's successor."""
+    """The saves that this state succeeds; None if it succeeds none."""
     _target: Any
     """The device that samples go to, and that items may come from; None for where the arrays are."""
     _exported: Memory | None
@@ -88,7 +88,7 @@ class VersionedState(core.State):
         readable(self)
 
     def consume(self) -> None:
-        """Refuse any further use."""
+        """Refuse any further use of this state."""
         object.__setattr__(self, "_version", None)
 
     def remember(self, save_history: SaveHistory) -> None:
@@ -123,28 +123,28 @@ class VersionedState(core.State):
 
     @property
     def rows(self) -> Any:
-        """int32 [capacity, words]."""
+        """The rows, int32 [capacity, words]."""
         return self.exported_memory().rows
 
     @property
     def wide(self) -> tuple[Any, ...]:
-        """Arrays [capacity, *shape]."""
+        """The wide leaves' arrays [capacity, *shape]."""
         return self.exported_memory().wide if self.spec.plan.layout.wide else ()
 
     @property
     def tree(self) -> Any:
-        """float32 [rows, FANOUT], or None."""
+        """The sum tree, float32 [rows, FANOUT], or None if the sampler has none."""
         return None if self.spec.plan.tree_shape is None else self.exported_memory().tree
 
     @property
     def counters(self) -> Any:
-        """int32 [n]."""
+        """The counters, int32 [n]."""
         readable(self)
         return self._counters
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The shape of the counters."""
+        """The shape of the counters' vector."""
         return tuple(self._counters.shape)
 
     @property
@@ -153,7 +153,7 @@ class VersionedState(core.State):
         return self.exported_memory().auxiliary if self.spec.plan.auxiliary else {}
 
     def exported(self) -> Arrays:
-        """All arrays."""
+        """All arrays of the state, exported: they are never written again."""
         return self.exported_memory().state_arrays(self._counters)
 
 

@@ -51,12 +51,12 @@ class Files(Protocol):
 
     @property
     def rows(self) -> np.ndarray[Any, Any]:
-        """int32 [capacity, words]."""
+        """The rows, int32 [capacity, words]."""
         ...
 
     @property
     def wide(self) -> tuple[np.ndarray[Any, Any], ...]:
-        """Arrays [capacity, *shape]."""
+        """The wide leaves' arrays [capacity, *shape]."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Memory(abc.ABC):
         wide: arrays [capacity, *shape].
         tree: float32 [rows, FANOUT] or None.
         kept: what else the sampler and the writer keep, by name.
-        pinned: whether an array has been given out: then it is never written again.
+        pinned: whether an array has been exported: then it is never written again.
         shared: whether an older version that needs the saved rows may be alive.
         written: whether anything may have been added: a host's knowledge, where looking would wait for a device.
         history: the older versions by age, each with the bytes saved for it.
@@ -296,7 +296,7 @@ class Entry(NamedTuple):
 
 
 class Saved(Protocol):
-    """What the next version overwrote."""
+    """What the next version has overwritten, saved for this one."""
 
     @property
     def nbytes(self) -> int:
@@ -325,7 +325,7 @@ class SavedSlots:
         copies: of the rows and of each wide array, [n, ...]; empty if only priorities were written.
         values: float32 [n], the tree's leaves; None if none were written.
         count: int64 [1], how many of the n are filled in: a kernel saves and writes in one go, after older versions
-            have been told where to look, so that an interrupt in between finds nothing saved and nothing written.
+            know where to look, so that an interrupt in between finds nothing saved and nothing written.
         nbytes: of all of it, and of what it takes to keep it.
     """
 
@@ -391,7 +391,7 @@ class Exchanged:
         return []
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
-        """None."""
+        """No writes, as nothing is recorded here."""
         return ()
 
     def restore(self, memory: Memory) -> None:
@@ -453,7 +453,7 @@ class Version:
         self.memory, self.saved, self.next = memory, None, None
 
     def writable(self) -> Memory:
-        """Memory with this version's content that may be written: its own, or a copy if arrays were given out."""
+        """Memory with this version's content that may be written: its own, or a copy if arrays were exported."""
         memory = self.own()
         return memory.copy() if memory.pinned else memory
 
