@@ -454,7 +454,9 @@ class ListModel:
             return 1.0
         if getattr(sampler, "new_priority", "live") == "ever":
             return self.peak or 1.0
-        return max((self.law.leaves(self) or {}).values(), default=0.0) or 1.0
+        leaves = self.law.leaves(self)
+        values = [step.value for step in self.steps()] if leaves is None else leaves.values()
+        return max(values, default=0.0) or 1.0
 
     def add(
         self,
