@@ -81,7 +81,7 @@ def add(
     priorities: jax.Array | None,
     draws: jax.Array | None,
 ) -> Arrays:
-    """Write a batch."""
+    """Write a batch in a compiled program; returns the new arrays."""
     spec = state.spec
     if not spec.plan.fused:
         return finished(functions.add(ops, state, spec, leaves, batch, mask, priorities, draws))
@@ -187,7 +187,7 @@ def finished(arrays: Arrays, after: Sequence[jax.Array] = ()) -> Arrays:
 
 
 def _arrays(state: State) -> Arrays:
-    """The state's arrays."""
+    """The state's arrays as `Arrays`."""
     return Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))
 
 
@@ -197,6 +197,6 @@ def _like(x: jax.Array) -> jax.ShapeDtypeStruct:
 
 
 def _like_all(arrays: Arrays) -> Arrays:
-    """Shapes and dtypes."""
+    """The shapes and dtypes of all arrays of a state."""
     tree = ABSENT if arrays.tree is None else _like(arrays.tree)
     return Arrays(_like(arrays.rows), tuple(map(_like, arrays.wide)), tree, _like(arrays.counters), {})

@@ -89,7 +89,7 @@ def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
 
 
 def barrier(arrays: Sequence[jax.Array], after: Sequence[jax.Array] = ()) -> list[jax.Array]:
-    """The same arrays, for who uses them from now on: they and `after` are computed before.
+    """The same arrays, for later uses: they and `after` are computed before these.
 
     XLA orders what it does by data alone, and computes small things again where they are used. A read that is used
     late would so come after the next write to what it read, and XLA would copy that for it. This is a custom call,
@@ -174,7 +174,7 @@ def _batched(axis: Any, operands: Sequence[Any], dims: Sequence[int | None], **p
 
 
 def _lower_to_core(ctx: Any, *operands: Any, core: Any, batch: Batch, **others: Any) -> Any:
-    """As the core's operations."""
+    """Lower a part to the operations of the core, where its kernel cannot run."""
     function = core
     for level in reversed(range(len(batch.sizes))):
         axes = tuple(0 if has_axis[level] else None for has_axis in batch.batched)
@@ -258,7 +258,7 @@ mlir.register_lowering(_work, _lower_on_cpu, platform="cpu")
 
 
 def _behind(*arrays: Any, count: int) -> Any:
-    """The arrays, or their types."""
+    """The first `count` arrays, or their types, which the barrier lets through."""
     return list(arrays[:count])
 
 

@@ -120,14 +120,14 @@ def _copied(name: str, array: Any) -> Any:
 
 
 def _in_numpy(name: str, array: Any) -> Any:
-    """An array of whichever library."""
+    """An array of any library as a NumPy array."""
     if isinstance(array, jax.Array):
         _check_at_hand(name, array)
     return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
 
 
 def _check_at_hand(name: str, array: jax.Array) -> None:
-    """Refuse what has no values here."""
+    """Refuse an array that has no values to read: a traced, deleted or partly remote one."""
     if isinstance(array, jax.core.Tracer):
         raise TypeError(f"state_dict: {name!r} is traced; call it outside of jitted functions")
     if array.is_deleted():

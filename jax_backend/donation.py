@@ -86,7 +86,7 @@ class Jitted(Generic[P, R]):
     """A function compiled by `jit`."""
 
     def __init__(self, function: Callable[P, R], options: Mapping[str, Any]) -> None:
-        """Nothing is traced yet."""
+        """Take the function and the options of `jit`; nothing is traced yet."""
         functools.update_wrapper(self, function)
         self._function, self._options = function, options
         self._plain: Any = jax.jit(function, **options)  # which checks the options
@@ -117,11 +117,11 @@ class Jitted(Generic[P, R]):
         return self._stage("trace", args, kwargs)
 
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """As `jax.jit(...).eval_shape`."""
+        """The shapes of the results, as `jax.jit(...).eval_shape` finds them."""
         return self._plain.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
-        """Forget all that was compiled."""
+        """Forget everything that was compiled."""
         self._calls.clear()
         self._plain.clear_cache()
 

@@ -179,7 +179,7 @@ def device_of(spec: BufferSpec, device: Any) -> Any:
 
 
 def init(spec: BufferSpec, device: Any = None) -> State:
-    """An empty state."""
+    """An empty state of a spec, on its device."""
     where = device_of(spec, device)
     if isinstance(where, jax.sharding.NamedSharding):
         return to_state(_spread(spec, where)(), spec)
@@ -203,7 +203,7 @@ def added(
     priorities: jax.Array | None,
     key: jax.Array | None,
 ) -> State:
-    """What `add` traces."""
+    """The program of `add`, as JAX traces it."""
     _check_shapes(state, "add")
     words = state.spec.writer.words
     numbers = None if key is None or not words else compile.draws(key, state.spec.rows(batch), words)
@@ -312,7 +312,7 @@ def updated(
     priorities: jax.Array | None,
     replacements: dict[int, jax.Array],
 ) -> State:
-    """What `update` traces."""
+    """The program of `update`, as JAX traces it."""
     _check_shapes(state, "update")
     return to_state(compile.update(state, handles, priorities, replacements), state.spec)
 
@@ -410,7 +410,7 @@ def get(state: State, handles: jax.Array) -> list[jax.Array]:
 @functools.partial(jax.jit, inline=True)
 @functools.partial(compile.program, by_row=True)
 def items(state: State) -> list[jax.Array]:
-    """All of the storage, unpacked."""
+    """The items of all slots, unpacked from the storage."""
     if state.spec.plan.frames is not None:
         return functions.items(ops, state, state.spec)
     return row_layout.unpack(ops, state.spec.plan.layout, state.rows, state.wide)
@@ -426,7 +426,7 @@ def is_live(state: State, handles: jax.Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnames="n", inline=True)
 @compile.program
 def drawable(state: State, n: int) -> jax.Array:
-    """Whether n can be drawn."""
+    """Whether n items can be drawn from the state now."""
     possible: jax.Array = functions.drawable(ops, state, state.spec, n)
     return possible
 

@@ -27,13 +27,13 @@ def _of(state: Any) -> Any:
 
 
 def _in_place(state: Any) -> Any:
-    """What carries the in-place functions out."""
+    """The engine that carries out in-place writes for a state."""
     engine = _of(state)
     return inplace if engine is execute else engine
 
 
 def _engine_for(spec: Any) -> Any:
-    """What makes a state of a spec."""
+    """The engine that makes a state of a spec."""
     if not isinstance(spec, BufferSpec) or not spec.storage.on_host:
         return execute
     return shared.engine if spec.storage.shared else hosted

@@ -138,7 +138,7 @@ def draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None = None
 def add(
     state: Any, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: Any
 ) -> HostState:
-    """Write a batch."""
+    """Write a batch of items; returns the new state."""
     added: HostState = _engine.add(state, leaves, batch, mask, priorities, _bits_to_add(state.spec, batch, key))
     return added
 
@@ -162,7 +162,7 @@ def _bits_to_add(spec: BufferSpec, batch: int, key: Any) -> Vector | None:
 
 
 def sample(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
-    """Draw items."""
+    """Draw a batch of items; returns the new state, the items' leaves and their selection."""
     return _sent(*_engine.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta)))
 
 
@@ -206,7 +206,7 @@ def _copied(arrays: list[Any]) -> list[jax.Array]:
 
 
 def known(state: Any, mask: Vector | None) -> tuple[Any, Any]:
-    """The state's counters and a mask."""
+    """The state's counters, and a mask, as NumPy arrays."""
     return state.counters, mask
 
 
@@ -226,7 +226,7 @@ def get(state: Any, handles: Vector) -> list[Any]:
 
 
 def items(state: Any) -> list[Any]:
-    """All of the storage, unpacked."""
+    """The items of all slots, unpacked from the storage."""
     return out(state, _engine.items(state))
 
 
@@ -236,7 +236,7 @@ def is_live(state: Any, handles: Vector) -> jax.Array:
 
 
 def drawable(state: Any, n: int) -> jax.Array:
-    """Whether n can be drawn."""
+    """Whether n items can be drawn from the state now."""
     return out(state, [np.asarray(_engine.drawable(state, n))])[0]
 
 

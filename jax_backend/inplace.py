@@ -34,7 +34,7 @@ def add_(
     priorities: jax.Array | None,
     key: jax.Array | None,
 ) -> State:
-    """Write a batch."""
+    """Write a batch of items in place, and consume the state."""
     if _is_traced(state.counters, *leaves, mask, priorities, key):
         return execute.add(state, leaves, batch, mask, priorities, key)
     if key is not None:
@@ -78,7 +78,7 @@ def update_(
 
 
 def clear_(state: State) -> State:
-    """Take all items out."""
+    """Take all items out in place, and consume the state."""
     return execute.clear(state) if _is_traced(state.counters) else _clear(state, kernels=compile.use_kernels())
 
 

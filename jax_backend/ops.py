@@ -16,17 +16,17 @@ from jax_backend import rules
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> jax.Array:
-    """Zeros."""
+    """An array of zeros of some shape and dtype."""
     return jnp.zeros(tuple(shape), dtype, device=device)
 
 
 def full_like(x: jax.Array, value: int | float) -> jax.Array:
-    """An array of one value."""
+    """An array of one value, with the shape, dtype and place of another."""
     return jnp.full_like(x, value)
 
 
 def arange(n: int, like: jax.Array) -> jax.Array:
-    """int32 0 ... n - 1."""
+    """The numbers 0 ... n - 1, int32."""
     return jnp.arange(n, dtype=jnp.int32)
 
 
@@ -36,12 +36,12 @@ def constant(name: str, like: jax.Array) -> jax.Array:
 
 
 def floats(values: Sequence[float], like: jax.Array) -> jax.Array:
-    """float32 numbers."""
+    """An array of float32 numbers."""
     return table(np.asarray(values), "float32", like)
 
 
 def cast(x: jax.Array, dtype: str) -> jax.Array:
-    """Convert values."""
+    """Convert the values of an array to a dtype."""
     return x.astype(dtype)
 
 
@@ -87,12 +87,12 @@ def where(condition: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def minimum(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The smaller."""
+    """The smaller of two arrays' values, element by element."""
     return jnp.minimum(x, y)
 
 
 def maximum(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The larger."""
+    """The larger of two arrays' values, element by element."""
     return jnp.maximum(x, y)
 
 
@@ -107,28 +107,28 @@ def cummax(x: jax.Array) -> jax.Array:
 
 
 def count(mask: jax.Array) -> jax.Array:
-    """How many are true."""
+    """How many elements are true, as an int32 scalar."""
     return jnp.sum(mask, dtype=jnp.int32)
 
 
 def argsort(x: jax.Array) -> jax.Array:
-    """Stable sorting permutation."""
+    """The permutation that sorts an array in ascending order, stable."""
     _, order = lax.sort((x, lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)), num_keys=1, is_stable=True)
     return order
 
 
 def searchsorted(ascending: jax.Array, values: jax.Array, side: Literal["left", "right"]) -> jax.Array:
-    """Binary search."""
+    """Where values belong in an ascending array, found by binary search."""
     return jnp.searchsorted(ascending, values, side=side).astype(jnp.int32)
 
 
 def concat(arrays: Sequence[jax.Array], axis: int) -> jax.Array:
-    """Join along an axis."""
+    """Join arrays along an axis."""
     return jnp.concatenate(arrays, axis)
 
 
 def stack(scalars: Sequence[jax.Array]) -> jax.Array:
-    """Join scalars."""
+    """Join scalars to a vector."""
     return jnp.stack(scalars)
 
 
@@ -138,7 +138,7 @@ def all_rows(x: jax.Array) -> jax.Array:
 
 
 def moveaxis(x: jax.Array, source: int, destination: int) -> jax.Array:
-    """The same numbers in another order."""
+    """The array with an axis moved: the same numbers in another order."""
     return jnp.moveaxis(x, source, destination)
 
 
@@ -155,7 +155,7 @@ def mul_wide(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def call(function: Callable[..., Any], *arrays: jax.Array) -> Any:
-    """A function of the user's."""
+    """Call a function of the user's."""
     with rules.users():
         return function(*arrays)
 
@@ -176,12 +176,12 @@ def argmax(x: jax.Array) -> jax.Array:
 
 
 def log(x: jax.Array) -> jax.Array:
-    """Natural logarithm."""
+    """The natural logarithm, element by element."""
     return jnp.log(x)
 
 
 def cos(x: jax.Array) -> jax.Array:
-    """Cosine."""
+    """The cosine, element by element."""
     return jnp.cos(x)
 
 
@@ -192,7 +192,7 @@ def clamp(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def without_nan(x: jax.Array) -> jax.Array:
-    """Zeros for NaN."""
+    """The array with zeros in place of NaN."""
     return jnp.where(x == x, x, 0)
 
 

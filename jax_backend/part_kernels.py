@@ -177,12 +177,12 @@ def like(x: jax.Array) -> jax.ShapeDtypeStruct:
 
 
 def ints(*shape: int) -> jax.ShapeDtypeStruct:
-    """Of int32."""
+    """The type of an int32 array of some shape."""
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
 def bools(*shape: int) -> jax.ShapeDtypeStruct:
-    """Of bool."""
+    """The type of a bool array of some shape."""
     return jax.ShapeDtypeStruct(shape, jnp.bool_)
 
 

@@ -28,7 +28,7 @@ _users: ContextVar[str | None] = ContextVar("rank promotion of the user", defaul
 
 @contextlib.contextmanager
 def promoting_ranks() -> Iterator[None]:
-    """The library's rule."""
+    """A context in which JAX promotes ranks by the library's rule."""
     if _users.get() is not None:
         yield
         return
@@ -42,7 +42,7 @@ def promoting_ranks() -> Iterator[None]:
 
 @contextlib.contextmanager
 def users() -> Iterator[None]:
-    """The user's rule."""
+    """A context in which JAX promotes ranks by the user's rule."""
     rule = _users.get()
     token = _users.set(None)
     try:

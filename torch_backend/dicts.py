@@ -127,6 +127,6 @@ def _has_values(tensor: torch.Tensor) -> bool:
 
 
 def _values(name: str, array: Any) -> np.ndarray[Any, Any]:
-    """The values, only to be read."""
+    """The values of a tensor, which are only to be read."""
     found: np.ndarray[Any, Any] = _taken(name, array).cpu().numpy()
     return found

@@ -104,7 +104,7 @@ def own_state(state: CoreState, function: str) -> State:
 
 
 def init(spec: BufferSpec, device: Any = None) -> State:
-    """An empty state."""
+    """An empty state of a spec, on its device."""
     with torch.inference_mode(False):  # else torch would forbid writing to the memory outside of that mode
         device, target, files = placement.begin(spec, device)
         stored = None if files is None else placement.tensors(files)

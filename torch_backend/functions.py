@@ -20,12 +20,12 @@ def _engine(state: Any) -> api.Backend:
 
 
 def _in_place(state: Any) -> in_place.InPlace:
-    """What carries the in-place functions out."""
+    """The engine that carries out in-place writes for a state."""
     return shared.engine if isinstance(state, shared.SharedState) else execute
 
 
 def _engine_for(spec: Any) -> api.Backend:
-    """What makes a state for a spec."""
+    """The engine that makes a state of a spec."""
     return shared.engine if isinstance(spec, BufferSpec) and spec.storage.shared else execute
 
 

@@ -57,7 +57,7 @@ class Torch(Library):
         return _NO_LOCK if _compiling() else version.lock
 
     def core(self) -> AbstractContextManager[Any]:
-        """Without autograd."""
+        """Let the core compute without autograd."""
         return torch.no_grad()
 
     @contextlib.contextmanager
@@ -81,7 +81,7 @@ class Torch(Library):
     def fused_draw(
         self, spec: BufferSpec, memory: version.Memory, counters: torch.Tensor, key: torch.Tensor, batch: int, beta: Any
     ) -> tuple[list[torch.Tensor], Selection, bool]:
-        """Draw by a key."""
+        """Draw items in a fused kernel, with random bits from a key."""
         return cpu_kernels.sample(spec, memory, counters, int(key), batch, float(beta))
 
     def received(self, array: Any, memory: version.Memory, target: torch.device | None) -> Any:

@@ -24,7 +24,7 @@ class Memory(version.Memory):
     ops: ClassVar[Any] = ops
 
     def __init__(self, *arrays: Any, **more: Any) -> None:
-        """As every memory."""
+        """Take the arrays over, as every memory does."""
         super().__init__(*arrays, **more)
         self.sharing: str | None = None
 
@@ -40,7 +40,7 @@ class Memory(version.Memory):
 
     @staticmethod
     def as_numpy(array: torch.Tensor) -> np.ndarray[Any, Any]:
-        """On the host."""
+        """The array as NumPy's, on the host."""
         found: np.ndarray[Any, Any] = array.cpu().numpy()
         return found
 
@@ -51,7 +51,7 @@ class Memory(version.Memory):
 
     @staticmethod
     def joined(arrays: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One after the other."""
+        """Tensors joined one after the other."""
         return torch.cat(list(arrays))
 
     def has_ordinary_arrays(self) -> bool:

@@ -39,36 +39,36 @@ def traceable_unit(unit: Any) -> Any:
 
 
 class Opaque:
-    """A unit's methods on tensors."""
+    """A unit of a spec whose methods take and return tensors while torch traces them."""
 
     def __init__(self, unit: Any) -> None:
-        """Number the unit."""
+        """Take a unit, and give it a number."""
         self.number = _number(unit)
         self.words, self.words_among = _words(unit), _words_among(unit)
         self.structure: Structure = nest.flatten(unit, is_leaf)[1].sorted()
 
     def draw(self, ops: Any, words: Array) -> Any:
-        """`ArraySpec.draw`."""
+        """Draw a value as `ArraySpec.draw` does."""
         return self._nested(_call(self.number, "draw", words))
 
     def draw_among(self, ops: Any, words: Array, mask: Array) -> Any:
-        """`Categorical.draw_among`."""
+        """Draw one of the values that a mask allows, as `Categorical.draw_among` does."""
         return _call(self.number, "draw_among", words, mask)[0]
 
     def inside(self, ops: Any, x: Any) -> Array:
-        """`ArraySpec.inside`."""
+        """Whether values are inside of the spec, as `ArraySpec.inside` tells."""
         return _call(self.number, "inside", *nest.flatten_as(self.structure, x))[0]
 
     def nearest(self, ops: Any, x: Any) -> Any:
-        """`ArraySpec.nearest`."""
+        """The nearest values inside of the spec, as `ArraySpec.nearest` computes them."""
         return self._nested(_call(self.number, "nearest", *nest.flatten_as(self.structure, x)))
 
     def encoded(self, ops: Any, value: Array) -> Array:
-        """`ArraySpec.encoded`."""
+        """The encoded value, as `ArraySpec.encoded` computes it."""
         return _call(self.number, "encoded", value)[0]
 
     def decoded(self, ops: Any, x: Array) -> Array:
-        """`ArraySpec.decoded`."""
+        """The decoded value, as `ArraySpec.decoded` computes it."""
         return _call(self.number, "decoded", x)[0]
 
     def _nested(self, leaves: Any) -> Any:

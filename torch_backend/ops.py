@@ -1,6 +1,6 @@
 """The array primitives of `functional_rb.ops.protocol.Ops` on torch.
 
-`set_at` writes in place: who calls the core makes sure that the memory is his alone (see `memory`).
+`set_at` writes in place: the caller of the core makes sure that nobody else uses the memory (see `memory`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ CONSTANTS = {CPU: {name: torch.from_numpy(table) for name, table in TABLES.items
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> torch.Tensor:
-    """Zeros."""
+    """An array of zeros of some shape and dtype."""
     return torch.zeros(tuple(shape), dtype=DTYPES[dtype], device=device)
 
 
 def full_like(x: torch.Tensor, value: int | float) -> torch.Tensor:
-    """An array of one value."""
+    """An array of one value, with the shape, dtype and place of another."""
     return torch.full_like(x, value)
 
 
 def arange(n: int, like: torch.Tensor) -> torch.Tensor:
-    """int32 0 ... n - 1."""
+    """The numbers 0 ... n - 1, int32."""
     return torch.arange(n, dtype=torch.int32, device=like.device)
 
 
@@ -48,12 +48,12 @@ def constant(name: str, like: torch.Tensor) -> torch.Tensor:
 
 
 def floats(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
-    """float32 numbers."""
+    """An array of float32 numbers."""
     return torch.tensor(values, dtype=torch.float32, device=like.device)
 
 
 def cast(x: torch.Tensor, dtype: str) -> torch.Tensor:
-    """Convert values."""
+    """Convert the values of an array to a dtype."""
     return x.to(DTYPES[dtype])
 
 
@@ -98,12 +98,12 @@ def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Te
 
 
 def minimum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The smaller."""
+    """The smaller of two arrays' values, element by element."""
     return torch.minimum(x, y)
 
 
 def maximum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The larger."""
+    """The larger of two arrays' values, element by element."""
     return torch.maximum(x, y)
 
 
@@ -118,27 +118,27 @@ def cummax(x: torch.Tensor) -> torch.Tensor:
 
 
 def count(mask: torch.Tensor) -> torch.Tensor:
-    """How many are true."""
+    """How many elements are true, as an int32 scalar."""
     return mask.sum(dtype=torch.int32)
 
 
 def argsort(x: torch.Tensor) -> torch.Tensor:
-    """Stable sorting permutation."""
+    """The permutation that sorts an array in ascending order, stable."""
     return torch.sort(x, stable=True).indices.to(torch.int32)
 
 
 def searchsorted(ascending: torch.Tensor, values: torch.Tensor, side: Literal["left", "right"]) -> torch.Tensor:
-    """Binary search."""
+    """Where values belong in an ascending array, found by binary search."""
     return torch.searchsorted(ascending, values, out_int32=True, right=side == "right")
 
 
 def concat(arrays: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
-    """Join along an axis."""
+    """Join arrays along an axis."""
     return torch.cat(list(arrays), axis)
 
 
 def stack(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Join scalars."""
+    """Join scalars to a vector."""
     return torch.stack(list(scalars))
 
 
@@ -148,18 +148,18 @@ def all_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def moveaxis(x: torch.Tensor, source: int, destination: int) -> torch.Tensor:
-    """The same memory by other strides."""
+    """The array with an axis moved, in the same memory by other strides."""
     return x.movedim(source, destination)
 
 
 def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The 62-bit product."""
+    """The 62-bit product of two int32 arrays, as its upper and its lower 31 bits."""
     product = a.to(torch.int64) * b
     return (product >> 31).to(torch.int32), (product & MASK).to(torch.int32)
 
 
 def call(function: Callable[..., Any], *arrays: torch.Tensor) -> Any:
-    """A function of the user's."""
+    """Call a function of the user's."""
     return function(*arrays)
 
 
@@ -176,12 +176,12 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def log(x: torch.Tensor) -> torch.Tensor:
-    """Natural logarithm."""
+    """The natural logarithm, element by element."""
     return torch.log(x)
 
 
 def cos(x: torch.Tensor) -> torch.Tensor:
-    """Cosine."""
+    """The cosine, element by element."""
     return torch.cos(x)
 
 
@@ -193,7 +193,7 @@ def clamp(x: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
 
 
 def without_nan(x: torch.Tensor) -> torch.Tensor:
-    """Zeros for NaN; what is infinite stays so."""
+    """The array with zeros in place of NaN."""
     return torch.nan_to_num(x, 0.0, math.inf, -math.inf)
 
 

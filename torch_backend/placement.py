@@ -31,7 +31,7 @@ def device_of(spec: BufferSpec, device: Any) -> torch.device | None:
 
 
 def tensors(files: MappedFiles) -> Stored:
-    """The arrays of mapped files."""
+    """The arrays of mapped files, as tensors."""
     wide = tuple(torch.from_numpy(array) for array in files.wide)
     return (
         torch.from_numpy(files.rows),

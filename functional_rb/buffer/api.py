@@ -55,7 +55,7 @@ class Backend(Protocol):
         ...
 
     def init(self, spec: BufferSpec, device: Any) -> State:
-        """An empty state."""
+        """Make an empty state of a spec."""
         ...
 
     def add(
@@ -67,7 +67,7 @@ class Backend(Protocol):
         priorities: Array | None,
         key: Any,
     ) -> State:
-        """Write a batch."""
+        """Write a batch of checked items; returns the new state."""
         ...
 
     def value_of(self, scalar: Any) -> float | None:
@@ -87,7 +87,7 @@ class Backend(Protocol):
         ...
 
     def sample(self, state: State, key: Array, batch: int, beta: Any) -> tuple[State, list[Array], Selection]:
-        """Draw items."""
+        """Draw a batch of items; returns the new state, the items' leaves and their selection."""
         ...
 
     def update(
@@ -129,7 +129,7 @@ class Backend(Protocol):
     def random_crop(
         self, leaves: Sequence[Array], lengths: Array | None, key: Any, length: int
     ) -> tuple[list[Array], Array, Array]:
-        """`crop.random_crop`."""
+        """Crop windows at random places, as `transforms.crop.random_crop` does."""
         ...
 
     def drawable(self, state: State, n: int) -> Array:
@@ -257,7 +257,7 @@ def check_add(
     function: str,
     time_major: bool,
 ) -> tuple[list[Array], int, Array | None, Array | None, Any, Array | None]:
-    """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], the key, and who is invalid."""
+    """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], the key, and invalid [B]."""
     _check_one(backend, state, function)
     spec = state.spec
     if mask is not None:
@@ -351,7 +351,7 @@ def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any, fun
 def as_sample(
     backend: Backend, spec: BufferSpec, size: int, leaves: list[Array], selection: Selection
 ) -> AnySample[Any]:
-    """Leaves put together, and what is told of them."""
+    """A sample of leaves, put together as items, and of the selection's handles, weights, probabilities and mask."""
     extras = dict(selection.extras)  # the caller's own, as it may add to it
     lead = (size,) if spec.plan.fused else spec.sampler.leading_shape(size)
     items = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, lead)
@@ -413,7 +413,7 @@ def clear(backend: Backend, state: State) -> State:
 
     What is added from now on is stored and drawn as in a buffer that `init` has just made: trajectories begin, steps
     that waited for n-step returns are dropped, a first priority counts 1, a `Reservoir` has seen nothing. Only the
-    handles go on, so none that was given out before names a new item (until their numbers begin again, after some
+    handles go on, so no earlier one names a new item (until their numbers begin again, after some
     2^31 items): a late `update` drops it and counts it in `stale(state)`. What has been counted stays so: `rejected`,
     `stale`, `refused`, `invalid`, `lost`, and `epochs_done`, where an epoch under way counts as done.
 
@@ -451,8 +451,8 @@ def with_spec(
 ) -> State:
     """Give a buffer another spec: sampler, writer, capacity, batch size, storage.
 
-    The new state is what one would have who had added the items to a buffer of the new spec, the oldest first, with
-    their priorities. In particular:
+    The new state is as if the items had been added to a buffer of the new spec, the oldest first, with their
+    priorities. In particular:
 
     - A smaller capacity keeps the newest items, of each lane; `MaxValue` keeps the best.
     - Another `alpha` (which may be annealed so) makes `priority ** alpha` anew of what is kept, exact to

@@ -27,11 +27,11 @@ class InPlace(Protocol):
         priorities: Array | None,
         key: Any,
     ) -> State:
-        """Write a batch."""
+        """Write a batch of items in place, and consume the state."""
         ...
 
     def sample_(self, state: State, key: Array, batch: int, beta: Any) -> tuple[State, list[Array], Selection]:
-        """Draw items."""
+        """Draw a batch of items, and consume the state."""
         ...
 
     def update_(

@@ -24,7 +24,7 @@ class Snapshot(Protocol):
 
     @property
     def number(self) -> int:
-        """Of the first log that leads back to the instant."""
+        """The number of the first log that rolls the files back to the instant."""
         ...
 
     @property
@@ -67,7 +67,7 @@ def shapes_of(plan: Plan) -> Shapes:
 
 
 def misfit(arrays: HasArrays, plan: Plan) -> str | None:
-    """Which of some arrays are not as a spec has them, told; None if all are. Kernels must not be given others."""
+    """A description of the first array that is not as the spec says, or None. Kernels must be given no such array."""
     expected = shapes_of(plan)
     whole = {name: shape if name != "tree" else plan.tree_shape for name, (shape, _) in expected.items()}
     for name, array in arrays_of(arrays, plan).items():
@@ -84,14 +84,14 @@ class Reader:
         spec: of the buffer.
         shapes: see `shapes_of`.
         stamp: what a checkpoint of this state is known by, see `save_history`.
-        save_history: the saves that the state comes after.
+        save_history: the saves that the state succeeds, see `save_history`.
         in_place: the snapshot of the buffer's own files, if the save goes to their directory; None of all others.
     """
 
     in_place: Snapshot | None = None
 
     def __init__(self, spec: BufferSpec, save_history: SaveHistory = NEW) -> None:
-        """Begin to read."""
+        """Take the spec of the state that will be read, and its save history."""
         self.spec, self.save_history = spec, save_history
         self.shapes = shapes_of(spec.plan)
         self.stamp = secrets.token_hex(16)

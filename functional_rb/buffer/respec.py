@@ -1,6 +1,6 @@
 """Another spec for the items of a buffer: which specs there may be, and what becomes of the arrays.
 
-The new buffer is what one would have who had added the items to it, the oldest first, with their priorities. Where
+The new buffer is as if the items had been added to it, the oldest first, with their priorities. Where
 every item can stay in its slot, the rows and frames are the old ones; else the items are moved. All that is small is
 made anew: ends, tree, and what sampler and writer keep, from what the old ones know of the items.
 """
@@ -32,7 +32,7 @@ from functional_rb.writers import MaxValue, Reservoir
 
 WHO = "with_spec"
 Prepare = Callable[[Array], None]
-"""Told before items, or frames, are written to slots int32 [n]."""
+"""Is called before items, or frames, are written to slots int32 [n]."""
 
 
 # ---------------------------------------------------------------- what may change
@@ -198,7 +198,7 @@ CHUNK = 2**23
 
 
 def step_of(spec: BufferSpec) -> int:
-    """So many items."""
+    """How many items are moved at a time: as many as `CHUNK` bytes hold, at least one."""
     return max(1, CHUNK // max(spec.item_bytes, 1))
 
 
@@ -223,8 +223,8 @@ def with_spec(
         device: where the state's arrays lie.
         stored: arrays of zeros for the items, if they are to be moved there; frames by name among the kept.
         step: so many items are moved at a time; None for all at once, where the arrays' content is not known.
-        prepare: told before items are written.
-        prepare_frames: told before frames are.
+        prepare: called before items are written.
+        prepare_frames: called before frames are written.
 
     Returns:
         The arrays: rows, wide arrays and frames are the old ones where items stay in their slots.
@@ -369,7 +369,7 @@ def _first_coordinates(ops: Ops, old: Plan, new: Plan, ends: RingState, sizes: A
 
 
 def _unused_turn_of_rings(ops: Ops, old: Plan, new: Plan, ends: RingState) -> Array:
-    """The first turn of the new rings, int32 scalar, whose handles are beyond all that the old ones have given out."""
+    """The first turn of the new rings, int32 scalar, whose handles are beyond all those of the old ones."""
     return _turn_beyond(ops, (ends.cursors - 1) // old.ring.length + 1, old, new)
 
 

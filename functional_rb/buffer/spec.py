@@ -154,7 +154,7 @@ class BufferSpec:
         )
 
     def _common_boundaries(self) -> EpisodeBoundaries | None:
-        """What tells where episodes end: the same for all who ask, as a step has one place in one episode."""
+        """The episode boundaries that the sampler and the transforms share, as a step has one place in one episode."""
         askers: list[Sampler | Transform] = [self.sampler, *self.transforms]
         asked = {who: who.boundaries for who in askers if who.boundaries is not None}
         if len({boundaries.names for boundaries in asked.values()}) > 1:
@@ -218,7 +218,7 @@ class BufferSpec:
         return isinstance(other, BufferSpec) and self._hash == other._hash and self._key == other._key
 
     def __hash__(self) -> int:
-        """Computed once."""
+        """The hash, which is computed once."""
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -32,11 +32,11 @@ class State:
         auxiliary: arrays by name, those below.
         spec: the buffer's description, static.
 
-    Who keeps which auxiliary arrays (int32, if nothing else is said) and which counters. N is the capacity, L the
+    The auxiliary arrays (int32, if nothing else is said) and counters of each part of a spec. N is the capacity, L the
     number of rings (the lanes; 1 without lanes, or where the writer chooses slots), E that of the lanes, or 1, and W
     the words of a packed step:
 
-    | who | auxiliary arrays | counters |
+    | part of the spec | auxiliary arrays | counters |
     |---|---|---|
     | `Compact` | frame_at [N], frames [frames, W], frames_... [frames, *shape] | frame_cursor [L] |
     | slices, `n_step` at sampling, `her` | age [N] | next_age [L], newest_id [ids] |

@@ -37,8 +37,8 @@ class Device(StorageBase):
     """In the memory of a device: the default.
 
     Attributes:
-        device: which, by name ("cuda:1", "cpu"); None for the backend's default. What `init(device=...)` is told comes
-            before it.
+        device: which, by name ("cuda:1", "cpu"); None for the backend's default. The device given to
+            `init(device=...)` takes precedence.
 
     Raises:
         TypeError: if the device is no string.
@@ -52,7 +52,7 @@ class Device(StorageBase):
     on_host = False
 
     def __post_init__(self) -> None:
-        """Check the types."""
+        """Check the types of the fields."""
         if self.device is not None and not isinstance(self.device, str):
             raise TypeError(
                 f"Device.device: expected a name such as 'cuda:0', got {self.device!r}; write str(device), "
@@ -84,7 +84,7 @@ class Memmap(StorageBase):
         auto_cleanup: whether the files are removed once no state uses them any more, at the latest as the process that
             made them ends; if shared, only then. None for what is usual: with `shared=True` and no path of one's own.
             Files without a path have no name, and go when the last state that uses them does, in whatever way.
-        shared: whether several processes write and sample the buffer at once. Whoever comes first makes the files, the
+        shared: whether several processes write and sample the buffer at once. The first of them makes the files, the
             others open them.
 
     Raises:

@@ -307,7 +307,7 @@ def prune(directory: str, needed: list[int], gone: list[int]) -> None:
 
 
 def read(opened: Opened, spec: BufferSpec, advance: Callable[[int], None], room: MappedFiles | None = None) -> Arrays:
-    """Copies of a checkpoint's arrays, verified; whoever writes to the files meanwhile does no harm.
+    """Copies of a checkpoint's arrays, verified; writing to the files meanwhile does no harm.
 
     They are made in memory, or in files that nobody has written to.
 

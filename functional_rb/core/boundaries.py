@@ -55,7 +55,7 @@ class EpisodeBoundaries:
 
     @property
     def names(self) -> frozenset[str]:
-        """The leaves' names."""
+        """The names of the leaves that mark the boundaries."""
         return frozenset(nest.show_key(key) for key in (*self.end_keys, self.trajectory_key) if key is not None)
 
     def check(self, outline: Outline, who: str, agents: tuple[int, ...] = ()) -> None:

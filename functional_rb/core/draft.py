@@ -34,27 +34,27 @@ class HasArrays(Protocol):
 
     @property
     def rows(self) -> Array:
-        """As in `State`."""
+        """The rows of packed leaves, as in `State`."""
         ...
 
     @property
     def wide(self) -> tuple[Array, ...]:
-        """As in `State`."""
+        """The arrays of the wide leaves, as in `State`."""
         ...
 
     @property
     def tree(self) -> Array | None:
-        """As in `State`."""
+        """The sum tree or None, as in `State`."""
         ...
 
     @property
     def counters(self) -> Array:
-        """As in `State`."""
+        """The counters, as in `State`."""
         ...
 
     @property
     def auxiliary(self) -> dict[str, Array]:
-        """As in `State`."""
+        """The auxiliary arrays by name, as in `State`."""
         ...
 
 

@@ -185,7 +185,7 @@ def _last_frames(
 
 
 def _store(ops: Ops, draft: Draft, chain: Chain, plan: FramePlan, leaves: Sequence[Array]) -> None:
-    """Write the frames."""
+    """Write new frames to their places in the ring."""
     frames = [_candidates(ops, chain, stack, leaves) for stack in chain.stacks]
     draft.auxiliary[ROWS], wide = row_layout.store(
         ops,
@@ -298,7 +298,7 @@ def move(
         theirs: of the other.
         slots: int32 [n], of items of the first.
         step: so many are moved at a time; None for all at once.
-        prepare: told before frames are written to places int32 [n].
+        prepare: called before frames are written to places int32 [n].
 
     Returns:
         The items' `AT` in the new rings, int32 [n], meaningless for those that are not `held`.

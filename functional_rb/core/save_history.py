@@ -1,4 +1,4 @@
-"""What a state knows of the checkpoints that it comes after, where a backend's states have an identity.
+"""The checkpoints that a state succeeds, as far as it knows them, where a backend's states have an identity.
 
 Counters cannot tell a state's successor from its sibling, made from an older state by other items. So a save gives
 the state a *stamp*, a random number that goes into the checkpoint too, and every state made from it inherits the stamp,
@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 REMEMBERED = 4
-"""So many saves, the last ones, are known: one for each of the places that are saved to in turn."""
+"""The number of last saves that are known: one for each of the places that are saved to in turn."""
 
 
 class SaveHistory(NamedTuple):
-    """The saves that a state comes after, without any rewritten row since.
+    """The saves that a state succeeds, without any rewritten row since.
 
     Attributes:
         added: how many rows have been added, those that a mask left out included.
@@ -29,17 +29,17 @@ class SaveHistory(NamedTuple):
     stamps: tuple[tuple[str, int], ...]
 
     def after(self, rows: int) -> SaveHistory:
-        """Of a state to which so many rows have been added."""
+        """The save history of a state to which so many rows have been added."""
         return SaveHistory(self.added + rows, self.stamps)
 
     def saved(self, stamp: str) -> SaveHistory:
-        """Of a state that is saved."""
+        """The save history of a state that is saved with a stamp."""
         return SaveHistory(self.added, (*self.stamps[1 - REMEMBERED :], (stamp, self.added)))
 
     def since(self, stamp: str) -> int | None:
-        """At most so many rows were added since that save; None if the state does not come after it."""
+        """At most so many rows were added since that save; None if the state does not succeed it."""
         return next((self.added - then for known, then in self.stamps if known == stamp), None)
 
 
 NEW = SaveHistory(0, ())
-"""Of a state that was never saved."""
+"""The save history of a state that was never saved."""

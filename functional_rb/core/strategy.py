@@ -162,7 +162,7 @@ class Sampler(Protocol):
         ...
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """Choose items by draws: the slots where they lie, int32 [n], and what is told of them."""
+        """Choose items by draws: the slots where they lie, int32 [n], and their selection."""
         ...
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
@@ -305,7 +305,7 @@ class Transform:
     def reading(
         self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
-        """How items in their own slots int32 [m, 1] are read, and what is told beside them, [m].
+        """A reader of items in their own slots int32 [m, 1], and a sample's entries beside them, [m].
 
         Real, bool [m], are those that were drawn, the others are there for the shape; draws are int32 [m, words].
         """

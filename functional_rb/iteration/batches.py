@@ -371,7 +371,7 @@ class Batches(Iterator[AnySample[Any]]):
         except CancelledError:
             raise StopIteration from None  # another thread has closed it
         except BaseException:
-            # Of an interrupt too: whoever goes on after one begins anew.
+            # Of an interrupt too: a user who goes on after one begins anew.
             self._close(wait=False)
             raise
         finally:

@@ -1,7 +1,7 @@
 """One thread at a time, in the order in which they came.
 
-A plain lock goes to whoever asks at the right moment, which is most often the thread that has just let go of it: two
-threads that add in a loop would keep one that samples waiting for hundreds of milliseconds.
+A plain lock goes to the thread that asks at the right moment, most often the one that has just let it go: two threads
+that add in a loop would keep one that samples waiting for hundreds of milliseconds.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from functional_rb.structures.ring import Removal, Write
 DRAW_LIMIT = 2**31
 """Draws are uniform int32 in [0, 2^31)."""
 LEAST_CHANCE = 2.0**-126
-"""Probabilities are told as normal floats: XLA makes zeros of smaller ones, and what was drawn had some chance."""
+"""The least probability of a sample: XLA makes zeros of subnormal floats, and a drawn item's is positive."""
 
 
 class SamplerBase:
@@ -24,39 +24,39 @@ class SamplerBase:
 
     @property
     def fused(self) -> bool:
-        """The fused kernels do not know it."""
+        """Whether the fused kernels implement the sampler: by default they do not."""
         return False
 
     @property
     def remembers(self) -> bool:
-        """Drawing changes nothing."""
+        """Whether drawing changes the state: by default it does not."""
         return False
 
     @property
     def takes_out(self) -> bool:
-        """Drawing takes nothing out."""
+        """Whether drawing takes items out: by default it does not."""
         return False
 
     @property
     def has_priorities(self) -> bool:
-        """Items have no priorities."""
+        """Whether items have priorities: by default they have none."""
         return False
 
     @property
     def boundaries(self) -> EpisodeBoundaries | None:
-        """Trajectories do not matter."""
+        """The episode boundaries that the sampler needs: by default none."""
         return None
 
     @property
     def why_nothing(self) -> str:
-        """For samplers that draw anything."""
+        """Why nothing can be drawn: by default, as nothing is stored."""
         return "can be drawn; add items first"
 
     def check(self, plan: Plan) -> None:
-        """Any spec fits."""
+        """Refuse a plan that does not fit the sampler: by default any fits."""
 
     def check_batch(self, plan: Plan, batch: int) -> None:
-        """Any batch size fits."""
+        """Refuse a batch size that does not fit the sampler: by default any fits."""
 
     def resolve(self, plan: Plan) -> Sampler:
         """There is nothing to find in the plan."""
@@ -100,20 +100,20 @@ class SamplerBase:
         return (batch,)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """Nothing is noted of new items."""
+        """Note new items: by default nothing is noted."""
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """Nothing was noted of the items that go."""
+        """Forget items that are removed: by default nothing was noted of them."""
 
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
-        """There are no priorities."""
+        """Note new priorities: by default there are none."""
 
     def priorities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """There are none: who asks has been refused before."""
+        """Refuse to read priorities: this sampler has none, which callers check first."""
         raise TypeError(f"{type(self).__name__} has no priorities")
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """What is stored can be drawn."""
+        """Whether n items can be drawn: by default, if n are stored."""
         return draft.size(ops) >= n
 
 
@@ -126,6 +126,6 @@ def check_bools(sampler: object, *names: str) -> None:
 
 
 def need_one_lane(plan: Plan, who: str, remedy: str) -> None:
-    """Refuse lanes."""
+    """Refuse buffers of several lanes."""
     if plan.ring.lanes > 1:
         raise ValueError(f"{who}: items of several lanes have no single order, got lanes={plan.lanes}; {remedy}")

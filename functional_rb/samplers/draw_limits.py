@@ -143,20 +143,20 @@ class LimitedSampler(SamplerBase):
 
     @property
     def remembers(self) -> bool:
-        """With a limit: how often each was drawn."""
+        """Whether draws are counted for each item: they are with a limit."""
         return self.max_times_sampled is not None
 
     @property
     def why_nothing(self) -> str:
-        """The limit."""
+        """Why nothing can be drawn: the limit on each item's draws."""
         return f"may be drawn again (max_times_sampled={self.max_times_sampled}); add new ones"
 
     def tree_rows(self, capacity: int) -> int:
-        """With a limit."""
+        """How many rows the sum tree has: none without a limit."""
         return 0 if self.max_times_sampled is None else sum_tree.geometry(capacity).rows
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """With a limit, how often each was drawn."""
+        """The auxiliary array of how often each item was drawn; none without a limit."""
         return auxiliary(plan, self.max_times_sampled)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:

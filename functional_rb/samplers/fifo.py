@@ -105,11 +105,11 @@ class Lifo(Fifo):
     """
 
     def _turned(self, position: Array, last: Array) -> Array:
-        """From the newest."""
+        """The position counted from the newest item: last - position."""
         return last - position
 
 
 def in_turn(ops: Ops, handles: Array, live: Array) -> Selection:
-    """What is told of draws that nothing was left to chance in."""
+    """The selection of items that are drawn in turn: all weights and probabilities are 1."""
     one = ops.cast(live, "float32")
     return Selection(ops.where(live, handles, ops.full_like(handles, -1)), one, one, live)

@@ -148,7 +148,7 @@ class Priorities(SamplerBase):
 
     @property
     def has_priorities(self) -> bool:
-        """Items have priorities."""
+        """Whether items have priorities: these samplers' have."""
         return True
 
     @property
@@ -157,7 +157,7 @@ class Priorities(SamplerBase):
         return "has a positive priority; update some first"
 
     def tree_rows(self, capacity: int) -> int:
-        """The sum tree."""
+        """How many rows the sum tree has."""
         return sum_tree.geometry(capacity).rows
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
@@ -173,7 +173,7 @@ class Priorities(SamplerBase):
         return ops.where(value > 0, value, ops.full_like(value, 1))
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """By the tree."""
+        """Probabilities of slots, in proportion to their leaves of the sum tree."""
         return shares(ops, draft, slots)
 
     def priorities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
@@ -207,7 +207,7 @@ class Priorities(SamplerBase):
         return ops.where(good, values, default)
 
     def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
-        """Their priorities."""
+        """What moves to another buffer with the items: their priorities."""
         return Carried(self.values(ops, draft, slots))
 
     def carried_values(self, ops: Ops, draft: Draft, write: Write, carried: Carried) -> Array:

@@ -38,8 +38,8 @@ class Prioritized(Priorities):
             A draw of the same batch beyond that is masked. None for no limit.
         replacement: whether an item may come several times in a batch. Without, the batch is a successive sample: each
             item is drawn in proportion to what is left (Gumbel top-k; Efraimidis and Spirakis, Weighted random sampling
-            with a reservoir, 2006). Fewer drawable items than the batch size are masked at its end. The probability
-            told is then that of being in the batch, given when the next item would have arrived (Kool et al.,
+            with a reservoir, 2006). Fewer drawable items than the batch size are masked at its end. The sample's
+            probability is then that of being in the batch, given when the next item would have arrived (Kool et al.,
             Stochastic Beams and Where to Find Them, 2019), and the weights are `(q_i / q_min) ** -beta` for these q,
             where q_min is that of the lowest priority: all are 1 if the batch holds every item.
 
@@ -143,7 +143,7 @@ def weighed(ops: Ops, draft: Draft, slots: Array, beta: Array) -> tuple[Array, A
 
 
 def arrived(ops: Ops, draft: Draft, slots: Array, live: Array, threshold: Array, beta: Array) -> Selection:
-    """What is told of a batch without replacement, of which live bool [B] are real; see `arrivals`."""
+    """The selection of a batch without replacement, of which live bool [B] are real; see `arrivals`."""
     tree = draft.known_tree
     probabilities = exponential_race.inclusion(ops, sum_tree.get_leaves(ops, tree, slots), threshold)
     least = exponential_race.inclusion(ops, sum_tree.smallest(ops, tree).reshape(1), threshold)[0]

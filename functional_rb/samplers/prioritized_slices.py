@@ -32,7 +32,7 @@ class PrioritizedSlices(Priorities, Trajectories):
 
     Weights and probabilities are of slices, [B], as `Prioritized` has them for items; priorities belong to the first
     step: `rb.update(state, sample.indices[:, 0], priorities)`. A step where no slice begins keeps its priority until
-    one does. See `Slices` for the other fields and for what is told of steps.
+    one does. See `Slices` for the other fields and for the masks of steps.
 
     Attributes:
         length, end_keys, trajectory_key, strict_length, span, period, batch, flat: as in `Slices`; slices may reach out

@@ -98,7 +98,7 @@ class Queue(SamplerBase):
         return batch, 0
 
     def leading_shape(self, batch: int) -> tuple[int, ...]:
-        """Items, or windows."""
+        """The leading axes of a sample: [B] for items, [B, length] for windows."""
         return (batch,) if self.length is None else (batch, self.length)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:

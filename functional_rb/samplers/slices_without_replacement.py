@@ -72,7 +72,7 @@ class SlicesWithoutReplacement(Trajectories):
 
     Passes are those of `WithoutReplacement`: new trajectories and windows join the next one, a short last batch is
     masked, and `rb.epochs_done(state)` tells how many are done. A trajectory that grows keeps its place in the pass, as
-    long as the step with which its last window began is stored. See `Slices` for the other fields and for what is told
+    long as the step with which its last window began is stored. See `Slices` for the other fields and for the masks
     of steps.
 
     Attributes:

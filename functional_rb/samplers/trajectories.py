@@ -68,7 +68,7 @@ class Trajectories(SamplerBase):
         object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", kind))
 
     def _plan_span(self) -> None:
-        """As a pair, in which nothing and all are told by bools."""
+        """Set `span` to a pair of (left, right), where False stands for no steps and True for length - 1 steps."""
         given: Any = self.span
         pair = tuple(given) if isinstance(given, tuple | list) else (given, given)
         most = self.length - 1
@@ -105,7 +105,7 @@ class Trajectories(SamplerBase):
 
     @property
     def boundaries(self) -> EpisodeBoundaries:
-        """Where trajectories end."""
+        """The episode boundaries that the fields name."""
         return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
 
     def check(self, plan: Plan) -> None:
@@ -120,7 +120,7 @@ class Trajectories(SamplerBase):
         self.boundaries.check(plan.outline, kind)
 
     def check_batch(self, plan: Plan, batch: int) -> None:
-        """Slices are whole."""
+        """Refuse a batch of steps that is not a whole number of slices."""
         if self.batch == "steps" and batch % self.length:
             raise ValueError(
                 f"sample: expected batch_size as a multiple of the slices' length {self.length}, as it counts steps "

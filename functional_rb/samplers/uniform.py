@@ -35,7 +35,7 @@ class Uniform(LimitedSampler):
 
     @property
     def fused(self) -> bool:
-        """Without a limit."""
+        """Whether the fused kernels implement the sampler: they do without a limit on draws."""
         return self.max_times_sampled is None
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:

@@ -45,7 +45,7 @@ class WithoutReplacement(SamplerBase):
     A pass begins with the first draw after the one before is done, with all that is stored then; what is overwritten
     before its turn drops out. The last batch of a pass may be short: `sample.mask` marks what is real, and `rb.epochs`
     gives it without padding. `rb.epochs_done(state)` tells how many passes are done. All weights are 1; the probability
-    told is that of a draw among those left, 1 without shuffling.
+    is that of a draw among those left, 1 without shuffling.
 
     Attributes:
         drop_last: give no short batches: a pass ends when fewer items than a batch are left.
@@ -68,16 +68,16 @@ class WithoutReplacement(SamplerBase):
 
     @property
     def remembers(self) -> bool:
-        """What has been drawn in this pass."""
+        """Whether drawing changes the state: it notes what has been drawn in this pass."""
         return True
 
     @property
     def why_nothing(self) -> str:
-        """Too few."""
+        """Why nothing can be drawn: too few items are left for a full batch."""
         return "make a full batch, and drop_last drops smaller ones; add more, or draw fewer"
 
     def check(self, plan: Plan) -> None:
-        """Without shuffling there must be an order."""
+        """Refuse a plan that has no order of items, where none is made by shuffling."""
         if not self.shuffle:
             need_order(plan, type(self).__name__)
 
@@ -203,7 +203,7 @@ def _left(ops: Ops, ends: RingState, following: Array, end: Array, limit: int) -
 
 
 def once(ops: Ops, handles: Array, live: Array, left: Array) -> Selection:
-    """What is told of draws without replacement from so many that were left."""
+    """The selection of draws without replacement: the k-th has the probability 1 / (left - k), from 0 on."""
     one = ops.cast(live, "float32")
     count = left - ops.arange(live.shape[0], like=handles)
     chance = one / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")

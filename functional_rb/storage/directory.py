@@ -284,7 +284,7 @@ def need_posix() -> None:
 
 
 def _opened_lock(path: str) -> int:
-    """A lock on a file that is still the one of that name; whoever removed it may have let others in since."""
+    """A lock on a file that is still the one of that name; a process that removed it may have let others in since."""
     need_posix()
     while True:
         lock = files.open_own(path)

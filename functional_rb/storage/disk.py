@@ -73,7 +73,7 @@ def fsync_directory(path: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold a lock file, waiting for whoever has it: a thread, or a process, whose death frees it."""
+    """Hold a lock file, waiting for its holder: a thread, or a process, whose death frees it."""
     fd = files.open_own(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -102,7 +102,7 @@ class NumPy(Library):
         return drawn
 
     def items(self, state: Any) -> list[Vector]:
-        """Copies of the stored items."""
+        """Copies of the items of all slots, unpacked from the storage."""
         memory, spec = readable(state).own(), state.spec
         if spec.plan.frames is not None:
             return functions.items(self.ops, memory.state_arrays(state._counters), spec)

@@ -74,7 +74,7 @@ class NStepOfAdded(NStep):
             )
 
     def columns(self, plan: Plan) -> dict[str, ArraySpec]:
-        """What cannot be told from the transformed leaves."""
+        """Columns for the entries of a sample that do not follow from the transformed leaves."""
         reward = plan.leaves[self.positions.reward]
         return {
             STEPS: Unbounded(self.positions.agents, "int32"),
@@ -93,11 +93,11 @@ class NStepOfAdded(NStep):
         return auxiliary
 
     def carried(self) -> dict[str, Layout]:
-        """The waiting steps."""
+        """The layouts of what is carried from one add to the next: the waiting steps."""
         return {WAITING: self.packed} if self.n > 1 else {}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """How many wait."""
+        """The counters of this transform: how many steps wait in each lane."""
         return ((PENDING, plan.lanes or 1),)
 
     def problem(self, found: Found) -> str | None:
@@ -136,7 +136,7 @@ class NStepOfAdded(NStep):
         return [*(found[k] for k in range(len(plan.leaves))), *info], line.complete
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """No step waits."""
+        """Drop all waiting steps."""
         draft.count(**{PENDING: ops.full_like(draft.counters.more[PENDING], 0)})
 
     def reading(

@@ -25,7 +25,7 @@ class NStepOfStored(NStep):
 
     @property
     def boundaries(self) -> EpisodeBoundaries:
-        """Where trajectories end."""
+        """The episode boundaries that the fields name."""
         return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
 
     def check(self, plan: Plan, marks: EpisodeBoundaries) -> None:

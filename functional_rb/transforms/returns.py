@@ -57,7 +57,7 @@ class Positions(NamedTuple):
 
 
 class StepReturns(NamedTuple):
-    """What is told of items over n steps.
+    """The rewards, and the other entries of a sample, of items over n steps.
 
     Attributes:
         steps: int32 [m], how many they are; of agents [m, *agents].
@@ -165,7 +165,7 @@ class NStep(Transform):
         return Positions(reward, terminated, truncations, tuple(k for k in following if k != reward), agents, ends)
 
     def info(self, ops: Ops, steps: Array, original: Array, nonterminal: Array) -> dict[str, Array]:
-        """What a sample tells beside the items."""
+        """The entries of a sample beside the items; the discount of k steps is gamma^k."""
         powers = ops.floats([self.gamma**k for k in range(self.n + 1)], like=steps)
         discount = ops.take(powers, steps.reshape(-1)).reshape(steps.shape)
         return {"steps": steps, "discount": discount, "original_reward": original, "nonterminal": nonterminal}
@@ -184,7 +184,7 @@ class NStep(Transform):
             read: reads leaves from there.
 
         Returns:
-            The leaves [m, *shape], by position, and what is told beside them.
+            The leaves [m, *shape], by position, and the other entries of a sample.
         """
         positions = self.positions
         if positions.agents:
@@ -303,7 +303,7 @@ def _first(given: Key | None, usual: tuple[Key, ...], plan: Plan, field: str) ->
 
 
 def _follows(path: nest.Path, plan: Plan) -> bool:
-    """Whether a leaf tells of what comes after its step."""
+    """Whether a leaf belongs to the observation after its step."""
     first = str(path[0]) if path else ""
     if first == "next" or first.startswith("next_"):
         return True

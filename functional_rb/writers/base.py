@@ -40,7 +40,7 @@ class WriterBase:
         return 0
 
     def check(self, plan: Plan) -> None:
-        """Any spec fits."""
+        """Refuse a plan that does not fit the writer: by default any fits."""
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """It keeps no arrays."""
@@ -73,7 +73,7 @@ class ChoosingWriter(WriterBase):
         return False
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """The handles."""
+        """The auxiliary arrays of writers that choose slots: the handle of the item in each."""
         return {handles.CURRENT: AuxiliaryArray((plan.capacity,), fill=-1)}
 
     def cleared(self, ops: Ops, draft: Draft) -> None:

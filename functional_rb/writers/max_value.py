@@ -68,7 +68,7 @@ class MaxValue(ChoosingWriter):
             )
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """Handles and ranks."""
+        """The auxiliary arrays: the handle in each slot, and the min tree of the ranks."""
         return super().auxiliary(plan) | {RANK: AuxiliaryArray(min_tree.shape(plan.capacity), fill=min_tree.EMPTY)}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:

@@ -32,5 +32,5 @@ class RoundRobin(WriterBase):
     def plan(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
-        """The next slots."""
+        """Choose the slots that follow the newest item's."""
         return ring.plan_write(ops, draft.plan.ring, draft.counters.ends, batch, mask)
