@@ -459,6 +459,6 @@ def _random_crop(
 def random_crop(
     leaves: Sequence[jax.Array], lengths: jax.Array | None, key: jax.Array, length: int
 ) -> tuple[list[jax.Array], jax.Array, jax.Array]:
-    """`crop.random_crop`."""
+    """Do what `crop.random_crop` does."""
     check_key(key)
     return _random_crop(list(leaves), lengths, key, length, kernels=compile.use_kernels())

@@ -246,7 +246,7 @@ def look(state: Any, function: Callable[..., Vector], handles: Vector | None = N
 
 
 def random_crop(leaves: Sequence[Any], lengths: Any, key: Any, length: int) -> tuple[list[Any], jax.Array, jax.Array]:
-    """`crop.random_crop`; objects are found by where they were."""
+    """Do what `crop.random_crop` does; objects are found by where they were."""
     batch, steps = leaves[0].shape[:2]
     objects = {k: leaf for k, leaf in enumerate(leaves) if is_object_array(leaf)}
     places = np.arange(batch * steps, dtype=np.int32).reshape(batch, steps)

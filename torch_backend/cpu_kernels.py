@@ -65,7 +65,7 @@ class PartKernels(part_kernels.PartKernels):
     def read(
         self, layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots: torch.Tensor
     ) -> list[torch.Tensor]:
-        """`row_layout.read`."""
+        """Do what `row_layout.read` does."""
         batch = slots.shape[0]
         large = [
             leaf.nbytes * batch >= LARGE and (leaf.wide is not None or leaf.nbytes == 4 * layout.row_words)
@@ -90,7 +90,7 @@ class PartKernels(part_kernels.PartKernels):
         batches: Sequence[torch.Tensor],
         chosen: tuple[int, ...],
     ) -> list[list[torch.Tensor]]:
-        """`row_layout.read_batches`: as one, and then cut."""
+        """Do what `row_layout.read_batches` does: as one, and then cut."""
         arrays = [wide[own] for k in chosen if (own := layout.leaves[k].wide) is not None]
         if len(batches) == 1:
             return [self.read(layout.part(chosen), rows, arrays, batches[0])]
@@ -104,7 +104,7 @@ def _taken(leaf: LeafLayout, array: torch.Tensor, slots: torch.Tensor) -> torch.
 
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
-    """`random.draws`: uniform int32 [batch, words]."""
+    """Do what `random.draws` does: uniform int32 [batch, words]."""
     numbers = ops.empty((batch, words), dtype=torch.int32)
     _call(calls.fill_draws, (numbers,), int(key), batch * words)
     return numbers

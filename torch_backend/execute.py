@@ -132,7 +132,7 @@ def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any] | None
 def random_crop(
     leaves: Sequence[torch.Tensor], lengths: torch.Tensor | None, key: torch.Tensor, length: int
 ) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
-    """`crop.random_crop`; objects are found by where they were."""
+    """Do what `crop.random_crop` does; objects are found by where they were."""
     random.check_key(key)
     batch, steps = leaves[0].shape[:2]
     device = next((leaf.device for leaf in leaves if not is_object_array(leaf)), key.device)

@@ -1,10 +1,10 @@
 """States on their way to other processes by `multiprocessing`, torch's or Python's own.
 
-A process that is started with a state gets it in shared memory, which nobody writes to any more; so does
-a process that reads what the first process has put in a queue. What a process that was itself started puts there goes
-as bytes: see `versions.sending`. Torch would move tensors that it sends to shared memory, and free what other threads may be
-reading, so it gets copies; that of a state with which a process is started becomes the state's own memory, so that one
-copy is made, however many processes are started.
+A process that is started with a state gets it in shared memory, which nobody writes to any more; so does a process that
+reads what the first process has put in a queue. What a process that was itself started puts there goes as bytes: see
+`versions.sending`. Torch would move tensors that it sends to shared memory, and free what other threads may be reading,
+so it gets copies; that of a state with which a process is started becomes the state's own memory, so that one copy is
+made, however many processes are started.
 """
 
 from __future__ import annotations

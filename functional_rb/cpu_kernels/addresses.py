@@ -26,7 +26,7 @@ class Placed:
     __slots__ = ("address", "array")
 
     def __init__(self, array: Vector) -> None:
-        """Of a contiguous array."""
+        """Take a contiguous array."""
         self.array, self.address = array, of_numpy(array) if array.size else 0
 
 
@@ -47,7 +47,7 @@ class Held:
     __slots__ = ("arrays", "vector")
 
     def __init__(self, arrays: Sequence[Array], address: Address = of_numpy) -> None:
-        """Of arrays whose addresses never change."""
+        """Take arrays whose addresses never change."""
         self.arrays = tuple(arrays)
         self.vector = np.fromiter(map(address, self.arrays), np.int64, len(self.arrays))
 
@@ -70,7 +70,7 @@ class Library(Protocol):
 
     @property
     def dtypes(self) -> Mapping[str, Any]:
-        """The library's own, by name."""
+        """The library's dtypes by name."""
         ...
 
     def placed(self, array: Array, /) -> Any:

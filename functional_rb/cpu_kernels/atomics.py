@@ -17,7 +17,7 @@ WORD = ir.IntType(64)
 
 @intrinsic
 def load_acquire(typingctx: Any, address: Any) -> Any:
-    """Load an int64; nothing that comes after is read before it."""
+    """Load an int64; no later read takes place before it."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(builder.inttoptr(args[0], WORD.as_pointer()), "acquire", 8)

@@ -54,7 +54,7 @@ CURSOR, SIZE, REJECTED, STALE, PEAK, INVALID = 0, 1, 2, 3, 4, 5
 SPARSE = 2
 """A level is swept by marking its nodes if it has at most so many for each that changed below, else node by node."""
 SCRATCH_BYTES = 65536
-"""Rows read together, before their leaves are told apart."""
+"""How many rows are read together, before they are split into leaves."""
 
 
 @compiled
@@ -137,7 +137,7 @@ def refresh_marked(plan: Any, tree: Any, bits: Any, level: Any, nodes: Any) -> A
 
 @compiled
 def set_leaves(plan: Any, tree: Any, leaves: Any, values: Any) -> None:
-    """`sum_tree.set_leaves`, in place."""
+    """Do what `sum_tree.set_leaves` does, in place."""
     for i in range(leaves.size):
         tree[leaves[i]] = values[i]
     refresh(plan, tree, leaves)
@@ -156,7 +156,7 @@ def store_item(plan: Any, storage: Any, slot: Any, leaves: Any, row: Any) -> Non
 
 @compiled
 def store_items(plan: Any, storage: Any, slots: Any, source: Any, live: Any, leaves: Any, batch: Any) -> None:
-    """`row_layout.store`, in place. Source int32 [n] and live uint8 [n] are empty if there are none."""
+    """Do what `row_layout.store` does, in place. Source int32 [n] and live uint8 [n] are empty if there are none."""
     for i in range(slots.size):
         if live.size == 0 or live[i] != 0:
             row = np.int64(source[i]) if source.size != 0 else batch - slots.size + i
@@ -265,7 +265,7 @@ def add(
     saved_rows: Any,
     saved_values: Any,
 ) -> Any:
-    """`buffer.add`. Mask uint8 [B] and priorities, bits int32 [B], are empty if there are none.
+    """Do what `buffer.add` does. Mask uint8 [B] and priorities, bits int32 [B], are empty if there are none.
 
     What is overwritten is saved first, unless saved_slots int32 [n] is empty; returns how many items were written.
     """
@@ -315,7 +315,7 @@ def add(
 
 @compiled
 def new_value(plan: Any, tree: Any, counters: Any) -> Any:
-    """`Prioritized.new_value`."""
+    """Find a new item's value as `Prioritized.new_value` does: the largest stored, or the largest ever; 1 at first."""
     if plan[LEVELS] == 0:
         return np.float32(0)
     if plan[EVER]:
@@ -328,7 +328,7 @@ def new_value(plan: Any, tree: Any, counters: Any) -> Any:
 
 @compiled
 def stored_values(plan: Any, priorities: Any, values: Any, good: Any) -> None:
-    """`importance.stored_value` of priorities, bits int32 [B]."""
+    """Compute `importance.stored_value` of priorities, bits int32 [B]: priority ** alpha, and whether it is good."""
     for i in range(priorities.size):
         value = fixed_point.stored_value(plan, priorities[i])
         values[i], good[i] = max(value, np.float32(0)), value >= 0
@@ -336,7 +336,7 @@ def stored_values(plan: Any, priorities: Any, values: Any, good: Any) -> None:
 
 @compiled
 def importance_weights(values: Any, smallest: Any, beta: Any, weights: Any) -> None:
-    """`importance.importance_weights`."""
+    """Compute the weights (value / smallest) ** -beta, as `importance.importance_weights` does."""
     base = fixed_point.log2_biased(bits_of(max(smallest, fixed_point.SMALLEST)))
     for i in range(values.size):
         weights[i] = fixed_point.importance_weight(max(values[i], fixed_point.SMALLEST), base, beta)
@@ -370,7 +370,9 @@ def update(
     saved_rows: Any,
     saved_values: Any,
 ) -> Any:
-    """`buffer.update`. Priorities, bits int32 [B], and leaves are empty if there are none; the last duplicate wins.
+    """Do what `buffer.update` does: of duplicate handles the last wins.
+
+    Priorities, bits int32 [B], and leaves are empty if there are none.
 
     All that is overwritten is saved before anything is written, unless saved_slots int32 [B] is empty; returns how
     many slots that were.
@@ -418,7 +420,7 @@ def update(
 
 @compiled
 def descend(plan: Any, tree: Any, draws: Any, slots: Any) -> Any:
-    """`sum_tree.descend`, level by level, so that the cache misses of different draws overlap; returns the total."""
+    """Do what `sum_tree.descend` does, and return the total; level by level, so that cache misses of draws overlap."""
     top = plan[LEVELS] - 1
     total = sum_tree.add_up(tree, level_field(plan, top, LEVEL_SUMS))
     sums = np.empty(slots.size, np.float32)
@@ -439,7 +441,7 @@ def descend(plan: Any, tree: Any, draws: Any, slots: Any) -> Any:
 
 @compiled
 def draw_uniform(plan: Any, counters: Any, draws: Any, slots: Any, handles: Any, weights: Any, chances: Any) -> Any:
-    """`Uniform.draw`."""
+    """Do what `Uniform.draw` does: each of the `size` items has the probability 1 / size; all weights are 1."""
     size, capacity = np.int64(counters[SIZE]), np.int64(plan[CAPACITY])
     modulus = np.int64(plan[MODULUS])
     oldest = (np.int64(counters[CURSOR]) - size) % modulus
@@ -469,7 +471,7 @@ def draw_prioritized(
     weights: Any,
     chances: Any,
 ) -> Any:
-    """`Prioritized.draw`."""
+    """Do what `Prioritized.draw` does: value / total is a probability, (value / smallest) ** -beta a weight."""
     total = descend(plan, tree, draws, slots)
     row = level_field(plan, plan[LEVELS] - 1, LEVEL_SMALLEST)
     base = fixed_point.log2_biased(bits_of(max(float_of(sum_tree.smallest(tree, row)), fixed_point.SMALLEST)))
@@ -502,7 +504,7 @@ def draw(
     weights: Any,
     chances: Any,
 ) -> Any:
-    """`buffer.draw`: fills leaves [B, *shape], handles, weights, probabilities [B]; whether anything could be drawn."""
+    """Fill leaves [B, *shape], handles, weights, probabilities [B] by draws; returns whether anything was drawn."""
     slots = np.empty(handles.size, np.int32)
     if plan[LEVELS]:
         drawable = draw_prioritized(plan, tree, counters, draws, beta, slots, handles, weights, chances)

@@ -61,7 +61,7 @@ def _say_once(kind: str, message: str, *arguments: object) -> None:
 
 
 def processor() -> str:
-    """What kernels are compiled for."""
+    """A description of the processor for which kernels are compiled."""
     name: str = config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
     return name
 
@@ -76,18 +76,18 @@ class KernelCache(caching._Cache):
 
     @property
     def cache_path(self) -> str | None:
-        """The folder, if there is one."""
+        """The path of the cache's folder, or None if there is none."""
         path = folder().path
         return None if path is None else str(path)
 
     def enable(self) -> None:
-        """It always is."""
+        """Do nothing, as the cache is always enabled."""
 
     def disable(self) -> None:
-        """It always is enabled."""
+        """Do nothing, as the cache cannot be disabled."""
 
     def flush(self) -> None:
-        """Nothing here is ever out of date."""
+        """Do nothing, as no entry is ever out of date."""
 
     def _path(self, signature: Any, codegen: Any) -> Path | None:
         path = folder().path

@@ -65,7 +65,7 @@ def add(
     room: Any,
     saved_count: Any,
 ) -> None:
-    """`buffer.add` of the leaves, behind which the rows to save in come; sets how many slots were saved, of `room`."""
+    """Do what `buffer.add` does with leaves, then the rows to save in; sets how many slots were saved, of `room`."""
     count = np.int64(plan[LEAVES])
     saved_count[0] = buffer.add(
         plan,
@@ -101,7 +101,7 @@ def update(
     room: Any,
     saved_count: Any,
 ) -> None:
-    """`buffer.update` of so many leaves, behind which the rows to save in come; sets how many slots were saved."""
+    """Do what `buffer.update` does with leaves, then the rows to save in; sets how many slots were saved."""
     saved_count[0] = buffer.update(
         plan,
         storage,
@@ -183,26 +183,26 @@ def draw(
 
 @compiled
 def descend(tree: Any, draws: Any, slots: Any, plan: Any, tree_size: Any, batch: Any, words: Any) -> None:
-    """`buffer.descend` with draws int32 [B, words]."""
+    """Do what `buffer.descend` does with draws int32 [B, words]."""
     numbers = numba.carray(pointer_to(draws, INT32), (batch, words))
     buffer.descend(plan, floats(tree, tree_size), numbers, ints(slots, batch))
 
 
 @compiled
 def set_leaves(tree: Any, slots: Any, values: Any, plan: Any, tree_size: Any, count: Any) -> None:
-    """`buffer.set_leaves`."""
+    """Do what `buffer.set_leaves` does."""
     buffer.set_leaves(plan, floats(tree, tree_size), ints(slots, count), floats(values, count))
 
 
 @compiled
 def read(slots: Any, storage: Any, leaves: Any, plan: Any, count: Any) -> None:
-    """`buffer.load_items`."""
+    """Do what `buffer.load_items` does."""
     buffer.load_items(plan, storage, ints(slots, count), leaves)
 
 
 @compiled
 def store(slots: Any, source: Any, live: Any, storage: Any, leaves: Any, plan: Any, count: Any, batch: Any) -> None:
-    """`buffer.store_items`; source and live are 0 if there are none."""
+    """Do what `buffer.store_items` does; source and live are 0 if there are none."""
     buffer.store_items(
         plan,
         storage,
@@ -216,25 +216,25 @@ def store(slots: Any, source: Any, live: Any, storage: Any, leaves: Any, plan: A
 
 @compiled
 def fill_draws(numbers: Any, key: Any, count: Any) -> None:
-    """`random_bits.fill`: int32 [count]."""
+    """Do what `random_bits.fill` does, to int32 [count]."""
     draws.fill(key, ints(numbers, count))
 
 
 @compiled
 def below(numbers: Any, n: Any, chosen: Any, counts: Any, count: Any) -> None:
-    """`random_bits.below` by int32 [count, 2], for n int32 [counts]."""
+    """Do what `random_bits.below` does by int32 [count, 2], for n int32 [counts]."""
     draws.below(numba.carray(pointer_to(numbers, INT32), (count, 2)), ints(n, counts), ints(chosen, count))
 
 
 @compiled
 def stored_values(priorities: Any, values: Any, good: Any, plan: Any, count: Any) -> None:
-    """`buffer.stored_values`."""
+    """Do what `buffer.stored_values` does."""
     buffer.stored_values(plan, ints(priorities, count), floats(values, count), marks(good, count))
 
 
 @compiled
 def importance_weights(values: Any, smallest: Any, exponent: Any, weights: Any, count: Any) -> None:
-    """`buffer.importance_weights`; smallest and exponent (beta) are float32 [1]."""
+    """Do what `buffer.importance_weights` does; smallest and exponent (beta) are float32 [1]."""
     buffer.importance_weights(
         floats(values, count), floats(smallest, 1)[0], floats(exponent, 1)[0], floats(weights, count)
     )
@@ -255,7 +255,7 @@ def plan_write(
     steps: Any,
     count: Any,
 ) -> None:
-    """`ring.choose_slots` of int32 [count] slots; mask, source and live are 0 for none."""
+    """Do what `ring.choose_slots` does, to int32 [count] slots; mask, source and live are 0 for none."""
     lanes = np.int64(plan[RING_LANES])
     ring.plan_write(
         plan,
@@ -276,7 +276,7 @@ def plan_write(
 def step_ages(
     next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, new_next: Any, lanes: Any, size: Any
 ) -> None:
-    """`episode_windows.step_ages` of int32 [size] ages; begins or ends is 0 for none."""
+    """Do what `episode_windows.step_ages` does, to int32 [size] ages; begins or ends is 0 for none."""
     ring.step_ages(
         ints(next_age, lanes),
         ints(written, lanes),
@@ -300,7 +300,7 @@ def changed(
     ranges: Any,
     count: Any,
 ) -> None:
-    """`episode_windows.changed`, int32 [count] entries."""
+    """Do what `episode_windows.changed` does, int32 [count] entries."""
     ring.changed(
         plan,
         ranges,
@@ -316,7 +316,7 @@ def changed(
 
 @compiled
 def weights_at(cursors: Any, sizes: Any, age: Any, slots: Any, numbers: Any, plan: Any, count: Any) -> None:
-    """`episode_windows.weights_at`."""
+    """Do what `episode_windows.weights_at` does."""
     ring.weights_at(
         plan,
         ints(cursors, np.int64(plan[RING_LANES])),
@@ -343,7 +343,7 @@ def plan_frames(
     rows: Any,
     n: Any,
 ) -> None:
-    """`frame_store.plan_frames`; moves are 0 for none."""
+    """Do what `frame_store.plan_frames` does; moves are 0 for none."""
     frame_ring.plan_frames(
         plan,
         ints(cursor, lanes),
@@ -372,7 +372,7 @@ def overwritten(
     lanes: Any,
     n: Any,
 ) -> None:
-    """`frame_store.overwritten`."""
+    """Do what `frame_store.overwritten` does."""
     frame_ring.overwritten(
         plan,
         ints(at, capacity),
@@ -387,7 +387,7 @@ def overwritten(
 
 @compiled
 def places(at: Any, slots: Any, found: Any, plan: Any, capacity: Any, count: Any) -> None:
-    """`frame_ring.places`."""
+    """Do what `frame_ring.places` does."""
     depth = np.int64(plan[frame_ring.DEPTH])
     frame_ring.places(plan, ints(at, capacity), ints(slots, count), ints(found, count * depth))
 
@@ -410,7 +410,7 @@ def expand(
     plan: Any,
     count: Any,
 ) -> None:
-    """`episode_windows.expand` of int32 [count] starts, by draws int32 [count, 2]; live is 0 for none."""
+    """Do what `episode_windows.expand` does with starts int32 [count], draws int32 [count, 2]; live is 0 for none."""
     lanes, shape = np.int64(plan[RING_LANES]), (count, np.int64(plan[WINDOW_LENGTH]))
     ring.expand(
         plan,
@@ -432,7 +432,7 @@ def expand(
 
 @compiled
 def following(cursors: Any, age: Any, slots: Any, found: Any, real: Any, plan: Any, count: Any, n: Any) -> None:
-    """`episode_windows.following` of int32 [count] slots, n for each."""
+    """Do what `episode_windows.following` does with int32 [count] slots, n for each."""
     ring.following(
         plan,
         ints(cursors, np.int64(plan[RING_LANES])),
@@ -445,7 +445,7 @@ def following(cursors: Any, age: Any, slots: Any, found: Any, real: Any, plan: A
 
 @compiled
 def extent(cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: Any, plan: Any, count: Any) -> None:
-    """`episode_windows.extent` of int32 [count] slots."""
+    """Do what `episode_windows.extent` does with int32 [count] slots."""
     ring.extent(
         plan,
         ints(cursors, np.int64(plan[RING_LANES])),
@@ -459,7 +459,7 @@ def extent(cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: A
 
 @compiled
 def fold(rewards: Any, real: Any, total: Any, number: Any, discounts: Any, count: Any, width: Any) -> None:
-    """`returns.fold_floats` of rewards [count, n, width] of the dtype of discounts [n]."""
+    """Do what `returns.fold_floats` does with rewards [count, n, width] of the dtype of discounts [n]."""
     n = discounts.size
     steps.fold(
         discounts,
@@ -486,7 +486,7 @@ def plan_line(
     words: Any,
     n: Any,
 ) -> None:
-    """`step_queue.plan_line` of int32 [lanes] held, [rows, words] ids; ids (then words too) and mask are 0 for none."""
+    """Do what `step_queue.plan_line` does; held int32 [lanes], ids [rows, words]; ids, words, mask are 0 for none."""
     rows = batch + lanes * (n - 1)
     steps.plan_line(
         ints(held, lanes),
@@ -503,7 +503,7 @@ def plan_line(
 
 @compiled
 def members(order: Any, place: Any, count: Any, slots: Any, marked: Any, found: Any, capacity: Any, batch: Any) -> None:
-    """`sparse_set.members`; count is int32 [1]."""
+    """Do what `sparse_set.members` does; count is int32 [1]."""
     sparse_set.members(
         ints(order, capacity),
         ints(place, capacity),
@@ -518,7 +518,7 @@ def members(order: Any, place: Any, count: Any, slots: Any, marked: Any, found: 
 def move_back(
     order: Any, boundary: Any, positions: Any, marked: Any, at: Any, slots: Any, new: Any, capacity: Any, batch: Any
 ) -> Any:
-    """`sparse_set.move_back` from a boundary int32 [1] to the new one; returns how much there is to write."""
+    """Do what `sparse_set.move_back` does from a boundary int32 [1] to the new one; returns how much to write."""
     count, after = sparse_set.move_back(
         ints(order, capacity),
         np.int64(ints(boundary, 1)[0]),
@@ -533,7 +533,7 @@ def move_back(
 
 @compiled
 def appended(count: Any, slots: Any, marked: Any, at: Any, new: Any, after: Any, batch: Any) -> Any:
-    """`sparse_set.appended` behind a count int32 [1], and the count afterwards; returns how much there is to write."""
+    """Do what `sparse_set.appended` does behind a count int32 [1], and set the new count; returns how much to write."""
     before = np.int64(ints(count, 1)[0])
     found = sparse_set.appended(before, ints(slots, batch), marks(marked, batch), ints(at, batch), ints(new, batch))
     ints(after, 1)[0] = before + found
@@ -542,6 +542,6 @@ def appended(count: Any, slots: Any, marked: Any, at: Any, new: Any, after: Any,
 
 @compiled
 def distinct(draws: Any, n: Any, chosen: Any, count: Any) -> None:
-    """`sparse_set.distinct` by int32 [count, 2], of n int32 [1]."""
+    """Do what `sparse_set.distinct` does by int32 [count, 2], of n int32 [1]."""
     numbers = numba.carray(pointer_to(draws, INT32), (count, 2))
     sparse_set.distinct(numbers, np.int64(ints(n, 1)[0]), ints(chosen, count))

@@ -11,7 +11,7 @@ from functional_rb.cpu_kernels.cache import compiled
 
 @compiled
 def fold(discounts: Any, rewards: Any, real: Any, total: Any, steps: Any) -> None:
-    """`returns.fold_floats`: rewards [m, n, w], discounts [n] of one dtype, real uint8 [m, n]; to total [m, w]."""
+    """Add up rewards [m, n, w], discounts [n], real uint8 [m, n], to total [m, w]: see `returns.fold_floats`."""
     nothing = discounts.dtype.type(0)
     for i in range(steps.size):
         total[i] = rewards[i, 0]
@@ -37,7 +37,7 @@ def plan_line(
     waiting: Any,
     pending: Any,
 ) -> None:
-    """`step_queue.plan_line`.
+    """Do what `step_queue.plan_line` does.
 
     Args:
         held: int32 [lanes], how many wait before.

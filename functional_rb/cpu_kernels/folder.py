@@ -1,6 +1,6 @@
 """Where compiled kernels are kept between processes.
 
-What lies there is run, so nobody else may be able to write to it: it has to belong to this user, or to root, who
+What lies there is run, so nobody else may be able to write to it: it has to belong to this user, or to root, which
 installs what all users run.
 """
 

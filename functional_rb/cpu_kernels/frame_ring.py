@@ -46,7 +46,7 @@ def _encode(*values: int) -> Vector:
 
 @compiled
 def places(plan: Any, at: Any, slots: Any, found: Any) -> None:
-    """`frame_ring.places`, to found int32 [n * depth]."""
+    """Do what `frame_ring.places` does, to found int32 [n * depth]."""
     length, room, limit = np.int64(plan[LENGTH]), np.int64(plan[ROOM]), np.int64(plan[LIMIT])
     depth = np.int64(plan[DEPTH])
     for i in range(slots.size):
@@ -84,7 +84,7 @@ def plan_frames(
     after: Any,
     at: Any,
 ) -> None:
-    """`frame_store.plan_frames`. Shares and moves are uint8 [T * lanes], moves empty if all do."""
+    """Do what `frame_store.plan_frames` does. Shares and moves are uint8 [T * lanes], moves empty if all do."""
     room, limit, depth = np.int64(plan[ROOM]), np.int64(plan[LIMIT]), np.int64(plan[CHAIN_DEPTH])
     most = 2 * depth if plan[PAIRED] else depth
     lanes = cursor.size
@@ -115,7 +115,7 @@ def plan_frames(
 def overwritten(
     plan: Any, at: Any, cursors: Any, sizes: Any, after: Any, slots: Any, gone: Any, new_sizes: Any
 ) -> None:
-    """`frame_store.overwritten`."""
+    """Do what `frame_store.overwritten` does."""
     length, room, limit = np.int64(plan[LENGTH]), np.int64(plan[ROOM]), np.int64(plan[LIMIT])
     item_limit = np.int64(plan[ITEM_LIMIT])
     n = slots.size // cursors.size

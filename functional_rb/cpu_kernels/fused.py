@@ -19,7 +19,7 @@ NO_COUNT = np.empty(1, np.int64)
 
 
 class Stored(NamedTuple):
-    """What kernels are told of a memory.
+    """The addresses of a memory's arrays, as kernels take them.
 
     Attributes:
         plan: the descriptor of the buffer's spec.
@@ -35,10 +35,10 @@ class Stored(NamedTuple):
 
 
 class Kernels:
-    """`add`, `update` and draws of fused buffers."""
+    """The functions `add` and `update`, and draws, of fused buffers."""
 
     def __init__(self, library: Library) -> None:
-        """On the arrays of a library."""
+        """Take the library whose arrays the kernels work on."""
         self._library = library
         self._call, self._empty = storage_caller(library.address), library.empty
         self._int32, self._float32 = library.dtypes["int32"], library.dtypes["float32"]

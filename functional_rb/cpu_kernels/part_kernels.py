@@ -35,7 +35,7 @@ class PartKernels:
     """The part kernels on arrays of one library."""
 
     def __init__(self, library: Library) -> None:
-        """Nothing is compiled yet."""
+        """Take the library; nothing is compiled yet."""
         self._library, self._ready, self._none = library, library.ready, library.none
         self._call, self._call_storage = caller(library.address), storage_caller(library.address)
         self._int32, self._bool, self._float32 = (library.dtypes[name] for name in ("int32", "bool", "float32"))
@@ -82,7 +82,7 @@ class PartKernels:
     # --- sum tree ---------------------------------------------------------------------------------------------------
 
     def descend(self, tree: Array, capacity: int, draws: Array) -> Array:
-        """`sum_tree.descend`."""
+        """Do what `sum_tree.descend` does."""
         draws = self._ready(draws, self._int32)
         batch, words = draws.shape
         leaves = self._ints(batch)
@@ -91,14 +91,14 @@ class PartKernels:
         return leaves
 
     def set_leaves(self, tree: Array, capacity: int, leaves: Array, values: Array, consecutive: bool = False) -> Array:
-        """`sum_tree.set_leaves`."""
+        """Do what `sum_tree.set_leaves` does."""
         leaves, values = self._ready(leaves, self._int32), self._ready(values, self._float32)
         encoded, size = descriptor.encode_tree(capacity), math.prod(tree.shape)
         self._call(calls.set_leaves, (tree, leaves, values), encoded, size, leaves.shape[0])
         return tree
 
     def stored_value(self, priorities: Array, alpha: float) -> tuple[Array, Array]:
-        """`importance.stored_value`."""
+        """Do what `importance.stored_value` does."""
         priorities = self._ready(priorities, self._float32)
         count = priorities.shape[0]
         values, good = self._floats(count), self._bools(count)
@@ -106,14 +106,14 @@ class PartKernels:
         return values, good
 
     def importance_weights(self, values: Array, smallest: Array, beta: Array) -> Array:
-        """`importance.importance_weights`."""
+        """Do what `importance.importance_weights` does."""
         values, smallest, beta = (self._ready(x, self._float32) for x in (values, smallest, beta))
         found = self._floats(values.shape[0])
         self._call(calls.importance_weights, (values, smallest, beta, found), values.shape[0])
         return found
 
     def below(self, draws: Array, n: Array) -> Array:
-        """`random_bits.below`."""
+        """Do what `random_bits.below` does."""
         draws, n = self._ready(draws, self._int32), self._ready(n, self._int32)
         chosen = self._ints(draws.shape[0])
         self._call(calls.below, (draws, n, chosen), math.prod(n.shape), chosen.shape[0])
@@ -122,7 +122,7 @@ class PartKernels:
     # --- row layout -------------------------------------------------------------------------------------------------
 
     def read(self, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> list[Array]:
-        """`row_layout.read`."""
+        """Do what `row_layout.read` does."""
         slots = self._ready(slots, self._int32)
         leaves = self._library.leaves(layout, slots.shape[0])
         storage, encoded = self._held(rows, wide), descriptor.encode_layout(layout)
@@ -139,7 +139,7 @@ class PartKernels:
         live: Array | None,
         leaves: Sequence[Array],
     ) -> tuple[Array, tuple[Array, ...]]:
-        """`row_layout.store`."""
+        """Do what `row_layout.store` does."""
         slots = self._ready(slots, self._int32)
         marked = self._ready_some(source, self._int32), self._ready_some(live, self._bool)
         dtypes = self._library.dtypes
@@ -150,7 +150,7 @@ class PartKernels:
         return rows, tuple(wide)
 
     def pack_rows(self, layout: Layout, leaves: Sequence[Array], like: Array) -> Array:
-        """`row_layout.pack_rows`."""
+        """Do what `row_layout.pack_rows` does."""
         return row_layout.pack_rows_by_store(self._library.ops, layout, leaves, like)
 
     # --- ring and episode windows -----------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class PartKernels:
     def choose_slots(
         self, ring: Ring, ends: RingState, batch: int, mask: Array | None
     ) -> tuple[Array, Array | None, Array | None, Array, RingState]:
-        """`ring.choose_slots`."""
+        """Do what `ring.choose_slots` does."""
         cursors, sizes = self._ends(ends)
         steps = batch // ring.lanes
         n = min(steps, ring.length) * ring.lanes
@@ -177,7 +177,7 @@ class PartKernels:
     def step_ages(
         self, next_age: Array, written: Array, begins: Array | None = None, ends: Array | None = None
     ) -> tuple[Array, Array]:
-        """`episode_windows.step_ages`."""
+        """Do what `episode_windows.step_ages` does."""
         next_age, written = self._ready(next_age, self._int32), self._ready(written, self._int32)
         given: Any = begins if ends is None else ends
         ages, following = self._ints(tuple(given.shape)), self._ints(next_age.shape[0])
@@ -187,7 +187,7 @@ class PartKernels:
         return ages, following
 
     def changed(self, rule: Rule, lanes: Lanes, age: Array, n: int, by_trajectory: bool) -> Entries:
-        """`episode_windows.changed`."""
+        """Do what `episode_windows.changed` does."""
         distances = descriptor.encode_distances(lanes.ring, rule, n, by_trajectory)
         count = descriptor.entries(lanes.ring, distances)
         entries = Entries(*(self._ints(count) for _ in Entries._fields))
@@ -196,7 +196,7 @@ class PartKernels:
         return entries
 
     def weights_at(self, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> Array:
-        """`episode_windows.weights_at`."""
+        """Do what `episode_windows.weights_at` does."""
         slots = self._ready(slots, self._int32)
         numbers = self._ints(slots.shape[0])
         encoded = descriptor.encode_windows(lanes.ring, rule, False)
@@ -214,7 +214,7 @@ class PartKernels:
         live: Array | None,
         by_trajectory: bool,
     ) -> Slices:
-        """`episode_windows.expand`."""
+        """Do what `episode_windows.expand` does."""
         next_age, slots, draws = (self._ready(x, self._int32) for x in (next_age, slots, draws))
         shape = (slots.shape[0], rule.length)
         numbers = [self._ints(shape) for _ in range(2)]
@@ -224,7 +224,7 @@ class PartKernels:
         return slices
 
     def following(self, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple[Array, Array]:
-        """`episode_windows.following`."""
+        """Do what `episode_windows.following` does."""
         cursors, slots = self._ready(lanes.ends.cursors, self._int32), self._ready(slots, self._int32)
         shape = (slots.shape[0], n)
         found, real = self._ints(shape), self._bools(shape)
@@ -232,7 +232,7 @@ class PartKernels:
         return found, real
 
     def extent(self, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
-        """`episode_windows.extent`."""
+        """Do what `episode_windows.extent` does."""
         slots = self._ready(slots, self._int32)
         count = slots.shape[0]
         before, after = self._ints(count), self._ints(count)
@@ -243,7 +243,7 @@ class PartKernels:
     # --- frame ring -------------------------------------------------------------------------------------------------
 
     def plan_frames(self, chain: Chain, cursor: Array, written: Array, shares: Array, moves: Array | None) -> FramePlan:
-        """`frame_store.plan_frames`."""
+        """Do what `frame_store.plan_frames` does."""
         cursor, written, shares = (
             self._ready(cursor, self._int32),
             self._ready(written, self._int32),
@@ -263,7 +263,7 @@ class PartKernels:
         return plan
 
     def overwritten(self, chain: Chain, at: Array, ends: RingState, after: Array, steps: int) -> Removal:
-        """`frame_store.overwritten`."""
+        """Do what `frame_store.overwritten` does."""
         cursors, sizes, after = (self._ready(x, self._int32) for x in (*ends, after))
         lanes = cursors.shape[0]
         n = lanes * min(chain.most * steps, chain.items.length)
@@ -273,7 +273,7 @@ class PartKernels:
         return Removal(slots, gone, RingState(ends.cursors, left))
 
     def places(self, chain: Chain, at: Array, slots: Array, depth: int, following: bool) -> Array:
-        """`frame_ring.places`."""
+        """Do what `frame_ring.places` does."""
         slots = self._ready(slots, self._int32)
         count = slots.shape[0]
         found = self._ints(count * depth)
@@ -284,7 +284,7 @@ class PartKernels:
     # --- returns and the queue of steps -----------------------------------------------------------------------------
 
     def fold_floats(self, rewards: Array, real: Array, gamma: float) -> tuple[Array, Array]:
-        """`returns.fold_floats`."""
+        """Do what `returns.fold_floats` does."""
         rewards, real = self._ready(rewards, rewards.dtype), self._ready(real, self._bool)
         m, n, *shape = rewards.shape
         total, steps = self._library.empty((m, *shape), dtype=rewards.dtype), self._ints(m)
@@ -293,7 +293,7 @@ class PartKernels:
         return total, steps
 
     def plan_line(self, pending: Array, ended: Array, ids: Array | None, mask: Array | None, n: int) -> Line:
-        """`step_queue.plan_line`."""
+        """Do what `step_queue.plan_line` does."""
         pending, ended = self._ready(pending, self._int32), self._ready(ended, self._bool)
         words = 0 if ids is None or not math.prod(ids.shape) else ids.shape[1]
         ids, mask = self._ready_some(ids, self._int32), self._ready_some(mask, self._bool)
@@ -312,7 +312,7 @@ class PartKernels:
     # --- sparse set -------------------------------------------------------------------------------------------------
 
     def members(self, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> Array:
-        """`sparse_set.members`."""
+        """Do what `sparse_set.members` does."""
         count, slots, marked = (
             self._ready(count, self._int32),
             self._ready(slots, self._int32),
@@ -326,7 +326,7 @@ class PartKernels:
     def exchanges(
         self, sparse_set: SparseSet, boundary: Array, positions: Array, marked: Array
     ) -> tuple[Array, Array, Array]:
-        """`sparse_set.exchanges`, of which only what changes something is returned."""
+        """Do what `sparse_set.exchanges` does, of which only what changes something is returned."""
         positions, marked = self._ready(positions, self._int32), self._ready(marked, self._bool)
         boundary = self._ready(boundary, self._int32)
         batch, order = positions.shape[0], sparse_set.order
@@ -337,7 +337,7 @@ class PartKernels:
         return at[:count], slots[:count], after
 
     def appended(self, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> tuple[Array, Array, Array]:
-        """`sparse_set.appended`, of which only what changes something is returned."""
+        """Do what `sparse_set.appended` does, of which only what changes something is returned."""
         count, slots, marked = (
             self._ready(count, self._int32),
             self._ready(slots, self._int32),
@@ -349,7 +349,7 @@ class PartKernels:
         return at[:found], new[:found], after
 
     def distinct(self, draws: Array, n: Array) -> Array:
-        """`sparse_set.distinct`."""
+        """Do what `sparse_set.distinct` does."""
         draws, n = self._ready(draws, self._int32), self._ready(n, self._int32)
         chosen = self._ints(draws.shape[0])
         self._call(calls.distinct, (draws, n, chosen), chosen.shape[0])

@@ -18,7 +18,7 @@ TOP = np.uint64(33)
 
 @compiled
 def mix(value: Any) -> Any:
-    """`random_bits.mix`."""
+    """Mix the bits of a uint64 as `random_bits.mix` does: thrice x ^= x >> shift, with two multiplications between."""
     value = (value ^ (value >> SHIFT_1)) * FACTOR_1
     value = (value ^ (value >> SHIFT_2)) * FACTOR_2
     return value ^ (value >> SHIFT_3)
@@ -36,7 +36,7 @@ def fill(key: Any, words: Any) -> None:
 
 @compiled
 def below(words: Any, n: Any, chosen: Any) -> None:
-    """`random_bits.below` by words int32 [B, 2]; n int32 [B], or [1] for all."""
+    """Do what `random_bits.below` does by words int32 [B, 2]; n int32 [B], or [1] for all."""
     for i in range(chosen.size):
         count = np.int64(n[i if n.size > 1 else 0])
         chosen[i] = (np.int64(words[i, 0]) * count + ((np.int64(words[i, 1]) * count) >> 31)) >> 31

@@ -50,7 +50,7 @@ def copy_into(typingctx: Any, array: Any, offset: Any, source: Any, count: Any) 
 
 @intrinsic
 def copy_out(typingctx: Any, target: Any, array: Any, offset: Any, count: Any) -> Any:
-    """And back."""
+    """Copy bytes from a place in an array to an address, so many bytes from the array's beginning."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()

@@ -33,7 +33,7 @@ LONGEST = np.int64(episode_windows.LONGEST)
 
 @compiled
 def modulo(x: Any, n: Any) -> Any:
-    """`x % n` of numbers in [0, 2^31): half the time of the 64-bit division."""
+    """Compute `x % n` of numbers in [0, 2^31): half the time of the 64-bit division."""
     return np.int64(np.uint32(x) % np.uint32(n))
 
 
@@ -51,7 +51,7 @@ def plan_write(
     new_cursors: Any,
     new_sizes: Any,
 ) -> None:
-    """`ring.choose_slots`. Mask uint8 [steps * lanes] is empty for none; then source and live uint8 are not written."""
+    """Do what `ring.choose_slots` does. Without a mask, uint8 [steps * lanes], source and live are not written."""
     lanes, length = np.int64(plan[RING_LANES]), np.int64(plan[RING_LENGTH])
     limit = length * plan[RING_TURNS]
     n = slots.size // lanes
@@ -91,7 +91,7 @@ def choose(mask: Any, lane: Any, lanes: Any, steps: Any, skipped: Any, source: A
 
 @compiled
 def step_ages(next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, new_next: Any) -> None:
-    """`episode_windows.step_ages`. Begins or ends, uint8 [lanes * T], is empty if there are none."""
+    """Do what `episode_windows.step_ages` does. Begins or ends, uint8 [lanes * T], is empty if there are none."""
     lanes = next_age.size
     steps = ages.size // lanes
     for lane in range(lanes):
@@ -111,7 +111,7 @@ def step_ages(next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, ne
 
 @compiled
 def lane_of(plan: Any, slot: Any) -> Any:
-    """The lane of a slot."""
+    """The lane of a slot: slot // length."""
     return np.int64(np.uint32(slot) // np.uint32(plan[RING_LENGTH]))
 
 
@@ -147,7 +147,7 @@ def multiples(plan: Any, low: Any, high: Any) -> Any:
 
 @compiled
 def weight(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
-    """`episode_windows.weights` of one step, `back` being at least 1."""
+    """Do what `episode_windows.weights` does for one step, `back` being at least 1."""
     if back > size:
         return np.int64(0)
     age = np.int64(own[place_of(plan, head, back)])
@@ -164,7 +164,7 @@ def weight(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
 
 @compiled
 def mark(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
-    """`episode_windows.marks` of one step, `back` being at least 1."""
+    """Do what `episode_windows.marks` does for one step, `back` being at least 1."""
     if weight(plan, own, head, size, back) == 0:
         return np.int64(0)
     age, period = np.int64(own[place_of(plan, head, back)]), np.int64(plan[PERIOD])
@@ -176,7 +176,7 @@ def mark(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
 def changed(
     plan: Any, ranges: Any, cursors: Any, sizes: Any, age: Any, lane: Any, back: Any, slots: Any, numbers: Any
 ) -> None:
-    """`episode_windows.changed`, for what `episode_windows.distances` says, as int32 [ranges * 2]."""
+    """Do what `episode_windows.changed` does, for what `episode_windows.distances` says, as int32 [ranges * 2]."""
     length = np.int64(plan[RING_LENGTH])
     entry = np.int64(0)
     for e in range(plan[RING_LANES]):
@@ -197,7 +197,7 @@ def changed(
 
 @compiled
 def weights_at(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, numbers: Any) -> None:
-    """`episode_windows.weights_at`."""
+    """Do what `episode_windows.weights_at` does."""
     length = np.int64(plan[RING_LENGTH])
     for i in range(slots.size):
         lane = lane_of(plan, slots[i])
@@ -241,7 +241,7 @@ def expand(
     is_last: Any,
     truncated: Any,
 ) -> None:
-    """`episode_windows.expand` of starts [S] by draws int32 [S, 2], live uint8 [S] or empty; to [S, K], flags uint8."""
+    """Expand starts [S] by draws int32 [S, 2], live uint8 [S] or empty, to [S, K]: see `episode_windows.expand`."""
     length = np.int64(plan[RING_LENGTH])
     for i in range(starts.size):
         lane = lane_of(plan, starts[i])
@@ -297,7 +297,7 @@ def name_steps(plan: Any, cursor: Any, lane: Any, place: Any, back: Any, count: 
 
 @compiled
 def following(plan: Any, cursors: Any, age: Any, slots: Any, found: Any, real: Any) -> None:
-    """`episode_windows.following`: slots int32 [m]; found [m, n], real uint8 [m, n]."""
+    """Do what `episode_windows.following` does: slots int32 [m]; found [m, n], real uint8 [m, n]."""
     length = np.int64(plan[RING_LENGTH])
     for i in range(slots.size):
         lane = lane_of(plan, slots[i])
@@ -314,7 +314,7 @@ def following(plan: Any, cursors: Any, age: Any, slots: Any, found: Any, real: A
 
 @compiled
 def extent(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: Any) -> None:
-    """`episode_windows.extent`, all int32 [m].
+    """Do what `episode_windows.extent` does, all int32 [m].
 
     The steps double and then halve: most trajectories are far shorter than their lane, so little is read, and near by.
     """

@@ -51,7 +51,7 @@ def vector_at(control: Any, sequence: Any) -> Any:
 
 @compiled
 def word(control: Any, place: Any) -> Any:
-    """One word of the control file."""
+    """One int64 word of the control file."""
     return load_acquire(control + 8 * place)
 
 
@@ -222,7 +222,7 @@ def draw(
     weights: Any,
     probabilities: Any,
 ) -> Any:
-    """`buffer.draw` of a moment between two writes. Returns TORN, NOTHING or DRAWN.
+    """Do what `buffer.draw` does at a moment between two writes. Returns TORN, NOTHING or DRAWN.
 
     The slots are known to be right before their rows are read: beyond those in use, files have no room on the disk.
     """

@@ -25,7 +25,7 @@ def members(order: Any, place: Any, count: Any, slots: Any, marked: Any, found: 
 
 @compiled
 def move_back(order: Any, boundary: Any, positions: Any, marked: Any, at: Any, slots: Any) -> Any:
-    """`sparse_set.exchanges`: which slots lie at which positions afterwards, int32 [2 B].
+    """Do what `sparse_set.exchanges` does: which slots lie at which positions afterwards, int32 [2 B].
 
     Returns:
         How many these are, and the new boundary.
@@ -72,7 +72,7 @@ def seek(keys: Any, key: Any) -> Any:
 
 @compiled
 def distinct(draws: Any, n: Any, chosen: Any) -> None:
-    """`sparse_set.distinct` by draws int32 [B, 2]: a Fisher-Yates shuffle from the back that stores only what moves."""
+    """Do what `sparse_set.distinct` does by draws int32 [B, 2]: a Fisher-Yates shuffle that stores only what moves."""
     size = np.int64(4)
     while size < 4 * chosen.size:
         size *= 2

@@ -11,29 +11,29 @@ VARIABLE: Final = "FUNCTIONAL_RB_KERNELS"
 
 
 class Switch:
-    """What holds for the process.
+    """The switch for compiled kernels in this process.
 
     Attributes:
         on: whether to use kernels.
     """
 
     def __init__(self) -> None:
-        """As the environment says."""
+        """Set the switch as the environment variable says."""
         given = os.environ.get(VARIABLE) or "1"
         if given not in ("0", "1"):
             raise ValueError(f"{VARIABLE}: expected 0 or 1, got {given!r}; set it to 0 to turn compiled kernels off")
         self.on = given == "1"
-        self._told: list[Callable[[bool], object]] = []
+        self._listeners: list[Callable[[bool], object]] = []
 
     def turn(self, on: bool) -> None:
-        """Turn it on or off."""
+        """Turn kernels on or off for the process."""
         self.on = on
-        for tell in self._told:
+        for tell in self._listeners:
             tell(on)
 
     def tell(self, function: Callable[[bool], object]) -> None:
         """Have a function called with what is set from now on."""
-        self._told.append(function)
+        self._listeners.append(function)
 
 
 class _Restored(AbstractContextManager[None]):
@@ -43,7 +43,7 @@ class _Restored(AbstractContextManager[None]):
         self._before = before
 
     def __exit__(self, *exception: object) -> None:
-        """Set it back."""
+        """Set the switch back to what it was before."""
         switch.turn(self._before)
 
 

@@ -28,7 +28,7 @@ from functional_rb.cpu_kernels.xla_frame import (
 
 @handler
 def add(frame: Any) -> Any:
-    """plan, batch, rows, *wide, tree, counters, mask, priorities, *leaves -> rows, *wide, tree, counters."""
+    """XLA passes plan, batch, rows, *wide, tree, counters, mask, priorities, *leaves; the results are new arrays."""
     for number in range(calls(frame)):
         call = frame, number
         plan = ints(operand(call, 0))
@@ -62,7 +62,7 @@ def threefry(frame: Any) -> Any:
 
 @handler
 def draw(frame: Any) -> Any:
-    """plan, rows, *wide, tree, counters, draws, beta -> *leaves, handles, weights, probabilities."""
+    """XLA passes plan, rows, *wide, tree, counters, draws, beta; the results are *leaves and the selection's arrays."""
     for number in range(calls(frame)):
         call = frame, number
         plan = ints(operand(call, 0))
@@ -87,7 +87,7 @@ def draw(frame: Any) -> Any:
 
 @handler
 def update(frame: Any) -> Any:
-    """plan, tree, counters, handles, priorities -> tree, counters.
+    """XLA passes plan, tree, counters, handles, priorities; the results are tree, counters.
 
     Where leaves are rewritten, also rows, *wide, *leaves (empty for those that are not) -> rows, *wide.
     """

@@ -46,7 +46,7 @@ def following(frame: Any) -> Any:
 
 @handler
 def extent(frame: Any) -> Any:
-    """plan, cursors, sizes, age, slots -> before, after."""
+    """XLA passes plan, cursors, sizes, age, slots; the results are before, after."""
     for number in range(calls(frame)):
         call = frame, number
         ring.extent(

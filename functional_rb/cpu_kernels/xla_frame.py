@@ -63,7 +63,7 @@ def encode_batch(
 
 @compiled
 def calls(frame: Any) -> Any:
-    """For how many calls a frame stands; none, if XLA asks for the handler's version, which is told here."""
+    """For how many calls a frame stands; none, if XLA asks for the handler's version, which is then filled in."""
     extension = load_int64(frame + FRAME_EXTENSION)
     if extension != 0 and load_int32(extension + EXTENSION_TYPE) == METADATA_TYPE:
         metadata = load_int64(extension + EXTENSION_METADATA)
@@ -85,19 +85,19 @@ def batch_of(frame: Any) -> Any:
 
 @compiled
 def operands(call: Any) -> Any:
-    """How many operands there are."""
+    """How many operands the call has."""
     return load_int64(call[0] + FRAME_ARGUMENTS + LIST_SIZE)
 
 
 @compiled
 def operand(call: Any, k: Any) -> Any:
-    """The k-th operand."""
+    """The call's k-th operand, as `part` has it."""
     return part(call, load_int64(load_int64(call[0] + FRAME_ARGUMENTS + LIST_ITEMS) + 8 * k), k)
 
 
 @compiled
 def result(call: Any, k: Any) -> Any:
-    """The k-th result."""
+    """The call's k-th result, as `part` has it."""
     return part(call, load_int64(load_int64(call[0] + FRAME_RESULTS + LIST_ITEMS) + 8 * k), operands(call) + k)
 
 

@@ -13,7 +13,7 @@ from functional_rb.cpu_kernels.xla_frame import calls, handler, ints, operand, r
 
 @handler
 def places(frame: Any) -> Any:
-    """plan, at, slots -> places."""
+    """XLA passes plan, at, slots; the result is places."""
     for number in range(calls(frame)):
         call = frame, number
         frame_ring.places(

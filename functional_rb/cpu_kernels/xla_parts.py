@@ -46,7 +46,7 @@ def descend(frame: Any) -> Any:
 
 @handler
 def set_leaves(frame: Any) -> Any:
-    """plan, tree, leaves, values -> tree."""
+    """XLA passes plan, tree, leaves, values; the result is tree."""
     for number in range(calls(frame)):
         call = frame, number
         buffer.set_leaves(
@@ -60,7 +60,7 @@ def set_leaves(frame: Any) -> Any:
 
 @handler
 def read(frame: Any) -> Any:
-    """plan, rows, *wide, slots -> *leaves."""
+    """XLA passes plan, rows, *wide, slots; the results are *leaves."""
     for number in range(calls(frame)):
         call = frame, number
         plan = ints(operand(call, 0))
@@ -95,7 +95,7 @@ def store(frame: Any) -> Any:
 
 @handler
 def stored_values(frame: Any) -> Any:
-    """plan, priorities -> values, good."""
+    """XLA passes plan, priorities; the results are values, good."""
     for number in range(calls(frame)):
         call = frame, number
         buffer.stored_values(
@@ -109,7 +109,7 @@ def stored_values(frame: Any) -> Any:
 
 @handler
 def importance_weights(frame: Any) -> Any:
-    """values, smallest, beta -> weights."""
+    """XLA passes values, smallest, beta; the result is weights."""
     for number in range(calls(frame)):
         call = frame, number
         buffer.importance_weights(

@@ -53,7 +53,7 @@ def step_ages(frame: Any) -> Any:
 
 @handler
 def changed(frame: Any) -> Any:
-    """plan, distances, cursors, sizes, age -> lane, back, slots, numbers."""
+    """XLA passes plan, distances, cursors, sizes, age; the results are lane, back, slots, numbers."""
     for number in range(calls(frame)):
         call = frame, number
         ring.changed(
@@ -72,7 +72,7 @@ def changed(frame: Any) -> Any:
 
 @handler
 def weights_at(frame: Any) -> Any:
-    """plan, cursors, sizes, age, slots -> weights."""
+    """XLA passes plan, cursors, sizes, age, slots; the result is weights."""
     for number in range(calls(frame)):
         call = frame, number
         ring.weights_at(
