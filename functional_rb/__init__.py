@@ -5,6 +5,7 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 """
 
 from functional_rb import ted
+from functional_rb.base import moved as _moved
 from functional_rb.base.errors import (
     CheckpointError,
     CheckpointFullError,
@@ -75,6 +76,8 @@ from functional_rb.ted.check_env import check_env
 from functional_rb.ted.items import item_from_env
 from functional_rb.transforms import her, n_step
 from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
+
+_moved.name_as_earlier()
 
 __version__ = "0.1.0"
 

@@ -94,9 +94,10 @@ class State:
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
-        """Read what earlier versions pickled, by the names of the fields."""
-        arrays = earlier.unpickled(Arrays(*(fields[name] for name in Arrays._fields)), fields["spec"])
-        self.__dict__.update(fields, **arrays._asdict())
+        """Read what earlier versions pickled, by the names that the fields had: "kept" is what `auxiliary` was."""
+        rows, wide, tree, vector, kept, spec = (fields[name] for name in (*Arrays._fields[:-1], "kept", "spec"))
+        arrays = earlier.unpickled(Arrays(rows, wide, tree, vector, kept), spec)
+        self.__dict__.update(arrays._asdict(), spec=spec)
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
         """Read the arrays piece by piece, as a checkpoint does.

@@ -297,7 +297,8 @@ def test_pickles_of_earlier_versions_are_arranged_anew(variant: str) -> None:
         arrays, spec = Arrays(then.rows, then.wide, then.tree, then.counters, then.auxiliary), then.spec
         if variant == "jax":
             state = object.__new__(type(then))
-            state.__setstate__({**arrays._asdict(), "spec": pickle.loads(pickle.dumps(spec))})
+            fields = {**arrays._asdict(), "spec": pickle.loads(pickle.dumps(spec))}
+            state.__setstate__(fields | {"kept": fields.pop("auxiliary")})  # by the names of then
         else:  # by names that pickles have
             module = importlib.import_module(type(then).__module__)
             read = module._unpickled if variant == "torch" else module._rebuilt
