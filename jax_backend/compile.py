@@ -179,7 +179,7 @@ def update(
 def finished(arrays: Arrays, after: Sequence[jax.Array] = ()) -> Arrays:
     """The arrays of a new state, of which the counters are there once all else is, and all that `after` names.
 
-    So whoever goes on with the state, and begins with its counters, writes nothing before it has been read.
+    So a function that takes the state, and begins with its counters, writes nothing before it has been read.
     """
     trees = [] if arrays.tree is None else [arrays.tree]
     before = [arrays.rows, *arrays.wide, *trees, *arrays.auxiliary.values(), *after]

@@ -1,4 +1,4 @@
-"""States as plain pytrees, for Orbax and whoever else writes dicts of arrays."""
+"""States as plain pytrees, for Orbax and other writers of dicts of arrays."""
 
 from __future__ import annotations
 

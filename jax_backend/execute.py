@@ -140,12 +140,12 @@ def _is_key_type(dtype: Any) -> bool:
 
 
 def has_64_bit() -> bool:
-    """Whether JAX was told to have 64-bit dtypes."""
+    """Whether 64-bit dtypes are enabled in JAX."""
     return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # JAX defines its options at run time
 
 
 def unsupported(dtype: str) -> str | None:
-    """Python objects, and 64-bit dtypes unless JAX was told to have them."""
+    """Python objects, and 64-bit dtypes unless they are enabled in JAX."""
     if dtype == "object":
         return (
             "means Python objects, which JAX can neither have on a device nor trace; give "
@@ -221,7 +221,7 @@ def add(
     priorities: jax.Array | None,
     key: jax.Array | None,
 ) -> State:
-    """Write a batch."""
+    """Write a batch of checked items; returns the new state."""
     if key is not None:
         check_key(key)
     following = _add(state, list(leaves), batch, mask, priorities, key, kernels=compile.use_kernels())
@@ -388,7 +388,7 @@ def with_spec(state: State, spec: BufferSpec) -> State:
 
 
 def _spread_over(state: State, spec: BufferSpec) -> jax.sharding.NamedSharding | None:
-    """How the storage of a state is divided among devices, if XLA has to be told.
+    """How the storage of a state is divided among devices, if XLA needs to know it.
 
     Raises:
         ValueError: if that of the spec cannot be divided so.

@@ -96,7 +96,7 @@ def as_vector(array: Any, name: str) -> Any:
 
 
 def unsupported(dtype: str) -> str | None:
-    """64-bit dtypes, unless JAX was told to have them."""
+    """64-bit dtypes, unless they are enabled in JAX."""
     return None if dtype == "object" else execute.unsupported(dtype)
 
 

@@ -63,7 +63,7 @@ _DIRECTIONS = tuple(f"transfer_guard_{way}" for way in ("host_to_device", "devic
 
 
 def transfers(function: F) -> F:
-    """Let a public function move arrays: whoever calls it has asked for that, as by `jax.device_put`."""
+    """Let a public function move arrays: its caller has asked for that, as by `jax.device_put`."""
 
     @functools.wraps(function)
     def allowed(*args: Any, **others: Any) -> Any:

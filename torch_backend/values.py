@@ -1,4 +1,4 @@
-"""`functional_rb.specs.functions.SpecBackend` on torch."""
+"""The functions of `functional_rb.specs.functions.SpecBackend` on torch."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Snapshot:
 
     Attributes:
         files: of the buffer.
-        number: of the logs that lead back to it.
+        number: of the logs that roll the files back to it.
         present: of each array that lies in files the blocks outside of which nothing was ever written.
     """
 
@@ -377,7 +377,7 @@ def _lead_back(
 
 
 def _damage(mapped: str, torn: Torn | None) -> CorruptCheckpointError:
-    """What to say of a mapped file whose rows, led back, are not those of the checkpoint."""
+    """The error for a mapped file whose rows, rolled back, are not those of the checkpoint."""
     if torn is None:
         return CorruptCheckpointError(mapped, "its content, led back by the undo logs, is not what was saved")
     # What a kill leaves of a record keeps rows that were not yet overwritten: so the record was whole once.

@@ -90,7 +90,7 @@ class Manifest:
         arrays: the arrays of the state.
         counters: of the state.
         segments: the files, the oldest first; a block is that of the last one that has it.
-        in_place: the arrays whose rows lie in mapped files of the buffer's own, led back by undo logs.
+        in_place: the arrays whose rows lie in mapped files of the buffer's own, rolled back by undo logs.
         undo: the first of these, by number; 0 if there are none.
         here: whether the path of the spec's storage was the checkpoint's own directory, wherever that is by now.
     """

@@ -59,7 +59,7 @@ class Plan:
         single_items: whether a sample consists of single items, rather than of windows of steps.
         tree_shape: the shape of the sum tree float32 [rows, FANOUT], None if the sampler needs none.
         extra_words: random 31-bit words that transforms take for each item of a sample.
-        boundaries: what tells where episodes end: of the sampler in step (2), in the end of whoever asks for it.
+        boundaries: the episode boundaries: in step (2) those of the sampler, at the end also those of transforms.
 
         auxiliary: the arrays that are kept beside the storage, by name.
         counter_names: the counters that are kept beside those of every buffer: names, and how many int32 each.

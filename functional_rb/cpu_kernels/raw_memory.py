@@ -1,6 +1,6 @@
 """Raw memory for compiled code: addresses as int64, because XLA hands out nothing else and torch's are cheap to get.
 
-They are of memory that whoever calls the kernel keeps alive. Compiled code never takes the address of an array itself:
+They are of memory that the caller of the kernel keeps alive. Compiled code never takes the address of an array itself:
 numba frees an array after its last use, and knows nothing of what its address is used for later. What reaches into
 arrays takes the array and a place in it.
 """

@@ -58,7 +58,7 @@ def rename(old: str, new: str) -> None:
 
 
 def unlink(path: str) -> None:
-    """Remove a file."""
+    """Remove a file by its path."""
     os.unlink(path)
 
 
