@@ -14,6 +14,7 @@ from functional_rb.ops.protocol import Array
 from functional_rb.specs.ops import SpecOps
 
 BITS = 31
+F16_MAX = float(np.finfo(np.float16).max)
 
 
 def whole_words(counts: np.ndarray[Any, Any]) -> int:
@@ -174,6 +175,10 @@ class Real:
             value = _normal(ops, u)
         else:
             value = self._mixed(ops, u)
+            if self._dtype == "float16":  # of which so few are finite that the distance to a bound may not fit
+                for limit in (-F16_MAX, F16_MAX):
+                    beyond = value < limit if limit < 0 else value > limit
+                    value = ops.where(beyond, value * 0 + limit, value)
         return value if work == self._dtype else ops.cast(value, self._dtype)
 
     def _between(self, ops: SpecOps, u: Array) -> Array:

@@ -290,6 +290,6 @@ def test_trajectories_end_alike_for_all() -> None:
     item = {"reward": frb.Unbounded(()), "done": frb.Binary(), "other": frb.Binary(), "next": {"done": frb.Binary()}}
     named = frb.Slices(2, end_keys=(("next", "done"),))
     spec = frb.BufferSpec(item, 8, named, transforms=frb.n_step(2, np.float32(0.5), end_keys="next/done"))
-    assert spec.plan.boundaries == named.marks
+    assert spec.plan.boundaries == named.boundaries
     with pytest.raises(ValueError, match=r"expected the same end_keys .* leave them out of the transforms"):
         frb.BufferSpec(item, 8, named, transforms=frb.n_step(2, 0.5, end_keys="other"))

@@ -142,3 +142,15 @@ def test_nothing_asked_for_changes_nothing(name: str, sampler: Any) -> None:
         state, sample = backend.sample(state, backend.rb.key(0), 0)
         assert backend.numpy(state.counters).tolist() == before
         assert sample.indices.shape[0] == sample.weights.shape[0] == 0
+
+
+def test_an_epoch_that_is_dropped_counts(library: Backend) -> None:
+    rb = library.rb
+    sampler = frb.WithoutReplacement(drop_last=True, shuffle=False)
+    state = library.init(frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 5, sampler))
+    state = library.add(state, {"id": np.arange(5, dtype=np.int32)})
+    state, _ = rb.sample(state, rb.key(0), 2)
+    assert int(rb.epochs_done(state)) == 0
+    # Of the 3 items that are left no full batch can be made; and of the epoch that begins 1 is left after this one.
+    state, _ = rb.sample(state, rb.key(1), 4)
+    assert int(rb.epochs_done(state)) == 2

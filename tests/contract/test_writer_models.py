@@ -101,3 +101,14 @@ def test_the_best_by_their_median(library: Backend) -> None:
     state = library.add(state, {"score": scores, "id": np.arange(5, dtype=np.int32)})
     assert sorted(library.numpy(library.rb.items(state)["id"]).tolist()) == [1, 4]  # 2 and 1, above 0 and -1
     assert int(library.rb.refused(state)) == 1
+
+
+def test_a_rank_that_is_rewritten_to_nan_stays(library: Backend) -> None:
+    item = {"score": frb.Unbounded(()), "id": frb.Unbounded((), "int32")}
+    state = library.init(frb.BufferSpec(item, 2, writer=frb.MaxValue("score")))
+    state = library.add(state, {"score": np.float32([1, 2]), "id": np.arange(2, dtype=np.int32)})
+    best = [k for k in range(2) if int(library.numpy(library.rb.items(state)["id"])[k]) == 1]
+    handles = library.array(np.array(best, np.int32))
+    state = library.rb.update(state, handles, items={"score": library.array(np.float32([np.nan]))})
+    state = library.add(state, {"score": np.float32([1.5]), "id": np.int32([2])})
+    assert sorted(library.numpy(library.rb.items(state)["id"]).tolist()) == [1, 2]
