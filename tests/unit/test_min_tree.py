@@ -107,6 +107,18 @@ def test_lowest(history: tuple[int, list[dict[int, int]]]) -> None:
             assert str(keys.dtype).endswith("int32")
 
 
+def test_equal_keys_come_in_the_order_of_their_slots() -> None:
+    rng, capacity = np.random.default_rng(0), 300
+    slots = torch.arange(capacity, dtype=torch.int32)
+    for _ in range(200):
+        keys = rng.choice([0, 1, 2], capacity, p=rng.dirichlet([0.3] * 3)).astype(np.int32)
+        tree = min_tree.set_keys(
+            torch_ops, min_tree.empty(torch_ops, capacity), capacity, slots, torch.from_numpy(keys)
+        )
+        ((found, _),) = find(torch_ops, tree, capacity, 40)
+        assert found.tolist() == np.argsort(keys, kind="stable")[:40].tolist()
+
+
 @pytest.mark.parametrize("ops", [jax_ops, torch_ops], ids=["jax", "torch"])
 @pytest.mark.parametrize("capacity", [1, 300])
 def test_empty_slots_are_the_lowest_in_their_order(ops: Any, capacity: int) -> None:
