@@ -59,7 +59,7 @@ APPLIES: dict[str, Callable[[frb.BufferSpec], bool]] = {
 def table() -> dict[str, tuple[str, str]]:
     """The cells of the arrays and the counters, by who keeps them."""
     rows = re.findall(r"^ *\| (.*?) \| ?(.*?) ?\| ?(.*?) ?\|$", frb.State.__doc__ or "", re.MULTILINE)
-    return {who: (arrays, counters) for who, arrays, counters in rows if who != "who"}
+    return {who: (arrays, counters) for who, arrays, counters in rows if who != "part of the spec"}
 
 
 def sizes_of(spec: frb.BufferSpec) -> dict[str, int]:

@@ -214,7 +214,7 @@ def test_a_state_that_does_not_come_back_is_not_donated() -> None:
 
 def test_of_two_alike_one_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which one cannot be told: both stay, with a warning if they are large."""
-    monkeypatch.setattr(copies, "_told", set())
+    monkeypatch.setattr(copies, "_warned", set())
     expert, agent = filled(), filled()
     join = rb.jit(lambda expert, agent: rb.add(agent, rb.items(expert)))
     after = join(expert, agent)
@@ -599,7 +599,7 @@ def test_consumed_states_elsewhere(tmp_path: Path) -> None:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing has been told yet, and what is large is 80 bytes: of 96 of rows, and 64 of the tree."""
-    monkeypatch.setattr(copies, "_told", set())
+    monkeypatch.setattr(copies, "_warned", set())
     monkeypatch.setattr(copies, "LARGE", 80)
 
 
@@ -628,7 +628,7 @@ def test_what_copies_little_or_must_is_not_told_of(large: None) -> None:
     jax.vmap(rb.clear)(jax.tree.map(lambda x: x[None], state))
     state = rb.update_(rb.sample_(rb.add_(state, batch(3)), rb.key(0), 2)[0], HANDLES, PRIORITIES, {"n": HANDLES + 7})
     rb.add(rb.init(dataclasses.replace(SPEC, storage=frb.Host())), batch(0))
-    assert not copies._told
+    assert not copies._warned
 
 
 def test_the_limit_of_the_warning() -> None:
