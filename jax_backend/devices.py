@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 
 from functional_rb.core.draft import Arrays
 from functional_rb.structures import frame_ring
-from functional_rb.structures.stored_arrays import ROWS, WIDE, wide_name
+from functional_rb.structures.stored_arrays import AUXILIARY, ROWS, auxiliary_name, is_items, wide_name
 
 
 def resolve(device: Any) -> Any:
@@ -46,7 +46,7 @@ def place(name: str, shape: tuple[int, ...], where: Any) -> Any:
     """
     if not isinstance(where, NamedSharding) or where.is_fully_replicated:
         return where
-    if not name.startswith((ROWS, WIDE, f"kept_{frame_ring.ROWS}")):
+    if not (is_items(name) or name.startswith(auxiliary_name(frame_ring.ROWS))):
         return NamedSharding(where.mesh, jax.P(), memory_kind=where.memory_kind)
     try:
         where.shard_shape(shape)
@@ -54,7 +54,7 @@ def place(name: str, shape: tuple[int, ...], where: Any) -> Any:
         raise ValueError(
             f"device: expected a sharding that divides the storage ({name!r}, {list(shape)}, one slot after the other) "
             f"into equal parts, got {where.spec} on a mesh of {dict(where.mesh.shape)}; change "
-            f"{'Compact(spare=...)' if name.startswith('kept') else 'the capacity'} so that the number of devices "
+            f"{'Compact(spare=...)' if name.startswith(AUXILIARY) else 'the capacity'} so that the number of devices "
             f"divides {shape[0]}"
         ) from error
     return where
@@ -69,5 +69,5 @@ def places(arrays: Arrays, where: Any) -> Any:
         tuple(place(wide_name(k), x.shape, where) for k, x in enumerate(arrays.wide)),
         None if arrays.tree is None else place("tree", arrays.tree.shape, where),
         place("counters", arrays.counters.shape, where),
-        {name: place(f"kept_{name}", x.shape, where) for name, x in arrays.auxiliary.items()},
+        {name: place(auxiliary_name(name), x.shape, where) for name, x in arrays.auxiliary.items()},
     )

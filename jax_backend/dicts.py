@@ -44,9 +44,9 @@ def state_dict(state: State) -> dict[str, Any]:
     text = core.text_of(state.spec)
     found: dict[str, Any]
     if isinstance(state, HostState):  # which goes on in its memory
-        found = core.named(state.copied_memory().state_arrays(state._counters.copy()))
+        found = core.named(state.copied_memory().state_arrays(state._counters.copy()), state.spec.plan)
     else:
-        found = core.named(state)
+        found = core.named(state, state.spec.plan)
         for name, array in found.items():
             _check_at_hand(name, array)
     return found | {core.SPEC: jnp.asarray(np.frombuffer(text.encode(), np.uint8))}
@@ -88,7 +88,8 @@ def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) 
         spec, device = target.spec, devices.resolve(device)
         if isinstance(target, HostState):
             device = target.device if device is None else device
-        placed = {} if on_host else {name: x.sharding for name, x in core.named(target).items() if x.committed}
+        named = {} if on_host else core.named(target, spec.plan)
+        placed = {name: x.sharding for name, x in named.items() if x.committed}
     checks.leaves_for_backend(spec, execute.unsupported)
     if spec.storage.on_host:
         return restore(spec, core.as_arrays(spec, given, _copied, _in_numpy), device)

@@ -22,7 +22,7 @@ from functional_rb.buffer.storage_kinds import Device
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.core.handles import NO_HANDLE
-from functional_rb.samplers import Selection
+from functional_rb.core.strategy import Selection
 from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline
 from functional_rb.structures import row_layout

@@ -19,9 +19,9 @@ from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint import in_place
-from functional_rb.core.draft import Arrays
+from functional_rb.core.draft import Arrays, by_name
+from functional_rb.core.strategy import Selection
 from functional_rb.ops.numpy_ops import Vector
-from functional_rb.samplers import Selection
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
 from functional_rb.storage import host_state
@@ -280,16 +280,10 @@ def _is_known(x: Any) -> bool:
 
 def _flatten_with_keys(state: HostState) -> tuple[list[tuple[Any, Any]], _Outline]:
     memory = state.exported_memory()
-    arrays = memory.state_arrays(state.counters)
     spec, key = state.spec, jax.tree_util.GetAttrKey
-    leaves = [("rows", arrays.rows), *((f"wide_{k}", x) for k, x in enumerate(arrays.wide))]
-    leaves += [] if arrays.tree is None else [("tree", arrays.tree)]
-    leaves += [
-        *((f"kept_{name}", arrays.auxiliary[name]) for name in spec.plan.auxiliary),
-        ("counters", arrays.counters),
-    ]
+    leaves = by_name(memory.state_arrays(state.counters), spec.plan)
     held = Held(memory) if spec.plan.objects and memory.table is not None else None
-    return [(key(name), x) for name, x in leaves], (spec, len(arrays.wide), held, state.device)
+    return [(key(name), x) for name, x in leaves.items()], (spec, len(memory.wide), held, state.device)
 
 
 def _unflatten(outline: _Outline, leaves: Any) -> HostState:

@@ -15,7 +15,7 @@ import numpy as np
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
 from functional_rb.core import counters
-from functional_rb.samplers import Selection
+from functional_rb.core.strategy import Selection
 from jax_backend import compile, execute
 
 _add = jax.jit(execute.added, static_argnames=("batch", "kernels"), donate_argnums=0)

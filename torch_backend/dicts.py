@@ -45,7 +45,7 @@ def state_dict(state: CoreState) -> dict[str, Any]:
     text = core.text_of(state.spec)
     assert isinstance(state, State)
     arrays = state.copied_memory().state_arrays(state.counters.clone())
-    return core.named(arrays) | {core.SPEC: text}
+    return core.named(arrays, state.spec.plan) | {core.SPEC: text}
 
 
 def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = None) -> CoreState:

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from functional_rb.base import forks
 from functional_rb.buffer import earlier
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.core.draft import Arrays
+from functional_rb.core.draft import Arrays, by_name
 from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.versions.library import Library
 from functional_rb.versions.object_table import Held
@@ -99,14 +99,8 @@ def _flatten(state: State) -> tuple[list[torch.Tensor], Outline]:
 
 
 def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
-    leaves, context = _flatten(state)
-    names = ["rows", *(f"wide_{k}" for k in range(context[1]))]
-    names += [
-        *(["tree"] if context[0].plan.tree_shape else []),
-        *(f"kept_{name}" for name in context[0].plan.auxiliary),
-        "counters",
-    ]
-    return [(pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=True)], context
+    named = by_name(state.exported(), state.spec.plan)
+    return [(pytree.GetAttrKey(name), leaf) for name, leaf in named.items()], _flatten(state)[1]
 
 
 def _unflatten(leaves: Any, context: Outline) -> State:

@@ -27,6 +27,10 @@ from functional_rb.specs.values import Outline
 from functional_rb.structures.ring import INT32_MAX
 
 F = TypeVar("F", bound=Callable[..., Any])
+OF_DRAWS = frozenset({"weights", "probabilities"})
+"""Fields of a sample that have one number for each draw, [B]."""
+ARRAYS = OF_DRAWS | {"indices", "mask", "is_first", "is_last", "truncated"}
+"""These, and the fields in the shape of the mask, which of slices is [B, length] or flat, [B * length]."""
 
 
 class Backend(Protocol):
@@ -809,15 +813,11 @@ def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[Any]) -> Any
     assert mask is not None
     rows = int(mask.reshape(sample.weights.shape[0], -1)[:, 0].sum())
     steps = mask.shape[0] // max(sample.weights.shape[0], 1) * rows  # of flat slices there are several in a row
-    lead = (steps, *mask.shape[1:])
     leaves = [leaf[:steps] for leaf in nest.flatten_as(spec.plan.structure, sample.items)]
-    items = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, lead)
-    told = {
-        name: x[: rows if x.shape[0] != mask.shape[0] else steps]
-        for name, x in sample._asdict().items()
-        if name not in ("items", "extras")
-    }
-    return sample._replace(items=items, extras={name: x[:steps] for name, x in sample.extras.items()}, **told)
+    items = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, (steps, *mask.shape[1:]))
+    extras = {name: x[:steps] for name, x in sample.extras.items()}
+    arrays = {name: x[: rows if name in OF_DRAWS else steps] for name, x in sample._asdict().items() if name in ARRAYS}
+    return sample._replace(items=items, extras=extras, **arrays)
 
 
 def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: Any = None) -> Crop[Any]:

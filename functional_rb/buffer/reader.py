@@ -10,11 +10,11 @@ import numpy as np
 
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
-from functional_rb.core.draft import HasArrays
+from functional_rb.core.draft import HasArrays, by_name
 from functional_rb.core.plan import Plan
 from functional_rb.core.save_history import NEW, SaveHistory
 from functional_rb.structures import stored_arrays, sum_tree
-from functional_rb.structures.stored_arrays import Shapes
+from functional_rb.structures.stored_arrays import Shapes, auxiliary_name
 
 Piece = np.ndarray[Any, np.dtype[Any]]
 
@@ -61,7 +61,7 @@ def shapes_of(plan: Plan) -> Shapes:
     """
     groups = sum_tree.geometry(plan.capacity).levels[0].groups
     tree = {} if plan.tree_shape is None else {"tree": ((groups, sum_tree.FANOUT), "float32")}
-    auxiliary = {f"kept_{name}": (array.shape, array.dtype) for name, array in plan.auxiliary.items()}
+    auxiliary = {auxiliary_name(name): (array.shape, array.dtype) for name, array in plan.auxiliary.items()}
     rows = stored_arrays.shapes(plan.layout, plan.capacity)
     return {**rows, **tree, **auxiliary, "counters": ((counters.length(plan),), "int32")}
 
@@ -70,7 +70,7 @@ def misfit(arrays: HasArrays, plan: Plan) -> str | None:
     """A description of the first array that is not as the spec says, or None. Kernels must be given no such array."""
     expected = shapes_of(plan)
     whole = {name: shape if name != "tree" else plan.tree_shape for name, (shape, _) in expected.items()}
-    for name, array in arrays_of(arrays, plan).items():
+    for name, array in by_name(arrays, plan).items():
         shape = tuple(getattr(array, "shape", ()))
         if shape != whole.get(name):
             return f"state.{name} has the shape {shape}, and by the spec it is {whole.get(name)}"
@@ -130,7 +130,7 @@ class ArrayReader(Reader):
         super().__init__(spec)
         take = np.array if lasting else np.asarray
         self._arrays: dict[str, Piece] = {}
-        for name, array in arrays_of(state, spec.plan).items():
+        for name, array in by_name(state, spec.plan).items():
             self.check_shape(name, tuple(array.shape))
             try:
                 self._arrays[name] = take(array)
@@ -147,11 +147,3 @@ class ArrayReader(Reader):
     def close(self) -> None:
         """Let go of the arrays."""
         self._arrays = {}
-
-
-def arrays_of(state: HasArrays, plan: Plan) -> Mapping[str, Any]:
-    """The arrays of a state by name."""
-    tree = {} if state.tree is None else {"tree": state.tree}
-    rows = stored_arrays.named(state.rows, state.wide)
-    auxiliary = {f"kept_{name}": state.auxiliary[name] for name in plan.auxiliary}
-    return {**rows, **tree, **auxiliary, "counters": state.counters}

@@ -6,7 +6,6 @@ samplers, writers and transforms keep. The content of items is not looked at: wh
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters, episodes, frame_store
 from functional_rb.core.plan import Plan
 from functional_rb.core.soundness import Found
+from functional_rb.ops import numpy_ops
 from functional_rb.structures import sum_tree
 
 Array = np.ndarray[Any, Any]
@@ -82,30 +82,6 @@ def problem_of_nodes(tree: Array, capacity: int) -> str | None:
     levels = sum_tree.geometry(capacity).levels
     made = np.zeros_like(tree)
     made[: levels[0].groups] = tree[: levels[0].groups]
-    grow_tree(made, capacity)
+    made = sum_tree.rebuild(numpy_ops, made, capacity)
     wrong = np.flatnonzero(made.view(np.int32) != tree.view(np.int32))
     return f"its sums are not those of its leaves, at {wrong[0]} for one" if wrong.size else None
-
-
-def grow_tree(tree: Array, capacity: int) -> None:
-    """Compute all nodes of a sum tree float32 [rows, 16] whose leaves are there, bit for bit as the functions do."""
-    levels = sum_tree.geometry(capacity).levels
-    for below, level in itertools.pairwise(levels):
-        for fold, source, target in (
-            (sum_tree.add_up, below.sums, level.sums),
-            (_smallest, below.smallest, level.smallest),
-            (_largest, below.largest, level.largest),
-        ):
-            nodes = tree[target : target + level.groups].reshape(-1)
-            nodes[: level.nodes] = fold(tree[source : source + below.groups])
-
-
-def _smallest(children: Array) -> Array:
-    """The smallest positive value of each row, 0 if there is none."""
-    smallest = np.where(children > 0, children, np.float32(np.inf)).min(axis=1)
-    return np.where(smallest < np.inf, smallest, np.float32(0))
-
-
-def _largest(children: Array) -> Array:
-    largest: Array = children.max(axis=1)
-    return largest

@@ -13,6 +13,7 @@ import numpy as np
 from functional_rb.base.checksum import DIGEST, digest, hasher
 from functional_rb.buffer.reader import shapes_of
 from functional_rb.ops.numpy_ops import aligned
+from functional_rb.structures.stored_arrays import auxiliary_name
 
 if TYPE_CHECKING:
     from functional_rb.buffer.spec import BufferSpec
@@ -108,7 +109,7 @@ class Stored:
 @functools.lru_cache(maxsize=16)
 def stored_arrays(spec: BufferSpec) -> dict[str, Stored]:
     """The arrays of a state that checkpoints store, those without any byte left out; counters are stored apart."""
-    fills = {f"kept_{name}": array.fill for name, array in spec.plan.auxiliary.items()}
+    fills = {auxiliary_name(name): array.fill for name, array in spec.plan.auxiliary.items()}
     made = {
         name: Stored(name, shape, dtype, fills.get(name, 0))
         for name, (shape, dtype) in shapes_of(spec.plan).items()
@@ -122,11 +123,6 @@ def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
     """The memory of a contiguous array."""
     content: Any = array.reshape(-1).view(np.uint8)
     return memoryview(content)
-
-
-def is_items(name: str) -> bool:
-    """Whether an array has the items in it, a row for each slot."""
-    return name == "rows" or name.startswith("wide_")
 
 
 def runs_of(mask: Mask) -> list[Run]:

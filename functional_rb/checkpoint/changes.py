@@ -19,13 +19,13 @@ from functional_rb.checkpoint.blocks import (
     Table,
     bytes_of,
     chunks,
-    is_items,
     runs_of,
     stored_arrays,
 )
 from functional_rb.checkpoint.opened import Opened
 from functional_rb.core import counters, handles
 from functional_rb.samplers import Queue
+from functional_rb.structures.stored_arrays import auxiliary_name, is_items
 
 MOST = 16
 """Segments that a checkpoint has: what reading opens, and what a manifest tells, stays small."""
@@ -66,7 +66,7 @@ def _written(reader: Reader, vector: Vector) -> list[Run] | None:
     if spec.plan.frames is not None or isinstance(spec.sampler, Queue):  # these take items out, and leave their rows
         return None
     if not spec.writer.in_order:
-        name = f"kept_{handles.CURRENT}"
+        name = auxiliary_name(handles.CURRENT)
         return runs_of(reader.read(name, 0, spec.capacity) >= 0)
     ends = counters.read(spec.plan, vector).ends
     length = spec.plan.ring.length

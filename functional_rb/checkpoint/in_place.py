@@ -22,7 +22,6 @@ from functional_rb.checkpoint.blocks import (
     Stored,
     bytes_of,
     chunks,
-    is_items,
     marked,
     runs_of,
     stored_arrays,
@@ -35,6 +34,7 @@ from functional_rb.storage.folding import fold, may_go_on
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.storage.reading import open_file, read_into
 from functional_rb.storage.undo_log import Earlier, Logs, Torn, UndoLog
+from functional_rb.structures.stored_arrays import auxiliary_name, is_items, own_name
 
 if TYPE_CHECKING:
     from functional_rb.buffer.spec import BufferSpec
@@ -44,7 +44,6 @@ Blocks = dict[str, Mask]
 """Of each array that lies in files, by its name in a checkpoint, some blocks."""
 GoingOn = Mapping[str, tuple[int, Earlier | None]]
 NOT_GOING_ON: GoingOn = {}
-KEPT = "kept_"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Snapshot:
 
 def names(spec: BufferSpec) -> dict[str, str]:
     """The arrays of a checkpoint that lie in mapped files, and what they are called there."""
-    return {name: name.removeprefix(KEPT) for name in stored_arrays(spec) if name.removeprefix(KEPT) in shapes(spec)}
+    return {name: own_name(name) for name in stored_arrays(spec) if own_name(name) in shapes(spec)}
 
 
 def is_here(directory: str | None, place: str) -> bool:
@@ -284,7 +283,7 @@ def _rows(spec: BufferSpec, group: list[str], blocks: Blocks) -> list[Mask]:
     arrays, found = stored_arrays(spec), []
     for name in group:
         rows = np.zeros(shapes(spec)[name][0][0], bool)
-        known = name if is_items(name) else KEPT + name
+        known = name if is_items(name) else auxiliary_name(name)
         for run in runs_of(blocks[known]) if known in blocks else ():
             rows[slice(*arrays[known].span(run))] = True
         found.append(rows)

@@ -29,17 +29,19 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
-from functional_rb.checkpoint.blocks import Stored, bytes_of, is_items, runs_of, stored_arrays
+from functional_rb.checkpoint.blocks import Stored, bytes_of, runs_of, stored_arrays
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert.json import KnownError, OtherVersionError, from_json
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
+from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
 from functional_rb.storage import elsewhere, mapped
 from functional_rb.storage.mapped import MappedFiles
-from functional_rb.structures.stored_arrays import wide_of
+from functional_rb.structures import sum_tree
+from functional_rb.structures.stored_arrays import auxiliary_name, is_items
 
 TRIES = 100
 """So often another save may remove what was about to be read."""
@@ -331,7 +333,7 @@ class _Loading:
         objects: dict[int, Any] = {}
         for k in range(len(manifest.segments)) if spec.plan.objects else ():
             objects |= opened.objects(k)
-        auxiliary = {name: read[f"kept_{name}"] for name in spec.plan.auxiliary if f"kept_{name}" in read}
+        auxiliary = {name: read[auxiliary_name(name)] for name in spec.plan.auxiliary if auxiliary_name(name) in read}
         if problem := soundness.problem_of_arrays(lain, vector, auxiliary, read.get("tree")):
             raise CorruptCheckpointError(path, problem)
         arrays = earlier.arranged(_arranged(lain, read, vector), lain, spec)
@@ -505,15 +507,9 @@ def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays
     for name, (shape, dtype) in shapes_of(spec.plan).items():
         if name not in read:
             read[name] = np.zeros(shape, dtype)
-    wide = wide_of(spec.plan.layout, read)
-    tree = None if spec.plan.tree_shape is None else _tree(spec, read["tree"])
-    return Arrays(read["rows"], wide, tree, vector, {name: read[f"kept_{name}"] for name in spec.plan.auxiliary})
-
-
-def _tree(spec: BufferSpec, leaves: Array) -> Array:
-    """A sum tree by its leaves."""
-    assert spec.plan.tree_shape is not None
-    tree = Stored("tree", spec.plan.tree_shape, "float32", 0).blank_array()
-    tree[: len(leaves)] = leaves
-    soundness.grow_tree(tree, spec.capacity)
-    return tree
+    read["counters"] = vector
+    if spec.plan.tree_shape is not None:
+        tree, leaves = numpy_ops.zeros(spec.plan.tree_shape, "float32"), read["tree"]
+        tree[: len(leaves)] = leaves
+        read["tree"] = sum_tree.rebuild(numpy_ops, tree, spec.capacity)
+    return Arrays.of_names(spec.plan, read)

@@ -18,11 +18,13 @@ from functional_rb.base import strict_json
 from functional_rb.base.checksum import DIGEST, digest
 from functional_rb.checkpoint.blocks import Run, Stored, as_array
 from functional_rb.checkpoint.segment import NAMES
+from functional_rb.structures import frame_ring
+from functional_rb.structures.stored_arrays import ROWS, WIDE, auxiliary_name
 
 FORMAT = 1
 GENERATION = re.compile(r"([0-9]{10})\.json", re.ASCII)
 SEGMENT = re.compile(r"([0-9]{10})\.safetensors", re.ASCII)
-IN_PLACE = re.compile(r"rows|wide_[0-9]+|kept_frames(_[0-9]+)?", re.ASCII)
+IN_PLACE = re.compile(rf"{ROWS}|{WIDE}[0-9]+|{auxiliary_name(frame_ring.ROWS)}(_[0-9]+)?", re.ASCII)
 LARGEST = 1 << 28
 """Bytes of a manifest."""
 MOST_SEGMENTS = 256

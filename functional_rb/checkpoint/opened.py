@@ -19,13 +19,13 @@ from functional_rb.checkpoint.blocks import (
     Table,
     as_array,
     chunks,
-    is_items,
     marked,
 )
 from functional_rb.checkpoint.manifest import LARGEST, Manifest, OtherFormat, Unreadable
 from functional_rb.checkpoint.segment import Places
 from functional_rb.storage.reading import open_file, read_bytes, read_into
 from functional_rb.storage.undo_log import FRAMES, ITEMS, name_of
+from functional_rb.structures.stored_arrays import is_items, own_name
 
 MAPPED = ".bin"
 FEW_RUNS = 1 << 16
@@ -80,7 +80,7 @@ def _check_runs(directory: str, path: str, claimed: int) -> None:
 
 def mapped_file(name: str) -> str:
     """The file of the buffer's own that has an array."""
-    return name.removeprefix("kept_") + MAPPED
+    return own_name(name) + MAPPED
 
 
 class Opened:

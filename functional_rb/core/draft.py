@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from functional_rb.core import counters, handles
 from functional_rb.core.counters import Counters
 from functional_rb.core.plan import Plan
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.structures import frame_ring, row_layout
+from functional_rb.structures import frame_ring, row_layout, stored_arrays
+from functional_rb.structures.stored_arrays import ROWS, auxiliary_name
 
 
 class Arrays(NamedTuple):
@@ -27,6 +28,13 @@ class Arrays(NamedTuple):
         tree = None if self.tree is None else change(self.tree)
         auxiliary = {name: change(array) for name, array in self.auxiliary.items()}
         return Arrays(change(self.rows), tuple(map(change, self.wide)), tree, change(self.counters), auxiliary)
+
+    @classmethod
+    def of_names(cls, plan: Plan, named: Mapping[str, Array]) -> Arrays:
+        """The inverse of `by_name`."""
+        wide = stored_arrays.wide_of(plan.layout, named)
+        auxiliary = {name: named[auxiliary_name(name)] for name in plan.auxiliary}
+        return cls(named[ROWS], wide, named.get("tree"), named["counters"], auxiliary)
 
 
 class HasArrays(Protocol):
@@ -56,6 +64,13 @@ class HasArrays(Protocol):
     def auxiliary(self) -> dict[str, Array]:
         """The auxiliary arrays by name, as in `State`."""
         ...
+
+
+def by_name(state: HasArrays, plan: Plan) -> dict[str, Array]:
+    """The arrays of a state by their names (see `stored_arrays`), in the order of the leaves of a state as a pytree."""
+    tree = {} if state.tree is None else {"tree": state.tree}
+    auxiliary = {auxiliary_name(name): state.auxiliary[name] for name in plan.auxiliary}
+    return {**stored_arrays.named(state.rows, state.wide), **tree, **auxiliary, "counters": state.counters}
 
 
 @dataclasses.dataclass

@@ -16,7 +16,6 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import stored_arrays
-from functional_rb.checkpoint.in_place import KEPT
 from functional_rb.checkpoint.loading import checked, enough_memory, spec_of
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, read_manifest
@@ -24,6 +23,7 @@ from functional_rb.convert.json import KnownError
 from functional_rb.core import counters
 from functional_rb.core.counters import Counters
 from functional_rb.storage.directory import filed
+from functional_rb.structures.stored_arrays import AUXILIARY, auxiliary_name, own_name
 from functional_rb.ted.forms import kept_dtype
 
 Array = np.ndarray[Any, Any]
@@ -143,9 +143,9 @@ class _Reading:
         names = (
             []
             if spec is None
-            else [name for name in spec.plan.auxiliary if name not in filed(spec) and KEPT + name in arrays]
+            else [name for name in spec.plan.auxiliary if name not in filed(spec) and auxiliary_name(name) in arrays]
         )
-        self.auxiliary = {name: arrays[KEPT + name].blank_array() for name in names}
+        self.auxiliary = {name: arrays[auxiliary_name(name)].blank_array() for name in names}
 
     def segment(self, k: int, files: Files) -> bool:
         """Verify a segment and keep the wanted arrays of it; whether it is whole."""
@@ -186,8 +186,8 @@ class _Reading:
         """Keep the wanted part of some rows of an array."""
         if name == "tree" and self.tree is not None:
             self.tree[start:stop] = rows
-        if name.startswith(KEPT) and name.removeprefix(KEPT) in self.auxiliary:
-            self.auxiliary[name.removeprefix(KEPT)][start:stop] = rows
+        if name.startswith(AUXILIARY) and own_name(name) in self.auxiliary:
+            self.auxiliary[own_name(name)][start:stop] = rows
         if name != "rows" or self.spec is None:
             return
         content = rows.view(np.uint8).reshape(stop - start, -1)

@@ -21,40 +21,34 @@ import numpy as np
 from functional_rb.base import dtypes
 from functional_rb.buffer import earlier, soundness
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import State
 from functional_rb.convert.json import READABLE, to_json
 from functional_rb.core import counters
-from functional_rb.core.draft import Arrays
+from functional_rb.core.draft import Arrays, HasArrays, by_name
+from functional_rb.core.plan import Plan
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.state import SharedState
 from functional_rb.storage.directory import filed
 from functional_rb.structures import stored_arrays
+from functional_rb.structures.stored_arrays import auxiliary_name
 
 SPEC = "spec"
 Values = np.ndarray[Any, Any]
 
 
-def plan(spec: BufferSpec) -> stored_arrays.Shapes:
+def planned_shapes(spec: BufferSpec) -> stored_arrays.Shapes:
     """The shape and dtype of every array of a state, by name, those without elements too."""
     planned = stored_arrays.shapes(spec.plan.layout, spec.capacity)
     if spec.plan.tree_shape is not None:
         planned["tree"] = spec.plan.tree_shape, "float32"
     for name, auxiliary in spec.plan.auxiliary.items():
-        planned[f"kept_{name}"] = auxiliary.shape, auxiliary.dtype
+        planned[auxiliary_name(name)] = auxiliary.shape, auxiliary.dtype
     planned["counters"] = (counters.length(spec.plan),), "int32"
     return planned
 
 
-def named(arrays: Arrays | State) -> dict[str, Array]:
+def named(arrays: HasArrays, plan: Plan) -> dict[str, Array]:
     """The arrays by name, but for those without elements."""
-    return {name: array for name, array in _by_name(arrays).items() if 0 not in array.shape}
-
-
-def _by_name(arrays: Arrays | State) -> dict[str, Array]:
-    found = stored_arrays.named(arrays.rows, arrays.wide)
-    if arrays.tree is not None:
-        found["tree"] = arrays.tree
-    return found | {f"kept_{name}": array for name, array in arrays.auxiliary.items()} | {"counters": arrays.counters}
+    return {name: array for name, array in by_name(arrays, plan).items() if 0 not in array.shape}
 
 
 def check_whole(state: Any, function: str) -> None:
@@ -104,7 +98,7 @@ def as_arrays(
     if not isinstance(given, Mapping):
         raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
     old = _laid_out(spec, given.get(SPEC))
-    planned = plan(old)
+    planned = planned_shapes(old)
     needed = [name for name, (shape, _) in planned.items() if 0 not in shape]
     extra = [name for name in given if name not in planned and name != SPEC]
     missing = [name for name in needed if name not in given]
@@ -119,14 +113,8 @@ def as_arrays(
     blank = {name: np.zeros(shape, dtype) for name, (shape, dtype) in planned.items() if 0 in shape}
     whole = {name: blank[name] if name in blank else given[name] for name in planned}
     if old is not spec:
-        whole = _by_name(earlier.arranged(_arrays(old, whole), old, spec))
-    return _arrays(spec, {name: take(name, array) for name, array in whole.items()})
-
-
-def _arrays(spec: BufferSpec, by_name: Mapping[str, Array]) -> Arrays:
-    wide = stored_arrays.wide_of(spec.plan.layout, by_name)
-    auxiliary = {name: by_name[f"kept_{name}"] for name in spec.plan.auxiliary}
-    return Arrays(by_name["rows"], wide, by_name.get("tree"), by_name["counters"], auxiliary)
+        whole = by_name(earlier.arranged(Arrays.of_names(old.plan, whole), old, spec), spec.plan)
+    return Arrays.of_names(spec.plan, {name: take(name, array) for name, array in whole.items()})
 
 
 def _check_array(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
@@ -152,8 +140,8 @@ def _check_values(spec: BufferSpec, given: Mapping[str, Any], look: Callable[[st
     _expect_sound("counters", soundness.problem_of_counters(spec.plan, vector))
     tree = None if "tree" not in given else look("tree", given["tree"])
     # Frames are content, as rows are.
-    names = [name for name in spec.plan.auxiliary if f"kept_{name}" in given and name not in filed(spec)]
-    auxiliary = {name: look(f"kept_{name}", given[f"kept_{name}"]) for name in names}
+    names = [name for name in spec.plan.auxiliary if auxiliary_name(name) in given and name not in filed(spec)]
+    auxiliary = {name: look(auxiliary_name(name), given[auxiliary_name(name)]) for name in names}
     _expect_sound("what is kept", soundness.problem_of_arrays(spec, vector, auxiliary, tree))
     if tree is not None:
         _expect_sound("tree", soundness.problem_of_nodes(tree, spec.capacity))

@@ -1,6 +1,5 @@
 """How items are drawn: each sampler is a frozen dataclass in a module of its own."""
 
-from functional_rb.core.strategy import Selection
 from functional_rb.samplers.base import DRAW_LIMIT, LEAST_CHANCE
 from functional_rb.samplers.fifo import Fifo, Lifo
 from functional_rb.samplers.importance import importance_weights
@@ -22,7 +21,6 @@ __all__ = [
     "PrioritizedSlices",
     "Queue",
     "Recency",
-    "Selection",
     "Slices",
     "SlicesWithoutReplacement",
     "Uniform",

@@ -12,12 +12,12 @@ from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.counters import BASE, CURSOR, SIZE
 from functional_rb.core.draft import Arrays
+from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import calls, descriptor
 from functional_rb.cpu_kernels import shared as protocol
 from functional_rb.cpu_kernels import shared_control as control
 from functional_rb.cpu_kernels.addresses import Held, Placed, of_numpy, storage_caller
 from functional_rb.ops import numpy_ops as host_ops
-from functional_rb.samplers import Selection
 from functional_rb.shared import files, places
 from functional_rb.shared.files import SharedFiles
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
+from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers import Selection
 from functional_rb.shared.state import SharedState
 from functional_rb.storage.directory import need_posix
 from functional_rb.structures import row_layout

@@ -17,10 +17,10 @@ import numpy as np
 from functional_rb.buffer import earlier, functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
+from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.numpy_ops import Vector
-from functional_rb.samplers import Selection
 from functional_rb.storage.host_memory import Memory
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.storage.placement import Placement

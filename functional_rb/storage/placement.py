@@ -26,5 +26,5 @@ class Placement:
         """A copy, in files without a name, of what belongs in files and came from elsewhere; None of all else."""
         if self.spec is None or memory.files is not None or not memory.is_ordinary:
             return None
-        named = dict(zip(memory.names, memory.arrays, strict=True)) | memory.auxiliary
+        named = memory.by_name | memory.auxiliary
         return mapped.filled(self.spec, {name: memory.as_numpy(named[name]) for name in mapped.shapes(self.spec)})

@@ -1,4 +1,7 @@
-"""The arrays that items lie in, by the names that files, checkpoints and errors call them by: "rows", "wide_0", ..."""
+"""The arrays of a state by the names that files, checkpoints, state dicts and errors call them by.
+
+Items lie in "rows", "wide_0", "wide_1" and so on; an auxiliary array `name` is "kept_<name>".
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,22 @@ T = TypeVar("T")
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 ROWS = "rows"
 WIDE = "wide_"
+AUXILIARY = "kept_"
+
+
+def auxiliary_name(name: str) -> str:
+    """What an auxiliary array is called among all arrays of a state."""
+    return f"{AUXILIARY}{name}"
+
+
+def own_name(name: str) -> str:
+    """The inverse of `auxiliary_name`, which is also the name of a mapped file; other arrays keep their names."""
+    return name.removeprefix(AUXILIARY)
+
+
+def is_items(name: str) -> bool:
+    """Whether an array has the items in it, a row for each slot."""
+    return name == ROWS or name.startswith(WIDE)
 
 
 def wide_name(k: int) -> str:

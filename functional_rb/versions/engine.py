@@ -14,9 +14,9 @@ from functional_rb.buffer import checks, functions, respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters as core_counters
 from functional_rb.core.draft import Draft
+from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, using
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers import Selection
 from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.recorder import Log, Recorder

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers import Selection
 from functional_rb.structures.ring import modulus
 from functional_rb.versions.object_table import Table
 from functional_rb.versions.version import Memory, Version

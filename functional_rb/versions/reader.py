@@ -13,6 +13,7 @@ from functional_rb.buffer import reader
 from functional_rb.buffer.reader import Piece, TakeSnapshot
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.ops.protocol import Array
+from functional_rb.structures.stored_arrays import own_name
 from functional_rb.versions.object_table import ROWS, columns_of_leaves
 from functional_rb.versions.recorder import Log
 from functional_rb.versions.version import Exchanged, Memory, Saved, SavedSlots, Version
@@ -70,7 +71,7 @@ class VersionReader(reader.Reader):
 
     def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, Any]]]:
         """The Python objects of each leaf, by token."""
-        version, array = self._version, ROWS if name == "rows" else name.removeprefix("kept_")
+        version, array = self._version, ROWS if name == "rows" else own_name(name)
         assert version is not None, "the reader is closed"
         for leaf, columns in columns_of_leaves(self.spec).get(array, {}).items():
             with version.lock:
@@ -129,8 +130,8 @@ def _source(version: Version, name: str) -> Source:
     for n, saved in enumerate(later):
         if isinstance(saved, Exchanged) and name in saved.arrays:
             return Source(memory, saved.arrays[name], saved.places[name], later[:n])
-    place = memory.names.index(name)
-    return Source(memory, memory.arrays[place], place, later)
+    named = memory.by_name
+    return Source(memory, named[name], list(named).index(name), later)
 
 
 def _overwritten(saved: Saved, name: str, place: int) -> Iterator[Overwritten]:

@@ -23,7 +23,8 @@ from functional_rb.base import forks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
-from functional_rb.structures import sum_tree
+from functional_rb.structures import stored_arrays, sum_tree
+from functional_rb.structures.stored_arrays import AUXILIARY, ROWS, auxiliary_name, own_name
 from functional_rb.versions.object_table import Table
 
 TREE = -1
@@ -245,10 +246,11 @@ class Memory(abc.ABC):
         return [self.rows, *self.wide, *self.auxiliary.values(), *([] if self.tree is None else [self.tree])]
 
     @property
-    def names(self) -> list[str]:
-        """Their names, as in a checkpoint."""
-        wide = [f"wide_{k}" for k in range(len(self.wide))]
-        return ["rows", *wide, *(f"kept_{name}" for name in self.auxiliary), *([] if self.tree is None else ["tree"])]
+    def by_name(self) -> dict[str, Array]:
+        """The same by their names, see `stored_arrays`."""
+        auxiliary = {auxiliary_name(name): array for name, array in self.auxiliary.items()}
+        tree = {} if self.tree is None else {"tree": self.tree}
+        return {**stored_arrays.named(self.rows, self.wide), **auxiliary, **tree}
 
     def state_arrays(self, counters: Array) -> Arrays:
         """The arrays of a state with these counters."""
@@ -378,8 +380,7 @@ class Exchanged:
 
     def __init__(self, memory: Memory, following: Memory) -> None:
         """Of the memories of both versions."""
-        others = dict(zip(following.names, following.arrays, strict=True))
-        own = dict(zip(memory.names, memory.arrays, strict=True))
+        others, own = following.by_name, memory.by_name
         self.places = {name: k for k, name in enumerate(own)}
         self.arrays = {name: array for name, array in own.items() if others.get(name) is not array}
         self.placement = memory.placement
@@ -396,20 +397,16 @@ class Exchanged:
 
     def restore(self, memory: Memory) -> None:
         """Put copies of them back, as others may be made of the same ones."""
-        clone, auxiliary = memory.clone, memory.auxiliary
-        given = {name: clone(array) for name, array in self.arrays.items()}
-        names = [name.removeprefix("kept_") for name in self.places if name.startswith("kept_")]
-        memory.rows = given.get("rows", memory.rows)
-        memory.auxiliary = {
-            name: given[f"kept_{name}"] if f"kept_{name}" in given else auxiliary[name] for name in names
-        }
-        memory.tree = given.get("tree", memory.tree) if "tree" in self.places else None
+        there = memory.by_name | {name: memory.clone(array) for name, array in self.arrays.items()}
+        memory.rows = there[ROWS]
+        memory.auxiliary = {own_name(name): there[name] for name in self.places if name.startswith(AUXILIARY)}
+        memory.tree = there["tree"] if "tree" in self.places else None
         memory.placement = self.placement
         memory.forget()
 
     def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
         """These arrays, where the memory has such too."""
-        there = dict(zip(memory.names, memory.arrays, strict=True))
+        there = memory.by_name
         return ((there[name], array) for name, array in self.arrays.items() if name in there)
 
 
@@ -451,11 +448,6 @@ class Version:
         take_back(memory, later, self.capacity)
         _divide_history(version.memory, memory, self)
         self.memory, self.saved, self.next = memory, None, None
-
-    def writable(self) -> Memory:
-        """Memory with this version's content that may be written: its own, or a copy if arrays were exported."""
-        memory = self.own()
-        return memory.copy() if memory.pinned else memory
 
     def move(self, memory: Memory) -> None:
         """Have the same content in other memory, of this version alone so far. Hold the lock."""

@@ -100,10 +100,11 @@ def test_names_are_those_of_both_backends(name: str) -> None:
         on_jax = jax.rb.load_state_dict(spec, first)
         second = jax.rb.state_dict(on_jax)
         back = torch.rb.load_state_dict(spec, second)
-        assert list(first) == list(second) == [*(x for x in core.plan(spec) if first.get(x) is not None), "spec"]
+        planned = core.planned_shapes(spec)
+        assert list(first) == list(second) == [*(x for x in planned if first.get(x) is not None), "spec"]
         assert lives.state_bits(torch, back) == lives.state_bits(torch, state) == lives.state_bits(jax, on_jax)
         for given in (first, second):
-            for array, (shape, dtype) in ((given[x], core.plan(spec)[x]) for x in given if x != "spec"):
+            for array, (shape, dtype) in ((given[x], planned[x]) for x in given if x != "spec"):
                 assert (tuple(array.shape), str(array.dtype).removeprefix("torch.")) == (shape, dtype)
                 assert 0 not in shape
         assert frb.from_json(first["spec"]) == frb.from_json(bytes(np.asarray(second["spec"]))) == spec
@@ -290,7 +291,7 @@ def test_values_that_no_buffer_has_are_refused(forgery: str, tmp_path: Path) -> 
             for target in (spec, dataclasses.replace(spec, storage=frb.Host())):
                 with pytest.raises(ValueError, match=f"^load_state_dict: .*{message}"):
                     library.rb.load_state_dict(target, given)
-    arrays = {key: given.get(key, np.zeros(shape, dtype)) for key, (shape, dtype) in core.plan(spec).items()}
+    arrays = {key: given.get(key, np.zeros(shape, dtype)) for key, (shape, dtype) in core.planned_shapes(spec).items()}
     wide = tuple(arrays[f"wide_{k}"] for k in range(len(spec.plan.layout.wide)))
     auxiliary = {key: arrays[f"kept_{key}"] for key in spec.plan.auxiliary}
     info = frb.save(frb.State(arrays["rows"], wide, arrays.get("tree"), arrays["counters"], auxiliary, spec), tmp_path)
