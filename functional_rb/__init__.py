@@ -4,7 +4,7 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 `import jax_backend as rb` or `import torch_backend as rb`.
 """
 
-from functional_rb import ted
+from functional_rb import ted, trees
 from functional_rb.base import moved as _moved
 from functional_rb.base.errors import (
     CheckpointError,
@@ -75,6 +75,8 @@ from functional_rb.specs import (
 from functional_rb.ted.check_env import check_env
 from functional_rb.ted.items import item_from_env
 from functional_rb.transforms import her, n_step
+from functional_rb.trees.spec import TreeSpec
+from functional_rb.trees.state import Expansion, Tree
 from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
 
 _moved.name_as_earlier()
@@ -98,6 +100,7 @@ __all__ = [
     "Crop",
     "Device",
     "Domain",
+    "Expansion",
     "Fifo",
     "Graph",
     "Host",
@@ -132,6 +135,8 @@ __all__ = [
     "StorageInUseError",
     "StorageLayoutError",
     "Text",
+    "Tree",
+    "TreeSpec",
     "Unbounded",
     "Uniform",
     "WithoutReplacement",
@@ -160,4 +165,5 @@ __all__ = [
     "to_gymnasium",
     "to_json",
     "to_torchrl",
+    "trees",
 ]

@@ -2,6 +2,7 @@
 
 from jax_backend import containers as containers  # of its library, which it tells the core
 from jax_backend import processes as processes  # which tells multiprocessing how states are sent
+from jax_backend import trees as trees
 from jax_backend.dicts import load_state_dict, state_dict
 from jax_backend.dlpack import from_dlpack
 from jax_backend.donation import jit
@@ -85,6 +86,7 @@ __all__ = [
     "split",
     "stale",
     "state_dict",
+    "trees",
     "update",
     "update_",
     "with_spec",

@@ -2,6 +2,7 @@
 
 from torch_backend import containers as containers  # of its library, which it tells the core
 from torch_backend import processes as processes  # which tells multiprocessing how states are sent
+from torch_backend import trees as trees
 from torch_backend.compiling import jit
 from torch_backend.dicts import load_state_dict, state_dict
 from torch_backend.dlpack import from_dlpack
@@ -84,6 +85,7 @@ __all__ = [
     "split",
     "stale",
     "state_dict",
+    "trees",
     "update",
     "update_",
     "with_spec",

@@ -1,0 +1,141 @@
+"""The static description of a tree, which every tree carries."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any, Final
+
+from functional_rb.specs import NonTensor, freeze
+from functional_rb.specs.values import Outline
+from functional_rb.structures import row_layout
+from functional_rb.structures.row_layout import Layout
+
+INT32_MAX: Final = 2**31 - 1
+SQUARES: Final = "squares"
+LOG_WEIGHTS: Final = "log_weights"
+STATISTICS: Final = (SQUARES, LOG_WEIGHTS)
+"""What some scores keep of each edge beside visits and value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What is stored of each node, or of each edge: a nest of specs, and where its leaves lie.
+
+    Attributes:
+        outline: the nest, taken apart.
+        layout: how the leaves are packed into rows.
+    """
+
+    outline: Outline
+    layout: Layout
+
+    @classmethod
+    def of(cls, spec: Any, who: str) -> Content:
+        """Plan a nest of specs.
+
+        Raises:
+            TypeError: if a leaf is no spec of an array, naming it.
+        """
+        outline = Outline.of(spec, who)
+        for name, leaf in zip(outline.names, outline.leaves, strict=True):
+            if isinstance(leaf, NonTensor):
+                raise TypeError(f"{who}: leaf {name!r}: expected a spec of an array, got NonTensor; leave the leaf out")
+        leaves = zip(outline.structure.paths, outline.leaves, strict=True)
+        return cls(outline, row_layout.plan(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TreeSpec:
+    """What a tree holds: frozen and hashable, without any array.
+
+    A child is a *slot* of its node, from 0 to `children - 1`, and the action stands on the edge. So the number of
+    actions may differ between nodes (by the mask `valid`), and actions may be vectors.
+
+    Attributes:
+        node: a nest of `ArraySpec`s: the content of a node, such as an observation or the state of a model.
+        capacity: N, how many nodes fit, the root among them, from 1 on.
+        children: A, how many slots a node has, from 1 on.
+        action: a nest of `ArraySpec`s: the content of an edge. None if the number of the slot is the action itself,
+            an int32; then nothing is stored for it.
+        statistics: what is kept of each edge beside visits and value: "squares" for `UCB1Tuned`, "log_weights" for
+            `EXP3`.
+        node_content: derived: where the leaves of a node lie.
+        action_content: derived: where the leaves of an action lie; None without an action.
+
+    Raises:
+        TypeError: if a leaf is no spec of an array, or a number is no int.
+        ValueError: if a number is out of range, or a statistic is unknown.
+
+    Example:
+        >>> from functional_rb import Unbounded
+        >>> spec = TreeSpec(node={"board": Unbounded((9,), "int8")}, capacity=65, children=9)
+        >>> spec.node_bytes
+        262
+    """
+
+    node: Any
+    capacity: int
+    children: int
+    action: Any = None
+    statistics: tuple[str, ...] = ()
+
+    node_content: Content = dataclasses.field(init=False, repr=False)
+    action_content: Content | None = dataclasses.field(init=False, repr=False)
+    _hash: int = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check everything that can be known now, and plan the storage once."""
+
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("capacity", _count("capacity", self.capacity))
+        put("children", _count("children", self.children))
+        if self.capacity * self.children > INT32_MAX:
+            raise ValueError(
+                f"TreeSpec: expected at most 2^31 - 1 edges, got capacity * children = "
+                f"{self.capacity * self.children}; give a smaller capacity"
+            )
+        names: Any = self.statistics  # users give anything
+        put("statistics", (names,) if isinstance(names, str) else tuple(names))
+        for name in self.statistics:
+            if name not in STATISTICS:
+                raise ValueError(f"TreeSpec.statistics: expected some of {STATISTICS}, got {name!r}")
+        put("node", freeze(self.node))
+        put("action", freeze(self.action))
+        put("node_content", Content.of(self.node, "TreeSpec.node"))
+        put("action_content", None if self.action is None else Content.of(self.action, "TreeSpec.action"))
+        put("_hash", hash(self._key))
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return self.node, self.action, self.capacity, self.children, self.statistics
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two specs describe the same trees."""
+        return isinstance(other, TreeSpec) and self._key == other._key
+
+    def __hash__(self) -> int:
+        """The hash, which is computed once."""
+        return self._hash
+
+    @property
+    def node_bytes(self) -> int:
+        """Bytes that one node takes, with its edges."""
+        edge = 25 + 4 * len(self.statistics)  # six numbers of 4 bytes, and a mask
+        edge += 0 if self.action_content is None else self.action_content.layout.item_bytes
+        return 25 + self.node_content.layout.item_bytes + self.children * edge
+
+
+def _count(name: str, value: Any) -> int:
+    """A Python int, as NumPy's would widen what they are computed with."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = None
+    if count is None or isinstance(value, bool):
+        raise TypeError(f"TreeSpec.{name}: expected an int, got {value!r}")
+    if not 1 <= count <= INT32_MAX:
+        raise ValueError(f"TreeSpec.{name}: expected 1 to 2^31 - 1, got {count}")
+    return count

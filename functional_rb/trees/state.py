@@ -1,0 +1,132 @@
+"""A tree as a value, and what a model tells of a node."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final, NamedTuple
+
+from functional_rb.ops.protocol import Array
+from functional_rb.trees.spec import TreeSpec
+
+ROOT: Final = 0
+"""The number of the root among the nodes."""
+NONE: Final = -1
+"""Stands for a node or a slot that is not there."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Tree:
+    """A tree, or a batch of trees, as a value: an immutable pytree of arrays that carries its spec.
+
+    Nodes are numbered in the order in which they were stored, so a child has a larger number than its parent, and the
+    root is node 0. N is the capacity and A the number of slots of a node; `[...]` are the axes of a batch, for one tree
+    none. What lies behind `size` is as in a tree that is empty: -1 for nodes and slots, 0 and False for the rest.
+
+    Attributes:
+        parent: int32 [..., N], the parent of each node; -1 of the root.
+        slot: int32 [..., N], in which slot of its parent a node lies; -1 of the root.
+        depth: int32 [..., N], how many edges lie between the root and a node.
+        visits: int32 [..., N], how many simulations evaluated or passed a node.
+        value: float32 [..., N], the mean of what these brought back to it.
+        prediction: float32 [..., N], the value that the model predicted when the node was stored.
+        terminal: bool [..., N], whether a node is never expanded.
+        children: int32 [..., N, A], the node behind each slot, -1 where none is stored.
+        edge_visits: int32 [..., N, A], how many simulations took an edge.
+        edge_value: float32 [..., N, A], the mean value of the node behind the edge, without the edge's reward.
+        reward: float32 [..., N, A], the reward of an edge.
+        discount: float32 [..., N, A], the factor of the value behind an edge; -1 where players alternate.
+        prior: float32 [..., N, A], log-probabilities of the model's policy over the valid slots, minus infinity for
+            the others.
+        valid: bool [..., N, A], which slots may be taken.
+        rows: int32 [..., N, W], the packed content of the nodes.
+        wide: the leaves of the content that are not packed, each [..., N, *shape].
+        action_rows: int32 [..., N, A, V], the packed actions of the edges; V is 0 without an action in the spec.
+        action_wide: the leaves of the actions that are not packed, each [..., N, A, *shape].
+        statistics: float32 [..., N, A] by name, those of `spec.statistics`.
+        low: float32 [...], the least reward + discount * value that was backed up along an edge; infinity if none was.
+        high: float32 [...], the largest; minus infinity if none was.
+        size: int32 [...], how many nodes are stored.
+        refused: int32 [...], how many nodes a full tree did not store.
+        spec: the description of the tree, static.
+    """
+
+    parent: Array
+    slot: Array
+    depth: Array
+    visits: Array
+    value: Array
+    prediction: Array
+    terminal: Array
+    children: Array
+    edge_visits: Array
+    edge_value: Array
+    reward: Array
+    discount: Array
+    prior: Array
+    valid: Array
+    rows: Array
+    wide: tuple[Array, ...]
+    action_rows: Array
+    action_wide: tuple[Array, ...]
+    statistics: dict[str, Array]
+    low: Array
+    high: Array
+    size: Array
+    refused: Array
+    spec: TreeSpec
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The axes of the batch; () of a single tree."""
+        return tuple(self.parent.shape[:-1])
+
+    @property
+    def q(self) -> Array:
+        """The Q values of all edges, float32 [..., N, A]: reward + discount * value; of an edge never taken 0."""
+        return self.reward + self.discount * self.edge_value
+
+    def at(self, *index: int) -> Tree:
+        """One tree of a batch, or some of several axes of a batch, by their position."""
+
+        def part(x: Any) -> Any:
+            if isinstance(x, tuple):
+                return tuple(part(y) for y in x)
+            return {name: y[index] for name, y in x.items()} if isinstance(x, dict) else x[index]
+
+        return Tree(*(part(getattr(self, name)) for name in FIELDS), spec=self.spec)
+
+    def __repr__(self) -> str:
+        """The description, not the arrays."""
+        return f"Tree({self.spec!r}, batch={self.batch})"
+
+
+FIELDS: Final = tuple(field.name for field in dataclasses.fields(Tree) if field.name != "spec")
+"""The arrays of a tree, in their order."""
+
+
+class Expansion(NamedTuple):
+    """What a model tells of a batch of nodes, and of the edges that lead there: what `init` and `step` give.
+
+    B is the batch and A the number of slots.
+
+    Attributes:
+        node: the content of the nodes, a nest like `TreeSpec.node`, leaves [B, *shape].
+        prior: float32 [B, A], logits of a policy over the slots; they need not be normalised.
+        value: float32 [B], the predicted value of the nodes, as whoever is to move there sees it. That of a terminal
+            node is 0, unless the reward of the edge does not have the outcome.
+        reward: float32 [B], of the edges that lead to the nodes; a number for all. Of a root it says nothing.
+        discount: float32 [B], the factor of the nodes' values; a number for all. -1 where two players alternate.
+        valid: bool [B, A], which slots may be taken; all if None.
+        terminal: bool [B], which nodes are never expanded; if None those that have no valid slot.
+        actions: the actions of the slots, a nest like `TreeSpec.action`, leaves [B, A, *shape]; None if the spec has
+            no action.
+    """
+
+    node: Any
+    prior: Array
+    value: Array
+    reward: Array | float = 0.0
+    discount: Array | float = 1.0
+    valid: Array | None = None
+    terminal: Array | None = None
+    actions: Any = None

@@ -1,0 +1,115 @@
+"""Specs of trees, and trees as values: pytrees on both backends."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.trees.state import FIELDS
+from tests.support.backends import Backend
+
+SPEC = frb.TreeSpec(
+    node={"obs": frb.Unbounded((2,)), "image": frb.Unbounded((1100,), "uint8")},
+    capacity=3,
+    children=2,
+    action=frb.Unbounded((4,)),
+    statistics=("squares",),
+)
+
+
+def make(library: Backend, batch: tuple[int, ...] = (2,)) -> frb.Tree:
+    """A tree whose arrays are all different."""
+    words = SPEC.action_content.layout.row_words
+    nodes, edges = (*batch, 3), (*batch, 3, 2)
+    shapes = {
+        **dict.fromkeys(("parent", "slot", "depth", "visits", "value", "prediction", "terminal"), nodes),
+        **dict.fromkeys(("children", "edge_visits", "edge_value", "reward", "discount", "prior", "valid"), edges),
+        "rows": (*nodes, 2),
+        "wide": ((*nodes, 1100),),
+        "action_rows": (*edges, words),
+        "action_wide": (),
+        "statistics": {"squares": edges},
+        **dict.fromkeys(("low", "high", "size", "refused"), batch),
+    }
+
+    def array(shape: Any) -> Any:
+        if isinstance(shape, dict):
+            return {name: array(x) for name, x in shape.items()}
+        if (shape and isinstance(shape[0], tuple)) or shape == ():
+            return tuple(map(array, shape))
+        return library.array(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
+
+    return frb.Tree(*(array(shapes[name]) for name in FIELDS), SPEC)
+
+
+def test_bytes_of_a_node_are_those_of_its_arrays(library: Backend) -> None:
+    assert SPEC.node_bytes == 25 + 8 + 1100 + 2 * (25 + 16 + 4)
+
+
+def test_specs_are_equal_by_what_they_say() -> None:
+    again = frb.TreeSpec(SPEC.node, 3, 2, SPEC.action, "squares")
+    assert again == SPEC
+    assert hash(again) == hash(SPEC)
+    assert pickle.loads(pickle.dumps(SPEC)) == SPEC
+    assert frb.TreeSpec(SPEC.node, 3, 2) != SPEC
+
+
+def test_bad_specs_are_refused() -> None:
+    obs = frb.Unbounded(())
+    with pytest.raises(ValueError, match=r"TreeSpec\.capacity: expected 1 to 2\^31 - 1, got 0"):
+        frb.TreeSpec(obs, 0, 2)
+    with pytest.raises(TypeError, match=r"TreeSpec\.children: expected an int, got 2\.0"):
+        frb.TreeSpec(obs, 1, 2.0)
+    with pytest.raises(ValueError, match=r"at most 2\^31 - 1 edges"):
+        frb.TreeSpec(obs, 2**20, 2**20)
+    with pytest.raises(ValueError, match=r"TreeSpec\.statistics: expected some of"):
+        frb.TreeSpec(obs, 1, 2, statistics="cubes")
+    with pytest.raises(TypeError, match=r"TreeSpec\.node: leaf 'the item': expected a spec of an array, got NonTensor"):
+        frb.TreeSpec(frb.NonTensor(), 1, 2)
+    with pytest.raises(TypeError, match=r"TreeSpec\.action"):
+        frb.TreeSpec(obs, 1, 2, action=3)
+
+
+def test_trees_are_pytrees(library: Backend) -> None:
+    tree = make(library)
+    if library.library == "jax":
+        import jax
+
+        leaves, structure = jax.tree.flatten(tree)
+        again = jax.tree.unflatten(structure, leaves)
+    else:
+        from torch.utils import _pytree as pytree
+
+        leaves, structure = pytree.tree_flatten(tree)
+        again = pytree.tree_unflatten(leaves, structure)
+    assert len(leaves) == 22
+    assert again.spec == SPEC
+    assert all(getattr(again, name) is getattr(tree, name) for name in ("parent", "children", "low"))
+    assert repr(tree) == f"Tree({SPEC!r}, batch=(2,))"
+
+
+def test_one_tree_of_a_batch(library: Backend) -> None:
+    tree = make(library, (2, 3))
+    one = tree.at(1, 2)
+    assert (one.batch, one.wide[0].shape, one.statistics["squares"].shape) == ((), (3, 1100), (3, 2))
+    np.testing.assert_array_equal(library.numpy(one.prior), library.numpy(tree.prior)[1, 2])
+
+
+def test_trees_cross_between_backends() -> None:
+    torch, jax_backend = pytest.importorskip("torch"), pytest.importorskip("jax_backend")
+    import jax.numpy as jnp
+
+    import torch_backend
+
+    tree = make(Backend("jax", jax_backend, jnp.asarray, np.asarray))
+    there = torch_backend.from_dlpack(tree)
+    back = jax_backend.from_dlpack(there, copy=True)
+    assert isinstance(there.children, torch.Tensor)
+    for one in (there, back):
+        assert (type(one), one.spec) == (frb.Tree, SPEC)
+        np.testing.assert_array_equal(np.asarray(one.wide[0]), np.asarray(tree.wide[0]))
+        np.testing.assert_array_equal(np.asarray(one.statistics["squares"]), np.asarray(tree.statistics["squares"]))
