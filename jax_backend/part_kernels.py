@@ -109,18 +109,18 @@ def _choose_slots(ring: Ring, ends: RingState, batch: int, mask: jax.Array | Non
     return Kernel("plan_write", results, [descriptor.encode_ring(ring), np.full(1, steps, np.int32)]) if batch else None
 
 
-def _step_ages(next_age: jax.Array, written: jax.Array, begins: Any, ends: Any) -> Described:
+def _steps_in_episodes(next_in_episode: jax.Array, written: jax.Array, begins: Any, ends: Any) -> Described:
     given = begins if ends is None else ends
-    return Kernel("step_ages", (ints(*given.shape), ints(*next_age.shape)))
+    return Kernel("step_ages", (ints(*given.shape), ints(*next_in_episode.shape)))
 
 
-def _changed(rule: Rule, lanes: Lanes, age: jax.Array, n: int, by_trajectory: bool) -> Described:
+def _changed(rule: Rule, lanes: Lanes, in_episode: jax.Array, n: int, by_trajectory: bool) -> Described:
     distances = descriptor.encode_distances(lanes.ring, rule, n, by_trajectory)
     results = Entries(*(ints(descriptor.entries(lanes.ring, distances)) for _ in Entries._fields))
     return Kernel("changed", results, [descriptor.encode_windows(lanes.ring, rule, by_trajectory), distances])
 
 
-def _weights_at(rule: Rule, lanes: Lanes, age: jax.Array, slots: jax.Array) -> Described:
+def _weights_at(rule: Rule, lanes: Lanes, in_episode: jax.Array, slots: jax.Array) -> Described:
     kernel = Kernel("weights_at", ints(*slots.shape), [descriptor.encode_windows(lanes.ring, rule, False)])
     return kernel if slots.shape[0] else None
 
@@ -133,8 +133,8 @@ def _places(chain: Chain, at: jax.Array, slots: jax.Array, depth: int, following
 def _expand(
     rule: Rule,
     lanes: Lanes,
-    age: jax.Array,
-    next_age: jax.Array,
+    in_episode: jax.Array,
+    next_in_episode: jax.Array,
     slots: jax.Array,
     draws: jax.Array,
     live: jax.Array | None,
@@ -146,13 +146,13 @@ def _expand(
     return kernel if slots.shape[0] else None
 
 
-def _following(lanes: Lanes, age: jax.Array, slots: jax.Array, n: int) -> Described:
+def _following(lanes: Lanes, in_episode: jax.Array, slots: jax.Array, n: int) -> Described:
     shape = (slots.shape[0], n)
     kernel = Kernel("following", (ints(*shape), bools(*shape)), [descriptor.encode_ring(lanes.ring)])
     return kernel if slots.shape[0] else None
 
 
-def _extent(lanes: Lanes, age: jax.Array, slots: jax.Array) -> Described:
+def _extent(lanes: Lanes, in_episode: jax.Array, slots: jax.Array) -> Described:
     kernel = Kernel("extent", (ints(*slots.shape), ints(*slots.shape)), [descriptor.encode_ring(lanes.ring)])
     return kernel if slots.shape[0] else None
 
@@ -227,7 +227,7 @@ TABLE: Table = {
             (importance.stored_value, _stored_value),
             (importance.importance_weights, _importance_weights),
             (ring.choose_slots, _choose_slots),
-            (episode_windows.step_ages, _step_ages),
+            (episode_windows.steps_in_episodes, _steps_in_episodes),
             (episode_windows.changed, _changed),
             (episode_windows.weights_at, _weights_at),
             (episode_windows.expand, _expand),

@@ -461,9 +461,9 @@ def with_spec(
     - A smaller capacity keeps the newest items, of each lane; `MaxValue` keeps the best.
     - Another `alpha` (which may be annealed so) makes `priority ** alpha` anew of what is kept, exact to
       1 + new / old units in the last place; an item without a priority gets that of a new one.
-    - Another sampler or transform finds the ages of steps where the old one kept them; else the oldest stored step of
-      each lane counts as the first of its trajectory. Passes begin anew; how often items were drawn is kept where it
-      was counted and is asked for.
+    - Another sampler or transform finds the steps in their episodes where the old one kept them; else the oldest stored
+      step of each lane counts as the first of its trajectory. Epochs begin anew; how often items were drawn is kept
+      where it was counted and is asked for.
     - Handles go on where every item can stay in its slot, and with a single lane under another capacity too (until
       their numbers begin again, after some 2^31 items). Otherwise all old handles are stale; none ever names another
       item.

@@ -58,7 +58,7 @@ def add(
         for transform in spec.transforms:
             leaves, mask = transform.incoming(ops, draft, leaves, batch, mask)
         batch = spec.rows(batch)
-        write = spec.writer.plan(ops, draft, leaves, batch, mask, draws)
+        write = spec.writer.plan_write(ops, draft, leaves, batch, mask, draws)
         if spec.plan.boundaries is not None:
             episodes.note(ops, draft, write, leaves, batch)
         spec.sampler.added(ops, draft, write, leaves, priorities)

@@ -245,7 +245,7 @@ def with_spec(
         ends = before.counters.ends
         write = Write(items.slots, None, items.live, items.sizes, ends, None)
     picked = _Picked(ops, write, items)
-    _carry_ages(ops, before, after, write, source, picked, same)
+    _carry_steps(ops, before, after, write, source, picked, same)
     carried = _carried(ops, before, old, new, items)
     new.sampler.rebuilt(ops, after, write, source, carried)
     after.counters = after.counters.replace(ends=write.after)
@@ -319,7 +319,7 @@ def _carry_counts(ops: Ops, before: Draft, after: Draft, old: BufferSpec, new: B
 def _wanted_leaves(ops: Ops, before: Draft, spec: BufferSpec, items: Items) -> Sequence[Any]:
     """The leaves that have to be looked at, [n, *shape] each, by their place in the new spec; None for the others."""
     new, wanted = spec.plan, set[int]()
-    if new.boundaries is not None and not _keeps_ages(before.plan, new):
+    if new.boundaries is not None and not _keeps_steps(before.plan, new):
         wanted |= {new.names.index(name) for name in new.boundaries.names}
     if isinstance(spec.writer, MaxValue):
         wanted.add(nest.position(new.names, spec.writer.rank_key, WHO))
@@ -334,8 +334,8 @@ def _places(old: Plan, new: Plan) -> list[int]:
     return [*leaves, *(len(old.leaves) + list(old.columns).index(name) for name in new.columns)]
 
 
-def _keeps_ages(old: Plan, new: Plan) -> bool:
-    """Whether the steps' ages are known, and go by the same marks."""
+def _keeps_steps(old: Plan, new: Plan) -> bool:
+    """Whether the steps in their episodes are known, and go by the same boundaries."""
     return old.boundaries is not None and new.boundaries == old.boundaries
 
 
@@ -345,18 +345,18 @@ def _plan(ops: Ops, before: Draft, after: Draft, writer: Writer, items: Items, l
     nothing = ops.full_like(after.counters.ends.sizes, 0)
     first = nothing
     if new.in_order:
-        first = _first_coordinates(ops, old, new, ends, items.sizes)
+        first = _first_sequence_numbers(ops, old, new, ends, items.sizes)
     else:
         turn = _unused_turn(ops, before, new)
         slots = ops.arange(new.capacity, like=items.slots)
         last = slots + (turn - 1) * new.capacity  # so that the next is of that turn
         after.auxiliary[handles.CURRENT] = ops.where(turn > 0, -2 - last, ops.full_like(slots, -1))
     after.counters = after.counters.replace(ends=RingState(first, nothing))
-    return writer.plan(ops, after, leaves, items.slots.shape[0], items.live, None)
+    return writer.plan_write(ops, after, leaves, items.slots.shape[0], items.live, None)
 
 
-def _first_coordinates(ops: Ops, old: Plan, new: Plan, ends: RingState, sizes: Array) -> Array:
-    """The coordinates of the lanes' oldest items, int32 [lanes]."""
+def _first_sequence_numbers(ops: Ops, old: Plan, new: Plan, ends: RingState, sizes: Array) -> Array:
+    """The sequence numbers of the lanes' oldest items, int32 [lanes]."""
     ours, theirs = old.ring, new.ring
     if ours == theirs:
         return ring.retreat(ops, ends.cursors, sizes, ours.limit)
@@ -393,20 +393,20 @@ def _turn_beyond(ops: Ops, turns: Array, old: Plan, new: Plan) -> Array:
     return ops.where(turn <= ring.INT32_MAX // new.capacity - 2, turn, again)
 
 
-def _carry_ages(
+def _carry_steps(
     ops: Ops, before: Draft, after: Draft, write: Write, leaves: Sequence[Any], picked: _Picked, same: bool
 ) -> None:
-    """The ages of the steps in their trajectories: kept, or else found by what marks their ends."""
+    """The steps in their episodes: kept, or else found by what marks the ends."""
     old, new = before.plan, after.plan
     if new.boundaries is None:
         return
-    if not _keeps_ages(old, new):
+    if not _keeps_steps(old, new):
         episodes.note(ops, after, write, leaves, picked.items.slots.shape[0])
         return
-    ages = before.auxiliary[STEP_IN_EPISODE]
+    steps = before.auxiliary[STEP_IN_EPISODE]
     if not same:
-        ages = picked.set(after.auxiliary[STEP_IN_EPISODE], picked.of(ops.take(ages, picked.items.slots)))
-    after.auxiliary[STEP_IN_EPISODE] = ages
+        steps = picked.set(after.auxiliary[STEP_IN_EPISODE], picked.of(ops.take(steps, picked.items.slots)))
+    after.auxiliary[STEP_IN_EPISODE] = steps
     numbers = before.counters.more
     after.count(**{name: numbers[name] for name in (NEXT_STEP_IN_EPISODE, NEWEST_ID) if name in numbers})
 

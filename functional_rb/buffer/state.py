@@ -42,9 +42,9 @@ class State:
     | slices, `n_step` at sampling, `her` | age [N] | next_age [L], newest_id [ids] |
     | `max_times_sampled` | times [N] | |
     | `PrioritizedSlices` | value [N] (float32) | |
-    | `WithoutReplacement` | deck_order [N], deck_place [N] | passes [1], remaining [1] |
-    | `WithoutReplacement(shuffle=False)` | | passes [1], next [L], end [L] |
-    | `SlicesWithoutReplacement` | deck_order [N], deck_place [N] | passes [1], remaining [1], count [1] |
+    | `WithoutReplacement` | deck_order [N], deck_place [N] | epochs_done [1], remaining [1] |
+    | `WithoutReplacement(shuffle=False)` | | epochs_done [1], next [L], end [L] |
+    | `SlicesWithoutReplacement` | deck_order [N], deck_place [N] | epochs_done [1], remaining [1], count [1] |
     | `StopWhenFull` | | refused [1] |
     | `Reservoir` | handle [N] | seen [1] |
     | `MaxValue` | handle [N], rank [tree rows, 16] | refused [1] |

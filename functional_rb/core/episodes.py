@@ -117,7 +117,7 @@ def _steps(ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], batch:
     elif begins is None:
         ends = ops.arange(batch, like=write.written).reshape(lanes, batch // lanes) < 0
     first = draft.counters.more[NEXT_STEP_IN_EPISODE]
-    return episode_windows.step_ages(ops, first, write.written, begins=begins, ends=ends)
+    return episode_windows.steps_in_episodes(ops, first, write.written, begins=begins, ends=ends)
 
 
 def _id_changes(ops: Ops, draft: Draft, write: Write, ids: Array) -> Array:

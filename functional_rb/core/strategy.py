@@ -223,7 +223,7 @@ class Writer(Protocol):
         """Prepare what an empty buffer holds, beyond zeros."""
         ...
 
-    def plan(
+    def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
         """Choose where the rows of a batch go, and take note of it."""

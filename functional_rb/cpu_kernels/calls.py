@@ -276,7 +276,7 @@ def plan_write(
 def step_ages(
     next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, new_next: Any, lanes: Any, size: Any
 ) -> None:
-    """Do what `episode_windows.step_ages` does, to int32 [size] ages; begins or ends is 0 for none."""
+    """Do what `episode_windows.steps_in_episodes` does, to int32 [size] ages; begins or ends is 0 for none."""
     ring.step_ages(
         ints(next_age, lanes),
         ints(written, lanes),

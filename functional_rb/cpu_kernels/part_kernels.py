@@ -56,7 +56,7 @@ class PartKernels:
             importance.stored_value: self.stored_value,
             importance.importance_weights: self.importance_weights,
             ring.choose_slots: self.choose_slots,
-            episode_windows.step_ages: self.step_ages,
+            episode_windows.steps_in_episodes: self.step_ages,
             episode_windows.changed: self.changed,
             episode_windows.weights_at: self.weights_at,
             episode_windows.expand: self.expand,
@@ -177,7 +177,7 @@ class PartKernels:
     def step_ages(
         self, next_age: Array, written: Array, begins: Array | None = None, ends: Array | None = None
     ) -> tuple[Array, Array]:
-        """Do what `episode_windows.step_ages` does."""
+        """Do what `episode_windows.steps_in_episodes` does."""
         next_age, written = self._ready(next_age, self._int32), self._ready(written, self._int32)
         given: Any = begins if ends is None else ends
         ages, following = self._ints(tuple(given.shape)), self._ints(next_age.shape[0])

@@ -91,7 +91,7 @@ def choose(mask: Any, lane: Any, lanes: Any, steps: Any, skipped: Any, source: A
 
 @compiled
 def step_ages(next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, new_next: Any) -> None:
-    """Do what `episode_windows.step_ages` does. Begins or ends, uint8 [lanes * T], is empty if there are none."""
+    """Do what `episode_windows.steps_in_episodes` does. Begins or ends uint8 [lanes * T] is empty for none."""
     lanes = next_age.size
     steps = ages.size // lanes
     for lane in range(lanes):
@@ -164,7 +164,7 @@ def weight(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
 
 @compiled
 def mark(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
-    """Do what `episode_windows.marks` does for one step, `back` being at least 1."""
+    """Do what `episode_windows.last_starts` does for one step, `back` being at least 1."""
     if weight(plan, own, head, size, back) == 0:
         return np.int64(0)
     age, period = np.int64(own[place_of(plan, head, back)]), np.int64(plan[PERIOD])

@@ -1,4 +1,4 @@
-"""Where a pass without replacement is."""
+"""How far an epoch, once through all items without replacement, has come."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 ORDER, PLACE = "deck_order", "deck_place"
 """The arrays of a `SparseSet`."""
-REMAINING, EPOCHS_DONE = "remaining", "passes"
-"""Counters int32 [1]: how many are still to be drawn in this pass, and how many passes are done."""
+REMAINING, EPOCHS_DONE = "remaining", "epochs_done"
+"""Counters int32 [1]: how many are still to be drawn in this epoch, and how many epochs are done."""
 
 
 def sparse_set_arrays(plan: Plan) -> dict[str, AuxiliaryArray]:
@@ -27,12 +27,12 @@ def sparse_set_arrays(plan: Plan) -> dict[str, AuxiliaryArray]:
     return {ORDER: AuxiliaryArray((plan.capacity,)), PLACE: AuxiliaryArray((plan.capacity,))}
 
 
-class PassKeeper(NamedTuple):
+class EpochKeeper(NamedTuple):
     """A sparse set and its numbers.
 
     Attributes:
         sparse_set: of the slots that can be drawn.
-        remaining: int32 scalar, how many are still to be drawn in this pass.
+        remaining: int32 scalar, how many are still to be drawn in this epoch.
         count: int32 scalar, how many there are.
     """
 
@@ -41,18 +41,18 @@ class PassKeeper(NamedTuple):
     count: Array
 
     @classmethod
-    def of(cls, draft: Draft, count: Array) -> PassKeeper:
+    def of(cls, draft: Draft, count: Array) -> EpochKeeper:
         """What a draft keeps."""
         return cls(SparseSet(draft.auxiliary[ORDER], draft.auxiliary[PLACE]), draft.counters.more[REMAINING][0], count)
 
-    def keep(self, ops: Ops, draft: Draft, passes: Array | None = None) -> None:
-        """Put it back into a draft. A pass of which all that was left has been overwritten is done too."""
+    def keep(self, ops: Ops, draft: Draft, epochs_done: Array | None = None) -> None:
+        """Put it back into a draft. An epoch of which all that was left has been overwritten is done too."""
         more = draft.counters.more
-        if passes is None:
+        if epochs_done is None:
             emptied = (more[REMAINING][0] > 0) & (self.remaining == 0)
-            passes = add_passes(ops, more[EPOCHS_DONE], emptied)
+            epochs_done = add_epochs(ops, more[EPOCHS_DONE], emptied)
         draft.auxiliary[ORDER], draft.auxiliary[PLACE] = self.sparse_set
-        draft.count(remaining=self.remaining.reshape(1), passes=passes)
+        draft.count(remaining=self.remaining.reshape(1), epochs_done=epochs_done)
 
     def probabilities(self, ops: Ops, slots: Array) -> Array:
         """With which probability the next draw gives slots int32 [n], float32 [n]: of what is left, else of all."""
@@ -72,19 +72,19 @@ class PassKeeper(NamedTuple):
         given = ops.where(left < whole, ops.full_like(left, 0), left)
         slots, live, sparse_set, remaining = sparse_sets.draw(ops, self.sparse_set, given, draws)
         done = (given > 0) & (remaining < whole)
-        # Nothing given leaves the pass as it was.
+        # Nothing given leaves the epoch as it was.
         remaining = ops.where(given > 0, ops.where(done, ops.full_like(remaining, 0), remaining), self.remaining)
         dropped = (given > 0) & (self.remaining > 0) & (self.remaining < whole)
-        passes = add_passes(ops, draft.counters.more[EPOCHS_DONE], done, dropped)
-        PassKeeper(sparse_set, remaining, self.count).keep(ops, draft, passes)
+        epochs_done = add_epochs(ops, draft.counters.more[EPOCHS_DONE], done, dropped)
+        EpochKeeper(sparse_set, remaining, self.count).keep(ops, draft, epochs_done)
         return slots, live, left
 
 
 def abandon(ops: Ops, draft: Draft) -> None:
-    """Nothing is left of a pass under way: it is done."""
+    """Nothing is left of an epoch under way: it is done."""
     more = draft.counters.more
-    passes = add_passes(ops, more[EPOCHS_DONE], more[REMAINING][0] > 0)
-    draft.count(remaining=ops.full_like(more[REMAINING], 0), passes=passes)
+    epochs_done = add_epochs(ops, more[EPOCHS_DONE], more[REMAINING][0] > 0)
+    draft.count(remaining=ops.full_like(more[REMAINING], 0), epochs_done=epochs_done)
 
 
 def problem_of_sparse_set(found: Found) -> str | None:
@@ -96,8 +96,8 @@ def problem_of_sparse_set(found: Found) -> str | None:
     return soundness.problem_of_range(REMAINING, left, 0, found.plan.capacity)
 
 
-def add_passes(ops: Ops, passes: Array, *done: Array) -> Array:
-    """Count passes that are done, given as bool scalars."""
+def add_epochs(ops: Ops, epochs_done: Array, *done: Array) -> Array:
+    """The number of epochs done with those counted that have ended now, bool scalars."""
     for one in done:
-        passes = ring.saturating_add(ops, passes, ops.cast(one, "int32"))
-    return passes
+        epochs_done = ring.saturating_add(ops, epochs_done, ops.cast(one, "int32"))
+    return epochs_done

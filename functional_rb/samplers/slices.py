@@ -63,7 +63,7 @@ class Slices(Trajectories):
 
     @property
     def by_trajectory(self) -> bool:
-        """Whether the tree has marks, one a trajectory, rather than numbers of windows."""
+        """Whether the tree has last starts, one a trajectory, rather than numbers of windows."""
         return self.weighting == "trajectory"
 
     def tree_rows(self, capacity: int) -> int:

@@ -1,4 +1,4 @@
-"""Each trajectory, or each window, at most once a pass."""
+"""Each trajectory, or each window, at most once an epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from functional_rb.samplers.base import check_bools
 from functional_rb.samplers.epochs import (
     EPOCHS_DONE,
     REMAINING,
-    PassKeeper,
+    EpochKeeper,
     abandon,
     problem_of_sparse_set,
     sparse_set_arrays,
@@ -51,11 +51,11 @@ class Changes(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Trajectories that keep their places in the sparse set as their marks move to new slots.
+    """Trajectories that keep their places in the sparse set as their last starts move to new slots.
 
     Attributes:
-        old: int32 [lanes], the slots of the marks.
-        new: int32 [lanes], their new slots. Before, there may have been the mark of a trajectory overwritten now.
+        old: int32 [lanes], the slots of the last starts.
+        new: int32 [lanes], their new slots. Before, there may have been that of a trajectory overwritten now.
         marked: bool [lanes], where there is such a trajectory.
         others: the changes that are no moves.
     """
@@ -68,18 +68,18 @@ class Moves(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SlicesWithoutReplacement(Trajectories):
-    """Each trajectory gives one slice a pass (or each window comes once a pass), in random order: [B, length, *shape].
+    """One slice of each trajectory an epoch (or each window once an epoch), in random order: [B, length, *shape].
 
-    Passes are those of `WithoutReplacement`: new trajectories and windows join the next one, a short last batch is
-    masked, and `rb.epochs_done(state)` tells how many are done. A trajectory that grows keeps its place in the pass, as
-    long as the step with which its last window began is stored. See `Slices` for the other fields and for the masks
-    of steps.
+    Epochs are those of `WithoutReplacement`: new trajectories and windows join the next one, a short last batch is
+    masked, and `rb.epochs_done(state)` tells how many are done. A trajectory that grows keeps its place in the epoch,
+    as long as the step with which its last window began is stored. See `Slices` for the other fields and for the
+    masks of steps.
 
     Attributes:
         length, end_keys, trajectory_key, strict_length, span, period, batch, flat: as in `Slices`; windows (not
             trajectories) may reach out to the right only, `span=(False, True)`.
-        weighting: whether each "trajectory" comes once a pass, with one of its windows at random, or each "window".
-        drop_last: give no short batches: a pass ends when less than a batch is left.
+        weighting: whether each "trajectory" comes once an epoch, with one of its windows at random, or each "window".
+        drop_last: give no short batches: an epoch ends when less than a batch is left.
 
     Raises:
         ValueError: as `Slices` does.
@@ -107,7 +107,7 @@ class SlicesWithoutReplacement(Trajectories):
 
     @property
     def remembers(self) -> bool:
-        """What has been drawn in this pass."""
+        """What has been drawn in this epoch."""
         return True
 
     @property
@@ -135,7 +135,7 @@ class SlicesWithoutReplacement(Trajectories):
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Take out of the sparse set what is gone, and put in what has come, wherever the new steps changed that."""
-        keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
+        keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         entries = self.changed(ops, draft, write)
         slots = entries.slots
         old = sparse_sets.contains(ops, keeper.sparse_set, keeper.count, slots)
@@ -150,22 +150,22 @@ class SlicesWithoutReplacement(Trajectories):
         if moves is not None:  # now that what lay in the new slot has left it
             sparse_set = sparse_sets.rename(ops, sparse_set, moves.old, moves.new, moves.marked)
         sparse_set, count = sparse_sets.insert(ops, sparse_set, count, slots, changes.coming)
-        PassKeeper(sparse_set, remaining, count).keep(ops, draft)
+        EpochKeeper(sparse_set, remaining, count).keep(ops, draft)
         draft.count(count=count.reshape(1))
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
         """Take out of the sparse set what is gone; with its oldest step a trajectory may come that had no windows."""
-        keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
+        keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         slots, numbers = self.left(ops, draft, removal)[2:]
         old = sparse_sets.contains(ops, keeper.sparse_set, keeper.count, slots)
         new, first = numbers > 0, single(ops, slots)
         sparse_set, remaining, count = sparse_sets.remove(ops, *keeper, slots, first & old & ~new)
         sparse_set, count = sparse_sets.insert(ops, sparse_set, count, slots, first & new & ~old)
-        PassKeeper(sparse_set, remaining, count).keep(ops, draft)
+        EpochKeeper(sparse_set, remaining, count).keep(ops, draft)
         draft.count(count=count.reshape(1))
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """A pass under way is done, and the sparse set is empty."""
+        """An epoch under way is done, and the sparse set is empty."""
         abandon(ops, draft)
         draft.count(count=ops.full_like(draft.counters.more[COUNT], 0))
 
@@ -182,15 +182,15 @@ class SlicesWithoutReplacement(Trajectories):
         entries: Entries,
         fresh: Array,
     ) -> Moves:
-        """The trajectory that goes on in each lane, whose mark moves forward.
+        """The trajectory that goes on in each lane, whose last start moves forward.
 
-        Only there a mark leaves a step that is still stored; it comes back further on, so many steps as its age says.
+        Only there a last start leaves a step that is still stored; it comes back as many steps further on.
 
         Returns:
-            What else changes; and the slots of the marks, old and new, int32 [lanes], and which of them move.
+            What else changes; and the slots of the last starts, old and new, int32 [lanes], and which of them move.
         """
         lanes = draft.plan.ring.lanes
-        age, lane, back = ops.take(draft.auxiliary[STEP_IN_EPISODE], changes.slots), entries.lane, entries.back
+        steps, lane, back = ops.take(draft.auxiliary[STEP_IN_EPISODE], changes.slots), entries.lane, entries.back
 
         def only(marked: Array) -> tuple[Array, Array]:
             """The one marked entry of each lane, int32 [lanes], and whether there is one."""
@@ -201,7 +201,7 @@ class SlicesWithoutReplacement(Trajectories):
         source, moves = only(changes.leaving & ~fresh)
         at = ops.take(source, lane)
         ahead = ops.take(back, at) - back
-        follows = (ahead > 0) & (age - ops.take(age, at) == ahead) & ops.take(moves, lane)
+        follows = (ahead > 0) & (steps - ops.take(steps, at) == ahead) & ops.take(moves, lane)
         target, arrives = only(changes.coming & follows)
         moves = moves & arrives
         moved = ops.take(moves, lane)
@@ -212,15 +212,15 @@ class SlicesWithoutReplacement(Trajectories):
         return Moves(ops.take(changes.slots, source), ops.take(changes.slots, target), moves, others)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """From what is left of the pass, or from all if that is nothing."""
-        keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
+        """From what is left of the epoch, or from all if that is nothing."""
+        keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         starts, live, left = keeper.draw(ops, draft, draws[:, :2], self.slices_of(batch), self.drop_last)
         selection = once(ops, starts, live, left)
         return self.cut(ops, draft, starts, draws[:, 2:], selection.weights, selection.probabilities, live)
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """What is left of the pass, or what the next one begins with; of a trajectory any of its windows."""
-        keeper = PassKeeper.of(draft, draft.counters.more[COUNT][0])
+        """What is left of the epoch, or what the next one begins with; of a trajectory any of its windows."""
+        keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         if not self.by_trajectory:
             return keeper.probabilities(ops, slots)
         marked, share = self.among_trajectories(ops, draft, slots)

@@ -100,8 +100,8 @@ class Trajectories(SamplerBase):
 
     def resolve(self, plan: Plan) -> Any:
         """Find the leaves that mark ends, if none were named."""
-        marks = EpisodeBoundaries.find(self.end_keys, self.trajectory_key, plan.names, type(self).__name__)
-        return self if self.end_keys is not None else dataclasses.replace(self, end_keys=marks.end_keys_as_given)
+        boundaries = EpisodeBoundaries.find(self.end_keys, self.trajectory_key, plan.names, type(self).__name__)
+        return self if self.end_keys is not None else dataclasses.replace(self, end_keys=boundaries.end_keys_as_given)
 
     @property
     def boundaries(self) -> EpisodeBoundaries:
@@ -141,7 +141,7 @@ class Trajectories(SamplerBase):
         return (slices * self.length,) if self.flat else (slices, self.length)
 
     def changed(self, ops: Ops, draft: Draft, write: Write) -> Entries:
-        """The entries of the index that a write may have changed, now that the ages of its steps are known."""
+        """The entries of the index that a write may have changed, now that its steps in their episodes are known."""
         ring = draft.plan.ring
         lanes, n = Lanes(ring, write.after), write.slots.shape[0] // ring.lanes
         return episode_windows.changed(ops, self.rule, lanes, draft.auxiliary[STEP_IN_EPISODE], n, self.by_trajectory)
@@ -154,15 +154,15 @@ class Trajectories(SamplerBase):
         )
 
     def among_trajectories(self, ops: Ops, draft: Draft, slots: Array) -> tuple[Array, Array]:
-        """The slots of the marks of stored steps' trajectories, and which share of their windows begin with the steps.
+        """The slots of the last starts of steps' trajectories, and which share of their windows begin with the steps.
 
         int32 [n] and float32 [n] for slots int32 [n].
         """
-        lanes, age = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
-        own = episode_windows.weights_at(ops, self.rule, lanes, age, slots)
-        count, marked = episode_windows.of_trajectories(ops, self.rule, lanes, age, slots)
+        lanes, in_episode = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
+        own = episode_windows.weights_at(ops, self.rule, lanes, in_episode, slots)
+        count, last_starts = episode_windows.of_trajectories(ops, self.rule, lanes, in_episode, slots)
         share = 1.0 / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")
-        return marked, ops.cast(own, "float32") * share
+        return last_starts, ops.cast(own, "float32") * share
 
     def cut(
         self,
@@ -179,9 +179,9 @@ class Trajectories(SamplerBase):
         Live, bool [S], are slots that were drawn; without it all are that begin a window.
         """
         lanes = Lanes(draft.plan.ring, draft.counters.ends)
-        age, next_age = draft.auxiliary[STEP_IN_EPISODE], draft.counters.more[NEXT_STEP_IN_EPISODE]
+        in_episode, following = draft.auxiliary[STEP_IN_EPISODE], draft.counters.more[NEXT_STEP_IN_EPISODE]
         slots, handles, *flags = episode_windows.expand(
-            ops, self.rule, lanes, age, next_age, starts, draws, live, self.by_trajectory
+            ops, self.rule, lanes, in_episode, following, starts, draws, live, self.by_trajectory
         )
         real = flags[0][:, 0]
         info = [ops.where(real, x, ops.full_like(x, 0)) for x in (weights, probabilities)]

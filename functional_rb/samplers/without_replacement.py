@@ -1,4 +1,4 @@
-"""Each stored item at most once a pass."""
+"""Each stored item at most once an epoch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from functional_rb.samplers.base import SamplerBase, check_bools
 from functional_rb.samplers.epochs import (
     EPOCHS_DONE,
     REMAINING,
-    PassKeeper,
+    EpochKeeper,
     abandon,
-    add_passes,
+    add_epochs,
     problem_of_sparse_set,
     sparse_set_arrays,
 )
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from functional_rb.structures.ring import Removal, Write
 
 NEXT, END = "next", "end"
-"""Counters int32 [lanes] without shuffling: where the pass goes on, and where it ends, as coordinates."""
+"""Counters int32 [lanes] without shuffling: where the epoch goes on, and where it ends, as sequence numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class WithoutReplacement(SamplerBase):
-    """Each stored item at most once a pass. Items added during a pass join the next one, and do not restart it.
+    """Each stored item at most once an epoch. Items added during an epoch join the next one, and do not restart it.
 
-    A pass begins with the first draw after the one before is done, with all that is stored then; what is overwritten
-    before its turn drops out. The last batch of a pass may be short: `sample.mask` marks what is real, and `rb.epochs`
-    gives it without padding. `rb.epochs_done(state)` tells how many passes are done. All weights are 1; the probability
-    is that of a draw among those left, 1 without shuffling.
+    An epoch begins with the first draw after the one before is done, with all that is stored then; what is overwritten
+    before its turn drops out. The last batch of an epoch may be short: `sample.mask` marks what is real, and
+    `rb.epochs` gives it without padding. `rb.epochs_done(state)` tells how many epochs are done. All weights are 1; the
+    probability is that of a draw among those left, 1 without shuffling.
 
     Attributes:
-        drop_last: give no short batches: a pass ends when fewer items than a batch are left.
+        drop_last: give no short batches: an epoch ends when fewer items than a batch are left.
         shuffle: draw in random order; else lane by lane, each from the oldest on (the key is not used).
 
     Raises:
@@ -68,7 +68,7 @@ class WithoutReplacement(SamplerBase):
 
     @property
     def remembers(self) -> bool:
-        """Whether drawing changes the state: it notes what has been drawn in this pass."""
+        """Whether drawing changes the state: it notes what has been drawn in this epoch."""
         return True
 
     @property
@@ -86,7 +86,7 @@ class WithoutReplacement(SamplerBase):
         return sparse_set_arrays(plan) if self.shuffle else {}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """How many are left, or where the pass is."""
+        """How many are left, or where the epoch is."""
         if self.shuffle:
             return ((EPOCHS_DONE, 1), (REMAINING, 1))
         return ((EPOCHS_DONE, 1), (NEXT, plan.ring.lanes), (END, plan.ring.lanes))
@@ -96,11 +96,11 @@ class WithoutReplacement(SamplerBase):
         return batch, 2 if self.shuffle else 0
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """The new items are in the sparse set, but not in this pass."""
+        """The new items are in the sparse set, but not in this epoch."""
         if not self.shuffle:
             self._note_emptied(ops, draft, write.after)
             return
-        keeper = PassKeeper.of(draft, draft.size(ops))
+        keeper = EpochKeeper.of(draft, draft.size(ops))
         # All of them; but if XLA knew that, it would drop what keeps the writes in order, and copy the sparse set.
         marked = write.slots >= 0 if write.live is None else write.live
         if not draft.plan.in_order:  # several rows may stand for one slot
@@ -109,18 +109,18 @@ class WithoutReplacement(SamplerBase):
             ops, keeper.sparse_set, keeper.remaining, keeper.count, write.slots, marked
         )
         sparse_set, count = sparse_sets.insert(ops, sparse_set, count, write.slots, marked)
-        PassKeeper(sparse_set, remaining, count).keep(ops, draft)
+        EpochKeeper(sparse_set, remaining, count).keep(ops, draft)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
         """What is gone leaves the sparse set, drawn or not."""
         if not self.shuffle:
             self._note_emptied(ops, draft, removal.after)
             return
-        keeper = PassKeeper.of(draft, draft.size(ops))
-        PassKeeper(*sparse_sets.remove(ops, *keeper, removal.slots, removal.gone)).keep(ops, draft)
+        keeper = EpochKeeper.of(draft, draft.size(ops))
+        EpochKeeper(*sparse_sets.remove(ops, *keeper, removal.slots, removal.gone)).keep(ops, draft)
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """A pass under way is done."""
+        """An epoch under way is done."""
         if self.shuffle:
             abandon(ops, draft)
             return
@@ -128,24 +128,24 @@ class WithoutReplacement(SamplerBase):
         self._note_emptied(ops, draft, RingState(ends.cursors, ops.full_like(ends.sizes, 0)))
 
     def problem(self, found: Found) -> str | None:
-        """The sparse set is one of slots, and a pass goes over coordinates."""
+        """The sparse set is one of slots, and an epoch goes over sequence numbers."""
         if self.shuffle:
             return problem_of_sparse_set(found)
         places = np.concatenate([found.numbers.more[NEXT], found.numbers.more[END]])
         return soundness.problem_of_range("the pass", places, 0, found.plan.ring.limit - 1)
 
     def _note_emptied(self, ops: Ops, draft: Draft, ends: RingState) -> None:
-        """A pass of which all that was left goes now is done."""
+        """An epoch of which all that was left goes now is done."""
         more, limit = draft.counters.more, draft.plan.ring.limit
         before = _left(ops, draft.counters.ends, more[NEXT], more[END], limit)[1]
         after = _left(ops, ends, more[NEXT], more[END], limit)[1]
         emptied = (ops.cumsum(before)[-1] > 0) & (ops.cumsum(after)[-1] == 0)
-        draft.count(passes=add_passes(ops, more[EPOCHS_DONE], emptied))
+        draft.count(epochs_done=add_epochs(ops, more[EPOCHS_DONE], emptied))
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """From what is left, or from all if that is nothing."""
         if self.shuffle:
-            keeper = PassKeeper.of(draft, draft.size(ops))
+            keeper = EpochKeeper.of(draft, draft.size(ops))
             slots, live, left = keeper.draw(ops, draft, draws, batch, self.drop_last)
             return slots, once(ops, draft.handles_of(ops, slots), live, left)
         slots, handles, live = self._next(ops, draft, batch)
@@ -174,18 +174,18 @@ class WithoutReplacement(SamplerBase):
         done = given & (total - taken < whole)
         following = ops.where(done, end, ring.advance(ops, first, ahead, limit))
         draft.count(
-            # Nothing given leaves the pass as it was.
+            # Nothing given leaves the epoch as it was.
             next=ops.where(given, following, more[NEXT]),
             end=ops.where(given, end, more[END]),
-            passes=add_passes(ops, more[EPOCHS_DONE], done, given & fresh & (before > 0)),
+            epochs_done=add_epochs(ops, more[EPOCHS_DONE], done, given & fresh & (before > 0)),
         )
         slots = ring.slot_of(draft.plan.ring, lane, sequence_number)
         return slots, ring.handle_of(draft.plan.ring, lane, sequence_number), live
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """Those that are left of the pass, or that the next one begins with."""
+        """Those that are left of the epoch, or that the next one begins with."""
         if self.shuffle:
-            return PassKeeper.of(draft, draft.size(ops)).probabilities(ops, slots)
+            return EpochKeeper.of(draft, draft.size(ops)).probabilities(ops, slots)
         first, _, live = self._next(ops, dataclasses.replace(draft), 1)
         return ops.cast((slots == first) & live, "float32")
 
@@ -195,7 +195,7 @@ class WithoutReplacement(SamplerBase):
 
 
 def _left(ops: Ops, ends: RingState, following: Array, end: Array, limit: int) -> tuple[Array, Array]:
-    """Each lane's next item of the pass that is still stored, and how many of them are left."""
+    """Each lane's next item of the epoch that is still stored, and how many of them are left."""
     added = ring.retreat(ops, ends.cursors, end, limit)
     back = ops.minimum(ring.retreat(ops, ends.cursors, following, limit), ends.sizes)
     left = ops.maximum(back - added, ops.full_like(back, 0))

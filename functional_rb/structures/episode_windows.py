@@ -2,13 +2,13 @@
 
 Steps are stored in lanes, one for each of several environments stepped together; a lane is a ring of slots. A stored
 step is named by its lane and by `back`, its distance from the cursor: 1 is the newest step of the lane, `size` the
-oldest. Of every stored step its `age` is kept: how many steps of its trajectory came before it, those counted that
-have been overwritten since. Two steps of a lane, d apart, are of one trajectory exactly if their ages are d apart too,
-because an age that began again in between is less than d.
+oldest. Of every stored step its step in the episode is kept: how many steps of its trajectory came before it, those
+counted that have been overwritten since. Two steps of a lane, d apart, are of one trajectory exactly if these numbers
+are d apart too, because one that began again in between is less than d.
 
-A window begins at some age v, a multiple of the period: the grid is fixed to the trajectory's true start and does not
-shift when steps are overwritten. It holds the live steps with ages v to v + length - 1. Which v there are, from the
-ages `first` and `last` of the trajectory's first and last live step, says the `Rule`:
+A window begins at some step v of its trajectory, a multiple of the period: the grid is fixed to the true start and does
+not shift when steps are overwritten. It holds the live steps v to v + length - 1. Which v there are, from the numbers
+`first` and `last` of the trajectory's first and last live step, says the `Rule`:
 
     strict            first <= v <= last - length + 1
     otherwise         first <= v <= max(first, last - length + 1)
@@ -16,9 +16,9 @@ ages `first` and `last` of the trajectory's first and last live step, says the `
     ... with right    also last - length + 1 < v <= last - length + 1 + right: such a window is cut short at its end
 
 The index is one number for each slot, kept at write time in a tree from which slots are drawn: `weights`, how many
-windows have their first live step there, if each window is to be equally likely; `marks`, 1 at one step of each
-trajectory that has a window, if each trajectory is. Writing n steps changes few of these numbers, and `touched` says
-where; `expand` goes from a drawn slot to one of its windows.
+windows have their first live step there, if each window is to be equally likely; `last_starts`, 1 at one step of
+each trajectory that has a window, if each trajectory is. Writing n steps changes few of these numbers, and `touched`
+says where; `expand` goes from a drawn slot to one of its windows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from functional_rb.structures import ring
 from functional_rb.structures.ring import Ring, RingState
 
 LONGEST = 2**30
-"""A trajectory that has got this long is taken as ended, so that no age overflows."""
+"""A trajectory that has got this long is taken as ended, so that no number overflows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Entries(NamedTuple):
         lane: int32 [m].
         back: int32 [m], in 1 to the lanes' length.
         slots: int32 [m], where these steps lie, stored or not.
-        numbers: int32 [m], their weights, or marks.
+        numbers: int32 [m], their weights, or whether each is a last start.
     """
 
     lane: Array
@@ -125,21 +125,21 @@ class Slices(NamedTuple):
 
 
 @replaceable
-def step_ages(
-    ops: Ops, next_age: Array, written: Array, begins: Array | None = None, ends: Array | None = None
+def steps_in_episodes(
+    ops: Ops, next_in_episode: Array, written: Array, begins: Array | None = None, ends: Array | None = None
 ) -> tuple[Array, Array]:
-    """The ages of new steps, from marks of where trajectories begin, where they end, or both.
+    """The steps in their episodes that new ones are, by where trajectories begin, where they end, or both.
 
     Args:
         ops: the backend.
-        next_age: int32 [E], the age of each lane's next step: 0 if no trajectory is under way.
+        next_in_episode: int32 [E], which step each lane's next one is: 0 if no trajectory is under way.
         written: int32 [E], how many steps of each lane are real, the first of its row.
         begins: bool [E, T], this step is of another trajectory than the one before it (for the first column, than the
             newest step stored).
         ends: bool [E, T], this step is its trajectory's last.
 
     Returns:
-        Ages int32 [E, T], meaningless for steps that are not real, and `next_age` after these steps.
+        int32 [E, T], meaningless for steps that are not real, and `next_in_episode` after these steps.
     """
     if ends is None:
         assert begins is not None
@@ -150,15 +150,15 @@ def step_ages(
     lanes, columns = starts.shape
     column = ops.arange(columns, like=written)[None, :]
     # The column in which each step's trajectory began; one that was under way began before the first column.
-    began = ops.cummax(ops.where(starts, column, -next_age[:, None]))
-    age = column - began
+    began = ops.cummax(ops.where(starts, column, -next_in_episode[:, None]))
+    steps = column - began
     newest = ops.arange(lanes, like=written) * columns + ops.maximum(written - 1, ops.full_like(written, 0))
-    following = ops.take(age.reshape(-1), newest) + 1
+    following = ops.take(steps.reshape(-1), newest) + 1
     ended = following >= LONGEST
     if ends is not None:
         ended = ended | ops.take(ends.reshape(-1), newest)
     following = ops.where(ended, ops.full_like(following, 0), following)
-    return age, ops.where(written > 0, following, next_age)
+    return steps, ops.where(written > 0, following, next_in_episode)
 
 
 def slot_of(ops: Ops, lanes: Lanes, lane: Array, back: Array) -> Array:
@@ -175,26 +175,26 @@ def step_at(ops: Ops, lanes: Lanes, slots: Array) -> tuple[Array, Array]:
     return lane, ops.where(back <= 0, back + lanes.length, back)
 
 
-def weights(ops: Ops, rule: Rule, lanes: Lanes, age: Array, lane: Array, back: Array) -> Array:
+def weights(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Array, back: Array) -> Array:
     """How many windows have given steps as their first live step.
 
     Args:
         ops: the backend.
         rule: which windows there are.
         lanes: the rings.
-        age: int32 [capacity], of the step in each slot.
+        in_episode: int32 [capacity], the step in its episode of each slot.
         lane: int32 [n].
         back: int32 [n].
 
     Returns:
         int32 [n], 0 to `length`; 0 for a `back` below 1 or above the lane's size.
     """
-    own = ops.take(age, slot_of(ops, lanes, lane, back))
+    own = ops.take(in_episode, slot_of(ops, lanes, lane, back))
     size = ops.take(lanes.size, lane)
     first_live = (own == 0) | (back == size)
     starts = own % rule.period == 0
     if rule.reach:
-        long_enough = _goes_on(ops, lanes, age, lane, back, ops.full_like(back, rule.reach))
+        long_enough = _goes_on(ops, lanes, in_episode, lane, back, ops.full_like(back, rule.reach))
         starts = starts & (long_enough if rule.strict else long_enough | first_live)
     count = ops.cast(starts, "int32")
     if rule.left:
@@ -203,7 +203,7 @@ def weights(ops: Ops, rule: Rule, lanes: Lanes, age: Array, lane: Array, back: A
     return ops.where((back >= 1) & (back <= size), count, ops.full_like(count, 0))
 
 
-def marks(ops: Ops, rule: Rule, lanes: Lanes, age: Array, lane: Array, back: Array) -> Array:
+def last_starts(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Array, back: Array) -> Array:
     """1 at the last step of each trajectory that is the first of a window: one in each that has windows.
 
     That is a step of positive weight with none after it. Only the first live step may have weight off the grid, or
@@ -213,27 +213,27 @@ def marks(ops: Ops, rule: Rule, lanes: Lanes, age: Array, lane: Array, back: Arr
         ops: the backend.
         rule: which windows there are.
         lanes: the rings.
-        age: int32 [capacity], of the step in each slot.
+        in_episode: int32 [capacity], the step in its episode of each slot.
         lane: int32 [n].
         back: int32 [n].
 
     Returns:
         int32 [n], 0 or 1; 0 for a `back` below 1 or above the lane's size.
     """
-    own = ops.take(age, slot_of(ops, lanes, lane, back))
+    own = ops.take(in_episode, slot_of(ops, lanes, lane, back))
     next_start = rule.period - own % rule.period
-    more = _goes_on(ops, lanes, age, lane, back, next_start + rule.reach)
-    return ops.cast((weights(ops, rule, lanes, age, lane, back) > 0) & ~more, "int32")
+    more = _goes_on(ops, lanes, in_episode, lane, back, next_start + rule.reach)
+    return ops.cast((weights(ops, rule, lanes, in_episode, lane, back) > 0) & ~more, "int32")
 
 
 def distances(rule: Rule, length: int, n: int, by_trajectory: bool) -> list[tuple[int, int]]:
-    """How far behind the newest step those are whose weight, or mark, depends on whether the last n were there.
+    """How far behind the newest step those are whose number in the index depends on whether the last n were there.
 
     Args:
         rule: which windows there are.
         length: slots of a lane.
         n: most steps written in any lane, at most the length.
-        by_trajectory: whether `marks` are asked for, or `weights`.
+        by_trajectory: whether `last_starts` are asked for, or `weights`.
 
     Returns:
         Ranges in ascending order, the stop excluded; 0 is the newest step.
@@ -249,7 +249,7 @@ def distances(rule: Rule, length: int, n: int, by_trajectory: bool) -> list[tupl
 
 
 def touched(ops: Ops, rule: Rule, lanes: Lanes, n: int, by_trajectory: bool) -> tuple[Array, Array]:
-    """The steps whose weight, or mark, a write may have changed.
+    """The steps whose number in the index a write may have changed.
 
     These are: the slots written; the steps so far behind them that their number depends on what was written; and the
     oldest step of each lane, which is now its trajectory's first live one. Slots that are still empty are among
@@ -260,7 +260,7 @@ def touched(ops: Ops, rule: Rule, lanes: Lanes, n: int, by_trajectory: bool) -> 
         rule: which windows there are.
         lanes: the rings after the write.
         n: most steps written in any lane, a Python int, at most the lanes' length.
-        by_trajectory: whether `marks` are asked for, or `weights`.
+        by_trajectory: whether `last_starts` are asked for, or `weights`.
 
     Returns:
         lane int32 [m], `back` int32 [m] in 1 to the lanes' length, where m <= E * (3 n + 1), 2 n for weights.
@@ -276,70 +276,70 @@ def touched(ops: Ops, rule: Rule, lanes: Lanes, n: int, by_trajectory: bool) -> 
 
 
 @replaceable
-def changed(ops: Ops, rule: Rule, lanes: Lanes, age: Array, n: int, by_trajectory: bool) -> Entries:
+def changed(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, n: int, by_trajectory: bool) -> Entries:
     """The entries of the index that a write may have changed, see `touched`, as they are now.
 
     Args:
         ops: the backend.
         rule: which windows there are.
         lanes: the rings after the write.
-        age: int32 [capacity], of the step in each slot.
+        in_episode: int32 [capacity], the step in its episode of each slot.
         n: most steps written in any lane, a Python int, at most the lanes' length.
-        by_trajectory: whether `marks` are asked for, or `weights`.
+        by_trajectory: whether `last_starts` are asked for, or `weights`.
     """
     lane, back = touched(ops, rule, lanes, n, by_trajectory)
-    numbers = (marks if by_trajectory else weights)(ops, rule, lanes, age, lane, back)
+    numbers = (last_starts if by_trajectory else weights)(ops, rule, lanes, in_episode, lane, back)
     return Entries(lane, back, slot_of(ops, lanes, lane, back), numbers)
 
 
-def left(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array, by_trajectory: bool) -> Entries:
+def left(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, slots: Array, by_trajectory: bool) -> Entries:
     """The entries of the index at given slots, and at the oldest step of each lane: all that change when steps go.
 
     Args:
         ops: the backend.
         rule: which windows there are.
         lanes: the rings now that the steps are gone.
-        age: int32 [capacity], of the step in each slot.
+        in_episode: int32 [capacity], the step in its episode of each slot.
         slots: int32 [m], those of the steps; others do no harm.
-        by_trajectory: whether `marks` are asked for, or `weights`.
+        by_trajectory: whether `last_starts` are asked for, or `weights`.
     """
     lane, back = step_at(ops, lanes, slots)
     oldest = ops.maximum(lanes.size, ops.full_like(lanes.size, 1))
     lane = ops.concat([lane, ops.arange(oldest.shape[0], like=oldest)], 0)
     back = ops.concat([back, oldest], 0)
-    numbers = (marks if by_trajectory else weights)(ops, rule, lanes, age, lane, back)
+    numbers = (last_starts if by_trajectory else weights)(ops, rule, lanes, in_episode, lane, back)
     return Entries(lane, back, slot_of(ops, lanes, lane, back), numbers)
 
 
 @replaceable
-def weights_at(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> Array:
+def weights_at(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, slots: Array) -> Array:
     """The `weights` of slots int32 [n], int32 [n]; 0 for empty ones."""
-    return weights(ops, rule, lanes, age, *step_at(ops, lanes, slots))
+    return weights(ops, rule, lanes, in_episode, *step_at(ops, lanes, slots))
 
 
-def of_trajectories(ops: Ops, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
-    """How many windows the trajectories of stored steps have, and the slots of their marks (any, where there are none).
+def of_trajectories(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, slots: Array) -> tuple[Array, Array]:
+    """How many windows the trajectories of stored steps have, and the slots of their last starts (any if none).
 
     Args:
         ops: the backend.
         rule: which windows there are.
         lanes: the rings.
-        age: int32 [capacity], of the step in each slot.
+        in_episode: int32 [capacity], the step in its episode of each slot.
         slots: int32 [n], of stored steps.
 
     Returns:
         int32 [n] each.
     """
-    before, after = extent(ops, lanes, age, slots)
-    own = ops.take(age, slots)
+    before, after = extent(ops, lanes, in_episode, slots)
+    own = ops.take(in_episode, slots)
     first, last = own - before, own + after
     lowest = first - rule.left
     highest = last
     if rule.reach:
         highest = last - rule.reach
         highest = ops.maximum(highest, lowest - 1 if rule.strict else first)
-    marked = ops.maximum(highest - highest % rule.period, first)
-    return _multiples(rule, lowest, highest), shifted(ops, lanes, slots, marked - own)
+    last_start = ops.maximum(highest - highest % rule.period, first)
+    return _multiples(rule, lowest, highest), shifted(ops, lanes, slots, last_start - own)
 
 
 @replaceable
@@ -347,8 +347,8 @@ def expand(
     ops: Ops,
     rule: Rule,
     lanes: Lanes,
-    age: Array,
-    next_age: Array,
+    in_episode: Array,
+    next_in_episode: Array,
     slots: Array,
     draws: Array,
     live: Array | None,
@@ -360,43 +360,43 @@ def expand(
         ops: the backend.
         rule: which windows there are.
         lanes: the rings.
-        age: int32 [capacity], of the step in each slot.
-        next_age: int32 [E], the age that each lane's next step will have; 0 if its newest trajectory has ended.
-        slots: int32 [S], slots of the lanes, drawn by `weights`, or by `marks`.
+        in_episode: int32 [capacity], the step in its episode of each slot.
+        next_in_episode: int32 [E], which step each lane's next one will be; 0 if its newest trajectory has ended.
+        slots: int32 [S], slots of the lanes, drawn by `weights`, or by `last_starts`.
         draws: int32 [S, 2], uniform in [0, 2^31).
         live: bool [S], which slots count at all; None if all do.
-        by_trajectory: whether by `marks`; then any window of the step's trajectory is chosen, else one that begins
-            with the step.
+        by_trajectory: whether by `last_starts`; then any window of the step's trajectory is chosen, else one that
+            begins with the step.
     """
     lane, back = step_at(ops, lanes, slots)
-    own = ops.take(age, slots)
+    own = ops.take(in_episode, slots)
     if by_trajectory:
-        count = marks(ops, rule, lanes, age, lane, back)
+        count = last_starts(ops, rule, lanes, in_episode, lane, back)
         drawn = count > 0 if live is None else live & (count > 0)
         # As far back as the lane goes, or to the trajectory's start.
         first = ops.maximum(own - (ops.take(lanes.size, lane) - back), ops.full_like(own, 0))
         lowest = first - rule.left
         count = ops.where(drawn, _multiples(rule, lowest, own), ops.full_like(own, 0))
     else:
-        count = weights(ops, rule, lanes, age, lane, back)
+        count = weights(ops, rule, lanes, in_episode, lane, back)
         drawn = count > 0 if live is None else live & (count > 0)
         first = own
-    # The windows begin at the count's multiples of the period up to the step's age. This holds for a step off the grid
-    # too: only windows that reach out before the first live step begin with one.
+    # The windows begin at the count's multiples of the period up to the step's number. This holds for a step off the
+    # grid too: only windows that reach out before the first live step begin with one.
     v = own - own % rule.period - below(ops, draws, count) * rule.period
     start = ops.maximum(v, first)
     steps = ops.where(drawn, v + rule.length - start, ops.full_like(v, 0))
-    return _slices(ops, rule.length, lanes, age, next_age, lane, back + (own - start), start, steps)
+    return _slices(ops, rule.length, lanes, in_episode, next_in_episode, lane, back + (own - start), start, steps)
 
 
 @replaceable
-def following(ops: Ops, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple[Array, Array]:
+def following(ops: Ops, lanes: Lanes, in_episode: Array, slots: Array, n: int) -> tuple[Array, Array]:
     """The steps that follow on given ones in their trajectories.
 
     Args:
         ops: the backend.
         lanes: the rings.
-        age: int32 [capacity], of the step in each slot.
+        in_episode: int32 [capacity], the step in its episode of each slot.
         slots: int32 [m], of stored steps.
         n: how many steps, the given one included, at most.
 
@@ -408,19 +408,21 @@ def following(ops: Ops, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple
     offset = ops.arange(n, like=back)[None, :]
     behind = back[:, None] - offset
     found = slot_of(ops, lanes, lane[:, None] + ops.full_like(behind, 0), behind)
-    return found, (behind >= 1) & (ops.take(age, found) - ops.take(age, slots)[:, None] == offset)
+    return found, (behind >= 1) & (ops.take(in_episode, found) - ops.take(in_episode, slots)[:, None] == offset)
 
 
 @replaceable
-def extent(ops: Ops, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
+def extent(ops: Ops, lanes: Lanes, in_episode: Array, slots: Array) -> tuple[Array, Array]:
     """How many stored steps of its trajectory lie before a stored step, and how many after it, int32 [m] for slots."""
     lane, back = step_at(ops, lanes, slots)
-    before = ops.minimum(ops.take(age, slots), ops.maximum(ops.take(lanes.size, lane) - back, ops.full_like(back, 0)))
+    before = ops.minimum(
+        ops.take(in_episode, slots), ops.maximum(ops.take(lanes.size, lane) - back, ops.full_like(back, 0))
+    )
     after = ops.full_like(back, 0)
     # If a step so far ahead is of the trajectory, so are all between: the distance is found bit by bit.
     for bit in reversed(range((lanes.length - 1).bit_length())):
         further = after + 2**bit
-        after = ops.where(_goes_on(ops, lanes, age, lane, back, further), further, after)
+        after = ops.where(_goes_on(ops, lanes, in_episode, lane, back, further), further, after)
     return before, after
 
 
@@ -431,10 +433,10 @@ def shifted(ops: Ops, lanes: Lanes, slots: Array, by: Array) -> Array:
     return slots - place + ring.advance(ops, place, forward, lanes.length)
 
 
-def _goes_on(ops: Ops, lanes: Lanes, age: Array, lane: Array, back: Array, distance: Array) -> Array:
+def _goes_on(ops: Ops, lanes: Lanes, in_episode: Array, lane: Array, back: Array, distance: Array) -> Array:
     """Whether the trajectory of a live step has a live step so far (>= 0) after it."""
-    own = ops.take(age, slot_of(ops, lanes, lane, back))
-    there = ops.take(age, slot_of(ops, lanes, lane, back - distance))
+    own = ops.take(in_episode, slot_of(ops, lanes, lane, back))
+    there = ops.take(in_episode, slot_of(ops, lanes, lane, back - distance))
     return (back - distance >= 1) & (there - own == distance)
 
 
@@ -448,23 +450,23 @@ def _slices(
     ops: Ops,
     length: int,
     lanes: Lanes,
-    age: Array,
-    next_age: Array,
+    in_episode: Array,
+    next_in_episode: Array,
     lane: Array,
     back: Array,
     start: Array,
     steps: Array,
 ) -> Slices:
-    """At most `steps` steps of a trajectory from the one at (lane, back), whose age is `start`; all int32 [S]."""
+    """At most `steps` steps of a trajectory from the one at (lane, back), its step `start`; all int32 [S]."""
     # One column more than a window has: what follows on its last step says whether the trajectory ended there.
     offset = ops.arange(length + 1, like=back)[None, :]
     behind = back[:, None] - offset
     lane = lane[:, None] + ops.full_like(behind, 0)
-    ages = ops.take(age, slot_of(ops, lanes, lane, behind))
-    ages = ops.where(behind >= 1, ages, ops.take(next_age, lane))
-    real = (behind >= 1) & (ages - start[:, None] == offset) & (offset < steps[:, None])
-    mask, following = real[:, :-1], ages[:, 1:]
-    last_real = ops.cummax(ops.where(mask, offset[:, :-1], ops.full_like(ages[:, :-1], 0)))
+    found = ops.take(in_episode, slot_of(ops, lanes, lane, behind))
+    found = ops.where(behind >= 1, found, ops.take(next_in_episode, lane))
+    real = (behind >= 1) & (found - start[:, None] == offset) & (offset < steps[:, None])
+    mask, following = real[:, :-1], found[:, 1:]
+    last_real = ops.cummax(ops.where(mask, offset[:, :-1], ops.full_like(found[:, :-1], 0)))
     ended = following == 0
     lane, behind = lane[:, :-1], back[:, None] - last_real
     sequence_number = ring.retreat(ops, ops.take(lanes.ends.cursors, lane), behind, lanes.ring.limit)
@@ -472,7 +474,7 @@ def _slices(
         slot_of(ops, lanes, lane, behind),
         ops.where(mask, ring.handle_of(lanes.ring, lane, sequence_number), ops.full_like(lane, -1)),
         mask,
-        mask & (ages[:, :-1] == 0),
+        mask & (found[:, :-1] == 0),
         mask & ended,
         mask & ~real[:, 1:] & ~ended,
     )

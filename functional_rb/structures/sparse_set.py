@@ -1,8 +1,8 @@
 """A sparse set of slots: a set that yields each of its members once an epoch, in random order.
 
 A sparse set (Briggs and Torczon: An Efficient Representation for Sparse Sets, 1993): the members lie side by side in
-one array, another tells where each one lies. Its first `remaining` positions are still to be drawn in this pass; those
-up to `count` were drawn already, or came since the pass began, so that `remaining = count` begins the next pass. Both
+one array, another tells where each one lies. Its first `remaining` positions are still to be drawn in this epoch; those
+up to `count` were drawn already, or came since the epoch began, so that `remaining = count` begins the next epoch. Both
 numbers, int32 scalars, are the caller's to keep.
 
 Every operation takes O(B log B) for a batch of B, whatever the capacity. Batches come with marks bool [B]: marked slots
@@ -43,7 +43,7 @@ def members(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked:
 
 
 def insert(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> tuple[SparseSet, Array]:
-    """Add members, to be drawn from the next pass on.
+    """Add members, to be drawn from the next epoch on.
 
     Args:
         ops: the backend.
@@ -112,7 +112,7 @@ def draw(ops: Ops, sparse_set: SparseSet, remaining: Array, draws: Array) -> tup
     Args:
         ops: the backend.
         sparse_set: the members.
-        remaining: int32 scalar, how many are still to be drawn in this pass.
+        remaining: int32 scalar, how many are still to be drawn in this epoch.
         draws: int32 [B, 2], uniform in [0, 2^31).
 
     Returns:

@@ -85,18 +85,18 @@ class Hindsight(Transform):
     def resolve(self, plan: Plan) -> Hindsight:
         """Fill in the keys that were left out."""
         if self.strategy == "random":
-            marks = EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
+            boundaries = EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
         else:
-            marks = boundaries_for(plan, self.end_keys, self.trajectory_key, "her")
+            boundaries = boundaries_for(plan, self.end_keys, self.trajectory_key, "her")
         found = dataclasses.replace(
             self,
             achieved_key=_achieved(plan) if self.achieved_key is None else self.achieved_key,
             goal_keys=_goals(plan) if self.goal_keys is None else self.goal_keys,
             reward_key=self.reward_key or next((k for k in USUAL_REWARDS if nest.show_key(k) in plan.names), None),
-            end_keys=self.end_keys if self.strategy == "random" else marks.end_keys_as_given,
-            trajectory_key=marks.trajectory_key,
+            end_keys=self.end_keys if self.strategy == "random" else boundaries.end_keys_as_given,
+            trajectory_key=boundaries.trajectory_key,
         )
-        marks.check(plan.outline, "her")
+        boundaries.check(plan.outline, "her")
         found.check(plan)
         return found
 

@@ -49,9 +49,9 @@ class NStepOfAdded(NStep):
         object.__setattr__(found, "packed", packed)
         return found
 
-    def check(self, plan: Plan, marks: EpisodeBoundaries) -> None:
+    def check(self, plan: Plan, boundaries: EpisodeBoundaries) -> None:
         """Items come later than they are added, and no longer follow on each other."""
-        super().check(plan, marks)
+        super().check(plan, boundaries)
         who = "n_step(at='add')"
         if plan.extra_words:
             raise ValueError(

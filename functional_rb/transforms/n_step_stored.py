@@ -28,9 +28,9 @@ class NStepOfStored(NStep):
         """The episode boundaries that the fields name."""
         return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
 
-    def check(self, plan: Plan, marks: EpisodeBoundaries) -> None:
+    def check(self, plan: Plan, boundaries: EpisodeBoundaries) -> None:
         """Steps must lie in their order."""
-        super().check(plan, marks)
+        super().check(plan, boundaries)
         need_order(plan, "n_step(at='sample')")
 
     def reading(

@@ -103,31 +103,31 @@ class NStep(Transform):
 
     def resolve(self, plan: Plan) -> NStep:
         """Fill in the keys that were left out."""
-        marks = boundaries_for(plan, self.end_keys, self.trajectory_key, "n_step")
+        boundaries = boundaries_for(plan, self.end_keys, self.trajectory_key, "n_step")
         found = dataclasses.replace(
             self,
             reward_key=_first(self.reward_key, USUAL_REWARDS, plan, "reward_key"),
-            terminated_key=self._terminated(plan, marks),
-            end_keys=marks.end_keys_as_given,
-            trajectory_key=marks.trajectory_key,
+            terminated_key=self._terminated(plan, boundaries),
+            end_keys=boundaries.end_keys_as_given,
+            trajectory_key=boundaries.trajectory_key,
         )
         object.__setattr__(found, "positions", found._positions(plan))
-        found.check(plan, marks)
+        found.check(plan, boundaries)
         return found
 
-    def _terminated(self, plan: Plan, marks: EpisodeBoundaries) -> Key | None:
+    def _terminated(self, plan: Plan, boundaries: EpisodeBoundaries) -> Key | None:
         """The leaf that says where there is nothing to bootstrap from; where nothing ever ends there need be none."""
-        endless = marks.end_keys_as_given == () and not any(
+        endless = boundaries.end_keys_as_given == () and not any(
             nest.show_key(key) in plan.names for key in USUAL_TERMINATED
         )
         if self.terminated_key is None and endless:
             return None
         return _first(self.terminated_key, USUAL_TERMINATED, plan, "terminated_key")
 
-    def check(self, plan: Plan, marks: EpisodeBoundaries) -> None:
+    def check(self, plan: Plan, boundaries: EpisodeBoundaries) -> None:
         """Refuse leaves that do not fit."""
         positions = self.positions
-        marks.check(plan.outline, "n_step", positions.agents)
+        boundaries.check(plan.outline, "n_step", positions.agents)
         reward = plan.leaves[positions.reward]
         if "float" not in reward.dtype:
             raise ValueError(

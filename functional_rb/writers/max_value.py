@@ -85,7 +85,7 @@ class MaxValue(ChoosingWriter):
         draft.auxiliary[RANK] = ops.full_like(draft.auxiliary[RANK], min_tree.EMPTY)
         self.begin(ops, draft)
 
-    def plan(
+    def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
         """The best new item against the lowest stored one, the second best against the second lowest, and so on."""

@@ -47,7 +47,7 @@ class Reservoir(ChoosingWriter):
         super().cleared(ops, draft)
         draft.count(seen=ops.full_like(draft.counters.more[SEEN], 0))
 
-    def plan(
+    def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
         """The slots drawn; the last of those rows that draw the same one stays."""

@@ -29,7 +29,7 @@ class RoundRobin(WriterBase):
         """The fused kernels know it."""
         return True
 
-    def plan(
+    def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
         """Choose the slots that follow the newest item's."""

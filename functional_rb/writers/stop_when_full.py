@@ -39,7 +39,7 @@ class StopWhenFull(WriterBase):
         """How many items were refused."""
         return ((REFUSED, 1),)
 
-    def plan(
+    def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
         """The next slots, for as many rows as there is room."""

@@ -414,7 +414,7 @@ def test_step_ages(on: Any, which: str, lanes: int, steps: int) -> None:
     rng = np.random.default_rng(steps)
 
     def ages(ops: Any, next_age: Any, written: Any, begins: Any, ends: Any) -> Any:
-        return episode_windows.step_ages(ops, next_age, written, begins=begins, ends=ends)
+        return episode_windows.steps_in_episodes(ops, next_age, written, begins=begins, ends=ends)
 
     compare = both(on, ages)
     for likely in [0.0, 0.1, 0.5, 1.0] * 4:
@@ -439,7 +439,7 @@ def written_at_random(rng: np.random.Generator, ring: Ring) -> Written:
     steps = rng.random((lanes, 3 * ring.length)) < likely
     lived = torch.full((lanes,), steps.shape[1], dtype=torch.int32)
     zeros = torch.zeros(lanes, dtype=torch.int32)
-    ages, next_age = episode_windows.step_ages(torch_ops, zeros, lived, ends=torch.from_numpy(steps))
+    ages, next_age = episode_windows.steps_in_episodes(torch_ops, zeros, lived, ends=torch.from_numpy(steps))
     age = np.zeros(ring.capacity, np.int32)
     for e, (cursor, size) in enumerate(zip(*ends, strict=True)):
         back = np.arange(1, size + 1)

@@ -218,7 +218,7 @@ def test_what_cannot_be_traced_is_rejected() -> None:
 class Unmasked(WriterBase):
     """Writes rows that are not marked."""
 
-    def plan(self, ops: Any, draft: Any, leaves: Any, batch: int, mask: Any, draws: Any) -> Any:
+    def plan_write(self, ops: Any, draft: Any, leaves: Any, batch: int, mask: Any, draws: Any) -> Any:
         return ring.plan_write(ops, draft.plan.ring, draft.counters.ends, batch, None)
 
 
@@ -226,8 +226,8 @@ class Unmasked(WriterBase):
 class Reused(ChoosingWriter):
     """Puts items into slots without giving them new handles."""
 
-    def plan(self, ops: Any, draft: Any, leaves: Any, batch: int, mask: Any, draws: Any) -> Any:
-        write = frb.RoundRobin().plan(ops, draft, leaves, batch, mask, draws)
+    def plan_write(self, ops: Any, draft: Any, leaves: Any, batch: int, mask: Any, draws: Any) -> Any:
+        write = frb.RoundRobin().plan_write(ops, draft, leaves, batch, mask, draws)
         current = draft.auxiliary["handle"]
         live = write.slots == write.slots if write.live is None else write.live
         new = ops.where(live, write.slots, ops.take(current, write.slots))
@@ -239,8 +239,8 @@ class Reused(ChoosingWriter):
 class Miscounting(WriterBase):
     """Says that nothing was written."""
 
-    def plan(self, ops: Any, draft: Any, leaves: Any, batch: int, mask: Any, draws: Any) -> Any:
-        write = frb.RoundRobin().plan(ops, draft, leaves, batch, mask, draws)
+    def plan_write(self, ops: Any, draft: Any, leaves: Any, batch: int, mask: Any, draws: Any) -> Any:
+        write = frb.RoundRobin().plan_write(ops, draft, leaves, batch, mask, draws)
         return write._replace(after=write.after._replace(sizes=write.after.sizes // 2))
 
 

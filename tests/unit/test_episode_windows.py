@@ -131,7 +131,7 @@ def empty(lanes: int, length: int) -> Index:
 
 def write(ops: Any, length: int, index: Index, written: Any, begins: Any, ends: Any) -> Index:
     """As a buffer would: ages to the slots after the head of each lane."""
-    ages, next_age = episode_windows.step_ages(ops, index.next_age, written, begins=begins, ends=ends)
+    ages, next_age = episode_windows.steps_in_episodes(ops, index.next_age, written, begins=begins, ends=ends)
     lane, column = ops.arange(ages.shape[0], like=ages)[:, None], ops.arange(ages.shape[1], like=ages)[None, :]
     slots = lane * length + (index.cursor[:, None] + column) % length
     ages = ops.where(column < written[:, None], ages, ops.take(index.age, slots))
@@ -366,7 +366,7 @@ def slots_and_weights(ops: Any, rule: Rule, length: int, index: Index, lane: Any
     return (
         episode_windows.slot_of(ops, rings, *at),
         episode_windows.weights(ops, rule, rings, index.age, *at),
-        episode_windows.marks(ops, rule, rings, index.age, *at),
+        episode_windows.last_starts(ops, rule, rings, index.age, *at),
     )
 
 
