@@ -12,6 +12,7 @@ from jax import lax
 
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.fixed_point import TABLES
+from functional_rb.ops.protocol import Carry, T
 from jax_backend import rules
 
 
@@ -158,6 +159,32 @@ def call(function: Callable[..., Any], *arrays: jax.Array) -> Any:
     """Call a function of the user's."""
     with rules.users():
         return function(*arrays)
+
+
+def while_loop(condition: Callable[..., jax.Array], body: Callable[..., Carry], carry: Carry) -> Carry:
+    """One loop of the compiled program."""
+    final: Carry = lax.while_loop(lambda carry: condition(*carry), lambda carry: body(*carry), carry)
+    return final
+
+
+def repeat(n: int, body: Callable[..., T], carry: T) -> T:
+    """One loop of the compiled program, which counts."""
+    return lax.fori_loop(0, n, body, carry)
+
+
+def largest(x: jax.Array) -> jax.Array:
+    """The largest along the last axis."""
+    return jnp.max(x, -1)
+
+
+def total(x: jax.Array) -> jax.Array:
+    """The sum along the last axis."""
+    return jnp.sum(x, -1, dtype=jnp.int32 if x.dtype == jnp.bool_ else x.dtype)
+
+
+def exp(x: jax.Array) -> jax.Array:
+    """The exponential function, element by element."""
+    return jnp.exp(x)
 
 
 def table(values: np.ndarray[Any, Any], dtype: str, like: jax.Array) -> jax.Array:

@@ -15,6 +15,7 @@ import torch
 
 from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.ops.fixed_point import MASK, TABLES
+from functional_rb.ops.protocol import Carry, T
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE}
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -161,6 +162,35 @@ def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 def call(function: Callable[..., Any], *arrays: torch.Tensor) -> Any:
     """Call a function of the user's."""
     return function(*arrays)
+
+
+def while_loop(condition: Callable[..., torch.Tensor], body: Callable[..., Carry], carry: Carry) -> Carry:
+    """A loop in Python, which asks the device at each turn whether to go on."""
+    while bool(condition(*carry)):
+        carry = body(*carry)
+    return carry
+
+
+def repeat(n: int, body: Callable[..., T], carry: T) -> T:
+    """A loop in Python, which torch.compile unrolls."""
+    for i in range(n):
+        carry = body(i, carry)
+    return carry
+
+
+def largest(x: torch.Tensor) -> torch.Tensor:
+    """The largest along the last axis."""
+    return x.amax(-1)
+
+
+def total(x: torch.Tensor) -> torch.Tensor:
+    """The sum along the last axis."""
+    return x.sum(-1, dtype=torch.int32 if x.dtype is torch.bool else x.dtype)
+
+
+def exp(x: torch.Tensor) -> torch.Tensor:
+    """The exponential function, element by element."""
+    return torch.exp(x)
 
 
 def table(values: np.ndarray[Any, Any], dtype: str, like: torch.Tensor) -> Any:

@@ -19,7 +19,7 @@ def _flatten_with_keys(tree: Tree) -> tuple[list[tuple[Any, Any]], TreeSpec]:
 
 
 def _unflatten(fields: Any, spec: TreeSpec) -> Tree:
-    return Tree(*fields, spec=spec)
+    return Tree(**dict(zip(FIELDS, fields, strict=True)), spec=spec)
 
 
 pytree.register_pytree_node(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from functional_rb.ops.fixed_point import MASK, TABLES
+from functional_rb.ops.protocol import Carry, T
 
 Vector = np.ndarray[Any, Any]
 ALIGNMENT = 64
@@ -181,3 +182,52 @@ def mul_wide(a: Vector, b: Vector) -> tuple[Vector, Vector]:
     """The 62-bit product."""
     product = np.asarray(a).astype(np.int64) * b
     return (product >> 31).astype(np.int32), (product & MASK).astype(np.int32)
+
+
+def while_loop(condition: Callable[..., Any], body: Callable[..., Carry], carry: Carry) -> Carry:
+    """A loop in Python."""
+    while condition(*carry):
+        carry = body(*carry)
+    return carry
+
+
+def repeat(n: int, body: Callable[..., T], carry: T) -> T:
+    """A loop in Python."""
+    for i in range(n):
+        carry = body(i, carry)
+    return carry
+
+
+def table(values: Vector, dtype: str, like: Vector) -> Vector:
+    """NumPy's numbers in a dtype."""
+    return np.asarray(values, dtype_of(dtype))
+
+
+def argmax(x: Vector) -> Vector:
+    """Position of the first largest along the last axis."""
+    return np.asarray(x.argmax(-1), np.int32)
+
+
+def largest(x: Vector) -> Vector:
+    """The largest along the last axis."""
+    return np.asarray(x.max(-1))
+
+
+def total(x: Vector) -> Vector:
+    """The sum along the last axis."""
+    return np.asarray(x.sum(-1, dtype=np.int32 if x.dtype == np.bool_ else x.dtype))
+
+
+def log(x: Vector) -> Vector:
+    """Natural logarithms."""
+    return np.asarray(np.log(x))
+
+
+def exp(x: Vector) -> Vector:
+    """Exponentials."""
+    return np.asarray(np.exp(x))
+
+
+def cos(x: Vector) -> Vector:
+    """Cosines."""
+    return np.asarray(np.cos(x))

@@ -8,10 +8,15 @@ throughout, because JAX has no others unless asked, and none of the algorithms l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
 
 Array = Any
 """An array of the backend: `jax.Array` (or a tracer) on JAX, `torch.Tensor` on torch."""
+T = TypeVar("T")
+Carry = TypeVar("Carry", bound=tuple[Any, ...])
+"""What goes from one turn of a loop to the next."""
 
 
 class CommonOps(Protocol):
@@ -115,4 +120,47 @@ class Ops(CommonOps, Protocol):
 
     def call(self, function: Callable[..., Any], *arrays: Array) -> Any:
         """A function of the user's on arrays of the backend; what it gives is for the caller to check."""
+        ...
+
+    def while_loop(self, condition: Callable[..., Array], body: Callable[..., Carry], carry: Carry) -> Carry:
+        """`carry = body(*carry)` for as long as `condition(*carry)`, a bool scalar; the carry is a tuple.
+
+        Its arrays keep shape and dtype. What the body sets of them by `set_at` is set in place.
+        """
+        ...
+
+    def repeat(self, n: int, body: Callable[..., T], carry: T) -> T:
+        """`carry = body(i, carry)` for i from 0 to n - 1, a Python number or an int32 scalar; any nest is a carry."""
+        ...
+
+
+class TreeOps(Ops, Protocol):
+    """The primitives with which trees are searched: those of one backend, and some on floats."""
+
+    def table(self, values: np.ndarray[Any, Any], dtype: str, like: Array) -> Array:
+        """NumPy's numbers as an array on the device of `like`; a single number may become a Python number."""
+        ...
+
+    def argmax(self, x: Array) -> Array:
+        """The position int32 of the first largest number along the last axis."""
+        ...
+
+    def largest(self, x: Array) -> Array:
+        """The largest number along the last axis."""
+        ...
+
+    def total(self, x: Array) -> Array:
+        """The sum along the last axis, in the dtype of the numbers; of booleans their count, int32."""
+        ...
+
+    def log(self, x: Array) -> Array:
+        """Natural logarithms of floats."""
+        ...
+
+    def exp(self, x: Array) -> Array:
+        """Exponentials of floats."""
+        ...
+
+    def cos(self, x: Array) -> Array:
+        """Cosines of floats."""
         ...

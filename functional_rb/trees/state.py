@@ -93,7 +93,7 @@ class Tree:
                 return tuple(part(y) for y in x)
             return {name: y[index] for name, y in x.items()} if isinstance(x, dict) else x[index]
 
-        return Tree(*(part(getattr(self, name)) for name in FIELDS), spec=self.spec)
+        return Tree(**{name: part(getattr(self, name)) for name in FIELDS}, spec=self.spec)
 
     def __repr__(self) -> str:
         """The description, not the arrays."""
