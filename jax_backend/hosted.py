@@ -190,14 +190,18 @@ def out(state: HostState, arrays: Sequence[Any]) -> list[Any]:
     """Arrays that nobody writes to any more, as JAX has them; objects as they are."""
     found = list(arrays)
     places = [k for k, x in enumerate(found) if not is_object_array(x)]
-    small = [k for k in places if state.device is None and found[k].nbytes <= SMALL]
-    large = [k for k in places if k not in small] if len(small) < len(places) else []
-    moved = _copied([found[k] for k in small]) if small else []
-    if large:
-        moved = [*moved, *jax.device_put([found[k] for k in large], state.device)]
-    for k, x in zip([*small, *large], moved, strict=True):
+    for k, x in zip(places, sent([found[k] for k in places], state.device), strict=True):
         found[k] = x
     return found
+
+
+def sent(arrays: Sequence[Vector], device: Any) -> list[jax.Array]:
+    """Arrays that nobody writes to any more on a device, or, for None, on the default one."""
+    is_small = [device is None and x.nbytes <= SMALL for x in arrays]
+    small = [x for x, one in zip(arrays, is_small, strict=True) if one]
+    large = [x for x, one in zip(arrays, is_small, strict=True) if not one]
+    copied, moved = iter(_copied(small) if small else ()), iter(jax.device_put(large, device) if large else ())
+    return [next(copied if one else moved) for one in is_small]
 
 
 @jax.jit

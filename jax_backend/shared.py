@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from functional_rb.shared.engine import Engine
 from functional_rb.shared.library import Library, Vector
 from functional_rb.shared.state import SharedState as CoreSharedState
 from functional_rb.specs import ArraySpec
-from jax_backend import devices, execute, hosted, ops
+from jax_backend import devices, execute, hosted, ops, rules
 
 
 class _Library(Library):
@@ -43,9 +44,9 @@ class _Library(Library):
         _refuse_traced(array)
         return np.asarray(array, order="C")
 
-    def from_numpy(self, array: Vector, dtype: str, place: Any) -> jax.Array:
-        array = array.view(jnp.dtype(dtype))
-        return jnp.asarray(array) if place is None else jax.device_put(array, place)
+    @rules.transfers
+    def from_numpy(self, arrays: Sequence[Vector], dtypes: Sequence[str], place: Any) -> list[jax.Array]:
+        return hosted.sent([x.view(jnp.dtype(dtype)) for x, dtype in zip(arrays, dtypes, strict=True)], place)
 
     def random_bits(self, key: Any, shape: tuple[int, int]) -> Vector:
         _refuse_traced(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,13 @@ class _Library(Library):
         found: Vector = (array.view(torch.int16) if array.dtype == torch.bfloat16 else array).numpy()
         return found
 
-    def from_numpy(self, array: Vector, dtype: str, place: torch.device | None) -> torch.Tensor:
-        """A tensor of the same memory, or on another device."""
-        tensor = torch.from_numpy(array).view(ops.DTYPES[dtype])
-        return tensor if place is None else tensor.to(place)
+    def from_numpy(
+        self, arrays: Sequence[Vector], dtypes: Sequence[str], place: torch.device | None
+    ) -> list[torch.Tensor]:
+        """Tensors of the same memory, or on another device."""
+        known = ops.DTYPES
+        tensors = [torch.from_numpy(x).view(known[dtype]) for x, dtype in zip(arrays, dtypes, strict=True)]
+        return tensors if place is None else [x.to(place) for x in tensors]
 
     def random_bits(self, key: Any, shape: tuple[int, int]) -> Vector:
         bits: Vector = execute.numbers(random.check_key(key), shape, CPU).numpy()

@@ -77,18 +77,18 @@ class Engine:
         random_bits = self._library.random_bits(key, state.spec.draw_shape(batch))
         level = beta if isinstance(beta, float) else float(self._library.to_numpy(beta))
         leaves, selection = state.buffer.sample(random_bits, level)
-        received, device = self._library.from_numpy, state.device
-        handles = received(selection.handles, "int32", device)
-        weights, probabilities = (received(x, "float32", device) for x in selection[1:3])
-        dtypes = [leaf.dtype for leaf in state.spec.plan.layout.leaves]
-        items = [received(x, dtype, device) for x, dtype in zip(leaves, dtypes, strict=True)]
+        dtypes = ["int32", "float32", "float32", *(leaf.dtype for leaf in state.spec.plan.layout.leaves)]
+        handles, weights, probabilities, *items = self._library.from_numpy(
+            [*selection[:3], *leaves], dtypes, state.device
+        )
         return state, items, Selection(handles, weights, probabilities)
 
     add_, update_, clear_, sample_ = add, update, clear, sample  # in place as all is, and a handle stays one
 
     def get(self, state: Any, handles: Array) -> list[Array]:
         """Read items by handle."""
-        return _leaves(state, state.buffer.get(self._library.to_numpy(handles)))
+        found = state.buffer.get(self._library.to_numpy(handles))
+        return self._library.from_numpy(found, [leaf.dtype for leaf in state.spec.plan.layout.leaves], state.device)
 
     def items(self, state: Any) -> list[Array]:
         """All of the storage, a copy of one moment."""
@@ -114,10 +114,6 @@ class Engine:
     def known(self, state: Any, mask: Array | None) -> tuple[Any, Any]:
         """The counters and a mask as arrays of NumPy."""
         return state.buffer.counters(), None if mask is None else self._library.to_numpy(mask)
-
-
-def _leaves(state: SharedState, leaves: Sequence[Any]) -> list[Array]:
-    return [state.from_numpy(x, leaf.dtype) for x, leaf in zip(leaves, state.spec.plan.layout.leaves, strict=True)]
 
 
 def check_spec(spec: BufferSpec) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,8 +52,8 @@ class Library(Protocol):
         """
         ...
 
-    def from_numpy(self, array: Vector, dtype: str, place: Any) -> Array:
-        """An array of the dtype named, of one of NumPy that nobody else has, of its dtype as stored."""
+    def from_numpy(self, arrays: Sequence[Vector], dtypes: Sequence[str], place: Any) -> list[Array]:
+        """Arrays of the dtypes named, of those of NumPy that nobody else has, of their dtypes as stored."""
         ...
 
     def random_bits(self, key: Any, shape: tuple[int, int]) -> Vector:

@@ -55,7 +55,7 @@ class SharedState(State):
 
     def from_numpy(self, array: Any, dtype: str) -> Array:
         """An array of NumPy that nobody else has, as one of the backend's of the dtype named, on the state's device."""
-        return self.library.from_numpy(array, dtype, self.device)
+        return self.library.from_numpy([array], [dtype], self.device)[0]
 
     @property
     def directory(self) -> str:
@@ -72,13 +72,14 @@ class SharedState(State):
             >>> int(rb.size(state)), int(rb.size(copied))
             (1, 0)
         """
-        found = self.buffer.snapshot()
-        leaves = self.spec.plan.layout.wide
-        wide = tuple(self.from_numpy(x, leaf.stored_as) for x, leaf in zip(found.wide, leaves, strict=True))
-        tree = None if self.spec.plan.tree_shape is None else self.from_numpy(found.tree, "float32")
-        counters = self.from_numpy(found.counters[:BASE].copy(), "int32")
+        found, plan = self.buffer.snapshot(), self.spec.plan
+        stored = [found.rows, found.counters[:BASE].copy(), found.tree, *found.wide]
+        dtypes = ["int32", "int32", "float32", *(leaf.stored_as for leaf in plan.layout.wide)]
+        rows, counters, tree, *wide = self.library.from_numpy(stored, dtypes, self.device)
         spec = dataclasses.replace(self.spec, storage=Device())
-        return self.library.as_value(Arrays(self.from_numpy(found.rows, "int32"), wide, tree, counters, {}), spec)
+        return self.library.as_value(
+            Arrays(rows, tuple(wide), None if plan.tree_shape is None else tree, counters, {}), spec
+        )
 
     def check_alive(self) -> None:
         """A handle is never consumed."""
