@@ -201,15 +201,7 @@ class BufferSpec:
 
     @property
     def _members(self) -> tuple[Any, ...]:
-        return (
-            self.sampler,
-            self.writer,
-            self.batch_size,
-            self.lanes,
-            self.transforms,
-            self.compact,
-            self.storage,
-        )
+        return (self.sampler, self.writer, self.batch_size, self.lanes, self.transforms, self.compact, self.storage)
 
     def __eq__(self, other: object) -> bool:
         """Whether two specs describe the same buffer. JAX asks this at every call: identity answers at once."""
