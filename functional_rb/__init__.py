@@ -36,6 +36,8 @@ from functional_rb.convert import (
 from functional_rb.cpu_kernels.switch import kernels
 from functional_rb.iteration.batches import Batches, iterate
 from functional_rb.iteration.cell import Cell
+from functional_rb.maps.functions import Inserted, Map
+from functional_rb.maps.spec import MapSpec
 from functional_rb.samplers import (
     Fifo,
     Lifo,
@@ -105,8 +107,11 @@ __all__ = [
     "Graph",
     "Host",
     "Immutable",
+    "Inserted",
     "LargeCopyWarning",
     "Lifo",
+    "Map",
+    "MapSpec",
     "MaskedSample",
     "MaxValue",
     "Memmap",

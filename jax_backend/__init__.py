@@ -1,6 +1,7 @@
 """functional_rb on JAX: `import jax_backend as rb`."""
 
 from jax_backend import containers as containers  # of its library, which it tells the core
+from jax_backend import maps as maps
 from jax_backend import processes as processes  # which tells multiprocessing how states are sent
 from jax_backend import trees as trees
 from jax_backend.dicts import load_state_dict, state_dict
@@ -70,6 +71,7 @@ __all__ = [
     "key",
     "load_state_dict",
     "lost",
+    "maps",
     "newest",
     "ones",
     "priorities",

@@ -28,6 +28,7 @@ from jax_backend import rules
 HANDLERS = {
     "xla": ("add", "draw", "threefry", "update"),
     "xla_frame_ring": ("places",),
+    "xla_hash_map": ("map_insert", "map_lookup"),
     "xla_barrier": ("barrier",),
     "xla_parts": ("descend", "importance_weights", "read", "set_leaves", "store", "stored_values"),
     "xla_ring": ("changed", "expand", "plan_write", "step_ages", "weights_at"),

@@ -41,6 +41,11 @@ def floats(values: Sequence[float], like: jax.Array) -> jax.Array:
     return table(np.asarray(values), "float32", like)
 
 
+def integers(values: Sequence[int], like: jax.Array) -> jax.Array:
+    """An array of int32 numbers."""
+    return table(np.asarray(values), "int32", like)
+
+
 def cast(x: jax.Array, dtype: str) -> jax.Array:
     """Convert the values of an array to a dtype."""
     return x.astype(dtype)
@@ -77,6 +82,16 @@ def set_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
 def set_flat(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
     """Set elements by their position in `x` as one vector."""
     return set_at(x.reshape(-1), index, values).reshape(x.shape)
+
+
+def min_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
+    """Set what is smaller."""
+    return x.at[index].min(values, mode="promise_in_bounds")
+
+
+def add_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
+    """Add up by index."""
+    return x.at[index].add(values, mode="promise_in_bounds")
 
 
 def where(condition: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:

@@ -20,11 +20,13 @@ from functional_rb.core.draft import Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import descriptor
 from functional_rb.cpu_kernels import frame_ring as frame_ring_kernels
+from functional_rb.cpu_kernels import hash_map as hash_map_kernels
 from functional_rb.ops.part_kernels import Table
 from functional_rb.samplers import draw_limits, importance
-from functional_rb.structures import episode_windows, frame_ring, ring, row_layout, sum_tree
+from functional_rb.structures import episode_windows, frame_ring, hash_map, ring, row_layout, sum_tree
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
 from functional_rb.structures.frame_ring import Chain
+from functional_rb.structures.hash_map import HashMap, MapPlan
 from functional_rb.structures.ring import Removal, Ring, RingState
 from functional_rb.structures.row_layout import Layout
 from functional_rb.transforms import returns, step_queue
@@ -171,6 +173,16 @@ def _plan_line(pending: jax.Array, ended: jax.Array, ids: Any, mask: Any, n: int
     return Kernel("plan_line", Line(ints(rows, n), bools(rows, n), bools(rows), ints(lanes * (n - 1)), ints(lanes)))
 
 
+def _map_lookup(plan: MapPlan, map: HashMap, rows: jax.Array) -> Described:
+    return Kernel("map_lookup", ints(rows.shape[0]), [hash_map_kernels.encode(plan)]) if rows.shape[0] else None
+
+
+def _map_insert(plan: MapPlan, map: HashMap, rows: jax.Array, mask: jax.Array | None) -> Described:
+    results = HashMap(*(like(x) for x in map)), ints(rows.shape[0]), bools(rows.shape[0])
+    kernel = Kernel("map_insert", results, [hash_map_kernels.encode(plan)], in_place={k: k for k in range(len(map))})
+    return kernel if rows.shape[0] else None
+
+
 def like(x: jax.Array) -> jax.ShapeDtypeStruct:
     """The shape and dtype of an array."""
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -236,6 +248,8 @@ TABLE: Table = {
             (frame_ring.places, _places),
             (returns.fold_floats, _fold_floats),
             (step_queue.plan_line, _plan_line),
+            (hash_map.lookup, _map_lookup),
+            (hash_map.insert, _map_insert),
         )
     },
     row_layout.pack_rows: functools.partial(row_layout.pack_rows_by_store, ops),

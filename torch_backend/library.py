@@ -29,7 +29,7 @@ except ImportError:
     HAVE_KERNELS = False
 else:
     HAVE_KERNELS = True
-_KERNELS: Any = cpu_kernels if HAVE_KERNELS else None
+KERNELS: Any = cpu_kernels if HAVE_KERNELS else None
 
 _compiling = torch.compiler.is_compiling
 _NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
@@ -41,7 +41,7 @@ class Torch(Library):
     ops = ops
     memory_type = Memory
     table_type = Table
-    kernels = _KERNELS
+    kernels = KERNELS
     # These are entered often, so they are the functions themselves.
     is_tracing = staticmethod(_compiling)
     is_batched = staticmethod(is_batched)

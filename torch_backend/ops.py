@@ -53,6 +53,11 @@ def floats(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32, device=like.device)
 
 
+def integers(values: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+    """An array of int32 numbers."""
+    return torch.tensor(values, dtype=torch.int32, device=like.device)
+
+
 def cast(x: torch.Tensor, dtype: str) -> torch.Tensor:
     """Convert the values of an array to a dtype."""
     return x.to(DTYPES[dtype])
@@ -88,6 +93,16 @@ def set_flat(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torc
     """Set elements by their position in `x` as one vector, in place."""
     set_at(x.view(-1), index, values)
     return x
+
+
+def min_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Set what is smaller, in place."""
+    return x.scatter_reduce_(0, index.to(torch.int64), values, "amin")
+
+
+def add_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Add up by index, in place."""
+    return x.index_add_(0, index, values)
 
 
 def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

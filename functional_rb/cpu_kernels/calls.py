@@ -14,6 +14,7 @@ import numpy as np
 from functional_rb.cpu_kernels import (
     buffer,
     frame_ring,
+    hash_map,
     ring,
     sparse_set,
 )
@@ -25,6 +26,7 @@ from functional_rb.cpu_kernels import (
 )
 from functional_rb.cpu_kernels.cache import compiled
 from functional_rb.cpu_kernels.descriptor import LEAVES, RING_CAPACITY, RING_LANES, WINDOW_LENGTH
+from functional_rb.cpu_kernels.hash_map import CAPACITY, TABLE_SIZE, WORDS
 from functional_rb.cpu_kernels.raw_memory import pointer_to
 
 INT32, UINT8, FLOAT32 = np.int32(0), np.uint8(0), np.float32(0)
@@ -545,3 +547,44 @@ def distinct(draws: Any, n: Any, chosen: Any, count: Any) -> None:
     """Do what `sparse_set.distinct` does by int32 [count, 2], of n int32 [1]."""
     numbers = numba.carray(pointer_to(draws, INT32), (count, 2))
     sparse_set.distinct(numbers, np.int64(ints(n, 1)[0]), ints(chosen, count))
+
+
+@compiled
+def map_lookup(table: Any, keys: Any, rows: Any, ids: Any, plan: Any, batch: Any) -> None:
+    """Do what `hash_map.lookup` does."""
+    words = np.int64(plan[WORDS])
+    hash_map.lookup(
+        plan,
+        ints(table, np.int64(plan[TABLE_SIZE])),
+        ints(keys, np.int64(plan[CAPACITY]) * words),
+        ints(rows, batch * words),
+        ints(ids, batch),
+    )
+
+
+@compiled
+def map_insert(
+    table: Any,
+    keys: Any,
+    counts: Any,
+    counters: Any,
+    rows: Any,
+    mask: Any,
+    ids: Any,
+    fresh: Any,
+    plan: Any,
+    batch: Any,
+) -> None:
+    """Do what `hash_map.insert` does."""
+    words = np.int64(plan[WORDS])
+    hash_map.insert(
+        plan,
+        ints(table, np.int64(plan[TABLE_SIZE])),
+        ints(keys, np.int64(plan[CAPACITY]) * words),
+        ints(counts, np.int64(plan[CAPACITY])),
+        ints(counters, 2),
+        ints(rows, batch * words),
+        marks(mask, batch),
+        ints(ids, batch),
+        marks(fresh, batch),
+    )

@@ -16,14 +16,16 @@ from functional_rb.core import frame_store
 from functional_rb.core.frame_store import FramePlan
 from functional_rb.cpu_kernels import calls, descriptor
 from functional_rb.cpu_kernels import frame_ring as frame_ring_kernels
+from functional_rb.cpu_kernels import hash_map as hash_map_kernels
 from functional_rb.cpu_kernels.addresses import Held, Library, caller, storage_caller
 from functional_rb.ops import random_bits
 from functional_rb.ops.part_kernels import Table
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import importance
-from functional_rb.structures import episode_windows, frame_ring, ring, row_layout, sparse_set, sum_tree
+from functional_rb.structures import episode_windows, frame_ring, hash_map, ring, row_layout, sparse_set, sum_tree
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
 from functional_rb.structures.frame_ring import Chain
+from functional_rb.structures.hash_map import HashMap, MapPlan
 from functional_rb.structures.ring import Removal, Ring, RingState
 from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.sparse_set import SparseSet
@@ -71,6 +73,8 @@ class PartKernels:
             sparse_set.exchanges: self.exchanges,
             sparse_set.appended: self.appended,
             sparse_set.distinct: self.distinct,
+            hash_map.lookup: self.lookup,
+            hash_map.insert: self.insert,
         }
 
     def _ready_some(self, array: Array | None, dtype: Any) -> Array:
@@ -354,3 +358,21 @@ class PartKernels:
         chosen = self._ints(draws.shape[0])
         self._call(calls.distinct, (draws, n, chosen), chosen.shape[0])
         return chosen
+
+    # --- hash map ---------------------------------------------------------------------------------------------------
+
+    def lookup(self, plan: MapPlan, map: HashMap, rows: Array) -> Array:
+        """Do what `hash_map.lookup` does."""
+        rows = self._ready(rows, self._int32)
+        ids = self._ints(rows.shape[0])
+        arrays = map.table, map.keys, rows, ids
+        self._call(calls.map_lookup, arrays, hash_map_kernels.encode(plan), rows.shape[0])
+        return ids
+
+    def insert(self, plan: MapPlan, map: HashMap, rows: Array, mask: Array | None) -> tuple[HashMap, Array, Array]:
+        """Do what `hash_map.insert` does, in place."""
+        rows, marked = self._ready(rows, self._int32), self._ready_some(mask, self._bool)
+        ids, fresh = self._ints(rows.shape[0]), self._bools(rows.shape[0])
+        arrays = (*map, rows, marked, ids, fresh)
+        self._call(calls.map_insert, arrays, hash_map_kernels.encode(plan), rows.shape[0])
+        return map, ids, fresh

@@ -86,6 +86,11 @@ def floats(values: Sequence[float], like: Vector) -> Vector:
     return np.array(values, np.float32)
 
 
+def integers(values: Sequence[int], like: Vector) -> Vector:
+    """int32 numbers."""
+    return np.array(values, np.int32)
+
+
 def cast(x: Vector, dtype: str) -> Vector:
     """Convert values."""
     return x.astype(dtype_of(dtype))
@@ -115,6 +120,18 @@ def set_at(x: Vector, index: Vector, values: Vector) -> Vector:
 def set_flat(x: Vector, index: Vector, values: Vector) -> Vector:
     """Set elements by their position in `x` as one vector, in place."""
     x.reshape(-1)[index] = values
+    return x
+
+
+def min_at(x: Vector, index: Vector, values: Vector) -> Vector:
+    """Set what is smaller, in place."""
+    np.minimum.at(x, index, values)
+    return x
+
+
+def add_at(x: Vector, index: Vector, values: Vector) -> Vector:
+    """Add, in place."""
+    np.add.at(x, index, values)
     return x
 
 

@@ -32,44 +32,57 @@ class SpecBackend(Protocol):
     @property
     def ops(self) -> SpecOps:
         """The array operations."""
+        ...
 
     def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
         """Make an array of the spec's dtype of what a caller gives for the leaf of this name, or raise."""
+        ...
 
     def unsupported(self, dtype: str) -> str | None:
         """Why the backend cannot have a dtype, with the remedy; None if it can."""
+        ...
 
     def build_mapping(
         self, container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
     ) -> Any:
         """Make a mapping: of a type (None: a dict), its parts by name, and the batch axes that they share."""
+        ...
 
     def outline(self, spec: Any, who: str) -> Outline:
         """`Outline.of`, cached where it can be."""
+        ...
 
     def draw(self, outline: Outline, key: Any, n: int, device: Any, mask: Array | None) -> Mapping[int, Array]:
         """Random values [n, *shape] by position of the leaf; a mask bool [n, *axes, choices] is for a single choice."""
+        ...
 
     def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
         """Whether values [N, *shape] lie in the domain of each unit, bool [N] for each."""
+        ...
 
     def nearest(self, outline: Outline, leaves: Sequence[Array]) -> Mapping[int, Array]:
         """The nearest values of the domain, by position of the leaf."""
+        ...
 
     def encoded(self, unit: ArraySpec, value: Array) -> Array:
         """`ArraySpec.encoded` of an array of this backend."""
+        ...
 
     def decoded(self, unit: ArraySpec, x: Array) -> Array:
         """`ArraySpec.decoded` of an array of this backend."""
+        ...
 
     def is_traced(self, leaf: Any) -> bool:
         """Whether a leaf is an array whose numbers are not known, as a program is being traced."""
+        ...
 
     def is_object_array(self, leaf: Any) -> bool:
         """Whether a leaf is an array of this backend."""
+        ...
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         """An array's numbers on the host."""
+        ...
 
 
 def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
@@ -104,10 +117,10 @@ def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any
         >>> int(rb.rand(frb.Categorical(3), rb.key(0), mask=np.array([False, False, True])))
         2
     """
-    outline, lead = _outline(backend, spec, "rand"), _lead(batch)
+    outline, lead = outline_of(backend, spec, "rand"), _lead(batch)
     masks = None if mask is None else _masks(backend, outline, mask, lead)
     drawn = backend.draw(outline, key, math.prod(lead), device, masks)
-    return _built(backend, outline, _apart(drawn, lead), lead)
+    return built(backend, outline, _apart(drawn, lead), lead)
 
 
 def _masks(backend: SpecBackend, outline: Outline, mask: Any, lead: tuple[int, ...]) -> Array:
@@ -137,12 +150,12 @@ def zeros(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) 
         >>> rb.zeros({"obs": frb.Unbounded((2,))}, 3)["obs"].tolist()
         [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
     """
-    outline, lead = _outline(backend, spec, "zeros"), _lead(batch)
+    outline, lead = outline_of(backend, spec, "zeros"), _lead(batch)
     made = {}
     for k in outline.arrays:
         leaf = outline.leaves[k]
         made[k] = backend.ops.zeros((*lead, *leaf.shape), leaf.dtype, device)
-    return _built(backend, outline, made, lead)
+    return built(backend, outline, made, lead)
 
 
 def ones(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) -> Any:
@@ -160,13 +173,13 @@ def ones(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) -
         >>> rb.ones({"reward": frb.Unbounded(()), "done": frb.Binary()}, 2)["done"].tolist()
         [True, True]
     """
-    outline, lead = _outline(backend, spec, "ones"), _lead(batch)
+    outline, lead = outline_of(backend, spec, "ones"), _lead(batch)
     ops, made = backend.ops, {}
     for k in outline.arrays:
         leaf = outline.leaves[k]
         true = ~ops.zeros((*lead, *leaf.shape), "bool", device)
         made[k] = true if leaf.dtype == "bool" else ops.cast(true, leaf.dtype)
-    return _built(backend, outline, made, lead)
+    return built(backend, outline, made, lead)
 
 
 def enumerate_values(backend: SpecBackend, spec: Any) -> Any:
@@ -187,7 +200,7 @@ def enumerate_values(backend: SpecBackend, spec: Any) -> Any:
         >>> found["action"].tolist(), found["done"].tolist()
         ([0, 0, 2, 2], [False, True, False, True])
     """
-    outline = _outline(backend, spec, "enumerate")
+    outline = outline_of(backend, spec, "enumerate")
     counts = []
     for member in outline.members:
         if not isinstance(member.spec, ArraySpec):
@@ -206,7 +219,7 @@ def enumerate_values(backend: SpecBackend, spec: Any) -> Any:
     for member, size in reversed(list(zip(outline.members, sizes, strict=True))):
         number, index = np.divmod(number, size)
         made[member.first] = _from_host(backend, counting.values_at(member.spec, index), member.spec, member.name)
-    return _built(backend, outline, made, (math.prod(sizes),))
+    return built(backend, outline, made, (math.prod(sizes),))
 
 
 def contains(backend: SpecBackend, spec: Any, x: Any) -> Array:
@@ -226,7 +239,7 @@ def contains(backend: SpecBackend, spec: Any, x: Any) -> Array:
         >>> bool(rb.contains({"done": frb.Binary()}, {"terminated": True}))
         False
     """
-    outline = _outline(backend, spec, "contains")
+    outline = outline_of(backend, spec, "contains")
     try:
         leaves = nest.flatten_as(outline.structure, x)
     except ValueError:
@@ -234,7 +247,7 @@ def contains(backend: SpecBackend, spec: Any, x: Any) -> Array:
     if any(_misfit(leaf, unit) for leaf, unit in zip(leaves, outline.leaves, strict=True)):
         return backend.ops.zeros((), "bool")
     try:
-        arrays, lead = _arrays(backend, outline, leaves)
+        arrays, lead = as_batch(backend, outline, leaves)
     except ValueError:  # batch axes that differ
         return backend.ops.zeros((), "bool")
     found = backend.inside(outline, arrays)
@@ -264,12 +277,12 @@ def project(backend: SpecBackend, spec: Any, x: Any) -> Any:
         >>> rb.project(frb.Bounded(-1, 1, (3,)), np.array([-2.0, 0.5, np.nan], np.float32)).tolist()
         [-1.0, 0.5, 0.0]
     """
-    outline = _outline(backend, spec, "project")
+    outline = outline_of(backend, spec, "project")
     leaves = nest.flatten_as(outline.structure, x)
-    arrays, lead = _arrays(backend, outline, leaves)
+    arrays, lead = as_batch(backend, outline, leaves)
     made = _apart(backend.nearest(outline, arrays), lead)
     kept = {k: leaf for k, leaf in enumerate(leaves) if k not in made}
-    return _built(backend, outline, made | kept, lead)
+    return built(backend, outline, made | kept, lead)
 
 
 def encode(backend: SpecBackend, spec: Any, value: Any, batch: Any = ()) -> Any:
@@ -298,7 +311,7 @@ def encode(backend: SpecBackend, spec: Any, value: Any, batch: Any = ()) -> Any:
         >>> rb.decode(frb.Text(5), rb.encode(frb.Text(5), "abc"))
         'abc'
     """
-    outline, lead = _outline(backend, spec, "encode"), _lead(batch)
+    outline, lead = outline_of(backend, spec, "encode"), _lead(batch)
     values = nest.flatten_as(outline.shape_of_units, value)
     made: dict[int, Any] = {}
     for member, given in zip(outline.members, values, strict=True):
@@ -308,7 +321,7 @@ def encode(backend: SpecBackend, spec: Any, value: Any, batch: Any = ()) -> Any:
             message = str(error)
             raise type(error)(message if message.startswith("leaf") else f"leaf {member.name!r}: {message}") from None
         made |= dict(enumerate(leaves, member.first))
-    return _built(backend, outline, made, lead)
+    return built(backend, outline, made, lead)
 
 
 def decode(backend: SpecBackend, spec: Any, x: Any) -> Any:
@@ -332,9 +345,9 @@ def decode(backend: SpecBackend, spec: Any, x: Any) -> Any:
         >>> rb.decode({"action": frb.OneHot(3)}, {"action": np.array([[False, True, False]])})
         {'action': array([1], dtype=int32)}
     """
-    outline = _outline(backend, spec, "decode")
+    outline = outline_of(backend, spec, "decode")
     leaves = nest.flatten_as(outline.structure, x)
-    arrays, lead = _arrays(backend, outline, leaves)
+    arrays, lead = as_batch(backend, outline, leaves)
     traced = any(backend.is_traced(arrays[k]) for k in outline.arrays)
     values = []
     for member in outline.members:
@@ -382,7 +395,12 @@ def _from_host(backend: SpecBackend, leaf: np.ndarray[Any, Any], spec: ArraySpec
     return backend.convert(leaf, spec, name)
 
 
-def _outline(backend: SpecBackend, spec: Any, who: str) -> Outline:
+def outline_of(backend: SpecBackend, spec: Any, who: str) -> Outline:
+    """A spec taken apart.
+
+    Raises:
+        TypeError: for a dtype that the backend lacks, naming the leaf.
+    """
     outline = backend.outline(spec, who)
     for name, leaf in zip(outline.names, outline.leaves, strict=True):
         why = backend.unsupported(leaf.dtype) if isinstance(leaf, ArraySpec) else None
@@ -414,7 +432,7 @@ def _ends_with(shape: tuple[int, ...], end: tuple[int, ...]) -> bool:
     return len(shape) >= len(end) and shape[len(shape) - len(end) :] == end
 
 
-def _arrays(backend: SpecBackend, outline: Outline, leaves: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
+def as_batch(backend: SpecBackend, outline: Outline, leaves: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
     """Leaves as arrays [N, *shape] of the backend, None for objects, and the batch axes whose product N is."""
     lead: tuple[int, ...] | None = None
     made: list[Any] = [None] * len(leaves)
@@ -445,7 +463,8 @@ def _apart(leaves: Mapping[int, Array], lead: tuple[int, ...]) -> dict[int, Arra
     return {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in leaves.items()}
 
 
-def _built(backend: SpecBackend, outline: Outline, leaves: Mapping[int, Any], lead: tuple[int, ...]) -> Any:
+def built(backend: SpecBackend, outline: Outline, leaves: Mapping[int, Any], lead: tuple[int, ...]) -> Any:
+    """The nest of leaves [*lead, *shape] by position; those that are missing are of objects, and None."""
     whole = [leaves[k] if k in leaves else _no_objects((*lead, *spec.shape)) for k, spec in enumerate(outline.leaves)]
     return nest.unflatten(outline.structure, whole, backend.build_mapping, lead)
 

@@ -107,8 +107,12 @@ def _part(layout: Layout, chosen: tuple[int, ...]) -> Layout:
 
 
 @functools.cache
-def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...]) -> Layout:
+def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...], wide_bytes: float = WIDE_BYTES) -> Layout:
     """Lay out leaves given as (path, shape, dtype name); of "object", tokens.
+
+    Args:
+        leaves: of an item.
+        wide_bytes: sub-word leaves of at least so many bytes get an array of their own.
 
     Example:
         >>> layout = plan(((("done",), (), "bool"), (("obs",), (3,), "float32")))
@@ -117,7 +121,7 @@ def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...]) -> Layout:
     """
     leaves = tuple((path, shape, TOKEN if dtype == "object" else dtype) for path, shape, dtype in leaves)
     nbytes = [math.prod(shape) * dtypes.ITEMSIZE[dtype] for _, shape, dtype in leaves]
-    apart = [size >= WIDE_BYTES and dtypes.ITEMSIZE[leaf[2]] < 4 for size, leaf in zip(nbytes, leaves, strict=True)]
+    apart = [size >= wide_bytes and dtypes.ITEMSIZE[leaf[2]] < 4 for size, leaf in zip(nbytes, leaves, strict=True)]
     offsets: dict[int, int] = {}
     end = 0
     for i in sorted(range(len(leaves)), key=lambda i: -dtypes.ITEMSIZE[leaves[i][2]]):
@@ -229,7 +233,12 @@ def read_part(
 
 @replaceable
 def read_batches(
-    ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], batches: Sequence[Array], chosen: tuple[int, ...]
+    ops: Ops,
+    layout: Layout,
+    rows: Array,
+    wide: Sequence[Array],
+    batches: Sequence[Array],
+    chosen: tuple[int, ...],
 ) -> list[list[Array]]:
     """Some of the leaves of several batches of slots: one by one, as XLA would copy them out of a single read."""
     return [read_part(ops, layout, rows, wide, slots, chosen) for slots in batches]

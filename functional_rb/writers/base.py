@@ -1,4 +1,4 @@
-"""What the buffer asks of a writer, and what most writers answer."""
+"""What the buffer asks of a writer."""
 
 from __future__ import annotations
 
@@ -14,64 +14,53 @@ if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
     from functional_rb.structures.duplicates import Batch
-    from functional_rb.structures.ring import Write
 
 
 class WriterBase:
-    """A way of choosing slots for new items: a frozen dataclass whose methods are pure functions over `ops`.
-
-    Users construct writers and leave the methods to the buffer. A writer has `plan_write` of its own; the other methods
-    do by default what fits one that writes around a ring for each lane and remembers nothing else.
-    """
+    """What most writers share: a ring for each lane, and nothing remembered but where they are."""
 
     @property
     def fused(self) -> bool:
-        """Whether the fused kernels know this writer."""
+        """The fused kernels do not know it."""
         return False
 
     @property
     def in_order(self) -> bool:
-        """Whether items lie in the order of their adding, around a ring for each lane."""
+        """Items lie in the order of their adding."""
         return True
 
     @property
     def overwrites(self) -> bool:
-        """Whether a new item may take the place of an old one."""
+        """New items take the place of the oldest."""
         return True
 
     @property
     def words(self) -> int:
-        """Random 31-bit words that each row of a batch takes; 0 for a writer that needs no key."""
+        """Nothing is left to chance."""
         return 0
 
     def check(self, plan: Plan) -> None:
-        """Refuse a plan that does not fit the writer."""
+        """Refuse a plan that does not fit the writer: by default any fits."""
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """The arrays that it keeps, by name."""
+        """It keeps no arrays."""
         return {}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """The numbers that it keeps: names, and how many int32 each."""
+        """It keeps no counters."""
         return ()
 
     def begin(self, ops: Ops, draft: Draft) -> None:
-        """Prepare what an empty buffer holds, beyond zeros."""
-
-    def plan_write(
-        self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
-    ) -> Write:
-        """Choose where the rows of a batch go, and take note of it."""
-        raise NotImplementedError
+        """An empty buffer holds zeros."""
 
     def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
-        """Take note of stored items, named by a batch, of which leaves [B, *shape] have been exchanged."""
+        """Where items lie does not depend on what they hold."""
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """Forget all items, in new arrays, but not which handles there were."""
+        """There is nothing to forget but the items."""
 
     def problem(self, found: Found) -> str | None:
-        """Why what it keeps, read from a file, cannot be of such a buffer; or None."""
+        """There is nothing to check."""
         return None
 
 

@@ -276,6 +276,7 @@ BOUND = (
     "functional_rb.iteration.cell",
     "functional_rb.buffer.in_place",
     "functional_rb.iteration.batches",
+    "functional_rb.maps.functions",
     "functional_rb.specs.functions",
     "functional_rb.checkpoint.background",
     "functional_rb.checkpoint.loading",

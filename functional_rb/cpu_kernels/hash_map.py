@@ -1,0 +1,110 @@
+"""The kernels of `structures.hash_map`: one key after another, where the core does a batch in rounds."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import numpy as np
+
+from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.descriptor import Vector
+from functional_rb.structures import hash_map
+from functional_rb.structures.hash_map import MapPlan
+
+CAPACITY: Final = 0
+WORDS: Final = 1
+TABLE_SIZE: Final = 2
+HASH_BITS: Final = 3
+LAST: Final = 4
+"""From here: a mask and a factor for all words together; then masks, factors and signs, each as many as words."""
+PARTS: Final = 6
+
+EMPTY: Final = np.int32(hash_map.EMPTY)
+SIZE: Final = hash_map.SIZE
+REFUSED: Final = hash_map.REFUSED
+MASK: Final = np.int64(2**31 - 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def encode(plan: MapPlan) -> Vector:
+    """What the kernels know of a map, read-only."""
+    masks, factors, signs, last = plan.numbers
+    encoded = np.array([plan.capacity, plan.words, plan.table_size, plan.hash_bits, *last, *masks, *factors, *signs])
+    encoded = encoded.astype(np.int32)
+    encoded.flags.writeable = False
+    return encoded
+
+
+@compiled
+def home(plan: Any, rows: Any, first: Any) -> Any:
+    """Where the way of the row that begins at `first` begins: `hash_map.homes`."""
+    words = np.int64(plan[WORDS])
+    mixed = np.int64(0)
+    for k in range(words):
+        word = rows[first + k]
+        product = ((np.int64(word) & MASK) ^ plan[PARTS + k]) * np.int64(plan[PARTS + words + k])
+        mixed ^= (product >> 31) ^ (product & MASK)
+        if word < 0:
+            mixed ^= np.int64(plan[PARTS + 2 * words + k])
+    product = (mixed ^ plan[LAST]) * np.int64(plan[LAST + 1])
+    bits = (product >> 31) ^ (product & MASK)
+    return bits & ((np.int64(1) << np.int64(plan[HASH_BITS])) - 1) & (np.int64(plan[TABLE_SIZE]) - 1)
+
+
+@compiled
+def seek(plan: Any, table: Any, keys: Any, rows: Any, first: Any) -> Any:
+    """The place that has the key which begins at `first` of the rows, or the free one where it would go."""
+    words, last = np.int64(plan[WORDS]), np.int64(plan[TABLE_SIZE]) - 1
+    place, step = home(plan, rows, first), np.int64(0)
+    while table[place] != EMPTY:
+        other = np.int64(table[place]) * words
+        k = np.int64(0)
+        while k < words and keys[other + k] == rows[first + k]:
+            k += 1
+        if k == words:
+            break
+        step += 1
+        place = (place + step) & last
+    return place
+
+
+@compiled
+def lookup(plan: Any, table: Any, keys: Any, rows: Any, ids: Any) -> None:
+    """Do what `hash_map.lookup` does, with keys and rows as vectors."""
+    words = np.int64(plan[WORDS])
+    for i in range(ids.size):
+        entry = table[seek(plan, table, keys, rows, i * words)]
+        ids[i] = entry if entry != EMPTY else np.int32(-1)
+
+
+@compiled
+def insert(
+    plan: Any,
+    table: Any,
+    keys: Any,
+    counts: Any,
+    counters: Any,
+    rows: Any,
+    marked: Any,
+    ids: Any,
+    fresh: Any,
+) -> None:
+    """Do what `hash_map.insert` does, with keys and rows as vectors; no marks stand for all."""
+    words, capacity = np.int64(plan[WORDS]), plan[CAPACITY]
+    for i in range(ids.size):
+        ids[i], fresh[i] = -1, 0
+        if marked.size and marked[i] == 0:
+            continue
+        place = seek(plan, table, keys, rows, i * words)
+        if table[place] == EMPTY:
+            if counters[SIZE] == capacity:
+                counters[REFUSED] += 1
+                continue
+            number = counters[SIZE]
+            for k in range(words):
+                keys[np.int64(number) * words + k] = rows[i * words + k]
+            table[place], fresh[i] = number, 1
+            counters[SIZE] = number + 1
+        ids[i] = table[place]
+        counts[ids[i]] += 1

@@ -1,0 +1,307 @@
+"""Maps as values, and the public functions on them, which backends bind. Each takes a backend first."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from functional_rb.base import nest
+from functional_rb.base.errors import consumed
+from functional_rb.maps.spec import MapSpec
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.specs.array import Binary
+from functional_rb.specs.functions import SpecBackend, as_batch, built, outline_of
+from functional_rb.specs.values import Outline
+from functional_rb.structures import hash_map, key_rows
+from functional_rb.structures.hash_map import REFUSED, SIZE, HashMap
+from functional_rb.structures.key_rows import KeyRows
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Map:
+    """A map as a value: an immutable pytree of arrays that carries its spec.
+
+    A key's number is its place in the order in which keys first came, from 0 on; nothing is ever taken out. T is
+    `spec.plan.table_size`, N the capacity and W the number of words of a key.
+
+    Attributes:
+        table: int32 [T], the number of the key in each place of the hash table, 2^31 - 1 where there is none.
+        keys: int32 [N, W], the packed keys, by number.
+        counts: int32 [N], how often each key was put in, by number.
+        counters: int32 [2], how many keys there are, and how many were refused by a full map.
+        spec: the description of the map, static.
+    """
+
+    table: Array
+    keys: Array
+    counts: Array
+    counters: Array
+    spec: MapSpec
+
+    def __repr__(self) -> str:
+        """The description, not the arrays."""
+        return f"Map({self.spec!r})"
+
+
+MAP_FIELDS: Final = HashMap._fields
+"""The arrays of a map, in their order."""
+
+
+class Inserted(NamedTuple):
+    """What became of the keys of a batch.
+
+    Attributes:
+        ids: int32 [*batch], the number of each key; -1 where it is masked, or was refused.
+        is_new: bool [*batch], whether the map got the key for the first time.
+    """
+
+    ids: Array
+    is_new: Array
+
+
+class MapBackend(SpecBackend, Protocol):
+    """What a backend provides for these functions."""
+
+    def carry_out(
+        self, function: Callable[..., Any], static: Any, owned: Any, *given: Any, consume: bool = False
+    ) -> Any:
+        """`function(ops, static, owned, *given)`.
+
+        Args:
+            function: of the core, at the top of its module.
+            static: hashable.
+            owned: a nest of arrays, whose memory the function may write to; they are copied first where others see it.
+            given: nests of arrays, or None.
+            consume: whether the arrays of `owned` are not needed any more.
+        """
+        ...
+
+
+def init(backend: MapBackend, spec: MapSpec, device: Any = None) -> Map:
+    """An empty map.
+
+    Args:
+        spec: what the map holds.
+        device: where its arrays live; the backend's default if None.
+
+    Raises:
+        TypeError: for what is no `MapSpec`, or a dtype that the backend lacks.
+
+    Example:
+        >>> seen = rb.maps.init(frb.MapSpec(key=frb.Unbounded((2,), "int32"), capacity=100))
+        >>> int(rb.maps.size(seen))
+        0
+    """
+    if not isinstance(spec, MapSpec):
+        raise TypeError(f"maps.init: expected a MapSpec, got {type(spec).__name__}; give frb.MapSpec(key, capacity)")
+    outline_of(backend, spec.key, "maps.init")
+    return Map(*hash_map.init(backend.ops, spec.plan, device), spec)  # type: ignore[arg-type]  # each has these operations too
+
+
+def insert(backend: MapBackend, map: Map, keys: Any, mask: Any = None) -> tuple[Map, Inserted]:
+    """Put keys into a map; the result is that of putting them in one by one, in their order.
+
+    Two keys are equal if all their elements are, bit for bit, but that -0.0 equals 0.0 and NaN equals NaN.
+
+    Args:
+        map: stays as it is.
+        keys: a nest like `MapSpec.key`, leaves [*batch, *shape]; a key may come several times in a batch.
+        mask: bool [*batch], which keys to put in; all if None.
+
+    Returns:
+        The new map, and what became of each key. A map that is full counts the keys it already has, and refuses others.
+
+    Raises:
+        TypeError: for what is no map, or a dtype that does not fit, naming the leaf.
+        ValueError: for a structure or shape that does not fit.
+
+    Example:
+        >>> seen = rb.maps.init(frb.MapSpec(key=frb.Unbounded((), "int32"), capacity=2))
+        >>> seen, inserted = rb.maps.insert(seen, np.array([7, 5, 7, 9], np.int32))
+        >>> inserted.ids.tolist(), inserted.is_new.tolist(), int(rb.maps.refused(seen))
+        ([0, 1, 0, -1], [True, True, False, False], 1)
+    """
+    return _insert(backend, map, keys, mask, False)
+
+
+def insert_(backend: MapBackend, map: Map, keys: Any, mask: Any = None) -> tuple[Map, Inserted]:
+    """Do what `insert` does, in the map's own memory: the map that is given is consumed.
+
+    Args:
+        map: consumed.
+        keys: as for `insert`.
+        mask: as for `insert`.
+
+    Returns:
+        What `insert` returns.
+
+    Raises:
+        RuntimeError: for a map that was consumed before.
+
+    Example:
+        >>> seen = rb.maps.init(frb.MapSpec(key=frb.Unbounded((), "int32"), capacity=10))
+        >>> for state in (3, 4, 3):
+        ...     seen, inserted = rb.maps.insert_(seen, np.int32(state))
+        >>> rb.maps.count(seen, np.array([3, 4, 5], np.int32)).tolist()
+        [2, 1, 0]
+    """
+    return _insert(backend, map, keys, mask, True)
+
+
+def _insert(backend: MapBackend, map: Map, keys: Any, mask: Any, consume: bool) -> tuple[Map, Inserted]:
+    check_map(backend, map, "maps.insert")
+    rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
+    marked = checked_mask(backend, mask, lead, "maps.insert")
+    arrays = HashMap(*(getattr(map, name) for name in MAP_FIELDS))
+    made: HashMap
+    made, ids, fresh = backend.carry_out(_inserted, map.spec, arrays, rows, marked, consume=consume)
+    return Map(*made, map.spec), Inserted(ids.reshape(lead), fresh.reshape(lead))
+
+
+def _inserted(ops: Ops, spec: MapSpec, arrays: HashMap, rows: Array, mask: Array | None) -> Any:
+    return hash_map.insert(ops, spec.plan, arrays, rows, mask)
+
+
+def lookup(backend: MapBackend, map: Map, keys: Any) -> Array:
+    """The numbers of keys.
+
+    Args:
+        map: to look in.
+        keys: a nest like `MapSpec.key`, leaves [*batch, *shape].
+
+    Returns:
+        int32 [*batch], -1 where the map does not have the key.
+
+    Example:
+        >>> seen = rb.maps.init(frb.MapSpec(key=frb.Unbounded(()), capacity=10))
+        >>> seen, _ = rb.maps.insert(seen, np.array([0.5, -0.0], np.float32))
+        >>> rb.maps.lookup(seen, np.array([0.0, 1.0], np.float32)).tolist()
+        [1, -1]
+    """
+    check_map(backend, map, "maps.lookup")
+    rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
+    arrays = HashMap(*(getattr(map, name) for name in MAP_FIELDS))
+    ids: Array = backend.carry_out(_looked_up, map.spec, (), arrays, rows)
+    return ids.reshape(lead)
+
+
+def _looked_up(ops: Ops, spec: MapSpec, owned: Any, arrays: HashMap, rows: Array) -> Array:
+    return hash_map.lookup(ops, spec.plan, arrays, rows)
+
+
+def count(backend: MapBackend, map: Map, keys: Any) -> Array:
+    """How often keys were put in.
+
+    Args:
+        map: to look in.
+        keys: a nest like `MapSpec.key`, leaves [*batch, *shape].
+
+    Returns:
+        int32 [*batch], 0 where the map does not have the key.
+
+    Example:
+        >>> seen = rb.maps.init(frb.MapSpec(key=frb.Binary((2,)), capacity=4))
+        >>> seen, _ = rb.maps.insert(seen, np.array([[True, False], [True, False]]))
+        >>> bonus = 1 / np.sqrt(1 + np.asarray(rb.maps.count(seen, np.array([[True, False], [True, True]]))))
+        >>> bonus.round(2).tolist()
+        [0.58, 1.0]
+    """
+    check_map(backend, map, "maps.count")
+    rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
+    arrays = HashMap(*(getattr(map, name) for name in MAP_FIELDS))
+    counts: Array = backend.carry_out(_counted, map.spec, (), arrays, rows)
+    return counts.reshape(lead)
+
+
+def _counted(ops: Ops, spec: MapSpec, owned: Any, arrays: HashMap, rows: Array) -> Array:
+    ids = hash_map.lookup(ops, spec.plan, arrays, rows)
+    nothing = ops.full_like(ids, 0)
+    return ops.where(ids < 0, nothing, ops.take(arrays.counts, ops.maximum(ids, nothing)))
+
+
+def size(backend: MapBackend, map: Map) -> Array:
+    """How many different keys a map has, an int32 scalar."""
+    check_map(backend, map, "maps.size")
+    return map.counters[..., SIZE]
+
+
+def refused(backend: MapBackend, map: Map) -> Array:
+    """How many keys a full map has refused, an int32 scalar."""
+    check_map(backend, map, "maps.refused")
+    return map.counters[..., REFUSED]
+
+
+def keys(backend: MapBackend, map: Map) -> Any:
+    """All keys of a map by number: a nest like `MapSpec.key`, leaves [capacity, *shape]; zeros behind the last.
+
+    Example:
+        >>> seen = rb.maps.init(frb.MapSpec(key={"cell": frb.Unbounded((), "int32")}, capacity=3))
+        >>> seen, _ = rb.maps.insert(seen, {"cell": np.array([8, 9, 8], np.int32)})
+        >>> rb.maps.keys(seen)["cell"].tolist()
+        [8, 9, 0]
+    """
+    check_map(backend, map, "maps.keys")
+    spec = map.spec
+    return unpacked(backend, spec.outline, spec.rows, map.keys)
+
+
+def check_map(backend: SpecBackend, map: Any, who: str) -> None:
+    """Refuse what is no map, or was consumed.
+
+    Raises:
+        TypeError: for the one.
+        RuntimeError: for the other.
+    """
+    if not isinstance(map, Map):
+        raise TypeError(f"{who}: expected a Map made by rb.maps.init, got {type(map).__name__}")
+    check_alive(backend, map.counters)
+
+
+def check_alive(backend: SpecBackend, array: Any) -> None:
+    """Refuse a record, by one of its arrays, whose memory has passed on: JAX deletes it, torch's is None.
+
+    Raises:
+        RuntimeError: with the remedy.
+    """
+    deletable = hasattr(array, "is_deleted") and not backend.is_traced(array)
+    if array is None or (deletable and array.is_deleted()):
+        raise consumed()
+
+
+def packed(backend: MapBackend, outline: Outline, keys: KeyRows, value: Any) -> tuple[Array, tuple[int, ...]]:
+    """Values of a nest as rows int32 [N, W], and their batch axes."""
+    leaves, lead = as_batch(backend, outline, nest.flatten_as(outline.structure, value))
+    return backend.carry_out(_packed, keys, (), leaves), lead
+
+
+def _packed(ops: Ops, keys: KeyRows, owned: Any, leaves: list[Array]) -> Array:
+    first = leaves[keys.layout.packed[0]]  # of those that have elements
+    like = ops.cast(ops.bitcast(first.reshape(first.shape[0], -1), "uint8")[:, 0], "int32")
+    return key_rows.pack(ops, keys, leaves, like)
+
+
+def unpacked(backend: MapBackend, outline: Outline, keys: KeyRows, rows: Array) -> Any:
+    """The values of rows, leaves [N, *shape]."""
+    leaves = backend.carry_out(_unpacked, keys, (), rows)
+    return built(backend, outline, dict(enumerate(leaves)), (rows.shape[0],))
+
+
+def _unpacked(ops: Ops, keys: KeyRows, owned: Any, rows: Array) -> list[Array]:
+    return key_rows.unpack(ops, keys, rows)
+
+
+def checked_mask(backend: SpecBackend, mask: Any, lead: tuple[int, ...], who: str) -> Array | None:
+    """A mask bool [*lead] as a vector.
+
+    Raises:
+        TypeError: for another dtype.
+        ValueError: for another shape.
+    """
+    if mask is None:
+        return None
+    made = backend.convert(mask, Binary(lead), "mask")
+    if tuple(made.shape) != lead:
+        raise ValueError(f"{who}: expected a mask of shape {lead}, got {tuple(made.shape)}")
+    return made.reshape(math.prod(lead))

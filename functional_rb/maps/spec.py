@@ -1,0 +1,123 @@
+"""The static description of a map, which every map carries."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any
+
+from functional_rb.specs import NonTensor, freeze
+from functional_rb.specs.values import Outline
+from functional_rb.structures import hash_map
+from functional_rb.structures.hash_map import MapPlan
+from functional_rb.structures.key_rows import KeyRows
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MapSpec:
+    """What a map holds: frozen and hashable, without any array.
+
+    Attributes:
+        key: a nest of `ArraySpec`s.
+        capacity: how many different keys fit, 1 to 2^29.
+        seed: of the hash, a whole number; the same seed gives the same map on each backend and in each process.
+        hash_bits: how many bits the hash has, up to 31. Fewer let different keys begin to look in the same place: they
+            are still told apart, but cost more time.
+        outline: derived: the key, taken apart.
+        rows: derived: how a key is packed.
+        plan: derived: the geometry of the map.
+
+    Raises:
+        TypeError: if a leaf of the key is no spec of an array, or a number is no int.
+        ValueError: if a number is out of range, or the key has no element.
+
+    Example:
+        >>> from functional_rb import Unbounded
+        >>> MapSpec(key={"position": Unbounded((2,), "int32")}, capacity=1000).plan.table_size
+        2048
+    """
+
+    key: Any
+    capacity: int
+    seed: int = 0
+    hash_bits: int = hash_map.HASH_BITS
+
+    outline: Outline = dataclasses.field(init=False, repr=False)
+    rows: KeyRows = dataclasses.field(init=False, repr=False)
+    plan: MapPlan = dataclasses.field(init=False, repr=False)
+    _hash: int = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check everything that can be known now, and plan the arrays once."""
+
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("capacity", checked_count("MapSpec.capacity", self.capacity, 1, hash_map.MOST))
+        put("hash_bits", checked_count("MapSpec.hash_bits", self.hash_bits, 0, hash_map.HASH_BITS))
+        put("seed", checked_count("MapSpec.seed", self.seed, -(2**63), 2**64 - 1))
+        put("outline", arrays_alone(self.key, "MapSpec.key"))
+        put("key", freeze(self.key))
+        put("rows", rows_of(self.outline))
+        if not self.rows.words:
+            raise ValueError("MapSpec.key: expected at least one element, got none; all keys would be equal")
+        put("plan", MapPlan(self.capacity, self.rows.words, self.seed, self.hash_bits))
+        put("_hash", hash(self._key))
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return self.outline, self.capacity, self.seed, self.hash_bits
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two specs describe the same maps."""
+        return self is other or (isinstance(other, MapSpec) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        """The hash, which is computed once."""
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the arguments: hashes of strings differ from process to process."""
+        return MapSpec, (self.key, self.capacity, self.seed, self.hash_bits)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of a map's arrays in bytes."""
+        return 4 * (self.plan.table_size + self.capacity * (self.rows.words + 1) + 2)
+
+
+def arrays_alone(spec: Any, who: str) -> Outline:
+    """A nest of specs of arrays, taken apart.
+
+    Raises:
+        TypeError: if a leaf is no spec of an array, naming it.
+    """
+    outline = Outline.of(spec, who)
+    for name, leaf in zip(outline.names, outline.leaves, strict=True):
+        if isinstance(leaf, NonTensor):
+            raise TypeError(f"{who}: leaf {name!r}: expected a spec of an array, got NonTensor; leave the leaf out")
+    return outline
+
+
+def rows_of(outline: Outline) -> KeyRows:
+    """How values of a nest are packed."""
+    leaves = zip(outline.structure.paths, outline.leaves, strict=True)
+    return KeyRows(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves))
+
+
+def checked_count(name: str, value: Any, low: int, high: int) -> int:
+    """A Python int between bounds.
+
+    Raises:
+        TypeError: if it is no int.
+        ValueError: if it is out of range.
+    """
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = None
+    if count is None or isinstance(value, bool):
+        raise TypeError(f"{name}: expected an int, got {value!r}")
+    if not low <= count <= high:
+        raise ValueError(f"{name}: expected {low} to {high}, got {count}")
+    return count

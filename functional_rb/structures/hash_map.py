@@ -1,0 +1,243 @@
+"""An exact hash map from rows of words to numbers: whether two keys are equal is decided by all of their words.
+
+Open addressing (Knuth, The Art of Computer Programming, vol. 3, section 6.4) with triangular steps, which reach every
+place of a table whose size is a power of two. The table holds numbers only; keys lie side by side in the order of their
+insertion, and a key's number is its place there. Nothing is ever taken out, so what a key passed on the way to its
+place stays filled.
+
+A batch is inserted in rounds, with the result of inserting its keys one by one in their order. It is a stable matching
+(Gale and Shapley, 1962): every key asks for the next place on its way, and a place prefers what was in it before, then
+the key that is earlier in the batch, which may so drive out a later one that came in an earlier round. All places have
+the same order of preference, so there is one stable matching only, that of one by one. Equal keys go the same way in
+the same rounds, and the later ones stop as soon as they meet the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final, NamedTuple
+
+from functional_rb.ops.fixed_point import MASK
+from functional_rb.ops.part_kernels import replaceable
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.random_bits import GAMMA, mix
+
+EMPTY: Final = 2**31 - 1
+"""In the table: nobody is here."""
+HASH_BITS: Final = 31
+MOST: Final = 2**29
+"""Keys that a map can hold: the table's size, and a key's number plus its place in a batch, stay below 2^31."""
+SIZE: Final = 0
+REFUSED: Final = 1
+
+
+class Numbers(NamedTuple):
+    """Random numbers of a seed, 31 bits each, that a hash is made of.
+
+    Attributes:
+        masks: for each word of a key.
+        factors: for each word of a key, odd and not small.
+        signs: for each word of a key, what its sign bit adds.
+        last: a mask and a factor for all of them together.
+    """
+
+    masks: tuple[int, ...]
+    factors: tuple[int, ...]
+    signs: tuple[int, ...]
+    last: tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class MapPlan:
+    """What is static about a map.
+
+    Attributes:
+        capacity: how many keys fit, at most `MOST`.
+        words: of a key, at least 1.
+        seed: of the hash.
+        hash_bits: of the hash, 31; tests set fewer, so that all keys collide.
+        table_size: places in the table: the smallest power of two of which the keys fill two thirds at most.
+        numbers: what the hash is made of.
+    """
+
+    capacity: int
+    words: int
+    seed: int = 0
+    hash_bits: int = HASH_BITS
+    table_size: int = dataclasses.field(init=False, compare=False)
+    numbers: Numbers = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Derive the table's size and the numbers."""
+        object.__setattr__(self, "table_size", 1 << (-(-3 * self.capacity // 2) - 1).bit_length())
+        drawn = [mix(self.seed + (k + 1) * GAMMA) >> 33 for k in range(3 * self.words + 2)]
+        factors = [x | 1 << 30 | 1 for x in drawn[self.words : 2 * self.words]]
+        last = drawn[-2], drawn[-1] | 1 << 30 | 1
+        masks, signs = drawn[: self.words], drawn[2 * self.words : 3 * self.words]
+        object.__setattr__(self, "numbers", Numbers(tuple(masks), tuple(factors), tuple(signs), last))
+
+
+class HashMap(NamedTuple):
+    """The arrays of a map.
+
+    Attributes:
+        table: int32 [table_size], the number of the key in each place, or `EMPTY`.
+        keys: int32 [capacity, words], by number.
+        counts: int32 [capacity], how often each key was put in, by number.
+        counters: int32 [2], how many keys there are, and how many were refused as there was no room.
+    """
+
+    table: Array
+    keys: Array
+    counts: Array
+    counters: Array
+
+
+def init(ops: Ops, plan: MapPlan, device: object = None) -> HashMap:
+    """An empty map."""
+    shapes = (plan.table_size,), (plan.capacity, plan.words), (plan.capacity,), (2,)
+    table, *others = (ops.zeros(shape, "int32", device) for shape in shapes)
+    return HashMap(ops.full_like(table, EMPTY), *others)
+
+
+def homes(ops: Ops, plan: MapPlan, rows: Array) -> Array:
+    """Where in the table the way of each row int32 [B, words] begins, int32 [B].
+
+    Each word is multiplied by a number of its own, to 62 bits of which the halves are taken together; then all words
+    are taken together, and mixed once more. In whole numbers without an overflow, and so the same everywhere.
+    """
+    masks, factors, signs, last = plan.numbers
+    high, low = ops.mul_wide((rows & MASK) ^ ops.integers(masks, rows), ops.integers(factors, rows))
+    mixed = high ^ low ^ ((rows >> 31) & ops.integers(signs, rows))
+    while mixed.shape[1] > 1:
+        half = mixed.shape[1] // 2
+        both = mixed[:, :half] ^ mixed[:, half : 2 * half]
+        mixed = ops.concat([both, mixed[:, 2 * half :]], 1) if mixed.shape[1] % 2 else both
+    high, low = ops.mul_wide(mixed[:, 0] ^ last[0], ops.full_like(mixed[:, 0], last[1]))
+    return (high ^ low) & (2**plan.hash_bits - 1) & (plan.table_size - 1)
+
+
+def _next(plan: MapPlan, ops: Ops, moves: Array, slots: Array, steps: Array) -> tuple[Array, Array]:
+    """Places and steps taken of those that move on, and of the others as they are."""
+    steps = steps + ops.cast(moves, "int32")
+    return ops.where(moves, (slots + steps) & (plan.table_size - 1), slots), steps
+
+
+def _find(ops: Ops, plan: MapPlan, map: HashMap, rows: Array) -> tuple[Array, Array, Array]:
+    """The number of each key or -1, the place where the search for it ended, and the steps that led there."""
+
+    def going_on(waiting: Array, *others: Array) -> Array:
+        return ops.count(waiting) > 0
+
+    def look(waiting: Array, ids: Array, slots: Array, steps: Array) -> tuple[Array, ...]:
+        entry = ops.take(map.table, slots)
+        taken = entry != EMPTY
+        known = ops.where(taken, entry, ops.full_like(entry, 0))
+        same = waiting & taken & ops.all_rows(ops.take(map.keys, known) == rows)
+        waiting = waiting & taken & ~same
+        return waiting, ops.where(same, entry, ids), *_next(plan, ops, waiting, slots, steps)
+
+    slots = homes(ops, plan, rows)
+    nothing = ops.full_like(slots, 0)
+    _, ids, slots, steps = ops.while_loop(going_on, look, (nothing == 0, nothing - 1, slots, nothing))
+    return ids, slots, steps
+
+
+@replaceable
+def lookup(ops: Ops, plan: MapPlan, map: HashMap, rows: Array) -> Array:
+    """The number of each key int32 [B, words], -1 where the map does not have it, int32 [B]."""
+    ids: Array = _find(ops, plan, map, rows)[0] if rows.shape[0] else rows[:, 0]
+    return ids
+
+
+@replaceable
+def insert(ops: Ops, plan: MapPlan, map: HashMap, rows: Array, mask: Array | None) -> tuple[HashMap, Array, Array]:
+    """Put keys in, as if one by one in their order.
+
+    Args:
+        ops: the backend.
+        plan: of the map.
+        map: its arrays, which are written to.
+        rows: int32 [B, words].
+        mask: bool [B], which of them; None for all.
+
+    Returns:
+        The map; the number of each key, -1 where it is masked or was refused, int32 [B]; and whether this is the first
+        time that the map got it, bool [B].
+    """
+    if not rows.shape[0]:
+        return map, rows[:, 0], rows[:, 0] < 0
+    ids, slots, steps = _find(ops, plan, map, rows)
+    wanted = ids < 0
+    if mask is not None:
+        ids = ops.where(mask, ids, ops.full_like(ids, -1))
+        wanted = wanted & mask
+    room = plan.capacity - map.counters[SIZE]
+    table, slots, placed, equals = _match(ops, plan, map.table, rows, wanted, slots, steps, room)
+    # Those that have a place are all different, and new. There is room for the first of them.
+    rank = ops.cumsum(ops.cast(placed, "int32")) - 1
+    fresh = placed & (rank < room)
+    nothing = ops.full_like(ids, -1)
+    own = ops.where(fresh, map.counters[SIZE] + rank, nothing)
+    found = ops.where(equals < 0, own, ops.take(own, ops.maximum(equals, nothing + 1)))
+    ids = ops.where(wanted, found, ids)
+    counters = map.counters + ops.stack([ops.count(fresh), ops.count(wanted & (found < 0))])
+    counts = ops.add_at(map.counts, ops.maximum(ids, nothing + 1), ops.cast(ids >= 0, "int32"))
+    table = _name(ops, plan, table, slots, own)
+    return HashMap(table, _keep(ops, map.keys, rows, own, fresh), counts, counters), ids, fresh
+
+
+def _match(
+    ops: Ops, plan: MapPlan, table: Array, rows: Array, wanted: Array, slots: Array, steps: Array, room: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Let new keys go on from where the search for them ended, until they have a place or meet an equal one.
+
+    Returns:
+        The table, which holds `capacity` plus its place in the batch for each key that has a place now; the place of
+        each, whether it has it, and the first equal key in the batch or -1. Keys for which there is no room may still
+        be on their way: all that come before such a key in the batch, and have a place, fill the map.
+    """
+    ticket = ops.arange(rows.shape[0], like=slots) + plan.capacity
+    nobody = ops.full_like(slots, EMPTY)
+
+    def on_the_way(placed: Array, equals: Array) -> Array:
+        return wanted & ~placed & (equals < 0)
+
+    def going_on(table: Array, slots: Array, steps: Array, placed: Array, equals: Array) -> Array:
+        # The first on the way drives out later keys only, so what has a place before it will keep it.
+        before = ops.cumsum(ops.cast(placed, "int32"))
+        return ops.count(on_the_way(placed, equals) & (before < room)) > 0
+
+    def ask(table: Array, slots: Array, steps: Array, placed: Array, equals: Array) -> tuple[Array, ...]:
+        table = ops.min_at(table, slots, ops.where(on_the_way(placed, equals), ticket, nobody))
+        entry = ops.take(table, slots)
+        apart = wanted & (equals < 0)
+        placed = apart & (entry == ticket)
+        meets = apart & ~placed & (entry >= plan.capacity)
+        other = ops.where(meets, entry - plan.capacity, ops.full_like(entry, 0))
+        same = meets & ops.all_rows(ops.take(rows, other) == rows)
+        slots, steps = _next(plan, ops, apart & ~placed & ~same, slots, steps)
+        return table, slots, steps, placed, ops.where(same, other, equals)
+
+    carry = table, slots, steps, slots < 0, ops.full_like(slots, -1)
+    table, slots, _, placed, equals = ops.while_loop(going_on, ask, carry)
+    return table, slots, placed, equals
+
+
+def _name(ops: Ops, plan: MapPlan, table: Array, slots: Array, own: Array) -> Array:
+    """The table with numbers in place of the batch's tickets, and nobody where there is no room."""
+    entry = ops.take(table, slots)
+    ticket = (entry >= plan.capacity) & (entry != EMPTY)
+    number = ops.take(own, ops.where(ticket, entry - plan.capacity, ops.full_like(entry, 0)))
+    number = ops.where(number < 0, ops.full_like(number, EMPTY), number)
+    return ops.set_at(table, slots, ops.where(ticket, number, entry))  # equal places say the same
+
+
+def _keep(ops: Ops, keys: Array, rows: Array, own: Array, fresh: Array) -> Array:
+    """The keys with the new ones; rows that are not new repeat what the last new one says, or change nothing."""
+    place = ops.arange(own.shape[0], like=own)
+    last = ops.cummax(ops.where(fresh, place, ops.full_like(place, -1)))[-1:]
+    at = ops.maximum(last, ops.full_like(last, 0))
+    number = ops.where(last < 0, ops.full_like(last, 0), ops.take(own, at))
+    row = ops.where((last < 0)[:, None], keys[:1], ops.take(rows, at))
+    return ops.set_at(keys, ops.where(fresh, own, number), ops.where(fresh[:, None], rows, row))

@@ -1,0 +1,175 @@
+"""Functions of the core over tensors, as one piece of work: `maps.functions.MapBackend` on torch.
+
+They loop until nothing is left to do, which torch.compile cannot trace. So it sees each call as one operation, whose
+results have the shapes that NumPy's operations give for zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from functional_rb.cpu_kernels.switch import switch
+from functional_rb.maps.functions import MAP_FIELDS, Map
+from functional_rb.maps.spec import MapSpec
+from functional_rb.ops import numpy_ops, part_kernels
+from functional_rb.structures.hash_map import HashMap
+from torch_backend import library
+from torch_backend.values import build_mapping as build_mapping
+from torch_backend.values import convert as convert
+from torch_backend.values import decoded as decoded
+from torch_backend.values import draw as draw
+from torch_backend.values import encoded as encoded
+from torch_backend.values import inside as inside
+from torch_backend.values import is_object_array as is_object_array
+from torch_backend.values import is_traced as is_traced
+from torch_backend.values import nearest as nearest
+from torch_backend.values import ops as ops
+from torch_backend.values import outline as outline
+from torch_backend.values import to_numpy as to_numpy
+from torch_backend.values import unsupported as unsupported
+
+Template = Any
+"""The containers of a nest: None, the position of a tensor, or a class of tuples or lists and its parts."""
+_CLASSES: dict[str, Any] = {"tuple": lambda *parts: parts, "list": lambda *parts: list(parts)}
+"""What makes a container of its parts, by the name of its class: a result that torch.compile knows has no classes."""
+
+
+class _Call(NamedTuple):
+    """A call that torch.compile sees as one operation.
+
+    Attributes:
+        key: what it is found by: function, what is static, the containers of the arguments, shapes and dtypes.
+        template: the containers of the results.
+        results: their shapes and dtypes.
+    """
+
+    key: tuple[Any, ...]
+    template: Template
+    results: list[tuple[tuple[int, ...], torch.dtype]]
+
+
+_CALLS: list[_Call] = []
+"""By number: what is traced may carry a number as a constant, but no object."""
+
+
+def carry_out(function: Callable[..., Any], static: Any, owned: Any, *given: Any, consume: bool = False) -> Any:
+    """`function(ops, static, owned, *given)`, by kernels on the CPU."""
+    tensors: list[torch.Tensor] = []
+    template = _apart((owned, given), tensors)
+    if not torch.compiler.is_compiling():
+        _check_devices(tensors)
+        return _now(function, static, owned if consume else _copied(owned), given)
+    shapes = tuple([tuple([int(n) for n in x.shape]) for x in tensors])
+    number = _number(function, static, template, shapes, tuple([x.dtype for x in tensors]))
+    return _together(_template(number), _carried(number, tensors))
+
+
+def _now(function: Callable[..., Any], static: Any, owned: Any, given: Any) -> Any:
+    tensors: list[torch.Tensor] = []
+    _apart((owned, given), tensors)
+    kernels = library.HAVE_KERNELS and switch.on and all(x.device.type == "cpu" for x in tensors)
+    with torch.no_grad(), part_kernels.using(library.KERNELS.TABLE if kernels else part_kernels.NONE):
+        return function(ops, static, owned, *given)
+
+
+def _check_devices(tensors: list[torch.Tensor]) -> None:
+    devices = sorted({str(x.device) for x in tensors})
+    if len(devices) > 1:
+        raise ValueError(f"expected all tensors on one device, got some on {' and some on '.join(devices)}; move them")
+
+
+def _copied(owned: Any) -> Any:
+    tensors: list[torch.Tensor] = []
+    template = _apart(owned, tensors)
+    with torch.inference_mode(False), torch.no_grad():
+        return _together(_named(template), [x.clone() for x in tensors])
+
+
+def _apart(nested: Any, tensors: list[Any]) -> Template:
+    """The containers of a nest, whose tensors are put behind those that are there."""
+    if nested is None:
+        return None
+    if isinstance(nested, (torch.Tensor, np.ndarray, np.generic)):
+        tensors.append(nested)
+        return len(tensors) - 1
+    return (type(nested), tuple([_apart(part, tensors) for part in nested]))
+
+
+def _together(template: Template, tensors: Any) -> Any:
+    """The nest of these containers."""
+    if template is None:
+        return None
+    if isinstance(template, int):
+        return tensors[template]
+    kind, parts = template
+    return _CLASSES[kind](*[_together(part, tensors) for part in parts])
+
+
+def _named(template: Template) -> Template:
+    """The same with names in place of classes."""
+    if template is None or isinstance(template, int):
+        return template
+    kind, parts = template
+    _CLASSES.setdefault(kind.__name__, kind)
+    return kind.__name__, tuple([_named(part) for part in parts])
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
+def _number(*key: Any) -> int:
+    """The number of a call, whose results are found by the operations of NumPy on zeros."""
+    for number, call in enumerate(_CALLS):
+        if call.key == key:
+            return number
+    function, static, template, shapes, dtypes = key
+    names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
+    zeros = [numpy_ops.zeros(shape, name) for shape, name in zip(shapes, names, strict=True)]
+    owned, given = _together(_named(template), zeros)
+    made: list[Any] = []
+    results = _apart(function(numpy_ops, static, owned, *given), made)
+    _CALLS.append(_Call(key, _named(results), [(x.shape, ops.DTYPES[x.dtype.name]) for x in made]))
+    return len(_CALLS) - 1
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
+def _template(number: int) -> Template:
+    return _CALLS[number].template
+
+
+@torch.library.custom_op("functional_rb::carry_out", mutates_args=())
+def _carried(number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A call, none of whose results shares memory with its arguments."""
+    function, static, template, *_ = _CALLS[number].key
+    _check_devices(tensors)
+    owned, given = _together(_named(template), tensors)
+    made: list[torch.Tensor] = []
+    _apart(_now(function, static, _copied(owned), given), made)
+    taken = {x.untyped_storage().data_ptr() for x in tensors}
+    return [x.clone() if x.untyped_storage().data_ptr() in taken else x.contiguous() for x in made]
+
+
+@_carried.register_fake
+def _described(number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    device = tensors[0].device
+    return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in _CALLS[number].results]
+
+
+def _flatten(map: Map) -> tuple[list[Any], MapSpec]:
+    return [getattr(map, name) for name in MAP_FIELDS], map.spec
+
+
+def _flatten_with_keys(map: Map) -> tuple[list[tuple[Any, Any]], MapSpec]:
+    return [(pytree.GetAttrKey(name), getattr(map, name)) for name in MAP_FIELDS], map.spec
+
+
+def _unflatten(fields: Any, spec: MapSpec) -> Map:
+    return Map(*HashMap(*fields), spec)
+
+
+pytree.register_pytree_node(
+    Map, _flatten, _unflatten, serialized_type_name="functional_rb.Map", flatten_with_keys_fn=_flatten_with_keys
+)
