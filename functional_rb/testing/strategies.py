@@ -148,6 +148,49 @@ def seeds() -> st.SearchStrategy[int]:
     return st.integers(0, 2**32 - 1)
 
 
+class Decisions:
+    """Random decisions by the methods of NumPy's generators, each of which hypothesis draws: a failing test shrinks.
+
+    A single integer, or a number from 0 to 1, is drawn by itself and shrinks to the least integer, or towards 1. Arrays
+    come from a generator whose seed is drawn, as do all that the other methods of `numpy.random.Generator` give.
+    """
+
+    def __init__(self, random: Any) -> None:
+        self._random = random
+
+    def numbers(self) -> np.random.Generator:
+        """A generator for many numbers, of which none is drawn by itself."""
+        return np.random.default_rng(self._random.randrange(2**32))
+
+    def integers(self, low: int, high: int | None = None, size: Any = None, **settings: Any) -> Any:
+        """An integer, or an array of them, as `numpy.random.Generator.integers` gives it."""
+        if size is not None:
+            return self.numbers().integers(low, high, size, **settings)
+        return self._random.randrange(low) if high is None else self._random.randrange(low, high)
+
+    def random(self, size: Any = None) -> Any:
+        """A number in [0, 1), or an array of them; one alone is a multiple of 1 / 1024."""
+        return 1 - self._random.randrange(1, 1025) / 1024 if size is None else self.numbers().random(size)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.numbers(), name)
+
+
+def decisions() -> st.SearchStrategy[Decisions]:
+    """Random decisions for a test that makes them as it goes, and shrinks all the same.
+
+    Example:
+        >>> from hypothesis import given
+        >>> @given(decisions())
+        ... def test(rng):
+        ...     assert 0 <= rng.integers(3) < 3 and rng.normal(size=2).shape == (2,)
+        >>> test()
+    """
+    return st.randoms(use_true_random=False).map(Decisions)
+
+
 @st.composite
 def histories(
     draw: st.DrawFn,

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import hypothesis
 import jax
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from tests.support import backends, walks
 from tests.support.backends import Backend
 from tests.support.goals import STRATEGIES, TASKS, how_near
 from tests.support.goals import tell as tell_of_goals
-from tests.support.histories import STEP, History, Rng, Shapes, histories, pick, seeds
+from tests.support.histories import STEP, History, Rng, Shapes, histories, pick
 from tests.support.models import Model
 from tests.support.n_step_walks import EXACT, KINDS, first_step, random_sampler
 from tests.support.random_members import SAMPLERS, VARIANTS
@@ -98,7 +97,6 @@ def stored_leaves(record: Record, handle: int) -> tuple[walks.Leaves, walks.Leav
 @pytest.mark.parametrize("roomy", [True, False], ids=["roomy", "scarce"])
 @pytest.mark.parametrize("name", LAYOUTS)
 @histories(4)
-@hypothesis.given(rng=seeds)
 def test_as_the_plain_layout(name: str, roomy: bool, rng: Rng) -> None:
     (kind, compact), lanes, length = LAYOUTS[name], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
     capacity = length * (lanes or 1)
@@ -138,7 +136,6 @@ ON_BOTH = {
 
 @pytest.mark.parametrize("name", ON_BOTH)
 @histories(1)
-@hypothesis.given(rng=seeds)
 def test_from_one_backend_to_the_other(name: str, rng: Rng) -> None:
     (kind, compact), (sampler, lanes, jax_variant) = LAYOUTS[name], ON_BOTH[name]
     plain = frb.BufferSpec(nested(kind.item), 14, sampler, lanes=lanes)
@@ -171,7 +168,7 @@ class CompactHistory(History):
         """Begin with an empty buffer."""
         shape = spec.item["obs"].shape
         stack = {"obs": (shape[0], 0), "next_obs": (shape[0], 0)} if spec.compact.stack != 1 else {}
-        self.world = World(rng, Kind(dict(spec.item), stacks=stack), spec.lanes or 1)
+        self.world = World(rng.numbers(), Kind(dict(spec.item), stacks=stack), spec.lanes or 1)
         super().__init__(rng, made, spec, shapes)
 
     def keep(self, state: Any, backend: Backend, model: Model) -> None:
@@ -228,7 +225,6 @@ def told(
 
 @pytest.mark.parametrize("kind", [*IN_ORDER, *SLICES])
 @histories(6)
-@hypothesis.given(rng=seeds)
 def test_what_is_gone_is_never_drawn(kind: str, rng: Rng) -> None:
     if kind in SLICES:
         plain = random_spec(rng, SLICES[kind])
@@ -247,7 +243,6 @@ GONE_ON_BOTH = {
 
 @pytest.mark.parametrize("name", GONE_ON_BOTH)
 @histories(1)
-@hypothesis.given(rng=seeds)
 def test_what_is_gone_is_never_drawn_on_either_backend(name: str, rng: Rng) -> None:
     told(rng, ["jax", "torch"], GONE_ON_BOTH[name], "next", 0, Shapes((8,), (4,), True), 30)
 
@@ -256,7 +251,6 @@ def test_what_is_gone_is_never_drawn_on_either_backend(name: str, rng: Rng) -> N
 
 
 @histories(15)
-@hypothesis.given(rng=seeds)
 def test_n_steps_of_compact_items(rng: Rng) -> None:
     kind, lanes, length = KINDS[pick(rng, list(KINDS))], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8])
     kind = dataclasses.replace(kind, roles=kind.roles | {path: "false" for path in FLAGS if path in kind.roles})
@@ -277,7 +271,6 @@ def test_n_steps_of_compact_items(rng: Rng) -> None:
 
 
 @histories(12)
-@hypothesis.given(rng=seeds)
 def test_goals_of_compact_items(rng: Rng) -> None:
     task, lanes, length = TASKS[pick(rng, list(TASKS))], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8])
     capacity = length * (lanes or 1)

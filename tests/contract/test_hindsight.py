@@ -6,14 +6,13 @@ import dataclasses
 from collections import Counter
 from typing import Any
 
-import hypothesis
 import numpy as np
 import pytest
 
 import functional_rb as frb
 from tests.support.backends import Backend
 from tests.support.goals import FLAG, GOAL, ID, PAIR, SCALAR, STRATEGIES, TASKS, how_near, tell
-from tests.support.histories import Rng, Shapes, histories, pick, seeds
+from tests.support.histories import Rng, Shapes, histories, pick
 from tests.support.n_step_walks import EXACT
 from tests.support.random_members import VARIANTS
 from tests.support.walks import Record, assert_same, by_path, nested
@@ -24,7 +23,6 @@ ON_JAX = Shapes((3,), (9,), True)
 
 @pytest.mark.parametrize("name", TASKS)
 @histories(8)
-@hypothesis.given(rng=seeds)
 def test_goals_come_from_the_episode(name: str, rng: Rng) -> None:
     task, lanes, length = TASKS[name], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
     samplers = [frb.Uniform(), frb.Uniform(max_times_sampled=2), frb.Prioritized(), frb.WithoutReplacement()]
@@ -40,7 +38,6 @@ def test_goals_come_from_the_episode(name: str, rng: Rng) -> None:
 
 @pytest.mark.parametrize(("strategy", "n"), [("future", None), ("episode", 2)])
 @histories(2)
-@hypothesis.given(rng=seeds)
 def test_from_one_backend_to_the_other(strategy: str, n: int | None, rng: Rng) -> None:
     task = TASKS["ted"]
     plain = frb.BufferSpec(nested(task.kind.item), 14, frb.Prioritized(), lanes=2)

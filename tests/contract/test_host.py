@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,10 +29,8 @@ from functional_rb.storage import mapped
 from functional_rb.storage.host_state import HostState
 from jax_backend import hosted
 from tests.support import backends, lives
-from tests.support.histories import STEP, Rng, Shapes, histories, pick, run, seeds
 from tests.support.lives import live_on_torch
 from tests.support.members import MEMBERS, Member
-from tests.support.random_members import ON_TORCH, SAMPLERS, SCORED, WRITERS
 
 STORAGES = [frb.Host(), frb.Memmap()]
 ITEM = {
@@ -164,38 +161,6 @@ def test_a_key_gives_what_it_gives_on_a_device(name: str, monkeypatch: pytest.Mo
         with backends.make("jax") as backend:
             assert lives.bits(backend, found) == lives.bits(backend, expected)
         assert jax.tree.structure(found) == jax.tree.structure(expected)
-
-
-VARIANTS = ["jax-host", "jax-host-core"]
-
-
-@pytest.mark.parametrize("kind", [*SAMPLERS, *WRITERS])
-@histories(3)
-@hypothesis.given(rng=seeds)
-def test_histories_with_branches(kind: str, rng: Rng) -> None:
-    """All states that were ever returned read as they did when they were new, also those gone on from twice."""
-    lanes = None if kind in ("queue", "fifo", "lifo") else pick(rng, [None, 2, 3])
-    capacity = pick(rng, [4, 7, 17]) * (lanes or 1)
-    storage = pick(rng, STORAGES)
-    if kind in SAMPLERS:
-        item = pick(rng, [STEP, STEP | {"image": frb.Unbounded((1030,), "uint8")}])
-        spec = frb.BufferSpec(item, capacity, SAMPLERS[kind](rng), lanes=lanes, storage=storage)
-    else:
-        sampler = SAMPLERS[pick(rng, ["uniform", "prioritized", "shuffled"])](rng)
-        spec = frb.BufferSpec(SCORED, capacity, sampler, WRITERS[kind](rng), lanes=lanes, storage=storage)
-    run(rng, [pick(rng, VARIANTS)], spec, 25, ON_TORCH)
-
-
-ACROSS = Shapes((1, 2, 5), (1, 4), False)
-
-
-@histories(6)
-@hypothesis.given(rng=seeds)
-def test_histories_that_go_over_to_torch_and_back(rng: Rng) -> None:
-    samplers = [frb.Uniform(), frb.Prioritized(), frb.WithoutReplacement(), frb.Prioritized(max_times_sampled=2)]
-    sampler = pick(rng, samplers)
-    spec = frb.BufferSpec(STEP, 7, sampler, storage=pick(rng, STORAGES))
-    run(rng, [pick(rng, VARIANTS), "torch"], spec, 20, ACROSS)
 
 
 # ---------------------------------------------------------------- values

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import hypothesis
 import numpy as np
 import pytest
 
 import functional_rb as frb
 from tests.support import walks
 from tests.support.backends import Backend
-from tests.support.histories import Rng, Shapes, histories, pick, seeds
+from tests.support.histories import Rng, Shapes, histories, pick
 from tests.support.n_step_walks import EXACT, FLAG, ID, KINDS, PAIR, SCALAR, STORY, first_step, random_sampler, rows
 from tests.support.random_members import VARIANTS
 from tests.support.walks import Kind, Leaves, Pending, Record, nested
@@ -38,7 +37,6 @@ def tell(
 
 @pytest.mark.parametrize("name", KINDS)
 @histories(6)
-@hypothesis.given(rng=seeds)
 def test_as_they_are_sampled(name: str, rng: Rng) -> None:
     kind, lanes, length = KINDS[name], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
     sampler = random_sampler(rng, kind, lanes, length)
@@ -57,7 +55,6 @@ SAMPLED_ON_BOTH = {
 
 @pytest.mark.parametrize("name", SAMPLED_ON_BOTH)
 @histories(2)
-@hypothesis.given(rng=seeds)
 def test_as_they_are_sampled_from_one_backend_to_the_other(name: str, rng: Rng) -> None:
     kind_name, sampler, lanes, n = SAMPLED_ON_BOTH[name]
     kind = KINDS[kind_name] if name != "by number" else with_small_episodes(KINDS[kind_name])
@@ -88,7 +85,6 @@ def tell_added(
 
 @pytest.mark.parametrize("name", KINDS)
 @histories(6)
-@hypothesis.given(rng=seeds)
 def test_as_they_are_added(name: str, rng: Rng) -> None:
     kind, lanes, length = KINDS[name], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8, 13])
     sampler = pick(rng, [frb.Uniform(), frb.Prioritized(), frb.Recency(2), frb.WithoutReplacement()])
@@ -99,7 +95,6 @@ def test_as_they_are_added(name: str, rng: Rng) -> None:
 
 @pytest.mark.parametrize(("name", "n"), [("ted", 3), ("episodes by number", 2)])
 @histories(2)
-@hypothesis.given(rng=seeds)
 def test_as_they_are_added_from_one_backend_to_the_other(name: str, n: int, rng: Rng) -> None:
     kind = with_small_episodes(KINDS[name]) if name != "ted" else KINDS[name]
     plain = frb.BufferSpec(nested(kind.item), 10, frb.Prioritized(), lanes=2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-import hypothesis
 import numpy as np
 import pytest
 
@@ -13,7 +12,7 @@ import functional_rb as frb
 from functional_rb import inspection
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.histories import Rng, histories, pick, seeds
+from tests.support.histories import Rng, histories, pick
 
 N, GAMMA = 3, 0.5
 FLAGS = {"done": ("done",), "two": ("terminated", "truncated"), "all": ("done", "terminated", "truncated")}
@@ -130,7 +129,6 @@ def tell(
 
 
 @histories(12)
-@hypothesis.given(rng=seeds)
 def test_any_history(rng: Rng) -> None:
     agents, lanes = pick(rng, [(2,), (3,), (2, 1), (2, 2)]), pick(rng, [None, 1, 2])
     with backends.make(pick(rng, ON_TORCH)) as backend:

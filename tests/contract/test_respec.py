@@ -21,7 +21,7 @@ from tests.checkpoint.golden import write as golden
 from tests.support import backends, models
 from tests.support.backends import Backend
 from tests.support.checkpoints import refusing
-from tests.support.histories import STEP, History, Kept, Rng, histories, pick, seeds
+from tests.support.histories import STEP, History, Kept, Rng, histories, pick
 from tests.support.models import Model
 from tests.support.random_members import ON_TORCH, ONE_LANE, SAMPLERS
 
@@ -127,7 +127,6 @@ class Changing(History):
 
 
 @histories(18)
-@hypothesis.given(rng=seeds)
 def test_any_other_spec(rng: Rng) -> None:
     lanes = pick(rng, [None, None, 1, 2, 3])
     with backends.make(pick(rng, VARIANTS)) as backend:

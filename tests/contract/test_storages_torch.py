@@ -15,7 +15,6 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -26,9 +25,8 @@ import torch_backend as rb
 from functional_rb.base.errors import StorageFullError, StorageInUseError
 from functional_rb.storage import mapped
 from functional_rb.versions import version
-from tests.support import backends, histories, lives, members
+from tests.support import backends, lives, members
 from tests.support.backends import Backend
-from tests.support.histories import Rng, Shapes, pick, seeds
 
 STORAGES = {"host": frb.Host(), "memmap": frb.Memmap(), "objects": frb.Objects()}
 BULKY = members.ITEM | {"row": frb.Unbounded((1024,)), "image": frb.Unbounded((64, 64), "uint8")}
@@ -121,24 +119,6 @@ def test_compact_storage_and_steps_that_wait(name: str, monkeypatch: pytest.Monk
     expected = life("torch", frb.Device())
     for variant in ("torch", "torch-core"):
         assert life(variant, frb.Memmap(), check_reserved) == expected
-
-
-SHAPES = Shapes((0, 1, 2, 3, 5, 9), (1, 2, 6), fixed=False)
-LARGE = histories.STEP | {"image": frb.Unbounded((33, 33), "bfloat16")}
-HISTORIES: dict[str, Callable[[Rng], dict[str, Any]]] = {
-    "plain": lambda rng: {"sampler": pick(rng, [frb.Uniform(), frb.Prioritized()])},
-    "slices": lambda rng: {"sampler": frb.Slices(2), "lanes": 2},
-    "passes": lambda rng: {"sampler": frb.WithoutReplacement(), "writer": frb.Reservoir()},
-}
-
-
-@pytest.mark.parametrize("kind", HISTORIES)
-@histories.histories(8)
-@hypothesis.given(rng=seeds)
-def test_histories_with_older_states_that_go_on(kind: str, rng: Rng) -> None:
-    storage = pick(rng, [frb.Host(), frb.Memmap(), frb.Memmap(), frb.Objects()])
-    spec = frb.BufferSpec(LARGE, pick(rng, [2, 4, 7]) * 2, storage=storage, **HISTORIES[kind](rng))
-    histories.run(rng, [pick(rng, ["torch", "torch-core"])], spec, 20, SHAPES)
 
 
 # ---------------------------------------------------------------- memory over files

@@ -18,7 +18,6 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import numpy as np
 import pytest
 
@@ -32,7 +31,7 @@ from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.structures import row_layout
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.histories import PRIORITIES, histories, seeds
+from tests.support.histories import PRIORITIES, histories
 
 ROOT = Path(__file__).parents[2]
 ITEM = {
@@ -166,14 +165,12 @@ class Both:
 
 
 @histories(40)
-@hypothesis.given(seeds)
 def test_alone_it_is_as_any_buffer(rng: np.random.Generator) -> None:
     with backends.make("torch") as backend:
         run(rng, backend, fixed=False)
 
 
 @histories(3)
-@hypothesis.given(seeds)
 def test_alone_it_is_as_any_buffer_on_jax(rng: np.random.Generator) -> None:
     with backends.make("jax") as backend:
         run(rng, backend, fixed=True)

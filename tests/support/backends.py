@@ -80,8 +80,9 @@ class Backend:
         """A nest of dicts, tuples and lists of NumPy arrays as one of the backend's."""
         if isinstance(nest, dict):
             return {k: self.tree(v) for k, v in nest.items()}
-        if isinstance(nest, (tuple, list)) and not hasattr(nest, "_fields"):
-            return type(nest)(self.tree(v) for v in nest)
+        if isinstance(nest, (tuple, list)):
+            parts = map(self.tree, nest)
+            return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
         return self.array(nest)
 
 

@@ -14,16 +14,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import hypothesis
-import hypothesis.strategies as st
 import jax
 import numpy as np
 import pytest
 
 import functional_rb as frb
 import torch_backend
+from functional_rb.base import nest
 from functional_rb.buffer import soundness
 from functional_rb.core.counters import BASE
 from functional_rb.structures import frame_ring
+from functional_rb.testing import strategies
 from functional_rb.testing.list_model import TINY, Leaves, SampleArrays, assert_same_bytes
 from jax_backend import compile, hosted
 from tests.support import backends
@@ -40,15 +41,16 @@ SCORES = [0, 0, 1, 1, 2, 3, -1, -4, 0.5, math.inf, -math.inf, math.nan]
 
 UPDATED = ("x", "image", "score", *OF_ALL_DTYPES, *WIDE_DTYPES)
 """Leaves that updates rewrite."""
-Rng = np.random.Generator
-seeds = st.integers(0, 2**64 - 1).map(np.random.default_rng)
-"""All else is drawn from a seed, so that no two histories are alike."""
+Rng = strategies.Decisions
 
 
-def histories(examples: int) -> hypothesis.settings:
-    """About so many of them. A seed has nothing simpler than itself, so none is looked for."""
-    examples = effort(max(2, 2 * examples // 3), 2 * examples)
-    return hypothesis.settings(max_examples=examples, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
+def histories(examples: int, **more: Any) -> Any:
+    """About so many of them, for a test of `rng`; it may take arguments from other strategies too.
+
+    What happens is decided one by one, so that a history that fails gets shorter; numbers in bulk come from seeds.
+    """
+    settings = hypothesis.settings(max_examples=effort(max(2, 2 * examples // 3), 2 * examples))
+    return lambda test: settings(hypothesis.given(rng=strategies.decisions(), **more)(test))
 
 
 def pick(rng: Rng, options: Sequence[Any]) -> Any:
@@ -90,9 +92,10 @@ class History:
         self.kept: list[Kept] = []
         backend = pick(rng, made)
         if isinstance(spec.writer, frb.Immutable):
-            model, batch = Model(spec), self.batch(int(self.rng.integers(0, spec.plan.ring.length + 1)))
-            state = backend.rb.init(spec, items=backend.tree(self.shaped(batch)))
-            model.add(rows_of(batch), [True] * len(batch["id"]), None, None)
+            steps = int(self.rng.integers(0, spec.plan.ring.length + 1))
+            model, batch = Model(spec), self.batch(steps)
+            state = backend.rb.init(spec, items=backend.tree(self.nested(self.shaped(batch, steps)[1])))
+            model.add(rows_of(batch, steps * self.lanes), [True] * steps * self.lanes, None, None)
         else:
             length = spec.plan.ring.length
             first = pick(rng, [0, spec.plan.ring.limit - 1, spec.plan.ring.limit - length - 2])
@@ -130,17 +133,36 @@ class History:
         """What may be done, as often as it should be."""
         return [self.add] * 8 + [self.sample] * 8 + [self.update, self.read] * 2 + [self.clear]
 
+    @property
+    def leaves(self) -> dict[str, Any]:
+        """The specs of the leaves, by path."""
+        return dict(zip(self.spec.plan.names, self.spec.plan.leaves, strict=True))
+
+    @property
+    def free(self) -> bool:
+        """Whether the item is any nest, of which nothing is known."""
+        return "id" not in self.leaves
+
+    def nested(self, leaves: Leaves) -> Any:
+        """The nest of all leaves."""
+        return nest.unflatten(self.spec.plan.structure, list(leaves.values()), lambda _, parts, __: parts)
+
+    def flat(self, backend: Backend, items: Any) -> Leaves:
+        """The leaves of a nest that came, in NumPy's arrays."""
+        leaves = nest.flatten_as(self.spec.plan.structure, items)
+        return {name: backend.numpy(leaf) for name, leaf in zip(self.spec.plan.names, leaves, strict=True)}
+
     def batch(self, steps: int) -> Leaves:
         """New items, leaves [steps * lanes, *shape]."""
         ids = self.made + np.arange(steps * self.lanes, dtype=np.int32)
         self.made += ids.size
-        return {name: self.leaf(name, ids) for name in self.spec.item}
+        return {name: self.leaf(name, ids) for name in self.leaves}
 
     def leaf(self, name: str, ids: np.ndarray) -> np.ndarray:
         """A leaf of some items."""
-        spec = self.spec.item[name]
-        if name in OF_ALL_DTYPES or name in WIDE_DTYPES:
-            return random_leaf(spec, ids.size, self.rng)
+        spec = self.leaves[name]
+        if self.free or name in OF_ALL_DTYPES or name in WIDE_DTYPES:
+            return random_leaf(spec, ids.size, self.rng.numbers())
         if spec.dtype == "bool":
             return self.rng.random((ids.size, *spec.shape)) < self.ends
         if name == "episode":  # it stays for a while, and may come again
@@ -151,21 +173,20 @@ class History:
         numbers = np.broadcast_to(ids.reshape(-1, *(1 for _ in spec.shape)), (ids.size, *spec.shape))
         return (numbers * (1 if name == "id" else 7)).astype(spec.dtype)
 
-    def shaped(self, batch: Leaves) -> Leaves:
-        """As `add` takes it: [B], or with lanes [T, E]; one of either may come without that axis."""
-        count = len(batch["id"])
-        lead = (count,) if self.spec.lanes is None else (count // self.lanes, self.lanes)
+    def shaped(self, batch: Leaves, steps: int) -> tuple[tuple[int, ...], Leaves]:
+        """As `add` takes it: [B], or with lanes [T, E]; one of either may come without that axis, which is told too."""
+        lead = (steps,) if self.spec.lanes is None else (steps, self.lanes)
         lead = lead[1:] if lead[0] == 1 and self.rng.random() < 0.5 else lead
-        return {name: leaf.reshape((*lead, *leaf.shape[1:])) for name, leaf in batch.items()}
+        return lead, {name: leaf.reshape((*lead, *leaf.shape[1:])) for name, leaf in batch.items()}
 
     def add(self, state: Any, backend: Backend, model: Model) -> None:
         """A batch, with or without mask and priorities."""
         few = [steps for steps in self.shapes.steps if 2 <= steps <= 5]
         fit = few and not self.spec.writer.overwrites and self.rng.random() < 0.7
-        batch = self.batch(pick(self.rng, few if fit else self.shapes.steps))
-        count, fixed = len(batch["id"]), self.shapes.fixed
+        steps, fixed = pick(self.rng, few if fit else self.shapes.steps), self.shapes.fixed
+        batch, count = self.batch(steps), steps * self.lanes
         mask = new = key = words = None
-        if fixed or self.rng.random() < 0.4:
+        if fixed or not batch or self.rng.random() < 0.4:  # an item without leaves is counted by its mask
             probabilities = self.rng.choice([0.0, 0.2, 0.5, 0.8, 1.0], self.lanes)  # of each lane its own
             mask = (self.rng.random((count // self.lanes, self.lanes)) < probabilities).reshape(count)
         if self.spec.sampler.has_priorities and (fixed or self.rng.random() < 0.5):
@@ -174,11 +195,11 @@ class History:
             key = backend.rb.key(int(self.rng.integers(2**32)))
             words = words_of(backend, key, count)
         # One item has no axis: then mask and priorities may keep theirs.
-        shaped = self.shaped(batch)
-        lead = shaped["id"].shape or (1,)
-        companions = [None if x is None else backend.array(x.reshape(lead)) for x in (mask, new)]
+        lead, shaped = self.shaped(batch, steps)
+        companions = [None if x is None else backend.array(x.reshape(lead or (1,))) for x in (mask, new)]
         arrays = {name: leaf.copy() for name, leaf in shaped.items()}
-        given = backend.tree(arrays) if self.rng.random() < 0.5 else arrays
+        given = self.nested(arrays)
+        given = backend.tree(given) if self.rng.random() < 0.5 else given
         marks = [True] * count if mask is None else mask.tolist()
         call = backend._function("add")
         eager = backend.name != "jax-jit"
@@ -196,7 +217,7 @@ class History:
             leaf[...] = np.zeros((), leaf.dtype)
         model = model.clone()
         self.told(after, backend, model)
-        model.add(rows_of(batch), marks, None if new is None else new.tolist(), words)
+        model.add(rows_of(batch, count), marks, None if new is None else new.tolist(), words)
         self.keep(after, backend, model)
 
     def told(self, state: Any, backend: Backend, model: Model) -> None:
@@ -224,7 +245,7 @@ class History:
                 self.check(state, backend, model)
                 return
             after, sample = backend.sample(state, key, count, beta)
-            told = told_of(backend, sample)
+            told = self.told_of(backend, sample)
             assert (told.indices == -1).all()
             assert not told.weights.any()
             assert not told.probabilities.any()
@@ -233,7 +254,7 @@ class History:
             return
         after, sample = backend.sample(state, key, count, beta)
         model = model.clone()
-        model.law.check(model, told_of(backend, sample), beta)
+        model.law.check(model, self.told_of(backend, sample), beta)
         self.keep(after, backend, model)
 
     def update(self, state: Any, backend: Backend, model: Model) -> None:
@@ -247,18 +268,19 @@ class History:
         if self.spec.sampler.has_priorities and (self.shapes.fixed or self.rng.random() < 0.8):
             new = self.rng.choice(np.array(PRIORITIES, np.float32), count)
         if self.shapes.fixed or self.rng.random() < 0.5:
-            names = [name for name in self.spec.item if name in UPDATED]
-            if not self.shapes.fixed:
+            names = [name for name in self.leaves if self.free or name in UPDATED]
+            if not self.shapes.fixed and not self.free:
                 names = [name for name in names if self.rng.random() < 0.7]
             ids = self.made + np.arange(count, dtype=np.int32)
             self.made += count
             items = {name: self.leaf(name, ids) for name in names}
         if items is not None and isinstance(self.spec.writer, frb.Immutable):
             with pytest.raises(ValueError, match="Immutable"):
-                backend.update(state, backend.array(handles), new, items)
+                backend.update(state, backend.array(handles), new, self.nested(items) if self.free else items)
             items = None
         companion = None if new is None else backend.array(new)
-        after = backend.update(state, backend.array(handles), companion, items and backend.tree(items))
+        given = items and backend.tree(self.nested(items) if self.free else items)
+        after = backend.update(state, backend.array(handles), companion, given)
         model = model.clone()
         model.update(handles.tolist(), None if new is None else new.tolist(), items)
         self.keep(after, backend, model)
@@ -296,11 +318,16 @@ class History:
         if count <= 1000:
             key = backend.rb.key(int(self.rng.integers(2**32)))
             _, sample = backend.sample(state, key, count * (sampler.length if sampler.batch == "steps" else 1))
-            drawn = {window.ids for window in model.law.found(model, told_of(backend, sample))}
+            drawn = {window.ids for window in model.law.found(model, self.told_of(backend, sample))}
             expected = model.law.windows(model)
             if sampler.has_priorities:
                 expected = [window for window in expected if window.steps[0].value > 0]
             assert drawn == {window.ids for window in expected}
+
+    def told_of(self, backend: Backend, sample: Any) -> SampleArrays:
+        """A sample in NumPy's arrays."""
+        told = [getattr(sample, name) for name in SampleArrays._fields[1:]]
+        return SampleArrays(self.flat(backend, sample.items), *(None if x is None else backend.numpy(x) for x in told))
 
     def candidates(self, model: Model) -> np.ndarray:
         """Of each slot the handle of what lies there, or the first, and that of a turn before and after; and worse."""
@@ -324,7 +351,7 @@ class History:
         handles = self.candidates(model)
         live = np.array([handle in named for handle in handles.tolist()])
         np.testing.assert_array_equal(backend.numpy(rb.is_live(state, backend.array(handles))), live)
-        got = {name: backend.numpy(x) for name, x in rb.get(state, backend.array(handles)).items()}
+        got = self.flat(backend, rb.get(state, backend.array(handles)))
         steps = [named[handle] for handle in handles[live].tolist()]
         for name, leaf in got.items():
             assert not leaf[~live].any()
@@ -365,10 +392,10 @@ class History:
         """The storage, and the leaves of the tree."""
         steps = model.steps()
         slots = [step.slot for step in steps]
-        for name, leaf in backend.rb.items(state).items():
-            assert leaf.shape == (self.spec.capacity, *self.spec.item[name].shape)
+        for name, leaf in self.flat(backend, backend.rb.items(state)).items():
+            assert leaf.shape == (self.spec.capacity, *self.leaves[name].shape)
             if steps:
-                assert_same_bytes(backend.numpy(leaf)[slots], model.expected(name, steps), name)
+                assert_same_bytes(leaf[slots], model.expected(name, steps), name)
         leaves = model.law.leaves(model)
         if leaves is not None:
             expected = np.zeros(self.spec.capacity)
@@ -387,16 +414,9 @@ def problem_of(backend: Backend, state: Any) -> str | None:
     return problem if problem or tree is None else soundness.problem_of_nodes(tree, state.spec.capacity)
 
 
-def rows_of(batch: Leaves) -> list[Leaves]:
+def rows_of(batch: Leaves, count: int) -> list[Leaves]:
     """The items of a batch."""
-    return [{name: leaf[row] for name, leaf in batch.items()} for row in range(len(batch["id"]))]
-
-
-def told_of(backend: Backend, sample: Any) -> SampleArrays:
-    """A sample in NumPy's arrays."""
-    items = {name: backend.numpy(leaf) for name, leaf in sample.items.items()}
-    told = [getattr(sample, name) for name in SampleArrays._fields[1:]]
-    return SampleArrays(items, *(None if x is None else backend.numpy(x) for x in told))
+    return [{name: leaf[row] for name, leaf in batch.items()} for row in range(count)]
 
 
 def words_of(backend: Backend, key: Any, batch: int) -> np.ndarray:

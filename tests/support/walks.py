@@ -179,7 +179,7 @@ class Kind:
 class Environment:
     """Episodes of any length that end in any way, and sometimes without a word."""
 
-    def __init__(self, rng: Rng, depth: int, new: Callable[[], int]) -> None:
+    def __init__(self, rng: np.random.Generator, depth: int, new: Callable[[], int]) -> None:
         """Observations of so many frames, with new numbers."""
         self.rng, self.depth, self.new = rng, depth, new
         self.rate = pick(rng, [0.02, 0.1, 0.3, 0.7, 1.0])
@@ -217,7 +217,7 @@ class Environment:
 class World:
     """Lanes of environments."""
 
-    def __init__(self, rng: Rng, kind: Kind, lanes: int, bits: bool = False) -> None:
+    def __init__(self, rng: np.random.Generator, kind: Kind, lanes: int, bits: bool = False) -> None:
         """At the beginning."""
         self.rng, self.kind, self.bits = rng, kind, bits
         self.count = 0
@@ -529,7 +529,7 @@ class Story:
         self.rng, self.backends, self.spec, self.shapes, self.expect = rng, made, spec, shapes, expect
         steps = record.steps if isinstance(record, Pending) else record
         self.kind, self.lanes = steps.kind, spec.lanes or 1
-        self.world = World(rng, self.kind, self.lanes, bits)
+        self.world = World(rng.numbers(), self.kind, self.lanes, bits)
         self.handles = np.zeros(0, np.int32)
         backend = pick(rng, made)
         states = [each and beginning_at(backend, backend.init(each), steps.first) for each in (spec, plain)]

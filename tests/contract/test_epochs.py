@@ -1,4 +1,4 @@
-"""Samplers of single items, with every writer and with lanes, beside plain Python lists."""
+"""Epochs: whole passes without replacement, of items and of slices."""
 
 from __future__ import annotations
 
@@ -13,62 +13,7 @@ import pytest
 import functional_rb as frb
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.histories import STEP, Rng, histories, pick, run, seeds
-from tests.support.random_members import ON_JAX, ON_TORCH, ONE_LANE, SAMPLERS, VARIANTS
-from tests.support.spec_pool import OF_ALL_DTYPES, WIDE_DTYPES
-
-WIDE = STEP | {"image": frb.Unbounded((1030,), "uint8")}
-EVERY_DTYPE = STEP | OF_ALL_DTYPES | WIDE_DTYPES
-BYTES = {name: OF_ALL_DTYPES[name] for name in ("bytes", "wide", "complex", "half")}
-"""Without bfloat16, whose NaNs XLA changes where it compiles quickly (see `conftest`)."""
-
-
-@pytest.mark.parametrize("kind", SAMPLERS)
-@histories(20)
-@hypothesis.given(rng=seeds)
-def test_on_torch(kind: str, rng: Rng) -> None:
-    # Few slots, so that histories go round many times.
-    lanes = None if kind in ONE_LANE else pick(rng, [None, 1, 2, 3])
-    capacity = pick(rng, [1, 4, 5, 7, 16, 17, 33]) * (lanes or 1)
-    spec = frb.BufferSpec(pick(rng, [STEP, STEP, WIDE, EVERY_DTYPE]), capacity, SAMPLERS[kind](rng), lanes=lanes)
-    run(rng, [pick(rng, VARIANTS)], spec, 30, ON_TORCH)
-
-
-ON_BOTH = [
-    frb.BufferSpec(STEP, 10, frb.Prioritized(max_times_sampled=3), lanes=2),
-    frb.BufferSpec(STEP, 7, frb.WithoutReplacement()),
-    frb.BufferSpec(STEP, 10, frb.WithoutReplacement(drop_last=True, shuffle=False), lanes=2),
-    frb.BufferSpec(STEP, 7, frb.Lifo(max_times_sampled=2)),
-    frb.BufferSpec(STEP | OF_ALL_DTYPES, 17, frb.Prioritized(alpha=0.6)),
-]
-
-
-@pytest.mark.parametrize("spec", ON_BOTH, ids=lambda spec: repr(spec.sampler))
-@histories(5)
-@hypothesis.given(rng=seeds)
-def test_from_one_backend_to_the_other(spec: frb.BufferSpec, rng: Rng) -> None:
-    run(rng, ["jax", "torch"], spec, 20, ON_JAX)
-
-
-@histories(8)
-@hypothesis.given(rng=seeds)
-def test_array_operations_from_one_backend_to_the_other(rng: Rng) -> None:
-    spec = frb.BufferSpec(STEP | BYTES, 4, frb.Prioritized(alpha=1.0, new_priority="ever"))
-    run(rng, ["jax-core", "torch-core"], spec, 20, ON_JAX)
-
-
-TRACED = [
-    frb.BufferSpec(STEP, 18, frb.Queue(2), lanes=3),
-    frb.BufferSpec(STEP | BYTES, 17, frb.Prioritized(alpha=1.0, beta=1.0)),
-]
-
-
-@pytest.mark.parametrize("spec", TRACED, ids=["queue", "prioritized"])
-@histories(8)
-@hypothesis.given(rng=seeds)
-def test_traced(spec: frb.BufferSpec, rng: Rng) -> None:
-    # Nobody is told that a queue is full or empty: it is counted, and masked.
-    run(rng, ["jax-jit"], spec, 20, ON_JAX)
+from tests.support.histories import STEP
 
 
 def filled(backend: Backend, spec: frb.BufferSpec, count: int) -> Any:
@@ -154,3 +99,39 @@ def test_an_epoch_that_is_dropped_counts(library: Backend) -> None:
     # Of the 3 items that are left no full batch can be made; and of the epoch that begins 1 is left after this one.
     state, _ = rb.sample(state, rb.key(1), 4)
     assert int(rb.epochs_done(state)) == 2
+
+
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(data=st.data())
+def test_epochs_of_windows(data: st.DataObject) -> None:
+    length, batch = data.draw(st.integers(1, 3), "length"), data.draw(st.integers(1, 5), "batch")
+    steps, flat = data.draw(st.booleans(), "batch counts steps"), data.draw(st.booleans(), "flat")
+    drop_last = data.draw(st.booleans(), "drop_last")
+    ends = np.array(data.draw(st.lists(st.booleans(), min_size=1, max_size=20), "ends"))
+    ids = np.arange(len(ends), dtype=np.int32)
+    starts = [k for k in range(len(ends) - length + 1) if not ends[k : k + length - 1].any()]
+    with backends.make("torch") as backend:
+        rb, form = backend.rb, {"batch": "steps" if steps else "slices", "flat": flat, "drop_last": drop_last}
+        sampler = frb.SlicesWithoutReplacement(length, weighting="window", **form)
+        state = rb.init(frb.BufferSpec({"id": frb.Unbounded((), "int32"), "done": frb.Binary()}, 20, sampler))
+        state = rb.add(state, {"id": ids, "done": ends})
+        if not starts or (drop_last and len(starts) < batch):
+            with pytest.raises(ValueError, match="none of"):
+                list(rb.epochs(state, rb.key(2), batch * length if steps else batch))
+            return
+        samples = [sample for _, sample in rb.epochs(state, rb.key(2), batch * length if steps else batch, 2)]
+        drawn = []
+        for sample in samples:
+            rows = len(sample.weights)
+            lead = (rows * length,) if flat else (rows, length)
+            assert all(tuple(x.shape) == lead for x in (sample.items["id"], sample.indices, *sample[4:-1]))
+            assert len(sample.probabilities) == rows <= batch
+            assert sample.mask.all()
+            drawn.append(backend.numpy(sample.items["id"]).reshape(rows, length))
+    full, rest = divmod(len(starts), batch)
+    assert [len(x) for x in drawn] == ([batch] * full + [rest] * (rest > 0 and not drop_last)) * 2
+    for half in (drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :]):
+        rows = np.concatenate(half).tolist()
+        assert len({row[0] for row in rows}) == len(rows)
+        assert all(row == list(range(row[0], row[0] + length)) and row[0] in starts for row in rows)
+        assert drop_last or len(rows) == len(starts)

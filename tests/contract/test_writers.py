@@ -1,4 +1,4 @@
-"""Writers that choose or refuse, under every sampler that goes with them, beside plain Python lists."""
+"""Writers that choose: by given draws, by medians, and what is rewritten to NaN; histories have the rest."""
 
 from __future__ import annotations
 
@@ -9,49 +9,15 @@ import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import jax
 import numpy as np
-import pytest
 import torch
 
 import functional_rb as frb
 from functional_rb.buffer import functions
 from jax_backend import ops as jax_ops
 from tests.support.backends import Backend
-from tests.support.histories import STEP, WORD, Rng, histories, pick, rows_of, run, seeds
+from tests.support.histories import STEP, WORD, rows_of
 from tests.support.models import Model
-from tests.support.random_members import ON_JAX, ON_TORCH, SAMPLERS, SCORED, VARIANTS, WRITERS
 from torch_backend import ops as torch_ops
-
-
-@pytest.mark.parametrize("kind", WRITERS)
-@histories(30)
-@hypothesis.given(rng=seeds)
-def test_on_torch(kind: str, rng: Rng) -> None:
-    # Writers that choose take the items of all lanes together, in any number of slots.
-    lanes, capacity, writer = pick(rng, [None, 2, 3]), pick(rng, [1, 4, 7, 17]), WRITERS[kind](rng)
-    names = ["uniform", "prioritized", "shuffled"] + ["in order", "recency"] * writer.in_order
-    capacity = capacity * (lanes or 1) if writer.in_order else max(capacity, lanes or 1)
-    spec = frb.BufferSpec(SCORED, capacity, SAMPLERS[pick(rng, names)](rng), writer, lanes=lanes)
-    run(rng, [pick(rng, VARIANTS)], spec, 30, ON_TORCH)
-
-
-ON_BOTH = [
-    frb.BufferSpec(SCORED, 7, frb.Prioritized(), frb.MaxValue("score", "mean"), lanes=2),
-    frb.BufferSpec(SCORED, 5, frb.WithoutReplacement(), frb.Reservoir()),
-]
-
-
-@pytest.mark.parametrize("spec", ON_BOTH, ids=lambda spec: type(spec.writer).__name__)
-@histories(5)
-@hypothesis.given(rng=seeds)
-def test_from_one_backend_to_the_other(spec: frb.BufferSpec, rng: Rng) -> None:
-    run(rng, ["jax", "torch"], spec, 20, ON_JAX)
-
-
-@histories(8)
-@hypothesis.given(rng=seeds)
-def test_refused_while_traced(rng: Rng) -> None:
-    run(rng, ["jax-jit"], frb.BufferSpec(STEP, 12, writer=frb.StopWhenFull(), lanes=2), 12, ON_JAX)
-
 
 CAPACITY, BATCH = 3, 6
 RESERVOIR = frb.BufferSpec(STEP, CAPACITY, writer=frb.Reservoir())
@@ -78,7 +44,7 @@ def test_a_reservoir_by_given_draws(history: list[tuple[np.ndarray, np.ndarray |
         marks = None if mask is None else torch.from_numpy(mask)
         by_torch = functions.add(torch_ops, by_torch, RESERVOIR, tensors, BATCH, marks, None, torch.from_numpy(draws))
         by_jax = added_on_jax(by_jax, leaves, mask, draws)
-        model.add(rows_of(items), [True] * BATCH if mask is None else mask.tolist(), None, draws)
+        model.add(rows_of(items, BATCH), [True] * BATCH if mask is None else mask.tolist(), None, draws)
         for row in range(BATCH) if mask is None else np.flatnonzero(mask):
             place = seen if seen < CAPACITY else (int(draws[row, 0]) * WORD + int(draws[row, 1])) * (seen + 1) >> 62
             expected, seen = expected | ({place: int(ids[row])} if place < CAPACITY else {}), seen + 1
