@@ -145,7 +145,8 @@ class History:
 
     def nested(self, leaves: Leaves) -> Any:
         """The nest of all leaves."""
-        return nest.unflatten(self.spec.plan.structure, list(leaves.values()), lambda _, parts, __: parts)
+        some = [leaves[name] for name in self.spec.plan.names]
+        return nest.unflatten(self.spec.plan.structure, some, lambda _, parts, __: parts)
 
     def flat(self, backend: Backend, items: Any) -> Leaves:
         """The leaves of a nest that came, in NumPy's arrays."""
