@@ -23,11 +23,17 @@ from tests.support.members import MEMBERS
 
 SEEDS = 4
 BOTH = ("prioritized", "slices, prioritized", "without replacement")
-"""On a mesh of each kind; the others on one, in `make test-all`."""
+"""On a mesh of each kind, in `make test-all`; the others on one."""
+TYPED = (
+    *("prioritized, with a limit", "prioritized, distinct", "prioritized, of the best", "recency", "queue of windows"),
+    *("without replacement, of a reservoir", "slices, by windows", "slices, prioritized"),
+    "slices without replacement, by windows",
+)
+"""Members that have every structure and every writer among them: all are traced in `make test-all`."""
 each_member = pytest.mark.parametrize(
     ("kind", "name"),
     [(AxisType.Auto, name) for name in effort(BOTH, MEMBERS) if MEMBERS[name].compiled]
-    + [(AxisType.Explicit, name) for name in BOTH],
+    + [(AxisType.Explicit, name) for name in effort(BOTH[:1], BOTH)],
 )
 
 
@@ -110,7 +116,7 @@ def read(state: frb.State) -> Any:
     return told
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("name", effort(TYPED, MEMBERS))
 def test_stacked_buffers_keep_their_axis_in_the_types(name: str) -> None:
     """On explicit axes the types tell how results lie; that is known when a program has been traced."""
     spec = MEMBERS[name].spec
@@ -164,7 +170,9 @@ def step(state: frb.State, now: training.Given) -> Any:
     return training.learn(training.collect(state, now), now)
 
 
-@pytest.mark.parametrize("name", [name for name in MEMBERS if not isinstance(MEMBERS[name].writer, frb.Immutable)])
+@pytest.mark.parametrize(
+    "name", [name for name in effort(TYPED, MEMBERS) if not isinstance(MEMBERS[name].writer, frb.Immutable)]
+)
 def test_split_storage_is_told_by_the_types(name: str) -> None:
     spec, mesh = split_spec(name), mesh_of(AxisType.Explicit)
     chance = jax.tree.map(lambda x: x[1], training.given(spec, 1))
@@ -177,7 +185,7 @@ def test_split_storage_is_told_by_the_types(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [*((AxisType.Auto, name) for name in BOTH), (AxisType.Explicit, "prioritized")],
+    [*((AxisType.Auto, name) for name in effort(BOTH[1:], BOTH)), (AxisType.Explicit, "prioritized")],
 )
 def test_split_storage_stays_split(kind: AxisType, name: str) -> None:
     """Rows are written and read where they lie; only what is sampled goes from device to device."""
