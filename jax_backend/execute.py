@@ -307,10 +307,7 @@ def _counted(vector: jax.Array, outside: jax.Array) -> jax.Array:
 
 @compile.program
 def updated(
-    state: State,
-    handles: jax.Array,
-    priorities: jax.Array | None,
-    replacements: dict[int, jax.Array],
+    state: State, handles: jax.Array, priorities: jax.Array | None, replacements: dict[int, jax.Array]
 ) -> State:
     """The program of `update`, as JAX traces it."""
     _check_shapes(state, "update")

@@ -67,11 +67,7 @@ def signed(arrays: Arrays) -> Arrays:
 
 
 def unpickled(
-    arrays: Arrays,
-    spec: BufferSpec,
-    held: dict[int, Any] | None,
-    target: torch.device | None,
-    pinned: bool = True,
+    arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None, target: torch.device | None, pinned: bool = True
 ) -> State:
     """A state of such arrays, with the dtypes as they were; pinned if somebody else may hold them."""
     wide = [ops.DTYPES[STORED_AS.get(leaf.dtype, leaf.dtype)] for leaf in spec.plan.layout.wide]
@@ -114,9 +110,5 @@ def _unflatten(leaves: Any, context: Outline) -> State:
 
 
 pytree.register_pytree_node(
-    State,
-    _flatten,
-    _unflatten,
-    serialized_type_name="torch_backend.State",
-    flatten_with_keys_fn=_flatten_with_keys,
+    State, _flatten, _unflatten, serialized_type_name="torch_backend.State", flatten_with_keys_fn=_flatten_with_keys
 )

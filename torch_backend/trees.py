@@ -23,9 +23,5 @@ def _unflatten(fields: Any, spec: TreeSpec) -> Tree:
 
 
 pytree.register_pytree_node(
-    Tree,
-    _flatten,
-    _unflatten,
-    serialized_type_name="functional_rb.Tree",
-    flatten_with_keys_fn=_flatten_with_keys,
+    Tree, _flatten, _unflatten, serialized_type_name="functional_rb.Tree", flatten_with_keys_fn=_flatten_with_keys
 )

@@ -297,10 +297,7 @@ def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
 
 
 def unflatten(
-    structure: Structure,
-    leaves: Sequence[Any],
-    build_mapping: BuildMapping,
-    batch_shape: tuple[int, ...] = (),
+    structure: Structure, leaves: Sequence[Any], build_mapping: BuildMapping, batch_shape: tuple[int, ...] = ()
 ) -> Any:
     """Put leaves back into the containers of a structure.
 

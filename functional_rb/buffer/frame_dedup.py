@@ -14,7 +14,7 @@ from functional_rb.writers.round_robin import RoundRobin
 
 if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
-    from functional_rb.core.strategy import Writer
+    from functional_rb.writers.base import WriterBase
 
 WHO = "BufferSpec.compact"
 ByName = tuple[tuple[str, Any], ...]
@@ -69,7 +69,7 @@ class Compact:
         if self.spare is not None:
             object.__setattr__(self, "spare", _int("spare", self.spare, 0))
 
-    def chain(self, plan: Plan, writer: Writer) -> Chain:
+    def chain(self, plan: Plan, writer: WriterBase) -> Chain:
         """The chain of frames for the item of a spec."""
         if not isinstance(writer, RoundRobin):
             raise ValueError(

@@ -72,13 +72,7 @@ def add(
 
 
 def draw(
-    ops: Ops,
-    state: State | Arrays,
-    spec: BufferSpec,
-    draws: Array,
-    beta: Array,
-    batch: int,
-    more: Array | None = None,
+    ops: Ops, state: State | Arrays, spec: BufferSpec, draws: Array, beta: Array, batch: int, more: Array | None = None
 ) -> tuple[Arrays, list[Array], Selection]:
     """Choose items by draws int32 [rows, words] in [0, 2^31), and read them.
 

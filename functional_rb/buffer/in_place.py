@@ -19,30 +19,20 @@ class InPlace(Protocol):
     """What carries out the checked calls in the state's own memory, and consumes the state."""
 
     def add_(
-        self,
-        state: State,
-        leaves: Sequence[Array],
-        batch: int,
-        mask: Array | None,
-        priorities: Array | None,
-        key: Any,
+        self, state: State, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
     ) -> State:
         """Write a batch of items in place, and consume the state."""
-        ...
 
     def sample_(self, state: State, key: Array, batch: int, beta: Any) -> tuple[State, list[Array], Selection]:
         """Draw a batch of items, and consume the state."""
-        ...
 
     def update_(
         self, state: State, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]
     ) -> State:
         """Set priorities and rewrite leaves."""
-        ...
 
     def clear_(self, state: State) -> State:
         """Take all items out."""
-        ...
 
 
 def add_(

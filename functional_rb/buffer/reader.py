@@ -25,24 +25,19 @@ class Snapshot(Protocol):
     @property
     def number(self) -> int:
         """The number of the first log that rolls the files back to the instant."""
-        ...
 
     @property
     def present(self) -> Mapping[str, np.ndarray[Any, np.dtype[np.bool_]]]:
         """Of each array that lies in files, the blocks outside of which nothing was ever written."""
-        ...
 
     def sync(self) -> None:
         """Have files and logs on the disk."""
-        ...
 
     def committed(self) -> None:
         """The checkpoint is there."""
-        ...
 
     def close(self) -> None:
         """The save has ended, well or not."""
-        ...
 
 
 TakeSnapshot = Callable[[Any], Snapshot | None]

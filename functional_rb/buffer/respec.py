@@ -22,13 +22,14 @@ from functional_rb.core.counters import REFUSED
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.episodes import NEWEST_ID, NEXT_STEP_IN_EPISODE, STEP_IN_EPISODE
 from functional_rb.core.plan import Plan
-from functional_rb.core.strategy import Carried, Writer
+from functional_rb.core.strategy import Carried
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.epochs import EPOCHS_DONE
 from functional_rb.samplers.importance import raised
 from functional_rb.structures import frame_ring, ring, row_layout
 from functional_rb.structures.ring import RingState, Write
 from functional_rb.writers import MaxValue, Reservoir
+from functional_rb.writers.base import WriterBase
 
 WHO = "with_spec"
 Prepare = Callable[[Array], None]
@@ -339,7 +340,7 @@ def _keeps_steps(old: Plan, new: Plan) -> bool:
     return old.boundaries is not None and new.boundaries == old.boundaries
 
 
-def _plan(ops: Ops, before: Draft, after: Draft, writer: Writer, items: Items, leaves: Sequence[Any]) -> Write:
+def _plan(ops: Ops, before: Draft, after: Draft, writer: WriterBase, items: Items, leaves: Sequence[Any]) -> Write:
     """Where the items go, with handles that are either their own or nobody's."""
     old, new, ends = before.plan, after.plan, before.counters.ends
     nothing = ops.full_like(after.counters.ends.sizes, 0)

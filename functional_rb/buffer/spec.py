@@ -12,7 +12,7 @@ from functional_rb.buffer.storage_kinds import Device, Storage, StorageBase
 from functional_rb.core import episodes, frame_store
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.plan import Plan
-from functional_rb.core.strategy import Sampler, Transform, Writer
+from functional_rb.core.strategy import Transform
 from functional_rb.samplers import Uniform
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import ArraySpec, NonTensor, freeze
@@ -57,8 +57,8 @@ class BufferSpec:
 
     item: Any
     capacity: int
-    sampler: Sampler = dataclasses.field(default_factory=Uniform)
-    writer: Writer = _BY_SAMPLER
+    sampler: SamplerBase = dataclasses.field(default_factory=Uniform)
+    writer: WriterBase = _BY_SAMPLER
     batch_size: int | None = None
     lanes: int | None = None
     transforms: tuple[Transform, ...] | Transform = ()
@@ -155,7 +155,7 @@ class BufferSpec:
 
     def _common_boundaries(self) -> EpisodeBoundaries | None:
         """The episode boundaries that the sampler and the transforms share, as a step has one place in one episode."""
-        askers: list[Sampler | Transform] = [self.sampler, *self.transforms]
+        askers: list[SamplerBase | Transform] = [self.sampler, *self.transforms]
         asked = {who: who.boundaries for who in askers if who.boundaries is not None}
         if len({boundaries.names for boundaries in asked.values()}) > 1:
             raise ValueError(
@@ -201,15 +201,7 @@ class BufferSpec:
 
     @property
     def _members(self) -> tuple[Any, ...]:
-        return (
-            self.sampler,
-            self.writer,
-            self.batch_size,
-            self.lanes,
-            self.transforms,
-            self.compact,
-            self.storage,
-        )
+        return (self.sampler, self.writer, self.batch_size, self.lanes, self.transforms, self.compact, self.storage)
 
     def __eq__(self, other: object) -> bool:
         """Whether two specs describe the same buffer. JAX asks this at every call: identity answers at once."""

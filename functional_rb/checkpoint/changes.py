@@ -12,16 +12,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.buffer.reader import Reader
-from functional_rb.checkpoint.blocks import (
-    Mask,
-    Run,
-    Stored,
-    Table,
-    bytes_of,
-    chunks,
-    runs_of,
-    stored_arrays,
-)
+from functional_rb.checkpoint.blocks import Mask, Run, Stored, Table, bytes_of, chunks, runs_of, stored_arrays
 from functional_rb.checkpoint.opened import Opened
 from functional_rb.core import counters, handles
 from functional_rb.samplers import Queue

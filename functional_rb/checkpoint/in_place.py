@@ -17,15 +17,7 @@ import numpy as np
 from functional_rb.base.errors import CheckpointError, CheckpointWriteError, CorruptCheckpointError
 from functional_rb.buffer.reader import TakeSnapshot
 from functional_rb.buffer.storage_kinds import Memmap, Storage
-from functional_rb.checkpoint.blocks import (
-    Mask,
-    Stored,
-    bytes_of,
-    chunks,
-    marked,
-    runs_of,
-    stored_arrays,
-)
+from functional_rb.checkpoint.blocks import Mask, Stored, bytes_of, chunks, marked, runs_of, stored_arrays
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, generations, mapped_file, read_manifest
 from functional_rb.storage import disk, mapped, undo_log

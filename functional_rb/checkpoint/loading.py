@@ -15,12 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.base.errors import (
-    CheckpointError,
-    CorruptCheckpointError,
-    NoCheckpointError,
-    StorageInUseError,
-)
+from functional_rb.base.errors import CheckpointError, CorruptCheckpointError, NoCheckpointError, StorageInUseError
 from functional_rb.base.files import as_path
 from functional_rb.buffer import earlier, respec, soundness
 from functional_rb.buffer.checks import check_spec

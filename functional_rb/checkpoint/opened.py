@@ -13,14 +13,7 @@ from functional_rb.base.checksum import DIGEST, digest
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint import python_objects, segment
-from functional_rb.checkpoint.blocks import (
-    Numbers,
-    Run,
-    Table,
-    as_array,
-    chunks,
-    marked,
-)
+from functional_rb.checkpoint.blocks import Numbers, Run, Table, as_array, chunks, marked
 from functional_rb.checkpoint.manifest import LARGEST, Manifest, OtherFormat, Unreadable
 from functional_rb.checkpoint.segment import Places
 from functional_rb.storage.reading import open_file, read_bytes, read_into

@@ -12,11 +12,9 @@ class Waiting(Protocol):
 
     def wait(self) -> None:
         """Wait for its end, whatever that is."""
-        ...
 
     def lost_by_fork(self) -> Waiting | None:
         """In a forked child, which has not the thread that saves: end as failed; returns the save before it."""
-        ...
 
 
 _last: dict[str, Waiting] = {}

@@ -8,15 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.convert.common import (
-    Path,
-    at,
-    imported,
-    narrowed_bounds,
-    need_integers,
-    shown,
-    stored_dtype,
-)
+from functional_rb.convert.common import Path, at, imported, narrowed_bounds, need_integers, shown, stored_dtype
 from functional_rb.specs import (
     ArraySpec,
     Binary,

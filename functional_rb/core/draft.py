@@ -43,27 +43,22 @@ class HasArrays(Protocol):
     @property
     def rows(self) -> Array:
         """The rows of packed leaves, as in `State`."""
-        ...
 
     @property
     def wide(self) -> tuple[Array, ...]:
         """The arrays of the wide leaves, as in `State`."""
-        ...
 
     @property
     def tree(self) -> Array | None:
         """The sum tree or None, as in `State`."""
-        ...
 
     @property
     def counters(self) -> Array:
         """The counters, as in `State`."""
-        ...
 
     @property
     def auxiliary(self) -> dict[str, Array]:
         """The auxiliary arrays by name, as in `State`."""
-        ...
 
 
 def by_name(state: HasArrays, plan: Plan) -> dict[str, Array]:

@@ -33,11 +33,9 @@ class Transfer(Protocol):
 
     def send(self, leaves: Sequence[Any]) -> Any:
         """Begin to move arrays, in the thread that has drawn them."""
-        ...
 
     def receive(self, sent: Any) -> list[Any]:
         """The moved arrays, in the thread that uses them."""
-        ...
 
 
 def iterate(

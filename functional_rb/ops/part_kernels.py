@@ -65,7 +65,6 @@ class Replaceable(Protocol[P, R]):
 
     def __call__(self, ops: Ops, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry it out by the kernel in force, if there is one."""
-        ...
 
 
 def replaceable(function: Callable[Concatenate[Ops, P], R]) -> Replaceable[P, R]:

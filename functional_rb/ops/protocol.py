@@ -24,39 +24,30 @@ class CommonOps(Protocol):
 
     def zeros(self, shape: Sequence[int], dtype: str, device: Any = None) -> Array:
         """Zeros; pages that nobody wrote cost nothing where the system allows it."""
-        ...
 
     def cast(self, x: Array, dtype: str) -> Array:
         """Convert values; floats go to integers by dropping the fraction."""
-        ...
 
     def bitcast(self, x: Array, dtype: str) -> Array:
         """Read the same bytes as another dtype; the last axis grows or shrinks with the item size."""
-        ...
 
     def take(self, x: Array, index: Array) -> Array:
         """`x[index]` along the first axis; every index is in bounds."""
-        ...
 
     def where(self, condition: Array, x: Array, y: Array) -> Array:
         """`x` where the condition holds, `y` elsewhere."""
-        ...
 
     def cumsum(self, x: Array) -> Array:
         """int32 running sums along the last axis."""
-        ...
 
     def concat(self, arrays: Sequence[Array], axis: int) -> Array:
         """Arrays joined along an axis."""
-        ...
 
     def all_rows(self, x: Array) -> Array:
         """Whether all of each row bool [n, m] are true, bool [n]."""
-        ...
 
     def mul_wide(self, a: Array, b: Array) -> tuple[Array, Array]:
         """The 62-bit product of int32 that are not negative, as `high * 2^31 + low`."""
-        ...
 
 
 class Ops(CommonOps, Protocol):
@@ -64,19 +55,15 @@ class Ops(CommonOps, Protocol):
 
     def full_like(self, x: Array, value: int | float) -> Array:
         """An array of one value with the shape, dtype and device of another."""
-        ...
 
     def arange(self, n: int, like: Array) -> Array:
         """int32 0, 1, ... n - 1, on the device of `like`."""
-        ...
 
     def constant(self, name: str, like: Array) -> Array:
         """The table `fixed_point.TABLES[name]` as an array on the device of `like`."""
-        ...
 
     def floats(self, values: Sequence[float], like: Array) -> Array:
         """float32 numbers known beforehand, on the device of `like`."""
-        ...
 
     def integers(self, values: Sequence[int], like: Array) -> Array:
         """int32 numbers known beforehand, on the device of `like`."""
@@ -84,11 +71,9 @@ class Ops(CommonOps, Protocol):
 
     def set_at(self, x: Array, index: Array, values: Array) -> Array:
         """`x` with `x[index] = values` along the first axis; equal indices come with equal values."""
-        ...
 
     def set_flat(self, x: Array, index: Array, values: Array) -> Array:
         """`x` with elements set by their position in it as one vector, its shape kept."""
-        ...
 
     def min_at(self, x: Array, index: Array, values: Array) -> Array:
         """A vector `x` where each value takes the place that its index names, if it is smaller than what is there."""
@@ -100,50 +85,39 @@ class Ops(CommonOps, Protocol):
 
     def minimum(self, x: Array, y: Array) -> Array:
         """The smaller of two, element by element."""
-        ...
 
     def maximum(self, x: Array, y: Array) -> Array:
         """The larger of two, element by element."""
-        ...
 
     def cummax(self, x: Array) -> Array:
         """Running maxima along the last axis."""
-        ...
 
     def count(self, mask: Array) -> Array:
         """How many elements of a boolean vector are true, as an int32 scalar."""
-        ...
 
     def argsort(self, x: Array) -> Array:
         """The positions that sort each vector along the last axis, equal elements in their order (stable), int32."""
-        ...
 
     def searchsorted(self, ascending: Array, values: Array, side: Literal["left", "right"]) -> Array:
         """Where each value belongs in an ascending vector, int32."""
-        ...
 
     def stack(self, scalars: Sequence[Array]) -> Array:
         """Scalars joined to a vector."""
-        ...
 
     def moveaxis(self, x: Array, source: int, destination: int) -> Array:
         """`x` with one axis moved elsewhere, the others in their order."""
-        ...
 
     def call(self, function: Callable[..., Any], *arrays: Array) -> Any:
         """A function of the user's on arrays of the backend; what it gives is for the caller to check."""
-        ...
 
     def while_loop(self, condition: Callable[..., Array], body: Callable[..., Carry], carry: Carry) -> Carry:
         """`carry = body(*carry)` for as long as `condition(*carry)`, a bool scalar; the carry is a tuple.
 
         Its arrays keep shape and dtype. What the body sets of them by `set_at` is set in place.
         """
-        ...
 
     def repeat(self, n: int, body: Callable[..., T], carry: T) -> T:
         """`carry = body(i, carry)` for i from 0 to n - 1, a Python number or an int32 scalar; any nest is a carry."""
-        ...
 
 
 class TreeOps(Ops, Protocol):
@@ -151,28 +125,21 @@ class TreeOps(Ops, Protocol):
 
     def table(self, values: np.ndarray[Any, Any], dtype: str, like: Array) -> Array:
         """NumPy's numbers as an array on the device of `like`; a single number may become a Python number."""
-        ...
 
     def argmax(self, x: Array) -> Array:
         """The position int32 of the first largest number along the last axis."""
-        ...
 
     def largest(self, x: Array) -> Array:
         """The largest number along the last axis."""
-        ...
 
     def total(self, x: Array) -> Array:
         """The sum along the last axis, in the dtype of the numbers; of booleans their count, int32."""
-        ...
 
     def log(self, x: Array) -> Array:
         """Natural logarithms of floats."""
-        ...
 
     def exp(self, x: Array) -> Array:
         """Exponentials of floats."""
-        ...
 
     def cos(self, x: Array) -> Array:
         """Cosines of floats."""
-        ...

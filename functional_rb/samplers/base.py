@@ -1,4 +1,4 @@
-"""What most samplers share."""
+"""What the buffer asks of a sampler, and what most samplers answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.draft import Draft
 from functional_rb.core.plan import AuxiliaryArray, Plan
 from functional_rb.core.soundness import Found
-from functional_rb.core.strategy import Carried, Sampler
+from functional_rb.core.strategy import Carried, Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.duplicates import Batch
 from functional_rb.structures.ring import Removal, Write
@@ -20,101 +20,126 @@ LEAST_CHANCE = 2.0**-126
 
 
 class SamplerBase:
-    """What most samplers share: nothing remembered, rings written round and round, items one by one."""
+    """A way of choosing items: a frozen dataclass whose methods are pure functions over a backend's `ops`.
+
+    What it remembers lies in the sum tree, in the draft's auxiliary arrays and in its counters (`Draft.counters.more`).
+    Users construct samplers and leave the methods to the buffer. A sampler has `draw_shape`, `draw` and `probabilities`
+    of its own; the other methods do by default what fits one that remembers nothing and gives items one by one.
+    """
 
     @property
     def fused(self) -> bool:
-        """Whether the fused kernels implement the sampler: by default they do not."""
+        """Whether the fused kernels implement the sampler."""
         return False
 
     @property
     def remembers(self) -> bool:
-        """Whether drawing changes the state: by default it does not."""
+        """Whether drawing changes the state."""
         return False
 
     @property
     def takes_out(self) -> bool:
-        """Whether drawing takes items out: by default it does not."""
+        """Whether drawing takes items out of the buffer, so that its writer must overwrite none before that."""
         return False
 
     @property
     def has_priorities(self) -> bool:
-        """Whether items have priorities: by default they have none."""
+        """Whether items have priorities."""
         return False
 
     @property
     def boundaries(self) -> EpisodeBoundaries | None:
-        """The episode boundaries that the sampler needs: by default none."""
+        """The leaves that tell where trajectories end, if the place of stored steps in these is needed."""
         return None
 
     @property
     def why_nothing(self) -> str:
-        """Why nothing can be drawn: by default, as nothing is stored."""
+        """For the error where none of the stored items can be drawn, how it goes on: "has ...; do ..."."""
         return "can be drawn; add items first"
 
     def check(self, plan: Plan) -> None:
-        """Refuse a plan that does not fit the sampler: by default any fits."""
+        """Refuse a plan that does not fit the sampler."""
 
     def check_batch(self, plan: Plan, batch: int) -> None:
-        """Refuse a batch size that does not fit the sampler: by default any fits."""
+        """Refuse a batch size that does not fit the sampler."""
 
-    def resolve(self, plan: Plan) -> Sampler:
-        """There is nothing to find in the plan."""
-        resolved: Sampler = self  # type: ignore[assignment]  # those that inherit have the rest of the protocol
-        return resolved
+    def resolve(self, plan: Plan) -> SamplerBase:
+        """The sampler with what it finds in the plan filled in."""
+        return self
 
     def tree_rows(self, capacity: int) -> int:
-        """There is no sum tree."""
+        """Rows of the sum tree float32 [rows, FANOUT]; 0 for none."""
         return 0
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """It keeps no arrays."""
+        """The arrays that it keeps, by name."""
         return {}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """It keeps no counters."""
+        """The numbers that it keeps: names, and how many int32 each."""
         return ()
 
     def begin(self, ops: Ops, draft: Draft) -> None:
-        """An empty buffer holds zeros."""
+        """Prepare what an empty buffer holds, beyond zeros."""
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """Nothing is in the tree. What is kept of single items means nothing until they come."""
+        """Forget all items, in new arrays: `draft.counters.ends` are still the old.
+
+        By default the tree becomes empty. What is kept of single items means nothing until they come.
+        """
         if draft.tree is not None:
             draft.tree = ops.full_like(draft.tree, 0)
 
     def problem(self, found: Found) -> str | None:
-        """There is nothing to check."""
+        """Why what it keeps, read from a file, cannot be of such a buffer; or None."""
         return None
 
     def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
-        """Nothing is known of single items."""
+        """What is known of stored items in slots int32 [n]."""
         return Carried()
 
     def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
-        """They are new ones."""
+        """Take note of items that come from a buffer of another spec, as `added` does, with what was known of them.
+
+        Of the leaves there are only those that tell where trajectories end, if those were asked.
+        """
         self.added(ops, draft, write, leaves, None)
 
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
+        """How many draws a batch takes, as (rows, words)."""
+        raise NotImplementedError
+
     def leading_shape(self, batch: int) -> tuple[int, ...]:
-        """Items one by one."""
+        """The leading axes of the items of a sample."""
         return (batch,)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """Note new items: by default nothing is noted."""
+        """Take note of a batch about to be written: the storage and `draft.counters.ends` are still the old."""
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """Forget items that are removed: by default nothing was noted of them."""
+        """Forget items that go before they are overwritten: `draft.counters.ends` are still the old."""
 
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
-        """Note new priorities: by default there are none."""
+        """Set priorities float32 [B]."""
 
-    def priorities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """Refuse to read priorities: this sampler has none, which callers check first."""
-        raise TypeError(f"{type(self).__name__} has no priorities")
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
+        """Choose items by draws: the slots where they lie, int32 [n], and their selection."""
+        raise NotImplementedError
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """Whether n items can be drawn: by default, if n are stored."""
+        """Whether n can be drawn now, a bool scalar; by default, whether n are stored."""
         return draft.size(ops) >= n
+
+    def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """With which probability the next draw begins with stored items, float32 [n] for slots int32 [n].
+
+        Nothing in the draft's arrays is written to.
+        """
+        raise NotImplementedError
+
+    def priorities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """The priorities before alpha of stored items, float32 [n] for slots int32 [n], where there are priorities."""
+        raise TypeError(f"{type(self).__name__} has no priorities")
 
 
 def check_bools(sampler: object, *names: str) -> None:

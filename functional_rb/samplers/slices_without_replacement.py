@@ -174,14 +174,7 @@ class SlicesWithoutReplacement(Trajectories):
         count = soundness.problem_of_range(COUNT, found.numbers.more[COUNT], 0, found.plan.capacity)
         return count or problem_of_sparse_set(found)
 
-    def _moves(
-        self,
-        ops: Ops,
-        draft: Draft,
-        changes: Changes,
-        entries: Entries,
-        fresh: Array,
-    ) -> Moves:
+    def _moves(self, ops: Ops, draft: Draft, changes: Changes, entries: Entries, fresh: Array) -> Moves:
         """The trajectory that goes on in each lane, whose last start moves forward.
 
         Only there a last start leaves a step that is still stored; it comes back as many steps further on.

@@ -130,11 +130,7 @@ class ArraySpec(Spec):
         """What is stored, [*batch, *shape], for numbers of an environment: for most specs, these numbers."""
         shape, dtype = tuple(value.shape), dtypes.shown(value.dtype)
         # NumPy lacks bfloat16, and has its numbers as float32.
-        if dtype != self.dtype and (ops, self.dtype, dtype) != (
-            numpy_ops,
-            "bfloat16",
-            "float32",
-        ):
+        if dtype != self.dtype and (ops, self.dtype, dtype) != (numpy_ops, "bfloat16", "float32"):
             raise TypeError(f"expected dtype {self.dtype}, got {dtype}; convert it yourself, or change the spec")
         if shape[max(len(shape) - len(self.shape), 0) :] != self.shape:
             raise ValueError(f"expected shape {('...', *self.shape)}, got {shape}; reshape it")

@@ -32,57 +32,44 @@ class SpecBackend(Protocol):
     @property
     def ops(self) -> SpecOps:
         """The array operations."""
-        ...
 
     def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
         """Make an array of the spec's dtype of what a caller gives for the leaf of this name, or raise."""
-        ...
 
     def unsupported(self, dtype: str) -> str | None:
         """Why the backend cannot have a dtype, with the remedy; None if it can."""
-        ...
 
     def build_mapping(
         self, container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
     ) -> Any:
         """Make a mapping: of a type (None: a dict), its parts by name, and the batch axes that they share."""
-        ...
 
     def outline(self, spec: Any, who: str) -> Outline:
         """`Outline.of`, cached where it can be."""
-        ...
 
     def draw(self, outline: Outline, key: Any, n: int, device: Any, mask: Array | None) -> Mapping[int, Array]:
         """Random values [n, *shape] by position of the leaf; a mask bool [n, *axes, choices] is for a single choice."""
-        ...
 
     def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
         """Whether values [N, *shape] lie in the domain of each unit, bool [N] for each."""
-        ...
 
     def nearest(self, outline: Outline, leaves: Sequence[Array]) -> Mapping[int, Array]:
         """The nearest values of the domain, by position of the leaf."""
-        ...
 
     def encoded(self, unit: ArraySpec, value: Array) -> Array:
         """`ArraySpec.encoded` of an array of this backend."""
-        ...
 
     def decoded(self, unit: ArraySpec, x: Array) -> Array:
         """`ArraySpec.decoded` of an array of this backend."""
-        ...
 
     def is_traced(self, leaf: Any) -> bool:
         """Whether a leaf is an array whose numbers are not known, as a program is being traced."""
-        ...
 
     def is_object_array(self, leaf: Any) -> bool:
         """Whether a leaf is an array of this backend."""
-        ...
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         """An array's numbers on the host."""
-        ...
 
 
 def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any = None, mask: Any = None) -> Any:

@@ -43,12 +43,7 @@ class MultiCategorical(Numbers):
     start: Table = 0
 
     def __init__(
-        self,
-        nvec: Any,
-        mask: Any = None,
-        shape: tuple[int, ...] | None = None,
-        dtype: object = "int32",
-        start: Any = 0,
+        self, nvec: Any, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "int32", start: Any = 0
     ) -> None:
         """The numbers of choices come first: `MultiCategorical([3, 5])`."""
         self._begin(numbers(nvec, "MultiCategorical", "nvec").shape if shape is None else shape, dtype)

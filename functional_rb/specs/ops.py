@@ -17,28 +17,21 @@ class SpecOps(CommonOps, Protocol):
 
         A single number may become a Python number, which takes the dtype of what it is combined with.
         """
-        ...
 
     def clamp(self, x: Array, low: Array, high: Array) -> Array:
         """Numbers clamped between bounds, which may be Python numbers; NaN stays."""
-        ...
 
     def without_nan(self, x: Array) -> Array:
         """Floats with 0 for NaN."""
-        ...
 
     def scale(self, high: Array, low: Array, n: Array) -> Array:
         """`floor(n * u)`, int32, for `u = (high * 2^31 + low) / 2^62` and n from 0 to 2^31 - 1."""
-        ...
 
     def argmax(self, x: Array) -> Array:
         """The position int32 of the first largest number along the last axis."""
-        ...
 
     def log(self, x: Array) -> Array:
         """Natural logarithms of floats."""
-        ...
 
     def cos(self, x: Array) -> Array:
         """Cosines of floats."""
-        ...

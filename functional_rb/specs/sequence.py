@@ -95,10 +95,7 @@ class Sequence(Varying):
     def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
         """The sequences with their length clamped and each element projected; zeros behind the length."""
         length = ops.clamp(x["length"], 0, self.max_length)
-        return {
-            "elements": nearest_padded(ops, self.element, x["elements"], length, self.max_length),
-            "length": length,
-        }
+        return {"elements": nearest_padded(ops, self.element, x["elements"], length, self.max_length), "length": length}
 
     def from_host(self, value: Any, batch: tuple[int, ...]) -> dict[str, Any]:
         """The parts of sequences: tuples of elements; with `stack` arrays, or nests of arrays, of them."""

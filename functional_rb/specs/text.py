@@ -49,11 +49,7 @@ class Text(ArraySpec):
     charset: str = ALPHANUMERIC
 
     def __init__(
-        self,
-        max_length: int,
-        min_length: int = 1,
-        charset: Any = ALPHANUMERIC,
-        shape: tuple[int, ...] | None = None,
+        self, max_length: int, min_length: int = 1, charset: Any = ALPHANUMERIC, shape: tuple[int, ...] | None = None
     ) -> None:
         """The greatest length comes first: `Text(20)`."""
         for name, value in (("max_length", max_length), ("min_length", min_length)):

@@ -16,14 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from functional_rb.base import files, nest
-from functional_rb.base.errors import (
-    FULL,
-    LIMIT,
-    MANY,
-    StorageFullError,
-    StorageInUseError,
-    StorageLayoutError,
-)
+from functional_rb.base.errors import FULL, LIMIT, MANY, StorageFullError, StorageInUseError, StorageLayoutError
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.structures import frame_ring, stored_arrays
 from functional_rb.structures.stored_arrays import Shapes

@@ -24,15 +24,7 @@ from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.storage import undo_log
-from functional_rb.storage.directory import (
-    Directory,
-    check_layout,
-    described,
-    explained,
-    file_name,
-    full,
-    need_posix,
-)
+from functional_rb.storage.directory import Directory, check_layout, described, explained, file_name, full, need_posix
 from functional_rb.storage.directory import filed as filed
 from functional_rb.storage.directory import shapes as shapes
 from functional_rb.storage.undo_log import Logs

@@ -233,12 +233,7 @@ def read_part(
 
 @replaceable
 def read_batches(
-    ops: Ops,
-    layout: Layout,
-    rows: Array,
-    wide: Sequence[Array],
-    batches: Sequence[Array],
-    chosen: tuple[int, ...],
+    ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], batches: Sequence[Array], chosen: tuple[int, ...]
 ) -> list[list[Array]]:
     """Some of the leaves of several batches of slots: one by one, as XLA would copy them out of a single read."""
     return [read_part(ops, layout, rows, wide, slots, chosen) for slots in batches]

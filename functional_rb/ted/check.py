@@ -239,10 +239,7 @@ def _check_succession(leaves: Leaves, reward: Path, axis: int, compared: Any) ->
     done = values_of(leaves[(NEXT, "done")])
     if done is None:
         return
-    earlier, later = (
-        (slice(None),) * axis + (slice(None, -1),),
-        (slice(None),) * axis + (slice(1, None),),
-    )
+    earlier, later = ((slice(None),) * axis + (slice(None, -1),), (slice(None),) * axis + (slice(1, None),))
     goes_on = ~done[earlier] & compared[earlier] & compared[later]
     for path in [*observation_paths(leaves, reward), *((flag,) for flag in FLAGS)]:
         before, after = values_of(leaves[(NEXT, *path)]), values_of(leaves[path])

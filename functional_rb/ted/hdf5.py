@@ -17,15 +17,7 @@ from functional_rb.base.nest import Key, Path, show
 from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.ted import padded, reading
 from functional_rb.ted.check import path_of
-from functional_rb.ted.forms import (
-    Array,
-    Flat,
-    Nested,
-    flat_to_nested,
-    kept_dtype,
-    leaves_of_form,
-    nested_to_flat,
-)
+from functional_rb.ted.forms import Array, Flat, Nested, flat_to_nested, kept_dtype, leaves_of_form, nested_to_flat
 from functional_rb.ted.padded import FileLeaf, Header, Piece
 from functional_rb.ted.reading import DamagedError, Source, Span
 

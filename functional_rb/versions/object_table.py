@@ -44,16 +44,13 @@ class Watched(Protocol):
     @property
     def rows(self) -> Array:
         """The rows, int32 [capacity, words]."""
-        ...
 
     @property
     def auxiliary(self) -> Mapping[str, Array]:
         """What the sampler and the writer keep, by name."""
-        ...
 
     def saved_rows(self) -> Iterable[tuple[Array, Array]]:
         """The rows that are saved for older versions, and of which array of the memory they are."""
-        ...
 
 
 class Table:

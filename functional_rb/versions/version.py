@@ -44,7 +44,6 @@ class UndoLogs(Protocol):
 
     def before_items(self, slots: np.ndarray[Any, Any], /) -> None:
         """Items in some slots, integers [n], are about to be overwritten."""
-        ...
 
 
 class Files(Protocol):
@@ -53,48 +52,38 @@ class Files(Protocol):
     @property
     def rows(self) -> np.ndarray[Any, Any]:
         """The rows, int32 [capacity, words]."""
-        ...
 
     @property
     def wide(self) -> tuple[np.ndarray[Any, Any], ...]:
         """The wide leaves' arrays [capacity, *shape]."""
-        ...
 
     @property
     def auxiliary(self) -> dict[str, np.ndarray[Any, Any]]:
         """Those of the auxiliary arrays that lie in files, by name."""
-        ...
 
     @property
     def undo(self) -> UndoLogs | None:
         """None if no checkpoint needs these files."""
-        ...
 
     @property
     def ready(self) -> bool:
         """Whether everything may be written to without further ado."""
-        ...
 
     @property
     def complete(self) -> bool:
         """Whether there is room on the disk for all of it."""
-        ...
 
     def check_process(self) -> None:
         """Refuse to go on in a forked process."""
-        ...
 
     def copy(self) -> Files:
         """The same content in files without a name."""
-        ...
 
     def make_room(self, spec: BufferSpec, numbers: np.ndarray[Any, Any], batch: int) -> None:
         """Have room on the disk for what adding a batch may write, or raise `StorageFullError`."""
-        ...
 
     def prepare_slots(self, slots: np.ndarray[Any, Any]) -> None:
         """Have room for items in some slots, integers [n], and keep what checkpoints need of them."""
-        ...
 
 
 class Memory(abc.ABC):
@@ -303,20 +292,16 @@ class Saved(Protocol):
     @property
     def nbytes(self) -> int:
         """Of all that was saved, and of what it takes to keep it."""
-        ...
 
     @property
     def leaves(self) -> list[Array]:
         """The leaves of the tree that were saved, int32 vectors; the nodes above follow from them."""
-        ...
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
         """What single writes to arrays of the memory overwrote, in their order."""
-        ...
 
     def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
         """The whole rows that were saved, and of which array of the memory."""
-        ...
 
 
 class SavedSlots:

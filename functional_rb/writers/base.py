@@ -1,4 +1,4 @@
-"""What the buffer asks of a writer."""
+"""What the buffer asks of a writer, and what most writers answer."""
 
 from __future__ import annotations
 
@@ -14,53 +14,64 @@ if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
     from functional_rb.structures.duplicates import Batch
+    from functional_rb.structures.ring import Write
 
 
 class WriterBase:
-    """What most writers share: a ring for each lane, and nothing remembered but where they are."""
+    """A way of choosing slots for new items: a frozen dataclass whose methods are pure functions over `ops`.
+
+    Users construct writers and leave the methods to the buffer. A writer has `plan_write` of its own; the other methods
+    do by default what fits one that writes around a ring for each lane and remembers nothing else.
+    """
 
     @property
     def fused(self) -> bool:
-        """The fused kernels do not know it."""
+        """Whether the fused kernels know this writer."""
         return False
 
     @property
     def in_order(self) -> bool:
-        """Items lie in the order of their adding."""
+        """Whether items lie in the order of their adding, around a ring for each lane."""
         return True
 
     @property
     def overwrites(self) -> bool:
-        """New items take the place of the oldest."""
+        """Whether a new item may take the place of an old one."""
         return True
 
     @property
     def words(self) -> int:
-        """Nothing is left to chance."""
+        """Random 31-bit words that each row of a batch takes; 0 for a writer that needs no key."""
         return 0
 
     def check(self, plan: Plan) -> None:
-        """Refuse a plan that does not fit the writer: by default any fits."""
+        """Refuse a plan that does not fit the writer."""
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """It keeps no arrays."""
+        """The arrays that it keeps, by name."""
         return {}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """It keeps no counters."""
+        """The numbers that it keeps: names, and how many int32 each."""
         return ()
 
     def begin(self, ops: Ops, draft: Draft) -> None:
-        """An empty buffer holds zeros."""
+        """Prepare what an empty buffer holds, beyond zeros."""
+
+    def plan_write(
+        self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
+    ) -> Write:
+        """Choose where the rows of a batch go, and take note of it."""
+        raise NotImplementedError
 
     def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
-        """Where items lie does not depend on what they hold."""
+        """Take note of stored items, named by a batch, of which leaves [B, *shape] have been exchanged."""
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """There is nothing to forget but the items."""
+        """Forget all items, in new arrays, but not which handles there were."""
 
     def problem(self, found: Found) -> str | None:
-        """There is nothing to check."""
+        """Why what it keeps, read from a file, cannot be of such a buffer; or None."""
         return None
 
 

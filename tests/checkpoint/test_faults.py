@@ -319,6 +319,12 @@ def nested(depth: int) -> Any:
     return {"format": "functional_rb.spec", "version": 1, "spec": made}
 
 
+def split(runs: list[list[int]]) -> None:
+    """The first run as two that touch, which tell of the same blocks."""
+    start, stop = runs[0]
+    runs[:1] = [[start, start + 1], [start + 1, stop]]
+
+
 LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a file elsewhere": lambda told: _of(told).update(file="../0000000001.safetensors"),
     "an absolute file": lambda told: _of(told).update(file="/0000000001.safetensors"),
@@ -337,6 +343,7 @@ LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "blocks out of bounds": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0, 2**50]]),
     "blocks from behind": lambda told: _of(told)["arrays"]["rows"].update(runs=[[2, 3], [0, 1]]),
     "blocks that are none": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0, 0]]),
+    "blocks that touch": lambda told: split(_of(told)["arrays"]["rows"]["runs"]),
     "half a run": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0]]),
     "more runs than blocks": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0, 1]] * 40),
     "blocks that are half numbers": lambda told: _of(told)["arrays"]["rows"].update(runs=[[0, 1.5]]),

@@ -60,6 +60,21 @@ def test_every_kept_checkpoint_comes_back(name: str, seed: int, tmp_path_factory
         walk_through(life, does, 12, rng)
 
 
+def test_slots_that_a_writer_chooses_are_kept_where_nothing_else_is(library: Backend, tmp_path: Path) -> None:
+    """In place, without an older state that reads what is overwritten: the checkpoint reads it."""
+    spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 4, writer=frb.Reservoir(), storage=frb.Memmap(tmp_path))
+    state = library.rb.init(spec)
+    for k in range(6):
+        items = library.tree({"id": np.arange(4 * k, 4 * k + 4, dtype=np.int32)})
+        state = library.rb.add_(state, items, key=library.rb.key(k))
+        if not k:
+            frb.save(state, tmp_path)
+            saved = bits(state)
+            gc.collect()
+    assert bits(state) != saved
+    assert read_back(tmp_path, 1) == saved
+
+
 # ------------------------------------------------------------ kills
 
 

@@ -58,7 +58,8 @@ def test_texts_are_equal_where_specs_are(a: Any, b: Any) -> None:
 
 
 def test_zero_has_one_text() -> None:
-    assert frb.to_json(frb.Bounded(-0.0, 1.0)) == frb.to_json(frb.Bounded(0.0, 1.0))
+    for made in (lambda zero: frb.Bounded(zero, 1.0), lambda zero: frb.BufferSpec(STEP, 4, frb.Prioritized(zero))):
+        assert frb.to_json(made(-0.0)) == frb.to_json(made(0.0))
 
 
 def reward(achieved: Any, goal: Any) -> Any:

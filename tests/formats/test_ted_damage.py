@@ -149,13 +149,15 @@ def test_numbers_that_lie_are_damage(lie: str, flat: ted.Flat, tmp_path: Path) -
     refuse(ted.load, tmp_path / "x", message)
 
 
-def test_shapes_that_add_up_to_anything_are_damage(flat: ted.Flat, tmp_path: Path) -> None:
+def test_shapes_that_cannot_be_are_damage(flat: ted.Flat, tmp_path: Path) -> None:
     ted.save(ted.flat_to_nested(flat), tmp_path / "x")
     file = tmp_path / "x" / "done.shape.memmap"
-    shapes = np.frombuffer(file.read_bytes(), "<i8").reshape(-1, 2).copy()
-    shapes[:2, 0] = 2**62 + 3, 2**62 - 3  # their sum is negative
-    file.write_bytes(shapes.tobytes())
-    refuse(ted.load, tmp_path / "x", r"done\.shape\.memmap: expected trajectories")
+    good = np.frombuffer(file.read_bytes(), "<i8").reshape(-1, 2)
+    for axis, sizes in ((0, (2**62 + 3, 2**62 - 3)), (1, (1, 2))):  # a sum that is negative; steps that differ
+        shapes = good.copy()
+        shapes[:2, axis] = sizes
+        file.write_bytes(shapes.tobytes())
+        refuse(ted.load, tmp_path / "x", r"done\.shape\.memmap: expected trajectories")
 
 
 def test_nests_that_contain_themselves_are_damage(flat: ted.Flat, tmp_path: Path) -> None:

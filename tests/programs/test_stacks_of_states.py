@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 import jax_backend
-from tests.support import lives
+from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.members import BATCH, MEMBERS, Member
 
@@ -55,6 +56,17 @@ def test_a_stack_without_vmap_is_told_of_vmap(library: Backend, name: str) -> No
         twice = stacked(library.library, [states, states])
         with pytest.raises(ValueError, match=r"batch axes \(2, 3\); use jax\.vmap.*once for each axis"):
             rb.can_sample(twice)
+
+
+@pytest.mark.parametrize("name", ["add", "sample", "update"])
+def test_arrays_that_were_cut_are_refused(name: str) -> None:
+    """Kernels would read and write beyond them; here they are off, so that this fails rather than crashes."""
+    state = filled(jax_backend, 3)
+    with (
+        backends.make("jax-core"),
+        pytest.raises(ValueError, match=rf"^{name}: state\.rows has the shape \(3, 2\), "),
+    ):
+        CALLS[name](jax_backend, dataclasses.replace(state, rows=state.rows[:3]))
 
 
 def test_a_stack_on_the_host_too() -> None:

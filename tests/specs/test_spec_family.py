@@ -83,6 +83,13 @@ def leaves_of(spec: Any) -> list[Any]:
     return nest.flatten(spec, lambda x: isinstance(x, frb.ArraySpec | frb.NonTensor))[0]
 
 
+def test_masked_choices_keep_their_last_axis() -> None:
+    spec = frb.MultiCategorical([2, 3], [True, True, True, False, True], (2, 2))
+    assert spec.reshape(4).shape == (4,)
+    with pytest.raises(ValueError, match=r"with a mask, the last axis of \(2, 2\) has to stay"):
+        spec.reshape(4, 1)
+
+
 @many
 @given(st.data())
 def test_expand_is_broadcasting(data: st.DataObject) -> None:

@@ -486,7 +486,7 @@ def with_spec(model: Model, spec: frb.BufferSpec, newest: np.ndarray, cursors: S
     old, new = model.spec, Model(spec)
     new.rejected, new.stale, new.count = model.rejected, model.stale, model.count
     shared = dict(old.plan.counter_names).keys() & dict(spec.plan.counter_names).keys()
-    new.law.passes = model.law.passes if "passes" in shared else 0
+    new.law.passes = model.law.passes if "epochs_done" in shared else 0
     copied = model.store.clone()
     before = {step.id: step.handle for step in copied.steps()}
     if spec.writer.in_order:

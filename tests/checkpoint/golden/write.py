@@ -18,7 +18,7 @@ import numpy as np
 
 import functional_rb as frb
 from functional_rb.base import nest
-from functional_rb.checkpoint.blocks import is_items
+from functional_rb.structures.stored_arrays import is_items
 from tests.support.checkpoints import bits
 
 FILES = Path(__file__).with_name("checkpoint-1")

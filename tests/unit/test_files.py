@@ -1,0 +1,57 @@
+"""Files: room is reserved before anything is written to a mapping, and a new file is nobody else's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.base import files
+from functional_rb.storage import mapped
+from tests.support import backends
+
+PAGE = 4096
+
+
+def test_a_row_that_lies_across_the_end_of_a_chunk_has_room_in_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped, "CHUNK", PAGE)
+    descriptor = os.open(tmp_path / "rows.bin", os.O_RDWR | os.O_CREAT)
+    array = mapped.MappedArray(descriptor, (4, 3000), "uint8", "rows.bin")
+    array.reserve_rows(np.array([0]))
+    array.reserve_rows(np.array([1]))
+    assert array.reserved.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("name", ["torch-core", "jax-core"])
+def test_frames_are_written_only_where_there_is_room(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The core writes as many frames as may be new; those before the cursor, at the end of the ring, as they are."""
+    monkeypatch.setattr(mapped, "CHUNK", PAGE)
+    frame, steps = frb.Unbounded((PAGE,), "uint8"), 4
+    item = {"obs": frame, "next": {"obs": frame}, "done": frb.Binary()}
+    with backends.make(name) as backend:
+        spec = frb.BufferSpec(item, 20, compact=frb.Compact(), storage=frb.Memmap(tmp_path))
+        seen = np.repeat(np.arange(1, steps + 2, dtype=np.uint8)[:, None], PAGE, 1)
+        items = {"obs": seen[:-1], "next": {"obs": seen[1:]}, "done": np.zeros(steps, bool)}
+        state = backend.add(backend.init(spec), backend.tree(items))
+        (stored,) = (array for array in state._version.memory.files._arrays.values() if array.item == PAGE)
+        written = [row for first, stop in stored.written() for row in range(first, stop)]
+        assert set(range(steps + 1)) < set(written), "frames before the cursor too"
+        assert stored.reserved[written].all()
+
+
+def test_a_file_that_someone_makes_meanwhile_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "target"
+    for make in (lambda path: os.symlink(target, path), os.mkfifo, lambda path: target.rename(path)):
+        target.write_text("theirs")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", make)
+            with pytest.raises(FileExistsError):
+                files.create(str(tmp_path / "new"))
+        os.unlink(tmp_path / "new")
