@@ -12,8 +12,8 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State as CoreState
 from functional_rb.core.draft import Arrays
 from functional_rb.interop import state_dict as core
+from functional_rb.versions.memory import Memory
 from functional_rb.versions.state import readable
-from functional_rb.versions.version import Memory
 from torch_backend import execute
 from torch_backend.convert import from_numpy
 from torch_backend.restore import restore

@@ -14,10 +14,11 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels.switch import switch
 from functional_rb.storage.placement import Placement
-from functional_rb.versions import version
+from functional_rb.versions import memory as versioned
 from functional_rb.versions.library import Library
+from functional_rb.versions.memory import Files
 from functional_rb.versions.state import readable
-from functional_rb.versions.version import Files, Version
+from functional_rb.versions.version import Version
 from torch_backend import ops, random
 from torch_backend.convert import is_batched
 from torch_backend.memory import Memory
@@ -66,25 +67,31 @@ class Torch(Library):
         with torch.no_grad(), torch.inference_mode(False):
             yield
 
-    def uses_kernels(self, memory: version.Memory) -> bool:
+    def uses_kernels(self, memory: versioned.Memory) -> bool:
         """Whether kernels read and write a memory: not while tracing."""
         return HAVE_KERNELS and not _compiling() and memory.is_ordinary and switch.on
 
-    def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: version.Memory) -> torch.Tensor:
+    def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: versioned.Memory) -> torch.Tensor:
         """Uniform int32 in [0, 2^31) by a key, on the memory's device."""
         return numbers(key, shape, memory.rows.device)
 
-    def number(self, beta: Any, memory: version.Memory) -> torch.Tensor:
+    def number(self, beta: Any, memory: versioned.Memory) -> torch.Tensor:
         """A float32 scalar on the memory's device."""
         return torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
 
     def fused_draw(
-        self, spec: BufferSpec, memory: version.Memory, counters: torch.Tensor, key: torch.Tensor, batch: int, beta: Any
+        self,
+        spec: BufferSpec,
+        memory: versioned.Memory,
+        counters: torch.Tensor,
+        key: torch.Tensor,
+        batch: int,
+        beta: Any,
     ) -> tuple[list[torch.Tensor], Selection, bool]:
         """Draw items in a fused kernel, with random bits from a key."""
         return cpu_kernels.sample(spec, memory, counters, int(key), batch, float(beta))
 
-    def received(self, array: Any, memory: version.Memory, target: torch.device | None) -> Any:
+    def received(self, array: Any, memory: versioned.Memory, target: torch.device | None) -> Any:
         """What a caller gives, on the memory's device if it is on the target."""
         if target is None or not isinstance(array, torch.Tensor) or array.device != target:
             return array
@@ -108,7 +115,7 @@ class Torch(Library):
         extras = {name: self.sent(x, target) for name, x in selection.extras.items()}
         return [self.sent(leaf, target) for leaf in leaves], Selection(**sent, extras=extras)
 
-    def placed(self, name: str, array: Any, memory: version.Memory, target: torch.device | None) -> torch.Tensor:
+    def placed(self, name: str, array: Any, memory: versioned.Memory, target: torch.device | None) -> torch.Tensor:
         """A checked input, contiguous; on another device than the state, and than its samples, it is refused."""
         device = memory.rows.device
         if array.device != device:
@@ -122,7 +129,7 @@ class Torch(Library):
         return tensor
 
     def placed_leaves(
-        self, spec: BufferSpec, leaves: Sequence[Any], memory: version.Memory, target: torch.device | None
+        self, spec: BufferSpec, leaves: Sequence[Any], memory: versioned.Memory, target: torch.device | None
     ) -> Sequence[Any]:
         """Most often all as they are; Python objects get their tokens once nothing can fail any more."""
         device = memory.rows.device
@@ -157,7 +164,7 @@ class Torch(Library):
             views.append(piece.view(dtype).unflatten(1, leaf.shape) if leaf.shape else piece.view(dtype)[:, 0])
         return views
 
-    def make_room(self, memory: version.Memory, spec: BufferSpec, counters: torch.Tensor, batch: int) -> None:
+    def make_room(self, memory: versioned.Memory, spec: BufferSpec, counters: torch.Tensor, batch: int) -> None:
         """Have room for what adding a batch may write; while tracing all of it has to be there."""
         assert memory.files is not None
         if not _compiling():
@@ -170,7 +177,7 @@ class Torch(Library):
         else:
             _refuse_undo(memory.files, "add_")
 
-    def make_room_at(self, memory: version.Memory, spec: BufferSpec, handles: torch.Tensor) -> None:
+    def make_room_at(self, memory: versioned.Memory, spec: BufferSpec, handles: torch.Tensor) -> None:
         """Have room for rewriting items; not while tracing, if checkpoints need what is there."""
         assert memory.files is not None
         if _compiling():

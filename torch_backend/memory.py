@@ -1,4 +1,4 @@
-"""The memory of torch's states; see `functional_rb.versions.version`."""
+"""The memory of torch's states; see `functional_rb.versions.memory`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from functional_rb.versions import version
+from functional_rb.versions import memory
 from torch_backend import ops
 
 
-class Memory(version.Memory):
+class Memory(memory.Memory):
     """Tensors.
 
     Attributes:

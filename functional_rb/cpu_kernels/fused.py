@@ -13,7 +13,8 @@ from functional_rb.cpu_kernels import calls, descriptor
 from functional_rb.cpu_kernels.addresses import Held, Library, storage_caller
 from functional_rb.ops.protocol import Array
 from functional_rb.structures.row_layout import STORED_AS
-from functional_rb.versions.version import Memory, SavedSlots
+from functional_rb.versions.memory import Memory
+from functional_rb.versions.version import SavedSlots
 
 NO_COUNT = np.empty(1, np.int64)
 

@@ -1,4 +1,4 @@
-"""The memory of states in NumPy's arrays; see `functional_rb.versions.version`."""
+"""The memory of states in NumPy's arrays; see `functional_rb.versions.memory`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from functional_rb.ops import numpy_ops as ops
-from functional_rb.versions import version
+from functional_rb.versions import memory
 
 
-class Memory(version.Memory):
+class Memory(memory.Memory):
     """Memory of the host, in NumPy arrays."""
 
     __slots__ = ()

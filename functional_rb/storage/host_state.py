@@ -25,7 +25,7 @@ from functional_rb.storage.host_memory import Memory
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.storage.placement import Placement
 from functional_rb.structures import row_layout
-from functional_rb.versions import version
+from functional_rb.versions import memory as versioned
 from functional_rb.versions.engine import Engine
 from functional_rb.versions.library import Library
 from functional_rb.versions.object_table import Table
@@ -62,7 +62,7 @@ class NumPy(Library):
         """Imported when first used: numba takes longer to import than all the rest."""
         return importlib.import_module("functional_rb.storage.host_kernels")
 
-    def uses_kernels(self, memory: version.Memory) -> bool:
+    def uses_kernels(self, memory: versioned.Memory) -> bool:
         """Whether kernels read and write a memory."""
         return self.have_kernels and memory.is_ordinary and switch.on
 
@@ -83,17 +83,17 @@ class NumPy(Library):
         """The bits for the sampler, and those for transforms."""
         return key, key.transforms
 
-    def random_bits(self, key: Any, shape: tuple[int, int], memory: version.Memory) -> Vector:
+    def random_bits(self, key: Any, shape: tuple[int, int], memory: versioned.Memory) -> Vector:
         """The random bits that were given."""
         bits: Vector = key.sampler if isinstance(key, Bits) else key
         return bits
 
-    def number(self, beta: Any, memory: version.Memory) -> Any:
+    def number(self, beta: Any, memory: versioned.Memory) -> Any:
         """The exponent beta as a NumPy scalar, float32."""
         return np.float32(beta)
 
     def fused_draw(
-        self, spec: BufferSpec, memory: version.Memory, counters: Vector, key: Bits, batch: int, beta: Any
+        self, spec: BufferSpec, memory: versioned.Memory, counters: Vector, key: Bits, batch: int, beta: Any
     ) -> tuple[list[Vector], Selection, bool]:
         """Draw items in a fused kernel, by random bits."""
         drawn: tuple[list[Vector], Selection, bool] = self.kernels.draw(

@@ -6,7 +6,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
-from functional_rb.versions.version import Memory
+from functional_rb.versions.memory import Memory
 
 
 class Placement:

@@ -20,7 +20,7 @@ from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
-from functional_rb.versions.version import Memory
+from functional_rb.versions.memory import Memory
 
 _KEPT: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 

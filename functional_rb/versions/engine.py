@@ -19,9 +19,10 @@ from functional_rb.ops.part_kernels import NONE, using
 from functional_rb.ops.protocol import Array
 from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library, Replacements
+from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.recorder import Log, Recorder
 from functional_rb.versions.state import VersionedState, readable
-from functional_rb.versions.version import Memory, Saved, Version, forget_dead, part_with_older, separate, take_back
+from functional_rb.versions.version import Version, forget_dead, part_with_older, separate, take_back
 
 
 class Engine:

@@ -13,8 +13,9 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.ring import modulus
+from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import Table
-from functional_rb.versions.version import Memory, Version
+from functional_rb.versions.version import Version
 
 
 class Library(abc.ABC):

@@ -14,9 +14,10 @@ from functional_rb.buffer.reader import Piece, TakeSnapshot
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.ops.protocol import Array
 from functional_rb.structures.stored_arrays import own_name
+from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.object_table import ROWS, columns_of_leaves
 from functional_rb.versions.recorder import Log
-from functional_rb.versions.version import Exchanged, Memory, Saved, SavedSlots, Version
+from functional_rb.versions.version import Exchanged, SavedSlots, Version
 
 if TYPE_CHECKING:
     from functional_rb.buffer.spec import BufferSpec

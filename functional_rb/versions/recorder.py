@@ -9,7 +9,8 @@ from functional_rb.ops.part_kernels import Table
 from functional_rb.ops.protocol import Array
 from functional_rb.structures import row_layout, sum_tree
 from functional_rb.structures.row_layout import Layout
-from functional_rb.versions.version import OVERHEAD, Entry, Memory
+from functional_rb.versions.memory import Entry, Memory
+from functional_rb.versions.version import OVERHEAD
 
 
 class Log:

@@ -12,9 +12,10 @@ from functional_rb.core.draft import Arrays
 from functional_rb.core.save_history import NEW, SaveHistory
 from functional_rb.ops.protocol import Array
 from functional_rb.versions.library import Library
+from functional_rb.versions.memory import Files, Memory
 from functional_rb.versions.object_table import Table
 from functional_rb.versions.reader import VersionReader
-from functional_rb.versions.version import Files, Memory, Version, begin
+from functional_rb.versions.version import Version, begin
 
 
 class VersionedState(core.State):

@@ -24,7 +24,7 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.base.errors import StorageFullError, StorageInUseError
 from functional_rb.storage import mapped
-from functional_rb.versions import version
+from functional_rb.versions import memory as versioned
 from tests.support import backends, lives, members
 from tests.support.backends import Backend
 
@@ -217,7 +217,7 @@ def test_copies_of_a_state_go_on_in_files_of_their_own(other: Callable[[Any], An
 
 
 def test_what_is_kept_for_an_older_state_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version, "RETAINED_BYTES", 10_000)
+    monkeypatch.setattr(versioned, "RETAINED_BYTES", 10_000)
     older = state = rb.add(rb.init(spec_of(capacity=1000)), batch(1, 16))
     for k in range(20):
         state = rb.add(state, batch(100 + k, 1))
@@ -322,7 +322,7 @@ def test_adding_to_a_full_disk_changes_nothing(name: str, held: bool, disk: list
 def test_no_room_for_the_copy_that_an_older_state_needs(
     core: bool, disk: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(version, "RETAINED_BYTES", 5000)
+    monkeypatch.setattr(versioned, "RETAINED_BYTES", 5000)
     with backends.make("torch-core" if core else "torch"):
         older = rb.add(rb.init(spec_of()), batch(1, 16))
         state = rb.add(older, batch(20, 2))
