@@ -1,7 +1,8 @@
 """Checkpoints: states in files, atomically and verified. The format is described in docs/checkpoints.md."""
 
 from functional_rb.checkpoint.background import Saving, save_async
-from functional_rb.checkpoint.loading import Checkpoint, checkpoints, load
+from functional_rb.checkpoint.listing import Checkpoint, checkpoints
+from functional_rb.checkpoint.loading import load
 from functional_rb.checkpoint.saving import Saved, save
 
 __all__ = ["Checkpoint", "Saved", "Saving", "checkpoints", "load", "save", "save_async"]

@@ -9,13 +9,13 @@ import importlib
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.base.errors import CheckpointError, CorruptCheckpointError, NoCheckpointError, StorageInUseError
+from functional_rb.base.errors import CorruptCheckpointError, NoCheckpointError, StorageInUseError
 from functional_rb.base.files import as_path
 from functional_rb.buffer import earlier, respec, soundness
 from functional_rb.buffer.checks import check_spec
@@ -25,10 +25,12 @@ from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Stored, bytes_of, runs_of, stored_arrays
+from functional_rb.checkpoint.claims import checked, enough_memory, spec_of
+from functional_rb.checkpoint.listing import there
 from functional_rb.checkpoint.manifest import Manifest
-from functional_rb.checkpoint.opened import Opened, generations, read_manifest
+from functional_rb.checkpoint.opened import Opened, read_manifest
 from functional_rb.checkpoint.progress import Progress
-from functional_rb.convert.json import KnownError, OtherVersionError, from_json
+from functional_rb.convert.json import KnownError
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
@@ -41,66 +43,7 @@ from functional_rb.structures.stored_arrays import auxiliary_name, is_items
 TRIES = 100
 """So often another save may remove what was about to be read."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
-LARGEST = 1 << 60
-"""Bytes of a buffer's arrays: no machine has more."""
-
 _log = logging.getLogger("functional_rb")
-
-
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that is there.
-
-    Attributes:
-        path: the manifest.
-        generation: its number.
-        items: how many items it holds.
-        nbytes: of its files; checkpoints share some.
-        time: when it was written, seconds since 1970.
-        problem: what is wrong with a damaged one, None if files and sizes are as they should be; the content is read,
-            and verified, by `load` alone.
-    """
-
-    path: str
-    generation: int
-    items: int
-    nbytes: int
-    time: float
-    problem: str | None
-
-
-def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
-    """What is there to load.
-
-    Args:
-        path: a directory that `save` has written to.
-
-    Returns:
-        The checkpoints, the newest first; none for a directory that is not there.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as path:
-        ...     done = [frb.save(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), path) for _ in range(3)]
-        ...     [(found.generation, found.items, found.problem) for found in frb.checkpoints(path)]
-        [(3, 0, None), (2, 0, None)]
-    """
-    directory = os.path.abspath(as_path(path, "checkpoints"))
-    found = []
-    for generation in there(directory):
-        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:  # removed meanwhile
-            name, problem = os.path.join(directory, manifests.name_of(generation)), None
-            try:
-                manifest = read_manifest(directory, generation)
-            except CheckpointError as error:
-                found.append(Checkpoint(name, generation, 0, 0, 0.0, str(error)))
-                continue
-            try:
-                Opened(directory, manifest, stack)
-            except CheckpointError as error:
-                problem = str(error)
-            found.append(Checkpoint(name, generation, manifest.items, manifest.nbytes, manifest.time, problem))
-    return found
 
 
 def load(
@@ -178,20 +121,6 @@ def _name_of(backend: ModuleType | str) -> str:
     if name not in ("jax", "torch"):
         raise ValueError(f"load: backend: expected jax_backend or torch_backend, or 'jax' or 'torch', got {backend!r}")
     return name
-
-
-def there(directory: str) -> list[int]:
-    """The numbers of the checkpoints in a directory, the newest first; none if it is not there.
-
-    Raises:
-        CheckpointError: if it cannot be read.
-    """
-    try:
-        return generations(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise CheckpointError(f"{directory}: the directory cannot be read: {error.strerror}") from error
 
 
 class Content(NamedTuple):
@@ -444,57 +373,6 @@ class _Loading:
             if stored.name in part.arrays and part.arrays[stored.name].runs == [(0, stored.count)]:
                 return k
         return None
-
-
-def spec_of(manifest: Manifest, known: Iterable[Any], path: str) -> BufferSpec:
-    """The spec that a manifest tells.
-
-    Raises:
-        KnownError: if it names the user's classes, and those known are others; without the file.
-        CheckpointError: if only a newer version of the library has what it names.
-        CorruptCheckpointError: if it is none.
-    """
-    try:
-        spec = from_json(manifest.spec, known)
-    except KnownError:
-        raise
-    except OtherVersionError as error:
-        raise CheckpointError(f"{path}: {error}") from None
-    except ValueError as error:
-        raise CorruptCheckpointError(path, f"its spec is none: {error}") from None
-    if not isinstance(spec, BufferSpec):
-        raise CorruptCheckpointError(path, f"its spec is that of no buffer but {spec!r:.60}")
-    return spec
-
-
-def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The counters, if they fit the spec.
-
-    Raises:
-        CorruptCheckpointError: naming the manifest, if they do not.
-    """
-    vector = np.array(numbers, np.int32)
-    if problem := soundness.problem_of_counters(spec.plan, vector):
-        raise CorruptCheckpointError(path, problem)
-    return vector
-
-
-@contextlib.contextmanager
-def enough_memory(path: str, total: int) -> Iterator[None]:
-    """What to say where a buffer is larger than the machine's memory.
-
-    Raises:
-        CheckpointError: naming the manifest.
-    """
-    try:
-        if total >= LARGEST:
-            raise MemoryError
-        yield
-    except MemoryError as error:
-        raise CheckpointError(
-            f"{path}: no memory for the {total} bytes of the buffer that it tells of; load it where there is more, or "
-            f"give storage=frb.Memmap(path)"
-        ) from error
 
 
 def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays:

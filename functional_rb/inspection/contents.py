@@ -16,7 +16,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import stored_arrays
-from functional_rb.checkpoint.loading import checked, enough_memory, spec_of
+from functional_rb.checkpoint.claims import checked, enough_memory, spec_of
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, read_manifest
 from functional_rb.convert.json import KnownError

@@ -14,7 +14,7 @@ from functional_rb.base import nest
 from functional_rb.base.errors import NoCheckpointError
 from functional_rb.base.files import as_path
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.checkpoint.loading import there
+from functional_rb.checkpoint.listing import there
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.inspection import episodes
 from functional_rb.inspection.contents import Array, Contents, Files, manifest_of, read, spec_in

@@ -19,6 +19,7 @@ import functional_rb as frb
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.storage.host_memory import Memory
 from functional_rb.structures import sum_tree
+from functional_rb.versions import memory as versioned
 from functional_rb.versions import version
 from functional_rb.versions.recorder import Log, Recorder
 from tests.support import backends, lives
@@ -64,7 +65,7 @@ def work(monkeypatch: pytest.MonkeyPatch, read: Any) -> int:
 def test_the_work_of_reading_does_not_grow_with_the_writes(
     variant: Backend, sampler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(version, "LEAST", 2**40)  # nothing is copied before it is read
+    monkeypatch.setattr(versioned, "LEAST", 2**40)  # nothing is copied before it is read
     counts = []
     for writes in (20, 20, 120):
         spec = frb.BufferSpec(ITEM, 20_000, sampler)

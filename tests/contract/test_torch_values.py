@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.versions import version as versions
+from functional_rb.versions import memory as versioned
 from functional_rb.versions.recorder import Log
 from functional_rb.versions.version import SavedSlots, Version, forget_dead
 from tests.support import backends
@@ -349,7 +349,7 @@ def test_sampled_items_are_copies() -> None:
 def test_very_many_versions_can_be_dropped(twin: str, capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tens of thousands of adds with the first state alive: a chain of versions must not be freed by recursion."""
     if capacity > 5:
-        monkeypatch.setattr(versions, "LEAST", 2**40)  # what is kept for it outgrows a copy
+        monkeypatch.setattr(versioned, "LEAST", 2**40)  # what is kept for it outgrows a copy
     steps = (effort(30_000, 100_000) if capacity > 5 else 20_000) if twin == "torch" else 5_000  # the core is slower
     spec = frb.BufferSpec((frb.Unbounded((), "int32"),), capacity)
     first = rb.add(rb.init(spec), (7,))
@@ -368,7 +368,7 @@ def test_very_many_versions_can_be_dropped(twin: str, capacity: int, monkeypatch
 
 
 def test_a_long_chain_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "LEAST", 2**40)
+    monkeypatch.setattr(versioned, "LEAST", 2**40)
     spec = frb.BufferSpec((frb.Unbounded((), "int32"),), 40_000, frb.Prioritized(alpha=1.0))
     first = state = rb.add(rb.init(spec), (torch.arange(10, dtype=torch.int32),))
     frozen = copy.deepcopy(first)

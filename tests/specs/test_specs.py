@@ -279,6 +279,7 @@ BOUND = (
     "functional_rb.maps.functions",
     "functional_rb.specs.functions",
     "functional_rb.checkpoint.background",
+    "functional_rb.checkpoint.listing",
     "functional_rb.checkpoint.loading",
     "functional_rb.checkpoint.saving",
     "functional_rb.shared.state",

@@ -1,0 +1,69 @@
+"""What a manifest claims, checked before any array is read: its spec, its counters, how large its arrays are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
+from functional_rb.buffer import soundness
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.checkpoint.manifest import Manifest
+from functional_rb.convert.json import KnownError, OtherVersionError, from_json
+
+LARGEST = 1 << 60
+"""Bytes of a buffer's arrays: no machine has more."""
+
+
+def spec_of(manifest: Manifest, known: Iterable[Any], path: str) -> BufferSpec:
+    """The spec that a manifest tells.
+
+    Raises:
+        KnownError: if it names the user's classes, and those known are others; without the file.
+        CheckpointError: if only a newer version of the library has what it names.
+        CorruptCheckpointError: if it is none.
+    """
+    try:
+        spec = from_json(manifest.spec, known)
+    except KnownError:
+        raise
+    except OtherVersionError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise CorruptCheckpointError(path, f"its spec is none: {error}") from None
+    if not isinstance(spec, BufferSpec):
+        raise CorruptCheckpointError(path, f"its spec is that of no buffer but {spec!r:.60}")
+    return spec
+
+
+def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The counters, if they fit the spec.
+
+    Raises:
+        CorruptCheckpointError: naming the manifest, if they do not.
+    """
+    vector = np.array(numbers, np.int32)
+    if problem := soundness.problem_of_counters(spec.plan, vector):
+        raise CorruptCheckpointError(path, problem)
+    return vector
+
+
+@contextlib.contextmanager
+def enough_memory(path: str, total: int) -> Iterator[None]:
+    """What to say where a buffer is larger than the machine's memory.
+
+    Raises:
+        CheckpointError: naming the manifest.
+    """
+    try:
+        if total >= LARGEST:
+            raise MemoryError
+        yield
+    except MemoryError as error:
+        raise CheckpointError(
+            f"{path}: no memory for the {total} bytes of the buffer that it tells of; load it where there is more, or "
+            f"give storage=frb.Memmap(path)"
+        ) from error

@@ -1,0 +1,82 @@
+"""Which checkpoints a directory has."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+
+from functional_rb.base.errors import CheckpointError
+from functional_rb.base.files import as_path
+from functional_rb.checkpoint import manifest as manifests
+from functional_rb.checkpoint.opened import Opened, generations, read_manifest
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that is there.
+
+    Attributes:
+        path: the manifest.
+        generation: its number.
+        items: how many items it holds.
+        nbytes: of its files; checkpoints share some.
+        time: when it was written, seconds since 1970.
+        problem: what is wrong with a damaged one, None if files and sizes are as they should be; the content is read,
+            and verified, by `load` alone.
+    """
+
+    path: str
+    generation: int
+    items: int
+    nbytes: int
+    time: float
+    problem: str | None
+
+
+def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
+    """What is there to load.
+
+    Args:
+        path: a directory that `save` has written to.
+
+    Returns:
+        The checkpoints, the newest first; none for a directory that is not there.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     done = [frb.save(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), path) for _ in range(3)]
+        ...     [(found.generation, found.items, found.problem) for found in frb.checkpoints(path)]
+        [(3, 0, None), (2, 0, None)]
+    """
+    directory = os.path.abspath(as_path(path, "checkpoints"))
+    found = []
+    for generation in there(directory):
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:  # removed meanwhile
+            name, problem = os.path.join(directory, manifests.name_of(generation)), None
+            try:
+                manifest = read_manifest(directory, generation)
+            except CheckpointError as error:
+                found.append(Checkpoint(name, generation, 0, 0, 0.0, str(error)))
+                continue
+            try:
+                Opened(directory, manifest, stack)
+            except CheckpointError as error:
+                problem = str(error)
+            found.append(Checkpoint(name, generation, manifest.items, manifest.nbytes, manifest.time, problem))
+    return found
+
+
+def there(directory: str) -> list[int]:
+    """The numbers of the checkpoints in a directory, the newest first; none if it is not there.
+
+    Raises:
+        CheckpointError: if it cannot be read.
+    """
+    try:
+        return generations(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{directory}: the directory cannot be read: {error.strerror}") from error
