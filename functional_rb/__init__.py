@@ -77,6 +77,8 @@ from functional_rb.specs import (
 from functional_rb.ted.check_env import check_env
 from functional_rb.ted.items import item_from_env
 from functional_rb.transforms import her, n_step
+from functional_rb.trees.policies import GumbelMuZero, MuZero
+from functional_rb.trees.scores import EXP3, PUCT, UCB1, CompletedQ, UCB1Tuned
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import Expansion, Tree
 from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
@@ -86,6 +88,9 @@ _moved.name_as_earlier()
 __version__ = "0.1.0"
 
 __all__ = [
+    "EXP3",
+    "PUCT",
+    "UCB1",
     "ArraySpec",
     "Batches",
     "Binary",
@@ -97,6 +102,7 @@ __all__ = [
     "CheckpointFullError",
     "CheckpointWriteError",
     "Compact",
+    "CompletedQ",
     "Composite",
     "CorruptCheckpointError",
     "Crop",
@@ -105,6 +111,7 @@ __all__ = [
     "Expansion",
     "Fifo",
     "Graph",
+    "GumbelMuZero",
     "Host",
     "Immutable",
     "Inserted",
@@ -115,6 +122,7 @@ __all__ = [
     "MaskedSample",
     "MaxValue",
     "Memmap",
+    "MuZero",
     "MultiCategorical",
     "MultiOneHot",
     "NoCheckpointError",
@@ -142,6 +150,7 @@ __all__ = [
     "Text",
     "Tree",
     "TreeSpec",
+    "UCB1Tuned",
     "Unbounded",
     "Uniform",
     "WithoutReplacement",

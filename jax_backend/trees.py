@@ -1,11 +1,225 @@
-"""Trees on JAX."""
+"""Trees on JAX: `rb.trees`."""
 
 from __future__ import annotations
 
-import jax
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import jax
+import jax.numpy as jnp
+
+from functional_rb.buffer.api import documented_by
+from functional_rb.trees import api, reuse
+from functional_rb.trees import nodes as tree_nodes
+from functional_rb.trees import search as core
+from functional_rb.trees.api import Proposal, Summary
+from functional_rb.trees.policies import Policy
+from functional_rb.trees.scores import Score
+from functional_rb.trees.search import Draws, Evaluated, Leaf
 from functional_rb.trees.spec import TreeSpec
-from functional_rb.trees.state import FIELDS, Tree
+from functional_rb.trees.state import FIELDS, Expansion, Tree
+from jax_backend import compile, execute, ops, rules
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 jax.tree_util.register_dataclass(Tree, data_fields=FIELDS, meta_fields=("spec",))
 jax.tree_util.register_static(TreeSpec)
+
+
+class _Backend:
+    """`functional_rb.trees.api.Backend` on JAX; its functions are compiled once for a spec and the shapes."""
+
+    convert = staticmethod(execute.convert)
+    build_mapping = staticmethod(execute.build_mapping)
+
+    def check_tree(self, tree: Tree, function: str) -> None:
+        """Refuse trees of torch."""
+        if not isinstance(tree.parent, jax.Array):
+            raise TypeError(f"{function}: expected a tree of jax_backend; bring it over by rb.from_dlpack(tree)")
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, like: jax.Array) -> jax.Array:
+        """An array of one value."""
+        return jnp.full(shape, value, dtype)
+
+    def init(self, spec: TreeSpec, root: Evaluated, device: Any) -> Tree:
+        """Trees of one node each."""
+        return _init(jax.device_put(root, device) if device is not None else root, spec=spec)
+
+    def select(self, tree: Tree, key: jax.Array, score: Score, max_depth: int) -> Leaf:
+        """Go down from the root."""
+        execute.check_key(key)
+        return _select(tree, key, score=score, max_depth=max_depth)
+
+    def expand(self, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
+        """Store what lies behind edges."""
+        return _expand(tree, leaf, found)
+
+    def backup(self, tree: Tree, leaf: Leaf, score: Score) -> Tree:
+        """Bring values back to the root."""
+        return _backup(tree, leaf, score=score)
+
+    def content(self, tree: Tree, leaf: Leaf) -> tuple[list[jax.Array], Any]:
+        """The leaves of nodes and of actions."""
+        return _content(tree, leaf)
+
+    def search(
+        self, tree: Tree, key: jax.Array, step: Callable[..., Any], simulations: int, policy: Policy, max_depth: int
+    ) -> tuple[Tree, jax.Array, jax.Array]:
+        """Search. While tracing nothing is compiled by itself: the step may use what is being traced."""
+        execute.check_key(key)
+        traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((tree, key)))
+        function = _searched if traced else _search
+        return function(tree, key, step=step, simulations=simulations, policy=policy, max_depth=max_depth)
+
+    def summary(self, tree: Tree) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """The fields of a `Summary`."""
+        return _summary(tree)
+
+    def subtree(self, tree: Tree, slot: jax.Array) -> Tree:
+        """Go on from a child."""
+        return _subtree(tree, slot)
+
+    def reset(self, tree: Tree, mask: jax.Array, root: Evaluated) -> Tree:
+        """Begin some trees anew."""
+        return _reset(tree, mask, root)
+
+
+_backend = _Backend()
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+@compile.program
+def _init(root: Evaluated, spec: TreeSpec) -> Tree:
+    return core.init(ops, spec, root, None)
+
+
+@functools.partial(jax.jit, static_argnames=("score", "max_depth"), inline=True)
+@compile.program
+def _select(tree: Tree, key: jax.Array, score: Score, max_depth: int) -> Leaf:
+    bits = compile.draws(key, tree.batch[0], 1)[:, 0]
+    return core.select(ops, tree, score, functools.partial(score.choose, ops), bits, max_depth)
+
+
+@functools.partial(jax.jit, inline=True)
+@compile.program
+def _expand(tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
+    return core.expand(ops, tree, leaf, found)
+
+
+@functools.partial(jax.jit, static_argnames="score", inline=True)
+@compile.program
+def _backup(tree: Tree, leaf: Leaf, score: Score) -> Tree:
+    return core.backup(ops, tree, leaf, score)
+
+
+@functools.partial(jax.jit, inline=True)
+@compile.program
+def _content(tree: Tree, leaf: Leaf) -> tuple[list[jax.Array], Any]:
+    return core.content_of(ops, tree, leaf)
+
+
+@compile.program
+def _searched(
+    tree: Tree, key: jax.Array, step: Callable[..., Any], simulations: int, policy: Policy, max_depth: int
+) -> tuple[Tree, jax.Array, jax.Array]:
+    batch, slots = tree.batch[0], tree.spec.children
+    begin, ties, propose, steps = jax.random.split(key, 4)
+    draws = Draws(
+        compile.draws(begin, batch * slots, policy.words).reshape(batch, slots, policy.words),
+        compile.draws(ties, simulations, batch),
+        compile.draws(propose, batch, 1)[:, 0],
+        jax.random.split(steps, simulations),
+    )
+
+    def evaluated(node: list[jax.Array], action: Any, key: jax.Array) -> Evaluated:
+        def call(*leaves: jax.Array) -> Evaluated:
+            node, action, key = jax.tree.unflatten(structure, leaves)
+            return api.called(_backend, tree, step, node, action, key)
+
+        leaves, structure = jax.tree.flatten((node, action, key))
+        return ops.call(call, *leaves)
+
+    return core.search(ops, tree, draws, evaluated, policy, simulations, max_depth)
+
+
+_search = jax.jit(_searched, static_argnames=("step", "simulations", "policy", "max_depth"))
+
+
+@jax.jit
+@compile.program
+def _summary(tree: Tree) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    return core.summary(ops, tree)
+
+
+@jax.jit
+@compile.program
+def _subtree(tree: Tree, slot: jax.Array) -> Tree:
+    return reuse.subtree(ops, tree, tree_nodes.empty(ops, tree.spec, tree.batch[0], None), slot)
+
+
+@jax.jit
+@compile.program
+def _reset(tree: Tree, mask: jax.Array, root: Evaluated) -> Tree:
+    return reuse.reset(ops, tree, core.init(ops, tree.spec, root, None), mask)
+
+
+def _binds(core: Callable[..., Any]) -> Callable[[F], F]:
+    """Make a public function of one that binds the core's: with its docstring, and free to move arrays."""
+
+    def attach(bound: F) -> F:
+        return rules.transfers(documented_by(core)(bound))
+
+    return attach
+
+
+@_binds(api.init)
+def init(spec: TreeSpec, root: Expansion, device: Any = None) -> Tree:
+    return api.init(_backend, spec, root, device)
+
+
+@_binds(api.select)
+def select(tree: Tree, key: jax.Array, score: Score | None = None, max_depth: int | None = None) -> Leaf:
+    return api.select(_backend, tree, key, score, max_depth)
+
+
+@_binds(api.expand)
+def expand(tree: Tree, leaf: Leaf, expansion: Expansion) -> tuple[Tree, Leaf]:
+    return api.expand(_backend, tree, leaf, expansion)
+
+
+@_binds(api.backup)
+def backup(tree: Tree, leaf: Leaf, score: Score | None = None) -> Tree:
+    return api.backup(_backend, tree, leaf, score)
+
+
+@_binds(api.content)
+def content(tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
+    return api.content(_backend, tree, leaf)
+
+
+@_binds(api.search)
+def search(
+    tree: Tree,
+    key: jax.Array,
+    step: Callable[[Any, Any, Any], Expansion],
+    simulations: int,
+    policy: Policy | Score | None = None,
+    max_depth: int | None = None,
+) -> tuple[Tree, Proposal]:
+    return api.search(_backend, tree, key, step, simulations, policy, max_depth)
+
+
+@_binds(api.summary)
+def summary(tree: Tree) -> Summary:
+    return api.summary(_backend, tree)
+
+
+@_binds(api.subtree)
+def subtree(tree: Tree, slot: Any) -> Tree:
+    return api.subtree(_backend, tree, slot)
+
+
+@_binds(api.reset)
+def reset(tree: Tree, mask: Any, root: Expansion) -> Tree:
+    return api.reset(_backend, tree, mask, root)

@@ -1,13 +1,26 @@
-"""Trees on torch."""
+"""Trees on torch: `rb.trees`."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import torch
 from torch.utils import _pytree as pytree
 
+from functional_rb.buffer.api import documented_by
+from functional_rb.trees import api, nodes, reuse
+from functional_rb.trees import search as core
+from functional_rb.trees.api import Proposal, Summary
+from functional_rb.trees.policies import Policy
+from functional_rb.trees.scores import Score
+from functional_rb.trees.search import Draws, Evaluated, Leaf
 from functional_rb.trees.spec import TreeSpec
-from functional_rb.trees.state import FIELDS, Tree
+from functional_rb.trees.state import FIELDS, Expansion, Tree
+from torch_backend import convert, ops, random
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _flatten(tree: Tree) -> tuple[list[Any], TreeSpec]:
@@ -25,3 +38,140 @@ def _unflatten(fields: Any, spec: TreeSpec) -> Tree:
 pytree.register_pytree_node(
     Tree, _flatten, _unflatten, serialized_type_name="functional_rb.Tree", flatten_with_keys_fn=_flatten_with_keys
 )
+
+
+class _Backend:
+    """`functional_rb.trees.api.Backend` on torch; what writes in place writes to a copy."""
+
+    build_mapping = staticmethod(convert.build_mapping)
+
+    def convert(self, leaf: Any, expected: Any, name: str) -> torch.Tensor:
+        """Tensors without their autograd history."""
+        return convert.convert(leaf, expected, name)
+
+    def check_tree(self, tree: Tree, function: str) -> None:
+        """Refuse trees of JAX."""
+        if not isinstance(tree.parent, torch.Tensor):
+            raise TypeError(f"{function}: expected a tree of torch_backend; bring it over by rb.from_dlpack(tree)")
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, like: torch.Tensor) -> torch.Tensor:
+        """An array of one value."""
+        return torch.full(shape, value, dtype=ops.DTYPES[dtype], device=like.device)
+
+    def init(self, spec: TreeSpec, root: Evaluated, device: Any) -> Tree:
+        """Trees of one node each."""
+        where = root.prior.device if device is None else torch.device(device)
+        return core.init(ops, spec, pytree.tree_map(lambda x: x.to(where), root), where)
+
+    def select(self, tree: Tree, key: torch.Tensor, score: Score, max_depth: int) -> Leaf:
+        """Go down from the root."""
+        bits = random.draws(random.check_key(key).to(tree.size.device), tree.batch[0], 1)[:, 0]
+        return core.select(ops, tree, score, functools.partial(score.choose, ops), bits, max_depth)
+
+    def expand(self, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
+        """Store what lies behind edges."""
+        return core.expand(ops, _copied(tree), leaf, found)
+
+    def backup(self, tree: Tree, leaf: Leaf, score: Score) -> Tree:
+        """Bring values back to the root."""
+        return core.backup(ops, _copied(tree), leaf, score)
+
+    def content(self, tree: Tree, leaf: Leaf) -> tuple[list[torch.Tensor], Any]:
+        """The leaves of nodes and of actions."""
+        return core.content_of(ops, tree, leaf)
+
+    def search(
+        self, tree: Tree, key: torch.Tensor, step: Callable[..., Any], simulations: int, policy: Policy, max_depth: int
+    ) -> tuple[Tree, torch.Tensor, torch.Tensor]:
+        """Search."""
+        batch, slots = tree.batch[0], tree.spec.children
+        begin, ties, propose, steps = random.split(random.check_key(key).to(tree.size.device), 4)
+        draws = Draws(
+            random.draws(begin, batch * slots, policy.words).reshape(batch, slots, policy.words),
+            random.draws(ties, simulations, batch),
+            random.draws(propose, batch, 1)[:, 0],
+            random.split(steps, simulations),
+        )
+        with torch.no_grad():
+            called = functools.partial(api.called, self, tree, step)
+            return core.search(ops, _copied(tree), draws, called, policy, simulations, max_depth)
+
+    def summary(self, tree: Tree) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The fields of a `Summary`."""
+        return core.summary(ops, tree)
+
+    def subtree(self, tree: Tree, slot: torch.Tensor) -> Tree:
+        """Go on from a child."""
+        return reuse.subtree(ops, tree, nodes.empty(ops, tree.spec, tree.batch[0], tree.size.device), slot)
+
+    def reset(self, tree: Tree, mask: torch.Tensor, root: Evaluated) -> Tree:
+        """Begin some trees anew."""
+        return reuse.reset(ops, tree, self.init(tree.spec, root, tree.size.device), mask)
+
+
+def _copied(tree: Tree) -> Tree:
+    return pytree.tree_map(torch.clone, tree)
+
+
+_backend = _Backend()
+
+
+def _binds(core: Callable[..., Any]) -> Callable[[F], F]:
+    """Make a public function of one that binds the core's: with its docstring."""
+
+    def attach(bound: F) -> F:
+        return documented_by(core)(bound)
+
+    return attach
+
+
+@_binds(api.init)
+def init(spec: TreeSpec, root: Expansion, device: Any = None) -> Tree:
+    return api.init(_backend, spec, root, device)
+
+
+@_binds(api.select)
+def select(tree: Tree, key: torch.Tensor, score: Score | None = None, max_depth: int | None = None) -> Leaf:
+    return api.select(_backend, tree, key, score, max_depth)
+
+
+@_binds(api.expand)
+def expand(tree: Tree, leaf: Leaf, expansion: Expansion) -> tuple[Tree, Leaf]:
+    return api.expand(_backend, tree, leaf, expansion)
+
+
+@_binds(api.backup)
+def backup(tree: Tree, leaf: Leaf, score: Score | None = None) -> Tree:
+    return api.backup(_backend, tree, leaf, score)
+
+
+@_binds(api.content)
+def content(tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
+    return api.content(_backend, tree, leaf)
+
+
+@_binds(api.search)
+def search(
+    tree: Tree,
+    key: torch.Tensor,
+    step: Callable[[Any, Any, Any], Expansion],
+    simulations: int,
+    policy: Policy | Score | None = None,
+    max_depth: int | None = None,
+) -> tuple[Tree, Proposal]:
+    return api.search(_backend, tree, key, step, simulations, policy, max_depth)
+
+
+@_binds(api.summary)
+def summary(tree: Tree) -> Summary:
+    return api.summary(_backend, tree)
+
+
+@_binds(api.subtree)
+def subtree(tree: Tree, slot: Any) -> Tree:
+    return api.subtree(_backend, tree, slot)
+
+
+@_binds(api.reset)
+def reset(tree: Tree, mask: Any, root: Expansion) -> Tree:
+    return api.reset(_backend, tree, mask, root)

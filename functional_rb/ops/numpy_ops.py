@@ -237,7 +237,8 @@ def total(x: Vector) -> Vector:
 
 def log(x: Vector) -> Vector:
     """Natural logarithms."""
-    return np.asarray(np.log(x))
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(x))
 
 
 def exp(x: Vector) -> Vector:

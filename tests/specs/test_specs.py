@@ -284,6 +284,7 @@ BOUND = (
     "functional_rb.checkpoint.saving",
     "functional_rb.shared.state",
     "functional_rb.cpu_kernels.switch",
+    "functional_rb.trees.api",
 )
 """The functions that backends bind: their examples need one."""
 

@@ -1,0 +1,490 @@
+"""The public functions of search trees, up to the arrays: checked here, carried out by a backend.
+
+A backend binds each of these to itself and takes over its docstring; the examples are run with either one as `rb`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from functional_rb.base import nest
+from functional_rb.ops.protocol import Array
+from functional_rb.specs import ArraySpec, Unbounded
+from functional_rb.trees.policies import MostVisited, MuZero, Policy
+from functional_rb.trees.scores import PUCT, Score
+from functional_rb.trees.search import Evaluated, Leaf
+from functional_rb.trees.spec import INT32_MAX, Content, TreeSpec
+from functional_rb.trees.state import Expansion, Tree
+
+FLOAT, MASK, INDEX = Unbounded((), "float32"), Unbounded((), "bool"), Unbounded((), "int32")
+
+
+class Proposal(NamedTuple):
+    """What a search proposes.
+
+    Attributes:
+        slot: int32 [B], the slot of the root to take; -1 where nothing could be searched.
+        action: the action of that slot: a nest like `TreeSpec.action`, leaves [B, *shape], or the slot itself. Where
+            the slot is -1, the action of slot 0 stands there, or -1.
+        weights: float32 [B, A], the improved policy, a target to learn: it sums to 1 over the valid slots.
+    """
+
+    slot: Array
+    action: Any
+    weights: Array
+
+
+class Summary(NamedTuple):
+    """What is known at the roots.
+
+    Attributes:
+        visits: int32 [B, A], how many simulations took each slot.
+        probabilities: float32 [B, A], their shares; without any visit the same for each valid slot.
+        value: float32 [B], the mean of what was backed up.
+        q: float32 [B, A], reward + discount * value of each slot; 0 of one never taken.
+    """
+
+    visits: Array
+    probabilities: Array
+    value: Array
+    q: Array
+
+
+class Backend(Protocol):
+    """What carries out the checked calls."""
+
+    def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
+        """Make an array of the backend of a leaf, refusing what would change its dtype."""
+        ...
+
+    def build_mapping(self, container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+        """Make a mapping of its parts."""
+        ...
+
+    def check_tree(self, tree: Any, function: str) -> None:
+        """Refuse what is no tree of this backend."""
+        ...
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, like: Array) -> Array:
+        """An array of one value, on the device of another."""
+        ...
+
+    def init(self, spec: TreeSpec, root: Evaluated, device: Any) -> Tree:
+        """Trees of one node each."""
+        ...
+
+    def select(self, tree: Tree, key: Any, score: Score, max_depth: int) -> Leaf:
+        """Go down from the root."""
+        ...
+
+    def expand(self, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
+        """Store what lies behind edges."""
+        ...
+
+    def backup(self, tree: Tree, leaf: Leaf, score: Score) -> Tree:
+        """Bring values back to the root."""
+        ...
+
+    def content(self, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[Array] | Array]:
+        """The leaves of nodes and of actions."""
+        ...
+
+    def search(
+        self, tree: Tree, key: Any, step: Callable[..., Any], simulations: int, policy: Policy, max_depth: int
+    ) -> tuple[Tree, Array, Array]:
+        """Search; returns the trees, the slots proposed, and the improved policy."""
+        ...
+
+    def summary(self, tree: Tree) -> tuple[Array, Array, Array, Array]:
+        """The fields of a `Summary`."""
+        ...
+
+    def subtree(self, tree: Tree, slot: Array) -> Tree:
+        """Go on from a child."""
+        ...
+
+    def reset(self, tree: Tree, mask: Array, root: Evaluated) -> Tree:
+        """Begin some trees anew."""
+        ...
+
+
+def init(backend: Backend, spec: TreeSpec, root: Expansion, device: Any = None) -> Tree:
+    """Make a batch of trees of one node each, the root.
+
+    Args:
+        spec: what the trees hold.
+        root: the content of the B roots, with prior [B, A], value [B] and valid [B, A]; reward and discount say
+            nothing.
+        device: where the arrays lie; by default where those of the root are.
+
+    Returns:
+        The trees.
+
+    Raises:
+        TypeError: for a leaf of another dtype or kind, naming it.
+        ValueError: for a missing leaf, another structure, or a shape that does not fit, naming the leaf.
+
+    Example:
+        >>> spec = frb.TreeSpec(node={"position": frb.Unbounded((), "int32")}, capacity=17, children=2)
+        >>> value, prior = np.zeros(3, np.float32), np.zeros((3, 2), np.float32)
+        >>> tree = rb.trees.init(spec, frb.Expansion({"position": np.zeros(3, np.int32)}, prior, value))
+        >>> tree.batch, tree.size.tolist()
+        ((3,), [1, 1, 1])
+    """
+    if not isinstance(spec, TreeSpec):
+        raise TypeError(f"trees.init: expected a frb.TreeSpec, got {type(spec).__name__}")
+    return backend.init(spec, evaluated(backend, spec, root, None, "trees.init"), device)
+
+
+def select(backend: Backend, tree: Tree, key: Any, score: Score | None = None, max_depth: int | None = None) -> Leaf:
+    """Go down from the root, one slot after the other, to an edge behind which no node is stored.
+
+    A terminal node is an end too, and so is the largest depth: then the leaf has a child.
+
+    Args:
+        tree: the batch of trees.
+        key: randomness, from `key(seed)` or `split`, by which ties are broken; for the whole batch.
+        score: how slots are chosen; `frb.PUCT()` by default.
+        max_depth: how many edges are taken at most; by default as many as there are.
+
+    Returns:
+        The edge of each tree, with what lies behind it.
+
+    Example:
+        >>> spec = frb.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> prior = np.log(np.array([[0.2, 0.8]], np.float32))
+        >>> tree = rb.trees.init(spec, frb.Expansion((np.zeros(1, np.float32),), prior, np.zeros(1, np.float32)))
+        >>> leaf = rb.trees.select(tree, rb.key(0))
+        >>> leaf.node.tolist(), leaf.slot.tolist(), leaf.child.tolist()
+        ([0], [1], [-1])
+    """
+    _check_tree(backend, tree, "trees.select")
+    score = _score(tree, PUCT() if score is None else score, "trees.select")
+    return backend.select(tree, key, score, _depth(max_depth, "trees.select"))
+
+
+def expand(backend: Backend, tree: Tree, leaf: Leaf, expansion: Expansion) -> tuple[Tree, Leaf]:
+    """Store the nodes behind the edges at which `select` ended.
+
+    Where a node is stored already, or the tree cannot be searched, nothing is. A full tree stores none, and counts
+    that in `refused`; the value goes back all the same.
+
+    Args:
+        tree: the batch of trees.
+        leaf: what `select` gave.
+        expansion: what the model tells of the nodes, for the whole batch.
+
+    Returns:
+        The trees, and the leaf with the nodes and the values to back up.
+
+    Raises:
+        TypeError: for a leaf of another dtype or kind, naming it.
+        ValueError: for a missing leaf, another structure, or a shape that does not fit, naming the leaf.
+
+    Example:
+        >>> spec = frb.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> prior = np.zeros((1, 2), np.float32)
+        >>> def state_of(value):
+        ...     return frb.Expansion((np.zeros(1, np.float32),), prior, np.full(1, value, np.float32))
+        >>> tree = rb.trees.init(spec, state_of(0.0))
+        >>> tree, leaf = rb.trees.expand(tree, rb.trees.select(tree, rb.key(0)), state_of(2.0))
+        >>> tree = rb.trees.backup(tree, leaf)
+        >>> tree.size.tolist(), leaf.child.tolist(), tree.visits[0].tolist(), tree.value[0].tolist()
+        ([2], [1], [2, 1, 0, 0], [1.0, 2.0, 0.0, 0.0])
+    """
+    _check_tree(backend, tree, "trees.expand")
+    return backend.expand(tree, leaf, evaluated(backend, tree.spec, expansion, tree.batch, "trees.expand"))
+
+
+def backup(backend: Backend, tree: Tree, leaf: Leaf, score: Score | None = None) -> Tree:
+    """Bring the values of leaves back to the root, and count the visits on the way.
+
+    Along each edge a value G becomes `reward + discount * G`; nodes and edges have the mean of what passed them.
+
+    Args:
+        tree: the batch of trees.
+        leaf: what `expand` gave.
+        score: the score that chose, which may keep statistics of its own.
+
+    Returns:
+        The trees; see the example of `expand`.
+    """
+    _check_tree(backend, tree, "trees.backup")
+    return backend.backup(tree, leaf, _score(tree, PUCT() if score is None else score, "trees.backup"))
+
+
+def content(backend: Backend, tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
+    """What a model is asked about: the content of the nodes from which the last edges were taken, and their actions.
+
+    Args:
+        tree: the batch of trees.
+        leaf: what `select` gave.
+
+    Returns:
+        A nest like `spec.node`, leaves [B, *shape], and one like `spec.action`; without an action in the spec the
+        slots, int32 [B]. Of trees that cannot be searched the root, and slot 0.
+
+    Example:
+        >>> spec = frb.TreeSpec(node={"x": frb.Unbounded(())}, capacity=4, children=2)
+        >>> value, prior = np.zeros(1, np.float32), np.zeros((1, 2), np.float32)
+        >>> tree = rb.trees.init(spec, frb.Expansion({"x": value + 5}, prior, value))
+        >>> node, action = rb.trees.content(tree, rb.trees.select(tree, rb.key(0)))
+        >>> node["x"].tolist()
+        [5.0]
+    """
+    _check_tree(backend, tree, "trees.content")
+    return _nests(backend, tree, *backend.content(tree, leaf))
+
+
+def search(
+    backend: Backend,
+    tree: Tree,
+    key: Any,
+    step: Callable[[Any, Any, Any], Expansion],
+    simulations: int,
+    policy: Policy | Score | None = None,
+    max_depth: int | None = None,
+) -> tuple[Tree, Proposal]:
+    """Search: simulations that select, expand and back up, one after the other, for a whole batch of trees.
+
+    The search goes on with what the trees know already: of another search, or of a `subtree`. Trees that are empty, or
+    whose root is terminal, stay as they are.
+
+    Args:
+        tree: the batch of trees.
+        key: randomness, from `key(seed)` or `split`.
+        step: the model, `step(node, action, key) -> Expansion`: what lies behind the actions, for the whole batch. It
+            is given a nest like `spec.node`, leaves [B, *shape], a nest like `spec.action`, or the slots int32 [B]
+            without one, and a key. On JAX it is traced, and a program is compiled for each function that is given: a
+            function made anew at each call is compiled at each call, unless `search` is called in a function of yours
+            that is.
+        simulations: how many.
+        policy: how slots are chosen at the root and below, and what is proposed: `frb.MuZero()` by default,
+            `frb.GumbelMuZero()`, or a score alone, of which the most visited slot is proposed.
+        max_depth: how many edges a simulation takes at most; by default as many as there are.
+
+    Returns:
+        The trees, and what is proposed.
+
+    Raises:
+        TypeError: for a leaf of another dtype or kind, naming it.
+        ValueError: for a missing leaf, another structure, or a shape that does not fit, naming the leaf; for a number
+            out of range; for a score that needs a statistic which the spec lacks.
+
+    Example:
+        >>> spec = frb.TreeSpec(node={"position": frb.Unbounded((), "int32")}, capacity=33, children=2)
+        >>> prior, value = rb.zeros(frb.Unbounded((2,)), batch=3), rb.zeros(frb.Unbounded(()), batch=3)
+        >>> def step(node, action, key):  # right (1) is worth 1, left (0) nothing
+        ...     position = node["position"] + 2 * action - 1
+        ...     return frb.Expansion({"position": position}, prior, value, reward=value + action, discount=0.9)
+        >>> tree = rb.trees.init(spec, frb.Expansion({"position": np.zeros(3, np.int32)}, prior, value))
+        >>> tree, proposal = rb.trees.search(tree, rb.key(0), step, simulations=32)
+        >>> [weights[1] > 0.5 for weights in proposal.weights.tolist()], tree.visits[:, 0].tolist()
+        ([True, True, True], [33, 33, 33])
+    """
+    _check_tree(backend, tree, "trees.search")
+    chosen: Any = MuZero() if policy is None else policy
+    if isinstance(chosen, Score):
+        chosen = MostVisited(chosen)
+    if not all(hasattr(chosen, name) for name in ("begin", "choose", "propose", "score")):
+        raise TypeError(f"trees.search: expected a policy such as frb.MuZero(), or a score, got {policy!r}")
+    _score(tree, chosen.score, "trees.search")
+    try:
+        count = operator.index(simulations)
+    except TypeError:
+        raise TypeError(f"trees.search: expected simulations as an int, got {simulations!r}") from None
+    if count < 1:
+        raise ValueError(f"trees.search: expected at least 1 simulation, got {count}")
+    if not callable(step):
+        raise TypeError(f"trees.search: expected step as a function, got {type(step).__name__}")
+    tree, slot, weights = backend.search(tree, key, step, count, chosen, _depth(max_depth, "trees.search"))
+    if tree.spec.action_content is None:
+        return tree, Proposal(slot, slot, weights)
+    return tree, Proposal(slot, content(backend, tree, Leaf(slot * 0, slot, slot, weights[:, 0]))[1], weights)
+
+
+def called(
+    backend: Backend, tree: Tree, step: Callable[..., Any], node: list[Array], action: Any, key: Any
+) -> Evaluated:
+    """What a user's `step` says of the leaves of nodes and of actions, checked."""
+    return evaluated(backend, tree.spec, step(*_nests(backend, tree, node, action), key), tree.batch, "step")
+
+
+def summary(backend: Backend, tree: Tree) -> Summary:
+    """What is known at the roots: visits, their shares, value and Q values.
+
+    Args:
+        tree: the batch of trees.
+
+    Returns:
+        Arrays with a row for each tree.
+
+    Example:
+        >>> spec = frb.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> root = frb.Expansion((np.zeros(1, np.float32),), np.zeros((1, 2), np.float32), np.full(1, 3, np.float32))
+        >>> rb.trees.summary(rb.trees.init(spec, root)).value.tolist()
+        [3.0]
+    """
+    _check_tree(backend, tree, "trees.summary")
+    return Summary(*backend.summary(tree))
+
+
+def subtree(backend: Backend, tree: Tree, slot: Any) -> Tree:
+    """Go on from a child of each root, with all that is known of what lies below it.
+
+    Args:
+        tree: the batch of trees.
+        slot: int32 [B], the slot that was taken, such as `proposal.slot`.
+
+    Returns:
+        Trees whose roots are those children. Where no node is stored behind the slot, or the slot is -1, the tree is
+        empty (`tree.size` is 0): begin it anew by `reset`.
+
+    Example:
+        >>> spec = frb.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> nothing = frb.Expansion((np.zeros(2, np.float32),), np.zeros((2, 2), np.float32), np.zeros(2, np.float32))
+        >>> tree = rb.trees.init(spec, nothing)
+        >>> tree, leaf = rb.trees.expand(tree, rb.trees.select(tree, rb.key(0)), nothing)
+        >>> slot = np.array([leaf.slot.tolist()[0], 1 - leaf.slot.tolist()[1]], np.int32)
+        >>> rb.trees.subtree(tree, slot).size.tolist()
+        [1, 0]
+    """
+    _check_tree(backend, tree, "trees.subtree")
+    return backend.subtree(tree, _array(backend, slot, INDEX, tree.batch, "trees.subtree", "slot"))
+
+
+def reset(backend: Backend, tree: Tree, mask: Any, root: Expansion) -> Tree:
+    """Begin some trees of a batch anew.
+
+    Args:
+        tree: the batch of trees.
+        mask: bool [B], which.
+        root: the new roots, as for `init`, for the whole batch; the rows that the mask leaves out count for nothing.
+
+    Returns:
+        The trees, those of the mask with one node, the others as they were.
+
+    Example:
+        >>> spec = frb.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> prior = np.zeros((2, 2), np.float32)
+        >>> def of_value(x):
+        ...     return frb.Expansion((np.zeros(2, np.float32),), prior, np.full(2, x, np.float32))
+        >>> tree = rb.trees.reset(rb.trees.init(spec, of_value(1)), np.array([False, True]), of_value(2))
+        >>> rb.trees.summary(tree).value.tolist()
+        [1.0, 2.0]
+    """
+    _check_tree(backend, tree, "trees.reset")
+    mask = _array(backend, mask, MASK, tree.batch, "trees.reset", "mask")
+    return backend.reset(tree, mask, evaluated(backend, tree.spec, root, tree.batch, "trees.reset"))
+
+
+def evaluated(backend: Backend, spec: TreeSpec, given: Any, batch: tuple[int, ...] | None, function: str) -> Evaluated:
+    """An `Expansion` as arrays of the backend, checked, with its defaults filled in.
+
+    Args:
+        backend: the backend.
+        spec: what the trees hold.
+        given: what the user gave.
+        batch: the axes of the batch, (B,); if None, those of the prior.
+        function: who asks, for errors.
+    """
+    if not isinstance(given, Expansion):
+        raise TypeError(f"{function}: expected a frb.Expansion, got {type(given).__name__}")
+    if batch is None:
+        shape = tuple(getattr(given.prior, "shape", ()))
+        if len(shape) != 2:
+            raise ValueError(f"{function}: prior: expected shape [B, {spec.children}], got {list(shape)}")
+        batch = shape[:1]
+    edges = (*batch, spec.children)
+    prior = _array(backend, given.prior, FLOAT, edges, function, "prior")
+
+    def filled(name: str, value: Any, expected: ArraySpec, shape: tuple[int, ...]) -> Array:
+        if isinstance(value, (bool, int, float)):
+            return backend.full(shape, value, expected.dtype, prior)
+        return _array(backend, value, expected, shape, function, name)
+
+    if spec.action_content is None and given.actions is not None:
+        raise ValueError(f"{function}: actions were given, but the spec has no action; give TreeSpec(action=...)")
+    if spec.action_content is not None and given.actions is None:
+        raise ValueError(f"{function}: the spec has an action, but Expansion.actions is missing")
+    return Evaluated(
+        node=_leaves(backend, spec.node_content, given.node, batch, function, "node"),
+        prior=prior,
+        value=filled("value", given.value, FLOAT, batch),
+        reward=filled("reward", given.reward, FLOAT, batch),
+        discount=filled("discount", given.discount, FLOAT, batch),
+        valid=filled("valid", True if given.valid is None else given.valid, MASK, edges),
+        terminal=filled("terminal", False if given.terminal is None else given.terminal, MASK, batch),
+        actions=[]
+        if spec.action_content is None
+        else _leaves(backend, spec.action_content, given.actions, edges, function, "actions"),
+    )
+
+
+def _leaves(
+    backend: Backend, content: Content, given: Any, lead: tuple[int, ...], function: str, what: str
+) -> list[Array]:
+    """The leaves [*lead, *shape] of a nest, in the order of its spec."""
+    outline = content.outline
+    leaves = nest.flatten_as(outline.structure, given)
+    named = zip(leaves, outline.leaves, outline.names, strict=True)
+    return [
+        _array(backend, leaf, expected, (*lead, *expected.shape), function, f"{what} {name!r}")
+        for leaf, expected, name in named
+    ]
+
+
+def _array(
+    backend: Backend, value: Any, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
+) -> Array:
+    """An array of the backend, of this dtype and shape."""
+    array = backend.convert(value, expected, f"{function}: {name}")
+    if tuple(array.shape) != shape:
+        raise ValueError(f"{function}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
+    return array
+
+
+def _nests(backend: Backend, tree: Tree, node: list[Array], action: Any) -> tuple[Any, Any]:
+    """Leaves of nodes and of actions as nests; slots stay as they are."""
+
+    def together(content: Content, leaves: list[Array]) -> Any:
+        return nest.unflatten(content.outline.structure, leaves, backend.build_mapping, tree.batch)
+
+    spec = tree.spec
+    return together(spec.node_content, node), (
+        action if spec.action_content is None else together(spec.action_content, action)
+    )
+
+
+def _check_tree(backend: Backend, tree: Any, function: str) -> None:
+    """Refuse what is no batch of trees of the backend."""
+    if not isinstance(tree, Tree):
+        raise TypeError(f"{function}: expected a frb.Tree, got {type(tree).__name__}; rb.trees.init makes one")
+    backend.check_tree(tree, function)
+    if len(tree.batch) != 1:
+        raise ValueError(
+            f"{function}: expected a tree with one batch axis, got batch={tree.batch}; jax.vmap maps over more"
+        )
+
+
+def _score(tree: Tree, score: Any, function: str) -> Score:
+    """A score whose statistics the spec has."""
+    if not isinstance(score, Score):
+        raise TypeError(f"{function}: expected a score such as frb.PUCT(), got {score!r}")
+    for name in score.statistics:
+        if name not in tree.spec.statistics:
+            raise ValueError(
+                f"{function}: {type(score).__name__} needs a statistic that the spec lacks; "
+                f"give TreeSpec(..., statistics={name!r})"
+            )
+    return score
+
+
+def _depth(max_depth: Any, function: str) -> int:
+    if max_depth is None:
+        return INT32_MAX
+    if isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1:
+        raise ValueError(f"{function}: expected max_depth as an int from 1 on, or None, got {max_depth!r}")
+    return max_depth

@@ -1,0 +1,122 @@
+"""Reading and writing one node, or one edge, of each tree of a batch.
+
+Arrays are indexed as if they had no batch axis, at `b * N + node`: one gather or scatter for the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from functional_rb.ops.protocol import Array, TreeOps
+from functional_rb.structures import row_layout
+from functional_rb.structures.row_layout import Layout, along
+from functional_rb.trees.scores import Edges
+from functional_rb.trees.spec import Content, TreeSpec
+from functional_rb.trees.state import NONE, Tree
+
+BATCH: Final = ("low", "high", "size", "refused")
+EDGES: Final = ("children", "edge_visits", "edge_value", "reward", "discount", "prior", "valid")
+"""The fields of edges, but for their actions and statistics."""
+
+
+def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: Any) -> Tree:
+    """Trees without any node."""
+    nodes, edges = (batch, spec.capacity), (batch, spec.capacity, spec.children)
+
+    def zeros(shape: tuple[int, ...], dtype: str = "int32") -> Array:
+        return ops.zeros(shape, dtype, device)
+
+    def content(lead: tuple[int, ...], content: Content | None) -> tuple[Array, tuple[Array, ...]]:
+        layout = row_layout.plan(()) if content is None else content.layout
+        wide = tuple(zeros((*lead, *leaf.shape), leaf.stored_as) for leaf in layout.wide)
+        return zeros((*lead, layout.row_words)), wide
+
+    rows, wide = content(nodes, spec.node_content)
+    action_rows, action_wide = content(edges, spec.action_content)
+    none, unknown = zeros(nodes) + NONE, zeros((batch,), "float32") + math.inf
+    return Tree(
+        parent=none,
+        slot=zeros(nodes) + NONE,
+        depth=zeros(nodes),
+        visits=zeros(nodes),
+        value=zeros(nodes, "float32"),
+        prediction=zeros(nodes, "float32"),
+        terminal=zeros(nodes, "bool"),
+        children=zeros(edges) + NONE,
+        edge_visits=zeros(edges),
+        edge_value=zeros(edges, "float32"),
+        reward=zeros(edges, "float32"),
+        discount=zeros(edges, "float32"),
+        prior=zeros(edges, "float32"),
+        valid=zeros(edges, "bool"),
+        rows=rows,
+        wide=wide,
+        action_rows=action_rows,
+        action_wide=action_wide,
+        statistics={name: zeros(edges, "float32") for name in spec.statistics},
+        low=unknown,
+        high=-unknown,
+        size=zeros((batch,)),
+        refused=zeros((batch,)),
+        spec=spec,
+    )
+
+
+def node_index(ops: TreeOps, tree: Tree, node: Array) -> Array:
+    """Where node int32 [B] of each tree lies among the nodes of all."""
+    return ops.arange(node.shape[0], like=node) * tree.spec.capacity + node
+
+
+def get(ops: TreeOps, array: Array, index: Array, axes: int = 2) -> Array:
+    """The elements of an array at indices over its first axes together."""
+    return ops.take(array.reshape(-1, *array.shape[axes:]), index)
+
+
+def put(ops: TreeOps, array: Array, index: Array, values: Array, live: Array | None = None, axes: int = 2) -> Array:
+    """An array with elements set at indices over its first axes together; where not live they stay."""
+    flat = array.reshape(-1, *array.shape[axes:])
+    if live is not None:
+        values = ops.where(along(live, values), values, ops.take(flat, index))
+    return ops.set_at(flat, index, values).reshape(array.shape)
+
+
+def edges_of(ops: TreeOps, tree: Tree, node: Array) -> Edges:
+    """What is known of the edges of a node int32 [B] of each tree."""
+    at = node_index(ops, tree, node)
+    value = get(ops, tree.edge_value, at)
+    return Edges(
+        visits=get(ops, tree.edge_visits, at),
+        value=value,
+        q=get(ops, tree.reward, at) + get(ops, tree.discount, at) * value,
+        prior=get(ops, tree.prior, at),
+        valid=get(ops, tree.valid, at),
+        node_visits=get(ops, tree.visits, at),
+        node_value=get(ops, tree.value, at),
+        prediction=get(ops, tree.prediction, at),
+        low=tree.low,
+        high=tree.high,
+        statistics={name: get(ops, array, at) for name, array in tree.statistics.items()},
+    )
+
+
+def read(ops: TreeOps, layout: Layout, rows: Array, wide: tuple[Array, ...], index: Array, axes: int) -> list[Array]:
+    """The leaves of the content at indices over the first axes together."""
+    flat = [array.reshape(-1, *array.shape[axes:]) for array in (rows, *wide)]
+    return row_layout.read(ops, layout, flat[0], flat[1:], index)
+
+
+def store(
+    ops: TreeOps,
+    layout: Layout,
+    rows: Array,
+    wide: tuple[Array, ...],
+    index: Array,
+    live: Array,
+    leaves: list[Array],
+    axes: int,
+) -> tuple[Array, tuple[Array, ...]]:
+    """Rows and wide arrays with the content set at indices over the first axes together, where it is live."""
+    flat = [array.reshape(-1, *array.shape[axes:]) for array in (rows, *wide)]
+    new, others = row_layout.store(ops, layout, flat[0], flat[1:], index, None, live, leaves)
+    return new.reshape(rows.shape), tuple(x.reshape(old.shape) for x, old in zip(others, wide, strict=True))

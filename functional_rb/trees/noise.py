@@ -1,0 +1,50 @@
+"""Dirichlet noise of random bits, the same on each backend."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from functional_rb.ops.protocol import Array, TreeOps
+from functional_rb.trees.scores import fractions, log_softmax
+
+TRIES: Final = 6
+"""A try is accepted with a probability above 0.95: one element in 10^8 has the last one all the same."""
+WORDS: Final = 3 * TRIES + 1
+"""How many words of random bits a number takes."""
+
+
+def dirichlet(ops: TreeOps, bits: Array, alpha: float, valid: Array) -> Array:
+    """Probabilities of a symmetric Dirichlet distribution over the valid slots, float32 [B, A]; 0 for the others.
+
+    Gamma numbers divided by their sum. Where alpha is small they underflow, so only their logarithms are computed.
+
+    Args:
+        ops: the backend.
+        bits: int32 [B, A, WORDS], uniform in [0, 2^31).
+        alpha: the concentration.
+        valid: bool [B, A].
+    """
+    return ops.exp(log_softmax(ops, log_gamma(ops, bits, alpha), valid))
+
+
+def log_gamma(ops: TreeOps, bits: Array, alpha: float) -> Array:
+    """Logarithms of numbers of the gamma distribution, float32 [B, A], of random bits int32 [B, A, WORDS].
+
+    Marsaglia, Tsang: A simple method for generating gamma variables (2000). A number for alpha is one for alpha + 1,
+    times a uniform one to the power 1 / alpha (section 6).
+    """
+    u = fractions(ops, bits)
+    d = alpha + 1 - 1 / 3
+    c = 1 / math.sqrt(9 * d)
+    chosen, found = None, None
+    for k in range(TRIES):
+        normal = (-2.0 * ops.log(u[..., 3 * k])) ** 0.5 * ops.cos(u[..., 3 * k + 1] * (2 * math.pi))
+        root = 1.0 + c * normal
+        v = ops.maximum(root, ops.full_like(root, 1e-6)) ** 3
+        log_v = ops.log(v)
+        accepted = (root > 0) & (ops.log(u[..., 3 * k + 2]) < 0.5 * normal**2 + d - d * v + d * log_v)
+        value = math.log(d) + log_v
+        chosen = value if chosen is None else ops.where(found, chosen, value)
+        found = accepted if found is None else found | accepted
+    return chosen + ops.log(u[..., 3 * TRIES]) / alpha

@@ -1,0 +1,111 @@
+"""Going on from a child with what is known, and beginning some trees of a batch anew, over any `TreeOps`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from functional_rb.ops.protocol import Array, TreeOps
+from functional_rb.structures.row_layout import along
+from functional_rb.trees.nodes import get, node_index
+from functional_rb.trees.state import FIELDS, NONE, ROOT, Tree
+
+
+def subtree(ops: TreeOps, tree: Tree, blank: Tree, slot: Array) -> Tree:
+    """The trees below one slot int32 [B] of each root; an empty tree where nothing is stored behind it.
+
+    The nodes that stay keep their order, so that a child still has a larger number than its parent.
+
+    Args:
+        ops: the backend.
+        tree: the batch of trees.
+        blank: empty trees of the same spec and batch.
+        slot: int32 [B]; one that is not there (-1) names nothing.
+    """
+    spec, batch = tree.spec, tree.size.shape[0]
+    count = spec.capacity
+    inside = (slot >= 0) & (slot < spec.children)
+    root = ops.full_like(slot, ROOT)
+    first = node_index(ops, tree, root) * spec.children + ops.where(inside, slot, root)
+    top = ops.where(inside & (tree.size > 0), get(ops, tree.children, first, axes=3), root + NONE)
+    kept = _below(ops, tree, top)
+    # Of each node its number in the new tree, and of each new node the number that it had.
+    number = ops.cumsum(ops.cast(kept, "int32")) - 1
+    number = ops.where(kept, number, ops.full_like(number, NONE))
+    order = ops.argsort(ops.cast(~kept, "int32"))
+    size = ops.total(kept)
+    live = ops.arange(count, like=slot)[None] < size[:, None]
+    source = (ops.arange(batch, like=slot)[:, None] * count + order).reshape(-1)
+
+    def renumbered(nodes: Array) -> Array:
+        flat = nodes.reshape(batch, -1)
+        at = ops.arange(batch, like=slot)[:, None] * count + ops.maximum(flat, ops.full_like(flat, ROOT))
+        known = ops.take(number.reshape(-1), at.reshape(-1)).reshape(nodes.shape)
+        return ops.where(nodes >= 0, known, ops.full_like(nodes, NONE))
+
+    def moved(old: Array, new: Array) -> Array:
+        values = ops.take(old.reshape(batch * count, *old.shape[2:]), source)
+        empty = new.reshape(batch * count, *new.shape[2:])
+        return ops.where(along(live.reshape(-1), values), values, empty).reshape(old.shape)
+
+    # The new root has no parent, though it has a number itself.
+    below_top = kept & (number > ROOT)
+    none = ops.full_like(tree.parent, NONE)
+    depth_of_top = get(ops, tree.depth, node_index(ops, tree, ops.maximum(top, root)))
+    changed = dataclasses.replace(
+        tree,
+        parent=ops.where(below_top, renumbered(tree.parent), none),
+        slot=ops.where(below_top, tree.slot, none),
+        depth=tree.depth - depth_of_top[:, None],
+        children=renumbered(tree.children),
+    )
+    result = _each(moved, changed, blank)
+    low, high = _range(ops, result)
+    return dataclasses.replace(result, low=low, high=high, size=size, refused=blank.refused)
+
+
+def _below(ops: TreeOps, tree: Tree, top: Array) -> Array:
+    """Which nodes are some node int32 [B] of each tree, or lie below it, bool [B, N]; none below -1.
+
+    Each node looks at an ancestor twice as far away in each round, and stops at the node that is asked for.
+    """
+    batch, count = tree.parent.shape
+    nodes = ops.arange(count, like=top)[None] + ops.full_like(tree.parent, 0)
+    first = ops.arange(batch, like=top)[:, None] * count
+    is_top = nodes == top[:, None]
+    root = ops.full_like(tree.parent, ROOT)
+    above = ops.where(is_top, nodes, ops.maximum(tree.parent, root))
+    for _ in range(max(count - 1, 1).bit_length()):
+        above = ops.take(above.reshape(-1), (first + above).reshape(-1)).reshape(above.shape)
+    stored = nodes < tree.size[:, None]
+    return stored & (above == top[:, None])
+
+
+def _range(ops: TreeOps, tree: Tree) -> tuple[Array, Array]:
+    """The least and the largest Q value of the edges that were taken, float32 [B]."""
+    q = tree.q.reshape(tree.size.shape[0], -1)
+    taken = (tree.edge_visits > 0).reshape(q.shape)
+    unknown = ops.full_like(q, math.inf)
+    return -ops.largest(ops.where(taken, -q, -unknown)), ops.largest(ops.where(taken, q, -unknown))
+
+
+def reset(ops: TreeOps, tree: Tree, fresh: Tree, mask: Array) -> Tree:
+    """The trees, with those of a mask bool [B] exchanged for fresh ones."""
+    return _each(lambda old, new: ops.where(along(mask, old), new, old), tree, fresh, FIELDS)
+
+
+def _each(
+    function: Callable[[Array, Array], Array], tree: Tree, other: Tree, fields: tuple[str, ...] = FIELDS[:-4]
+) -> Tree:
+    """A tree of what a function makes of the arrays of two, by default of those of nodes and edges."""
+
+    def made(old: Any, new: Any) -> Any:
+        if isinstance(old, tuple):
+            return tuple(made(a, b) for a, b in zip(old, new, strict=True))
+        if isinstance(old, dict):
+            return {name: made(a, new[name]) for name, a in old.items()}
+        return function(old, new)
+
+    return dataclasses.replace(tree, **{name: made(getattr(tree, name), getattr(other, name)) for name in fields})

@@ -1,0 +1,105 @@
+"""Search trees against a plain model of lists, on both backends."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import functional_rb as frb
+from tests.support import backends
+from tests.support.backends import Backend
+from tests.support.effort import effort
+from tests.support.list_tree import Game, ListTree, check_equal, expansion
+
+BATCH, SLOTS, STATES, CAPACITY = 3, 3, 6, 7
+SCORES = {
+    "puct": frb.PUCT(),
+    "puct over the tree": frb.PUCT(scale="tree", c_init=0.5),
+    "puct as it is": frb.PUCT(scale=(0.0, 1.0)),
+    "ucb1": frb.UCB1(),
+    "ucb1 tuned": frb.UCB1Tuned(scale=(-4.0, 4.0)),
+    "exp3": frb.EXP3(gamma=0.3),
+    "completed": frb.CompletedQ(),
+    "completed without mixing": frb.CompletedQ(rescale=False, mix=False, c_scale=1.0),
+}
+
+
+@functools.cache
+def functions(library: str, name: str, max_depth: int | None) -> Any:
+    """One simulation and a subtree as functions of tables, on JAX compiled once."""
+    rb = importlib.import_module(f"{library}_backend")
+    score = SCORES[name]
+
+    def simulation(tables: Any, discount: Any, tree: frb.Tree, key: Any) -> tuple[frb.Tree, Any]:
+        leaf = rb.trees.select(tree, key, score, max_depth)
+        node, action = rb.trees.content(tree, leaf)
+        before = node["state"]
+        found = expansion(tables, tables["following"][before, action], before, action, discount)
+        tree, after = rb.trees.expand(tree, leaf, found)
+        return rb.trees.backup(tree, after, score), leaf
+
+    if library == "torch":
+        return simulation, rb.trees.subtree
+    import jax
+
+    return jax.jit(simulation), jax.jit(rb.trees.subtree)
+
+
+def begun(library: Backend, game: Game, states: list[int], score: Any) -> frb.Tree:
+    node = {"state": frb.Unbounded((), "int32")}
+    spec = frb.TreeSpec(node, CAPACITY, SLOTS, statistics=score.statistics)
+    return library.rb.trees.init(spec, expansion(game.tables(), np.array(states, np.int32), None, None, 1.0))
+
+
+def simulate(
+    library: Backend, name: str, game: Game, tree: frb.Tree, models: list[ListTree], count: int, depth: int | None
+) -> frb.Tree:
+    """Simulations by the library, each of which the model finds allowed, and carries out."""
+    simulation, _ = functions(library.library, name, depth)
+    tables = {name: library.array(x) for name, x in game.tables().items()}
+    discount = library.array(np.full(BATCH, game.discount, np.float32))
+    for key in library.rb.split(library.rb.key(game.value.view(np.int32)[0]), count):
+        tree, leaf = simulation(tables, discount, tree, key)
+        for b, model in enumerate(models):
+            node, slot, child = (int(library.numpy(x)[b]) for x in leaf[:3])
+            assert (node >= 0) == model.searchable
+            if model.searchable:
+                model.check_path(node, slot, child, SCORES[name], depth or 2**31 - 1)
+                model.simulated(node, slot, SCORES[name])
+    return tree
+
+
+@pytest.mark.parametrize(("name", "depth"), [*((name, None) for name in SCORES), ("puct", 2)])
+@pytest.mark.parametrize("library", ["jax", "torch"])
+def test_search_subtree_and_search_again_equal_the_model(library: str, name: str, depth: int | None) -> None:
+    @settings(max_examples=effort(10, 200))
+    @given(
+        st.integers(0, 2**31),
+        st.lists(st.integers(0, STATES - 1), min_size=BATCH, max_size=BATCH),
+        st.sampled_from([-1.0, 0.9]),
+        st.booleans(),
+        st.lists(st.integers(-1, SLOTS - 1), min_size=BATCH, max_size=BATCH),
+    )
+    def search(seed: int, states: list[int], discount: float, ties: bool, slots: list[int]) -> None:
+        game = Game.random(seed, STATES, SLOTS, discount, ties)
+        models = [ListTree(game, state, CAPACITY) for state in states]
+        tree = begun(made, game, states, SCORES[name])
+        tree = simulate(made, name, game, tree, models, 10, depth)
+        for b, model in enumerate(models):
+            check_equal(tree, made.numpy, b, model)
+        tree = functions(library, name, depth)[1](tree, made.array(np.array(slots, np.int32)))
+        for b, (model, slot) in enumerate(zip(models, slots, strict=True)):
+            model.subtree(slot)
+            check_equal(tree, made.numpy, b, model)
+        tree = simulate(made, name, game, tree, models, 5, depth)
+        for b, model in enumerate(models):
+            check_equal(tree, made.numpy, b, model)
+
+    with backends.make(library) as made:
+        search()
