@@ -11,22 +11,22 @@ from typing import Any, Final
 
 from numba import types
 
-from functional_rb.cpu_kernels import calls, shared
+from functional_rb.cpu_kernels import cache
 
 ADDRESS: Final = types.int64
 ENCODED: Final = types.Array(types.int32, 1, "C", readonly=True)
 ADDRESSES: Final = types.Array(types.int64, 1, "C")
 DISCOUNTS: Final = tuple(types.Array(dtype, 1, "C", readonly=True) for dtype in (types.float32, types.float64))
 
-CALLS: Final[dict[str, Any]] = {
+ENTERED: Final = ("shared", "fused", "part_kernels")
+"""The modules that call kernels, or have them."""
+ADDRESSED: Final[dict[str, Any]] = {
     **dict.fromkeys(("plan", "ranges"), ENCODED),
     **dict.fromkeys(("storage", "items", "leaves", "saved_count"), ADDRESSES),
     "beta": types.float64,
     "discounts": DISCOUNTS,
 }
-"""The types of the arguments of `calls`, by their names; all others are addresses and numbers."""
-HELPERS: Final = ("ints", "floats", "marks")
-"""What of `calls` only kernels call."""
+"""The types of arguments by name, but in `shared`; all others are addresses and numbers."""
 SHARED: Final[dict[str, Any]] = {
     "plan": ENCODED,
     **dict.fromkeys(("storage", "leaves", "journal"), ADDRESSES),
@@ -37,27 +37,19 @@ SHARED: Final[dict[str, Any]] = {
     "beta": types.float32,
     "has_rows": types.boolean,
 }
-"""Types of arguments of the kernels in `shared`, by name."""
-BETWEEN_LOCKS: Final = (
-    *("begin", "commit", "repair", "note_add", "note_update", "note_clear", "empty"),
-    *("unchanged", "read_counters", "draw", "fetch", "can_draw"),
-)
-"""What of `shared` Python calls."""
+"""The types of arguments of the kernels in `shared`, by name."""
 
 
 def entries() -> list[tuple[Any, list[tuple[Any, ...]]]]:
     """The kernels that Python calls, and the types of the arguments that it calls each with."""
-    found = [(getattr(shared, name), SHARED) for name in BETWEEN_LOCKS]
-    found += [
-        (x, CALLS)
-        for name, x in vars(calls).items()
-        if name not in HELPERS and hasattr(x, "py_func") and x.py_func.__module__ == calls.__name__
-    ]
-    return [(kernel, _types(kernel, by_name)) for kernel, by_name in found]
+    for name in ENTERED:
+        importlib.import_module(f"{__package__}.{name}")
+    return [(kernel, _types(kernel)) for kernel in cache.ENTRIES]
 
 
-def _types(kernel: Any, by_name: dict[str, Any]) -> list[tuple[Any, ...]]:
+def _types(kernel: Any) -> list[tuple[Any, ...]]:
     """Where an argument may be of several types, with each of them."""
+    by_name = SHARED if kernel.py_func.__module__ == f"{__package__}.shared" else ADDRESSED
     given = [by_name.get(name, ADDRESS) for name in inspect.signature(kernel.py_func).parameters]
     return list(itertools.product(*(x if isinstance(x, tuple) else (x,) for x in given)))
 

@@ -155,15 +155,6 @@ def store_item(plan: Any, storage: Any, slot: Any, leaves: Any, row: Any) -> Non
 
 
 @compiled
-def store_items(plan: Any, storage: Any, slots: Any, source: Any, live: Any, leaves: Any, batch: Any) -> None:
-    """Do what `row_layout.store` does, in place. Source int32 [n] and live uint8 [n] are empty if there are none."""
-    for i in range(slots.size):
-        if live.size == 0 or live[i] != 0:
-            row = np.int64(source[i]) if source.size != 0 else batch - slots.size + i
-            store_item(plan, storage, np.int64(slots[i]), leaves, row)
-
-
-@compiled
 def load_items(plan: Any, storage: Any, slots: Any, leaves: Any) -> None:
     """Read the items in given slots into contiguous arrays.
 
@@ -251,69 +242,6 @@ def count_marked(mask: Any, batch: Any) -> Any:
 
 
 @compiled
-def add(
-    plan: Any,
-    storage: Any,
-    tree: Any,
-    counters: Any,
-    new_counters: Any,
-    leaves: Any,
-    batch: Any,
-    mask: Any,
-    priorities: Any,
-    saved_slots: Any,
-    saved_rows: Any,
-    saved_values: Any,
-) -> Any:
-    """Do what `buffer.add` does. Mask uint8 [B] and priorities, bits int32 [B], are empty if there are none.
-
-    What is overwritten is saved first, unless saved_slots int32 [n] is empty; returns how many items were written.
-    """
-    capacity = np.int64(plan[CAPACITY])
-    marked = count_marked(mask, batch)
-    skipped = max(marked - capacity, np.int64(0))
-    default = new_value(plan, tree, counters)
-    peak, rejected = counters[PEAK], np.int64(0)
-    first = (np.int64(counters[CURSOR]) + skipped) % capacity
-    slot, rank = first, np.int64(0)
-    for row in range(batch):
-        if mask.size != 0 and mask[row] == 0:
-            continue
-        rank += 1
-        if rank <= skipped:
-            continue
-        if saved_slots.size != 0:
-            place = rank - skipped - 1
-            saved_slots[place] = slot
-            save_item(plan, storage, slot, saved_rows, place)
-            if saved_values.size != 0:
-                saved_values[place] = tree[slot]
-        store_item(plan, storage, slot, leaves, row)
-        if plan[LEVELS]:
-            value = default
-            if priorities.size != 0:
-                given = fixed_point.stored_value(plan, priorities[row])
-                rejected += np.int64(given < 0)
-                value = given if given >= 0 else default
-            tree[slot] = value
-            peak = max(peak, bits_of(value))
-        slot = slot + 1 if slot + 1 < capacity else np.int64(0)
-    written = marked - skipped
-    if plan[LEVELS] and written:
-        head = min(written, capacity - first)
-        refresh_range(plan, tree, first, head)
-        if written > head:
-            refresh_range(plan, tree, np.int64(0), written - head)
-    new_counters[CURSOR] = (np.int64(counters[CURSOR]) + marked) % np.int64(plan[MODULUS])
-    new_counters[SIZE] = min(np.int64(counters[SIZE]) + marked, capacity)
-    new_counters[REJECTED] = min(np.int64(counters[REJECTED]) + rejected, INT32_MAX)
-    new_counters[STALE] = counters[STALE]
-    new_counters[PEAK] = peak
-    new_counters[INVALID] = counters[INVALID]
-    return written
-
-
-@compiled
 def new_value(plan: Any, tree: Any, counters: Any) -> Any:
     """Find a new item's value as `Prioritized.new_value` does: the largest stored, or the largest ever; 1 at first."""
     if plan[LEVELS] == 0:
@@ -324,22 +252,6 @@ def new_value(plan: Any, tree: Any, counters: Any) -> Any:
         row = level_field(plan, plan[LEVELS] - 1, LEVEL_LARGEST)
         value = float_of(sum_tree.largest(tree, row))
     return value if value > 0 else np.float32(1)
-
-
-@compiled
-def stored_values(plan: Any, priorities: Any, values: Any, good: Any) -> None:
-    """Compute `importance.stored_value` of priorities, bits int32 [B]: priority ** alpha, and whether it is good."""
-    for i in range(priorities.size):
-        value = fixed_point.stored_value(plan, priorities[i])
-        values[i], good[i] = max(value, np.float32(0)), value >= 0
-
-
-@compiled
-def importance_weights(values: Any, smallest: Any, beta: Any, weights: Any) -> None:
-    """Compute the weights (value / smallest) ** -beta, as `importance.importance_weights` does."""
-    base = fixed_point.log2_biased(bits_of(max(smallest, fixed_point.SMALLEST)))
-    for i in range(values.size):
-        weights[i] = fixed_point.importance_weight(max(values[i], fixed_point.SMALLEST), base, beta)
 
 
 @compiled
@@ -354,68 +266,6 @@ def locate(plan: Any, counters: Any, handle: Any) -> Any:
     if age >= counters[SIZE]:
         return np.int64(-1)
     return np.int64(np.uint32(handle) % np.uint32(plan[CAPACITY]))
-
-
-@compiled
-def update(
-    plan: Any,
-    storage: Any,
-    tree: Any,
-    counters: Any,
-    new_counters: Any,
-    handles: Any,
-    priorities: Any,
-    leaves: Any,
-    saved_slots: Any,
-    saved_rows: Any,
-    saved_values: Any,
-) -> Any:
-    """Do what `buffer.update` does: of duplicate handles the last wins.
-
-    Priorities, bits int32 [B], and leaves are empty if there are none.
-
-    All that is overwritten is saved before anything is written, unless saved_slots int32 [B] is empty; returns how
-    many slots that were.
-    """
-    peak, rejected, live = counters[PEAK], np.int64(0), np.int64(0)
-    slots = np.empty(handles.size, np.int32)
-    for i in range(handles.size):
-        slot = locate(plan, counters, np.int64(handles[i]))
-        slots[i] = slot
-        if slot >= 0:
-            if saved_slots.size != 0:
-                saved_slots[live] = slot
-                save_item(plan, storage, slot, saved_rows, live)
-                if saved_values.size != 0:
-                    saved_values[live] = tree[slot]
-            live += 1
-    changed = np.empty(priorities.size, np.int32)
-    count = 0
-    for i in range(handles.size):
-        slot = np.int64(slots[i])
-        if slot >= 0 and leaves.size != 0:
-            store_item(plan, storage, slot, leaves, np.int64(i))
-        if slot >= 0 and priorities.size != 0:
-            value = fixed_point.stored_value(plan, priorities[i])
-            if value < 0:
-                rejected += 1
-                continue
-            tree[slot] = value
-            peak = max(peak, bits_of(value))
-            changed[count] = slot
-            count += 1
-    refresh(plan, tree, changed[:count])
-    named = np.int64(0)
-    for i in range(handles.size):
-        named += np.int64(handles[i] != -1)  # that stands for what could not be drawn
-    stale = named - live
-    new_counters[CURSOR] = counters[CURSOR]
-    new_counters[SIZE] = counters[SIZE]
-    new_counters[REJECTED] = min(np.int64(counters[REJECTED]) + rejected, INT32_MAX)
-    new_counters[STALE] = min(np.int64(counters[STALE]) + stale, INT32_MAX)
-    new_counters[PEAK] = peak
-    new_counters[INVALID] = counters[INVALID]
-    return live
 
 
 @compiled

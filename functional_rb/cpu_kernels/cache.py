@@ -48,6 +48,9 @@ VERSIONS: Final = 64
 LEFT_BEHIND: Final = 3600.0
 """Seconds after which a file that somebody has begun is known to be left behind."""
 
+ENTRIES: Final[list[Any]] = []
+"""The kernels that Python calls, of the modules that are imported so far."""
+
 _log = logging.getLogger("functional_rb")
 _said: set[str] = set()
 done: Counter[str] = Counter()
@@ -163,6 +166,12 @@ def compiled(function: Any) -> Any:
     dispatcher = numba.njit(**OPTIONS)(function)
     dispatcher._cache = KernelCache(function)
     return dispatcher
+
+
+def entry_point(function: Any) -> Any:
+    """Compile a kernel that Python calls too: one of those that `beforehand` compiles."""
+    ENTRIES.append(compiled(function))
+    return ENTRIES[-1]
 
 
 def callback(signature: Any, function: Any) -> Any:

@@ -6,26 +6,32 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.cache import compiled, entry_point
+from functional_rb.cpu_kernels.raw_memory import INT32, UINT8, ints, marks, table
 
 
-@compiled
-def fold(discounts: Any, rewards: Any, real: Any, total: Any, steps: Any) -> None:
-    """Add up rewards [m, n, w], discounts [n], real uint8 [m, n], to total [m, w]: see `returns.fold_floats`."""
-    nothing = discounts.dtype.type(0)
-    for i in range(steps.size):
+@entry_point
+def fold(rewards: Any, real: Any, total: Any, steps: Any, discounts: Any, m: Any, w: Any) -> None:
+    """Add up rewards [m, n, w], real uint8 [m, n], to total [m, w], of the dtype of discounts [n].
+
+    See `returns.fold_floats`.
+    """
+    n, nothing = discounts.size, discounts.dtype.type(0)
+    rewards, total = table(rewards, discounts[0], (m, n, w)), table(total, discounts[0], (m, w))
+    real, steps = table(real, UINT8, (m, n)), ints(steps, m)
+    for i in range(m):
         total[i] = rewards[i, 0]
         count = np.int32(1)
-        for k in range(1, discounts.size):
+        for k in range(1, n):
             there = real[i, k] != 0
             count += there
-            for j in range(total.shape[1]):
+            for j in range(w):
                 term = rewards[i, k, j] * discounts[k]
                 total[i, j] += term if there and term != 0 else nothing  # which makes of -0 a 0
         steps[i] = count
 
 
-@compiled
+@entry_point
 def plan_line(
     held: Any,
     ended: Any,
@@ -36,22 +42,33 @@ def plan_line(
     complete: Any,
     waiting: Any,
     pending: Any,
+    lanes: Any,
+    batch: Any,
+    words: Any,
+    n: Any,
 ) -> None:
-    """Do what `step_queue.plan_line` does.
+    """Do what `step_queue.plan_line` does, for rows = S * lanes = batch + lanes * (n - 1).
 
     Args:
         held: int32 [lanes], how many wait before.
         ended: uint8 [batch].
-        ids: int32 [rows, words], no words for none.
-        mask: uint8 [batch], or empty.
-        window: int32 [S * lanes, n].
+        ids: int32 [rows, words], 0 and no words for none.
+        mask: uint8 [batch], or 0.
+        window: int32 [rows, n].
         real: uint8 of the same shape.
-        complete: uint8 [S * lanes].
+        complete: uint8 [rows].
         waiting: int32 [lanes * (n - 1)].
         pending: int32 [lanes].
+        lanes: how many.
+        batch: new steps of all lanes.
+        words: of a trajectory's id.
+        n: steps of a window.
     """
-    lanes, n = held.size, window.shape[1]
-    columns = complete.size // lanes
+    rows = batch + lanes * (n - 1)
+    held, pending, waiting = ints(held, lanes), ints(pending, lanes), ints(waiting, lanes * (n - 1))
+    ended, mask, complete = marks(ended, batch), marks(mask, batch), marks(complete, rows)
+    ids, window, real = table(ids, INT32, (rows, words)), table(window, INT32, (rows, n)), table(real, UINT8, (rows, n))
+    columns = rows // lanes
     line = np.empty(columns, np.int32)
     for lane in range(lanes):
         count = fill_line(line, lane, lanes, n, np.int64(held[lane]), mask)

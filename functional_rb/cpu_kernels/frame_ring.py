@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.cache import compiled, entry_point
 from functional_rb.cpu_kernels.descriptor import Vector
+from functional_rb.cpu_kernels.raw_memory import ints, marks
 from functional_rb.structures.frame_ring import Chain
 
 LENGTH: Final = 0
@@ -44,12 +45,13 @@ def _encode(*values: int) -> Vector:
     return encoded
 
 
-@compiled
-def places(plan: Any, at: Any, slots: Any, found: Any) -> None:
-    """Do what `frame_ring.places` does, to found int32 [n * depth]."""
+@entry_point
+def places(at: Any, slots: Any, found: Any, plan: Any, capacity: Any, count: Any) -> None:
+    """Do what `frame_ring.places` does, to found int32 [count * depth]."""
     length, room, limit = np.int64(plan[LENGTH]), np.int64(plan[ROOM]), np.int64(plan[LIMIT])
     depth = np.int64(plan[DEPTH])
-    for i in range(slots.size):
+    at, slots, found = ints(at, capacity), ints(slots, count), ints(found, count * depth)
+    for i in range(count):
         first = np.int64(slots[i]) // length * room
         code = np.int64(at[slots[i]])
         newest = (code >> 1) + (np.int64(plan[JUMP]) if code & 1 else np.int64(plan[STEP]))
@@ -71,9 +73,8 @@ def takes(plan: Any, shares: Any, moves: Any, row: Any) -> Any:
     return np.int64(0) if shares[row] else depth, np.int64(1) if moves.size == 0 or moves[row] else depth
 
 
-@compiled
+@entry_point
 def plan_frames(
-    plan: Any,
     cursor: Any,
     written: Any,
     shares: Any,
@@ -83,12 +84,18 @@ def plan_frames(
     live: Any,
     after: Any,
     at: Any,
+    plan: Any,
+    lanes: Any,
+    rows: Any,
+    count: Any,
 ) -> None:
-    """Do what `frame_store.plan_frames` does. Shares and moves are uint8 [T * lanes], moves empty if all do."""
+    """Do what `frame_store.plan_frames` does, to int32 [count] slots, of [rows] steps; moves are 0 if all do."""
     room, limit, depth = np.int64(plan[ROOM]), np.int64(plan[LIMIT]), np.int64(plan[CHAIN_DEPTH])
     most = 2 * depth if plan[PAIRED] else depth
-    lanes = cursor.size
-    steps, n = shares.size // lanes, slots.size // lanes
+    cursor, written, after = ints(cursor, lanes), ints(written, lanes), ints(after, lanes)
+    shares, moves, at = marks(shares, rows), marks(moves, rows), ints(at, rows)
+    slots, source, live = ints(slots, count), ints(source, count), marks(live, count)
+    steps, n = rows // lanes, count // lanes
     for lane in range(lanes):
         end = np.int64(0)
         for t in range(steps):
@@ -111,15 +118,28 @@ def plan_frames(
             first += own + following
 
 
-@compiled
+@entry_point
 def overwritten(
-    plan: Any, at: Any, cursors: Any, sizes: Any, after: Any, slots: Any, gone: Any, new_sizes: Any
+    at: Any,
+    cursors: Any,
+    sizes: Any,
+    after: Any,
+    slots: Any,
+    gone: Any,
+    new_sizes: Any,
+    plan: Any,
+    capacity: Any,
+    lanes: Any,
+    count: Any,
 ) -> None:
-    """Do what `frame_store.overwritten` does."""
+    """Do what `frame_store.overwritten` does, to int32 [count] slots."""
     length, room, limit = np.int64(plan[LENGTH]), np.int64(plan[ROOM]), np.int64(plan[LIMIT])
     item_limit = np.int64(plan[ITEM_LIMIT])
-    n = slots.size // cursors.size
-    for lane in range(cursors.size):
+    at, slots, gone = ints(at, capacity), ints(slots, count), marks(gone, count)
+    cursors, sizes = ints(cursors, lanes), ints(sizes, lanes)
+    after, new_sizes = ints(after, lanes), ints(new_sizes, lanes)
+    n = count // lanes
+    for lane in range(lanes):
         oldest = np.int64(cursors[lane]) - np.int64(sizes[lane]) + item_limit
         new_sizes[lane] = sizes[lane]
         for k in range(n):

@@ -90,17 +90,8 @@ class Kernels:
         at = self._stored(spec, memory)
         new = self._empty(counters.shape, dtype=self._int32)
         slots, values, copies, room, count = self._places(saved)
-        self._call(
-            calls.add,
-            (at.tree, counters, new, self._some(mask), self._some(priorities), slots, values),
-            at.storage,
-            [*leaves, *copies],
-            at.plan,
-            at.tree_size,
-            batch,
-            room,
-            count,
-        )
+        arrays = at.tree, counters, new, self._some(mask), self._some(priorities), slots, values
+        self._call(calls.add, arrays, at.storage, [*leaves, *copies], at.plan, at.tree_size, batch, room, count)
         return new
 
     def _places(self, saved: SavedSlots | None) -> tuple[Array, Array, Sequence[Array], int, Any]:
@@ -124,18 +115,9 @@ class Kernels:
         new = self._empty(counters.shape, dtype=self._int32)
         leaves = [self._some(replacements.get(k)) for k in range(len(spec.plan.leaves))] if replacements else []
         slots, values, copies, room, count = self._places(saved)
-        self._call(
-            calls.update,
-            (at.tree, counters, new, handles, self._some(priorities), slots, values),
-            at.storage,
-            [*leaves, *copies],
-            at.plan,
-            at.tree_size,
-            handles.shape[0],
-            len(leaves),
-            room,
-            count,
-        )
+        arrays = at.tree, counters, new, handles, self._some(priorities), slots, values
+        given = at.plan, at.tree_size, handles.shape[0], len(leaves), room, count
+        self._call(calls.update, arrays, at.storage, [*leaves, *copies], *given)
         return new
 
     def sample(
@@ -145,18 +127,9 @@ class Kernels:
         at, empty = self._stored(spec, memory), self._empty
         leaves, handles = self._library.leaves(spec.plan.layout, batch), empty((batch,), dtype=self._int32)
         weights, probabilities = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
-        drawable = self._call(
-            calls.sample,
-            (at.tree, counters, handles, weights, probabilities),
-            at.storage,
-            leaves,
-            at.plan,
-            at.tree_size,
-            key,
-            spec.draw_shape(batch)[1],
-            beta,
-            batch,
-        )
+        arrays, words = (at.tree, counters, handles, weights, probabilities), spec.draw_shape(batch)[1]
+        given = at.plan, at.tree_size, key, words, beta, batch
+        drawable = self._call(calls.sample, arrays, at.storage, leaves, *given)
         return leaves, Selection(handles, weights, probabilities), drawable
 
     def draw(
@@ -166,15 +139,7 @@ class Kernels:
         at, empty = self._stored(spec, memory), self._empty
         leaves, handles = self._library.leaves(spec.plan.layout, batch), empty((batch,), dtype=self._int32)
         weights, probabilities = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
-        drawable = self._call(
-            calls.draw,
-            (at.tree, counters, numbers, handles, weights, probabilities),
-            at.storage,
-            leaves,
-            at.plan,
-            at.tree_size,
-            numbers.shape[1],
-            beta,
-            batch,
-        )
+        arrays = at.tree, counters, numbers, handles, weights, probabilities
+        given = at.plan, at.tree_size, numbers.shape[1], beta, batch
+        drawable = self._call(calls.draw, arrays, at.storage, leaves, *given)
         return leaves, Selection(handles, weights, probabilities), drawable

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.cache import compiled, entry_point
 from functional_rb.cpu_kernels.descriptor import Vector
+from functional_rb.cpu_kernels.raw_memory import ints, marks
 from functional_rb.structures import hash_map
 from functional_rb.structures.hash_map import MapPlan
 
@@ -70,17 +71,24 @@ def seek(plan: Any, table: Any, keys: Any, rows: Any, first: Any) -> Any:
 
 
 @compiled
-def lookup(plan: Any, table: Any, keys: Any, rows: Any, ids: Any) -> None:
-    """Do what `hash_map.lookup` does, with keys and rows as vectors."""
+def table_and_keys(plan: Any, table: Any, keys: Any) -> Any:
+    """A map's table and its keys at two addresses, both as vectors."""
+    return ints(table, np.int64(plan[TABLE_SIZE])), ints(keys, np.int64(plan[CAPACITY]) * np.int64(plan[WORDS]))
+
+
+@entry_point
+def lookup(table: Any, keys: Any, rows: Any, ids: Any, plan: Any, batch: Any) -> None:
+    """Do what `hash_map.lookup` does, of rows int32 [batch, words]."""
     words = np.int64(plan[WORDS])
-    for i in range(ids.size):
+    table, keys = table_and_keys(plan, table, keys)
+    rows, ids = ints(rows, batch * words), ints(ids, batch)
+    for i in range(batch):
         entry = table[seek(plan, table, keys, rows, i * words)]
         ids[i] = entry if entry != EMPTY else np.int32(-1)
 
 
-@compiled
+@entry_point
 def insert(
-    plan: Any,
     table: Any,
     keys: Any,
     counts: Any,
@@ -89,10 +97,15 @@ def insert(
     marked: Any,
     ids: Any,
     fresh: Any,
+    plan: Any,
+    batch: Any,
 ) -> None:
-    """Do what `hash_map.insert` does, with keys and rows as vectors; no marks stand for all."""
+    """Do what `hash_map.insert` does, of rows int32 [batch, words]; marked is 0 if all of them are."""
     words, capacity = np.int64(plan[WORDS]), plan[CAPACITY]
-    for i in range(ids.size):
+    table, keys = table_and_keys(plan, table, keys)
+    counts, counters = ints(counts, np.int64(capacity)), ints(counters, 2)
+    rows, marked, ids, fresh = ints(rows, batch * words), marks(marked, batch), ints(ids, batch), marks(fresh, batch)
+    for i in range(batch):
         ids[i], fresh[i] = -1, 0
         if marked.size and marked[i] == 0:
             continue

@@ -15,8 +15,12 @@ from functional_rb.base.dtypes import shown
 from functional_rb.core import frame_store
 from functional_rb.core.frame_store import FramePlan
 from functional_rb.cpu_kernels import calls, descriptor
+from functional_rb.cpu_kernels import episode_windows as episode_windows_kernels
 from functional_rb.cpu_kernels import frame_ring as frame_ring_kernels
 from functional_rb.cpu_kernels import hash_map as hash_map_kernels
+from functional_rb.cpu_kernels import random_bits as random_bits_kernels
+from functional_rb.cpu_kernels import ring as ring_kernels
+from functional_rb.cpu_kernels import sparse_set as sparse_set_kernels
 from functional_rb.cpu_kernels.addresses import Held, Library, caller, storage_caller
 from functional_rb.ops import random_bits
 from functional_rb.ops.part_kernels import Table
@@ -58,7 +62,7 @@ class PartKernels:
             importance.stored_value: self.stored_value,
             importance.importance_weights: self.importance_weights,
             ring.choose_slots: self.choose_slots,
-            episode_windows.steps_in_episodes: self.step_ages,
+            episode_windows.steps_in_episodes: self.steps_in_episodes,
             episode_windows.changed: self.changed,
             episode_windows.weights_at: self.weights_at,
             episode_windows.expand: self.expand,
@@ -79,6 +83,10 @@ class PartKernels:
 
     def _ready_some(self, array: Array | None, dtype: Any) -> Array:
         return self._none if array is None else self._ready(array, dtype)
+
+    def _numbers(self, *arrays: Array) -> list[Array]:
+        """Arrays of int32 as kernels read them."""
+        return [self._ready(x, self._int32) for x in arrays]
 
     def _held(self, rows: Array, wide: Sequence[Array]) -> Held:
         return Held([rows, *wide], self._library.address)
@@ -118,9 +126,9 @@ class PartKernels:
 
     def below(self, draws: Array, n: Array) -> Array:
         """Do what `random_bits.below` does."""
-        draws, n = self._ready(draws, self._int32), self._ready(n, self._int32)
+        draws, n = self._numbers(draws, n)
         chosen = self._ints(draws.shape[0])
-        self._call(calls.below, (draws, n, chosen), math.prod(n.shape), chosen.shape[0])
+        self._call(random_bits_kernels.below, (draws, n, chosen), math.prod(n.shape), chosen.shape[0])
         return chosen
 
     # --- row layout -------------------------------------------------------------------------------------------------
@@ -163,7 +171,7 @@ class PartKernels:
         self, ring: Ring, ends: RingState, batch: int, mask: Array | None
     ) -> tuple[Array, Array | None, Array | None, Array, RingState]:
         """Do what `ring.choose_slots` does."""
-        cursors, sizes = self._ends(ends)
+        cursors, sizes = self._numbers(*ends)
         steps = batch // ring.lanes
         n = min(steps, ring.length) * ring.lanes
         slots, written = self._ints(n), self._ints(ring.lanes)
@@ -172,108 +180,101 @@ class PartKernels:
         if mask is not None:
             marked, source, live = self._ready(mask, self._bool), self._ints(n), self._bools(n)
         arrays = (cursors, sizes, marked, slots, source, live, written, *after)
-        self._call(calls.plan_write, arrays, descriptor.encode_ring(ring), steps, n)
+        self._call(ring_kernels.plan_write, arrays, descriptor.encode_ring(ring), steps, n)
         return (slots, None, None, written, after) if mask is None else (slots, source, live, written, after)
 
-    def _ends(self, ends: RingState) -> tuple[Array, Array]:
-        return self._ready(ends.cursors, self._int32), self._ready(ends.sizes, self._int32)
-
-    def step_ages(
-        self, next_age: Array, written: Array, begins: Array | None = None, ends: Array | None = None
+    def steps_in_episodes(
+        self, next_in_episode: Array, written: Array, begins: Array | None = None, ends: Array | None = None
     ) -> tuple[Array, Array]:
         """Do what `episode_windows.steps_in_episodes` does."""
-        next_age, written = self._ready(next_age, self._int32), self._ready(written, self._int32)
+        next_in_episode, written = self._numbers(next_in_episode, written)
         given: Any = begins if ends is None else ends
-        ages, following = self._ints(tuple(given.shape)), self._ints(next_age.shape[0])
+        steps, following = self._ints(tuple(given.shape)), self._ints(next_in_episode.shape[0])
         marked = self._ready_some(begins, self._bool), self._ready_some(ends, self._bool)
-        arrays = (next_age, written, *marked, ages, following)
-        self._call(calls.step_ages, arrays, next_age.shape[0], math.prod(ages.shape))
-        return ages, following
+        arrays = (next_in_episode, written, *marked, steps, following)
+        self._call(ring_kernels.step_ages, arrays, next_in_episode.shape[0], math.prod(steps.shape))
+        return steps, following
 
-    def changed(self, rule: Rule, lanes: Lanes, age: Array, n: int, by_trajectory: bool) -> Entries:
+    def changed(self, rule: Rule, lanes: Lanes, in_episode: Array, n: int, by_trajectory: bool) -> Entries:
         """Do what `episode_windows.changed` does."""
         distances = descriptor.encode_distances(lanes.ring, rule, n, by_trajectory)
         count = descriptor.entries(lanes.ring, distances)
         entries = Entries(*(self._ints(count) for _ in Entries._fields))
         encoded = descriptor.encode_windows(lanes.ring, rule, by_trajectory)
-        self._call(calls.changed, (*self._ends(lanes.ends), age, *entries), encoded, distances, count)
+        self._call(ring_kernels.changed, (*self._numbers(*lanes.ends), in_episode, *entries), encoded, distances, count)
         return entries
 
-    def weights_at(self, rule: Rule, lanes: Lanes, age: Array, slots: Array) -> Array:
+    def weights_at(self, rule: Rule, lanes: Lanes, in_episode: Array, slots: Array) -> Array:
         """Do what `episode_windows.weights_at` does."""
         slots = self._ready(slots, self._int32)
         numbers = self._ints(slots.shape[0])
         encoded = descriptor.encode_windows(lanes.ring, rule, False)
-        self._call(calls.weights_at, (*self._ends(lanes.ends), age, slots, numbers), encoded, slots.shape[0])
+        arrays = (*self._numbers(*lanes.ends), in_episode, slots, numbers)
+        self._call(ring_kernels.weights_at, arrays, encoded, slots.shape[0])
         return numbers
 
     def expand(
         self,
         rule: Rule,
         lanes: Lanes,
-        age: Array,
-        next_age: Array,
+        in_episode: Array,
+        next_in_episode: Array,
         slots: Array,
         draws: Array,
         live: Array | None,
         by_trajectory: bool,
     ) -> Slices:
         """Do what `episode_windows.expand` does."""
-        next_age, slots, draws = (self._ready(x, self._int32) for x in (next_age, slots, draws))
+        next_in_episode, slots, draws = self._numbers(next_in_episode, slots, draws)
         shape = (slots.shape[0], rule.length)
         numbers = [self._ints(shape) for _ in range(2)]
         slices = Slices(*numbers, *(self._bools(shape) for _ in range(4)))
-        arrays = (*self._ends(lanes.ends), age, next_age, slots, draws, self._ready_some(live, self._bool), *slices)
-        self._call(calls.expand, arrays, descriptor.encode_windows(lanes.ring, rule, by_trajectory), shape[0])
+        ends, live = self._numbers(*lanes.ends), self._ready_some(live, self._bool)
+        arrays = (*ends, in_episode, next_in_episode, slots, draws, live, *slices)
+        self._call(ring_kernels.expand, arrays, descriptor.encode_windows(lanes.ring, rule, by_trajectory), shape[0])
         return slices
 
-    def following(self, lanes: Lanes, age: Array, slots: Array, n: int) -> tuple[Array, Array]:
+    def following(self, lanes: Lanes, in_episode: Array, slots: Array, n: int) -> tuple[Array, Array]:
         """Do what `episode_windows.following` does."""
-        cursors, slots = self._ready(lanes.ends.cursors, self._int32), self._ready(slots, self._int32)
+        cursors, slots = self._numbers(lanes.ends.cursors, slots)
         shape = (slots.shape[0], n)
         found, real = self._ints(shape), self._bools(shape)
-        self._call(calls.following, (cursors, age, slots, found, real), descriptor.encode_ring(lanes.ring), *shape)
+        arrays = (cursors, in_episode, slots, found, real)
+        self._call(ring_kernels.following, arrays, descriptor.encode_ring(lanes.ring), *shape)
         return found, real
 
-    def extent(self, lanes: Lanes, age: Array, slots: Array) -> tuple[Array, Array]:
+    def extent(self, lanes: Lanes, in_episode: Array, slots: Array) -> tuple[Array, Array]:
         """Do what `episode_windows.extent` does."""
         slots = self._ready(slots, self._int32)
         count = slots.shape[0]
         before, after = self._ints(count), self._ints(count)
-        arrays = (*self._ends(lanes.ends), age, slots, before, after)
-        self._call(calls.extent, arrays, descriptor.encode_ring(lanes.ring), count)
+        arrays = (*self._numbers(*lanes.ends), in_episode, slots, before, after)
+        self._call(ring_kernels.extent, arrays, descriptor.encode_ring(lanes.ring), count)
         return before, after
 
     # --- frame ring -------------------------------------------------------------------------------------------------
 
     def plan_frames(self, chain: Chain, cursor: Array, written: Array, shares: Array, moves: Array | None) -> FramePlan:
         """Do what `frame_store.plan_frames` does."""
-        cursor, written, shares = (
-            self._ready(cursor, self._int32),
-            self._ready(written, self._int32),
-            self._ready(shares, self._bool),
-        )
+        (cursor, written), shares = self._numbers(cursor, written), self._ready(shares, self._bool)
         lanes, rows = cursor.shape[0], shares.shape[0]
         n = lanes * min(chain.most * (rows // lanes), chain.room)
-        plan = FramePlan(
-            slots=self._ints(n),
-            source=self._ints(n),
-            live=self._bools(n),
-            after=self._ints(lanes),
-            at=self._ints((lanes, rows // lanes)),
-        )
+        slots, source, live = self._ints(n), self._ints(n), self._bools(n)
+        plan = FramePlan(slots, source, live, after=self._ints(lanes), at=self._ints((lanes, rows // lanes)))
         arrays = (cursor, written, shares, self._ready_some(moves, self._bool), *plan)
-        self._call(calls.plan_frames, arrays, frame_ring_kernels.encode_chain(chain), lanes, rows, n)
+        self._call(frame_ring_kernels.plan_frames, arrays, frame_ring_kernels.encode_chain(chain), lanes, rows, n)
         return plan
 
     def overwritten(self, chain: Chain, at: Array, ends: RingState, after: Array, steps: int) -> Removal:
         """Do what `frame_store.overwritten` does."""
-        cursors, sizes, after = (self._ready(x, self._int32) for x in (*ends, after))
+        cursors, sizes, after = self._numbers(*ends, after)
         lanes = cursors.shape[0]
         n = lanes * min(chain.most * steps, chain.items.length)
         slots, gone, left = self._ints(n), self._bools(n), self._ints(lanes)
         arrays = (at, cursors, sizes, after, slots, gone, left)
-        self._call(calls.overwritten, arrays, frame_ring_kernels.encode_chain(chain), at.shape[0], lanes, n)
+        self._call(
+            frame_ring_kernels.overwritten, arrays, frame_ring_kernels.encode_chain(chain), at.shape[0], lanes, n
+        )
         return Removal(slots, gone, RingState(ends.cursors, left))
 
     def places(self, chain: Chain, at: Array, slots: Array, depth: int, following: bool) -> Array:
@@ -282,7 +283,7 @@ class PartKernels:
         count = slots.shape[0]
         found = self._ints(count * depth)
         encoded = frame_ring_kernels.encode(chain, depth, following)
-        self._call(calls.places, (at, slots, found), encoded, at.shape[0], count)
+        self._call(frame_ring_kernels.places, (at, slots, found), encoded, at.shape[0], count)
         return found
 
     # --- returns and the queue of steps -----------------------------------------------------------------------------
@@ -293,7 +294,7 @@ class PartKernels:
         m, n, *shape = rewards.shape
         total, steps = self._library.empty((m, *shape), dtype=rewards.dtype), self._ints(m)
         discounts = descriptor.encode_discounts(gamma, n, shown(rewards.dtype))
-        self._call(calls.fold, (rewards, real, total, steps), discounts, m, math.prod(shape))
+        self._call(episode_windows_kernels.fold, (rewards, real, total, steps), discounts, m, math.prod(shape))
         return total, steps
 
     def plan_line(self, pending: Array, ended: Array, ids: Array | None, mask: Array | None, n: int) -> Line:
@@ -303,60 +304,46 @@ class PartKernels:
         ids, mask = self._ready_some(ids, self._int32), self._ready_some(mask, self._bool)
         lanes, batch = pending.shape[0], ended.shape[0]
         rows = batch + lanes * (n - 1)
-        line = Line(
-            self._ints((rows, n)),
-            self._bools((rows, n)),
-            self._bools(rows),
-            self._ints(lanes * (n - 1)),
-            self._ints(lanes),
-        )
-        self._call(calls.plan_line, (pending, ended, ids, mask, *line), lanes, batch, words, n)
+        window, real, complete = self._ints((rows, n)), self._bools((rows, n)), self._bools(rows)
+        line = Line(window, real, complete, self._ints(lanes * (n - 1)), self._ints(lanes))
+        self._call(episode_windows_kernels.plan_line, (pending, ended, ids, mask, *line), lanes, batch, words, n)
         return line
 
     # --- sparse set -------------------------------------------------------------------------------------------------
 
     def members(self, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> Array:
         """Do what `sparse_set.members` does."""
-        count, slots, marked = (
-            self._ready(count, self._int32),
-            self._ready(slots, self._int32),
-            self._ready(marked, self._bool),
-        )
+        (count, slots), marked = self._numbers(count, slots), self._ready(marked, self._bool)
         found = self._bools(slots.shape[0])
         arrays = (*sparse_set, count, slots, marked, found)
-        self._call(calls.members, arrays, sparse_set.order.shape[0], slots.shape[0])
+        self._call(sparse_set_kernels.members, arrays, sparse_set.order.shape[0], slots.shape[0])
         return found
 
     def exchanges(
         self, sparse_set: SparseSet, boundary: Array, positions: Array, marked: Array
     ) -> tuple[Array, Array, Array]:
         """Do what `sparse_set.exchanges` does, of which only what changes something is returned."""
-        positions, marked = self._ready(positions, self._int32), self._ready(marked, self._bool)
-        boundary = self._ready(boundary, self._int32)
+        (boundary, positions), marked = self._numbers(boundary, positions), self._ready(marked, self._bool)
         batch, order = positions.shape[0], sparse_set.order
         at, slots = self._ints(2 * batch), self._ints(2 * batch)
         after = self._ints(tuple(boundary.shape))
         arrays = (order, boundary, positions, marked, at, slots, after)
-        count = self._call(calls.move_back, arrays, order.shape[0], batch)
+        count = self._call(sparse_set_kernels.move_back, arrays, order.shape[0], batch)
         return at[:count], slots[:count], after
 
     def appended(self, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> tuple[Array, Array, Array]:
         """Do what `sparse_set.appended` does, of which only what changes something is returned."""
-        count, slots, marked = (
-            self._ready(count, self._int32),
-            self._ready(slots, self._int32),
-            self._ready(marked, self._bool),
-        )
+        (count, slots), marked = self._numbers(count, slots), self._ready(marked, self._bool)
         at, new = self._ints(slots.shape[0]), self._ints(slots.shape[0])
         after = self._ints(tuple(count.shape))
-        found = self._call(calls.appended, (count, slots, marked, at, new, after), slots.shape[0])
+        found = self._call(sparse_set_kernels.appended, (count, slots, marked, at, new, after), slots.shape[0])
         return at[:found], new[:found], after
 
     def distinct(self, draws: Array, n: Array) -> Array:
         """Do what `sparse_set.distinct` does."""
-        draws, n = self._ready(draws, self._int32), self._ready(n, self._int32)
+        draws, n = self._numbers(draws, n)
         chosen = self._ints(draws.shape[0])
-        self._call(calls.distinct, (draws, n, chosen), chosen.shape[0])
+        self._call(sparse_set_kernels.distinct, (draws, n, chosen), chosen.shape[0])
         return chosen
 
     # --- hash map ---------------------------------------------------------------------------------------------------
@@ -366,7 +353,7 @@ class PartKernels:
         rows = self._ready(rows, self._int32)
         ids = self._ints(rows.shape[0])
         arrays = map.table, map.keys, rows, ids
-        self._call(calls.map_lookup, arrays, hash_map_kernels.encode(plan), rows.shape[0])
+        self._call(hash_map_kernels.lookup, arrays, hash_map_kernels.encode(plan), rows.shape[0])
         return ids
 
     def insert(self, plan: MapPlan, map: HashMap, rows: Array, mask: Array | None) -> tuple[HashMap, Array, Array]:
@@ -374,5 +361,5 @@ class PartKernels:
         rows, marked = self._ready(rows, self._int32), self._ready_some(mask, self._bool)
         ids, fresh = self._ints(rows.shape[0]), self._bools(rows.shape[0])
         arrays = (*map, rows, marked, ids, fresh)
-        self._call(calls.map_insert, arrays, hash_map_kernels.encode(plan), rows.shape[0])
+        self._call(hash_map_kernels.insert, arrays, hash_map_kernels.encode(plan), rows.shape[0])
         return map, ids, fresh

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.cache import compiled, entry_point
+from functional_rb.cpu_kernels.raw_memory import INT32, ints, table
 from functional_rb.ops import random_bits
 
 GAMMA = np.uint64(random_bits.GAMMA)
@@ -34,10 +35,11 @@ def fill(key: Any, words: Any) -> None:
         flat[k] = np.int32(mix(value) >> TOP)
 
 
-@compiled
-def below(words: Any, n: Any, chosen: Any) -> None:
-    """Do what `random_bits.below` does by words int32 [B, 2]; n int32 [B], or [1] for all."""
-    for i in range(chosen.size):
+@entry_point
+def below(words: Any, n: Any, chosen: Any, counts: Any, size: Any) -> None:
+    """Do what `random_bits.below` does by words int32 [size, 2]; n is int32 [counts], of one for each, or for all."""
+    words, n, chosen = table(words, INT32, (size, 2)), ints(n, counts), ints(chosen, size)
+    for i in range(size):
         count = np.int64(n[i if n.size > 1 else 0])
         chosen[i] = (np.int64(words[i, 0]) * count + ((np.int64(words[i, 1]) * count) >> 31)) >> 31
 

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np import arrayobj
+
+from functional_rb.cpu_kernels.cache import compiled
+
+INT32, UINT8, FLOAT32 = np.int32(0), np.uint8(0), np.float32(0)
+"""Examples of elements, by which a view gets its dtype."""
 
 
 @intrinsic
@@ -134,3 +141,27 @@ def bits_of(typingctx: Any, value: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(32))
 
     return types.int32(types.float32), generate
+
+
+@compiled
+def table(address: Any, example: Any, shape: Any) -> Any:
+    """What lies at an address as an array of elements like a scalar, in a shape."""
+    return numba.carray(pointer_to(address, example), shape)
+
+
+@compiled
+def ints(address: Any, size: Any) -> Any:
+    """int32 [size] at an address, empty if that is 0."""
+    return table(address, INT32, (size if address else 0,))
+
+
+@compiled
+def floats(address: Any, size: Any) -> Any:
+    """float32 [size] at an address, empty if that is 0."""
+    return table(address, FLOAT32, (size if address else 0,))
+
+
+@compiled
+def marks(address: Any, size: Any) -> Any:
+    """Truth values as uint8 [size] at an address, empty if that is 0."""
+    return table(address, UINT8, (size if address else 0,))

@@ -1,6 +1,6 @@
 """The kernels of `ring.choose_slots` and of `episode_windows`, on raw memory.
 
-Arguments that recur:
+Those that are called from outside take addresses, 0 for an array that is not given. Arguments that recur:
     plan: see `descriptor.encode_windows`, or, for `plan_write`, `descriptor.encode_ring`, with which that begins.
     cursors, sizes: int32 [lanes], see `ring.RingState`.
     age: int32 [capacity], of the step in each slot.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.cache import compiled, entry_point
 from functional_rb.cpu_kernels.descriptor import (
     BY_TRAJECTORY,
     LEFT,
@@ -26,6 +26,7 @@ from functional_rb.cpu_kernels.descriptor import (
     STRICT,
     WINDOW_LENGTH,
 )
+from functional_rb.cpu_kernels.raw_memory import INT32, UINT8, ints, marks, table
 from functional_rb.structures import episode_windows
 
 LONGEST = np.int64(episode_windows.LONGEST)
@@ -38,11 +39,16 @@ def modulo(x: Any, n: Any) -> Any:
 
 
 @compiled
+def lanes_of(plan: Any, cursors: Any, sizes: Any) -> Any:
+    """The ring state at two addresses, int32 [lanes] each."""
+    lanes = np.int64(plan[RING_LANES])
+    return ints(cursors, lanes), ints(sizes, lanes)
+
+
+@entry_point
 def plan_write(
-    plan: Any,
     cursors: Any,
     sizes: Any,
-    steps: Any,
     mask: Any,
     slots: Any,
     source: Any,
@@ -50,11 +56,18 @@ def plan_write(
     written: Any,
     new_cursors: Any,
     new_sizes: Any,
+    plan: Any,
+    steps: Any,
+    count: Any,
 ) -> None:
-    """Do what `ring.choose_slots` does. Without a mask, uint8 [steps * lanes], source and live are not written."""
+    """Do what `ring.choose_slots` does, to int32 [count] slots. Without a mask there are no source and live either."""
     lanes, length = np.int64(plan[RING_LANES]), np.int64(plan[RING_LENGTH])
     limit = length * plan[RING_TURNS]
-    n = slots.size // lanes
+    cursors, sizes = lanes_of(plan, cursors, sizes)
+    new_cursors, new_sizes = lanes_of(plan, new_cursors, new_sizes)
+    mask, slots, written = marks(mask, steps * lanes), ints(slots, count), ints(written, lanes)
+    source, live = ints(source, count), marks(live, count)
+    n = count // lanes
     for lane in range(lanes):
         marked = steps
         if mask.size:
@@ -89,11 +102,14 @@ def choose(mask: Any, lane: Any, lanes: Any, steps: Any, skipped: Any, source: A
         entry += lanes
 
 
-@compiled
-def step_ages(next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, new_next: Any) -> None:
-    """Do what `episode_windows.steps_in_episodes` does. Begins or ends uint8 [lanes * T] is empty for none."""
-    lanes = next_age.size
-    steps = ages.size // lanes
+@entry_point
+def step_ages(
+    next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, new_next: Any, lanes: Any, size: Any
+) -> None:
+    """Do what `episode_windows.steps_in_episodes` does, to int32 [size] ages; begins or ends is 0 for none."""
+    next_age, written, new_next = ints(next_age, lanes), ints(written, lanes), ints(new_next, lanes)
+    begins, ends, ages = marks(begins, size), marks(ends, size), ints(ages, size)
+    steps = size // lanes
     for lane in range(lanes):
         began = -np.int64(next_age[lane])
         first = lane * steps
@@ -172,12 +188,24 @@ def mark(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
     return np.int64(not goes_on(plan, own, head, back, age, period - modulo(age, period) + reach))
 
 
-@compiled
+@entry_point
 def changed(
-    plan: Any, ranges: Any, cursors: Any, sizes: Any, age: Any, lane: Any, back: Any, slots: Any, numbers: Any
+    cursors: Any,
+    sizes: Any,
+    age: Any,
+    lane: Any,
+    back: Any,
+    slots: Any,
+    numbers: Any,
+    plan: Any,
+    ranges: Any,
+    count: Any,
 ) -> None:
-    """Do what `episode_windows.changed` does, for what `episode_windows.distances` says, as int32 [ranges * 2]."""
+    """Do what `episode_windows.changed` does, int32 [count] entries, for `episode_windows.distances` as ranges."""
     length = np.int64(plan[RING_LENGTH])
+    cursors, sizes = lanes_of(plan, cursors, sizes)
+    age, lane, back = ints(age, np.int64(plan[RING_CAPACITY])), ints(lane, count), ints(back, count)
+    slots, numbers = ints(slots, count), ints(numbers, count)
     entry = np.int64(0)
     for e in range(plan[RING_LANES]):
         own = age[e * length : (e + 1) * length]
@@ -195,11 +223,13 @@ def changed(
                 entry += 1
 
 
-@compiled
-def weights_at(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, numbers: Any) -> None:
-    """Do what `episode_windows.weights_at` does."""
+@entry_point
+def weights_at(cursors: Any, sizes: Any, age: Any, slots: Any, numbers: Any, plan: Any, count: Any) -> None:
+    """Do what `episode_windows.weights_at` does, of int32 [count] slots."""
     length = np.int64(plan[RING_LENGTH])
-    for i in range(slots.size):
+    cursors, sizes = lanes_of(plan, cursors, sizes)
+    age, slots, numbers = ints(age, np.int64(plan[RING_CAPACITY])), ints(slots, count), ints(numbers, count)
+    for i in range(count):
         lane = lane_of(plan, slots[i])
         head = modulo(cursors[lane], length)
         back = back_of(plan, head, slots[i] - lane * length)
@@ -224,9 +254,8 @@ def begin(plan: Any, own: Any, head: Any, size: Any, back: Any, draws: Any, live
     return start, back + age - start, v + length - start if drawn else np.int64(0)
 
 
-@compiled
+@entry_point
 def expand(
-    plan: Any,
     cursors: Any,
     sizes: Any,
     age: Any,
@@ -240,10 +269,21 @@ def expand(
     is_first: Any,
     is_last: Any,
     truncated: Any,
+    plan: Any,
+    count: Any,
 ) -> None:
-    """Expand starts [S] by draws int32 [S, 2], live uint8 [S] or empty, to [S, K]: see `episode_windows.expand`."""
-    length = np.int64(plan[RING_LENGTH])
-    for i in range(starts.size):
+    """Do what `episode_windows.expand` does with starts int32 [count], draws int32 [count, 2]; live is 0 for none."""
+    length, shape = np.int64(plan[RING_LENGTH]), (count, np.int64(plan[WINDOW_LENGTH]))
+    cursors, sizes = lanes_of(plan, cursors, sizes)
+    age, next_age = ints(age, np.int64(plan[RING_CAPACITY])), ints(next_age, np.int64(plan[RING_LANES]))
+    starts, draws, live = ints(starts, count), table(draws, INT32, (count, 2)), marks(live, count)
+    slots, handles, mask = table(slots, INT32, shape), table(handles, INT32, shape), table(mask, UINT8, shape)
+    is_first, is_last, truncated = (
+        table(is_first, UINT8, shape),
+        table(is_last, UINT8, shape),
+        table(truncated, UINT8, shape),
+    )
+    for i in range(count):
         lane = lane_of(plan, starts[i])
         own = age[lane * length : (lane + 1) * length]
         head = modulo(cursors[lane], length)
@@ -251,14 +291,14 @@ def expand(
         counts = live.size == 0 or live[i] != 0
         start, back, steps = begin(plan, own, head, np.int64(sizes[lane]), back, draws[i], counts)
         place = place_of(plan, head, back)
-        count, following = count_steps(own, place, back, start, steps, np.int64(next_age[lane]))
-        name_steps(plan, cursors[lane], lane, place, back, count, slots[i], handles[i])
+        real, following = count_steps(own, place, back, start, steps, np.int64(next_age[lane]))
+        name_steps(plan, cursors[lane], lane, place, back, real, slots[i], handles[i])
         for k in range(mask.shape[1]):
-            mask[i, k] = k < count
+            mask[i, k] = k < real
         is_first[i], is_last[i], truncated[i] = 0, 0, 0
-        if count:
+        if real:
             is_first[i, 0] = start == 0
-            is_last[i, count - 1], truncated[i, count - 1] = following == 0, following != 0
+            is_last[i, real - 1], truncated[i, real - 1] = following == 0, following != 0
 
 
 @compiled
@@ -295,31 +335,36 @@ def name_steps(plan: Any, cursor: Any, lane: Any, place: Any, back: Any, count: 
         slots[k], handles[k] = last, -1
 
 
-@compiled
-def following(plan: Any, cursors: Any, age: Any, slots: Any, found: Any, real: Any) -> None:
-    """Do what `episode_windows.following` does: slots int32 [m]; found [m, n], real uint8 [m, n]."""
+@entry_point
+def following(cursors: Any, age: Any, slots: Any, found: Any, real: Any, plan: Any, count: Any, n: Any) -> None:
+    """Do what `episode_windows.following` does: slots int32 [count]; found int32, real uint8 [count, n]."""
     length = np.int64(plan[RING_LENGTH])
-    for i in range(slots.size):
+    cursors, age = ints(cursors, np.int64(plan[RING_LANES])), ints(age, np.int64(plan[RING_CAPACITY]))
+    slots, found, real = ints(slots, count), table(found, INT32, (count, n)), table(real, UINT8, (count, n))
+    for i in range(count):
         lane = lane_of(plan, slots[i])
         own = age[lane * length : (lane + 1) * length]
         place = slots[i] - lane * length
         back = back_of(plan, modulo(cursors[lane], length), place)
         start = np.int64(own[place])
-        for k in range(found.shape[1]):
+        for k in range(n):
             found[i, k] = lane * length + place
             real[i, k] = k < back and np.int64(own[place]) - start == k
             if k + 1 < back:  # else this is the newest
                 place = place + 1 if place + 1 < length else np.int64(0)
 
 
-@compiled
-def extent(plan: Any, cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: Any) -> None:
-    """Do what `episode_windows.extent` does, all int32 [m].
+@entry_point
+def extent(cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: Any, plan: Any, count: Any) -> None:
+    """Do what `episode_windows.extent` does, slots, before and after being int32 [count].
 
     The steps double and then halve: most trajectories are far shorter than their lane, so little is read, and near by.
     """
     length = np.int64(plan[RING_LENGTH])
-    for i in range(slots.size):
+    cursors, sizes = lanes_of(plan, cursors, sizes)
+    age, slots = ints(age, np.int64(plan[RING_CAPACITY])), ints(slots, count)
+    before, after = ints(before, count), ints(after, count)
+    for i in range(count):
         lane = lane_of(plan, slots[i])
         own = age[lane * length : (lane + 1) * length]
         head, place = modulo(cursors[lane], length), slots[i] - lane * length

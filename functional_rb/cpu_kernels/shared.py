@@ -16,10 +16,9 @@ from functional_rb.core.counters import BASE
 from functional_rb.cpu_kernels import buffer, sum_tree
 from functional_rb.cpu_kernels.atomics import load_acquire, reads_before, store_release, writes_before
 from functional_rb.cpu_kernels.buffer import INT32_MAX, level_field
-from functional_rb.cpu_kernels.cache import compiled
-from functional_rb.cpu_kernels.calls import floats, ints, marks
+from functional_rb.cpu_kernels.cache import compiled, entry_point
 from functional_rb.cpu_kernels.descriptor import CAPACITY, FIRST_STORAGE, LEVEL_SUMS, LEVELS
-from functional_rb.cpu_kernels.raw_memory import copy_bytes, copy_into, load_int32, store_int32
+from functional_rb.cpu_kernels.raw_memory import copy_bytes, copy_into, floats, ints, load_int32, marks, store_int32
 from functional_rb.cpu_kernels.shared_control import (
     ADD,
     CLEAR,
@@ -61,14 +60,14 @@ def set_word(control: Any, place: Any, value: Any) -> None:
     store_release(control + 8 * place, np.int64(value))
 
 
-@compiled
+@entry_point
 def begin(control: Any) -> None:
     """A write begins: its intent is in the journal, and none of it elsewhere yet."""
     set_word(control, SEQUENCE, word(control, SEQUENCE) + 1)
     writes_before()
 
 
-@compiled
+@entry_point
 def commit(control: Any, lost: Any) -> None:
     """End a write: one store puts the new counters in force, of which the first BASE are there already."""
     sequence = word(control, SEQUENCE)
@@ -89,14 +88,14 @@ def sequence_between_writes(control: Any) -> Any:
     return sequence
 
 
-@compiled
+@entry_point
 def unchanged(control: Any, sequence: Any) -> Any:
     """Whether no write has begun since the sequence number was read: all that was read since is of one moment."""
     reads_before()
     return word(control, SEQUENCE) == sequence
 
 
-@compiled
+@entry_point
 def read_counters(control: Any, counters: Any) -> Any:
     """Copy the counters in force, int32 [SLOT] or less; returns their sequence number, an odd one if it could not."""
     for _ in range(TRIES):
@@ -108,7 +107,7 @@ def read_counters(control: Any, counters: Any) -> Any:
     return np.int64(1)
 
 
-@compiled
+@entry_point
 def note_add(control: Any, plan: Any, marked: Any) -> None:
     """Note in the journal which slots an add will write; it saves nothing, as these slots hold the oldest items."""
     capacity = np.int64(plan[CAPACITY])
@@ -118,7 +117,7 @@ def note_add(control: Any, plan: Any, marked: Any) -> None:
     set_word(control, COUNT, min(marked, capacity))
 
 
-@compiled
+@entry_point
 def note_update(control: Any, plan: Any, storage: Any, tree: Any, journal: Any, handles: Any, has_rows: Any) -> Any:
     """Save in the journal what an update will overwrite, for which it has room; returns of how many slots."""
     counters = ints(vector_at(control, word(control, SEQUENCE)), BASE)
@@ -139,13 +138,13 @@ def note_update(control: Any, plan: Any, storage: Any, tree: Any, journal: Any, 
     return live
 
 
-@compiled
+@entry_point
 def note_clear(control: Any) -> None:
     """Note in the journal that all items will be taken out."""
     set_word(control, KIND, CLEAR)
 
 
-@compiled
+@entry_point
 def empty(control: Any, tree: Any) -> None:
     """Take all items out of the tree, and of the counters that will be in force after this write."""
     sequence = word(control, SEQUENCE)
@@ -157,7 +156,7 @@ def empty(control: Any, tree: Any) -> None:
     tree[:] = 0
 
 
-@compiled
+@entry_point
 def repair(control: Any, plan: Any, storage: Any, tree: Any, journal: Any) -> None:
     """Undo the write of a process that has died, if there is one; a process that dies here leaves it to the next.
 
@@ -209,7 +208,7 @@ def undo(plan: Any, storage: Any, tree: Any, journal: Any, count: Any, has_rows:
         buffer.set_leaves(plan, tree, slots, floats(journal[1], count))
 
 
-@compiled
+@entry_point
 def draw(
     storage: Any,
     leaves: Any,
@@ -247,7 +246,7 @@ def draw(
     return TORN
 
 
-@compiled
+@entry_point
 def fetch(storage: Any, leaves: Any, control: Any, plan: Any, handles: Any, live: Any) -> Any:
     """Read items by handle, if leaves are given, and which of them are live, uint8 [B]. Returns TORN, NOTHING or DRAWN.
 
@@ -272,7 +271,7 @@ def fetch(storage: Any, leaves: Any, control: Any, plan: Any, handles: Any, live
     return TORN
 
 
-@compiled
+@entry_point
 def can_draw(control: Any, plan: Any, tree: Any, n: Any) -> Any:
     """Whether n items are stored and not all have probability zero. Returns TORN, NOTHING (no) or DRAWN (yes)."""
     counters = np.empty(BASE, np.int32)

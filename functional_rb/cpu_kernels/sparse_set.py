@@ -9,54 +9,63 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.cpu_kernels.cache import compiled
+from functional_rb.cpu_kernels.cache import compiled, entry_point
+from functional_rb.cpu_kernels.raw_memory import INT32, ints, marks, table
 
 SPREAD = np.int64(0x9E3779B1)
 """An odd number near 2^32 divided by the golden ratio, which spreads keys over a table (Knuth, vol. 3, section 6.4)."""
 
 
-@compiled
-def members(order: Any, place: Any, count: Any, slots: Any, marked: Any, found: Any) -> None:
-    """Which of the marked slots are members, uint8 [B]."""
-    for i in range(slots.size):
+@entry_point
+def members(order: Any, place: Any, count: Any, slots: Any, marked: Any, found: Any, capacity: Any, batch: Any) -> None:
+    """Which of the marked slots are members, uint8 [batch]; count is int32 [1]."""
+    order, place, size = ints(order, capacity), ints(place, capacity), ints(count, 1)[0]
+    slots, marked, found = ints(slots, batch), marks(marked, batch), marks(found, batch)
+    for i in range(batch):
         position = place[slots[i]]
-        found[i] = marked[i] != 0 and position < count and order[position] == slots[i]
+        found[i] = marked[i] != 0 and position < size and order[position] == slots[i]
 
 
-@compiled
-def move_back(order: Any, boundary: Any, positions: Any, marked: Any, at: Any, slots: Any) -> Any:
-    """Do what `sparse_set.exchanges` does: which slots lie at which positions afterwards, int32 [2 B].
+@entry_point
+def move_back(
+    order: Any, boundary: Any, positions: Any, marked: Any, at: Any, slots: Any, new: Any, capacity: Any, batch: Any
+) -> Any:
+    """Do what `sparse_set.exchanges` does: which slots lie at which positions afterwards, int32 [2 * batch].
 
-    Returns:
-        How many these are, and the new boundary.
+    The boundary is int32 [1], and so is the new one. Returns how many slots these are.
     """
+    order, positions, marked = ints(order, capacity), ints(positions, batch), marks(marked, batch)
+    at, slots = ints(at, 2 * batch), ints(slots, 2 * batch)
     moving = np.int64(0)
-    for i in range(positions.size):
+    for i in range(batch):
         moving += np.int64(marked[i] != 0)
-    boundary -= moving
+    after = np.int64(ints(boundary, 1)[0]) - moving
     stays = np.zeros(moving, np.uint8)
-    for i in range(positions.size):
-        if marked[i] != 0 and positions[i] >= boundary:
-            stays[positions[i] - boundary] = 1
+    for i in range(batch):
+        if marked[i] != 0 and positions[i] >= after:
+            stays[positions[i] - after] = 1
     count, filler = np.int64(0), np.int64(0)
-    for i in range(positions.size):
-        if marked[i] != 0 and positions[i] < boundary:
+    for i in range(batch):
+        if marked[i] != 0 and positions[i] < after:
             while stays[filler] != 0:
                 filler += 1
-            at[count], slots[count] = positions[i], order[boundary + filler]
-            at[count + 1], slots[count + 1] = boundary + filler, order[positions[i]]
+            at[count], slots[count] = positions[i], order[after + filler]
+            at[count + 1], slots[count + 1] = after + filler, order[positions[i]]
             count, filler = count + 2, filler + 1
-    return count, boundary
+    ints(new, 1)[0] = after
+    return count
 
 
-@compiled
-def appended(count: Any, slots: Any, marked: Any, at: Any, new: Any) -> Any:
-    """Where the marked slots come to lie behind `count` others; returns how many they are."""
-    found = np.int64(0)
-    for i in range(slots.size):
+@entry_point
+def appended(count: Any, slots: Any, marked: Any, at: Any, new: Any, after: Any, batch: Any) -> Any:
+    """Where the marked slots come to lie behind a count, int32 [1], and the new count; returns how many they are."""
+    slots, marked, at, new = ints(slots, batch), marks(marked, batch), ints(at, batch), ints(new, batch)
+    before, found = np.int64(ints(count, 1)[0]), np.int64(0)
+    for i in range(batch):
         if marked[i] != 0:
-            at[found], new[found] = count + found, slots[i]
+            at[found], new[found] = before + found, slots[i]
             found += 1
+    ints(after, 1)[0] = before + found
     return found
 
 
@@ -70,15 +79,19 @@ def seek(keys: Any, key: Any) -> Any:
     return k
 
 
-@compiled
-def distinct(draws: Any, n: Any, chosen: Any) -> None:
-    """Do what `sparse_set.distinct` does by draws int32 [B, 2]: a Fisher-Yates shuffle that stores only what moves."""
+@entry_point
+def distinct(draws: Any, n: Any, chosen: Any, count: Any) -> None:
+    """Do what `sparse_set.distinct` does by draws int32 [count, 2], of n int32 [1].
+
+    It is a Fisher-Yates shuffle that stores only what moves.
+    """
+    draws, members_left, chosen = table(draws, INT32, (count, 2)), np.int64(ints(n, 1)[0]), ints(chosen, count)
     size = np.int64(4)
-    while size < 4 * chosen.size:
+    while size < 4 * count:
         size *= 2
     keys, values = np.full(size, -1, np.int64), np.empty(size, np.int64)
-    for i in range(chosen.size):
-        left = n - i
+    for i in range(count):
+        left = members_left - i
         if left <= 0:
             chosen[i] = 0
             continue

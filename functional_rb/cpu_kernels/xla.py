@@ -6,107 +6,73 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.cpu_kernels import buffer, random_bits
+from functional_rb.cpu_kernels import calls, random_bits
 from functional_rb.cpu_kernels.descriptor import LEAVES, WIDE
+from functional_rb.cpu_kernels.raw_memory import floats, ints
 from functional_rb.cpu_kernels.xla_frame import (
-    INT32,
-    calls,
-    floats,
     handler,
-    ints,
     length,
-    marks,
     operand,
-    operand_addresses,
     operands,
     result,
-    result_addresses,
     rows_of,
-    table,
+    source,
+    sources,
+    target,
+    targets,
+    vector,
 )
 
+NONE = np.int64(0)
+"""Stands for an array that is not given, and for no room to save in what is overwritten."""
+
 
 @handler
-def add(frame: Any) -> Any:
+def add(call: Any) -> None:
     """XLA passes plan, batch, rows, *wide, tree, counters, mask, priorities, *leaves; the results are new arrays."""
-    for number in range(calls(frame)):
-        call = frame, number
-        plan = ints(operand(call, 0))
-        wide = np.int64(plan[WIDE])
-        buffer.add(
-            plan,
-            result_addresses(call, 0, 1 + wide),
-            floats(result(call, 1 + wide)),
-            ints(operand(call, 4 + wide)),
-            ints(result(call, 2 + wide)),
-            operand_addresses(call, 7 + wide, np.int64(plan[LEAVES])),
-            np.int64(ints(operand(call, 1))[0]),
-            marks(operand(call, 5 + wide)),
-            ints(operand(call, 6 + wide)),
-            np.empty(0, np.int32),
-            np.empty(0, np.int64),
-            np.empty(0, np.float32),
-        )
-    return 0
+    plan = vector(call, 0)
+    wide, batch = np.int64(plan[WIDE]), np.int64(vector(call, 1)[0])
+    counters, mask, priorities = source(call, 4 + wide), source(call, 5 + wide), source(call, 6 + wide)
+    storage, leaves = targets(call, 0, 1 + wide), sources(call, 7 + wide, np.int64(plan[LEAVES]))
+    tree, new, size = target(call, 1 + wide), target(call, 2 + wide), length(result(call, 1 + wide))
+    saved = np.empty(1, np.int64)
+    calls.add(tree, counters, new, mask, priorities, NONE, NONE, storage, leaves, plan, size, batch, NONE, saved)
 
 
 @handler
-def threefry(frame: Any) -> Any:
+def threefry(call: Any) -> None:
     """Key uint32 [2] -> draws int32 [B, words]."""
-    for number in range(calls(frame)):
-        call = frame, number
-        key = ints(operand(call, 0))
-        random_bits.fill_threefry(key[0], key[1], ints(result(call, 0)))
-    return 0
+    key = vector(call, 0)
+    random_bits.fill_threefry(key[0], key[1], ints(target(call, 0), length(result(call, 0))))
 
 
 @handler
-def draw(frame: Any) -> Any:
+def draw(call: Any) -> None:
     """XLA passes plan, rows, *wide, tree, counters, draws, beta; the results are *leaves and the selection's arrays."""
-    for number in range(calls(frame)):
-        call = frame, number
-        plan = ints(operand(call, 0))
-        wide, leaves = np.int64(plan[WIDE]), np.int64(plan[LEAVES])
-        numbers = operand(call, 4 + wide)
-        batch = rows_of(numbers)
-        words = length(numbers) // max(batch, 1)
-        buffer.draw(
-            plan,
-            operand_addresses(call, 1, 1 + wide),
-            floats(operand(call, 2 + wide)),
-            ints(operand(call, 3 + wide)),
-            table(numbers, INT32, (batch, words)),
-            floats(operand(call, 5 + wide))[0],
-            result_addresses(call, 0, leaves),
-            ints(result(call, leaves)),
-            floats(result(call, leaves + 1)),
-            floats(result(call, leaves + 2)),
-        )
-    return 0
+    plan = vector(call, 0)
+    wide, last = np.int64(plan[WIDE]), np.int64(plan[LEAVES])
+    storage, leaves = sources(call, 1, 1 + wide), targets(call, 0, last)
+    tree, counters, draws = source(call, 2 + wide), source(call, 3 + wide), source(call, 4 + wide)
+    handles, weights, probabilities = target(call, last), target(call, last + 1), target(call, last + 2)
+    size, batch = length(operand(call, 2 + wide)), rows_of(operand(call, 4 + wide))
+    words = length(operand(call, 4 + wide)) // max(batch, 1)
+    beta = floats(source(call, 5 + wide), 1)[0]
+    calls.draw(tree, counters, draws, handles, weights, probabilities, storage, leaves, plan, size, words, beta, batch)
 
 
 @handler
-def update(frame: Any) -> Any:
+def update(call: Any) -> None:
     """XLA passes plan, tree, counters, handles, priorities; the results are tree, counters.
 
     Where leaves are rewritten, also rows, *wide, *leaves (empty for those that are not) -> rows, *wide.
     """
-    for number in range(calls(frame)):
-        call = frame, number
-        plan = ints(operand(call, 0))
-        rewrites = operands(call) > 5
-        arrays = 1 + np.int64(plan[WIDE]) if rewrites else np.int64(0)
-        buffer.update(
-            plan,
-            result_addresses(call, 2, arrays),
-            floats(result(call, 0)),
-            ints(operand(call, 2)),
-            ints(result(call, 1)),
-            ints(operand(call, 3)),
-            ints(operand(call, 4)),
-            operand_addresses(call, 5 + arrays, np.int64(plan[LEAVES]) if rewrites else np.int64(0)),
-            np.empty(0, np.int32),
-            np.empty(0, np.int64),
-            np.empty(0, np.float32),
-        )
-    return 0
+    plan = vector(call, 0)
+    rewrites = operands(call) > 5
+    arrays, given = (1 + np.int64(plan[WIDE]), np.int64(plan[LEAVES])) if rewrites else (NONE, NONE)
+    counters, handles, priorities = source(call, 2), source(call, 3), source(call, 4)
+    storage, leaves = targets(call, 2, arrays), sources(call, 5 + arrays, given)
+    tree, new, size, batch = target(call, 0), target(call, 1), length(result(call, 0)), length(operand(call, 3))
+    saved = np.empty(1, np.int64)
+    calls.update(
+        tree, counters, new, handles, priorities, NONE, NONE, storage, leaves, plan, size, batch, given, NONE, saved
+    )

@@ -8,95 +8,42 @@ from __future__ import annotations
 from typing import Any
 
 from functional_rb.cpu_kernels import episode_windows, ring
-from functional_rb.cpu_kernels.xla_frame import (
-    FLOAT32,
-    INT32,
-    UINT8,
-    calls,
-    floats,
-    handler,
-    ints,
-    length,
-    marks,
-    operand,
-    result,
-    rows_of,
-    table,
-)
+from functional_rb.cpu_kernels.raw_memory import floats
+from functional_rb.cpu_kernels.xla_frame import handler, length, operand, result, rows_of, source, target, vector
 
 
 @handler
-def following(frame: Any) -> Any:
+def following(call: Any) -> None:
     """plan, cursors, sizes, age, slots -> slots [m, n], real [m, n]."""
-    for number in range(calls(frame)):
-        call = frame, number
-        slots = ints(operand(call, 4))
-        found = result(call, 0)
-        shape = (slots.size, length(found) // slots.size)
-        ring.following(
-            ints(operand(call, 0)),
-            ints(operand(call, 1)),
-            ints(operand(call, 3)),
-            slots,
-            table(found, INT32, shape),
-            table(result(call, 1), UINT8, shape),
-        )
-    return 0
+    count = length(operand(call, 4))
+    n = length(result(call, 0)) // count
+    cursors, age, slots = source(call, 1), source(call, 3), source(call, 4)
+    ring.following(cursors, age, slots, target(call, 0), target(call, 1), vector(call, 0), count, n)
 
 
 @handler
-def extent(frame: Any) -> Any:
+def extent(call: Any) -> None:
     """XLA passes plan, cursors, sizes, age, slots; the results are before, after."""
-    for number in range(calls(frame)):
-        call = frame, number
-        ring.extent(
-            ints(operand(call, 0)),
-            ints(operand(call, 1)),
-            ints(operand(call, 2)),
-            ints(operand(call, 3)),
-            ints(operand(call, 4)),
-            ints(result(call, 0)),
-            ints(result(call, 1)),
-        )
-    return 0
+    cursors, sizes, age, slots = source(call, 1), source(call, 2), source(call, 3), source(call, 4)
+    ring.extent(cursors, sizes, age, slots, target(call, 0), target(call, 1), vector(call, 0), length(operand(call, 4)))
 
 
 @handler
-def fold(frame: Any) -> Any:
+def fold(call: Any) -> None:
     """Factors float32 [n], rewards float32 [m, n, w], real -> total [m, w], steps [m]."""
-    for number in range(calls(frame)):
-        call = frame, number
-        discounts = floats(operand(call, 0))
-        total, found = result(call, 0), ints(result(call, 1))
-        count, n, width = found.size, discounts.size, length(total) // found.size
-        episode_windows.fold(
-            discounts,
-            table(operand(call, 1), FLOAT32, (count, n, width)),
-            table(operand(call, 2), UINT8, (count, n)),
-            table(total, FLOAT32, (count, width)),
-            found,
-        )
-    return 0
+    discounts = floats(source(call, 0), length(operand(call, 0)))
+    m = length(result(call, 1))
+    w = length(result(call, 0)) // m
+    episode_windows.fold(source(call, 1), source(call, 2), target(call, 0), target(call, 1), discounts, m, w)
 
 
 @handler
-def plan_line(frame: Any) -> Any:
+def plan_line(call: Any) -> None:
     """held, ended, ids [rows, words], mask (empty for none) -> window, real, complete, waiting, pending."""
-    for number in range(calls(frame)):
-        call = frame, number
-        ended, ids = marks(operand(call, 1)), operand(call, 2)
-        window = result(call, 0)
-        rows = rows_of(window)
-        shape = (rows, length(window) // rows)
-        episode_windows.plan_line(
-            ints(operand(call, 0)),
-            ended,
-            table(ids, INT32, (rows, length(ids) // rows)),
-            marks(operand(call, 3)),
-            table(window, INT32, shape),
-            table(result(call, 1), UINT8, shape),
-            marks(result(call, 2)),
-            ints(result(call, 3)),
-            ints(result(call, 4)),
-        )
-    return 0
+    held, ended, ids, mask = source(call, 0), source(call, 1), source(call, 2), source(call, 3)
+    window, real, complete = target(call, 0), target(call, 1), target(call, 2)
+    rows = rows_of(result(call, 0))
+    lanes, batch, words = length(operand(call, 0)), length(operand(call, 1)), length(operand(call, 2)) // rows
+    n = length(result(call, 0)) // rows
+    waiting, pending = target(call, 3), target(call, 4)
+    episode_windows.plan_line(held, ended, ids, mask, window, real, complete, waiting, pending, lanes, batch, words, n)

@@ -16,12 +16,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numba
 import numpy as np
 from numba import types
 
 from functional_rb.cpu_kernels.cache import callback, compiled
-from functional_rb.cpu_kernels.raw_memory import load_int32, load_int64, pointer_to, store_int32
+from functional_rb.cpu_kernels.raw_memory import ints, load_int32, load_int64, store_int32
 
 API_MAJOR, API_MINOR = 0, 3
 FRAME_EXTENSION, FRAME_ARGUMENTS, FRAME_RESULTS, FRAME_ATTRIBUTES = 8, 40, 80, 120
@@ -37,8 +36,6 @@ BATCH_SIZES: Final = 2
 """From here: the size of each axis, then an entry for each operand and each result."""
 ENTRY_SKIPPED: Final = 0
 ENTRY_STRIDES: Final = 1
-
-INT32, UINT8, FLOAT32 = np.int32(0), np.uint8(0), np.float32(0)
 
 
 def encode_batch(
@@ -144,53 +141,55 @@ def rows_of(buffer: Any) -> Any:
 
 
 @compiled
-def ints(buffer: Any) -> Any:
-    """A buffer as int32 [n]."""
-    return numba.carray(pointer_to(data(buffer), INT32), (length(buffer),))
-
-
-@compiled
-def floats(buffer: Any) -> Any:
-    """A buffer as float32 [n]."""
-    return numba.carray(pointer_to(data(buffer), FLOAT32), (length(buffer),))
-
-
-@compiled
-def marks(buffer: Any) -> Any:
-    """A buffer of truth values as uint8 [n]."""
-    return numba.carray(pointer_to(data(buffer), UINT8), (length(buffer),))
-
-
-@compiled
-def table(buffer: Any, example: Any, shape: Any) -> Any:
-    """A buffer of elements like a scalar, in a shape."""
-    return numba.carray(pointer_to(data(buffer), example), shape)
-
-
-@compiled
 def address(buffer: Any) -> Any:
-    """Where a buffer lies; 0 for an empty one, which stands for a leaf that is not given."""
+    """Where a buffer lies; 0 for an empty one, which stands for an array that is not given."""
     return data(buffer) if length(buffer) else np.int64(0)
 
 
 @compiled
-def operand_addresses(call: Any, first: Any, count: Any) -> Any:
-    """The addresses of consecutive operands."""
+def source(call: Any, k: Any) -> Any:
+    """The address of the k-th operand, 0 for an empty one."""
+    return address(operand(call, k))
+
+
+@compiled
+def target(call: Any, k: Any) -> Any:
+    """The address of the k-th result, 0 for an empty one."""
+    return address(result(call, k))
+
+
+@compiled
+def vector(call: Any, k: Any) -> Any:
+    """The k-th operand as int32 [n]."""
+    return ints(source(call, k), length(operand(call, k)))
+
+
+@compiled
+def sources(call: Any, first: Any, count: Any) -> Any:
+    """The addresses of consecutive operands, int64 [count]."""
     found = np.empty(count, np.int64)
     for k in range(count):
-        found[k] = address(operand(call, first + k))
+        found[k] = source(call, first + k)
     return found
 
 
 @compiled
-def result_addresses(call: Any, first: Any, count: Any) -> Any:
-    """The addresses of consecutive results."""
+def targets(call: Any, first: Any, count: Any) -> Any:
+    """The addresses of consecutive results, int64 [count]."""
     found = np.empty(count, np.int64)
     for k in range(count):
-        found[k] = address(result(call, first + k))
+        found[k] = target(call, first + k)
     return found
 
 
 def handler(function: Any) -> Any:
-    """A function of a call frame as an XLA FFI handler (it returns null: no error)."""
-    return callback(types.int64(types.int64), function)
+    """A function of one call as an XLA FFI handler, which does all calls of a frame and returns null: no error."""
+    carry_out = compiled(function)
+
+    def handle(frame: Any) -> Any:
+        for number in range(calls(frame)):
+            carry_out((frame, number))
+        return 0
+
+    handle.__module__, handle.__qualname__ = function.__module__, function.__qualname__
+    return callback(types.int64(types.int64), handle)

@@ -8,18 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from functional_rb.cpu_kernels import frame_ring
-from functional_rb.cpu_kernels.xla_frame import calls, handler, ints, operand, result
+from functional_rb.cpu_kernels.xla_frame import handler, length, operand, source, target, vector
 
 
 @handler
-def places(frame: Any) -> Any:
+def places(call: Any) -> None:
     """XLA passes plan, at, slots; the result is places."""
-    for number in range(calls(frame)):
-        call = frame, number
-        frame_ring.places(
-            ints(operand(call, 0)),
-            ints(operand(call, 1)),
-            ints(operand(call, 2)),
-            ints(result(call, 0)),
-        )
-    return 0
+    capacity, count = length(operand(call, 1)), length(operand(call, 2))
+    frame_ring.places(source(call, 1), source(call, 2), target(call, 0), vector(call, 0), capacity, count)

@@ -8,41 +8,23 @@ from __future__ import annotations
 from typing import Any
 
 from functional_rb.cpu_kernels import hash_map
-from functional_rb.cpu_kernels.xla_frame import calls, handler, ints, marks, operand, result
+from functional_rb.cpu_kernels.xla_frame import handler, operand, rows_of, source, target, vector
 
 
 @handler
-def map_lookup(frame: Any) -> Any:
+def map_lookup(call: Any) -> None:
     """XLA passes plan, table, keys, counts, counters, rows; the result is ids."""
-    for number in range(calls(frame)):
-        call = frame, number
-        hash_map.lookup(
-            ints(operand(call, 0)),
-            ints(operand(call, 1)),
-            ints(operand(call, 2)),
-            ints(operand(call, 5)),
-            ints(result(call, 0)),
-        )
-    return 0
+    table, keys, rows = source(call, 1), source(call, 2), source(call, 5)
+    hash_map.lookup(table, keys, rows, target(call, 0), vector(call, 0), rows_of(operand(call, 5)))
 
 
 @handler
-def map_insert(frame: Any) -> Any:
+def map_insert(call: Any) -> None:
     """XLA passes plan, table, keys, counts, counters, rows, mask (empty for none).
 
     The results are the four arrays of the map, which are written in place, ids, and fresh.
     """
-    for number in range(calls(frame)):
-        call = frame, number
-        hash_map.insert(
-            ints(operand(call, 0)),
-            ints(result(call, 0)),
-            ints(result(call, 1)),
-            ints(result(call, 2)),
-            ints(result(call, 3)),
-            ints(operand(call, 5)),
-            marks(operand(call, 6)),
-            ints(result(call, 4)),
-            marks(result(call, 5)),
-        )
-    return 0
+    table, keys, counts, counters = target(call, 0), target(call, 1), target(call, 2), target(call, 3)
+    rows, mask, ids, fresh = source(call, 5), source(call, 6), target(call, 4), target(call, 5)
+    plan, batch = vector(call, 0), rows_of(operand(call, 5))
+    hash_map.insert(table, keys, counts, counters, rows, mask, ids, fresh, plan, batch)

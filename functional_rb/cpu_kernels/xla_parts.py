@@ -9,113 +9,66 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.cpu_kernels import buffer
+from functional_rb.cpu_kernels import calls
 from functional_rb.cpu_kernels.descriptor import LEAVES, WIDE
 from functional_rb.cpu_kernels.xla_frame import (
-    INT32,
-    calls,
-    floats,
     handler,
-    ints,
     length,
-    marks,
     operand,
-    operand_addresses,
     result,
-    result_addresses,
     rows_of,
-    table,
+    source,
+    sources,
+    target,
+    targets,
+    vector,
 )
 
 
 @handler
-def descend(frame: Any) -> Any:
+def descend(call: Any) -> None:
     """plan, tree, draws [B, words] -> leaves [B]."""
-    for number in range(calls(frame)):
-        call = frame, number
-        numbers = operand(call, 2)
-        batch = rows_of(numbers)
-        buffer.descend(
-            ints(operand(call, 0)),
-            floats(operand(call, 1)),
-            table(numbers, INT32, (batch, length(numbers) // batch)),
-            ints(result(call, 0)),
-        )
-    return 0
+    size, batch = length(operand(call, 1)), rows_of(operand(call, 2))
+    words = length(operand(call, 2)) // batch
+    calls.descend(source(call, 1), source(call, 2), target(call, 0), vector(call, 0), size, batch, words)
 
 
 @handler
-def set_leaves(frame: Any) -> Any:
+def set_leaves(call: Any) -> None:
     """XLA passes plan, tree, leaves, values; the result is tree."""
-    for number in range(calls(frame)):
-        call = frame, number
-        buffer.set_leaves(
-            ints(operand(call, 0)),
-            floats(result(call, 0)),
-            ints(operand(call, 2)),
-            floats(operand(call, 3)),
-        )
-    return 0
+    size, count = length(result(call, 0)), length(operand(call, 2))
+    calls.set_leaves(target(call, 0), source(call, 2), source(call, 3), vector(call, 0), size, count)
 
 
 @handler
-def read(frame: Any) -> Any:
+def read(call: Any) -> None:
     """XLA passes plan, rows, *wide, slots; the results are *leaves."""
-    for number in range(calls(frame)):
-        call = frame, number
-        plan = ints(operand(call, 0))
-        wide = np.int64(plan[WIDE])
-        buffer.load_items(
-            plan,
-            operand_addresses(call, 1, 1 + wide),
-            ints(operand(call, 2 + wide)),
-            result_addresses(call, 0, np.int64(plan[LEAVES])),
-        )
-    return 0
+    plan = vector(call, 0)
+    wide = np.int64(plan[WIDE])
+    storage, leaves = sources(call, 1, 1 + wide), targets(call, 0, np.int64(plan[LEAVES]))
+    calls.read(source(call, 2 + wide), storage, leaves, plan, length(operand(call, 2 + wide)))
 
 
 @handler
-def store(frame: Any) -> Any:
+def store(call: Any) -> None:
     """plan, rows, *wide, slots, source, live (empty for none), *leaves [B, *shape] -> rows, *wide."""
-    for number in range(calls(frame)):
-        call = frame, number
-        plan = ints(operand(call, 0))
-        wide = np.int64(plan[WIDE])
-        buffer.store_items(
-            plan,
-            result_addresses(call, 0, 1 + wide),
-            ints(operand(call, 2 + wide)),
-            ints(operand(call, 3 + wide)),
-            marks(operand(call, 4 + wide)),
-            operand_addresses(call, 5 + wide, np.int64(plan[LEAVES])),
-            rows_of(operand(call, 5 + wide)),
-        )
-    return 0
+    plan = vector(call, 0)
+    wide = np.int64(plan[WIDE])
+    slots, chosen, live = source(call, 2 + wide), source(call, 3 + wide), source(call, 4 + wide)
+    storage, leaves = targets(call, 0, 1 + wide), sources(call, 5 + wide, np.int64(plan[LEAVES]))
+    count, batch = length(operand(call, 2 + wide)), rows_of(operand(call, 5 + wide))
+    calls.store(slots, chosen, live, storage, leaves, plan, count, batch)
 
 
 @handler
-def stored_values(frame: Any) -> Any:
+def stored_values(call: Any) -> None:
     """XLA passes plan, priorities; the results are values, good."""
-    for number in range(calls(frame)):
-        call = frame, number
-        buffer.stored_values(
-            ints(operand(call, 0)),
-            ints(operand(call, 1)),
-            floats(result(call, 0)),
-            marks(result(call, 1)),
-        )
-    return 0
+    calls.stored_values(source(call, 1), target(call, 0), target(call, 1), vector(call, 0), length(operand(call, 1)))
 
 
 @handler
-def importance_weights(frame: Any) -> Any:
+def importance_weights(call: Any) -> None:
     """XLA passes values, smallest, beta; the result is weights."""
-    for number in range(calls(frame)):
-        call = frame, number
-        buffer.importance_weights(
-            floats(operand(call, 0)),
-            floats(operand(call, 1))[0],
-            floats(operand(call, 2))[0],
-            floats(result(call, 0)),
-        )
-    return 0
+    calls.importance_weights(
+        source(call, 0), source(call, 1), source(call, 2), target(call, 0), length(operand(call, 0))
+    )

@@ -10,104 +10,53 @@ from typing import Any
 import numpy as np
 
 from functional_rb.cpu_kernels import ring
-from functional_rb.cpu_kernels.descriptor import WINDOW_LENGTH
-from functional_rb.cpu_kernels.xla_frame import INT32, UINT8, calls, handler, ints, marks, operand, result, table
+from functional_rb.cpu_kernels.xla_frame import handler, length, operand, result, source, target, vector
 
 
 @handler
-def plan_write(frame: Any) -> Any:
+def plan_write(call: Any) -> None:
     """plan, steps, cursors, sizes, mask -> slots, source, live, written, cursors, sizes (no mask: all empty)."""
-    for number in range(calls(frame)):
-        call = frame, number
-        ring.plan_write(
-            ints(operand(call, 0)),
-            ints(operand(call, 2)),
-            ints(operand(call, 3)),
-            np.int64(ints(operand(call, 1))[0]),
-            marks(operand(call, 4)),
-            ints(result(call, 0)),
-            ints(result(call, 1)),
-            marks(result(call, 2)),
-            ints(result(call, 3)),
-            ints(result(call, 4)),
-            ints(result(call, 5)),
-        )
-    return 0
+    plan, steps, count = vector(call, 0), vector(call, 1)[0], length(result(call, 0))
+    cursors, sizes, mask = source(call, 2), source(call, 3), source(call, 4)
+    slots, chosen, live, written = target(call, 0), target(call, 1), target(call, 2), target(call, 3)
+    new_cursors, new_sizes = target(call, 4), target(call, 5)
+    ring.plan_write(
+        cursors, sizes, mask, slots, chosen, live, written, new_cursors, new_sizes, plan, np.int64(steps), count
+    )
 
 
 @handler
-def step_ages(frame: Any) -> Any:
+def step_ages(call: Any) -> None:
     """next_age, written, begins, ends (one may be empty) -> ages, next_age."""
-    for number in range(calls(frame)):
-        call = frame, number
-        ring.step_ages(
-            ints(operand(call, 0)),
-            ints(operand(call, 1)),
-            marks(operand(call, 2)),
-            marks(operand(call, 3)),
-            ints(result(call, 0)),
-            ints(result(call, 1)),
-        )
-    return 0
+    next_age, written, begins, ends = source(call, 0), source(call, 1), source(call, 2), source(call, 3)
+    lanes, size = length(result(call, 1)), length(result(call, 0))
+    ring.step_ages(next_age, written, begins, ends, target(call, 0), target(call, 1), lanes, size)
 
 
 @handler
-def changed(frame: Any) -> Any:
+def changed(call: Any) -> None:
     """XLA passes plan, distances, cursors, sizes, age; the results are lane, back, slots, numbers."""
-    for number in range(calls(frame)):
-        call = frame, number
-        ring.changed(
-            ints(operand(call, 0)),
-            ints(operand(call, 1)),
-            ints(operand(call, 2)),
-            ints(operand(call, 3)),
-            ints(operand(call, 4)),
-            ints(result(call, 0)),
-            ints(result(call, 1)),
-            ints(result(call, 2)),
-            ints(result(call, 3)),
-        )
-    return 0
+    plan, distances, count = vector(call, 0), vector(call, 1), length(result(call, 0))
+    cursors, sizes, age = source(call, 2), source(call, 3), source(call, 4)
+    lane, back, slots, numbers = target(call, 0), target(call, 1), target(call, 2), target(call, 3)
+    ring.changed(cursors, sizes, age, lane, back, slots, numbers, plan, distances, count)
 
 
 @handler
-def weights_at(frame: Any) -> Any:
+def weights_at(call: Any) -> None:
     """XLA passes plan, cursors, sizes, age, slots; the result is weights."""
-    for number in range(calls(frame)):
-        call = frame, number
-        ring.weights_at(
-            ints(operand(call, 0)),
-            ints(operand(call, 1)),
-            ints(operand(call, 2)),
-            ints(operand(call, 3)),
-            ints(operand(call, 4)),
-            ints(result(call, 0)),
-        )
-    return 0
+    cursors, sizes, age, slots = source(call, 1), source(call, 2), source(call, 3), source(call, 4)
+    ring.weights_at(cursors, sizes, age, slots, target(call, 0), vector(call, 0), length(result(call, 0)))
 
 
 @handler
-def expand(frame: Any) -> Any:
+def expand(call: Any) -> None:
     """plan, cursors, sizes, age, next_age, starts, draws [S, 2], live (empty for all) -> the fields of `Slices`."""
-    for number in range(calls(frame)):
-        call = frame, number
-        plan = ints(operand(call, 0))
-        starts = ints(operand(call, 5))
-        shape = (starts.size, np.int64(plan[WINDOW_LENGTH]))
-        ring.expand(
-            plan,
-            ints(operand(call, 1)),
-            ints(operand(call, 2)),
-            ints(operand(call, 3)),
-            ints(operand(call, 4)),
-            starts,
-            table(operand(call, 6), INT32, (starts.size, 2)),
-            marks(operand(call, 7)),
-            table(result(call, 0), INT32, shape),
-            table(result(call, 1), INT32, shape),
-            table(result(call, 2), UINT8, shape),
-            table(result(call, 3), UINT8, shape),
-            table(result(call, 4), UINT8, shape),
-            table(result(call, 5), UINT8, shape),
-        )
-    return 0
+    plan, count = vector(call, 0), length(operand(call, 5))
+    cursors, sizes, age, next_age = source(call, 1), source(call, 2), source(call, 3), source(call, 4)
+    starts, draws, live = source(call, 5), source(call, 6), source(call, 7)
+    slots, handles, mask = target(call, 0), target(call, 1), target(call, 2)
+    first, last, truncated = target(call, 3), target(call, 4), target(call, 5)
+    ring.expand(
+        cursors, sizes, age, next_age, starts, draws, live, slots, handles, mask, first, last, truncated, plan, count
+    )

@@ -14,7 +14,7 @@ import pytest
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.cpu_kernels import calls, switch
+from functional_rb.cpu_kernels import beforehand, calls, ring, switch
 from functional_rb.versions import version
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
@@ -32,10 +32,14 @@ def switched_on() -> Iterator[None]:
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that Python calls."""
+    beforehand.compile_handlers()  # while what they call is the kernels themselves
     found: list[str] = []
-    for name in ("add", "sample", "draw", "update", "read", "store", "expand", "fill_draws"):
-        kernel = getattr(calls, name)
-        monkeypatch.setattr(calls, name, lambda *args, name=name, kernel=kernel: (found.append(name), kernel(*args))[1])
+    names = ("add", "sample", "draw", "update", "read", "store", "fill_draws")
+    for module, name in [*((calls, name) for name in names), (ring, "expand")]:
+        kernel = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *args, name=name, kernel=kernel: (found.append(name), kernel(*args))[1]
+        )
     return found
 
 

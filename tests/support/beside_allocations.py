@@ -121,6 +121,18 @@ def iterated(backend: Backend, spec: frb.BufferSpec) -> Bits:
         return [lives.bits(backend, sample) for sample in itertools.islice(batches, 8)]
 
 
+def counted(backend: Backend) -> Bits:
+    """What a map tells of keys that come again."""
+    rng, maps = np.random.default_rng(1), backend.rb.maps
+    met = maps.init(frb.MapSpec(frb.Unbounded((WIDE,), "int32"), 10 * BATCH))
+    told = []
+    for _ in range(STEPS):
+        keys = backend.tree(np.repeat(rng.integers(0, BATCH, (BATCH, 1), np.int32), WIDE, axis=1))
+        met, found = maps.insert(met, keys)
+        told.append(lives.bits(backend, (found.ids, found.is_new, maps.count(met, keys))))
+    return told
+
+
 def allocate(stop: threading.Event) -> None:
     """Take blocks that are too small for the fence, write to them, and free them."""
     rng = random.Random(0)
@@ -170,7 +182,7 @@ def on_torch(directory: Path) -> None:
     wanted = specs()
     with backends.make("torch-core") as core:
         expected = {name: life(core, spec) for name, spec in wanted.items()}
-        drawn = iterated(core, wanted["prioritized, plain"])
+        drawn, numbers = iterated(core, wanted["prioritized, plain"]), counted(core)
 
     def run(everywhere: bool = True) -> None:
         with backends.make("torch") as kernels:
@@ -179,6 +191,7 @@ def on_torch(directory: Path) -> None:
                     compare(name, placed, expected[name], life(kernels, placed))
             again = wanted["prioritized, plain"]
             compare("iterate", again, drawn, iterated(kernels, again))
+            assert counted(kernels) == numbers
 
     run(everywhere=False)
     with_allocations(run)
