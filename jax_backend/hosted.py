@@ -36,7 +36,7 @@ from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.execute import split as split
 from jax_backend.execute import value_of as value_of
 
-_engine = Engine(NumPy(host_ops))
+_engine = Engine(NumPy(host_ops.OPS))
 
 SMALL = 2**16
 """Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 15 us for each, and

@@ -17,17 +17,14 @@ from jax_backend import rules
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> jax.Array:
-    """An array of zeros of some shape and dtype."""
     return jnp.zeros(tuple(shape), dtype, device=device)
 
 
 def full_like(x: jax.Array, value: int | float) -> jax.Array:
-    """An array of one value, with the shape, dtype and place of another."""
     return jnp.full_like(x, value)
 
 
 def arange(n: int, like: jax.Array) -> jax.Array:
-    """The numbers 0 ... n - 1, int32."""
     return jnp.arange(n, dtype=jnp.int32)
 
 
@@ -37,17 +34,14 @@ def constant(name: str, like: jax.Array) -> jax.Array:
 
 
 def floats(values: Sequence[float], like: jax.Array) -> jax.Array:
-    """An array of float32 numbers."""
     return table(np.asarray(values), "float32", like)
 
 
 def integers(values: Sequence[int], like: jax.Array) -> jax.Array:
-    """An array of int32 numbers."""
     return table(np.asarray(values), "int32", like)
 
 
 def cast(x: jax.Array, dtype: str) -> jax.Array:
-    """Convert the values of an array to a dtype."""
     return x.astype(dtype)
 
 
@@ -80,22 +74,18 @@ def set_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
 
 
 def set_flat(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
-    """Set elements by their position in `x` as one vector."""
     return set_at(x.reshape(-1), index, values).reshape(x.shape)
 
 
 def min_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
-    """Set what is smaller."""
     return x.at[index].min(values, mode="promise_in_bounds")
 
 
 def add_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
-    """Add up by index."""
     return x.at[index].add(values, mode="promise_in_bounds")
 
 
 def where(condition: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-    """Choose element by element."""
     if x.dtype == jnp.bfloat16 == y.dtype:  # which XLA's CPU chooses by way of float32: signaling NaNs would change
         x, y = (lax.bitcast_convert_type(values, jnp.uint16) for values in (x, y))
         return lax.bitcast_convert_type(jnp.where(condition, x, y), jnp.bfloat16)
@@ -103,58 +93,47 @@ def where(condition: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def minimum(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The smaller of two arrays' values, element by element."""
     return jnp.minimum(x, y)
 
 
 def maximum(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The larger of two arrays' values, element by element."""
     return jnp.maximum(x, y)
 
 
 def cumsum(x: jax.Array) -> jax.Array:
-    """Running sums along the last axis."""
     return jnp.cumsum(x, -1, dtype=jnp.int32)
 
 
 def cummax(x: jax.Array) -> jax.Array:
-    """Running maxima along the last axis."""
     return lax.cummax(x, x.ndim - 1)
 
 
 def count(mask: jax.Array) -> jax.Array:
-    """How many elements are true, as an int32 scalar."""
     return jnp.sum(mask, dtype=jnp.int32)
 
 
 def argsort(x: jax.Array) -> jax.Array:
-    """The permutation that sorts an array in ascending order, stable."""
     _, order = lax.sort((x, lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)), num_keys=1, is_stable=True)
     return order
 
 
 def searchsorted(ascending: jax.Array, values: jax.Array, side: Literal["left", "right"]) -> jax.Array:
-    """Where values belong in an ascending array, found by binary search."""
     return jnp.searchsorted(ascending, values, side=side).astype(jnp.int32)
 
 
 def concat(arrays: Sequence[jax.Array], axis: int) -> jax.Array:
-    """Join arrays along an axis."""
     return jnp.concatenate(arrays, axis)
 
 
 def stack(scalars: Sequence[jax.Array]) -> jax.Array:
-    """Join scalars to a vector."""
     return jnp.stack(scalars)
 
 
 def all_rows(x: jax.Array) -> jax.Array:
-    """Whether all of each row are true."""
     return jnp.all(x, 1)
 
 
 def moveaxis(x: jax.Array, source: int, destination: int) -> jax.Array:
-    """The array with an axis moved: the same numbers in another order."""
     return jnp.moveaxis(x, source, destination)
 
 
@@ -171,7 +150,6 @@ def mul_wide(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def call(function: Callable[..., Any], *arrays: jax.Array) -> Any:
-    """Call a function of the user's."""
     with rules.users():
         return function(*arrays)
 
@@ -188,17 +166,14 @@ def repeat(n: int, body: Callable[..., T], carry: T) -> T:
 
 
 def largest(x: jax.Array) -> jax.Array:
-    """The largest along the last axis."""
     return jnp.max(x, -1)
 
 
 def total(x: jax.Array) -> jax.Array:
-    """The sum along the last axis."""
     return jnp.sum(x, -1, dtype=jnp.int32 if x.dtype == jnp.bool_ else x.dtype)
 
 
 def exp(x: jax.Array) -> jax.Array:
-    """The exponential function, element by element."""
     return jnp.exp(x)
 
 
@@ -213,17 +188,14 @@ def table(values: np.ndarray[Any, Any], dtype: str, like: jax.Array) -> jax.Arra
 
 
 def argmax(x: jax.Array) -> jax.Array:
-    """Position of the first largest along the last axis."""
     return lax.argmax(x, x.ndim - 1, jnp.int32)
 
 
 def log(x: jax.Array) -> jax.Array:
-    """The natural logarithm, element by element."""
     return jnp.log(x)
 
 
 def cos(x: jax.Array) -> jax.Array:
-    """The cosine, element by element."""
     return jnp.cos(x)
 
 
@@ -239,6 +211,5 @@ def without_nan(x: jax.Array) -> jax.Array:
 
 
 def scale(high: jax.Array, low: jax.Array, n: jax.Array) -> jax.Array:
-    """A whole number below n, in the limbs of `mul_wide`."""
     top, rest = mul_wide(high, n)
     return top + (rest > 0x7FFFFFFF - mul_wide(low, n)[0])

@@ -27,17 +27,14 @@ CONSTANTS = {CPU: {name: torch.from_numpy(table) for name, table in TABLES.items
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> torch.Tensor:
-    """An array of zeros of some shape and dtype."""
     return torch.zeros(tuple(shape), dtype=DTYPES[dtype], device=device)
 
 
 def full_like(x: torch.Tensor, value: int | float) -> torch.Tensor:
-    """An array of one value, with the shape, dtype and place of another."""
     return torch.full_like(x, value)
 
 
 def arange(n: int, like: torch.Tensor) -> torch.Tensor:
-    """The numbers 0 ... n - 1, int32."""
     return torch.arange(n, dtype=torch.int32, device=like.device)
 
 
@@ -49,17 +46,14 @@ def constant(name: str, like: torch.Tensor) -> torch.Tensor:
 
 
 def floats(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
-    """An array of float32 numbers."""
     return torch.tensor(values, dtype=torch.float32, device=like.device)
 
 
 def integers(values: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-    """An array of int32 numbers."""
     return torch.tensor(values, dtype=torch.int32, device=like.device)
 
 
 def cast(x: torch.Tensor, dtype: str) -> torch.Tensor:
-    """Convert the values of an array to a dtype."""
     return x.to(DTYPES[dtype])
 
 
@@ -106,7 +100,6 @@ def add_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.
 
 
 def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Choose element by element."""
     if x.dtype in SIGNED:
         signed = SIGNED[x.dtype]
         return torch.where(condition, x.view(signed), y.view(signed)).view(x.dtype)
@@ -114,47 +107,38 @@ def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Te
 
 
 def minimum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The smaller of two arrays' values, element by element."""
     return torch.minimum(x, y)
 
 
 def maximum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The larger of two arrays' values, element by element."""
     return torch.maximum(x, y)
 
 
 def cumsum(x: torch.Tensor) -> torch.Tensor:
-    """Running sums along the last axis."""
     return torch.cumsum(x, -1, dtype=torch.int32)
 
 
 def cummax(x: torch.Tensor) -> torch.Tensor:
-    """Running maxima along the last axis."""
     return torch.cummax(x, -1).values
 
 
 def count(mask: torch.Tensor) -> torch.Tensor:
-    """How many elements are true, as an int32 scalar."""
     return mask.sum(dtype=torch.int32)
 
 
 def argsort(x: torch.Tensor) -> torch.Tensor:
-    """The permutation that sorts an array in ascending order, stable."""
     return torch.sort(x, stable=True).indices.to(torch.int32)
 
 
 def searchsorted(ascending: torch.Tensor, values: torch.Tensor, side: Literal["left", "right"]) -> torch.Tensor:
-    """Where values belong in an ascending array, found by binary search."""
     return torch.searchsorted(ascending, values, out_int32=True, right=side == "right")
 
 
 def concat(arrays: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
-    """Join arrays along an axis."""
     return torch.cat(list(arrays), axis)
 
 
 def stack(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Join scalars to a vector."""
     return torch.stack(list(scalars))
 
 
@@ -169,13 +153,11 @@ def moveaxis(x: torch.Tensor, source: int, destination: int) -> torch.Tensor:
 
 
 def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The 62-bit product of two int32 arrays, as its upper and its lower 31 bits."""
     product = a.to(torch.int64) * b
     return (product >> 31).to(torch.int32), (product & MASK).to(torch.int32)
 
 
 def call(function: Callable[..., Any], *arrays: torch.Tensor) -> Any:
-    """Call a function of the user's."""
     return function(*arrays)
 
 
@@ -194,17 +176,14 @@ def repeat(n: int, body: Callable[..., T], carry: T) -> T:
 
 
 def largest(x: torch.Tensor) -> torch.Tensor:
-    """The largest along the last axis."""
     return x.amax(-1)
 
 
 def total(x: torch.Tensor) -> torch.Tensor:
-    """The sum along the last axis."""
     return x.sum(-1, dtype=torch.int32 if x.dtype is torch.bool else x.dtype)
 
 
 def exp(x: torch.Tensor) -> torch.Tensor:
-    """The exponential function, element by element."""
     return torch.exp(x)
 
 
@@ -221,12 +200,10 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def log(x: torch.Tensor) -> torch.Tensor:
-    """The natural logarithm, element by element."""
     return torch.log(x)
 
 
 def cos(x: torch.Tensor) -> torch.Tensor:
-    """The cosine, element by element."""
     return torch.cos(x)
 
 
@@ -243,6 +220,5 @@ def without_nan(x: torch.Tensor) -> torch.Tensor:
 
 
 def scale(high: torch.Tensor, low: torch.Tensor, n: Any) -> torch.Tensor:
-    """A whole number below n."""
     wide = n.to(torch.int64) if isinstance(n, torch.Tensor) else n
     return (high.to(torch.int64) * wide + (low.to(torch.int64) * wide >> 31) >> 31).to(torch.int32)

@@ -94,7 +94,6 @@ def read_selection(
     """Read what a sampler has drawn: the leaves with its leading axes, and the selection with the transforms' extras.
 
     Args:
-        ops: the backend.
         draft: of the state.
         spec: of the buffer.
         slots: int32 [m], those drawn.
@@ -122,7 +121,6 @@ def read_drawn(
     """Read what was drawn.
 
     Args:
-        ops: the backend.
         draft: of the state.
         transforms: of the buffer.
         slots: int32 [m].

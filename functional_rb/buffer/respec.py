@@ -217,7 +217,7 @@ def with_spec(
     """The arrays of a state under another spec, one that `check` has passed.
 
     Args:
-        ops: the backend. Arrays of the state are not written to.
+        ops: Arrays of the state are not written to.
         state: of the old spec.
         old: this.
         new: the other.

@@ -138,7 +138,6 @@ def plan_frames(ops: Ops, chain: Chain, cursor: Array, written: Array, shares: A
     """Choose the places for the frames of a batch.
 
     Args:
-        ops: the backend.
         chain: of the buffer.
         cursor: int32 [lanes], where the lanes' next frames go.
         written: int32 [lanes], how many steps of each lane are real, its first ones.
@@ -228,7 +227,6 @@ def overwritten(ops: Ops, chain: Chain, at: Array, ends: RingState, after: Array
     items go only if all older ones do.
 
     Args:
-        ops: the backend.
         chain: of the buffer.
         at: int32 [capacity], the array `AT`.
         ends: where the rings of the items are.
@@ -262,7 +260,6 @@ def held(ops: Ops, draft: Draft, chain: Chain, room: int, sizes: Array) -> Array
     """How many of each lane's newest items, int32 [lanes], have all of their frames among the last so many of the lane.
 
     Args:
-        ops: the backend.
         draft: of the buffer.
         chain: of the buffer.
         room: frames of a lane.
@@ -291,7 +288,6 @@ def move(
     """Write the last frames of each lane that there is room for to other rings, where they are the first ones.
 
     Args:
-        ops: the backend.
         before: of the buffer that has them.
         after: of that which gets them, empty so far.
         ours: the chain of the one.

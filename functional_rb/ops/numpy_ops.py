@@ -62,37 +62,30 @@ def copy(x: Vector) -> Vector:
 
 
 def call(function: Callable[..., Any], *arrays: Vector) -> Any:
-    """A function of the user's."""
     return function(*arrays)
 
 
 def full_like(x: Vector, value: int | float) -> Vector:
-    """An array of one value."""
     return np.full_like(x, value)
 
 
 def arange(n: int, like: Vector) -> Vector:
-    """int32 0 ... n - 1."""
     return np.arange(n, dtype=np.int32)
 
 
 def constant(name: str, like: Vector) -> Vector:
-    """A table."""
     return TABLES[name]
 
 
 def floats(values: Sequence[float], like: Vector) -> Vector:
-    """float32 numbers."""
     return np.array(values, np.float32)
 
 
 def integers(values: Sequence[int], like: Vector) -> Vector:
-    """int32 numbers."""
     return np.array(values, np.int32)
 
 
 def cast(x: Vector, dtype: str) -> Vector:
-    """Convert values."""
     return x.astype(dtype_of(dtype))
 
 
@@ -136,57 +129,46 @@ def add_at(x: Vector, index: Vector, values: Vector) -> Vector:
 
 
 def where(condition: Vector, x: Vector, y: Vector) -> Vector:
-    """Choose element by element."""
     return np.where(condition, x, y)
 
 
 def minimum(x: Vector, y: Vector) -> Vector:
-    """The smaller."""
     return np.minimum(x, y)
 
 
 def maximum(x: Vector, y: Vector) -> Vector:
-    """The larger."""
     return np.maximum(x, y)
 
 
 def cumsum(x: Vector) -> Vector:
-    """Running sums along the last axis."""
     return np.cumsum(x, -1, dtype=np.int32)
 
 
 def cummax(x: Vector) -> Vector:
-    """Running maxima along the last axis."""
     return np.maximum.accumulate(x, -1)
 
 
 def count(mask: Vector) -> Any:
-    """How many are true."""
     return np.sum(mask, dtype=np.int32)
 
 
 def argsort(x: Vector) -> Vector:
-    """Stable sorting permutation."""
     return np.argsort(x, -1, kind="stable").astype(np.int32)
 
 
 def searchsorted(ascending: Vector, values: Vector, side: Literal["left", "right"]) -> Vector:
-    """Binary search."""
     return np.asarray(np.searchsorted(ascending, values, side), np.int32)
 
 
 def concat(arrays: Sequence[Vector], axis: int) -> Vector:
-    """Join along an axis."""
     return np.concatenate(arrays, axis)
 
 
 def stack(scalars: Sequence[Any]) -> Vector:
-    """Join scalars."""
     return np.array(scalars)
 
 
 def all_rows(x: Vector) -> Vector:
-    """Whether all of each row are true."""
     return np.asarray(x.all(1))
 
 
@@ -196,7 +178,6 @@ def moveaxis(x: Vector, source: int, destination: int) -> Vector:
 
 
 def mul_wide(a: Vector, b: Vector) -> tuple[Vector, Vector]:
-    """The 62-bit product."""
     product = np.asarray(a).astype(np.int64) * b
     return (product >> 31).astype(np.int32), (product & MASK).astype(np.int32)
 
@@ -221,31 +202,25 @@ def table(values: Vector, dtype: str, like: Vector) -> Vector:
 
 
 def argmax(x: Vector) -> Vector:
-    """Position of the first largest along the last axis."""
     return np.asarray(x.argmax(-1), np.int32)
 
 
 def largest(x: Vector) -> Vector:
-    """The largest along the last axis."""
     return np.asarray(x.max(-1))
 
 
 def total(x: Vector) -> Vector:
-    """The sum along the last axis."""
     return np.asarray(x.sum(-1, dtype=np.int32 if x.dtype == np.bool_ else x.dtype))
 
 
 def log(x: Vector) -> Vector:
-    """Natural logarithms."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(x))
 
 
 def exp(x: Vector) -> Vector:
-    """Exponentials."""
     return np.asarray(np.exp(x))
 
 
 def cos(x: Vector) -> Vector:
-    """Cosines."""
     return np.asarray(np.cos(x))

@@ -44,7 +44,6 @@ def below(ops: Ops, draws: Array, n: Array) -> Array:
     """`floor(n * u)` for a 62-bit uniform u: one word alone would prefer some of a million numbers by a part in 2000.
 
     Args:
-        ops: the backend.
         draws: int32 [B, 2], uniform in [0, 2^31): the high and the low half of u.
         n: int32 [B] or scalar, not negative.
 

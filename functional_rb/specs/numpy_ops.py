@@ -20,7 +20,6 @@ from functional_rb.ops.numpy_ops import where as where
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> Vector:
-    """Zeros."""
     return dtypes.as_numpy(dtype, np.zeros(tuple(shape), np.bool_))
 
 
@@ -30,7 +29,6 @@ def table(values: Vector, dtype: str, like: Vector) -> Vector:
 
 
 def cast(x: Vector, dtype: str) -> Vector:
-    """Convert values."""
     return dtypes.as_numpy(dtype, x) if dtype == "bfloat16" else x.astype(dtype)
 
 
@@ -40,7 +38,6 @@ def bitcast(x: Vector, dtype: str) -> Vector:
 
 
 def take(x: Vector, index: Vector) -> Vector:
-    """`x[index]`."""
     return x[index]
 
 
@@ -50,26 +47,21 @@ def clamp(x: Vector, low: Vector, high: Vector) -> Vector:
 
 
 def without_nan(x: Vector) -> Vector:
-    """Zeros for NaN."""
     return np.where(x == x, x, x.dtype.type(0))
 
 
 def scale(high: Vector, low: Vector, n: Vector) -> Vector:
-    """A whole number below n."""
     wide = n.astype(np.int64)
     return np.asarray((high * wide + (low * wide >> 31) >> 31).astype(np.int32))
 
 
 def argmax(x: Vector) -> Vector:
-    """Position of the first largest along the last axis."""
     return np.argmax(x, -1).astype(np.int32)
 
 
 def log(x: Vector) -> Vector:
-    """Natural logarithm."""
     return np.log(x)
 
 
 def cos(x: Vector) -> Vector:
-    """Cosine."""
     return np.cos(x)

@@ -19,6 +19,9 @@ The index is one number for each slot, kept at write time in a tree from which s
 windows have their first live step there, if each window is to be equally likely; `last_starts`, 1 at one step of
 each trajectory that has a window, if each trajectory is. Writing n steps changes few of these numbers, and `touched`
 says where; `expand` goes from a drawn slot to one of its windows.
+
+Of all functions `rule` says which windows there are, `lanes` where the rings are, and `in_episode`, int32 [capacity],
+which step of its episode lies in each slot.
 """
 
 from __future__ import annotations
@@ -131,7 +134,6 @@ def steps_in_episodes(
     """The steps in their episodes that new ones are, by where trajectories begin, where they end, or both.
 
     Args:
-        ops: the backend.
         next_in_episode: int32 [E], which step each lane's next one is: 0 if no trajectory is under way.
         written: int32 [E], how many steps of each lane are real, the first of its row.
         begins: bool [E, T], this step is of another trajectory than the one before it (for the first column, than the
@@ -179,10 +181,6 @@ def weights(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Array, 
     """How many windows have given steps as their first live step.
 
     Args:
-        ops: the backend.
-        rule: which windows there are.
-        lanes: the rings.
-        in_episode: int32 [capacity], the step in its episode of each slot.
         lane: int32 [n].
         back: int32 [n].
 
@@ -210,10 +208,6 @@ def last_starts(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Arr
     with fewer than `reach` steps after it, and it is after none; so it is enough to look at the next step on the grid.
 
     Args:
-        ops: the backend.
-        rule: which windows there are.
-        lanes: the rings.
-        in_episode: int32 [capacity], the step in its episode of each slot.
         lane: int32 [n].
         back: int32 [n].
 
@@ -230,7 +224,6 @@ def distances(rule: Rule, length: int, n: int, by_trajectory: bool) -> list[tupl
     """How far behind the newest step those are whose number in the index depends on whether the last n were there.
 
     Args:
-        rule: which windows there are.
         length: slots of a lane.
         n: most steps written in any lane, at most the length.
         by_trajectory: whether `last_starts` are asked for, or `weights`.
@@ -256,8 +249,6 @@ def touched(ops: Ops, rule: Rule, lanes: Lanes, n: int, by_trajectory: bool) -> 
     them and have weight 0, others may be repeated; each slot that is named has one `back`, and so one value.
 
     Args:
-        ops: the backend.
-        rule: which windows there are.
         lanes: the rings after the write.
         n: most steps written in any lane, a Python int, at most the lanes' length.
         by_trajectory: whether `last_starts` are asked for, or `weights`.
@@ -280,10 +271,7 @@ def changed(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, n: int, by_tr
     """The entries of the index that a write may have changed, see `touched`, as they are now.
 
     Args:
-        ops: the backend.
-        rule: which windows there are.
         lanes: the rings after the write.
-        in_episode: int32 [capacity], the step in its episode of each slot.
         n: most steps written in any lane, a Python int, at most the lanes' length.
         by_trajectory: whether `last_starts` are asked for, or `weights`.
     """
@@ -296,10 +284,7 @@ def left(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, slots: Array, by
     """The entries of the index at given slots, and at the oldest step of each lane: all that change when steps go.
 
     Args:
-        ops: the backend.
-        rule: which windows there are.
         lanes: the rings now that the steps are gone.
-        in_episode: int32 [capacity], the step in its episode of each slot.
         slots: int32 [m], those of the steps; others do no harm.
         by_trajectory: whether `last_starts` are asked for, or `weights`.
     """
@@ -321,10 +306,6 @@ def of_trajectories(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, slots
     """How many windows the trajectories of stored steps have, and the slots of their last starts (any if none).
 
     Args:
-        ops: the backend.
-        rule: which windows there are.
-        lanes: the rings.
-        in_episode: int32 [capacity], the step in its episode of each slot.
         slots: int32 [n], of stored steps.
 
     Returns:
@@ -357,10 +338,6 @@ def expand(
     """From drawn slots to windows, each window of a slot being equally likely.
 
     Args:
-        ops: the backend.
-        rule: which windows there are.
-        lanes: the rings.
-        in_episode: int32 [capacity], the step in its episode of each slot.
         next_in_episode: int32 [E], which step each lane's next one will be; 0 if its newest trajectory has ended.
         slots: int32 [S], slots of the lanes, drawn by `weights`, or by `last_starts`.
         draws: int32 [S, 2], uniform in [0, 2^31).
@@ -394,9 +371,6 @@ def following(ops: Ops, lanes: Lanes, in_episode: Array, slots: Array, n: int) -
     """The steps that follow on given ones in their trajectories.
 
     Args:
-        ops: the backend.
-        lanes: the rings.
-        in_episode: int32 [capacity], the step in its episode of each slot.
         slots: int32 [m], of stored steps.
         n: how many steps, the given one included, at most.
 

@@ -51,7 +51,6 @@ def first(ops: Ops, tree: Array, capacity: int, draws: Array) -> tuple[Array, Ar
     """Draw B distinct leaves in proportion to their values: the first B to arrive.
 
     Args:
-        ops: the backend.
         tree: float32 [rows, FANOUT], the sum tree; values are 0 or within 2^-100 and 2^95.
         capacity: number of leaves.
         draws: int32 [B + 1, words(capacity)], uniform in [0, 2^31).
@@ -108,7 +107,6 @@ def exponentials(ops: Ops, draws: Array) -> Array:
     """`-log2(u)` for u = max(draw, 1) / 2^31, right to 2^-23 of itself or 5 * 2^-31, and always positive.
 
     Args:
-        ops: the backend.
         draws: int32 [..., n], uniform in [0, 2^31).
 
     Returns:
@@ -136,7 +134,6 @@ def inclusion(ops: Ops, values: Array, threshold: Array) -> Array:
     2019, section 4).
 
     Args:
-        ops: the backend.
         values: float32 [B], values of leaves: 0, or within 2^-100 and 2^95.
         threshold: float32 scalar, from `first`.
 

@@ -161,7 +161,6 @@ def places(ops: Ops, chain: Chain, at: Array, slots: Array, depth: int, followin
     """Where the frames of stacks lie.
 
     Args:
-        ops: the backend.
         chain: of the buffer.
         at: int32 [capacity], the array `AT`.
         slots: int32 [n], of items.

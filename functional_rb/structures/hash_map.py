@@ -155,7 +155,6 @@ def insert(ops: Ops, plan: MapPlan, map: HashMap, rows: Array, mask: Array | Non
     """Put keys in, as if one by one in their order.
 
     Args:
-        ops: the backend.
         plan: of the map.
         map: its arrays, which are written to.
         rows: int32 [B, words].

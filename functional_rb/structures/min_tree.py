@@ -71,7 +71,6 @@ def set_keys(ops: Ops, tree: Array, capacity: int, slots: Array, keys: Array) ->
     """Give slots new keys.
 
     Args:
-        ops: the backend.
         tree: int32 [rows, FANOUT].
         capacity: number of slots.
         slots: int32 [n], in bounds; equal ones come with equal keys.
@@ -105,7 +104,6 @@ def lowest(ops: Ops, tree: Array, capacity: int, k: int) -> tuple[Array, Array]:
     its least and further to the left; so none of its leaves is among the k lowest.
 
     Args:
-        ops: the backend.
         tree: int32 [rows, FANOUT].
         capacity: number of slots.
         k: how many, at least 1; counts as the capacity if it is larger.
@@ -130,7 +128,6 @@ def key_of(ops: Ops, ranks: Array) -> tuple[Array, Array]:
     """Turn float ranks into keys of the same order; infinite ones too, and -0.0 equals 0.0.
 
     Args:
-        ops: the backend.
         ranks: float32 [B].
 
     Returns:

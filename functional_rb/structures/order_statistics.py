@@ -18,7 +18,6 @@ def select(ops: Ops, tree: Array, capacity: int, ranks: Array) -> Array:
     """Find marked slots by their rank in slot order.
 
     Args:
-        ops: the backend.
         tree: float32 [rows, FANOUT], a sum tree whose leaves are 0 or 1.
         capacity: number of leaves, at most `MAX_CAPACITY`.
         ranks: int32 [B], 0 for the marked slot that comes first.
@@ -40,7 +39,6 @@ def before(ops: Ops, tree: Array, capacity: int, slots: Array) -> Array:
     """Count the marked slots that lie before given ones.
 
     Args:
-        ops: the backend.
         tree: float32 [rows, FANOUT], a sum tree whose leaves are 0 or 1.
         capacity: number of leaves, at most `MAX_CAPACITY`.
         slots: int32 scalar or [B], within 0 and capacity - 1; marked or not.

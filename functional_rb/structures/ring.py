@@ -140,7 +140,6 @@ def plan_write(ops: Ops, ring: Ring, ends: RingState, batch: int, mask: Array | 
     """Choose the slots for a batch.
 
     Args:
-        ops: the backend.
         ring: of the buffer.
         ends: where the lanes are.
         batch: rows; row `t * lanes + e` is step t of lane e.
@@ -202,7 +201,6 @@ def compact(ops: Ops, lanes: int, mask: Array) -> tuple[Array, Array]:
     """Each lane's marked rows moved together.
 
     Args:
-        ops: the backend.
         lanes: how many there are.
         mask: bool [T * lanes].
 
@@ -254,7 +252,6 @@ def lane_at(ops: Ops, sizes: Array, position: Array) -> tuple[Array, Array]:
     """Positions in all lanes, one after the other, as lanes and positions within them.
 
     Args:
-        ops: the backend.
         sizes: int32 [lanes].
         position: int32 [B], below the sum of the sizes.
     """

@@ -157,7 +157,6 @@ def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tupl
     """Leaves [B, *shape] as rows int32 [B, row_words] and the wide leaves as they are.
 
     Args:
-        ops: the backend.
         layout: of the item.
         leaves: in the order of the layout.
         like: int32 [B], which gives batch size and device where no leaf does.
@@ -253,7 +252,6 @@ def store(
     """Write rows of a batch to a storage.
 
     Args:
-        ops: the backend.
         layout: of the item.
         rows: int32 [capacity, row_words].
         wide: the arrays of the leaves that are not packed.
@@ -286,7 +284,6 @@ def copy(
     """Write the items that lie in slots `origins` int32 [n] of one storage to distinct slots int32 [n] of another.
 
     Args:
-        ops: the backend.
         rows: int32 [capacity, row_words], of the one.
         wide: its wide arrays.
         origins: where the items lie.

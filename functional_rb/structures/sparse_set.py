@@ -46,7 +46,6 @@ def insert(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked: 
     """Add members, to be drawn from the next epoch on.
 
     Args:
-        ops: the backend.
         sparse_set: the members so far.
         count: int32 scalar, how many they are.
         slots: int32 [B], none of the marked ones a member.
@@ -72,7 +71,6 @@ def remove(
     """Take members out, drawn or not.
 
     Args:
-        ops: the backend.
         sparse_set: the members so far.
         remaining: int32 scalar, how many are still to be drawn.
         count: int32 scalar, how many there are.
@@ -94,7 +92,6 @@ def rename(ops: Ops, sparse_set: SparseSet, old: Array, new: Array, marked: Arra
     """Let new members take the positions of old ones.
 
     Args:
-        ops: the backend.
         sparse_set: the members so far.
         old: int32 [B], those marked are members.
         new: int32 [B], those marked are distinct too, and either no members or themselves among the marked old ones.
@@ -110,7 +107,6 @@ def draw(ops: Ops, sparse_set: SparseSet, remaining: Array, draws: Array) -> tup
     """Draw from what remains, without replacement: every ordered choice is equally likely.
 
     Args:
-        ops: the backend.
         sparse_set: the members.
         remaining: int32 scalar, how many are still to be drawn in this epoch.
         draws: int32 [B, 2], uniform in [0, 2^31).

@@ -103,7 +103,6 @@ def refresh(ops: Ops, tree: Array, capacity: int, leaves: Array, nodes_touched: 
     """Compute every node above given leaves again.
 
     Args:
-        ops: the backend.
         tree: float32 [rows, FANOUT].
         capacity: number of leaves.
         leaves: int32 [n] whose values have changed.
@@ -183,7 +182,6 @@ def descend(ops: Ops, tree: Array, capacity: int, draws: Array) -> Array:
     """Draw leaves in proportion to their values.
 
     Args:
-        ops: the backend.
         tree: float32 [rows, FANOUT]; some leaf is positive (else the result is meaningless, though in bounds).
         capacity: number of leaves.
         draws: int32 [B, levels], uniform in [0, 2^31).

@@ -14,7 +14,6 @@ def random_crop(
     """Cut a piece out of each trajectory, every start from which it is whole being equally likely.
 
     Args:
-        ops: the backend.
         leaves: [B, T, *shape].
         lengths: int32 [B], how many of the T steps are real; the rest is padding.
         draws: int32 [B, 2], uniform in [0, 2^31).

@@ -176,7 +176,6 @@ class NStep(Transform):
         """Items over n steps.
 
         Args:
-            ops: the backend.
             plan: of the buffer.
             own: int32 [m, 1], where each step lies: the first column of the window.
             window: int32 [m, n], where each step and those after it lie.
@@ -251,7 +250,6 @@ def fold(ops: Ops, rewards: Array, real: Array, gamma: float) -> tuple[Array, Ar
     """Add rewards up.
 
     Args:
-        ops: the backend.
         rewards: float [m, n, *shape].
         real: bool [m, n], which steps there are: the first of each row.
         gamma: the discount.

@@ -37,7 +37,6 @@ def plan_line(ops: Ops, pending: Array, ended: Array, ids: Array | None, mask: A
     """Put the steps of a batch behind those that wait.
 
     Args:
-        ops: the backend.
         pending: int32 [lanes], how many wait.
         ended: bool [batch], whether a step is marked as its trajectory's last. No step that waits is.
         ids: int32 [rows, words], others where the trajectory is another; None if nothing tells so.
