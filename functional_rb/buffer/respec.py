@@ -29,7 +29,6 @@ from functional_rb.samplers.importance import raised
 from functional_rb.structures import frame_ring, ring, row_layout
 from functional_rb.structures.ring import RingState, Write
 from functional_rb.writers import MaxValue, Reservoir
-from functional_rb.writers.base import WriterBase
 
 WHO = "with_spec"
 Prepare = Callable[[Array], None]
@@ -217,12 +216,11 @@ def with_spec(
     """The arrays of a state under another spec, one that `check` has passed.
 
     Args:
-        ops: Arrays of the state are not written to.
-        state: of the old spec.
+        state: of the old spec; its arrays are not written to.
         old: this.
         new: the other.
         device: where the state's arrays lie.
-        stored: arrays of zeros for the items, if they are to be moved there; frames by name among the kept.
+        stored: arrays of zeros for the items, if they are to be moved there; frames by name among the auxiliary arrays.
         step: so many items are moved at a time; None for all at once, where the arrays' content is not known.
         prepare: called before items are written.
         prepare_frames: called before frames are written.
@@ -230,41 +228,146 @@ def with_spec(
     Returns:
         The arrays: rows, wide arrays and frames are the old ones where items stay in their slots.
     """
-    before, same = Draft.of(state, old.plan), stays(old, new)
-    moving = stored is not None or not same
-    items = _items_of(ops, before, new.plan)
-    if not moving:
-        stored = before.rows, before.wide, _frames_of(before)
-    after = Draft.of(functions.init(ops, new, device, stored), new.plan)
-    _carry_counts(ops, before, after, old, new)
-    source = _wanted_leaves(ops, before, new, items)
-    if new.writer.in_order or not same:
-        write = _plan(ops, before, after, new.writer, items, source)
-    else:  # in slots that were chosen all is as it was
-        after.auxiliary |= {name: before.auxiliary[name] for name in new.writer.auxiliary(new.plan)}
-        after.count(**{name: before.counters.more[name] for name, _ in new.writer.counters(new.plan)})
-        ends = before.counters.ends
-        write = Write(items.slots, None, items.live, items.sizes, ends, None)
-    picked = _Picked(ops, write, items)
-    _carry_steps(ops, before, after, write, source, picked, same)
-    carried = _carried(ops, before, old, new, items)
-    new.sampler.rebuilt(ops, after, write, source, carried)
-    after.counters = after.counters.replace(ends=write.after)
-    if moving:
-        _move(ops, before, after, write, picked, step, prepare)
-        _move_frames(ops, before, after, picked, step, prepare_frames)
-    return after.finish(ops)
+    change = _Change(ops, state, old, new, device, stored)
+    change.carry_counts()
+    source = change.wanted_leaves()
+    change.plan_write(source)
+    change.carry_steps(source)
+    new.sampler.rebuilt(ops, change.after, change.write, source, change.carried())
+    change.after.counters = change.after.counters.replace(ends=change.write.after)
+    if stored is not None or not change.same:
+        change.move(step, prepare)
+        change.move_frames(step, prepare_frames)
+    return change.after.finish(ops)
 
 
-class _Picked(NamedTuple):
-    """What belongs to the slots of a write, of what belongs to items."""
+class _Change:
+    """A change of spec under way.
 
-    ops: Ops
+    Attributes:
+        old, new: the specs.
+        before, after: the drafts of the old state and of the new one.
+        same: whether every item stays in its slot.
+        items: the items that go over.
+        write: where they go, once that is planned.
+    """
+
     write: Write
-    items: Items
 
-    def of(self, array: Array) -> Array:
-        """Rows [n, ...] in the order of the slots."""
+    def __init__(
+        self, ops: Ops, state: State | Arrays, old: BufferSpec, new: BufferSpec, device: Any, stored: Stored | None
+    ) -> None:
+        self.ops, self.old, self.new, self.same = ops, old, new, stays(old, new)
+        self.before = before = Draft.of(state, old.plan)
+        self.items = _items_of(ops, before, new.plan)
+        if stored is None and self.same:
+            frames = {name: before.auxiliary[name] for name in frame_store.auxiliary(old.plan)}
+            stored = before.rows, before.wide, frames
+        self.after = Draft.of(functions.init(ops, new, device, stored), new.plan)
+
+    def carry_counts(self) -> None:
+        """What has been counted stays so, and what waits to be written goes on waiting."""
+        ops, after = self.ops, self.after
+        ours, theirs, alpha, power = self.before.counters, after.counters, _alpha(self.old), _alpha(self.new)
+        after.counters = theirs.replace(rejected=ours.rejected, stale=ours.stale, invalid=ours.invalid)
+        named = {name: ours.more[name] for name in (REFUSED, EPOCHS_DONE) if name in ours.more and name in theirs.more}
+        for transform in _lasting(self.new):
+            named |= {name: ours.more[name] for name, _ in transform.counters(self.new.plan)}
+            after.auxiliary |= {name: self.before.auxiliary[name] for name in transform.auxiliary(self.new.plan)}
+        after.count(**named)
+        if alpha is not None and power is not None:
+            peak = raised(ops, ops.bitcast(ours.peak.reshape(1, 1), "float32")[0], alpha, power)
+            after.counters = after.counters.replace(peak=ops.bitcast(peak.reshape(1, 1), "int32")[0, 0])
+
+    def wanted_leaves(self) -> Sequence[Any]:
+        """The leaves that have to be looked at, [n, *shape] each, by their place in the new spec; None for others."""
+        new, wanted = self.new.plan, set[int]()
+        if new.boundaries is not None and not self.keeps_steps:
+            wanted |= {new.names.index(name) for name in new.boundaries.names}
+        if isinstance(self.new.writer, MaxValue):
+            wanted.add(nest.position(new.names, self.new.writer.rank_key, WHO))
+        places = _places(self.old.plan, new)
+        found = self.before.read(self.ops, self.items.slots, sorted({places[k] for k in wanted})) if wanted else {}
+        return [found[places[k]] if k in wanted else None for k in range(len(new.leaves))]
+
+    @property
+    def keeps_steps(self) -> bool:
+        """Whether the steps in their episodes are known, and go by the same boundaries."""
+        return self.old.plan.boundaries is not None and self.new.plan.boundaries == self.old.plan.boundaries
+
+    def plan_write(self, leaves: Sequence[Any]) -> None:
+        """Where the items go, with handles that are either their own or nobody's."""
+        ops, before, after, items, new = self.ops, self.before, self.after, self.items, self.new.plan
+        writer, ends = self.new.writer, before.counters.ends
+        if self.same and not new.in_order:  # in slots that were chosen all is as it was
+            after.auxiliary |= {name: before.auxiliary[name] for name in writer.auxiliary(new)}
+            after.count(**{name: before.counters.more[name] for name, _ in writer.counters(new)})
+            self.write = Write(items.slots, None, items.live, items.sizes, ends, None)
+            return
+        nothing = ops.full_like(after.counters.ends.sizes, 0)
+        first = nothing
+        if new.in_order:
+            first = self.first_sequence_numbers(ends)
+        else:
+            turn = self.unused_turn(ends)
+            slots = ops.arange(new.capacity, like=items.slots)
+            last = slots + (turn - 1) * new.capacity  # so that the next is of that turn
+            after.auxiliary[handles.CURRENT] = ops.where(turn > 0, -2 - last, ops.full_like(slots, -1))
+        after.counters = after.counters.replace(ends=RingState(first, nothing))
+        self.write = writer.plan_write(ops, after, leaves, items.slots.shape[0], items.live, None)
+
+    def first_sequence_numbers(self, ends: RingState) -> Array:
+        """The sequence numbers of the lanes' oldest items, int32 [lanes]."""
+        ops, ours, theirs, sizes = self.ops, self.old.plan.ring, self.new.plan.ring, self.items.sizes
+        if ours == theirs:
+            return ring.retreat(ops, ends.cursors, sizes, ours.limit)
+        if theirs.lanes > 1:
+            # Handles depend on the capacity: of other turns than any before, they are nobody's.
+            return (self.unused_turn(ends) + ops.full_like(sizes, 0)) * theirs.length
+        # One lane's handles do not, as long as they lie below both limits and the items' have no gap.
+        whole = (ends.cursors >= sizes) & (ends.cursors <= theirs.limit)
+        return ops.where(whole, ends.cursors - sizes, ends.cursors % theirs.limit)
+
+    def unused_turn(self, ends: RingState) -> Array:
+        """The first of the new turns, int32 scalar, whose handles are beyond all of the old ones.
+
+        Where that is too far, numbers begin again: beyond those of the old ones that have begun again already.
+        """
+        ops, old, new = self.ops, self.old.plan, self.new.plan
+        if old.in_order:
+            turns = (ends.cursors - 1) // old.ring.length + 1
+        else:
+            current = self.before.auxiliary[handles.CURRENT]
+            turns = ops.where(current < -1, -2 - current, current) // old.capacity + 1
+        begun = ops.where(turns < ring.INT32_MAX // old.capacity // 2, turns, ops.full_like(turns, 0))
+        turn, again = ((ops.cummax(x)[-1] * old.capacity - 1) // new.capacity + 1 for x in (turns, begun))
+        return ops.where(turn <= ring.INT32_MAX // new.capacity - 2, turn, again)
+
+    def carry_steps(self, leaves: Sequence[Any]) -> None:
+        """The steps in their episodes: kept, or else found by what marks the ends."""
+        if self.new.plan.boundaries is None:
+            return
+        if not self.keeps_steps:
+            episodes.note(self.ops, self.after, self.write, leaves, self.items.slots.shape[0])
+            return
+        steps = self.before.auxiliary[STEP_IN_EPISODE]
+        if not self.same:
+            own = self.ops.take(steps, self.items.slots)
+            steps = self.set(self.after.auxiliary[STEP_IN_EPISODE], self.of_slots(own))
+        self.after.auxiliary[STEP_IN_EPISODE] = steps
+        numbers = self.before.counters.more
+        self.after.count(**{name: numbers[name] for name in (NEXT_STEP_IN_EPISODE, NEWEST_ID) if name in numbers})
+
+    def carried(self) -> Carried:
+        """What the old sampler knows of the items, with values to the new power."""
+        found = self.old.sampler.carried(self.ops, self.before, self.items.slots)
+        ours, theirs = _alpha(self.old), _alpha(self.new)
+        if found.values is None or ours is None or theirs is None:
+            return found._replace(values=None, known=None)
+        return found._replace(values=raised(self.ops, found.values, ours, theirs))
+
+    def of_slots(self, array: Array) -> Array:
+        """What belongs to the slots of the write, in their order, of what belongs to items, [n, ...]."""
         return row_layout.pick(self.ops, array, self.write.source, self.write.slots.shape[0])
 
     @property
@@ -274,10 +377,37 @@ class _Picked(NamedTuple):
 
     def set(self, array: Array, values: Array) -> Array:
         """An array with values [slots, ...] of the items in their new slots."""
-        old = self.ops.take(array, self.write.slots)
-        return self.ops.set_at(
-            array, self.write.slots, self.ops.where(row_layout.along(self.live, values), values, old)
-        )
+        ops, slots = self.ops, self.write.slots
+        old = ops.take(array, slots)
+        return ops.set_at(array, slots, ops.where(row_layout.along(self.live, values), values, old))
+
+    def move(self, step: int | None, prepare: Prepare | None) -> None:
+        """Write the items to their new slots."""
+        ops, before, after, old, new = self.ops, self.before, self.after, self.old.plan, self.new.plan
+        places, origins, live = _places(old, new), self.of_slots(self.items.slots), self.live
+        n = self.write.slots.shape[0]
+        for start in range(0, n, step or max(n, 1)):
+            part = slice(start, start + (step or n))
+            came, slots, real = origins[part], self.write.slots[part], live[part]
+            if step is not None:  # what numbers there are is known, and nothing else is touched
+                came, slots, real = came[real], slots[real], None
+            if prepare is not None:
+                prepare(slots)
+            target = after.rows, after.wide, slots
+            if old.layout == new.layout:
+                after.rows, after.wide = row_layout.copy(ops, before.rows, before.wide, came, *target, real)
+                continue
+            found = before.read(ops, came, old.stored)  # the same leaves in another order
+            leaves = [found[places[k]] for k in new.stored]
+            after.rows, after.wide = row_layout.store(ops, new.layout, *target, None, real, leaves)
+
+    def move_frames(self, step: int | None, prepare: Prepare | None) -> None:
+        """Write what of the items is stored as frames."""
+        ours, theirs = self.old.plan.frames, self.new.plan.frames
+        if ours is not None and theirs is not None:
+            slots = self.items.slots
+            at = frame_store.move(self.ops, self.before, self.after, ours, theirs, slots, step, prepare)
+            self.after.auxiliary[frame_ring.AT] = self.set(self.after.auxiliary[frame_ring.AT], self.of_slots(at))
 
 
 def _items_of(ops: Ops, before: Draft, new: Plan) -> Items:
@@ -299,156 +429,7 @@ def _items_of(ops: Ops, before: Draft, new: Plan) -> Items:
     return Items(slots, ring.by_time(live), sizes)
 
 
-def _frames_of(draft: Draft) -> dict[str, Array]:
-    return {name: draft.auxiliary[name] for name in frame_store.auxiliary(draft.plan)}
-
-
-def _carry_counts(ops: Ops, before: Draft, after: Draft, old: BufferSpec, new: BufferSpec) -> None:
-    """What has been counted stays so, and what waits to be written goes on waiting."""
-    ours, theirs, alpha = before.counters, after.counters, _alpha(old)
-    after.counters = theirs.replace(rejected=ours.rejected, stale=ours.stale, invalid=ours.invalid)
-    named = {name: ours.more[name] for name in (REFUSED, EPOCHS_DONE) if name in ours.more and name in theirs.more}
-    for transform in _lasting(new):
-        named |= {name: ours.more[name] for name, _ in transform.counters(new.plan)}
-        after.auxiliary |= {name: before.auxiliary[name] for name in transform.auxiliary(new.plan)}
-    after.count(**named)
-    if alpha is not None and _alpha(new) is not None:
-        peak = raised(ops, ops.bitcast(ours.peak.reshape(1, 1), "float32")[0], alpha, _alpha(new) or 0.0)
-        after.counters = after.counters.replace(peak=ops.bitcast(peak.reshape(1, 1), "int32")[0, 0])
-
-
-def _wanted_leaves(ops: Ops, before: Draft, spec: BufferSpec, items: Items) -> Sequence[Any]:
-    """The leaves that have to be looked at, [n, *shape] each, by their place in the new spec; None for the others."""
-    new, wanted = spec.plan, set[int]()
-    if new.boundaries is not None and not _keeps_steps(before.plan, new):
-        wanted |= {new.names.index(name) for name in new.boundaries.names}
-    if isinstance(spec.writer, MaxValue):
-        wanted.add(nest.position(new.names, spec.writer.rank_key, WHO))
-    places = _places(before.plan, new)
-    found = before.read(ops, items.slots, sorted({places[k] for k in wanted})) if wanted else {}
-    return [found[places[k]] if k in wanted else None for k in range(len(new.leaves))]
-
-
 def _places(old: Plan, new: Plan) -> list[int]:
     """Where among the old leaves, and columns, each of the new ones is."""
     leaves = [old.names.index(name) for name in new.names]
     return [*leaves, *(len(old.leaves) + list(old.columns).index(name) for name in new.columns)]
-
-
-def _keeps_steps(old: Plan, new: Plan) -> bool:
-    """Whether the steps in their episodes are known, and go by the same boundaries."""
-    return old.boundaries is not None and new.boundaries == old.boundaries
-
-
-def _plan(ops: Ops, before: Draft, after: Draft, writer: WriterBase, items: Items, leaves: Sequence[Any]) -> Write:
-    """Where the items go, with handles that are either their own or nobody's."""
-    old, new, ends = before.plan, after.plan, before.counters.ends
-    nothing = ops.full_like(after.counters.ends.sizes, 0)
-    first = nothing
-    if new.in_order:
-        first = _first_sequence_numbers(ops, old, new, ends, items.sizes)
-    else:
-        turn = _unused_turn(ops, before, new)
-        slots = ops.arange(new.capacity, like=items.slots)
-        last = slots + (turn - 1) * new.capacity  # so that the next is of that turn
-        after.auxiliary[handles.CURRENT] = ops.where(turn > 0, -2 - last, ops.full_like(slots, -1))
-    after.counters = after.counters.replace(ends=RingState(first, nothing))
-    return writer.plan_write(ops, after, leaves, items.slots.shape[0], items.live, None)
-
-
-def _first_sequence_numbers(ops: Ops, old: Plan, new: Plan, ends: RingState, sizes: Array) -> Array:
-    """The sequence numbers of the lanes' oldest items, int32 [lanes]."""
-    ours, theirs = old.ring, new.ring
-    if ours == theirs:
-        return ring.retreat(ops, ends.cursors, sizes, ours.limit)
-    if theirs.lanes > 1:
-        # Handles depend on the capacity: of other turns than any before, they are nobody's.
-        return (_unused_turn_of_rings(ops, old, new, ends) + ops.full_like(sizes, 0)) * theirs.length
-    # One lane's handles do not, as long as they lie below both limits and the items' have no gap.
-    whole = (ends.cursors >= sizes) & (ends.cursors <= theirs.limit)
-    return ops.where(whole, ends.cursors - sizes, ends.cursors % theirs.limit)
-
-
-def _unused_turn_of_rings(ops: Ops, old: Plan, new: Plan, ends: RingState) -> Array:
-    """The first turn of the new rings, int32 scalar, whose handles are beyond all those of the old ones."""
-    return _turn_beyond(ops, (ends.cursors - 1) // old.ring.length + 1, old, new)
-
-
-def _unused_turn(ops: Ops, before: Draft, new: Plan) -> Array:
-    """What `_unused_turn_of_rings` returns, for a new writer that chooses slots, whatever the old one does."""
-    old = before.plan
-    if old.in_order:
-        return _unused_turn_of_rings(ops, old, new, before.counters.ends)
-    current = before.auxiliary[handles.CURRENT]
-    last = ops.where(current < -1, -2 - current, current)
-    return _turn_beyond(ops, last // old.capacity + 1, old, new)
-
-
-def _turn_beyond(ops: Ops, turns: Array, old: Plan, new: Plan) -> Array:
-    """The first of the new turns that lies beyond so many of the old ones, int32 [n], whatever of these is the most.
-
-    Where that is too far, numbers begin again: beyond those of the old ones that have begun again already.
-    """
-    begun = ops.where(turns < ring.INT32_MAX // old.capacity // 2, turns, ops.full_like(turns, 0))
-    turn, again = ((ops.cummax(x)[-1] * old.capacity - 1) // new.capacity + 1 for x in (turns, begun))
-    return ops.where(turn <= ring.INT32_MAX // new.capacity - 2, turn, again)
-
-
-def _carry_steps(
-    ops: Ops, before: Draft, after: Draft, write: Write, leaves: Sequence[Any], picked: _Picked, same: bool
-) -> None:
-    """The steps in their episodes: kept, or else found by what marks the ends."""
-    old, new = before.plan, after.plan
-    if new.boundaries is None:
-        return
-    if not _keeps_steps(old, new):
-        episodes.note(ops, after, write, leaves, picked.items.slots.shape[0])
-        return
-    steps = before.auxiliary[STEP_IN_EPISODE]
-    if not same:
-        steps = picked.set(after.auxiliary[STEP_IN_EPISODE], picked.of(ops.take(steps, picked.items.slots)))
-    after.auxiliary[STEP_IN_EPISODE] = steps
-    numbers = before.counters.more
-    after.count(**{name: numbers[name] for name in (NEXT_STEP_IN_EPISODE, NEWEST_ID) if name in numbers})
-
-
-def _carried(ops: Ops, before: Draft, old: BufferSpec, new: BufferSpec, items: Items) -> Carried:
-    """What the old sampler knows of the items, with values to the new power."""
-    found = old.sampler.carried(ops, before, items.slots)
-    ours, theirs = _alpha(old), _alpha(new)
-    if found.values is None or ours is None or theirs is None:
-        return found._replace(values=None, known=None)
-    return found._replace(values=raised(ops, found.values, ours, theirs))
-
-
-def _move(
-    ops: Ops, before: Draft, after: Draft, write: Write, picked: _Picked, step: int | None, prepare: Prepare | None
-) -> None:
-    """Write the items to their new slots."""
-    old, new = before.plan, after.plan
-    places, origins, live = _places(old, new), picked.of(picked.items.slots), picked.live
-    n = write.slots.shape[0]
-    for start in range(0, n, step or max(n, 1)):
-        part = slice(start, start + (step or n))
-        came, slots, real = origins[part], write.slots[part], live[part]
-        if step is not None:  # what numbers there are is known, and nothing else is touched
-            came, slots, real = came[real], slots[real], None
-        if prepare is not None:
-            prepare(slots)
-        target = after.rows, after.wide, slots
-        if old.layout == new.layout:
-            after.rows, after.wide = row_layout.copy(ops, before.rows, before.wide, came, *target, real)
-            continue
-        found = before.read(ops, came, old.stored)  # the same leaves in another order
-        leaves = [found[places[k]] for k in new.stored]
-        after.rows, after.wide = row_layout.store(ops, new.layout, *target, None, real, leaves)
-
-
-def _move_frames(
-    ops: Ops, before: Draft, after: Draft, picked: _Picked, step: int | None, prepare: Prepare | None
-) -> None:
-    """And what of them is stored as frames."""
-    ours, theirs = before.plan.frames, after.plan.frames
-    if ours is not None and theirs is not None:
-        at = frame_store.move(ops, before, after, ours, theirs, picked.items.slots, step, prepare)
-        after.auxiliary[frame_ring.AT] = picked.set(after.auxiliary[frame_ring.AT], picked.of(at))
