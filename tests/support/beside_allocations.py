@@ -213,6 +213,8 @@ def on_jax(wanted: dict[str, frb.BufferSpec], expected: dict[str, Bits]) -> None
 
     run()
     assert not unused()
+    told = {kernel.py_func.__name__: set(kernel.signatures) - set(types) for kernel, types in beforehand.entries()}
+    assert not any(told.values()), f"not compiled beforehand, as `functional_rb compile` does: {told}"
     with_allocations(run)
 
 
