@@ -494,11 +494,7 @@ class Step:
 def nested(leaf: Callable[[tuple[int, ...], str], Any]) -> Any:
     deep = {"a": {"b": {"c": {"d": (leaf((), "int16"), [leaf((2,), "float32")])}}}}
     observation = Observation(leaf((3,), "float32"), {"rgb": leaf((2, 2), "uint8")})
-    return {
-        "step": Step(observation=observation, reward=leaf((), "float32")),
-        "deep": deep,
-        "z": leaf((0,), "float32"),
-    }
+    return {"step": Step(observation=observation, reward=leaf((), "float32")), "deep": deep, "z": leaf((0,), "float32")}
 
 
 def test_items_come_back_in_their_containers(kernels: bool) -> None:

@@ -93,10 +93,7 @@ ALONE: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add nothing": (lambda s: rb.add_(s, batch(40, 0)), lambda s: rb.add(s, batch(40, 0))),
     "add too many": (lambda s: rb.add_(s, batch(40, 50)), lambda s: rb.add(s, batch(40, 50))),
     "sample": (lambda s: rb.sample_(s, rb.key(3), 6), lambda s: rb.sample(s, rb.key(3), 6)),
-    "update": (
-        lambda s: rb.update_(s, HANDLES, HANDLES.float()),
-        lambda s: rb.update(s, HANDLES, HANDLES.float()),
-    ),
+    "update": (lambda s: rb.update_(s, HANDLES, HANDLES.float()), lambda s: rb.update(s, HANDLES, HANDLES.float())),
     "update items": (
         lambda s: rb.update_(s, HANDLES, None, {"x": batch(70, 5)["x"], "count": batch(70, 5)["count"]}),
         lambda s: rb.update(s, HANDLES, None, {"x": batch(70, 5)["x"], "count": batch(70, 5)["count"]}),

@@ -461,11 +461,7 @@ def test_an_interrupt_while_writing_leaves_older_states_whole(
     assert_reads_as(rb.add(state, batch(40, 3)), rb.add(frozen[1], batch(40, 3)))
 
 
-MODES = {
-    "grad": contextlib.nullcontext,
-    "no_grad": torch.no_grad,
-    "inference": torch.inference_mode,
-}
+MODES = {"grad": contextlib.nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}
 
 
 @pytest.mark.parametrize("mode", list(MODES))
