@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from functional_rb.buffer import api, checks, in_place
+from functional_rb.buffer.binding import bound
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
 from functional_rb.specs import functions
@@ -17,6 +18,7 @@ from functional_rb.storage.host_state import HostState
 from jax_backend import execute, hosted, inplace, restore, rules, shared, values
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
 
 _ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared.engine}
 """What carries the functions out for states of other classes than `State`, whose arrays are on a device."""
@@ -39,18 +41,27 @@ def _engine_for(spec: Any) -> Any:
     return shared.engine if spec.storage.shared else hosted
 
 
-def _number(state: State, found: Any) -> jax.Array:
-    """One of a state's counters, or what is computed of them."""
-    return found if type(state) is State else jnp.asarray(found)
-
-
 def _binds(core: Callable[..., Any]) -> Callable[[F], F]:
     """Make a public function of one that binds the core's: with its docstring, and free to move arrays."""
 
-    def attach(bound: F) -> F:
-        return rules.transfers(api.documented_by(core)(bound))
+    def attach(function: F) -> F:
+        return rules.transfers(api.documented_by(core)(function))
 
     return attach
+
+
+def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, jax.Array]:
+    """Bind a function of the core that reads an array off a state."""
+    return rules.transfers(bound(core, _of, _as_array, "jax.Array"))
+
+
+def _as_array(found: Any) -> jax.Array:
+    return found if isinstance(found, jax.Array) else jnp.asarray(found)
+
+
+def _of_specs(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, Any]:
+    """Bind a function of the core that makes values of a spec."""
+    return rules.transfers(bound(core, lambda _: values, lambda made: made, "Any"))
 
 
 @rules.transfers
@@ -162,75 +173,19 @@ def items(state: State) -> Any:
     return api.items(_of(state), state)
 
 
-@_binds(api.is_live)
-def is_live(state: State, indices: Any) -> jax.Array:
-    live: jax.Array = api.is_live(_of(state), state, indices)
-    return live
-
-
-@_binds(api.priorities)
-def priorities(state: State, indices: Any) -> jax.Array:
-    found: jax.Array = api.priorities(_of(state), state, indices)
-    return found
-
-
-@_binds(api.probabilities)
-def probabilities(state: State, indices: Any) -> jax.Array:
-    probabilities: jax.Array = api.probabilities(_of(state), state, indices)
-    return probabilities
-
-
-@_binds(api.newest)
-def newest(state: State, n: int) -> jax.Array:
-    handles: jax.Array = api.newest(_of(state), state, n)
-    return handles
-
-
-@_binds(api.cursor)
-def cursor(state: State) -> jax.Array:
-    handle: jax.Array = api.cursor(_of(state), state)
-    return handle
-
-
-@_binds(api.size)
-def size(state: State) -> jax.Array:
-    return _number(state, api.size(_of(state), state))
-
-
-@_binds(api.can_sample)
-def can_sample(state: State, n: int | None = None) -> jax.Array:
-    possible: jax.Array = api.can_sample(_of(state), state, n)
-    return possible
-
-
-@_binds(api.rejected)
-def rejected(state: State) -> jax.Array:
-    return _number(state, api.rejected(_of(state), state))
-
-
-@_binds(api.stale)
-def stale(state: State) -> jax.Array:
-    return _number(state, api.stale(_of(state), state))
-
-
-@_binds(api.invalid)
-def invalid(state: State) -> jax.Array:
-    return _number(state, api.invalid(_of(state), state))
-
-
-@_binds(api.lost)
-def lost(state: State) -> jax.Array:
-    return _number(state, api.lost(_of(state), state))
-
-
-@_binds(api.refused)
-def refused(state: State) -> jax.Array:
-    return _number(state, api.refused(_of(state), state))
-
-
-@_binds(api.epochs_done)
-def epochs_done(state: State) -> jax.Array:
-    return _number(state, api.epochs_done(_of(state), state))
+is_live = _reads(api.is_live)
+priorities = _reads(api.priorities)
+probabilities = _reads(api.probabilities)
+newest = _reads(api.newest)
+cursor = _reads(api.cursor)
+size = _reads(api.size)
+can_sample = _reads(api.can_sample)
+rejected = _reads(api.rejected)
+stale = _reads(api.stale)
+invalid = _reads(api.invalid)
+lost = _reads(api.lost)
+refused = _reads(api.refused)
+epochs_done = _reads(api.epochs_done)
 
 
 @api.documented_by(api.epochs)
@@ -258,14 +213,11 @@ def rand(spec: Any, key: jax.Array, batch: Any = (), device: Any = None, mask: A
     return functions.rand(values, spec, key, batch, device, mask)
 
 
-@_binds(functions.zeros)
-def zeros(spec: Any, batch: Any = (), device: Any = None) -> Any:
-    return functions.zeros(values, spec, batch, device)
-
-
-@_binds(functions.ones)
-def ones(spec: Any, batch: Any = (), device: Any = None) -> Any:
-    return functions.ones(values, spec, batch, device)
+zeros = _of_specs(functions.zeros)
+ones = _of_specs(functions.ones)
+project = _of_specs(functions.project)
+encode = _of_specs(functions.encode)
+decode = _of_specs(functions.decode)
 
 
 @_binds(functions.enumerate_values)
@@ -277,18 +229,3 @@ def enumerate(spec: Any) -> Any:
 def contains(spec: Any, x: Any) -> jax.Array:
     found: jax.Array = functions.contains(values, spec, x)
     return found
-
-
-@_binds(functions.project)
-def project(spec: Any, x: Any) -> Any:
-    return functions.project(values, spec, x)
-
-
-@_binds(functions.encode)
-def encode(spec: Any, value: Any, batch: Any = ()) -> Any:
-    return functions.encode(values, spec, value, batch)
-
-
-@_binds(functions.decode)
-def decode(spec: Any, x: Any) -> Any:
-    return functions.decode(values, spec, x)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 
 from functional_rb.buffer import api, in_place
+from functional_rb.buffer.binding import bound
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
 from functional_rb.specs import functions
 from torch_backend import execute, restore, shared, values
+
+P = ParamSpec("P")
 
 
 def _engine(state: Any) -> api.Backend:
@@ -27,6 +30,20 @@ def _in_place(state: Any) -> in_place.InPlace:
 def _engine_for(spec: Any) -> api.Backend:
     """The engine that makes a state of a spec."""
     return shared.engine if isinstance(spec, BufferSpec) and spec.storage.shared else execute
+
+
+def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, torch.Tensor]:
+    """Bind a function of the core that reads a tensor off a state."""
+    return bound(core, _engine, _as_it_is, "torch.Tensor")
+
+
+def _of_specs(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, Any]:
+    """Bind a function of the core that makes values of a spec."""
+    return bound(core, lambda _: values, _as_it_is, "Any")
+
+
+def _as_it_is(found: Any) -> Any:
+    return found
 
 
 @api.documented_by(api.init)
@@ -109,82 +126,19 @@ def items(state: State) -> Any:
     return api.items(_engine(state), state)
 
 
-@api.documented_by(api.is_live)
-def is_live(state: State, indices: Any) -> torch.Tensor:
-    live: torch.Tensor = api.is_live(_engine(state), state, indices)
-    return live
-
-
-@api.documented_by(api.priorities)
-def priorities(state: State, indices: Any) -> torch.Tensor:
-    found: torch.Tensor = api.priorities(_engine(state), state, indices)
-    return found
-
-
-@api.documented_by(api.probabilities)
-def probabilities(state: State, indices: Any) -> torch.Tensor:
-    probabilities: torch.Tensor = api.probabilities(_engine(state), state, indices)
-    return probabilities
-
-
-@api.documented_by(api.newest)
-def newest(state: State, n: int) -> torch.Tensor:
-    handles: torch.Tensor = api.newest(_engine(state), state, n)
-    return handles
-
-
-@api.documented_by(api.cursor)
-def cursor(state: State) -> torch.Tensor:
-    handle: torch.Tensor = api.cursor(_engine(state), state)
-    return handle
-
-
-@api.documented_by(api.size)
-def size(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.size(_engine(state), state)
-    return count
-
-
-@api.documented_by(api.can_sample)
-def can_sample(state: State, n: int | None = None) -> torch.Tensor:
-    possible: torch.Tensor = api.can_sample(_engine(state), state, n)
-    return possible
-
-
-@api.documented_by(api.rejected)
-def rejected(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.rejected(_engine(state), state)
-    return count
-
-
-@api.documented_by(api.stale)
-def stale(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.stale(_engine(state), state)
-    return count
-
-
-@api.documented_by(api.invalid)
-def invalid(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.invalid(_engine(state), state)
-    return count
-
-
-@api.documented_by(api.lost)
-def lost(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.lost(_engine(state), state)
-    return count
-
-
-@api.documented_by(api.refused)
-def refused(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.refused(_engine(state), state)
-    return count
-
-
-@api.documented_by(api.epochs_done)
-def epochs_done(state: State) -> torch.Tensor:
-    count: torch.Tensor = api.epochs_done(_engine(state), state)
-    return count
+is_live = _reads(api.is_live)
+priorities = _reads(api.priorities)
+probabilities = _reads(api.probabilities)
+newest = _reads(api.newest)
+cursor = _reads(api.cursor)
+size = _reads(api.size)
+can_sample = _reads(api.can_sample)
+rejected = _reads(api.rejected)
+stale = _reads(api.stale)
+invalid = _reads(api.invalid)
+lost = _reads(api.lost)
+refused = _reads(api.refused)
+epochs_done = _reads(api.epochs_done)
 
 
 @api.documented_by(api.epochs)
@@ -204,14 +158,11 @@ def rand(spec: Any, key: torch.Tensor, batch: Any = (), device: Any = None, mask
     return functions.rand(values, spec, key, batch, device, mask)
 
 
-@api.documented_by(functions.zeros)
-def zeros(spec: Any, batch: Any = (), device: Any = None) -> Any:
-    return functions.zeros(values, spec, batch, device)
-
-
-@api.documented_by(functions.ones)
-def ones(spec: Any, batch: Any = (), device: Any = None) -> Any:
-    return functions.ones(values, spec, batch, device)
+zeros = _of_specs(functions.zeros)
+ones = _of_specs(functions.ones)
+project = _of_specs(functions.project)
+encode = _of_specs(functions.encode)
+decode = _of_specs(functions.decode)
 
 
 @api.documented_by(functions.enumerate_values)
@@ -223,18 +174,3 @@ def enumerate(spec: Any) -> Any:
 def contains(spec: Any, x: Any) -> torch.Tensor:
     found: torch.Tensor = functions.contains(values, spec, x)
     return found
-
-
-@api.documented_by(functions.project)
-def project(spec: Any, x: Any) -> Any:
-    return functions.project(values, spec, x)
-
-
-@api.documented_by(functions.encode)
-def encode(spec: Any, value: Any, batch: Any = ()) -> Any:
-    return functions.encode(values, spec, value, batch)
-
-
-@api.documented_by(functions.decode)
-def decode(spec: Any, x: Any) -> Any:
-    return functions.decode(values, spec, x)
