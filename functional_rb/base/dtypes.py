@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -211,3 +212,21 @@ def as_dtype(value: Any, dtype: str) -> np.ndarray[Any, Any]:
             )
     with np.errstate(over="ignore"):
         return as_numpy(dtype, array) if dtype == "bfloat16" else array.astype(dtype)
+
+
+def checked_count(name: str, value: Any, low: int, high: int) -> int:
+    """A Python int between bounds.
+
+    Raises:
+        TypeError: if it is no int.
+        ValueError: if it is out of range.
+    """
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = None
+    if count is None or isinstance(value, bool):
+        raise TypeError(f"{name}: expected an int, got {value!r}")
+    if not low <= count <= high:
+        raise ValueError(f"{name}: expected {low} to {high}, got {count}")
+    return count

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from typing import Any
 
+from functional_rb.base.dtypes import checked_count
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.storage_kinds import Device, Storage, StorageBase
 from functional_rb.core import episodes, frame_store
@@ -70,9 +70,11 @@ class BufferSpec:
 
     def __post_init__(self) -> None:
         """Check everything that can be known now, and plan the storage once."""
-        object.__setattr__(self, "capacity", _count("capacity", self.capacity, ring.INT32_MAX))
+        object.__setattr__(self, "capacity", checked_count("BufferSpec.capacity", self.capacity, 1, ring.INT32_MAX))
         if self.batch_size is not None:
-            object.__setattr__(self, "batch_size", _count("batch_size", self.batch_size, ring.INT32_MAX))
+            object.__setattr__(
+                self, "batch_size", checked_count("BufferSpec.batch_size", self.batch_size, 1, ring.INT32_MAX)
+            )
         _check_kind("sampler", self.sampler, SamplerBase, "frb.Uniform()")
         if self.writer is _BY_SAMPLER:
             object.__setattr__(self, "writer", StopWhenFull() if self.sampler.takes_out else RoundRobin())
@@ -111,7 +113,7 @@ class BufferSpec:
 
     def _plan_of_item(self, outline: Outline) -> Plan:
         if self.lanes is not None:
-            object.__setattr__(self, "lanes", _count("lanes", self.lanes, self.capacity))
+            object.__setattr__(self, "lanes", checked_count("BufferSpec.lanes", self.lanes, 1, self.capacity))
         # A writer that chooses slots takes the items of all lanes together.
         lanes = self.lanes or 1 if self.writer.in_order else 1
         if self.capacity % lanes:
@@ -258,16 +260,3 @@ def _check_kind(field: str, value: Any, expected: type, example: str) -> None:
     if not isinstance(value, expected):
         hint = f"; write {value.__name__}()" if isinstance(value, type) else ""
         raise TypeError(f"BufferSpec.{field}: expected an instance such as {example}, got {value!r}{hint}")
-
-
-def _count(name: str, value: Any, largest: int) -> int:
-    """A Python int, as NumPy's would widen what they are computed with."""
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = None
-    if count is None or isinstance(value, bool):
-        raise TypeError(f"BufferSpec.{name}: expected an int, got {value!r}")
-    if not 1 <= count <= largest:
-        raise ValueError(f"BufferSpec.{name}: expected 1 to {largest}, got {count}")
-    return count

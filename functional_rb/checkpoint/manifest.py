@@ -194,17 +194,17 @@ def _manifest(info: dict[str, Any]) -> Manifest:
     _expect(len(info["segments"]) <= MOST_SEGMENTS, f"{len(info['segments'])} segments are too many")
     undo, in_place = _in_place(info["in_place"], arrays) if "in_place" in info else (0, ())
     return Manifest(
-        _count(info["generation"]),
-        _text(info["stamp"]),
-        _time(info["time"]),
-        _count(info["items"]),
-        json.dumps(info["spec"]),
-        arrays,
-        [_number(value) for value in info["counters"]],
-        [_segment(part, arrays, in_place) for part in info["segments"]],
-        in_place,
-        undo,
-        bool(undo) or info.get("here") is True,
+        generation=_count(info["generation"]),
+        stamp=_text(info["stamp"]),
+        time=_time(info["time"]),
+        items=_count(info["items"]),
+        spec=json.dumps(info["spec"]),
+        arrays=arrays,
+        counters=[_number(value) for value in info["counters"]],
+        segments=[_segment(part, arrays, in_place) for part in info["segments"]],
+        in_place=in_place,
+        undo=undo,
+        here=bool(undo) or info.get("here") is True,
     )
 
 

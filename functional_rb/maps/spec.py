@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import Any
 
+from functional_rb.base.dtypes import checked_count
 from functional_rb.specs import NonTensor, freeze
 from functional_rb.specs.values import Outline
 from functional_rb.structures import hash_map
@@ -103,21 +103,3 @@ def rows_of(outline: Outline) -> KeyRows:
     """How values of a nest are packed."""
     leaves = zip(outline.structure.paths, outline.leaves, strict=True)
     return KeyRows(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves))
-
-
-def checked_count(name: str, value: Any, low: int, high: int) -> int:
-    """A Python int between bounds.
-
-    Raises:
-        TypeError: if it is no int.
-        ValueError: if it is out of range.
-    """
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = None
-    if count is None or isinstance(value, bool):
-        raise TypeError(f"{name}: expected an int, got {value!r}")
-    if not low <= count <= high:
-        raise ValueError(f"{name}: expected {low} to {high}, got {count}")
-    return count

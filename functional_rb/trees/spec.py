@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import Any, Final
 
+from functional_rb.base.dtypes import checked_count
 from functional_rb.specs import NonTensor, freeze
 from functional_rb.specs.values import Outline
 from functional_rb.structures import row_layout
@@ -90,8 +90,8 @@ class TreeSpec:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
-        put("capacity", _count("capacity", self.capacity))
-        put("children", _count("children", self.children))
+        put("capacity", checked_count("TreeSpec.capacity", self.capacity, 1, INT32_MAX))
+        put("children", checked_count("TreeSpec.children", self.children, 1, INT32_MAX))
         if self.capacity * self.children > INT32_MAX:
             raise ValueError(
                 f"TreeSpec: expected at most 2^31 - 1 edges, got capacity * children = "
@@ -126,16 +126,3 @@ class TreeSpec:
         edge = 25 + 4 * len(self.statistics)  # six numbers of 4 bytes, and a mask
         edge += 0 if self.action_content is None else self.action_content.layout.item_bytes
         return 25 + self.node_content.layout.item_bytes + self.children * edge
-
-
-def _count(name: str, value: Any) -> int:
-    """A Python int, as NumPy's would widen what they are computed with."""
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = None
-    if count is None or isinstance(value, bool):
-        raise TypeError(f"TreeSpec.{name}: expected an int, got {value!r}")
-    if not 1 <= count <= INT32_MAX:
-        raise ValueError(f"TreeSpec.{name}: expected 1 to 2^31 - 1, got {count}")
-    return count

@@ -60,7 +60,7 @@ def test_specs_are_equal_by_what_they_say() -> None:
 
 def test_bad_specs_are_refused() -> None:
     obs = frb.Unbounded(())
-    with pytest.raises(ValueError, match=r"TreeSpec\.capacity: expected 1 to 2\^31 - 1, got 0"):
+    with pytest.raises(ValueError, match=r"TreeSpec\.capacity: expected 1 to 2147483647, got 0"):
         frb.TreeSpec(obs, 0, 2)
     with pytest.raises(TypeError, match=r"TreeSpec\.children: expected an int, got 2\.0"):
         frb.TreeSpec(obs, 1, 2.0)
