@@ -77,6 +77,8 @@ from functional_rb.specs import (
 from functional_rb.ted.check_env import check_env
 from functional_rb.ted.items import item_from_env
 from functional_rb.transforms import her, n_step
+from functional_rb.trees.forest import Forest
+from functional_rb.trees.forest_spec import ForestSpec
 from functional_rb.trees.policies import GumbelMuZero, MuZero
 from functional_rb.trees.scores import EXP3, PUCT, UCB1, CompletedQ, UCB1Tuned
 from functional_rb.trees.spec import TreeSpec
@@ -110,6 +112,8 @@ __all__ = [
     "Domain",
     "Expansion",
     "Fifo",
+    "Forest",
+    "ForestSpec",
     "Graph",
     "GumbelMuZero",
     "Host",

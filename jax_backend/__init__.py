@@ -1,6 +1,7 @@
 """functional_rb on JAX: `import jax_backend as rb`."""
 
 from jax_backend import containers as containers  # of its library, which it tells the core
+from jax_backend import forests as forests
 from jax_backend import maps as maps
 from jax_backend import processes as processes  # which tells multiprocessing how states are sent
 from jax_backend import trees as trees
@@ -61,6 +62,7 @@ __all__ = [
     "enumerate",
     "epochs",
     "epochs_done",
+    "forests",
     "from_dlpack",
     "get",
     "init",

@@ -1,6 +1,7 @@
 """functional_rb on torch: `import torch_backend as rb`."""
 
 from torch_backend import containers as containers  # of its library, which it tells the core
+from torch_backend import forests as forests
 from torch_backend import maps as maps
 from torch_backend import processes as processes  # which tells multiprocessing how states are sent
 from torch_backend import trees as trees
@@ -60,6 +61,7 @@ __all__ = [
     "enumerate",
     "epochs",
     "epochs_done",
+    "forests",
     "from_dlpack",
     "get",
     "init",

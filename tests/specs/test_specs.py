@@ -285,6 +285,10 @@ BOUND = (
     "functional_rb.shared.state",
     "functional_rb.cpu_kernels.switch",
     "functional_rb.trees.api",
+    "functional_rb.trees.drawing",
+    "functional_rb.trees.forest",
+    "functional_rb.trees.forest_tree",
+    "functional_rb.trees.reading",
 )
 """The functions that backends bind: their examples need one."""
 

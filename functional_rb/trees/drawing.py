@@ -1,0 +1,232 @@
+"""Trees as text, and as interactive pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from functional_rb.trees import reading
+from functional_rb.trees.view import Bools, Ints, TreeView, view
+
+MOST = 5000
+"""Nodes that a page shows: deeper levels are folded."""
+FEW = 60
+"""Edges whose actions are shown as text."""
+LINE = "#b8bec8"
+"""The colour of edges."""
+
+
+def to_string(tree: Any, node_format: Callable[[Any, int], str] | None = None, max_nodes: int = 200) -> str:
+    """A tree as lines of text, a node a line, indented by its depth.
+
+    Args:
+        tree: to read.
+        node_format: makes the text of a node, of the tree and its number; by default action, visits and value.
+        max_nodes: how many lines to make; what is left out is said in the last one.
+
+    Example:
+        >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
+        >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 1, 1], [1, 2, 3]))
+        >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
+        >>> tree = rb.forests.tree(rb.forests.extend(rb.forests.init(spec), steps), np.int32(0))
+        >>> print(frb.trees.to_string(tree))
+        0: visits 2, value 1.5
+        |-- 1 by 0: visits 1, value 1
+        |   `-- 2 by 1: visits 1, value 0
+        `-- 3 by 1: visits 1, value 0
+    """
+    seen = view(tree)
+    describe = node_format or _described
+    order = np.argsort(seen.preorder)[:max_nodes]
+    lines, last = [], np.zeros(int(seen.depth[-1]) + 1, bool)
+    for node in order.tolist():
+        depth = int(seen.depth[node])
+        if depth:
+            last[depth] = seen.slot[node] + 1 == seen.num_children[seen.parent[node]]
+        bars = ["    " if last[k] else "|   " for k in range(1, depth)]
+        corner = ("`-- " if last[depth] else "|-- ") if depth else ""
+        lines.append("".join(bars) + corner + describe(seen, node))
+    if len(order) < len(seen):
+        lines.append(f"... and {len(seen) - len(order)} nodes more")
+    return "\n".join(lines)
+
+
+def _described(seen: TreeView, node: int) -> str:
+    by = "" if node == 0 else f" by {_short(reading.branching_action(seen, node))}"
+    more = "".join(f", {word}" for word, holds in _remarks(seen, node) if holds)
+    return f"{seen.vertex[node]}{by}: visits {seen.visits[node]}, value {seen.value[node]:.3g}{more}"
+
+
+def _remarks(seen: TreeView, node: int) -> list[tuple[str, bool]]:
+    return [("terminal", seen.terminal[node]), ("repeats", seen.repeats[node]), ("cut off", seen.cut[node])]
+
+
+def _short(value: Any) -> str:
+    """A value in few characters."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_short(part)}" for name, part in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(map(_short, value)) + ")"
+    text = np.array2string(np.asarray(value), precision=3, threshold=8, separator=", ", max_line_width=1000)
+    return text.replace("\n", " ")
+
+
+def layout(tree: Any, shown: Bools | None = None) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Where the nodes of a picture stand from left to right, float64 [n]: leaves a step apart, parents in the middle.
+
+    In O(n): leaves are numbered from left to right, and a parent stands in the middle between its first and its last
+    child. So no two edges cross, and no two nodes of a level are closer than a step.
+
+    Args:
+        tree: to read.
+        shown: bool [n], which nodes have a place, with all that are above them; all if None.
+    """
+    seen = view(tree)
+    shown = np.ones(len(seen), bool) if shown is None else shown
+    has_below = np.zeros(len(seen), bool)
+    has_below[seen.parent[1:][shown[1:]]] = True
+    leaves = np.flatnonzero(shown & ~has_below)
+    x = np.full(len(seen), np.nan)
+    x[leaves[np.argsort(seen.preorder[leaves])]] = np.arange(len(leaves))
+    for level in range(len(seen.levels) - 2, 0, -1):
+        part = np.arange(seen.levels[level], seen.levels[level + 1])
+        part = part[shown[part]]
+        up = seen.parent[part]
+        first, last = np.unique(up, return_index=True)[1], len(up) - 1 - np.unique(up[::-1], return_index=True)[1]
+        x[up[first]] = (x[part[first]] + x[part[last]]) / 2
+    return x
+
+
+def folded(seen: TreeView, most: int) -> Bools:
+    """Which nodes a picture shows: whole levels, as many as there is room for; of the last, the most visited."""
+    shown = np.zeros(len(seen), bool)
+    deepest = int(np.searchsorted(seen.levels[1:], most, "right"))
+    end = int(seen.levels[max(deepest, 0)])
+    shown[:end] = True
+    if deepest < 2 and end < len(seen):  # a single level is too large
+        rest = np.arange(end, int(seen.levels[deepest + 1]))
+        shown[rest[np.argsort(-seen.visits[rest], kind="stable")[: most - end]]] = True
+    return shown
+
+
+def plot(
+    tree: Any,
+    path: str | Path | None = None,
+    *,
+    labels: Callable[[Any, int], str] | None = None,
+    max_nodes: int = MOST,
+) -> Any:
+    """An interactive picture of a tree: nodes sized by visits and coloured by value, edges labelled by action.
+
+    More is told where the pointer rests on a node. Levels for which there is no room are folded: the node above them
+    is a square, and tells how many nodes are below.
+
+    Args:
+        tree: to read.
+        path: of an HTML page to write, which needs nothing else; None for none.
+        labels: makes the text that is told of a node, of the tree and its number; by default what is known of it.
+        max_nodes: how many nodes to show at most.
+
+    Returns:
+        The figure, of `plotly.graph_objects`.
+
+    Raises:
+        ImportError: if plotly is not installed.
+    """
+    try:
+        import plotly.graph_objects
+    except ImportError as error:
+        raise ImportError("trees.plot draws with plotly; pip install 'functional-rb[trees]'") from error
+    made = plotly.graph_objects.Figure(figure(tree, labels, max_nodes))
+    if path is not None:
+        made.write_html(str(path), include_plotlyjs=True, config={"scrollZoom": True, "displaylogo": False})
+    return made
+
+
+def figure(tree: Any, labels: Callable[[Any, int], str] | None = None, max_nodes: int = MOST) -> dict[str, Any]:
+    """The figure of `plot` as plotly's JSON describes it, with arrays: `data` and `layout`."""
+    seen = view(tree)
+    shown = folded(seen, max_nodes)
+    x, y = layout(seen, shown), -seen.depth.astype(np.float64)
+    nodes = np.flatnonzero(shown)
+    below = nodes[1:]
+    up, gap = seen.parent[below], np.full(len(below), np.nan)
+    ends = [np.stack([at[up], at[below], gap], 1).reshape(-1) for at in (x, y)]
+    lines = {"x": ends[0], "y": ends[1], "mode": "lines", "line": {"color": LINE, "width": 1}, "hoverinfo": "skip"}
+    depth = int(seen.depth[nodes[-1]]) + 1
+    levels = {"tickvals": [-k for k in range(depth)], "ticktext": [str(k) for k in range(depth)]}
+    plain = {"showlegend": False, "plot_bgcolor": "white", "hovermode": "closest", "dragmode": "pan"}
+    axes = {"xaxis": {"visible": False}, "yaxis": {"title": {"text": "depth"}, "gridcolor": "#eef0f3", **levels}}
+    traces = [lines, _actions(seen, below, x, y), _nodes(seen, shown, x, y, labels or _told)]
+    margin = {"l": 50, "r": 20, "t": 20, "b": 20}
+    return {"data": [{"type": "scatter", **x} for x in traces], "layout": {**plain, "margin": margin, **axes}}
+
+
+def _actions(seen: TreeView, below: Ints, x: Any, y: Any) -> dict[str, Any]:
+    """The actions in the middle of the edges: as text where there are few, else where the pointer rests."""
+    up = seen.parent[below]
+    return {
+        "x": (x[up] + x[below]) / 2,
+        "y": (y[up] + y[below]) / 2,
+        "mode": "text" if len(below) <= FEW else "markers",
+        "text": [_short(reading.branching_action(seen, node)) for node in below.tolist()],
+        "textposition": "middle right",
+        "textfont": {"size": 11, "color": "#5b6472"},
+        "marker": {"size": 4, "color": LINE},
+        "hovertemplate": "action %{text}<extra></extra>",
+    }
+
+
+def _nodes(seen: TreeView, shown: Bools, x: Any, y: Any, describe: Callable[[Any, int], str]) -> dict[str, Any]:
+    nodes = np.flatnonzero(shown)
+    hidden = _hidden(seen, shown)[nodes]
+    told = [describe(seen, node) for node in nodes.tolist()]
+    told = [f"{text}<br>{h} nodes folded below" if h else text for text, h in zip(told, hidden.tolist(), strict=True)]
+    return {
+        "x": x[nodes],
+        "y": y[nodes],
+        "mode": "markers",
+        "text": told,
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {
+            "size": _sizes(seen.visits[nodes], len(nodes)),
+            "color": seen.value[nodes],
+            "symbol": np.where(hidden > 0, "square", "circle"),
+            "colorscale": "Viridis",
+            "colorbar": {"title": {"text": "value"}, "thickness": 12},
+            "line": {"width": 0.5, "color": "#30363d"},
+            "showscale": True,
+        },
+    }
+
+
+def _hidden(seen: TreeView, shown: Bools) -> Ints:
+    """How many nodes below each are not shown, and have no other shown node between."""
+    counts = np.zeros(len(seen), np.int64)
+    top = np.flatnonzero(~shown)
+    top = top[shown[seen.parent[top]]]
+    np.add.at(counts, seen.parent[top], seen.below[top])
+    return counts
+
+
+def _sizes(visits: Ints, count: int) -> Any:
+    """Diameters: areas in proportion to visits, within what can be seen."""
+    largest = 30.0 if count <= 200 else 16.0
+    share = np.sqrt(visits / max(int(visits.max()), 1))
+    return np.maximum(largest * share, 5.0 if count <= 1000 else 3.0)
+
+
+def _told(seen: TreeView, node: int) -> str:
+    """What is known of a node."""
+    told = [f"node {node}, id {seen.vertex[node]}", f"visits {seen.visits[node]}, value {seen.value[node]:.4g}"]
+    if node:
+        steps = slice(seen.first_step[node], seen.first_step[node + 1])
+        reward = seen.steps.reward[steps]
+        told.append(f"action {_short(reading.branching_action(seen, node))}, reward {reward.sum():.4g}")
+        if len(reward) > 1:
+            told.append(f"{len(reward)} steps")
+    told += [f"{name} {_short(x)}" for name, x in reading.node_observations(seen, node).items()]
+    return "<br>".join([*told, *(word for word, holds in _remarks(seen, node) if holds)])

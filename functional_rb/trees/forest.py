@@ -1,0 +1,338 @@
+"""Forests as values, and the public functions on them, which backends bind. Each takes a backend first.
+
+A forest is what was seen of an environment: equal observations are one node, equal pairs of an observation and an
+action one edge, and where an edge led is a result of it, of which there are several where the environment is random.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from functional_rb.base import dtypes, nest
+from functional_rb.maps.functions import MapBackend, check_alive, checked_mask, packed
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.specs.array import Binary, Unbounded
+from functional_rb.specs.functions import as_batch, outline_of
+from functional_rb.structures import hash_map, key_rows
+from functional_rb.structures.hash_map import SIZE, HashMap
+from functional_rb.ted.check import NEXT, named_parts
+from functional_rb.ted.steps import ACTION, OBSERVATION, REWARD
+from functional_rb.trees.forest_spec import ForestSpec
+
+
+class ForestArrays(NamedTuple):
+    """The arrays of a forest; N nodes, and room for E edges and E results.
+
+    Attributes:
+        nodes: the map of observations; a node's number is that of its observation.
+        edges: the map of edges: the number of the node, then the packed action. How often it was taken is its count.
+        results: the map of results: the number of the edge, then that of the node where it led, with its count.
+        visits: int32 [N], how many steps began in each node.
+        terminations: int32 [N], how many steps that ended an episode by its rules led to each node.
+        edge_rewards: float32 [E], the sum of the rewards of each edge.
+        result_rewards: float32 [E], the sum of the rewards of each result.
+        refused: int32 scalar, how many steps were not taken in, for want of room.
+    """
+
+    nodes: HashMap
+    edges: HashMap
+    results: HashMap
+    visits: Array
+    terminations: Array
+    edge_rewards: Array
+    result_rewards: Array
+    refused: Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Forest:
+    """A forest as a value: an immutable pytree of arrays that carries its spec.
+
+    Attributes:
+        arrays: what was seen.
+        spec: the description of the forest, static.
+    """
+
+    arrays: ForestArrays
+    spec: ForestSpec
+
+    def __repr__(self) -> str:
+        """The description, not the arrays."""
+        return f"Forest({self.spec!r})"
+
+
+FOREST_FIELDS: Final = ("arrays",)
+HOST: Final = (np.ndarray, np.generic, float, int)
+"""What NumPy rounds to float32; a tuple, because torch.compile does not trace unions of types."""
+
+
+def init(backend: MapBackend, spec: ForestSpec, device: Any = None) -> Forest:
+    """An empty forest.
+
+    Args:
+        spec: what the forest holds.
+        device: where its arrays live; the backend's default if None.
+
+    Raises:
+        TypeError: for what is no `ForestSpec`, or a dtype that the backend lacks.
+
+    Example:
+        >>> spec = frb.ForestSpec(frb.Unbounded((2,), "int32"), frb.Categorical(4), capacity=100, children=4)
+        >>> int(rb.forests.size(rb.forests.init(spec)))
+        0
+    """
+    if not isinstance(spec, ForestSpec):
+        raise TypeError(
+            f"forests.init: expected a ForestSpec, got {type(spec).__name__}; give frb.ForestSpec(observation, ...)"
+        )
+    outline_of(backend, spec.observation, "forests.init")
+    outline_of(backend, spec.action, "forests.init")
+    ops: Any = backend.ops
+    most = spec.edges.capacity
+
+    def zeros(dtype: str, *shape: int) -> Array:
+        return ops.zeros(shape, dtype, device)
+
+    nodes, edges, results = (hash_map.init(ops, plan, device) for plan in (spec.nodes, spec.edges, spec.results))
+    visits, terminations = zeros("int32", spec.capacity), zeros("int32", spec.capacity)
+    rewards = zeros("float32", most), zeros("float32", most)
+    return Forest(ForestArrays(nodes, edges, results, visits, terminations, *rewards, zeros("int32")), spec)
+
+
+def extend(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) -> Forest:
+    """Take steps into a forest; the result is that of taking them in one by one, in their order.
+
+    A step is refused, and counted, if its observations, its edge or its result find no room. What of them had found
+    room stays.
+
+    Args:
+        forest: stays as it is.
+        steps: in TED, leaves with any axes in front: one step, a batch, the items of a buffer, trajectories [B, T],
+            lanes [T, E]. Of "next" the observation, the reward (rounded to float32) and "terminated" are read.
+        mask: bool in the shape of the axes in front, which steps are real; all if None.
+
+    Returns:
+        The new forest.
+
+    Raises:
+        TypeError: for what is no forest, or a dtype that does not fit, naming the leaf.
+        ValueError: for a structure or shape that does not fit.
+
+    Example:
+        >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
+        >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0, 0], [1, 0, 1, 1], [1, 2, 1, 3]))
+        >>> done, reward = np.array([False, True, False, True]), np.ones(4, np.float32)
+        >>> forest = rb.forests.init(spec)
+        >>> forest = rb.forests.extend(forest, frb.ted.from_transitions(before, action, reward, after, done))
+        >>> int(rb.forests.size(forest)), rb.forests.count(forest, np.int32(0), np.int32(1)).item()
+        (4, 3)
+    """
+    return _extend(backend, forest, steps, mask, False)
+
+
+def extend_(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) -> Forest:
+    """Do what `extend` does, in the forest's own memory: the forest that is given is consumed.
+
+    Args:
+        forest: consumed.
+        steps: as for `extend`.
+        mask: as for `extend`.
+
+    Returns:
+        The new forest.
+
+    Raises:
+        RuntimeError: for a forest that was consumed before.
+    """
+    return _extend(backend, forest, steps, mask, True)
+
+
+def _extend(backend: MapBackend, forest: Forest, steps: Any, mask: Any, consume: bool) -> Forest:
+    who = "forests.extend"
+    check_forest(backend, forest, who)
+    spec = forest.spec
+    root = named_parts(steps, who)
+    for name in (ACTION, NEXT):
+        if name not in root:
+            raise ValueError(f"{who}: expected steps in TED, with {name!r}, got {list(root)}; see frb.ted")
+    following = named_parts(root[NEXT], who, "the part 'next'")
+    before, lead = _leaves(backend, spec.observations, _observation(spec, root, who))
+    after, led_to = _leaves(backend, spec.observations, _observation(spec, following, who))
+    actions, taken = _leaves(backend, spec.actions, root[ACTION])
+    reward = _number(backend, following, REWARD, lead, who)
+    terminated = _number(backend, following, "terminated", lead, who)
+    if not lead == led_to == taken:
+        raise ValueError(
+            f"{who}: expected observation, next observation and action with the same axes in front, got {lead}, "
+            f"{led_to} and {taken}"
+        )
+    marked = checked_mask(backend, mask, lead, who)
+    given = before, after, actions, reward, terminated, marked
+    return Forest(backend.carry_out(_extended, spec, forest.arrays, *given, consume=consume), spec)
+
+
+def _observation(spec: ForestSpec, parts: dict[str, Any], who: str) -> Any:
+    """What of a step's root, or of its "next", is the observation."""
+    structure = spec.observations.structure
+    names = structure.keys if structure.kind == "mapping" else (OBSERVATION,)
+    missing = [name for name in names if name not in parts]
+    if missing:
+        raise ValueError(f"{who}: expected the observation's leaves {list(names)} in the steps, got {list(parts)}")
+    return {name: parts[str(name)] for name in names} if structure.kind == "mapping" else parts[OBSERVATION]
+
+
+def _leaves(backend: MapBackend, outline: Any, value: Any) -> tuple[list[Array], tuple[int, ...]]:
+    return as_batch(backend, outline, nest.flatten_as(outline.structure, value))
+
+
+def _number(backend: MapBackend, parts: dict[str, Any], name: str, lead: tuple[int, ...], who: str) -> Array:
+    """A reward or a flag of each step, [N], of a leaf [*lead] or [*lead, 1]."""
+    if name not in parts:
+        raise ValueError(f"{who}: expected {name!r} in 'next' of the steps, got {list(parts)}; see frb.ted")
+    given = parts[name]
+    if name == REWARD:
+        if isinstance(given, HOST):
+            given = np.asarray(given, np.float32)
+        spec: Any = Unbounded((), dtypes.name_of(given.dtype))
+    else:
+        spec = Binary(())
+    made = backend.convert(given, spec, f"next/{name}")
+    if tuple(made.shape) not in (lead, (*lead, 1)):
+        raise ValueError(f"{who}: leaf 'next/{name}': expected shape {lead} or {(*lead, 1)}, got {tuple(made.shape)}")
+    return made.reshape(math.prod(lead))
+
+
+def _extended(
+    ops: Ops,
+    spec: ForestSpec,
+    arrays: ForestArrays,
+    before: list[Array],
+    after: list[Array],
+    actions: list[Array],
+    reward: Array,
+    terminated: Array,
+    mask: Array | None,
+) -> ForestArrays:
+    steps = ops.cast(terminated, "int32")
+    count, words = steps.shape[0], spec.node_rows.words
+    pairs = [key_rows.pack(ops, spec.node_rows, leaves, steps) for leaves in (before, after)]
+    rows = ops.concat(pairs, 1).reshape(2 * count, words)  # each step's own two, one after the other
+    marked = None if mask is None else ops.concat([mask[:, None], mask[:, None]], 1).reshape(2 * count)
+    nodes, ids, _ = hash_map.insert(ops, spec.nodes, arrays.nodes, rows, marked)
+    ids = ids.reshape(count, 2)
+    start, end = ids[:, 0], ids[:, 1]
+    rows = ops.concat([start[:, None], key_rows.pack(ops, spec.action_rows, actions, steps)], 1)
+    edges, edge, _ = hash_map.insert(ops, spec.edges, arrays.edges, rows, (start >= 0) & (end >= 0))
+    rows = ops.concat([edge[:, None], end[:, None]], 1)
+    results, result, _ = hash_map.insert(ops, spec.results, arrays.results, rows, edge >= 0)
+    whole = result >= 0
+    refused = ~whole if mask is None else mask & ~whole
+
+    def add(array: Array, places: Array, amounts: Array) -> Array:
+        nothing = ops.full_like(places, 0)
+        return ops.add_at(array, ops.maximum(places, nothing), ops.where(whole, amounts, ops.full_like(amounts, 0)))
+
+    one, rewards = ops.full_like(steps, 1), ops.cast(reward, "float32")
+    return ForestArrays(
+        nodes,
+        edges,
+        results,
+        add(arrays.visits, start, one),
+        add(arrays.terminations, end, steps),
+        add(arrays.edge_rewards, edge, rewards),
+        add(arrays.result_rewards, result, rewards),
+        arrays.refused + ops.count(refused),
+    )
+
+
+def lookup(backend: MapBackend, forest: Forest, observation: Any) -> Array:
+    """The numbers of the nodes of observations.
+
+    Args:
+        forest: to look in.
+        observation: a nest like `ForestSpec.observation`, leaves [*batch, *shape].
+
+    Returns:
+        int32 [*batch], in the order in which observations came first; -1 where the forest does not have one.
+
+    Example:
+        >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
+        >>> steps = frb.ted.from_transitions(np.int32(5), np.int32(0), np.float32(1), np.int32(6), np.bool_(True))
+        >>> forest = rb.forests.extend(rb.forests.init(spec), steps)
+        >>> rb.forests.lookup(forest, np.array([5, 6, 7], np.int32)).tolist()
+        [0, 1, -1]
+    """
+    check_forest(backend, forest, "forests.lookup")
+    spec = forest.spec
+    rows, lead = packed(backend, spec.observations, spec.node_rows, observation)
+    ids: Array = backend.carry_out(_found, spec, (), forest.arrays.nodes, rows)
+    return ids.reshape(lead)
+
+
+def _found(ops: Ops, spec: ForestSpec, owned: Any, nodes: HashMap, rows: Array) -> Array:
+    return hash_map.lookup(ops, spec.nodes, nodes, rows)
+
+
+def count(backend: MapBackend, forest: Forest, observation: Any, action: Any = None) -> Array:
+    """How many steps began in observations, or took an action there.
+
+    Args:
+        forest: to look in.
+        observation: a nest like `ForestSpec.observation`, leaves [*batch, *shape].
+        action: a nest like `ForestSpec.action`, leaves [*batch, *shape]; None for any.
+
+    Returns:
+        int32 [*batch].
+
+    Raises:
+        ValueError: for actions whose axes in front are not those of the observations.
+    """
+    check_forest(backend, forest, "forests.count")
+    spec, arrays = forest.spec, forest.arrays
+    rows, lead = packed(backend, spec.observations, spec.node_rows, observation)
+    actions = None
+    if action is not None:
+        actions, taken = packed(backend, spec.actions, spec.action_rows, action)
+        if taken != lead:
+            raise ValueError(f"forests.count: expected actions with the axes {lead} in front, got {taken}")
+    counts: Array = backend.carry_out(_counted, spec, (), arrays.nodes, arrays.edges, arrays.visits, rows, actions)
+    return counts.reshape(lead)
+
+
+def _counted(
+    ops: Ops, spec: ForestSpec, owned: Any, nodes: HashMap, edges: HashMap, visits: Array, rows: Array, actions: Any
+) -> Array:
+    found, counts = hash_map.lookup(ops, spec.nodes, nodes, rows), visits
+    if actions is not None:
+        found = hash_map.lookup(ops, spec.edges, edges, ops.concat([found[:, None], actions], 1))
+        counts = edges.counts
+    nothing = ops.full_like(found, 0)
+    return ops.where(found < 0, nothing, ops.take(counts, ops.maximum(found, nothing)))
+
+
+def size(backend: MapBackend, forest: Forest) -> Array:
+    """How many nodes, that is, different observations, a forest has, an int32 scalar."""
+    check_forest(backend, forest, "forests.size")
+    return forest.arrays.nodes.counters[..., SIZE]
+
+
+def refused(backend: MapBackend, forest: Forest) -> Array:
+    """How many steps a forest has not taken in for want of room, an int32 scalar."""
+    check_forest(backend, forest, "forests.refused")
+    return forest.arrays.refused
+
+
+def check_forest(backend: MapBackend, forest: Any, who: str) -> None:
+    """Refuse what is no forest, or was consumed.
+
+    Raises:
+        TypeError: for the one.
+        RuntimeError: for the other.
+    """
+    if not isinstance(forest, Forest):
+        raise TypeError(f"{who}: expected a Forest made by rb.forests.init, got {type(forest).__name__}")
+    check_alive(backend, getattr(forest.arrays, "refused", None))

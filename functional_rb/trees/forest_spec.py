@@ -1,0 +1,109 @@
+"""The static description of a forest, which every forest carries."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from functional_rb.maps.spec import arrays_alone, checked_count, rows_of
+from functional_rb.specs import freeze
+from functional_rb.specs.values import Outline
+from functional_rb.structures import hash_map
+from functional_rb.structures.hash_map import MapPlan
+from functional_rb.structures.key_rows import KeyRows
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ForestSpec:
+    """What a forest holds: frozen and hashable, without any array.
+
+    Attributes:
+        observation: a nest of `ArraySpec`s. Of a step in TED it is the leaf "observation"; a dict is the leaves of its
+            names, such as `{"position": ..., "pixels": ...}`.
+        action: a nest of `ArraySpec`s.
+        capacity: N, how many different observations fit.
+        children: room for edges: the forest has `N * children` edges (an observation and an action), and as many
+            results (an edge and where it led), wherever they are.
+        seed: of the hash, a whole number.
+        hash_bits: how many bits the hash has, up to 31; fewer let different observations begin to look in the same
+            place, which costs time.
+        observations: derived: the observation, taken apart.
+        actions: derived: the action, taken apart.
+        node_rows: derived: how observations are packed.
+        action_rows: derived: how actions are packed.
+        nodes: derived: the geometry of the map of nodes.
+        edges: derived: that of the map of edges, by node and action.
+        results: derived: that of the map of results, by edge and node.
+
+    Raises:
+        TypeError: if a leaf is no spec of an array, or a number is no int.
+        ValueError: if a number is out of range, or the observation has no element.
+
+    Example:
+        >>> from functional_rb import Categorical, Unbounded
+        >>> spec = ForestSpec(Unbounded((2,), "int32"), Categorical(4), capacity=1000, children=4)
+        >>> spec.edges.capacity
+        4000
+    """
+
+    observation: Any
+    action: Any
+    capacity: int
+    children: int
+    seed: int = 0
+    hash_bits: int = hash_map.HASH_BITS
+
+    observations: Outline = dataclasses.field(init=False, repr=False)
+    actions: Outline = dataclasses.field(init=False, repr=False)
+    node_rows: KeyRows = dataclasses.field(init=False, repr=False)
+    action_rows: KeyRows = dataclasses.field(init=False, repr=False)
+    nodes: MapPlan = dataclasses.field(init=False, repr=False)
+    edges: MapPlan = dataclasses.field(init=False, repr=False)
+    results: MapPlan = dataclasses.field(init=False, repr=False)
+    _hash: int = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check everything that can be known now, and plan the arrays once."""
+
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("capacity", checked_count("ForestSpec.capacity", self.capacity, 1, hash_map.MOST))
+        put("children", checked_count("ForestSpec.children", self.children, 1, hash_map.MOST // self.capacity))
+        put("hash_bits", checked_count("ForestSpec.hash_bits", self.hash_bits, 0, hash_map.HASH_BITS))
+        put("seed", checked_count("ForestSpec.seed", self.seed, -(2**63), 2**64 - 1))
+        put("observations", arrays_alone(self.observation, "ForestSpec.observation"))
+        put("actions", arrays_alone(self.action, "ForestSpec.action"))
+        put("observation", freeze(self.observation))
+        put("action", freeze(self.action))
+        put("node_rows", rows_of(self.observations))
+        put("action_rows", rows_of(self.actions))
+        if not self.node_rows.words or not self.action_rows.words:
+            raise ValueError("ForestSpec: expected at least one element in an observation, and in an action, got none")
+        most = self.capacity * self.children
+        put("nodes", MapPlan(self.capacity, self.node_rows.words, self.seed, self.hash_bits))
+        put("edges", MapPlan(most, 1 + self.action_rows.words, self.seed, self.hash_bits))
+        put("results", MapPlan(most, 2, self.seed, self.hash_bits))
+        put("_hash", hash(self._key))
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return self.observations, self.actions, self.capacity, self.children, self.seed, self.hash_bits
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two specs describe the same forests."""
+        return self is other or (isinstance(other, ForestSpec) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        """The hash, which is computed once."""
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the arguments: hashes of strings differ from process to process."""
+        return ForestSpec, (self.observation, self.action, self.capacity, self.children, self.seed, self.hash_bits)
+
+    @property
+    def node_bytes(self) -> int:
+        """Bytes that a node takes, with its `children` edges and their results."""
+        words = [plan.words + 1 + plan.table_size / plan.capacity for plan in (self.nodes, self.edges, self.results)]
+        return round(4 * (words[0] + 2 + self.children * (words[1] + 1 + words[2] + 1)))

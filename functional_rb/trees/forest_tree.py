@@ -1,0 +1,241 @@
+"""Reading a tree from a forest, on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from functional_rb.maps.functions import MapBackend
+from functional_rb.ops import numpy_ops
+from functional_rb.structures import key_rows
+from functional_rb.structures.hash_map import SIZE
+from functional_rb.trees.forest import Forest, check_forest, lookup
+from functional_rb.trees.view import NONE, Bools, Ints, Steps, TreeView, children_of
+
+
+def tree(
+    backend: MapBackend,
+    forest: Forest,
+    observation: Any,
+    max_depth: int | None = None,
+    max_nodes: int = 100_000,
+    compact: bool = False,
+) -> TreeView:
+    """The tree of what was seen after an observation, read on the host, for the functions of `frb.trees`.
+
+    A node's children are the results of its edges, in the order in which those came first. A vertex that is reached in
+    several ways is a node for each; one that lies on the way to itself is a leaf there (`repeats`), so that a forest
+    with circles has a finite tree.
+
+    Args:
+        forest: to read from.
+        observation: of the root, one nest like `ForestSpec.observation`, without axes in front.
+        max_depth: how many steps to go down; None for all.
+        max_nodes: how many nodes to make at most, level by level; the others are cut off (`cut`).
+        compact: whether nodes with one child are left out, so that several steps lie between two nodes.
+
+    Returns:
+        The tree.
+
+    Raises:
+        KeyError: if the forest does not have the observation.
+        ValueError: for axes in front of the observation, or numbers out of range.
+
+    Example:
+        >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
+        >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 0, 1], [1, 0, 2]))
+        >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
+        >>> forest = rb.forests.extend(rb.forests.init(spec), steps)
+        >>> tree = rb.forests.tree(forest, np.int32(0))
+        >>> frb.trees.edges(tree).tolist(), list(frb.trees.valid_paths(tree))
+        ([[0, 1], [0, 2], [1, 0]], [(0, 0), (1,)])
+    """
+    check_forest(backend, forest, "forests.tree")
+    if max_nodes < 1 or (max_depth is not None and max_depth < 0):
+        raise ValueError(f"forests.tree: expected max_nodes >= 1 and max_depth >= 0, got {max_nodes} and {max_depth}")
+    found = np.asarray(backend.to_numpy(lookup(backend, forest, observation)))
+    if found.ndim:
+        raise ValueError(f"forests.tree: expected one observation, got some with the axes {found.shape} in front")
+    if found < 0:
+        raise KeyError("forests.tree: the forest does not have this observation; ask rb.forests.lookup first")
+    graph = _Graph(backend, forest)
+    made = graph.unrolled(int(found), max_depth, max_nodes)
+    return _compacted(made) if compact else made
+
+
+class _Graph:
+    """The results of a forest sorted by the node where they begin."""
+
+    def __init__(self, backend: MapBackend, forest: Forest) -> None:
+        """Copy what is needed to the host."""
+
+        def host(array: Any) -> Any:
+            return np.asarray(backend.to_numpy(array))
+
+        arrays, spec = forest.arrays, forest.spec
+        self.spec = spec
+        size, edges, results = (int(host(x.counters)[SIZE]) for x in arrays[:3])
+        self.observations, self.actions = host(arrays.nodes.keys), host(arrays.edges.keys)[:edges]
+        keys = host(arrays.results.keys)[:results].astype(np.int64)
+        start = self.actions[keys[:, 0], 0].astype(np.int64)
+        order = np.lexsort((keys[:, 0], start))  # of one edge they stay in the order of their coming
+        self.edge, self.end, self.start = keys[order, 0], keys[order, 1], start[order]
+        self.count = host(arrays.results.counts)[order].astype(np.int64)
+        self.reward = host(arrays.result_rewards)[order] / np.maximum(self.count, 1).astype(np.float32)
+        self.visits = host(arrays.visits)[:size]
+        self.terminal = host(arrays.terminations)[:size] > 0
+        self.degree = np.bincount(start, minlength=size)
+        self.first = np.cumsum(self.degree) - self.degree
+
+    def unrolled(self, root: int, max_depth: int | None, max_nodes: int) -> TreeView:
+        """The tree below a node, a level at a time."""
+        vertex, parent = [np.array([root])], [np.array([NONE])]
+        result, repeats, cut = [np.zeros(1, np.int64)], [np.zeros(1, bool)], [np.zeros(1, bool)]
+        met = np.zeros(len(self.degree), bool)
+        met[root] = True
+        begin, end = 0, 1
+        while begin < end:
+            own = vertex[-1]
+            degree = np.where(repeats[-1], 0, self.degree[own])
+            if max_depth is not None and len(vertex) > max_depth:
+                degree[:] = 0
+            room = np.clip(max_nodes - end - (np.cumsum(degree) - degree), 0, degree)
+            cut[-1] = (room < self.degree[own]) & ~repeats[-1]
+            total = int(room.sum())
+            up = np.repeat(np.arange(begin, end), room)
+            which = np.arange(total) + np.repeat(self.first[own] - (np.cumsum(room) - room), room)
+            below = self.end[which]
+            vertex.append(below)
+            parent.append(up)
+            result.append(which)
+            repeats.append(_above(vertex, parent, met, below, up, end))
+            cut.append(np.zeros(total, bool))
+            met[below] = True
+            begin, end = end, end + total
+        sizes = [len(x) for x in vertex]
+        depth = np.repeat(np.arange(len(sizes)), sizes)
+        found = (np.concatenate(x) for x in (vertex, parent, result, repeats, cut))
+        return self._view(depth, *found)
+
+    def _view(self, depth: Ints, vertex: Ints, parent: Ints, which: Ints, repeats: Bools, cut: Bools) -> TreeView:
+        n = len(vertex)
+        first, num = children_of(parent, n)
+        slot = np.arange(n) - np.concatenate([[0], first[parent[1:]]])
+        slot[0] = NONE
+        visits = self.count[which] if len(self.count) else np.zeros(n, np.int64)
+        visits = visits.copy()
+        visits[0] = self.visits[vertex[0]]
+        into = which[1:]
+        steps = Steps(self.start[into], self.end[into], self.edge[into], self.reward[into], self.terminal[vertex[1:]])
+        spec, actions, observations = self.spec, self.actions, self.observations
+        edge = steps.edge
+
+        def observe(vertices: Ints) -> list[Any]:
+            return key_rows.unpack(numpy_ops, spec.node_rows, observations[vertices])
+
+        def act(steps: Ints) -> list[Any]:
+            return key_rows.unpack(numpy_ops, spec.action_rows, actions[edge[steps], 1:])
+
+        return TreeView(
+            vertex=vertex,
+            parent=parent,
+            slot=slot,
+            depth=depth,
+            visits=visits,
+            value=_returns(parent, depth, visits, steps.reward),
+            terminal=self.terminal[vertex],
+            repeats=repeats,
+            cut=cut,
+            first_child=first,
+            num_children=num,
+            steps=steps,
+            first_step=np.concatenate([[0], np.arange(n)]),
+            spec=spec,
+            observations=spec.observations,
+            actions=spec.actions,
+            observe=observe,
+            act=act,
+        )
+
+
+def _above(vertex: list[Ints], parent: list[Ints], met: Bools, below: Ints, up: Ints, begin: int) -> Bools:
+    """Which of a level's vertices lie on the way to themselves; only of those that were met before is it asked."""
+    found = np.zeros(len(below), bool)
+    asked = np.flatnonzero(met[below])
+    at, first = up[asked], begin
+    for level in range(len(vertex) - 2, -1, -1):
+        if not len(asked):
+            break
+        first -= len(vertex[level])
+        place = at - first
+        same = vertex[level][place] == below[asked]
+        found[asked[same]] = True
+        asked, at = asked[~same], parent[level][place[~same]]
+    return found
+
+
+def _returns(parent: Ints, depth: Ints, visits: Ints, reward: Any) -> Any:
+    """The mean sum of the rewards below each node, where children are weighed by how often they were reached."""
+    value = np.zeros(len(parent))
+    levels = np.searchsorted(depth, np.arange(int(depth[-1]) + 2))
+    for level in range(len(levels) - 2, 0, -1):
+        part = slice(levels[level], levels[level + 1])
+        up, weight = parent[part], visits[part].astype(np.float64)
+        first, last = levels[level - 1], levels[level]
+        sums = np.bincount(up - first, weight * (reward[part.start - 1 : part.stop - 1] + value[part]), last - first)
+        weights = np.bincount(up - first, weight, last - first)
+        value[first:last] = np.divide(sums, weights, out=np.zeros(last - first), where=weights > 0)
+    return value.astype(np.float32)
+
+
+def _compacted(tree: TreeView) -> TreeView:
+    """The tree without nodes that have one child, but the root; their steps lie on the way to the next node."""
+    n = len(tree)
+    kept = tree.num_children != 1
+    kept[0] = True
+    above, down = np.maximum(tree.parent, 0), np.where(kept, np.arange(n), tree.first_child)
+    for _ in range(int(tree.depth[-1]).bit_length()):  # pointer doubling
+        above = np.where(kept[above], above, above[above])
+        down = down[down]
+    nodes = np.flatnonzero(kept)
+    number = np.cumsum(kept) - 1
+    up = number[above[nodes]]
+    hops = (np.arange(len(nodes)) > 0).astype(np.int64)
+    further = up.copy()
+    for _ in range(int(tree.depth[-1]).bit_length()):
+        hops, further = hops + hops[further], further[further]
+    order = np.lexsort((tree.preorder[nodes], hops))
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    parent = rank[up[order]]
+    parent[0] = NONE
+    old = nodes[order]
+    first, num = children_of(parent, len(old))
+    slot = np.arange(len(old)) - np.concatenate([[0], first[parent[1:]]])
+    slot[0] = NONE
+    owner = rank[number[down[1:]]]
+    sequence = np.lexsort((tree.depth[1:], owner))
+    steps = Steps(*(getattr(tree.steps, name)[sequence] for name in ("start", "end", "edge", "reward", "terminated")))
+    lengths = np.bincount(owner, minlength=len(old))
+    act = tree.act
+    return TreeView(
+        vertex=tree.vertex[old],
+        parent=parent,
+        slot=slot,
+        depth=hops[order],
+        visits=tree.visits[old],
+        value=tree.value[old],
+        terminal=tree.terminal[old],
+        repeats=tree.repeats[old],
+        cut=tree.cut[old],
+        first_child=first,
+        num_children=num,
+        steps=steps,
+        first_step=np.concatenate([[0], np.cumsum(lengths)]),
+        spec=tree.spec,
+        observations=tree.observations,
+        actions=tree.actions,
+        observe=tree.observe,
+        act=lambda chosen: act(sequence[chosen]),
+    )

@@ -1,0 +1,240 @@
+"""Forests against dicts and lists in Python, on both backends."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis.extra import numpy as hnp
+
+import functional_rb as frb
+import jax_backend
+import torch_backend
+from tests.support.backends import Backend
+from tests.support.effort import effort
+
+BATCH = 12
+"""One size of batch, so that JAX compiles once for a spec."""
+
+
+class Listed:
+    """The law of a forest: what each step adds, one after another."""
+
+    def __init__(self, capacity: int, most: int) -> None:
+        self.capacity, self.most = capacity, most
+        self.nodes: dict[Any, int] = {}
+        self.edges: dict[tuple[int, Any], int] = {}
+        self.results: dict[tuple[int, int], int] = {}
+        self.visits, self.terminations = [0] * capacity, [0] * capacity
+        self.counts, self.sums = ([0] * most, [0] * most), ([0.0] * most, [0.0] * most)
+        self.refused = 0
+
+    def add(self, before: Any, action: Any, reward: float, after: Any, terminated: bool) -> None:
+        start, end = (self._found(self.nodes, x, self.capacity) for x in (before, after))
+        if start is None or end is None:
+            self.refused += 1
+            return
+        edge = self._found(self.edges, (start, action), self.most)
+        if edge is None:
+            self.refused += 1
+            return
+        self.counts[0][edge] += 1
+        result = self._found(self.results, (edge, end), self.most)
+        if result is None:
+            self.refused += 1
+            return
+        self.counts[1][result] += 1
+        self.visits[start] += 1
+        self.terminations[end] += terminated
+        self.sums[0][edge] += reward
+        self.sums[1][result] += reward
+
+    @staticmethod
+    def _found(known: dict[Any, int], key: Any, most: int) -> int | None:
+        return known.setdefault(key, len(known)) if key in known or len(known) < most else None
+
+    def children(self, node: int) -> list[tuple[int, int]]:
+        """The edges and ends of a node's results, by edge and then in the order of their coming."""
+        starts = [start for start, _ in self.edges]
+        return [(edge, end) for edge, end in sorted(self.results, key=lambda x: x[0]) if starts[edge] == node]
+
+    def unrolled(self, node: int, depth: int, above: tuple[int, ...] = ()) -> dict[tuple[int, ...], int]:
+        """The vertex at each path from a node, so many steps deep."""
+        found = {(): node}
+        if node not in above and depth:
+            for k, (_, end) in enumerate(self.children(node)):
+                below = self.unrolled(end, depth - 1, (*above, node))
+                found |= {(k, *path): vertex for path, vertex in below.items()}
+        return found
+
+
+def steps_of(rows: np.ndarray) -> Any:
+    """Steps [B] of rows int32 [B, 5]: before, action, reward, after, terminated."""
+    before, action, reward, after, terminated = rows.T
+    observations = [{"at": x.astype(np.int32), "sign": x > 2} for x in (before, after)]
+    return frb.ted.from_transitions(
+        observations[0], action.astype(np.int32), reward.astype(np.float32), observations[1], terminated > 0
+    )
+
+
+OBSERVATION = {"at": frb.Unbounded((), "int32"), "sign": frb.Binary()}
+ROOMY = frb.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=8, children=9, hash_bits=2)
+TIGHT = frb.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=4, children=1, seed=3)
+ROWS = hnp.arrays(np.int32, (BATCH, 5), elements=st.integers(0, 5), fill=st.nothing()).map(
+    lambda rows: rows % np.array([6, 3, 4, 6, 2], np.int32)
+)
+
+
+def check_arrays(arrays: Any, law: Listed, numpy: Any) -> None:
+    """The arrays of a forest are what the law has."""
+    for made, known in zip(arrays[:3], (law.nodes, law.edges, law.results), strict=True):
+        assert numpy(made.counters)[0] == len(known)
+    keys = numpy(arrays.edges.keys)[: len(law.edges)]
+    assert [tuple(row) for row in keys.tolist()] == list(law.edges)
+    assert [tuple(row) for row in numpy(arrays.results.keys)[: len(law.results)].tolist()] == list(law.results)
+    assert numpy(arrays.visits).tolist() == law.visits
+    assert numpy(arrays.terminations).tolist() == law.terminations
+    assert [numpy(arrays.edges.counts).tolist(), numpy(arrays.results.counts).tolist()] == list(law.counts)
+    assert [numpy(arrays.edge_rewards).tolist(), numpy(arrays.result_rewards).tolist()] == list(law.sums)
+    assert int(arrays.refused) == law.refused
+
+
+@pytest.mark.parametrize("spec", [ROOMY, TIGHT], ids=["roomy", "tight"])
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "core"])
+def test_extending_is_taking_in_steps_one_by_one(library: Backend, spec: Any, kernels: bool) -> None:
+    forests = library.rb.forests
+
+    @hypothesis.settings(max_examples=effort(10, 300))
+    @hypothesis.given(st.lists(st.tuples(ROWS, hnp.arrays(bool, BATCH)), min_size=1, max_size=3))
+    def check(batches: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        law, forest = Listed(spec.capacity, spec.edges.capacity), forests.init(spec)
+        for rows, mask in batches:
+            forest = forests.extend(forest, steps_of(rows), mask=mask)
+            for before, action, reward, after, terminated in rows[mask].tolist():
+                law.add(before, action, reward, after, bool(terminated))
+        check_arrays(forest.arrays, law, library.numpy)
+        for before, node in law.nodes.items():
+            tree = forests.tree(forest, {"at": np.int32(before), "sign": np.bool_(before > 2)}, max_depth=3)
+            paths = law.unrolled(node, 3)
+            found = frb.trees.vertices(tree, key_type="path")
+            assert {path: int(tree.vertex[k]) for path, k in found.items()} == paths
+            assert frb.trees.num_vertices(tree, count_repeat=True) == len(paths)
+            assert frb.trees.num_vertices(tree) == len(set(paths.values()))
+
+    with frb.kernels(kernels):
+        check()
+
+
+FULL = np.array([[0, 1, 2, 1, 0], [1, 0, 3, 0, 0], [0, 1, 1, 2, 1], [0, 2, 1, 3, 1]], np.int32)
+
+
+def test_steps_come_in_any_shape(library: Backend) -> None:
+    """Lanes [T, E], the items of a buffer, trajectories with a mask, and single steps make the same forest."""
+    rb = library.rb
+    steps = steps_of(FULL)
+    grid = jax.tree.map(lambda x: x.reshape(2, 2), steps)
+    column = {**steps, "next": {**steps["next"], "reward": steps["next"]["reward"][:, None]}}
+    item = frb.spec_of(jax.tree.map(lambda x: x[0], steps))
+    buffer = rb.add(rb.init(frb.BufferSpec(item, 6)), steps)
+    single = rb.forests.init(ROOMY)
+    for k in range(4):
+        single = rb.forests.extend_(single, jax.tree.map(lambda x, k=k: x[k], steps))
+    start = rb.forests.init(ROOMY)
+    made = [
+        rb.forests.extend(start, steps),
+        rb.forests.extend(start, grid),
+        rb.forests.extend(start, column),
+        rb.forests.extend(start, rb.items(buffer), mask=np.arange(6) < 4),
+    ]
+    for forest in made:
+        for ours, theirs in zip(jax.tree.leaves(forest.arrays), jax.tree.leaves(single.arrays), strict=True):
+            np.testing.assert_array_equal(library.numpy(ours), library.numpy(theirs))
+    asked = {"at": np.array([0, 1, 4], np.int32), "sign": np.zeros(3, bool)}
+    assert rb.forests.lookup(single, asked).tolist() == [0, 1, -1]
+    assert rb.forests.count(single, asked).tolist() == [3, 1, 0]
+    assert rb.forests.count(single, asked, np.array([1, 1, 0], np.int32)).tolist() == [2, 0, 0]
+    assert int(rb.forests.size(start)) == 0
+
+
+def test_a_random_edge_has_several_results_with_their_counts(library: Backend) -> None:
+    rb = library.rb
+    rows = np.array([[0, 0, 2, 1, 0]] * 3 + [[0, 0, 6, 2, 1]], np.int32)
+    forest = rb.forests.extend(rb.forests.init(ROOMY), steps_of(rows))
+    tree = rb.forests.tree(forest, {"at": np.int32(0), "sign": np.bool_(False)})
+    assert [frb.trees.visits(tree, k) for k in range(3)] == [4, 3, 1]
+    assert tree.steps.reward.tolist() == [2.0, 6.0]
+    assert tree.value[0] == 3.0
+    assert tree.terminal.tolist() == [False, False, True]
+    assert frb.trees.selected_actions(tree).tolist() == [0, 0]
+    assert frb.trees.fully_expanded(tree, actions=1)
+    assert not frb.trees.fully_expanded(tree)
+
+
+def test_forests_consume_and_refuse(library: Backend) -> None:
+    rb = library.rb
+    old = rb.forests.init(ROOMY)
+    rb.forests.extend_(old, steps_of(FULL))
+    with pytest.raises(RuntimeError, match="consumed"):
+        rb.forests.size(old)
+    new = rb.forests.init(ROOMY)
+    steps = steps_of(FULL)
+    with pytest.raises(TypeError, match="expected a ForestSpec, got MapSpec"):
+        rb.forests.init(frb.MapSpec(frb.Unbounded(()), 4))
+    with pytest.raises(TypeError, match=r"expected a Forest made by rb\.forests\.init, got Map"):
+        rb.forests.size(rb.maps.init(frb.MapSpec(frb.Unbounded(()), 4)))
+    for part, text in (("action", "with 'action'"), ("next", "with 'next'"), ("at", r"leaves \['at', 'sign'\]")):
+        with pytest.raises(ValueError, match=text):
+            rb.forests.extend(new, {name: x for name, x in steps.items() if name != part})
+    for name in ("reward", "terminated"):
+        less = {key: x for key, x in steps["next"].items() if key != name}
+        with pytest.raises(ValueError, match=f"expected '{name}' in 'next'"):
+            rb.forests.extend(new, {**steps, "next": less})
+        with pytest.raises(ValueError, match=f"leaf 'next/{name}': expected shape"):
+            rb.forests.extend(new, {**steps, "next": {**steps["next"], name: steps["next"][name][:2]}})
+    with pytest.raises(ValueError, match="the same axes in front"):
+        rb.forests.extend(new, {**steps, "action": steps["action"][:2]})
+    with pytest.raises(KeyError, match="does not have this observation"):
+        rb.forests.tree(new, {"at": np.int32(0), "sign": np.bool_(False)})
+    with pytest.raises(ValueError, match=r"with the axes \(2,\) in front"):
+        rb.forests.tree(new, {"at": np.zeros(2, np.int32), "sign": np.zeros(2, bool)})
+    with pytest.raises(ValueError, match="expected max_nodes >= 1"):
+        rb.forests.tree(new, {"at": np.int32(0), "sign": np.bool_(False)}, max_nodes=0)
+    with pytest.raises(ValueError, match="expected actions with the axes"):
+        rb.forests.count(new, {"at": np.int32(0), "sign": np.bool_(False)}, np.zeros(2, np.int32))
+
+
+def test_a_forest_under_jit_and_scan() -> None:
+    forests = jax_backend.forests
+    steps = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 2), steps_of(FULL))
+    run = jax.jit(lambda forest: jax.lax.scan(lambda forest, x: (forests.extend(forest, x), None), forest, steps)[0])
+    made = run(forests.init(ROOMY))
+    assert made.spec is ROOMY
+    assert made.arrays.visits.tolist() == [6, 2, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_forest_compiled_by_torch_as_one_graph() -> None:
+    forests = torch_backend.forests
+    steps = jax.tree.map(torch.from_numpy, steps_of(FULL))
+    compiled = torch.compile(forests.extend, fullgraph=True, backend="aot_eager")
+    ours, theirs = (extend(forests.init(ROOMY), steps) for extend in (compiled, forests.extend))
+    for one, other in zip(jax.tree.leaves(ours.arrays), jax.tree.leaves(theirs.arrays), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_specs_of_forests() -> None:
+    assert pickle.loads(pickle.dumps(ROOMY)) == ROOMY != TIGHT
+    assert repr(torch_backend.forests.init(TIGHT)) == f"Forest({TIGHT!r})"
+    made = torch_backend.forests.init(ROOMY).arrays
+    nbytes = sum(4 * x.numel() for x in jax.tree.leaves(made)) - 4 * 7  # the counters
+    assert ROOMY.node_bytes * ROOMY.capacity == pytest.approx(nbytes, abs=ROOMY.capacity)
+    with pytest.raises(ValueError, match="expected at least one element"):
+        frb.ForestSpec(frb.Unbounded((0,)), frb.Categorical(2), 3, 1)
+    with pytest.raises(ValueError, match="children: expected 1 to"):
+        frb.ForestSpec(frb.Unbounded(()), frb.Categorical(2), 2**20, 2**10)

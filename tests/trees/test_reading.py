@@ -1,0 +1,296 @@
+"""Functions that read trees, against trees written out and against each other."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+
+import functional_rb as frb
+import torch_backend as rb
+from functional_rb import trees
+from functional_rb.trees import drawing
+from functional_rb.trees.state import FIELDS
+from tests.support.effort import effort
+
+SPEC = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), capacity=300, children=9)
+SHAPES: dict[str, list[tuple[int, int, int]]] = {
+    "cycle": [(0, 0, 1), (1, 0, 2), (2, 0, 0)],
+    "self-loop": [(0, 0, 0), (0, 1, 1)],
+    "diamond": [(0, 0, 1), (0, 1, 2), (1, 0, 3), (2, 0, 3), (3, 2, 4)],
+    "chain": [(k, 1, k + 1) for k in range(9)],
+    "fork": [(0, 0, 1), (1, 0, 2), (2, 0, 3), (2, 1, 4), (4, 0, 5), (5, 2, 6)],
+}
+"""Steps: observation, action, next observation."""
+
+
+def forest_of(steps: list[tuple[int, int, int]]) -> Any:
+    before, action, after = (np.array(x, np.int32) for x in zip(*steps, strict=True))
+    reward = (10 * before + after).astype(np.float32)
+    transitions = frb.ted.from_transitions(before, action, reward, after, done=np.zeros(len(steps), bool))
+    return rb.forests.extend(rb.forests.init(SPEC), transitions)
+
+
+@functools.cache
+def tree_of(shape: str, compact: bool = False) -> Any:
+    return rb.forests.tree(forest_of(SHAPES[shape]), np.int32(0), compact=compact)
+
+
+def vertices_at(tree: Any) -> dict[tuple[int, ...], int]:
+    return {path: int(tree.vertex[k]) for path, k in trees.vertices(tree, key_type="path").items()}
+
+
+def test_circles_end_where_they_begin() -> None:
+    assert vertices_at(tree_of("cycle")) == {(): 0, (0,): 1, (0, 0): 2, (0, 0, 0): 0}
+    assert tree_of("cycle").repeats.tolist() == [False, False, False, True]
+    assert vertices_at(tree_of("self-loop")) == {(): 0, (0,): 0, (1,): 1}
+    compact = tree_of("cycle", compact=True)
+    assert vertices_at(compact) == {(): 0, (0,): 0}
+    assert trees.rollout_from_path(compact, (0,))["observation"].tolist() == [0, 1, 2]
+
+
+def test_a_diamond_is_met_on_both_ways() -> None:
+    tree = tree_of("diamond")
+    assert vertices_at(tree) == {
+        (): 0,
+        (0,): 1,
+        (1,): 2,
+        (0, 0): 3,
+        (1, 0): 3,
+        (0, 0, 0): 4,
+        (1, 0, 0): 4,
+    }
+    assert (trees.num_vertices(tree), trees.num_vertices(tree, count_repeat=True)) == (5, 7)
+    assert list(trees.valid_paths(tree)) == [(0, 0, 0), (1, 0, 0)]
+    assert trees.edges(tree).tolist() == [[0, 1], [0, 2], [1, 3], [2, 3], [3, 4], [3, 4]]
+    assert trees.max_length(tree) == 3
+
+
+def test_a_tree_of_one_node() -> None:
+    tree = rb.forests.tree(forest_of([(0, 0, 1)]), np.int32(1))
+    assert len(tree) == trees.num_vertices(tree) == 1
+    assert list(trees.valid_paths(tree)) == [()]
+    assert trees.edges(tree).shape == (0, 2)
+    assert trees.max_length(tree) == 0
+    assert trees.rollout_from_path(tree, ()) is None
+    assert (trees.parent(tree, 0), trees.branching_action(tree), trees.selected_actions(tree)) == (None, None, None)
+    assert trees.is_terminal(tree)
+    assert trees.to_string(tree) == "1: visits 0, value 0"
+    assert len(drawing.figure(tree)["data"][2]["x"]) == 1
+    assert len(rb.forests.tree(forest_of(SHAPES["cycle"]), np.int32(0), max_depth=0, compact=True)) == 1
+
+
+def test_what_each_function_tells() -> None:
+    tree = tree_of("fork")
+    by_path = trees.vertices(tree, key_type="path")
+    node = by_path[0, 0, 1]
+    assert (trees.parent(tree, node), list(trees.children(tree, 2))) == (2, [3, 4])
+    assert (trees.num_children(tree, 2), trees.visits(tree, 2)) == (2, 1)
+    assert trees.node_observation(tree, node) == 4
+    assert trees.node_observations(tree, node) == {"observation": 4}
+    assert trees.selected_actions(tree, 2).tolist() == [0, 1]
+    assert trees.branching_action(tree, node) == trees.prev_action(tree, node) == 1
+    assert trees.get_vertex_by_id(tree, 4) == node
+    assert trees.get_vertex_by_hash(tree, trees.node_hash(tree, node)) == node
+    assert not trees.is_terminal(tree, node)
+    assert trees.contains(tree, np.int32(6))
+    assert np.int32(7) not in tree
+    compact = tree_of("fork", compact=True)
+    assert vertices_at(compact) == {(): 0, (0,): 2, (0, 0): 3, (0, 1): 6}
+    last = trees.vertices(compact, key_type="path")[0, 1]
+    assert (trees.branching_action(compact, last), trees.prev_action(compact, last)) == (1, 2)
+    for missing in ((1,), (0, 2), (-1,)):
+        with pytest.raises(KeyError):
+            by_path[missing]
+    for key_type in ("id", "hash"):
+        with pytest.raises(KeyError):
+            trees.vertices(tree, key_type=key_type)[999]
+    with pytest.raises(ValueError, match="expected key_type"):
+        trees.vertices(tree, key_type="name")
+
+
+def test_rollouts_are_steps_in_ted() -> None:
+    rollout = trees.rollout_from_path(tree_of("fork"), (0, 0, 1, 0, 0))
+    frb.ted.check(rollout, time_axis=0)
+    assert rollout["observation"].tolist() == [0, 1, 2, 4, 5]
+    assert rollout["action"].tolist() == [0, 0, 1, 0, 2]
+    assert rollout["next"]["reward"].tolist() == [1, 12, 24, 45, 56]
+
+
+def test_specs_of_what_is_stored() -> None:
+    tree = tree_of("fork")
+    assert trees.full_observation_spec(tree) == {"observation": SPEC.observation}
+    assert trees.full_action_spec(tree) == SPEC.action
+    assert trees.full_reward_spec(tree) == frb.Unbounded(())
+    assert list(trees.full_done_spec(tree)) == ["done", "terminated", "truncated"]
+    assert trees.full_state_spec(tree) == {}
+
+
+steps = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 6)), min_size=1, max_size=14)
+
+
+@hypothesis.settings(max_examples=effort(40, 1000))
+@hypothesis.given(steps, st.integers(0, 5), st.integers(1, 60))
+def test_the_ways_of_naming_agree(given: list[tuple[int, int, int]], depth: int, room: int) -> None:
+    forest = forest_of(given)
+    root = np.int32(given[0][0])
+    tree = rb.forests.tree(forest, root, max_depth=depth, max_nodes=room)
+    n = len(tree)
+    assert n <= room
+    assert trees.max_length(tree) <= depth
+    by_path = trees.vertices(tree, key_type="path")
+    assert [by_path[path] for path in by_path] == list(range(n))
+    assert [tree.path(k) for k in range(n)] == list(by_path)
+    assert list(trees.valid_paths(tree)) == sorted(p for p, k in by_path.items() if trees.is_terminal(tree, k))
+    assert sorted(by_path, key=lambda path: path) == [tree.path(k) for k in np.argsort(tree.preorder)]
+    # An id and a hash name the same vertex, whatever the order in which they are kept.
+    for key, node in trees.vertices(tree, key_type="id").items():
+        assert tree.vertex[node] == key
+        assert trees.get_vertex_by_hash(tree, trees.node_hash(tree, node)) == node == tree.vertex.tolist().index(key)
+    assert len(trees.vertices(tree)) == trees.num_vertices(tree) == len(set(tree.vertex.tolist()))
+    whole = rb.forests.tree(forest, root, max_depth=depth, max_nodes=10**6)
+    left = len(whole) > n or whole.cut.any()
+    assert bool(tree.cut.any()) == left
+    # Compact, each way is the same, and no node but the root has one child.
+    compact = rb.forests.tree(forest, root, max_depth=depth, max_nodes=room, compact=True)
+    assert (compact.num_children[1:] != 1).all()
+    for ours, theirs in zip(trees.valid_paths(compact), trees.valid_paths(tree), strict=True):
+        one, other = trees.rollout_from_path(compact, ours), trees.rollout_from_path(tree, theirs)
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_a_long_way_is_read_in_no_recursion() -> None:
+    n = 5000
+    spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), n + 1, 1)
+    numbers = np.arange(n, dtype=np.int32)
+    done = np.zeros(n, bool)
+    transitions = frb.ted.from_transitions(numbers, numbers % 2, np.ones(n, np.float32), numbers + 1, done)
+    forest = rb.forests.extend(rb.forests.init(spec), transitions)
+    tree = rb.forests.tree(forest, np.int32(0))
+    assert (trees.max_length(tree), tree.value[0]) == (n, n)
+    compact = rb.forests.tree(forest, np.int32(0), compact=True)
+    assert len(compact) == 2
+    assert trees.rollout_from_path(compact, (0,))["action"].tolist() == (numbers % 2).tolist()
+    assert len(trees.to_string(tree, max_nodes=3).splitlines()) == 4
+
+
+# --- search trees ---------------------------------------------------------------------------------------------------
+
+
+def search_tree(parents: list[int], capacity: int = 12, slots: int = 4) -> Any:
+    """A tree whose node k + 1 is stored under `parents[k] % (k + 1)`, in its next slot from behind."""
+    spec = frb.TreeSpec(frb.Unbounded((2,)), capacity, slots)
+    n = len(parents) + 1
+    arrays: dict[str, Any] = {
+        name: np.zeros((capacity, slots) if name in ("children", "reward") else capacity, np.float32) for name in FIELDS
+    }
+    for name in ("parent", "slot", "depth", "visits", "terminal"):
+        arrays[name] = np.zeros(capacity, np.int32)
+    arrays["terminal"] = arrays["terminal"] > 0
+    arrays["parent"][:] = arrays["slot"][:] = -1
+    left = [slots] * n
+    size = 1
+    for above in parents:
+        above %= size
+        if left[above]:
+            left[above] -= 1
+            arrays["parent"][size], arrays["slot"][size] = above, left[above]
+            arrays["depth"][size] = arrays["depth"][above] + 1
+            size += 1
+    arrays |= {"rows": np.arange(2 * capacity, dtype=np.float32).reshape(capacity, 2).view(np.int32), "wide": ()}
+    arrays |= {"size": np.int32(size), "reward": np.arange(capacity * slots, dtype=np.float32).reshape(capacity, slots)}
+    arrays |= {"action_rows": np.zeros((capacity, slots, 0), np.int32), "action_wide": (), "statistics": {}}
+    return frb.Tree(*(arrays[name] for name in FIELDS), spec)
+
+
+@hypothesis.settings(max_examples=effort(30, 500))
+@hypothesis.given(st.lists(st.integers(0, 11), max_size=11))
+def test_search_trees_are_read_level_by_level(parents: list[int]) -> None:
+    tree = search_tree(parents)
+    seen, size = trees.view(tree), int(tree.size)
+    assert trees.view(tree) is seen
+    assert sorted(seen.vertex.tolist()) == list(range(size))
+    assert (np.diff(seen.depth) >= 0).all()
+    for node in range(size):
+        own = int(seen.vertex[node])
+        below = trees.children(seen, node)
+        stored = [k for k in range(1, size) if tree.parent[k] == own]
+        assert [int(seen.vertex[k]) for k in below] == sorted(stored, key=lambda k: tree.slot[k])
+        assert trees.node_observation(seen, node).tolist() == [2 * own, 2 * own + 1]
+        if node:
+            assert trees.branching_action(seen, node) == tree.slot[own]
+            assert seen.steps.reward[node - 1] == tree.reward[tree.parent[own], tree.slot[own]]
+            assert seen.vertex[trees.parent(seen, node)] == tree.parent[own]
+    assert trees.full_action_spec(tree) == frb.Categorical(4)
+    assert trees.fully_expanded(tree) == (trees.num_children(tree) == 4)
+
+
+def test_what_is_no_tree_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"expected a tree of rb\.forests\.tree or of rb\.trees, got Forest"):
+        trees.view(forest_of([(0, 0, 1)]))
+    tree = search_tree([0, 1])
+    batch = frb.Tree(*(jax.tree.map(lambda x: np.stack([x] * 2), getattr(tree, name)) for name in FIELDS), tree.spec)
+    with pytest.raises(ValueError, match=r"got a batch \(2,\); read tree\.at\(0\)"):
+        trees.view(batch)
+
+
+# --- text and pictures ----------------------------------------------------------------------------------------------
+
+
+def test_text_shows_the_shape() -> None:
+    assert trees.to_string(tree_of("fork"), lambda tree, node: str(tree.vertex[node])).splitlines() == [
+        *("0", "`-- 1", "    `-- 2", "        |-- 3", "        `-- 4", "            `-- 5", "                `-- 6"),
+    ]
+    assert trees.to_string(tree_of("fork"), max_nodes=2).splitlines()[-1] == "... and 5 nodes more"
+    assert trees.to_string(tree_of("cycle")).splitlines()[-1].endswith("0 by 0: visits 1, value 0, repeats")
+
+
+@hypothesis.settings(max_examples=effort(30, 500))
+@hypothesis.given(steps, st.integers(1, 40))
+def test_the_layout_is_tidy(given: list[tuple[int, int, int]], room: int) -> None:
+    tree = rb.forests.tree(forest_of(given), np.int32(given[0][0]), max_depth=6, max_nodes=200)
+    shown = drawing.folded(tree, room)
+    assert shown[0]
+    assert shown.sum() <= room
+    assert shown[tree.parent[np.flatnonzero(shown)[1:]]].all()
+    x = drawing.layout(tree, shown)
+    assert np.isnan(x).tolist() == (~shown).tolist()
+    for node in np.flatnonzero(shown):
+        below = [k for k in trees.children(tree, node) if shown[k]]
+        if below:
+            assert x[node] == (x[below[0]] + x[below[-1]]) / 2
+    for level in range(trees.max_length(tree) + 1):
+        own = x[(tree.depth == level) & shown]
+        assert (np.diff(own) >= 1).all()
+    hidden = drawing._hidden(tree, shown)
+    assert hidden.sum() + shown.sum() == len(tree)
+
+
+def test_a_large_picture_is_folded() -> None:
+    steps = [(0, k % 3, k + 1) for k in range(250)]
+    tree = rb.forests.tree(forest_of(steps), np.int32(0))
+    made = drawing.figure(tree, max_nodes=100)
+    assert len(made["data"][2]["x"]) == 100
+    assert made["data"][2]["text"][0].endswith("151 nodes folded below")
+    assert made["data"][2]["marker"]["symbol"][:2].tolist() == ["square", "circle"]
+    assert made["data"][1]["mode"] == "markers"
+    assert drawing.figure(tree_of("fork"))["data"][1]["text"] == ["0", "0", "0", "1", "0", "2"]
+
+
+def test_a_page_is_written(tmp_path: Any) -> None:
+    pytest.importorskip("plotly")
+    figure = trees.plot(tree_of("fork"), tmp_path / "tree.html", labels=lambda tree, node: f"mine {node}")
+    assert figure.data[2].text[6] == "mine 6"
+    assert "mine 6" in (tmp_path / "tree.html").read_text()
+
+
+def test_without_plotly_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    with pytest.raises(ImportError, match=r"pip install 'functional-rb\[trees\]'"):
+        trees.plot(tree_of("fork"))
