@@ -11,7 +11,7 @@ import functional_rb as frb
 from functional_rb.core import save_history
 from tests.support import backends
 from tests.support.checkpoints import SPEC, advanced, bits, numpy_state, small_blocks, stored_bits
-from tests.support.mapped_lives import LIVES, Life
+from tests.support.mapped_lives import LIVES, Life, walk
 
 
 @pytest.mark.parametrize("name", LIVES)
@@ -25,10 +25,7 @@ def test_histories_with_branches_and_saves_to_one_place(
         small_blocks(patch)
         life = Life(rng, LIVES[name], tmp_path_factory.mktemp("life"), backend)
         does = [life.add] * 5 + [life.sample] * 2 + [life.in_place, life.load, life.other_library] + [life.save] * 5
-        for _ in range(25):
-            do = does[int(rng.integers(len(does)))]
-            hypothesis.note(do.__name__)
-            do()
+        walk(does, 25, rng)
         life.load()
 
 

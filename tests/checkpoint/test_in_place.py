@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +29,7 @@ from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.core.counters import CURSOR
 from functional_rb.storage import disk, mapped, undo_log
 from functional_rb.storage.host_state import HostState
-from tests.support import backends
+from tests.support import backends, kill_saves
 from tests.support.backends import Backend
 from tests.support.checkpoints import bits, on_host, small_blocks
 from tests.support.mapped_lives import (
@@ -111,24 +110,10 @@ def test_a_killed_process_leaves_the_old_or_the_new_checkpoint(way: int, tmp_pat
 
 
 def kill_one(path: Path, way: int, chance: random.Random, done: int) -> int:
-    reading, telling = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # JAX warns of forks, where another test has loaded it
-        child = os.fork()
-    if not child:
-        try:
-            live(path, telling, way)
-        finally:
-            os._exit(1)
-    os.close(telling)
-    for _ in range(chance.randrange(5)):
-        done = os.read(reading, 1)[0]
-    time.sleep(chance.random() * 0.012)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    while more := os.read(reading, 64):
-        done = more[-1]
-    os.close(reading)
+        told = kill_saves.killed(lambda telling: live(path, telling, way), chance, 5, 0.012)
+    done = done if told is None else told
     try:
         found = agree(path)
     except frb.NoCheckpointError:

@@ -34,20 +34,25 @@ IMAGES = {"image": frb.Unbounded((32, 32), "bfloat16"), "flags": frb.Binary((102
 # ------------------------------------------------------------ round trips
 
 
+def went_on(backend: Backend, spec: frb.BufferSpec, path: Path) -> Any:
+    """A state that lived on, beside one that was saved and loaded at every step."""
+    state = other = lives.begin(backend, spec)
+    for k, given in enumerate(lives.inputs(spec)):
+        keys = lives.keys(backend, k)
+        state, seen = lives.step(backend, state, given, keys, look=False)
+        other, seen_there = lives.step(backend, other, given, keys, look=False)
+        assert lives.bits(backend, seen) == lives.bits(backend, seen_there)
+        frb.save(state, path, incremental=k % 2 == 1)
+        other = frb.load(path, backend.rb, mmap=k % 2 == 1)
+        assert lives.state_bits(backend, other) == lives.state_bits(backend, state)
+    return state
+
+
 @pytest.mark.parametrize("name", MEMBERS)
 def test_members_come_back_and_go_on_as_if_never_stopped(name: str, tmp_path: Path) -> None:
     spec = MEMBERS[name].spec
     with backends.make("torch") as torch_, backends.make("jax") as jax_:
-        state = lives.begin(torch_, spec)
-        other = state
-        for k, given in enumerate(lives.inputs(spec)):
-            keys = lives.keys(torch_, k)
-            state, seen = lives.step(torch_, state, given, keys, look=False)
-            other, seen_there = lives.step(torch_, other, given, keys, look=False)
-            assert lives.bits(torch_, seen) == lives.bits(torch_, seen_there)
-            frb.save(state, tmp_path, incremental=k % 2 == 1)
-            other = frb.load(tmp_path, torch_backend)
-            assert lives.state_bits(torch_, other) == lives.state_bits(torch_, state)
+        state = went_on(torch_, spec, tmp_path)
         there = frb.load(tmp_path, "jax")
         assert lives.state_bits(jax_, there) == lives.state_bits(torch_, state)
         frb.save(there, tmp_path / "jax")
@@ -56,17 +61,8 @@ def test_members_come_back_and_go_on_as_if_never_stopped(name: str, tmp_path: Pa
 
 
 def test_going_on_on_jax(tmp_path: Path) -> None:
-    spec = frb.BufferSpec(ITEM, 12, frb.Prioritized(), batch_size=BATCH)
     with backends.make("jax") as backend:
-        state = other = lives.begin(backend, spec)
-        for k, given in enumerate(lives.inputs(spec)):
-            keys = lives.keys(backend, k)
-            state, seen = lives.step(backend, state, given, keys, look=False)
-            other, seen_there = lives.step(backend, other, given, keys, look=False)
-            assert lives.bits(backend, seen) == lives.bits(backend, seen_there)
-            frb.save(state, tmp_path, incremental=True)
-            other = frb.load(tmp_path, "jax", mmap=k % 2 == 1)
-            assert lives.state_bits(backend, other) == lives.state_bits(backend, state)
+        went_on(backend, frb.BufferSpec(ITEM, 12, frb.Prioritized(), batch_size=BATCH), tmp_path)
 
 
 def test_donating_what_was_loaded_leaves_the_checkpoint_alone(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ of its death, the newest checkpoint is the last that it told of or the one it wa
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -51,26 +53,37 @@ def save_all(directory: str, way: str, told: int) -> None:
     signal.pause()
 
 
-def kill_one(directory: str, way: str, chance: random.Random) -> int:
-    """The number of the state that is there afterwards, after looking at it."""
-    shutil.rmtree(directory, ignore_errors=True)
+def killed(run: Callable[[int], None], chance: random.Random, told: int, seconds: float) -> int | None:
+    """Fork a child that runs, and writes the number of each save to the descriptor it is given; kill it.
+
+    Returns:
+        The last number that it told of; None if it did not come so far.
+    """
     reading, telling = os.pipe()
     child = os.fork()
     if not child:
         try:
-            save_all(directory, way, telling)
+            run(telling)
         finally:
             os._exit(1)
     os.close(telling)
-    done = -1
-    for _ in range(chance.randrange(4)):
+    done = None
+    for _ in range(chance.randrange(told)):
         done = os.read(reading, 1)[0]
-    time.sleep(chance.random() * 0.006)
+    time.sleep(chance.random() * seconds)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     while more := os.read(reading, 64):
         done = more[-1]
     os.close(reading)
+    return done
+
+
+def kill_one(directory: str, way: str, chance: random.Random) -> int:
+    """The number of the state that is there afterwards, after looking at it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    done = killed(functools.partial(save_all, directory, way), chance, 4, 0.006)
+    done = -1 if done is None else done
     try:
         found = read(directory)[1]
     except frb.NoCheckpointError:

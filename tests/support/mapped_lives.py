@@ -260,12 +260,17 @@ class MappedLife(Life):
         self.states = [torch_backend.init(dataclasses.replace(self.spec, storage=frb.Memmap(self.path, existsok=True)))]
 
 
-def walk_through(life: MappedLife, does: Sequence[Callable[[], None]], steps: int, rng: np.random.Generator) -> None:
-    """So many steps of those that there are, and what is left at the end."""
+def walk(does: Sequence[Callable[[], None]], steps: int, rng: np.random.Generator) -> None:
+    """So many steps of those that there are."""
     for _ in range(steps):
         do = does[int(rng.integers(len(does)))]
         hypothesis.note(do.__name__)
         do()
+
+
+def walk_through(life: MappedLife, does: Sequence[Callable[[], None]], steps: int, rng: np.random.Generator) -> None:
+    """So many steps of those that there are, and what is left at the end."""
+    walk(does, steps, rng)
     life.check()
     life.load()
     life.check()
