@@ -187,16 +187,13 @@ def finished(arrays: Arrays, after: Sequence[jax.Array] = ()) -> Arrays:
 
 
 def _arrays(state: State) -> Arrays:
-    """The state's arrays as `Arrays`."""
     return Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))
 
 
 def _like(x: jax.Array) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of an array."""
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
 def _like_all(arrays: Arrays) -> Arrays:
-    """The shapes and dtypes of all arrays of a state."""
     tree = ABSENT if arrays.tree is None else _like(arrays.tree)
     return Arrays(_like(arrays.rows), tuple(map(_like, arrays.wide)), tree, _like(arrays.counters), {})

@@ -121,7 +121,6 @@ def _copied(name: str, array: Any) -> Any:
 
 
 def _in_numpy(name: str, array: Any) -> Any:
-    """An array of any library as a NumPy array."""
     if isinstance(array, jax.Array):
         _check_at_hand(name, array)
     return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)

@@ -185,7 +185,6 @@ class Jitted(Generic[P, R]):
         return Regrouped(Plan(leaves, states, self._shardings(outline), call, function, options))
 
     def _name_of(self, place: int) -> str:
-        """An argument as errors show it."""
         named = [p.name for p in self._parameters if p.kind < inspect.Parameter.VAR_POSITIONAL]
         return named[place] if place < len(named) else f"args[{place}]"
 

@@ -654,7 +654,6 @@ def cursor(backend: Backend, state: State) -> Array:
 
 
 def _handles(backend: Backend, indices: Any) -> Array:
-    """Handles int32 [B], checked."""
     indices = backend.as_vector(indices, "indices")
     checks.handles(indices)
     return indices

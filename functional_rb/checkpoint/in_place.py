@@ -157,7 +157,6 @@ def _directory(files: MappedFiles) -> str:
 
 
 def _next(files: MappedFiles) -> int:
-    """The number of the next log."""
     directory = _directory(files)
     older = [] if files.undo is None else [files.undo.number]
     return 1 + max([0, *older, *undo_log.numbers(directory), *undo_log.numbers(directory, undo_log.FRAMES)])

@@ -144,7 +144,6 @@ def _name(path: Path) -> str | None:
 
 
 def _remedy(spec: Any) -> str:
-    """What to do about a spec that dm_env cannot describe."""
     if isinstance(spec, OneHot | MultiOneHot):
         return "write spec.to_categorical(), and encode what the environment gives: rb.encode(spec, value)"
     if isinstance(spec, Text):

@@ -280,7 +280,6 @@ def _numpy(spec: ArraySpec) -> Any:
 
 
 def _remedy(spec: Any) -> str:
-    """What to do about a spec that no space describes."""
     if isinstance(spec, OneHot | MultiOneHot):
         return "write spec.to_categorical(), and encode what the environment gives: rb.encode(spec, value)"
     if isinstance(spec, NonTensor):

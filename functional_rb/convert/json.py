@@ -165,7 +165,6 @@ def arguments_of(kind: type) -> tuple[str, ...]:
 
 
 def _check_leaves(spec: Any, who: str) -> None:
-    """Refuse a leaf that is no spec, naming it."""
     if isinstance(spec, tuple(_WHOLE)):
         return
     if OURS.get(type(spec).__name__) is type(spec) and not isinstance(spec, Spec):

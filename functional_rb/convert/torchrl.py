@@ -221,7 +221,6 @@ def _array(tensor: Any) -> Any:
 
 
 def _remedy(spec: Any) -> str:
-    """What to do about a spec that torchrl cannot describe."""
     if isinstance(spec, Text):
         return f"write NonTensor({spec.axes})"
     if isinstance(spec, Spec):

@@ -139,7 +139,6 @@ def _distribution(numbers: Report) -> Iterator[str]:
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:
-    """Rows of cells in aligned columns."""
     columns = max(map(len, rows), default=0)
     widths = [max((len(row[k]) for row in rows if len(row) > k), default=0) for k in range(columns)]
     for row in rows:
@@ -151,7 +150,6 @@ def _items(n: int) -> str:
 
 
 def _some(numbers: list[int]) -> str:
-    """The first eight of some numbers."""
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
 
 

@@ -90,7 +90,6 @@ def is_whole(report: Report) -> bool:
 def _of_checkpoint(
     directory: str, manifest: Manifest, known: tuple[Any, ...], files: Files, in_detail: bool
 ) -> tuple[bool, Report]:
-    """Whether a checkpoint is whole, and the report about it."""
     found = spec_in(directory, manifest, known, files)
     if found is None:
         return False, {}

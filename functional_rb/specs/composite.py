@@ -130,7 +130,6 @@ class Composite(Mapping[str, Any], Spec):
 
     @property
     def _kind(self) -> type | Registered | None:
-        """The type of the container."""
         return self._container.type if isinstance(self._container, Container) else self._container
 
     @property

@@ -54,7 +54,6 @@ class OneOf(Varying):
         return ("options",)
 
     def _parts(self) -> Composite:
-        """The parts `choice` and `options`."""
         lead = self.batch_shape
         options = tuple(in_front(option, lead) for option in self.options)
         return Composite({"choice": Categorical(len(options), shape=lead), "options": options}, batch_shape=lead)

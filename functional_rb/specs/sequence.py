@@ -64,7 +64,6 @@ class Sequence(Varying):
         return ("element",)
 
     def _parts(self) -> Composite:
-        """The parts `elements` and `length`."""
         lead = (*self.batch_shape, self.max_length)
         length = Bounded(0, self.max_length, self.batch_shape, "int32")
         return Composite({"elements": in_front(self.element, lead), "length": length}, batch_shape=self.batch_shape)

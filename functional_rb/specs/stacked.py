@@ -219,7 +219,6 @@ def stack(specs: Sequence[Any], axis: int = 0) -> Any:
 
 
 def _names(spec: Any) -> tuple[str, ...]:
-    """The names of the parts of a spec."""
     if isinstance(spec, Stacked):
         return spec.common
     return tuple(spec) if isinstance(spec, Composite) else ()

@@ -154,12 +154,10 @@ class Text(ArraySpec):
 
     @property
     def _texts(self) -> int:
-        """The number of texts in a value."""
         return math.prod(self.axes)
 
     @property
     def _numbers(self) -> tuple[int, int]:
-        """The number of possible lengths, and of characters."""
         return self.max_length - self.min_length + 1, len(self.charset)
 
     @property

@@ -195,7 +195,6 @@ def _check_spec(spec: BufferSpec, reward: Path, who: str) -> None:
 
 
 def _backend_of(state: State) -> Any:
-    """The module that a state was made by."""
     of_torch = type(state).__module__.partition(".")[0] == "torch_backend"
     return sys.modules["torch_backend" if of_torch else "jax_backend"]
 

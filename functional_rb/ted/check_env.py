@@ -145,7 +145,6 @@ class _Roll:
         self.by_hand = not lead or _mode(env) == DISABLED
 
     def reset(self, **options: Any) -> bool:
-        """Reset the environment; whether it can be rolled on."""
         given = self.env.reset(**options)
         if not isinstance(given, tuple) or len(given) != 2:
             self.findings.add(("reset",), "kind", f"expected (observation, infos), got {given!r:.80}")
@@ -208,7 +207,6 @@ class _Comparison:
         self.findings, self.strict = findings, strict
 
     def compare(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
-        """Compare a value [*lead, ...] with a nest of specs."""
         if isinstance(spec, NonTensor):
             return
         if isinstance(spec, Varying | Text) and lead:
@@ -347,13 +345,11 @@ def _mode(env: Any) -> Any:
 
 
 def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
-    """The arrays of a nest."""
     leaves, _ = nest.flatten(value, lambda x: hasattr(x, "dtype"))
     return (leaf for leaf in leaves if isinstance(leaf, np.ndarray))
 
 
 def _shown(value: Any) -> str:
-    """A value in a few words."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
         return f"an array {value.dtype} {value.shape}"
     return f"{type(value).__name__} {value!r:.60}"

@@ -272,7 +272,6 @@ class _Trajectories:
         return reading.check_flags(np.concatenate(read), path, self.where)
 
     def written(self, path: Path) -> Iterator[Span]:
-        """The rows of trajectories of which anything was written."""
         starts = self._starts[path]
         some = [k for k, leaf in enumerate(self._columns[path]) if leaf.id.get_storage_size()]
         claimed = sum(int(starts[k + 1] - starts[k]) for k in some)

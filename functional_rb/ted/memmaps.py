@@ -278,7 +278,6 @@ class _Directory:
         return descriptor
 
     def rows(self, path: Path, spans: Sequence[Span]) -> Array:
-        """Rows of a leaf."""
         file_leaf = self.file_leaves[path]
         row, count = _row_bytes(file_leaf), sum(stop - start for start, stop in spans)
         found = np.empty((count, *file_leaf.shape), kept_dtype(file_leaf.dtype))

@@ -144,7 +144,6 @@ class NStep(Transform):
                 )
 
     def _positions(self, plan: Plan) -> Positions:
-        """Where the leaves are."""
         names = plan.names
         assert self.reward_key is not None
         reward = nest.position(names, self.reward_key, "n_step")
