@@ -151,18 +151,10 @@ def read(
     here: bool = False,
     wanted: BufferSpec | None = None,
 ) -> Content:
-    """What `load` makes a state of.
+    """What `load` makes a state of; the arguments that have the same names mean the same.
 
-    Args:
-        path: as for `load`.
-        known: as for `load`.
-        mmap: as for `load`.
-        fall_back: as for `load`.
-        progress: as for `load`.
-        storage: as for `load`.
-        here: if that is mapped files in this very directory, go on with these, whose content is rolled back; else
-            nothing is written.
-        wanted: what spec the items will get.
+    With `here`, mapped files in this very directory are gone on with, their content rolled back; else nothing is
+    written. `wanted` is the spec that the items will get.
     """
     with contextlib.ExitStack() as stack:
         directory = os.path.abspath(as_path(path, "load"))
@@ -175,24 +167,20 @@ def read(
             raise
 
 
+@dataclasses.dataclass
 class _Loading:
     """A directory that is read from."""
 
-    def __init__(
-        self,
-        directory: str,
-        known: tuple[Any, ...],
-        mmap: bool,
-        progress: bool | None,
-        stack: contextlib.ExitStack,
-        storage: Storage | None,
-        here: bool,
-        wanted: BufferSpec | None = None,
-    ) -> None:
-        self.directory, self.known, self.mmap, self.progress, self.stack = directory, known, mmap, progress, stack
-        self.storage, self.here, self.wanted = storage, here, wanted
-        self.files: MappedFiles | None = None
-        self.room: MappedFiles | None = None
+    directory: str
+    known: tuple[Any, ...]
+    mmap: bool
+    progress: bool | None
+    stack: contextlib.ExitStack
+    storage: Storage | None
+    here: bool
+    wanted: BufferSpec | None = None
+    files: MappedFiles | None = None
+    room: MappedFiles | None = None
 
     def newest(self, fall_back: bool) -> Content:
         """The newest checkpoint, or the newest that is whole."""

@@ -298,10 +298,7 @@ def records(path: str, arrays: Sequence[Rows], torn: list[Torn] | None = None) -
 def recorded(path: str, arrays: Sequence[Rows], torn: list[Torn]) -> tuple[Rows, int]:
     """Which rows a log has, bool [capacity], and where its whole records end. Their content is not read.
 
-    Args:
-        path: as for `records`.
-        arrays: as for `records`.
-        torn: as for `records`, which also says what errors are raised.
+    The arguments, and the errors that are raised, are those of `records`.
     """
     capacity, row = arrays[0].shape[0], sum(_as_bytes(array).shape[1] for array in arrays)
     found, end = np.zeros(capacity, bool), 0
