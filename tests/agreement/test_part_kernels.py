@@ -35,7 +35,7 @@ from functional_rb.transforms import returns
 from functional_rb.transforms import step_queue as lines
 from jax_backend import part_kernels as jax_kernels
 from tests.support.compiled_programs import AS_USERS, big_copies
-from tests.support.part_kernels import Jax, Numpy, Torch, jax_by_kernels, torch_by_kernels
+from tests.support.part_kernels import Jax, Numpy, QuickJax, Torch, jax_by_kernels, torch_by_kernels
 from tests.support.spec_pool import POOL, random_leaf
 from torch_backend import cpu_kernels as torch_kernels
 
@@ -374,15 +374,27 @@ def assert_same_parts(on: Any, ours: Any, theirs: Any) -> None:
         assert_same(on, new, expected)
 
 
-def both(on: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `ops` and arrays as one of NumPy arrays, on which kernel and core are compared."""
-    plain, native = forms(on, function)
+def both(on: Any, function: Callable[..., Any], rounded: bool = False) -> Callable[..., Any]:
+    """A function of `ops` and arrays as one of NumPy arrays, on which kernel and core are compared.
+
+    On torch by strided arrays too. On JAX as users compile it, if anything is rounded in it.
+    """
+    plain, native = forms(QuickJax if on is Jax and not rounded else on, function)
 
     def compare(*args: Any) -> None:
         arrays = jax.tree.map(on.array, args)
-        assert_same_parts(on, native(*arrays), plain(*arrays))
+        expected = plain(*arrays)
+        assert_same_parts(on, native(*arrays), expected)
+        if on is Torch:
+            turned = [x if isinstance(x, Written) else jax.tree.map(strided, x) for x in arrays]  # but what is stored
+            assert_same_parts(on, native(*turned), expected)
 
     return compare
+
+
+def strided(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers in another order of the axes, or with others between them."""
+    return x.T.contiguous().T if x.ndim == 2 else x.repeat_interleave(2, 0)[::2] if x.ndim else x
 
 
 def random_ends(rng: np.random.Generator, ring: Ring) -> RingState:
@@ -509,27 +521,21 @@ def test_no_slots_at_all(on: Any) -> None:
     both(on, index_and_slices(rule, ring, True))(written, *(x[:0] for x in drawn))
 
 
-def test_windows_under_vmap() -> None:
-    rule, ring = RULES[3]
-    rng = np.random.default_rng(1)
-    several = [to_draw_from(rng, ring) for _ in range(3)]
+def check_vmapped(function: Callable[..., Any], several: list[Any], calls: set[str]) -> None:
+    """Under `vmap`, by these kernels, a function gives what it gives of each by itself."""
     stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *several)
-    function = index_and_slices(rule, ring, True)
     program = jax.jit(jax.vmap(jax_by_kernels(function))).lower(*stacked).compile()
-    assert custom_calls(program.as_text()) == {"changed", "expand", "weights_at"}
+    assert custom_calls(program.as_text()) == calls
     found, alone = program(*stacked), jax.jit(functools.partial(function, jax_ops))
     for k, args in enumerate(several):
         assert_same_all(jax.tree.map(lambda x, k=k: x[k], found), alone(*jax.tree.map(jnp.asarray, args)))
 
 
-def test_torch_windows_of_any_strides() -> None:
-    rule, ring = RULES[1]
-    function = index_and_slices(rule, ring, True)
-    written, slots, draws, live = jax.tree.map(torch.from_numpy, to_draw_from(np.random.default_rng(2), ring))
-    expected = function(torch_ops, written, slots, draws, live)
-    wide = torch.cat([draws, draws], 1)[:, 1:3].flip(1)
-    strided = slots.repeat_interleave(2)[::2], wide.T.contiguous().T, live.repeat_interleave(2)[::2]
-    assert_same_parts(Torch, torch_by_kernels(function)(written, *strided), expected)
+def test_windows_under_vmap() -> None:
+    rule, ring = RULES[3]
+    rng = np.random.default_rng(1)
+    several = [to_draw_from(rng, ring) for _ in range(3)]
+    check_vmapped(index_and_slices(rule, ring, True), several, {"changed", "expand", "weights_at"})
 
 
 def test_some_of_these_windows_are_drawn() -> None:
@@ -598,14 +604,14 @@ def rewards_of_steps(rng: np.random.Generator, shape: tuple[int, ...], dtype: st
 def test_fold(on: Any, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(len(shape))
     for gamma in (0.99, 1.0, 0.0):
-        compare = both(on, lambda ops, rewards, real, gamma=gamma: returns.fold(ops, rewards, real, gamma))
+        compare = both(on, lambda ops, rewards, real, gamma=gamma: returns.fold(ops, rewards, real, gamma), True)
         compare(*rewards_of_steps(rng, shape, "float32"))
 
 
 def test_fold_of_other_dtypes() -> None:
     rng = np.random.default_rng(0)
     for on, dtype in [(Torch, "float64"), (Torch, "float16"), (Jax, "float16")]:
-        compare = both(on, lambda ops, rewards, real: returns.fold(ops, rewards, real, 0.9))
+        compare = both(on, lambda ops, rewards, real: returns.fold(ops, rewards, real, 0.9), True)
         compare(*rewards_of_steps(rng, (300, 4, 2), dtype))
 
 
@@ -656,32 +662,7 @@ def test_transforms_under_vmap() -> None:
         slots = rng.permutation(ring.capacity).astype(np.int32)
         rewards = rewards_of_steps(rng, (20, n), "float32")
         several.append((written_at_random(rng, ring), slots, *rewards, rng.random(ring.lanes * 4) < 0.3))
-    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *several)
-    program = jax.jit(jax.vmap(jax_by_kernels(all_of_them))).lower(*stacked).compile()
-    assert custom_calls(program.as_text()) == {"extent", "fold", "following", "plan_line"}
-    found, alone = program(*stacked), jax.jit(functools.partial(all_of_them, jax_ops))
-    for k, args in enumerate(several):
-        assert_same_all(jax.tree.map(lambda x, k=k: x[k], found), alone(*jax.tree.map(jnp.asarray, args)))
-
-
-def test_torch_transforms_of_any_strides() -> None:
-    ring, n = AROUND[4]
-    rng = np.random.default_rng(2)
-    written = jax.tree.map(torch.from_numpy, written_at_random(rng, ring))
-    slots = torch.arange(ring.capacity, dtype=torch.int32)
-    look = around(ring, n)
-    assert_same_parts(Torch, torch_by_kernels(look)(written, slots.flip(0)), look(torch_ops, written, slots.flip(0)))
-    strided = slots.repeat_interleave(2)[::2]
-    assert_same_parts(Torch, torch_by_kernels(look)(written, strided), look(torch_ops, written, slots))
-
-    rewards, real = map(torch.from_numpy, rewards_of_steps(rng, (n, 20, 2), "float32"))
-    turned = rewards.transpose(0, 1), real.T | (torch.arange(n) == 0)
-    assert_same_parts(Torch, torch_by_kernels(returns.fold)(*turned, 0.9), returns.fold(torch_ops, *turned, 0.9))
-
-    marks = torch.from_numpy(rng.random((20, 2)) < 0.4)
-    ids = torch.from_numpy(rng.integers(0, 2, (2, 20)).astype(np.int32)).T
-    args = torch.tensor([1, 0], dtype=torch.int32), marks[:16, 0], ids, marks[:16, 1], 3
-    assert_same_parts(Torch, torch_by_kernels(lines.plan_line)(*args), lines.plan_line(torch_ops, *args))
+    check_vmapped(all_of_them, several, {"extent", "fold", "following", "plan_line"})
 
 
 def test_below(on: Any) -> None:
@@ -702,12 +683,12 @@ def test_stored_value(on: Any, alpha: float) -> None:
     rng = np.random.default_rng(0)
     special = np.array([0, 1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000], np.int32)
     bits = np.concatenate([special, special | -(2**31), rng.integers(0, 2**31, 500).astype(np.int32)])
-    both(on, lambda ops, priorities: powers.stored_value(ops, priorities, alpha))(bits.view(np.float32))
+    both(on, lambda ops, priorities: powers.stored_value(ops, priorities, alpha), True)(bits.view(np.float32))
 
 
 def test_importance_weights(on: Any) -> None:
     rng = np.random.default_rng(0)
-    compare = both(on, lambda ops, values, smallest, beta: powers.importance_weights(ops, values, smallest, beta))
+    compare = both(on, lambda ops, values, smallest, beta: powers.importance_weights(ops, values, smallest, beta), True)
     for beta in (0.0, 0.4, 1.0, 7.5, np.nan, -1.0, 1e9):
         values = random_values(rng, 300)
         values = values[values > 0][:200]

@@ -182,10 +182,16 @@ class Refusals:
         self.backend = backend
         self.state = backend.rb.add(backend.rb.init(spec), batch(4))
         self.before = content(backend, self.state)
+        self.place = self.memory()
+
+    def memory(self) -> Any:
+        """Where the rows of torch's states are: a refusal moves nothing."""
+        return self.state._version.memory.rows.data_ptr() if self.backend.library == "torch" else None
 
     def check(self, words: str, call: Callable[[Any], Any]) -> None:
         with refused(words):
             call(self.state)
+        assert self.memory() == self.place
         assert content(self.backend, self.state) == self.before
         if self.backend.library == "jax":  # the same while tracing, where the state has no values
             import jax
@@ -253,7 +259,8 @@ def test_keys_are_checked(library: Backend) -> None:
     refusals = Refusals(library, PRIORITIZED)
     remedy = r"made by rb\.key\(seed\) or rb\.split, got "
     several = library.rb.split(library.rb.key(0), 3)
-    for key, got in ((0, "int"), (None, "NoneType"), ("key", "str"), (several, r"\(3,\)")):
+    number = library.array(np.float32(1))
+    for key, got in ((0, "int"), (None, "NoneType"), ("key", "str"), (several, r"\(3,\)"), (number, "")):
         refusals.check("TypeError: ^key: expected .*" + remedy + got, lambda s, k=key: library.rb.sample(s, k, 2))
     foreign = other_backend(library).key(0)
     refusals.check("TypeError: ^key: expected .*" + remedy, lambda s: library.rb.sample(s, foreign, 2))

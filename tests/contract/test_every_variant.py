@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,3 +158,48 @@ def test_what_the_caller_writes_to_his_arrays_afterwards_is_not_seen(name: str) 
             state = backend.add(backend.init(spec), {"x": x})
             x[...] = -1
             assert (backend.numpy(backend.rb.items(state)["x"]) == k).all()
+
+
+LIFE = """
+import numpy as np, functional_rb as frb
+item = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int16"), "image": frb.Unbounded((40, 40), "uint8")}
+parts = []
+for sampler in (frb.Uniform(), frb.Prioritized(0.7, 0.5)):
+    state, rng = rb.init(frb.BufferSpec(item, 19, sampler)), np.random.default_rng(0)
+    for i in range(5):
+        batch = {"x": rng.normal(size=(8, 3)).astype("f4"), "n": rng.integers(0, 99, 8, "i2"),
+                 "image": rng.integers(0, 255, (8, 40, 40), "u1")}
+        state = rb.add(state, batch, mask=rng.random(8) < 0.7)
+        state, sample = rb.sample(state, rb.key(i), 6)
+        priorities = np.r_[rng.exponential(size=4), 0, np.nan].astype("f4") if sampler.has_priorities else None
+        state = rb.update(state, sample.indices, priorities, {"n": sample.items["n"]})
+        parts += [*sample[1:4], *sample.items.values()]
+    parts += [state.rows, *state.wide, state.counters, *([state.tree] if sampler.has_priorities else [])]
+bits = "".join(np.asarray(part).tobytes().hex() for part in parts)
+"""
+
+
+def test_without_numba_the_bits_are_the_same(library: Backend) -> None:
+    here: dict[str, Any] = {"rb": library.rb}
+    exec(LIFE, here)
+    switch = {"jax": "jax_backend.compile", "torch": "torch_backend.library"}[library.library]
+    program = f"""
+import importlib, sys
+sys.modules["numba"] = None
+rb = importlib.import_module("{library.library}_backend")
+assert not importlib.import_module("{switch}").HAVE_KERNELS
+{LIFE}
+sys.stdout.write(bits)
+"""
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        env=os.environ | {"PYTHONPATH": root, "JAX_PLATFORMS": "cpu"},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout) > 10_000
+    assert done.stdout == here["bits"]

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
-import errno
-import pickle
-import queue
 import sys
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,14 +16,10 @@ import torch
 import functional_rb as frb
 import jax_backend as rb
 import torch_backend
-from functional_rb.base.errors import StorageFullError
 from functional_rb.ops import numpy_ops as host_ops
-from functional_rb.storage import mapped
 from functional_rb.storage.host_state import HostState
 from jax_backend import hosted
 from tests.support import backends, lives
-from tests.support.lives import live_on_torch
-from tests.support.members import MEMBERS, Member
 
 STORAGES = [frb.Host(), frb.Memmap()]
 ITEM = {
@@ -55,14 +44,6 @@ def items(first: int, n: int = 4) -> dict[str, np.ndarray]:
 # ---------------------------------------------------------------- the same bits
 
 
-@pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
-def test_every_member_gives_the_bits_of_a_device(member: Member) -> None:
-    """Those of torch, which `test_members` finds to be those of JAX on a device; older states read as they did."""
-    expected = live_on_torch("torch", member.spec)[0]
-    for variant, storage in (("jax-host", frb.Host()), ("jax-host-core", frb.Memmap())):
-        assert live_on_torch(variant, on(member.spec, storage))[0] == expected
-
-
 OBS = frb.Unbounded((4, 300), "uint8")
 STACKED = {"obs": OBS, "next_obs": OBS, "reward": frb.Unbounded(()), "done": frb.Binary(())}
 LINES = {
@@ -71,40 +52,6 @@ LINES = {
     "returns, stored": {"transforms": frb.n_step(3, 0.9, at="add"), "lanes": 2},
     "slices": {"compact": frb.Compact(stack=4), "sampler": frb.PrioritizedSlices(2), "lanes": 2},
 }
-
-
-def steps_of_two(first: int) -> dict[str, np.ndarray]:
-    """Five steps of two trajectories side by side, stacks of the last four frames."""
-    t = np.arange(first, first + 5)[:, None] + np.array([0, 100])
-    frames = np.repeat((t[..., None] + np.arange(-3, 2))[..., None], 300, -1).astype(np.uint8)
-    return {"obs": frames[..., :4, :], "next_obs": frames[..., 1:, :], "reward": np.float32(t), "done": t % 7 == 6}
-
-
-@pytest.mark.parametrize("how", LINES)
-def test_frames_and_transforms_give_the_bits_of_a_device(how: str) -> None:
-    plain = frb.BufferSpec(STACKED, 24, **{"sampler": frb.Prioritized(), **LINES[how]})
-    given = {}
-    for variant, storage in (
-        ("torch", frb.Device()),
-        ("jax-host", frb.Host()),
-        ("jax-host-core", frb.Memmap()),
-        ("jax-host", frb.Memmap()),
-    ):
-        with backends.make(variant) as backend:
-            state, seen, states = backend.init(on(plain, storage)), [], []
-            for k in range(8):
-                made = steps_of_two(5 * k)
-                batch = made if plain.lanes else {name: x.swapaxes(0, 1)[0] for name, x in made.items()}
-                state = backend.add(state, batch)
-                state, drawn = backend.sample(state, lives.keys(backend, k)[1], 8)
-                handles = drawn.indices.reshape(-1)
-                state = backend.update(state, handles, np.arange(len(handles), dtype=np.float32))
-                states.append(state)
-                seen.append(lives.bits(backend, [drawn, backend.rb.get(state, handles), backend.rb.items(state)]))
-            seen += [lives.state_bits(backend, older) for older in states]
-        given[variant, storage] = seen
-    expected, *others = given.values()
-    assert all(seen == expected for seen in others)
 
 
 GOAL = frb.Unbounded((2,))
@@ -179,34 +126,6 @@ def content(state: Any) -> list[Any]:
         return lives.bits(backend, [rb.items(state), rb.size(state), rb.get(state, jnp.arange(12, dtype=jnp.int32))])
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda state: pickle.loads(pickle.dumps(state))])
-def test_copies_go_on_alike_and_apart(filled: Any, copied: Any) -> None:
-    before = content(filled)
-    other = copied(filled)
-    assert other.spec == filled.spec
-    after = rb.add(filled, items(20))
-    assert content(other) == before
-    again = rb.add(other, items(20))
-    assert content(again) == content(after)
-    assert (again._version.memory.files is None) == (filled._version.own().files is None)
-    assert content(filled) == before
-
-
-def test_arrays_given_out_never_change(filled: Any) -> None:
-    given = [filled.rows, *filled.wide, filled.tree, filled.counters, *jax.tree.leaves(filled)]
-    shared = torch_backend.from_dlpack(filled)
-    auxiliary = [np.array(x) for x in given]
-    told = torch_backend.items(shared)["id"].tolist()
-    state = filled
-    for k in range(4):
-        state = rb.add(state, items(30 + 4 * k))
-        state = rb.update(state, jnp.arange(30, 40, dtype=jnp.int32), jnp.ones(10))
-    for now, then in zip(given, auxiliary, strict=True):
-        np.testing.assert_array_equal(now, then)
-    assert torch_backend.items(shared)["id"].tolist() == told
-    assert np.asarray(rb.items(state)["id"]).tolist() != told
-
-
 def test_what_is_returned_never_changes(filled: Any) -> None:
     """JAX may have NumPy's memory for its own, of large arrays (see `hosted.out`): then nobody else may write to it."""
     item = {"id": frb.Unbounded((), "int32"), "image": frb.Unbounded((2**14,), "uint8")}
@@ -229,36 +148,6 @@ def test_writing_goes_on_in_place() -> None:
         state = rb.add(state, items(4 * k))
         assert state._version.memory is memory
         assert len(memory.history) == 1  # the state before this one, which is gone
-
-
-def test_reading_mapped_memory_pins_nothing(tmp_path: Path) -> None:
-    state = rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Memmap(str(tmp_path / "buffer"))))
-    files = state._version.memory.files
-    for k in range(3):
-        state = rb.add(state, items(4 * k))
-        leaves = jax.tree.leaves(state)
-        assert state.rows is state.rows  # of one copy
-        older = pickle.loads(pickle.dumps(state))
-        assert state._version.memory.files is files
-        assert leaves[0] is not files.rows
-        assert content(older) == content(state)
-    on_disk = np.fromfile(tmp_path / "buffer" / "rows.bin", np.int32).reshape(9, -1)
-    np.testing.assert_array_equal(on_disk, state.rows)
-
-
-def test_larger_than_memory() -> None:
-    """200 GB of address space, of which almost nothing is touched."""
-    item = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((255,))}
-    spec = frb.BufferSpec(item, 200_000_000, storage=frb.Memmap())
-    state = rb.init(spec)
-    for k in range(3):
-        ids = np.arange(4 * k, 4 * k + 4, dtype=np.int32)
-        older, state = state, rb.add(state, {"id": ids, "x": np.repeat(ids[:, None], 255, 1).astype(np.float32)})
-    state, drawn = rb.sample(state, rb.key(0), 32)
-    np.testing.assert_array_equal(drawn.items["x"][:, 0], drawn.items["id"])
-    assert set(np.asarray(drawn.items["id"]).tolist()) <= set(range(12))
-    assert int(rb.size(older)) == 8
-    assert repr(state) == f"State({spec!r})"
 
 
 def test_states_go_from_device_to_host_between_libraries() -> None:
@@ -380,96 +269,7 @@ def test_a_function_that_fails_takes_nothing_with_it() -> None:
         np.testing.assert_array_equal(now, then)
 
 
-def test_files_of_another_process_are_left_alone() -> None:
-    spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 4, storage=frb.Memmap())
-    state = rb.add(rb.init(spec), {"id": np.arange(2, dtype=np.int32)})
-    state._version.memory.files._pid = -1  # as if this process were forked from that which made them
-    one = np.zeros(1, np.int32)
-    for call in (
-        lambda: rb.add(state, {"id": one}),
-        lambda: rb.sample(state, rb.key(0), 2),
-        lambda: rb.update(state, one, items={"id": one}),
-        lambda: rb.get(state, one),
-        lambda: state.rows,
-    ):
-        with pytest.raises(RuntimeError, match="files belong to the process that made it"):
-            call()
-
-
-@pytest.mark.parametrize("function", ["add", "update"])
-def test_a_full_disk_changes_nothing(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    item = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2**18,))}
-    state = rb.init(frb.BufferSpec(item, 40, storage=frb.Memmap()))
-    few = {"id": np.arange(2, dtype=np.int32), "x": np.ones((2, 2**18), np.float32)}
-    state = rb.add(state, few)
-    reserved = [array.reserved.copy() for array in state._version.memory.files._arrays.values()]
-
-    def full(*given: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(mapped, "allocate", full)
-    later = jnp.arange(20, 22, dtype=jnp.int32)
-    call = {"add": lambda s: rb.add(s, few), "update": lambda s: rb.update(s, later, items={"x": few["x"]})}[function]
-    files = state._version.memory.files
-    for array in files._arrays.values():  # as if nothing were reserved
-        array.reserved[:], array.complete = False, False
-    files.complete, files._room = False, (0, 0)
-    with pytest.raises(StorageFullError):
-        call(state)
-    monkeypatch.undo()
-    for array, was in zip(files._arrays.values(), reserved, strict=True):
-        array.reserved[:] = was
-    assert int(rb.size(state)) == 2
-    assert int(rb.size(call(state))) == (4 if function == "add" else 2)
-
-
 # ---------------------------------------------------------------- threads
-
-
-@contextlib.contextmanager
-def switching_often() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-
-
-@pytest.mark.parametrize("kernels", [True, False])
-def test_threads_see_whole_items_and_their_own_states(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosted._engine.library, "have_kernels", kernels)
-    state = rb.add(rb.init(frb.BufferSpec(ITEM, 16, storage=frb.Host())), items(0, 8))
-    work: queue.Queue[Any] = queue.Queue(8)
-    failed: list[BaseException] = []
-
-    def look() -> None:
-        try:
-            while (job := work.get()) is not None:
-                older, newest = job
-                _, drawn = rb.sample(older, rb.key(newest), 8)
-                ids = np.asarray(drawn.items["id"])
-                assert ((newest - 16 < ids) & (ids <= newest)).all()
-                np.testing.assert_array_equal(np.asarray(drawn.items["image"])[:, 7], ids.astype(jnp.bfloat16))
-                stored = np.asarray(rb.items(older)["id"])
-                assert stored.max() == newest
-        except BaseException as error:
-            failed.append(error)
-            while work.get() is not None:
-                pass
-
-    threads = [threading.Thread(target=look) for _ in range(3)]
-    with switching_often():
-        for thread in threads:
-            thread.start()
-        for k in range(60):
-            work.put((state, 7 + 4 * k))
-            state = rb.add(state, items(8 + 4 * k))
-        for _ in threads:
-            work.put(None)
-        for thread in threads:
-            thread.join()
-    assert not failed, failed[0]
 
 
 # ---------------------------------------------------------------- the rest

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import chex
@@ -435,48 +431,6 @@ def test_the_mode_does_not_change_the_bits(kernels: bool) -> None:
             rb.add(rb.init(SPEC), batch(0, 5) | {"id": jnp.arange(5)})
 
 
-# --- without numba --------------------------------------------------------------------------------------------------
-
-LIFE = """
-import numpy as np, functional_rb as frb, jax_backend as rb
-item = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int16"), "image": frb.Unbounded((40, 40), "uint8")}
-state = rb.init(frb.BufferSpec(item, 19, frb.Prioritized(0.7, 0.5)))
-rng = np.random.default_rng(0)
-for i in range(4):
-    batch = {"x": rng.normal(size=(8, 3)).astype(np.float32), "n": rng.integers(0, 99, 8, np.int16),
-             "image": rng.integers(0, 255, (8, 40, 40), np.uint8)}
-    state = rb.add(state, batch, mask=rng.random(8) < 0.7)
-    state, sample = rb.sample(state, rb.key(i), 6)
-    state = rb.update(state, sample.indices, rng.exponential(size=6).astype(np.float32), {"n": sample.items["n"]})
-parts = [state.rows, *state.wide, state.tree, state.counters, *sample[1:4], *sample.items.values()]
-bits = "".join(np.asarray(part).tobytes().hex() for part in parts)
-"""
-BLOCKED = """
-import sys
-sys.modules["numba"] = None
-from jax_backend import compile
-assert not compile.HAVE_KERNELS
-"""
-
-
-def test_without_numba_the_bits_are_the_same() -> None:
-    assert compile.HAVE_KERNELS
-    here: dict[str, Any] = {}
-    with jax.default_device(jax.devices("cpu")[0]):
-        exec(LIFE, here)
-    root = str(Path(__file__).parents[2])
-    without = subprocess.run(
-        [sys.executable, "-W", "error", "-c", BLOCKED + LIFE + "sys.stdout.write(bits)"],
-        env=os.environ | {"PYTHONPATH": root, "JAX_PLATFORMS": "cpu"},
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert len(without) > 10_000
-    assert without == here["bits"]
-
-
 # --- pytrees --------------------------------------------------------------------------------------------------------
 
 
@@ -494,11 +448,7 @@ class Step:
 def nested(leaf: Callable[[tuple[int, ...], str], Any]) -> Any:
     deep = {"a": {"b": {"c": {"d": (leaf((), "int16"), [leaf((2,), "float32")])}}}}
     observation = Observation(leaf((3,), "float32"), {"rgb": leaf((2, 2), "uint8")})
-    return {
-        "step": Step(observation=observation, reward=leaf((), "float32")),
-        "deep": deep,
-        "z": leaf((0,), "float32"),
-    }
+    return {"step": Step(observation=observation, reward=leaf((), "float32")), "deep": deep, "z": leaf((0,), "float32")}
 
 
 def test_items_come_back_in_their_containers(kernels: bool) -> None:

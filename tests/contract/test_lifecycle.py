@@ -419,10 +419,7 @@ def test_lanes_first(name: str) -> None:
         function = backend._function("add")
         if name == "jax-jit":
             function = jax.jit(backend.rb.add, static_argnames="time_major")
-        states = [
-            function(backend.init(spec), *given, time_major=False),
-            function(backend.init(spec), *turned),
-        ]
+        states = [function(backend.init(spec), *given, time_major=False), function(backend.init(spec), *turned)]
         read = [backend.numpy(backend.rb.get(state, np.arange(12))["pair"]).tolist() for state in states]
         assert read[0] == read[1]
         assert read[0][:3] == [[0, 10], [1, 11], [0, 0]]

@@ -98,8 +98,7 @@ def test_two_hundred_gigabytes_of_which_little_is_touched() -> None:
 
 @hypothesis.settings(max_examples=60)
 @hypothesis.given(
-    written=st.lists(st.tuples(st.integers(0, 39), st.integers(0, 3)), max_size=12),
-    later=st.integers(0, 39),
+    written=st.lists(st.tuples(st.integers(0, 39), st.integers(0, 3)), max_size=12), later=st.integers(0, 39)
 )
 def test_a_copy_has_the_content_and_is_apart(written: list[tuple[int, int]], later: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import resource
 import tracemalloc
 from collections.abc import Callable
@@ -131,33 +132,62 @@ def test_large_buffers_with_few_steps_are_read_at_the_cost_of_the_steps(tmp_path
     assert peak < 10**6
 
 
-LIES: dict[str, tuple[str, dict[str, Any], str]] = {
-    "a shift beyond the storage": ("shift", {"data": 9}, "expected a shift of -4 to 4, got 9"),
-    "a shift that is True": ("shift", {"data": True}, "expected a number under 'data'"),
-    "full by half": ("is_full", {"data": 0.5}, "expected a number under 'data'"),
-    "full twice": ("is_full", {"data": 2}, "expected a number under 'data'"),
-    "lanes without end": ("_storage_shape", {"data": [4, 2**63]}, "expected the shape of a storage"),
-    "lanes that are True": ("_storage_shape", {"data": [4, True]}, "expected the shape of a storage"),
+def tells(**values: Any) -> Callable[[Path], None]:
+    return lambda file: changed(file, **values)
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "a file cut": ("observation.memmap", lambda file: file.write_bytes(file.read_bytes()[:-1]), "expected .* bytes"),
+    "no JSON": ("more/meta.json", lambda file: file.write_text("{"), "expected JSON"),
+    "no object": ("more/meta.json", lambda file: file.write_text("[]"), "expected a JSON object"),
+    "a shift that is a text": ("shift/meta.json", tells(data="x"), "expected a number"),
+    "a shift beyond the storage": ("shift/meta.json", tells(data=9), "expected a shift of -4 to 4, got 9"),
+    "a shift that is True": ("shift/meta.json", tells(data=True), "expected a number under 'data'"),
+    "full by half": ("is_full/meta.json", tells(data=0.5), "expected a number under 'data'"),
+    "full twice": ("is_full/meta.json", tells(data=2), "expected a number under 'data'"),
+    "no lanes": ("_storage_shape/meta.json", tells(data=[]), "expected the shape of a storage"),
+    "lanes without end": ("_storage_shape/meta.json", tells(data=[4, 2**63]), "expected the shape of a storage"),
+    "lanes that are True": ("_storage_shape/meta.json", tells(data=[4, True]), "expected the shape of a storage"),
+    "another number of steps": ("_storage_shape/meta.json", tells(data=[9]), "leaf 'done'"),
+    "another version": ("functional_rb.json", tells(format=2), "expected format 1"),
+    "sizes": ("functional_rb.json", tells(sizes=[9]), "do not fit"),
+    "a cursor by half": ("functional_rb.json", tells(cursors=[0.5]), "damaged"),
+    "nothing told": ("functional_rb.json", lambda file: file.write_text("{}"), "KeyError: 'format'; the file is damag"),
+    "a dtype": ("meta.json", tells(action={"dtype": "torch.qint8", "shape": [4, 1]}), "dtypes"),
+    "rows": ("meta.json", tells(action={"dtype": "torch.int8", "shape": [3, 0]}), "expected 4 rows"),
+    "a kind": ("meta.json", tells(action={"type": "NonTensorData"}), "leaf 'action'"),
+    "a shape of shapes": ("meta.json", tells(reward={"dtype": "torch.float32", "shape": [[]]}), "damaged"),
+    "a huge shape": ("meta.json", tells(reward={"dtype": "torch.float32", "shape": [1, 10**30]}), "damaged"),
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_numbers_that_lie_are_damage(lie: str, flat: ted.Flat, tmp_path: Path) -> None:
-    name, values, message = LIES[lie]
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damages_are_named(damage: str, flat: ted.Flat, tmp_path: Path) -> None:
+    name, change, message = DAMAGES[damage]
     ted.save(flat, tmp_path / "x")
-    changed(tmp_path / "x" / name / "meta.json", **values)
+    change(tmp_path / "x" / name)
     refuse(ted.load, tmp_path / "x", message)
+
+
+def test_missing_files_are_named(flat: ted.Flat, tmp_path: Path) -> None:
+    ted.save(flat, tmp_path / "flat")
+    (tmp_path / "flat" / "reward.memmap").unlink()
+    for name in ("flat/reward.memmap", "nowhere/meta.json"):
+        with pytest.raises(FileNotFoundError, match=re.escape(name)):
+            ted.load((tmp_path / name).parent)
 
 
 def test_shapes_that_cannot_be_are_damage(flat: ted.Flat, tmp_path: Path) -> None:
     ted.save(ted.flat_to_nested(flat), tmp_path / "x")
     file = tmp_path / "x" / "done.shape.memmap"
     good = np.frombuffer(file.read_bytes(), "<i8").reshape(-1, 2)
-    for axis, sizes in ((0, (2**62 + 3, 2**62 - 3)), (1, (1, 2))):  # a sum that is negative; steps that differ
+    for axis, sizes in ((0, (2**62 + 3, 2**62 - 3)), (0, (-1, -2)), (1, (1, 2))):  # a negative sum; unlike steps
         shapes = good.copy()
         shapes[:2, axis] = sizes
         file.write_bytes(shapes.tobytes())
         refuse(ted.load, tmp_path / "x", r"done\.shape\.memmap: expected trajectories")
+    file.write_bytes(good.tobytes()[:-8])
+    refuse(ted.load, tmp_path / "x", r"done\.shape\.memmap: expected \d+ bytes")
 
 
 def test_nests_that_contain_themselves_are_damage(flat: ted.Flat, tmp_path: Path) -> None:
@@ -238,6 +268,11 @@ def full(file: Any) -> None:
         again(file[name], "done", fillvalue=True)
 
 
+def complex_actions(file: Any) -> None:
+    for name in [name for name in file if name.startswith("traj_")]:
+        again(file[name], "action", dtype="complex128")
+
+
 def huge(rows: int, shape: list[int], **options: Any) -> Callable[[Any], None]:
     def change(file: Any) -> None:
         for name in [name for name in file if name.startswith("traj_")][1:]:
@@ -252,6 +287,9 @@ def huge(rows: int, shape: list[int], **options: Any) -> Callable[[Any], None]:
 
 
 DAMAGED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a leaf less": (lambda file: file.__delitem__("traj_1/action"), "expected the leaves .* in traj_1"),
+    "complex numbers": (complex_actions, "leaf 'action': expected trajectories of one of the dtypes"),
+    "no shift": (lambda file: file.__delitem__("shift"), "expected a value 'shift'"),
     "a soft link": (linked("traj_0/action", h5py.SoftLink("/traj_1/action")), "traj_0/action is a link"),
     "a link to nothing": (linked("traj_0", h5py.SoftLink("/nothing")), "traj_0 is a link"),
     "a link to another file": (linked("traj_0", h5py.ExternalLink("/etc/hostname", "/")), "traj_0 is a link"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -351,106 +349,6 @@ def test_rows_of_empty_slots_take_no_space(tmp_path: Path) -> None:
         files = list((tmp_path / "flat").rglob("*.memmap"))
         assert sum(file.stat().st_size for file in files) > 20_000_000
         assert sum(file.stat().st_blocks * 512 for file in files) < 100_000
-
-
-DAMAGES = {
-    "a file cut": ("observation.memmap", lambda file: file.write_bytes(file.read_bytes()[:-1]), "expected .* bytes"),
-    "no JSON": ("more/meta.json", lambda file: file.write_text("{"), "expected JSON"),
-    "no object": ("more/meta.json", lambda file: file.write_text("[]"), "expected a JSON object"),
-    "a shift": ("shift/meta.json", lambda file: file.write_text('{"data": "x"}'), "expected a number"),
-    "a shape": ("_storage_shape/meta.json", lambda file: file.write_text('{"data": []}'), "shape of a storage"),
-    "another shape": ("_storage_shape/meta.json", lambda file: file.write_text('{"data": [9]}'), "leaf 'done'"),
-    "another version": ("functional_rb.json", lambda file: change(file, format=2), "expected format 1"),
-    "sizes": ("functional_rb.json", lambda file: change(file, sizes=[9]), "do not fit"),
-    "nothing told": ("functional_rb.json", lambda file: file.write_text("{}"), "KeyError: 'format'; the file is damag"),
-    "a dtype": ("meta.json", lambda file: change(file, action={"dtype": "torch.qint8", "shape": [4, 1]}), "dtypes"),
-    "rows": (
-        "meta.json",
-        lambda file: change(file, action={"dtype": "torch.int8", "shape": [3, 0]}),
-        "expected 4 rows",
-    ),
-    "a kind": ("meta.json", lambda file: change(file, action={"type": "NonTensorData"}), "leaf 'action'"),
-}
-
-
-def change(file: Path, **values: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-
-
-@pytest.mark.parametrize(("name", "damage", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_damages_are_named(flat: ted.Flat, tmp_path: Path, name: str, damage: Any, message: str) -> None:
-    ted.save(flat, tmp_path / "flat")
-    damage(tmp_path / "flat" / name)
-    with pytest.raises(ValueError, match=message) as caught:
-        ted.load(tmp_path / "flat")
-    assert str(tmp_path / "flat") in str(caught.value)
-
-
-def test_missing_files_are_named(flat: ted.Flat, tmp_path: Path) -> None:
-    ted.save(flat, tmp_path / "flat")
-    (tmp_path / "flat" / "reward.memmap").unlink()
-    with pytest.raises(FileNotFoundError, match=r"flat/reward\.memmap"):
-        ted.load(tmp_path / "flat")
-    with pytest.raises(FileNotFoundError, match=r"nowhere/meta\.json"):
-        ted.load(tmp_path / "nowhere")
-
-
-def test_damaged_shapes_and_groups_are_named(flat: ted.Flat, tmp_path: Path) -> None:
-    import h5py
-
-    ted.save(ted.flat_to_nested(flat), tmp_path / "nested")
-    shapes = tmp_path / "nested" / "action.shape.memmap"
-    good = shapes.read_bytes()
-    shapes.write_bytes(good[:-8])
-    with pytest.raises(ValueError, match=r"action\.shape\.memmap: expected \d+ bytes"):
-        ted.load(tmp_path / "nested")
-    shapes.write_bytes((-np.frombuffer(good, "<i8")).tobytes())
-    with pytest.raises(ValueError, match=r"action\.shape\.memmap: expected trajectories"):
-        ted.load(tmp_path / "nested")
-
-    ted.h5_split(flat, tmp_path / "x.h5")
-    with h5py.File(tmp_path / "x.h5", "r+") as file:
-        del file["traj_1/action"]
-    with pytest.raises(ValueError, match=r"x\.h5: expected the leaves .* in traj_1"):
-        ted.h5_combine(tmp_path / "x.h5")
-    with h5py.File(tmp_path / "x.h5", "r+") as file:
-        file["traj_1/action"] = np.zeros((2, 1), "complex128")
-        del file["traj_0/action"]
-        file["traj_0/action"] = np.zeros((2, 1), "complex128")
-    with pytest.raises(ValueError, match=r"x\.h5: leaf 'action': expected trajectories of one of the dtypes"):
-        ted.h5_combine(tmp_path / "x.h5")
-    with h5py.File(tmp_path / "x.h5", "r+") as file:
-        del file["shift"]
-    with pytest.raises(ValueError, match=r"x\.h5: expected a value 'shift'"):
-        ted.h5_combine(tmp_path / "x.h5")
-
-
-LIES = {
-    "shape": ("meta.json", lambda told: told["reward"].update(shape=[[]])),
-    "huge": ("meta.json", lambda told: told["reward"].update(shape=[1, 10**30])),
-    "cursor": ("functional_rb.json", lambda told: told["cursors"].__setitem__(0, 0.5)),
-}
-
-
-@pytest.mark.parametrize("lie", LIES)
-def test_lies_are_damage(lie: str, flat: ted.Flat, tmp_path: Path) -> None:
-    name, change = LIES[lie]
-    ted.save(ted.flat_to_nested(flat), tmp_path / "x")
-    file = tmp_path / "x" / name
-    told = json.loads(file.read_text())
-    change(told)
-    file.write_text(json.dumps(told))
-    with pytest.raises(ValueError, match="damaged"):
-        ted.load(tmp_path / "x")
-
-
-def test_pipes_keep_nobody_waiting(flat: ted.Flat, tmp_path: Path) -> None:
-    ted.save(ted.flat_to_nested(flat), tmp_path / "x")
-    for name in ("functional_rb.json", "reward.shape.memmap", "meta.json"):
-        (tmp_path / "x" / name).unlink()
-        os.mkfifo(tmp_path / "x" / name)
-        with pytest.raises(ValueError, match=f"{name}: no regular file"):
-            ted.load(tmp_path / "x")
 
 
 def test_files_need_numpy_alone(flat: ted.Flat, tmp_path: Path) -> None:

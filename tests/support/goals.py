@@ -182,13 +182,7 @@ class Relabelled(Story):
 
 
 def tell(
-    rng: Rng,
-    variants: list[str],
-    task: Task,
-    plain: frb.BufferSpec,
-    shapes: Shapes,
-    steps: int,
-    **settings: Any,
+    rng: Rng, variants: list[str], task: Task, plain: frb.BufferSpec, shapes: Shapes, steps: int, **settings: Any
 ) -> None:
     """A history. Settings are those of `Relabelled`."""
     reward = settings["reward"] and staticmethod(settings["reward"])

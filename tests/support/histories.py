@@ -237,8 +237,8 @@ class History:
             beta = pick(self.rng, [None, 0.0, 1.0])
         key = backend.rb.key(int(self.rng.integers(2**32)))
         slices = count // sampler.length if getattr(sampler, "batch", "slices") == "steps" else count
-        n = count if self.shapes.fixed else int(self.rng.integers(1, 2 * count + 1))
-        assert bool(backend.rb.can_sample(state, n)) == model.law.can(model, n)
+        for n in [count] if self.shapes.fixed else range(1, 2 * count + 1):
+            assert bool(backend.rb.can_sample(state, n)) == model.law.can(model, n), n
         if model.law.refuses(model, slices):
             if backend.name != "jax-jit":
                 with pytest.raises(ValueError, match=r"empty|none of"):

@@ -22,12 +22,7 @@ from functional_rb.core.counters import CURSOR
 from functional_rb.storage import undo_log
 from functional_rb.storage.host_state import ENGINE, HostState
 from tests.support.backends import Backend
-from tests.support.checkpoints import (
-    Bits,
-    bits,
-    on_host,
-    stored_bits,
-)
+from tests.support.checkpoints import Bits, bits, on_host, stored_bits
 from tests.support.histories import beginning_at
 
 STEP = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary()}

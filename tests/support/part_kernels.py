@@ -35,13 +35,21 @@ class Jax:
     array = staticmethod(jnp.asarray)
     numpy = staticmethod(np.asarray)
 
-    @staticmethod
-    def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.jit(_by(jax_ops, {}, function), compiler_options=AS_USERS)  # else XLA changes NaNs in bfloat16
+    options: Any = AS_USERS  # else XLA changes NaNs in bfloat16
 
-    @staticmethod
-    def kernels(function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.jit(jax_by_kernels(function), compiler_options=AS_USERS)
+    @classmethod
+    def plain(cls, function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(_by(jax_ops, {}, function), compiler_options=cls.options)
+
+    @classmethod
+    def kernels(cls, function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(jax_by_kernels(function), compiler_options=cls.options)
+
+
+class QuickJax(Jax):
+    """Compiled quickly, for functions of whole numbers, which nothing rounds: in two thirds of the time."""
+
+    options: Any = None
 
 
 class Torch:

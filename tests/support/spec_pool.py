@@ -21,11 +21,7 @@ class Point(NamedTuple):
 SMALL = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32"), "done": frb.Binary()}
 TYPED = (
     Point(frb.Unbounded((2,), "bfloat16"), frb.Unbounded((), "complex64")),
-    {
-        "a": frb.Unbounded((3,), "uint8"),
-        "b": frb.Unbounded((), "float16"),
-        "c": frb.Unbounded((0, 2), "int16"),
-    },
+    {"a": frb.Unbounded((3,), "uint8"), "b": frb.Unbounded((), "float16"), "c": frb.Unbounded((0, 2), "int16")},
     frb.Unbounded((1, 2), "uint16"),
     [frb.Unbounded((), "int8"), frb.Unbounded((), "uint32")],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import torch
@@ -68,15 +67,3 @@ def inputs(number: int, device: str = "cpu") -> tuple[Any, ...]:
         rb.key(number),
         torch.tensor(0.1 * number, device=device),
     )
-
-
-def scenario() -> str:
-    """A digest of all bits that some history of adds, samples and updates gives."""
-    digest = hashlib.sha256()
-    for sampler in (UNIFORM, PRIORITIZED):
-        state = full(sampler)
-        for number in range(6):
-            state, drawn = step(state, *inputs(number), rb.add, rb.sample, rb.update)
-            for tensor in (*tensors(drawn), *tensors(state)):
-                digest.update(as_bytes(tensor))
-    return digest.hexdigest()
