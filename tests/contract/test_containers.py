@@ -287,25 +287,24 @@ def test_what_earlier_versions_wrote_is_arranged_anew(
         assert in_numpy(library, rb.items(frb.load(tmp_path, rb))) == in_numpy(library, rb.items(loaded))
 
 
-@pytest.mark.parametrize("variant", ["torch", "jax", "jax-host"])
-def test_pickles_of_earlier_versions_are_arranged_anew(variant: str) -> None:
-    with backends.make(variant) as library:
-        storage = frb.Host() if variant == "jax-host" else frb.Device()
-        then = library.init(frb.BufferSpec(ITEM, 6, storage=storage))
-        expected = library.add(then, library.tree(steps(0, 8)))
-        then = library.add(library.rb.init(then.spec.as_given()), library.tree(steps(0, 8)))
-        arrays, spec = Arrays(then.rows, then.wide, then.tree, then.counters, then.auxiliary), then.spec
-        if variant == "jax":
-            state = object.__new__(type(then))
-            fields = {**arrays._asdict(), "spec": pickle.loads(pickle.dumps(spec))}
-            state.__setstate__(fields | {"kept": fields.pop("auxiliary")})  # by the names of then
-        else:  # by names that pickles have
-            module = importlib.import_module(type(then).__module__)
-            read = module._unpickled if variant == "torch" else module._rebuilt
-            more = (None,) if variant == "torch" else ()
-            state = read(arrays, pickle.loads(pickle.dumps(spec)), None, *more)
-        assert_goes_on(library, state, expected)
-        assert_goes_on(library, pickle.loads(pickle.dumps(expected)), expected)
+@pytest.mark.parametrize("backend", ["torch", "jax", "jax-host"], indirect=True)
+def test_pickles_of_earlier_versions_are_arranged_anew(backend: Backend) -> None:
+    storage = frb.Host() if backend.name == "jax-host" else frb.Device()
+    then = backend.init(frb.BufferSpec(ITEM, 6, storage=storage))
+    expected = backend.add(then, backend.tree(steps(0, 8)))
+    then = backend.add(backend.rb.init(then.spec.as_given()), backend.tree(steps(0, 8)))
+    arrays, spec = Arrays(then.rows, then.wide, then.tree, then.counters, then.auxiliary), then.spec
+    if backend.name == "jax":
+        state = object.__new__(type(then))
+        fields = {**arrays._asdict(), "spec": pickle.loads(pickle.dumps(spec))}
+        state.__setstate__(fields | {"kept": fields.pop("auxiliary")})  # by the names of then
+    else:  # by names that pickles have
+        module = importlib.import_module(type(then).__module__)
+        read = module._unpickled if backend.name == "torch" else module._rebuilt
+        more = (None,) if backend.name == "torch" else ()
+        state = read(arrays, pickle.loads(pickle.dumps(spec)), None, *more)
+    assert_goes_on(backend, state, expected)
+    assert_goes_on(backend, pickle.loads(pickle.dumps(expected)), expected)
 
 
 def test_fields_in_another_order_are_matched_by_name(library: Backend, tmp_path: Path) -> None:

@@ -180,7 +180,6 @@ class CompactHistory(History):
         super().keep(state, backend, model)
 
     def batch(self, steps: int) -> Leaves:
-        """As environments give them."""
         leaves, _ = self.world.batch(steps, masked=False)
         batch = {path: leaf.reshape(-1, *leaf.shape[2:]) for path, leaf in leaves.items()}
         ids = self.made + np.arange(steps * self.lanes, dtype=np.int32)
@@ -286,7 +285,6 @@ def test_goals_of_compact_items(rng: Rng) -> None:
 
 
 def bytes_of(state: Any) -> int:
-    """Of all arrays."""
     arrays = jax.tree.leaves((state.rows, state.wide, state.tree, state.counters, state.auxiliary))
     return sum(array.nbytes for array in arrays)
 

@@ -57,25 +57,23 @@ def test_what_was_counted_stays_counted(backend: Backend) -> None:
     assert backend.numpy(state.tree).reshape(-1)[:8].tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("name", CORES)
-def test_steps_that_wait_for_their_returns_are_dropped(name: str) -> None:
-    with backends.make(name) as backend:
-        spec = frb.BufferSpec(STEP, 8, frb.Fifo(), transforms=frb.n_step(3, 0.5, at="add"))
-        state = backend.add(backend.init(spec), steps(1, 2, 3, 4))
-        state = backend.add(backend.clear(state), steps(10, 20, 30))
-        _, sample = backend.sample(state, backend.rb.key(0), 1)
-        assert backend.numpy(sample.items["reward"]).tolist() == [10 + 20 / 2 + 30 / 4]
-        assert int(backend.rb.size(state)) == 1
+@pytest.mark.parametrize("backend", CORES, indirect=True)
+def test_steps_that_wait_for_their_returns_are_dropped(backend: Backend) -> None:
+    spec = frb.BufferSpec(STEP, 8, frb.Fifo(), transforms=frb.n_step(3, 0.5, at="add"))
+    state = backend.add(backend.init(spec), steps(1, 2, 3, 4))
+    state = backend.add(backend.clear(state), steps(10, 20, 30))
+    _, sample = backend.sample(state, backend.rb.key(0), 1)
+    assert backend.numpy(sample.items["reward"]).tolist() == [10 + 20 / 2 + 30 / 4]
+    assert int(backend.rb.size(state)) == 1
 
 
-@pytest.mark.parametrize("name", CORES)
-def test_the_next_step_begins_a_trajectory(name: str) -> None:
-    with backends.make(name) as backend:
-        state = backend.add(backend.init(frb.BufferSpec(STEP, 8, frb.Slices(2))), steps(1, 2, 3))
-        state = backend.add(backend.clear(state), steps(4, 5))
-        _, sample = backend.sample(state, backend.rb.key(0), 3)
-        assert backend.numpy(sample.items["id"]).tolist() == [[4, 5]] * 3
-        assert backend.numpy(sample.is_first).tolist() == [[True, False]] * 3
+@pytest.mark.parametrize("backend", CORES, indirect=True)
+def test_the_next_step_begins_a_trajectory(backend: Backend) -> None:
+    state = backend.add(backend.init(frb.BufferSpec(STEP, 8, frb.Slices(2))), steps(1, 2, 3))
+    state = backend.add(backend.clear(state), steps(4, 5))
+    _, sample = backend.sample(state, backend.rb.key(0), 3)
+    assert backend.numpy(sample.items["id"]).tolist() == [[4, 5]] * 3
+    assert backend.numpy(sample.is_first).tolist() == [[True, False]] * 3
 
 
 def test_no_row_is_copied(library: Backend) -> None:
@@ -157,23 +155,22 @@ class Note:
     """A Python object."""
 
 
-@pytest.mark.parametrize("how", ["jax", "torch", "torch-inplace"])
-def test_python_objects_are_let_go(how: str) -> None:
-    with backends.make(how) as backend:
-        item = {"id": frb.Unbounded((), "int32"), "note": frb.NonTensor()}
-        spec = frb.BufferSpec(item, 4, storage=frb.Objects())
-        note, auxiliary = Note(), Note()
-        gone = weakref.ref(note)
-        state = backend.add(backend.init(spec), {"id": np.int32(0), "note": note})
-        older = None if backend.consumes else state
-        state = backend.clear(state)
-        if older is not None:
-            assert backend.rb.get(older, np.array([0], np.int32))["note"].tolist() == [note]
-        del note, older
-        state = backend.add(state, {"id": np.int32(1), "note": auxiliary})
-        gc.collect()
-        assert gone() is None
-        assert backend.rb.get(state, np.array([0, 1], np.int32))["note"].tolist() == [None, auxiliary]
+@pytest.mark.parametrize("backend", ["jax", "torch", "torch-inplace"], indirect=True)
+def test_python_objects_are_let_go(backend: Backend) -> None:
+    item = {"id": frb.Unbounded((), "int32"), "note": frb.NonTensor()}
+    spec = frb.BufferSpec(item, 4, storage=frb.Objects())
+    note, auxiliary = Note(), Note()
+    gone = weakref.ref(note)
+    state = backend.add(backend.init(spec), {"id": np.int32(0), "note": note})
+    older = None if backend.consumes else state
+    state = backend.clear(state)
+    if older is not None:
+        assert backend.rb.get(older, np.array([0], np.int32))["note"].tolist() == [note]
+    del note, older
+    state = backend.add(state, {"id": np.int32(1), "note": auxiliary})
+    gc.collect()
+    assert gone() is None
+    assert backend.rb.get(state, np.array([0, 1], np.int32))["note"].tolist() == [None, auxiliary]
 
 
 def test_a_dataset_cannot_be_emptied(backend: Backend) -> None:
@@ -307,18 +304,17 @@ def test_of_what_was_just_added(backend: Backend) -> None:
     assert backend.numpy(rb.cursor(state)).tolist() == [2, 4]
 
 
-@pytest.mark.parametrize("name", CORES)
-def test_what_cannot_be_told(name: str) -> None:
-    with backends.make(name) as backend:
-        rb = backend.rb
-        state = backend.init(frb.BufferSpec(STEP, 6, writer=frb.MaxValue("reward")))
-        for ask in (lambda: rb.newest(state, 1), lambda: rb.cursor(state)):
-            with pytest.raises(ValueError, match=r"MaxValue\(.*chooses slots"):
-                ask()
-        with pytest.raises(ValueError, match=r"priorities: the sampler Uniform\(.*has no priorities"):
-            rb.priorities(state, np.array([0], np.int32))
-        with pytest.raises(TypeError, match="n as a Python int"):
-            rb.newest(backend.init(frb.BufferSpec(STEP, 6)), 1.5)
+@pytest.mark.parametrize("backend", CORES, indirect=True)
+def test_what_cannot_be_told(backend: Backend) -> None:
+    rb = backend.rb
+    state = backend.init(frb.BufferSpec(STEP, 6, writer=frb.MaxValue("reward")))
+    for ask in (lambda: rb.newest(state, 1), lambda: rb.cursor(state)):
+        with pytest.raises(ValueError, match=r"MaxValue\(.*chooses slots"):
+            ask()
+    with pytest.raises(ValueError, match=r"priorities: the sampler Uniform\(.*has no priorities"):
+        rb.priorities(state, np.array([0], np.int32))
+    with pytest.raises(TypeError, match="n as a Python int"):
+        rb.newest(backend.init(frb.BufferSpec(STEP, 6)), 1.5)
 
 
 def test_told_of_a_shared_buffer(library: Backend, tmp_path: Any) -> None:
@@ -337,22 +333,21 @@ def test_told_of_a_shared_buffer(library: Backend, tmp_path: Any) -> None:
 BIG = [-(2**40), -2, -1, 0, 1, 2, 2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**62]
 
 
-@pytest.mark.parametrize("name", [*CORES, "torch-inplace"])
-def test_handles_of_64_bits(name: str) -> None:
-    with backends.make(name) as backend:
-        rb = backend.rb
-        state = backend.add(backend.init(frb.BufferSpec(STEP, 4, frb.Prioritized(alpha=1.0))), steps(10, 11, 12))
-        handles = np.array(BIG, np.int64)
-        live = [h in (0, 1, 2) for h in BIG]
-        assert backend.numpy(rb.is_live(state, handles)).tolist() == live
-        assert backend.numpy(rb.get(state, handles)["id"]).tolist() == [0, 0, 0, 10, 11, 12, 0, 0, 0, 0, 0]
-        state = backend.update(state, handles, backend.array(np.full(len(BIG), 7, np.float32)))
-        assert int(rb.stale(state)) == 7  # all but the three, and -1
-        assert backend.numpy(rb.priorities(state, handles)).tolist() == [7.0 * x for x in live]
-        assert backend.numpy(rb.is_live(state, np.array([1, 2, 3], np.uint8))).tolist() == [True, True, False]
-        for bad in (np.array([0.0, 1.0], np.float32), np.array([True, False])):
-            with pytest.raises(TypeError, match="indices: expected dtype int32"):
-                rb.is_live(state, bad)
+@pytest.mark.parametrize("backend", [*CORES, "torch-inplace"], indirect=True)
+def test_handles_of_64_bits(backend: Backend) -> None:
+    rb = backend.rb
+    state = backend.add(backend.init(frb.BufferSpec(STEP, 4, frb.Prioritized(alpha=1.0))), steps(10, 11, 12))
+    handles = np.array(BIG, np.int64)
+    live = [h in (0, 1, 2) for h in BIG]
+    assert backend.numpy(rb.is_live(state, handles)).tolist() == live
+    assert backend.numpy(rb.get(state, handles)["id"]).tolist() == [0, 0, 0, 10, 11, 12, 0, 0, 0, 0, 0]
+    state = backend.update(state, handles, backend.array(np.full(len(BIG), 7, np.float32)))
+    assert int(rb.stale(state)) == 7  # all but the three, and -1
+    assert backend.numpy(rb.priorities(state, handles)).tolist() == [7.0 * x for x in live]
+    assert backend.numpy(rb.is_live(state, np.array([1, 2, 3], np.uint8))).tolist() == [True, True, False]
+    for bad in (np.array([0.0, 1.0], np.float32), np.array([True, False])):
+        with pytest.raises(TypeError, match="indices: expected dtype int32"):
+            rb.is_live(state, bad)
 
 
 @pytest.mark.parametrize("name", [*CORES, "torch-inplace"])

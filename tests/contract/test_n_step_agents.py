@@ -137,11 +137,12 @@ def test_any_history(rng: Rng) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "at"), [("jax", "add"), ("jax-jit", "sample"), ("jax-core", "sample"), ("torch-inplace", "add")]
+    ("backend", "at"),
+    [("jax", "add"), ("jax-jit", "sample"), ("jax-core", "sample"), ("torch-inplace", "add")],
+    indirect=["backend"],
 )
-def test_on_each_backend(name: str, at: str) -> None:
-    with backends.make(name) as backend:
-        assert tell(backend, np.random.default_rng(5), (2,), FLAGS["two"], at, None, False, 4) > 5
+def test_on_each_backend(backend: Backend, at: str) -> None:
+    assert tell(backend, np.random.default_rng(5), (2,), FLAGS["two"], at, None, False, 4) > 5
 
 
 def test_found_by_their_names(library: Backend) -> None:

@@ -36,7 +36,6 @@ def a_slice(rng: Rng, length: int) -> dict[str, Any]:
 
 
 def a_sampler(rng: Rng, lanes: int | None, length: int) -> Any:
-    """Any."""
     kind = pick(rng, [*SAMPLERS, "slices", "prioritized slices", "slices without replacement"])
     if kind in ONE_LANE and lanes is not None:
         kind = "prioritized"
@@ -67,7 +66,6 @@ class Changing(History):
     """A history in which the spec changes too."""
 
     def actions(self) -> list[Any]:
-        """Now and then."""
         return [*super().actions(), self.give, self.give]
 
     def choose(self) -> Kept:
@@ -77,7 +75,6 @@ class Changing(History):
         return kept
 
     def check(self, state: Any, backend: Backend, model: Model, arrays: bool = False) -> None:
-        """Likewise."""
         self.spec = model.spec
         super().check(state, backend, model, arrays)
 
@@ -217,52 +214,49 @@ def test_alike_compiled_mapped_and_on_either_backend(what: str) -> None:
         assert found == made["torch"], name
 
 
-@pytest.mark.parametrize("name", CORES)
-def test_only_what_is_small_is_made_anew(name: str) -> None:
-    with backends.make(name) as backend:
-        rb = backend.rb
-        for sampler in (frb.Prioritized(alpha=1.0), frb.Uniform(), frb.Slices(2)):
-            state = filled(backend, frb.Prioritized(alpha=0.5))
-            memory = None if name == "jax" else state._version.memory
-            after = rb.with_spec(state, dataclasses.replace(state.spec, sampler=sampler))
-            if name == "jax":
-                assert after.rows is state.rows
-                assert after.wide is state.wide
-            else:
-                assert after._version.memory.rows is memory.rows
-        for spec in (
-            dataclasses.replace(state.spec, batch_size=4),
-            dataclasses.replace(state.spec, sampler=frb.Prioritized(alpha=0.5, beta=1.0)),
-        ):
-            later = rb.with_spec(state, spec)
-            assert later.counters is state.counters
-            assert later.spec == spec
-        assert (
-            rb.with_spec(state, frb.BufferSpec(STEPS, 8, frb.Prioritized(alpha=0.5), storage=state.spec.storage))
-            is state
-        )
-        after = rb.add(after, steps(11, 3))
-        assert ids_of(backend, after) == {k: k for k in range(6, 14)}
-        assert ids_of(backend, state) == {k: k for k in range(3, 11)}
+@pytest.mark.parametrize("backend", CORES, indirect=True)
+def test_only_what_is_small_is_made_anew(backend: Backend) -> None:
+    rb = backend.rb
+    for sampler in (frb.Prioritized(alpha=1.0), frb.Uniform(), frb.Slices(2)):
+        state = filled(backend, frb.Prioritized(alpha=0.5))
+        memory = None if backend.name == "jax" else state._version.memory
+        after = rb.with_spec(state, dataclasses.replace(state.spec, sampler=sampler))
+        if backend.name == "jax":
+            assert after.rows is state.rows
+            assert after.wide is state.wide
+        else:
+            assert after._version.memory.rows is memory.rows
+    for spec in (
+        dataclasses.replace(state.spec, batch_size=4),
+        dataclasses.replace(state.spec, sampler=frb.Prioritized(alpha=0.5, beta=1.0)),
+    ):
+        later = rb.with_spec(state, spec)
+        assert later.counters is state.counters
+        assert later.spec == spec
+    assert (
+        rb.with_spec(state, frb.BufferSpec(STEPS, 8, frb.Prioritized(alpha=0.5), storage=state.spec.storage)) is state
+    )
+    after = rb.add(after, steps(11, 3))
+    assert ids_of(backend, after) == {k: k for k in range(6, 14)}
+    assert ids_of(backend, state) == {k: k for k in range(3, 11)}
 
 
-@pytest.mark.parametrize("name", ["torch", "jax-host"])
-def test_a_save_under_way_reads_the_buffer_as_it_was(name: str, tmp_path: Any) -> None:
-    with backends.make(name) as backend:
-        state = filled(backend, frb.Prioritized(alpha=1.0, max_times_sampled=2))
-        state = backend.add(state, steps(11, 1))
-        reader = state.reader()
-        before = {key: reader.read(key, 0, 8).copy() for key in ("rows", "wide_0", "tree", "kept_times")}
-        newer = backend.rb.with_spec(state, dataclasses.replace(state.spec, sampler=frb.Slices(2)))
-        newer = backend.add(newer, steps(20, 3))
-        newer = backend.rb.with_spec(newer, dataclasses.replace(state.spec, sampler=frb.WithoutReplacement()))
-        newer = backend.add(newer, steps(30, 2))
-        for key, piece in before.items():
-            assert reader.read(key, 0, 8).tobytes() == piece.tobytes(), key
-        reader.close()
-        frb.save(newer, tmp_path)
-        assert ids_of(backend, frb.load(tmp_path, backend.rb)) == ids_of(backend, newer)
-        assert ids_of(backend, state) == {k: k for k in range(4, 12)}
+@pytest.mark.parametrize("backend", ["torch", "jax-host"], indirect=True)
+def test_a_save_under_way_reads_the_buffer_as_it_was(backend: Backend, tmp_path: Any) -> None:
+    state = filled(backend, frb.Prioritized(alpha=1.0, max_times_sampled=2))
+    state = backend.add(state, steps(11, 1))
+    reader = state.reader()
+    before = {key: reader.read(key, 0, 8).copy() for key in ("rows", "wide_0", "tree", "kept_times")}
+    newer = backend.rb.with_spec(state, dataclasses.replace(state.spec, sampler=frb.Slices(2)))
+    newer = backend.add(newer, steps(20, 3))
+    newer = backend.rb.with_spec(newer, dataclasses.replace(state.spec, sampler=frb.WithoutReplacement()))
+    newer = backend.add(newer, steps(30, 2))
+    for key, piece in before.items():
+        assert reader.read(key, 0, 8).tobytes() == piece.tobytes(), key
+    reader.close()
+    frb.save(newer, tmp_path)
+    assert ids_of(backend, frb.load(tmp_path, backend.rb)) == ids_of(backend, newer)
+    assert ids_of(backend, state) == {k: k for k in range(4, 12)}
 
 
 @pytest.mark.parametrize(("alpha", "other"), [(0.6, 0.4), (0.4, 1.0), (1.0, 0.3), (0.5, 0.0), (0.7, 0.7)])
@@ -286,29 +280,23 @@ def another_alpha(library: Backend, alpha: float, other: float) -> None:
     assert units.max() <= 1 + other / alpha
 
 
-@pytest.mark.parametrize("name", ["torch", "jax-host"])
-def test_what_was_not_known_is_as_new(name: str) -> None:
-    with backends.make(name) as library:
-        not_known(library)
-
-
-def not_known(library: Backend) -> None:
-    """Of items that may not be drawn any more nothing is known."""
-    rb = library.rb
-    state = filled(library, frb.Prioritized(alpha=1.0, max_times_sampled=1), 4, 4)
-    state = rb.update(state, np.arange(4), library.array(np.array([0, 0, 5, 2], np.float32)))
+@pytest.mark.parametrize("backend", ["torch", "jax-host"], indirect=True)
+def test_what_was_not_known_is_as_new(backend: Backend) -> None:
+    rb = backend.rb
+    state = filled(backend, frb.Prioritized(alpha=1.0, max_times_sampled=1), 4, 4)
+    state = rb.update(state, np.arange(4), backend.array(np.array([0, 0, 5, 2], np.float32)))
     state, sample = rb.sample(state, rb.key(0), 8)
-    assert set(library.numpy(sample.indices).tolist()) == {-1, 2, 3}
+    assert set(backend.numpy(sample.indices).tolist()) == {-1, 2, 3}
     unlimited = rb.with_spec(state, dataclasses.replace(state.spec, sampler=frb.Prioritized(alpha=0.5)))
-    assert library.numpy(rb.priorities(unlimited, np.arange(4))).tolist() == [0, 0, 1, 1]  # none is left that is known
-    state = rb.update(state, np.array([1]), library.array(np.array([9], np.float32)))
+    assert backend.numpy(rb.priorities(unlimited, np.arange(4))).tolist() == [0, 0, 1, 1]  # none is left that is known
+    state = rb.update(state, np.array([1]), backend.array(np.array([9], np.float32)))
     more = rb.with_spec(state, dataclasses.replace(state.spec, sampler=frb.Prioritized(alpha=1.0, max_times_sampled=3)))
-    assert library.numpy(rb.priorities(more, np.arange(4))).tolist() == [0, 9, 9, 9]
-    assert library.numpy(more.auxiliary["times"]).tolist() == [0, 0, 1, 1]
+    assert backend.numpy(rb.priorities(more, np.arange(4))).tolist() == [0, 9, 9, 9]
+    assert backend.numpy(more.auxiliary["times"]).tolist() == [0, 0, 1, 1]
     uniform = rb.with_spec(more, dataclasses.replace(state.spec, sampler=frb.Uniform(max_times_sampled=1)))
-    assert library.numpy(rb.probabilities(uniform, np.arange(4))).tolist() == [0.5, 0.5, 0, 0]
+    assert backend.numpy(rb.probabilities(uniform, np.arange(4))).tolist() == [0.5, 0.5, 0, 0]
     state = rb.with_spec(uniform, dataclasses.replace(uniform.spec, sampler=frb.Prioritized()))
-    assert library.numpy(rb.priorities(state, np.arange(4))).tolist() == [1, 1, 1, 1]
+    assert backend.numpy(rb.priorities(state, np.arange(4))).tolist() == [1, 1, 1, 1]
 
 
 STORAGES = {
@@ -320,15 +308,11 @@ STORAGES = {
 }
 
 
-@pytest.mark.parametrize(("name", "where"), [*(("torch", where) for where in STORAGES), ("jax", "files")])
-def test_into_another_storage(name: str, where: str, tmp_path: Any) -> None:
-    with backends.make(name) as library:
-        into_another(library, where, tmp_path)
-
-
-def into_another(library: Backend, where: str, tmp_path: Any) -> None:
-    """From everywhere."""
-    rb = library.rb
+@pytest.mark.parametrize(
+    ("backend", "where"), [*(("torch", where) for where in STORAGES), ("jax", "files")], indirect=["backend"]
+)
+def test_into_another_storage(backend: Backend, where: str, tmp_path: Any) -> None:
+    rb = backend.rb
     for k, (origin, make) in enumerate(STORAGES.items()):
         place = tmp_path / str(k)
         place.mkdir()
@@ -338,7 +322,7 @@ def into_another(library: Backend, where: str, tmp_path: Any) -> None:
             sampler, larger = frb.Prioritized(alpha=0.5, replacement=False), frb.PrioritizedSlices(2, alpha=1.0)
         state = rb.init(frb.BufferSpec(STEPS, 8, sampler, storage=make(place)))
         state = rb.add(state, steps(0, 11))
-        state = rb.update(state, np.arange(11), library.array(np.arange(11, dtype=np.float32)))
+        state = rb.update(state, np.arange(11), backend.array(np.arange(11, dtype=np.float32)))
         storage = STORAGES[where](place / "new")
         for spec in (
             dataclasses.replace(state.spec, storage=storage, batch_size=2),
@@ -351,13 +335,13 @@ def into_another(library: Backend, where: str, tmp_path: Any) -> None:
                 unlike = frb.Memmap(str(place / f"to {spec.capacity}"), shared=where == "shared")
                 spec = dataclasses.replace(spec, storage=unlike)
             after = rb.with_spec(state, spec)
-            assert ids_of(library, after) == {k: k for k in range(3, 11)}
+            assert ids_of(backend, after) == {k: k for k in range(3, 11)}
             np.testing.assert_allclose(
-                library.numpy(rb.priorities(after, np.arange(3, 11))), np.arange(3, 11), rtol=1e-6
+                backend.numpy(rb.priorities(after, np.arange(3, 11))), np.arange(3, 11), rtol=1e-6
             )
             after = rb.add(after, steps(11, 2))
-            assert ids_of(library, after) == {k: k for k in range(13 - min(spec.capacity, 10), 13)}
-            assert ids_of(library, state) == {k: k for k in range(3, 11)}
+            assert ids_of(backend, after) == {k: k for k in range(13 - min(spec.capacity, 10), 13)}
+            assert ids_of(backend, state) == {k: k for k in range(3, 11)}
 
 
 def test_files_of_ones_own(library: Backend, tmp_path: Any) -> None:
@@ -395,72 +379,69 @@ def test_where_jax_cannot_go_while_traced() -> None:
             jax.jit(backend.rb.with_spec, static_argnums=1)(state, spec)
 
 
-@pytest.mark.parametrize("name", CORES)
-def test_python_objects_come_along(name: str) -> None:
-    with backends.make(name) as backend:
-        rb, storage = backend.rb, frb.Objects() if name != "torch" else frb.Device()
-        spec = frb.BufferSpec({"id": frb.Unbounded((), "int32"), "note": frb.NonTensor()}, 4, storage=storage)
-        notes = ["a", {"b": 1}, None, (2,), "e", "f"]
-        state = rb.add(rb.init(spec), {"id": np.arange(6, dtype=np.int32), "note": notes})
-        for other in (
-            dataclasses.replace(spec, sampler=frb.Prioritized()),
-            dataclasses.replace(spec, capacity=3),
-            dataclasses.replace(spec, capacity=9, storage=frb.Objects()),
-        ):
-            after = rb.with_spec(state, other)
-            count = min(other.capacity, 4)
-            handles = np.arange(6 - count, 6)
-            assert rb.get(after, handles)["note"].tolist() == notes[6 - count :]
-            after = rb.add(after, {"id": np.int32(6), "note": "g"})
-            assert rb.get(after, np.array([6, 5]))["note"].tolist() == ["g", "f"]
-            assert rb.get(state, np.arange(2, 6))["note"].tolist() == notes[2:]
+@pytest.mark.parametrize("backend", CORES, indirect=True)
+def test_python_objects_come_along(backend: Backend) -> None:
+    rb, storage = backend.rb, frb.Objects() if backend.name != "torch" else frb.Device()
+    spec = frb.BufferSpec({"id": frb.Unbounded((), "int32"), "note": frb.NonTensor()}, 4, storage=storage)
+    notes = ["a", {"b": 1}, None, (2,), "e", "f"]
+    state = rb.add(rb.init(spec), {"id": np.arange(6, dtype=np.int32), "note": notes})
+    for other in (
+        dataclasses.replace(spec, sampler=frb.Prioritized()),
+        dataclasses.replace(spec, capacity=3),
+        dataclasses.replace(spec, capacity=9, storage=frb.Objects()),
+    ):
+        after = rb.with_spec(state, other)
+        count = min(other.capacity, 4)
+        handles = np.arange(6 - count, 6)
+        assert rb.get(after, handles)["note"].tolist() == notes[6 - count :]
+        after = rb.add(after, {"id": np.int32(6), "note": "g"})
+        assert rb.get(after, np.array([6, 5]))["note"].tolist() == ["g", "f"]
+        assert rb.get(state, np.arange(2, 6))["note"].tolist() == notes[2:]
 
 
-@pytest.mark.parametrize("name", ["torch", "jax-host"])
-def test_leaves_in_another_order(name: str) -> None:
+@pytest.mark.parametrize("backend", ["torch", "jax-host"], indirect=True)
+def test_leaves_in_another_order(backend: Backend) -> None:
     """Names of a dict are sorted, and places in a tuple are not: so is "10" before "2", and 10 behind it."""
-    with backends.make(name) as library:
-        rb, leaf = library.rb, frb.Unbounded((), "int32")
-        state = library.init(frb.BufferSpec((leaf,) * 11, 4))
-        state = library.add(state, tuple(np.arange(3, dtype=np.int32) + 10 * k for k in range(11)))
-        named = dataclasses.replace(state.spec, item={str(k): leaf for k in range(11)}, sampler=frb.Lifo())
-        for capacity in (4, 6):
-            after = rb.with_spec(state, dataclasses.replace(named, capacity=capacity))
-            after = rb.add(after, {str(k): np.int32(3 + 10 * k) for k in range(11)})
-            got = rb.get(after, np.arange(4))
-            assert [library.numpy(got[str(k)])[3] - 10 * k for k in range(11)] == [3] * 11
-            assert [library.numpy(got[str(k)]).tolist() for k in (2, 10)] == [[20, 21, 22, 23], [100, 101, 102, 103]]
-        assert library.numpy(rb.get(state, np.arange(3))[10]).tolist() == [100, 101, 102]
+    rb, leaf = backend.rb, frb.Unbounded((), "int32")
+    state = backend.init(frb.BufferSpec((leaf,) * 11, 4))
+    state = backend.add(state, tuple(np.arange(3, dtype=np.int32) + 10 * k for k in range(11)))
+    named = dataclasses.replace(state.spec, item={str(k): leaf for k in range(11)}, sampler=frb.Lifo())
+    for capacity in (4, 6):
+        after = rb.with_spec(state, dataclasses.replace(named, capacity=capacity))
+        after = rb.add(after, {str(k): np.int32(3 + 10 * k) for k in range(11)})
+        got = rb.get(after, np.arange(4))
+        assert [backend.numpy(got[str(k)])[3] - 10 * k for k in range(11)] == [3] * 11
+        assert [backend.numpy(got[str(k)]).tolist() for k in (2, 10)] == [[20, 21, 22, 23], [100, 101, 102, 103]]
+    assert backend.numpy(rb.get(state, np.arange(3))[10]).tolist() == [100, 101, 102]
 
 
-@pytest.mark.parametrize("name", ["torch", "jax-host"])
-def test_transforms_of_what_is_sampled_may_change(name: str) -> None:
-    with backends.make(name) as backend:
-        rb = backend.rb
-        item = {"id": frb.Unbounded((), "int32"), "reward": frb.Unbounded(()), "done": frb.Binary()}
-        made = [frb.n_step(n, 0.5) for n in (1, 3)]
-        ids = np.arange(11, dtype=np.int32)
-        rows = {"id": ids, "reward": ids.astype(np.float32), "done": ids % 4 == 3}
-        spec = frb.BufferSpec(item, 8, frb.Fifo(), transforms=made[0])
-        for other in (
-            dataclasses.replace(spec, transforms=made[1], capacity=5),
-            dataclasses.replace(spec, transforms=()),
-        ):
-            state = backend.add(backend.init(spec), rows)
-            if state.spec.storage != spec.storage:
-                other = dataclasses.replace(other, storage=state.spec.storage)
-            after = rb.with_spec(state, other)
-            _, sample = rb.sample(after, rb.key(0), 2)
-            expected = [6 + 7 / 2, 7.0] if other.transforms else [3.0, 4.0]
-            assert backend.numpy(sample.items["reward"]).tolist() == expected
-        waiting = dataclasses.replace(spec, transforms=frb.n_step(3, 0.5, at="add"))
-        state = backend.add(backend.init(waiting), {key: leaf[:6] for key, leaf in rows.items()})
-        after = rb.with_spec(state, dataclasses.replace(state.spec, capacity=3, sampler=frb.Lifo()))
-        after = rb.add(after, {key: leaf[6:8] for key, leaf in rows.items()})
-        _, sample = rb.sample(after, rb.key(0), 3)
-        assert backend.numpy(sample.items["reward"]).tolist() == [7.0, 6 + 7 / 2, 5 + 6 / 2 + 7 / 4]
-        with pytest.raises(ValueError, match=r"with_spec: BufferSpec.transforms: what is stored was made by \[NStep"):
-            rb.with_spec(state, dataclasses.replace(state.spec, transforms=()))
+@pytest.mark.parametrize("backend", ["torch", "jax-host"], indirect=True)
+def test_transforms_of_what_is_sampled_may_change(backend: Backend) -> None:
+    rb = backend.rb
+    item = {"id": frb.Unbounded((), "int32"), "reward": frb.Unbounded(()), "done": frb.Binary()}
+    made = [frb.n_step(n, 0.5) for n in (1, 3)]
+    ids = np.arange(11, dtype=np.int32)
+    rows = {"id": ids, "reward": ids.astype(np.float32), "done": ids % 4 == 3}
+    spec = frb.BufferSpec(item, 8, frb.Fifo(), transforms=made[0])
+    for other in (
+        dataclasses.replace(spec, transforms=made[1], capacity=5),
+        dataclasses.replace(spec, transforms=()),
+    ):
+        state = backend.add(backend.init(spec), rows)
+        if state.spec.storage != spec.storage:
+            other = dataclasses.replace(other, storage=state.spec.storage)
+        after = rb.with_spec(state, other)
+        _, sample = rb.sample(after, rb.key(0), 2)
+        expected = [6 + 7 / 2, 7.0] if other.transforms else [3.0, 4.0]
+        assert backend.numpy(sample.items["reward"]).tolist() == expected
+    waiting = dataclasses.replace(spec, transforms=frb.n_step(3, 0.5, at="add"))
+    state = backend.add(backend.init(waiting), {key: leaf[:6] for key, leaf in rows.items()})
+    after = rb.with_spec(state, dataclasses.replace(state.spec, capacity=3, sampler=frb.Lifo()))
+    after = rb.add(after, {key: leaf[6:8] for key, leaf in rows.items()})
+    _, sample = rb.sample(after, rb.key(0), 3)
+    assert backend.numpy(sample.items["reward"]).tolist() == [7.0, 6 + 7 / 2, 5 + 6 / 2 + 7 / 4]
+    with pytest.raises(ValueError, match=r"with_spec: BufferSpec.transforms: what is stored was made by \[NStep"):
+        rb.with_spec(state, dataclasses.replace(state.spec, transforms=()))
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -522,53 +503,52 @@ def test_a_queue_that_becomes_too_small_while_nobody_can_be_told() -> None:
 
 
 @pytest.mark.parametrize("stack", [1, 3])
-@pytest.mark.parametrize("name", ["torch", "jax-host"])
-def test_frames_come_along(name: str, stack: int) -> None:
-    with backends.make(name) as backend:
-        rb = backend.rb
-        shape = (stack, 2) if stack > 1 else (2,)
-        item = {"id": STEPS["id"], "obs": frb.Unbounded(shape), "next_obs": frb.Unbounded(shape), "done": frb.Binary()}
-        frames = np.arange(400, dtype=np.float32).reshape(200, 2)
+@pytest.mark.parametrize("backend", ["torch", "jax-host"], indirect=True)
+def test_frames_come_along(backend: Backend, stack: int) -> None:
+    rb = backend.rb
+    shape = (stack, 2) if stack > 1 else (2,)
+    item = {"id": STEPS["id"], "obs": frb.Unbounded(shape), "next_obs": frb.Unbounded(shape), "done": frb.Binary()}
+    frames = np.arange(400, dtype=np.float32).reshape(200, 2)
 
-        def rows(first: int, count: int) -> dict[str, np.ndarray]:
-            """Episodes of five; of each the frames are its own."""
-            ids = np.arange(first, first + count, dtype=np.int32)
-            newest = ids + ids // 5 * stack + stack  # stacks reach back to frames of their own episode
-            back = np.arange(1 - stack, 1)
-            obs, following = (frames[(newest + k)[:, None] + back] for k in (0, 1))
-            leaves = {"obs": obs, "next_obs": following}
-            if stack == 1:
-                leaves = {key: leaf[:, 0] for key, leaf in leaves.items()}
-            return {"id": ids, "done": ids % 5 == 4, **leaves}
+    def rows(first: int, count: int) -> dict[str, np.ndarray]:
+        """Episodes of five; of each the frames are its own."""
+        ids = np.arange(first, first + count, dtype=np.int32)
+        newest = ids + ids // 5 * stack + stack  # stacks reach back to frames of their own episode
+        back = np.arange(1 - stack, 1)
+        obs, following = (frames[(newest + k)[:, None] + back] for k in (0, 1))
+        leaves = {"obs": obs, "next_obs": following}
+        if stack == 1:
+            leaves = {key: leaf[:, 0] for key, leaf in leaves.items()}
+        return {"id": ids, "done": ids % 5 == 4, **leaves}
 
-        compact = frb.Compact(stack=stack)
-        spec = frb.BufferSpec(item, 12, frb.PrioritizedSlices(2, alpha=1.0), compact=compact)
-        state = backend.add(backend.init(spec), rows(0, 17))
-        state = backend.add(state, rows(17, 6))
-        before = int(rb.size(state))
-        for capacity in (30, 7, 12):
-            for sampler in (spec.sampler, frb.Uniform()):
-                other = dataclasses.replace(state.spec, capacity=capacity, sampler=sampler)
-                after, added = rb.with_spec(state, other), 23
-                assert int(rb.size(after)) >= min(before, capacity) - (capacity < 12) * 2
-                for _ in range(3):
-                    handles = np.arange(60)
-                    live = handles[backend.numpy(rb.is_live(after, handles))]
-                    assert live.tolist() == list(range(added - len(live), added))
-                    got, expected = rb.get(after, live), rows(int(live[0]), len(live))
-                    for key, leaf in expected.items():
-                        np.testing.assert_array_equal(backend.numpy(got[key]), leaf)
-                    after, added = backend.add(after, rows(added, 4)), added + 4
-        assert int(rb.size(state)) == before
-        with pytest.raises(ValueError, match=r"with_spec: BufferSpec\.compact: the buffer has Compact.*got None"):
-            rb.with_spec(state, dataclasses.replace(state.spec, compact=None))
+    compact = frb.Compact(stack=stack)
+    spec = frb.BufferSpec(item, 12, frb.PrioritizedSlices(2, alpha=1.0), compact=compact)
+    state = backend.add(backend.init(spec), rows(0, 17))
+    state = backend.add(state, rows(17, 6))
+    before = int(rb.size(state))
+    for capacity in (30, 7, 12):
+        for sampler in (spec.sampler, frb.Uniform()):
+            other = dataclasses.replace(state.spec, capacity=capacity, sampler=sampler)
+            after, added = rb.with_spec(state, other), 23
+            assert int(rb.size(after)) >= min(before, capacity) - (capacity < 12) * 2
+            for _ in range(3):
+                handles = np.arange(60)
+                live = handles[backend.numpy(rb.is_live(after, handles))]
+                assert live.tolist() == list(range(added - len(live), added))
+                got, expected = rb.get(after, live), rows(int(live[0]), len(live))
+                for key, leaf in expected.items():
+                    np.testing.assert_array_equal(backend.numpy(got[key]), leaf)
+                after, added = backend.add(after, rows(added, 4)), added + 4
+    assert int(rb.size(state)) == before
+    with pytest.raises(ValueError, match=r"with_spec: BufferSpec\.compact: the buffer has Compact.*got None"):
+        rb.with_spec(state, dataclasses.replace(state.spec, compact=None))
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "origin", "where"),
+    ("backend", "origin", "where"),
     [
         *(
             ("torch", origin, where)
@@ -578,20 +558,15 @@ def test_frames_come_along(name: str, stack: int) -> None:
         ("jax", "device", "a directory"),
         ("jax", "here", "device"),
     ],
+    indirect=["backend"],
 )
-def test_loaded_with_another_spec(name: str, origin: str, where: str, tmp_path: Any, monkeypatch: Any) -> None:
-    with backends.make(name) as library:
-        loaded_from(library, origin, where, tmp_path, monkeypatch)
-
-
-def loaded_from(library: Backend, origin: str, where: str, tmp_path: Any, monkeypatch: Any) -> None:
-    """Some items were there before the last save, and one has come since."""
-    rb = library.rb
+def test_loaded_with_another_spec(backend: Backend, origin: str, where: str, tmp_path: Any, monkeypatch: Any) -> None:
+    rb = backend.rb
     there = tmp_path / "saved"
     storage = {"device": frb.Device(), "here": frb.Memmap(str(there)), "files": frb.Memmap()}[origin]
-    state = filled(library, frb.Prioritized(alpha=0.5), storage=storage)
+    state = filled(backend, frb.Prioritized(alpha=0.5), storage=storage)
     frb.save(state, there)
-    state = library.add(state, steps(11, 1))
+    state = backend.add(state, steps(11, 1))
     frb.save(state, there, incremental=True)
     del state
     for capacity in (8, 20):
@@ -606,11 +581,11 @@ def loaded_from(library: Backend, origin: str, where: str, tmp_path: Any, monkey
         spec = frb.BufferSpec(STEPS, capacity, frb.PrioritizedSlices(2, alpha=1.0), storage=target)
         loaded = frb.load(there, rb, spec=spec)
         assert loaded.spec == spec
-        assert ids_of(library, loaded) == {k: k for k in range(4, 12)}
-        got = library.numpy(rb.priorities(loaded, np.arange(4, 12)))
+        assert ids_of(backend, loaded) == {k: k for k in range(4, 12)}
+        got = backend.numpy(rb.priorities(loaded, np.arange(4, 12)))
         np.testing.assert_allclose(got, [4, 5, 6, 7, 8, 9, 10, 10], rtol=1e-6)
-        loaded = library.add(loaded, steps(12, 1))
-        assert ids_of(library, loaded)[12] == 12
+        loaded = backend.add(loaded, steps(12, 1))
+        assert ids_of(backend, loaded)[12] == 12
         del loaded
 
 
@@ -646,26 +621,25 @@ def test_a_checkpoint_is_not_moved_into_the_files_in_which_it_lies(library: Back
 
 
 @pytest.mark.parametrize("room", [0, 2])
-@pytest.mark.parametrize("name", ["torch", "jax-host"])
-def test_a_full_disk_changes_nothing(name: str, room: int, tmp_path: Any, monkeypatch: Any) -> None:
-    with backends.make(name) as backend:
-        rb = backend.rb
-        state = filled(backend, frb.Prioritized(alpha=1.0), storage=frb.Memmap(str(tmp_path / "a")))
-        frb.save(state, tmp_path / "saved")
-        before = bits(backend, state)
-        spec = dataclasses.replace(state.spec, capacity=20, storage=frb.Memmap(str(tmp_path / "b")))
-        for make in (rb.with_spec, lambda _, spec: frb.load(tmp_path / "saved", rb, spec=spec)):
-            with monkeypatch.context() as patch:
-                patch.setattr(mapped, "CHUNK", 4096)
-                patch.setattr(mapped, "allocate", refusing(room))
-                with pytest.raises(frb.StorageFullError):
-                    make(state, spec)
-            left = {path.name for path in (tmp_path / "b").iterdir()} if (tmp_path / "b").exists() else set()
-            assert left <= {"storage.lock"}
-            assert bits(backend, state) == before
-            assert ids_of(backend, state) == {k: k for k in range(3, 11)}
-        after = rb.with_spec(state, spec)
-        assert ids_of(backend, backend.add(after, steps(11, 2))) == {k: k for k in range(3, 13)}
+@pytest.mark.parametrize("backend", ["torch", "jax-host"], indirect=True)
+def test_a_full_disk_changes_nothing(backend: Backend, room: int, tmp_path: Any, monkeypatch: Any) -> None:
+    rb = backend.rb
+    state = filled(backend, frb.Prioritized(alpha=1.0), storage=frb.Memmap(str(tmp_path / "a")))
+    frb.save(state, tmp_path / "saved")
+    before = bits(backend, state)
+    spec = dataclasses.replace(state.spec, capacity=20, storage=frb.Memmap(str(tmp_path / "b")))
+    for make in (rb.with_spec, lambda _, spec: frb.load(tmp_path / "saved", rb, spec=spec)):
+        with monkeypatch.context() as patch:
+            patch.setattr(mapped, "CHUNK", 4096)
+            patch.setattr(mapped, "allocate", refusing(room))
+            with pytest.raises(frb.StorageFullError):
+                make(state, spec)
+        left = {path.name for path in (tmp_path / "b").iterdir()} if (tmp_path / "b").exists() else set()
+        assert left <= {"storage.lock"}
+        assert bits(backend, state) == before
+        assert ids_of(backend, state) == {k: k for k in range(3, 11)}
+    after = rb.with_spec(state, spec)
+    assert ids_of(backend, backend.add(after, steps(11, 2))) == {k: k for k in range(3, 13)}
 
 
 @pytest.mark.parametrize("where", ["device", "a directory"])

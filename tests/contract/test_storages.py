@@ -380,23 +380,22 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("held_on", [False, True])
-@pytest.mark.parametrize("name", ["torch", "torch-inplace", "jax-host"])
-def test_adding_to_a_full_disk_changes_nothing(name: str, held_on: bool, disk: list[int]) -> None:
-    with backends.make(name) as backend:
-        state = filled(backend, spec_of(), 1, 5)
-        older = state if held_on else None
-        state = backend.rb.add(state, batch(6, 1))
-        disk[0] = 1
-        for _ in range(2):
-            with pytest.raises(StorageFullError, match="nothing was written"):
-                backend.add(state, batch(9, 4))
-        assert int(backend.rb.size(state)) == 6
-        disk[0] = 100
-        assert held(backend, state) == [1, 2, 3, 4, 5, 6] + [0] * 10
-        after = backend.add(state, batch(9, 4))
-        assert held(backend, after) == [1, 2, 3, 4, 5, 6, 9, 10, 11, 12] + [0] * 6
-        if older is not None:
-            assert held(backend, older) == [1, 2, 3, 4, 5] + [0] * 11
+@pytest.mark.parametrize("backend", ["torch", "torch-inplace", "jax-host"], indirect=True)
+def test_adding_to_a_full_disk_changes_nothing(backend: Backend, held_on: bool, disk: list[int]) -> None:
+    state = filled(backend, spec_of(), 1, 5)
+    older = state if held_on else None
+    state = backend.rb.add(state, batch(6, 1))
+    disk[0] = 1
+    for _ in range(2):
+        with pytest.raises(StorageFullError, match="nothing was written"):
+            backend.add(state, batch(9, 4))
+    assert int(backend.rb.size(state)) == 6
+    disk[0] = 100
+    assert held(backend, state) == [1, 2, 3, 4, 5, 6] + [0] * 10
+    after = backend.add(state, batch(9, 4))
+    assert held(backend, after) == [1, 2, 3, 4, 5, 6, 9, 10, 11, 12] + [0] * 6
+    if older is not None:
+        assert held(backend, older) == [1, 2, 3, 4, 5] + [0] * 11
 
 
 def test_no_room_for_the_copy_that_an_older_state_needs(

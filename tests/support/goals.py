@@ -137,7 +137,6 @@ class Relabelled(Story):
     gamma: float
 
     def check_sample(self, backend: Backend, record: Record, sample: Any) -> None:
-        """Row by row."""
         indices, given = backend.numpy(sample.indices), by_path(backend, sample.items)
         extras = {name: backend.numpy(x) for name, x in sample.extras.items()}
         relabelled, goal_indices = extras["relabelled"], extras["goal_indices"]

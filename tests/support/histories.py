@@ -54,7 +54,6 @@ def histories(examples: int, **more: Any) -> Any:
 
 
 def pick(rng: Rng, options: Sequence[Any]) -> Any:
-    """One of some."""
     return options[int(rng.integers(len(options)))]
 
 
@@ -111,7 +110,6 @@ class History:
         return self.kept[-1 - back]
 
     def keep(self, state: Any, backend: Backend, model: Model) -> None:
-        """A new state."""
         if backend.consumes:
             self.kept.clear()
         self.kept.append(Kept(state, backend, model))
@@ -225,7 +223,6 @@ class History:
         """What a model has to be told before steps are added to it, of the state afterwards: here nothing."""
 
     def sample(self, state: Any, backend: Backend, model: Model) -> None:
-        """A batch."""
         count = pick(self.rng, self.shapes.draws)
         sampler: Any = self.spec.sampler
         if getattr(sampler, "batch", "slices") == "steps":
@@ -287,7 +284,6 @@ class History:
         self.keep(after, backend, model)
 
     def clear(self, state: Any, backend: Backend, model: Model) -> None:
-        """Take everything out."""
         if isinstance(self.spec.writer, frb.Immutable):
             with pytest.raises(ValueError, match="Immutable"):
                 backend.clear(state)
@@ -453,7 +449,6 @@ def beginning_at(backend: Backend, state: Any, first: int) -> Any:
 
 
 def run(rng: Rng, variants: Sequence[str], spec: frb.BufferSpec, steps: int, shapes: Shapes) -> None:
-    """One history."""
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(backends.make(name)) for name in variants]
         History(rng, made, spec, shapes).run(steps)

@@ -60,7 +60,6 @@ class Life:
         self.handles: list[Any] = []
 
     def pick(self) -> Any:
-        """Mostly the newest state."""
         return self.states[-1 if self.rng.random() < 0.7 else int(self.rng.integers(len(self.states)))]
 
     def leaf(self, spec: Any, lead: tuple[int, ...]) -> torch.Tensor:
@@ -70,7 +69,6 @@ class Life:
         return torch.from_numpy(np.broadcast_to(numbers, (*lead, *spec.shape)).copy()).to(dtype)
 
     def batch(self, lead: tuple[int, ...]) -> Any:
-        """Random items."""
         return {
             name: {n: self.leaf(s, lead) for n, s in spec.items()} if hasattr(spec, "items") else self.leaf(spec, lead)
             for name, spec in self.spec.item.items()
@@ -293,7 +291,6 @@ def step_of(k: int) -> tuple[np.ndarray, dict[str, np.ndarray], int]:
 
 
 def stepped(state: HostState, k: int) -> HostState:
-    """On NumPy alone."""
     _, new, number = step_of(k)
     leaves = [np.ascontiguousarray(new[name]) for name in state.spec.plan.names]
     state = ENGINE.add(state, leaves, STEP_ROWS, None, None, None)

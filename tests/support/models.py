@@ -43,7 +43,6 @@ class Limited(Law):
         return [step for step in model.steps() if self.chance(step) > 0]
 
     def probabilities(self, model: Model) -> dict[int, float]:
-        """In proportion."""
         return shares({step.id: self.chance(step) for step in model.steps()})
 
     def chance(self, step: Step) -> float:
@@ -93,7 +92,6 @@ class Newer(Law):
         return found
 
     def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
-        """As these say."""
         assert told.mask is None
         expected = self.probabilities(model)
         np.testing.assert_allclose(told.probabilities, [expected[x.id] for x in model.real(told)], rtol=1e-5)
@@ -111,11 +109,9 @@ class InTurn(Law):
         return [step for step in steps for _ in range(1 if limit is None else limit - step.times)]
 
     def probabilities(self, model: Model) -> dict[int, float]:
-        """The first one comes."""
         return {step.id: 1.0 for step in self.drawable(model)[:1]}
 
     def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
-        """Exactly these."""
         batch = len(told.indices)
         expected = self.drawable(model)[:batch]
         check_in_turn(told, [step.id for step in model.real(told)], [step.id for step in expected])
@@ -184,7 +180,6 @@ class Passes(Law):
         return shares(dict.fromkeys(names if getattr(self.sampler, "shuffle", True) else names[:1], 1.0))
 
     def probabilities(self, model: Model) -> dict[int, float]:
-        """Of steps alone."""
         return self.next(model)
 
     def drawn(self, model: Model, told: SampleArrays) -> list[Any]:
@@ -241,7 +236,6 @@ class Window(NamedTuple):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Of its steps."""
         return tuple(step.id for step in self.steps)
 
 
@@ -261,7 +255,6 @@ class Windows(Law):
         step.ended = any(bool(step.leaves[name]) for name in sampler.end_keys or ())
 
     def windows(self, model: Model) -> list[Window]:
-        """All there are."""
         return [window for lane in model.store.lanes for window in self.windows_of(lane)]
 
     def windows_of(self, lane: Sequence[Step]) -> Iterator[Window]:
@@ -282,7 +275,6 @@ class Windows(Law):
                     yield Window(inside, (steps[0].lane, episode), begins)
 
     def drawable(self, model: Model) -> list[Any]:
-        """By default all."""
         return self.windows(model)
 
     def probabilities(self, model: Model) -> dict[int, float]:
@@ -304,7 +296,6 @@ class Windows(Law):
         return shares(dict.fromkeys(map(self.name, windows), 1.0))
 
     def can(self, model: Model, n: int) -> bool:
-        """They may come again."""
         return bool(self.drawable(model))
 
     def found(self, model: Model, told: SampleArrays) -> list[Window]:
@@ -337,7 +328,6 @@ class Windows(Law):
         return found
 
     def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
-        """With replacement."""
         found = self.found(model, told)
         assert len(found) == len(told.weights)
         windows = self.windows(model)
@@ -348,7 +338,6 @@ class Windows(Law):
         np.testing.assert_allclose(told.probabilities, np.full(len(found), 1 / count), rtol=ROUNDING)
 
     def least_chance(self, model: Model) -> float:
-        """Of any window."""
         windows = self.windows(model)
         if getattr(self.sampler, "weighting", "window") == "window":
             return 1 / len(windows)
@@ -364,19 +353,15 @@ class PrioritizedWindows(Windows):
         return {window.steps[0].id: window.steps[0] for window in self.windows(model)}
 
     def drawable(self, model: Model) -> list[Step]:
-        """Those with some chance."""
         return [step for step in self.starts(model).values() if step.value > 0]
 
     def probabilities(self, model: Model) -> dict[int, float]:
-        """By their priorities."""
         return shares({step.id: step.value for step in self.drawable(model)})
 
     def leaves(self, model: Model) -> dict[int, float]:
-        """The values of starts."""
         return {step.slot: step.value for step in self.starts(model).values()}
 
     def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
-        """As for items."""
         found = self.found(model, told)
         assert len(found) == len(told.weights)
         values = {step.id: step.value for step in self.drawable(model)}
@@ -397,7 +382,6 @@ class PassesOfWindows(Windows, Passes):
     """`SlicesWithoutReplacement`: passes through trajectories, or through windows by their first steps."""
 
     def __init__(self, spec: frb.BufferSpec) -> None:
-        """No windows yet."""
         super().__init__(spec)
         self.last_start: dict[Any, int] = {}
 
@@ -410,11 +394,9 @@ class PassesOfWindows(Windows, Passes):
         return Windows.probabilities(self, model)
 
     def named_chances(self, model: Model, windows: Sequence[Window]) -> dict[Any, float]:
-        """Of what is left."""
         return self.next(model)
 
     def names(self, model: Model) -> list[Any]:
-        """Of all windows."""
         return list(dict.fromkeys(self.name(window) for window in self.windows(model)))
 
     def added(self, model: Model) -> None:
@@ -426,11 +408,9 @@ class PassesOfWindows(Windows, Passes):
         self.last_start = {self.name(window): window.steps[0].id for window in self.windows(model)}
 
     def drawn(self, model: Model, told: SampleArrays) -> list[Any]:
-        """Of those drawn."""
         return [self.name(window) for window in self.found(model, told)]
 
     def refuses(self, model: Model, batch: int) -> bool:
-        """As for items."""
         return Passes.refuses(self, model, batch)
 
     def can(self, model: Model, n: int) -> bool:
@@ -442,7 +422,6 @@ class PassesOfWindows(Windows, Passes):
         return [1 / (left - k) for k in range(left)]
 
     def check(self, model: Model, told: SampleArrays, beta: float | None) -> None:
-        """As for items."""
         Passes.check(self, model, told, beta)
 
 

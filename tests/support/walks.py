@@ -140,11 +140,9 @@ class Kind:
 
     @property
     def depth(self) -> int:
-        """Frames of an observation."""
         return max([1, *(count for count, _ in self.stacks.values())])
 
     def role(self, path: str) -> str:
-        """What a leaf holds."""
         return self.roles.get(path) or path.split("/")[-1]
 
     def leaves(self, moment: Moment, bits: bool) -> Leaves:
@@ -197,7 +195,6 @@ class Environment:
         self.goal = self.new()
 
     def step(self) -> Moment:
-        """One."""
         rng, frames, goal, episode = self.rng, self.frames, self.goal, self.episode
         next_frames = (*frames[1:], frames[-1] if rng.random() < self.still else self.new())
         ended = bool(rng.random() < self.rate)
@@ -218,7 +215,6 @@ class World:
     """Lanes of environments."""
 
     def __init__(self, rng: np.random.Generator, kind: Kind, lanes: int, bits: bool = False) -> None:
-        """At the beginning."""
         self.rng, self.kind, self.bits = rng, kind, bits
         self.count = 0
         self.environments = [Environment(rng, kind.depth, self.new) for _ in range(lanes)]
@@ -303,7 +299,6 @@ class Record:
         return dataclasses.replace(self, lanes=tuple(tuple(lane) for lane in lanes))
 
     def following(self, before: Step | None, row: Leaves) -> Step:
-        """A step after another."""
         ended = any(bool(row[path].all()) for path in self.kind.ends)
         if before is None:
             return Step(row, 0, ended)
@@ -318,14 +313,12 @@ class Record:
 
     @functools.cached_property
     def live_lanes(self) -> tuple[Lane, ...]:
-        """Of all lanes."""
         if self.room is None:
             return tuple(lane[-self.length :] for lane in self.lanes)
         return tuple(lane[max(0, len(lane) - self.length, lost_frames(self, lane)) :] for lane in self.lanes)
 
     @property
     def size(self) -> int:
-        """How many are stored."""
         return sum(len(self.live(e)) for e in range(len(self.lanes)))
 
     def handle(self, lane: int, k: int) -> int:
@@ -421,7 +414,6 @@ def window(lane: Lane, place: int, n: int) -> Lane:
 
 
 def fold(rewards: Sequence[Array], gamma: float) -> Array:
-    """Their discounted sum."""
     total = np.zeros(rewards[0].shape)
     for k, reward in enumerate(rewards):
         total = total + gamma**k * reward.astype(np.float64)
@@ -464,7 +456,6 @@ class Pending:
     waiting: tuple[int, ...]
 
     def written(self, leaves: Leaves, mask: Array | None) -> Pending:
-        """After a batch."""
         steps = self.steps.written(leaves, mask)
         lanes, waiting = [], []
         for e, lane in enumerate(steps.lanes):
@@ -525,7 +516,6 @@ class Story:
         shapes: Shapes,
         bits: bool = False,
     ) -> None:
-        """Begin with empty buffers."""
         self.rng, self.backends, self.spec, self.shapes, self.expect = rng, made, spec, shapes, expect
         steps = record.steps if isinstance(record, Pending) else record
         self.kind, self.lanes = steps.kind, spec.lanes or 1
@@ -536,7 +526,6 @@ class Story:
         self.kept = [Kept(backend, *states, record)]
 
     def keep(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
-        """New states."""
         if backend.consumes:
             self.kept.clear()
         self.kept.append(Kept(backend, state, plain, record))
@@ -558,7 +547,6 @@ class Story:
             self.check(*self.kept[k])
 
     def each(self, function: Callable[[Any], Any], *states: Any) -> list[Any]:
-        """Of both states."""
         return [state and function(state) for state in states]
 
     def add(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
