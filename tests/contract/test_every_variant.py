@@ -160,6 +160,17 @@ def test_what_the_caller_writes_to_his_arrays_afterwards_is_not_seen(name: str) 
             assert (backend.numpy(backend.rb.items(state)["x"]) == k).all()
 
 
+def test_windows_of_one_lane_do_not_count_for_another(library: Backend) -> None:
+    rb, number = library.rb, np.arange(10, dtype=np.int32).reshape(5, 2)
+    state = library.init(frb.BufferSpec({"id": ITEM["id"]}, 16, frb.Queue(2), lanes=2))
+    state = library.add(state, {"id": number}, library.array(np.array([[True, k < 1] for k in range(5)])))
+    # Two windows in the first lane, none in the second; a batch takes from the lanes in turn.
+    assert [bool(rb.can_sample(state, n)) for n in (1, 2, 3)] == [True, False, False]
+    state, sample = library.sample(state, rb.key(0), 2)
+    assert library.numpy(sample.mask).all(1).tolist() == [True, False]
+    assert library.numpy(sample.items["id"])[0].tolist() == [0, 2]
+
+
 LIFE = """
 import numpy as np, functional_rb as frb
 item = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int16"), "image": frb.Unbounded((40, 40), "uint8")}
