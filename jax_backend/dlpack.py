@@ -14,7 +14,7 @@ from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
 from functional_rb.interop import dlpack
 from functional_rb.interop.dlpack import TakeLeaf
-from jax_backend import execute, hosted, rules
+from jax_backend import convert, hosted, rules
 
 
 @rules.transfers
@@ -49,17 +49,17 @@ def from_dlpack(tree: Any, copy: bool = False) -> Any:
         arrays = dlpack.state_arrays(state, _copied_to_host if copy else _on_host)
         return hosted.of_arrays(Arrays(**arrays), state.spec)
 
-    return dlpack.take_over(tree, take, take_state, execute.build_mapping)
+    return dlpack.take_over(tree, take, take_state, convert.build_mapping)
 
 
 def _device_state(state: State, take: TakeLeaf) -> State:
-    checks.leaves_for_backend(state.spec, execute.unsupported)
+    checks.leaves_for_backend(state.spec, convert.unsupported)
     return State(**dlpack.state_arrays(state, take), spec=state.spec)
 
 
 def _check_dtype(name: str, array: Any) -> None:
     dtype = shown(array.dtype)
-    if dtype in ("int64", "uint64", "float64", "complex128") and not execute.has_64_bit():
+    if dtype in ("int64", "uint64", "float64", "complex128") and not convert.has_64_bit():
         raise TypeError(
             f"from_dlpack: leaf {name!r}: dtype {dtype} needs JAX's 64-bit mode, which is off; "
             f"call jax.config.update('jax_enable_x64', True), or convert the leaf first"

@@ -31,10 +31,11 @@ from functional_rb.versions.engine import Engine
 from functional_rb.versions.object_table import Held
 from functional_rb.versions.version import begin
 from jax_backend import compile, devices, execute, host_ops
-from jax_backend.execute import NUMBERS, NUMPY, check_key
-from jax_backend.execute import build_mapping as build_mapping
-from jax_backend.execute import split as split
-from jax_backend.execute import value_of as value_of
+from jax_backend.convert import NUMBERS, NUMPY, exactly
+from jax_backend.convert import build_mapping as build_mapping
+from jax_backend.convert import value_of as value_of
+from jax_backend.keys import check_key
+from jax_backend.keys import split as split
 
 _engine = Engine(NumPy(host_ops.OPS))
 
@@ -88,10 +89,10 @@ def check_state(state: Any, function: str) -> None:
 def as_vector(array: Any, name: str) -> Any:
     """Masks, priorities and indices as NumPy has them."""
     if isinstance(array, jax.Array):
-        return execute.exactly(_in_numpy(array), name)
+        return exactly(_in_numpy(array), name)
     if isinstance(array, NUMPY):
         checks.check_numpy(name, array)
-        return execute.exactly(np.asarray(array, order="C"), name)
+        return exactly(np.asarray(array, order="C"), name)
     return array if is_non_tensor(array) else execute.as_vector(array, name)
 
 

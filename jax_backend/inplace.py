@@ -16,7 +16,7 @@ from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
 from functional_rb.core import counters
 from functional_rb.core.strategy import Selection
-from jax_backend import compile, execute
+from jax_backend import compile, convert, execute, keys
 
 _add = jax.jit(execute.added, static_argnames=("batch", "kernels"), donate_argnums=0)
 _update = jax.jit(execute.updated, static_argnames="kernels", donate_argnums=0)
@@ -38,7 +38,7 @@ def add_(
     if _is_traced(state.counters, *leaves, mask, priorities, key):
         return execute.add(state, leaves, batch, mask, priorities, key)
     if key is not None:
-        execute.check_key(key)
+        keys.check_key(key)
     return _add(state, list(leaves), batch, mask, priorities, key, kernels=compile.use_kernels())
 
 
@@ -46,10 +46,10 @@ def sample_(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State,
     """Draw items. Where nothing can be drawn, that is an error before the state is consumed."""
     if _is_traced(state.counters, key, beta):
         return execute.sample(state, key, batch, beta)
-    execute.check_key(key)
+    keys.check_key(key)
     if batch:
         _check_nonempty(state, batch)
-    return _sample(state, key, batch, execute.number(beta), kernels=compile.use_kernels())
+    return _sample(state, key, batch, convert.number(beta), kernels=compile.use_kernels())
 
 
 def _check_nonempty(state: State, batch: int) -> None:

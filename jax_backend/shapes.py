@@ -11,7 +11,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.base import sizes_of
 from functional_rb.specs.values import Outline
-from jax_backend.execute import build_mapping, unsupported
+from jax_backend.convert import build_mapping, unsupported
 
 WHO = "shape_dtype_struct"
 

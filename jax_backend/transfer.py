@@ -8,13 +8,13 @@ from typing import Any
 import jax
 
 from functional_rb.base.object_arrays import is_object_array
-from jax_backend import devices, execute
+from jax_backend import convert, devices
 
 
 class Transfer:
     """To one device, or as a sharding says: `jax.device_put`, which does not wait for the copies."""
 
-    build_mapping = staticmethod(execute.build_mapping)
+    build_mapping = staticmethod(convert.build_mapping)
 
     def __init__(self, device: Any) -> None:
         """To a `jax.Device`, a `jax.sharding.Sharding`, or a device by name."""

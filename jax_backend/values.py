@@ -13,11 +13,11 @@ from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline
 from jax_backend import compile
 from jax_backend import ops as ops
-from jax_backend.execute import build_mapping as build_mapping
-from jax_backend.execute import check_key
-from jax_backend.execute import convert as convert
+from jax_backend.convert import build_mapping as build_mapping
+from jax_backend.convert import convert as convert
+from jax_backend.convert import unsupported as unsupported
 from jax_backend.execute import inside as inside
-from jax_backend.execute import unsupported as unsupported
+from jax_backend.keys import check_key
 
 outline = values.cached_outline
 

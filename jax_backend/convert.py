@@ -1,0 +1,118 @@
+"""What users give as arrays of JAX, refused where a dtype would change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from functional_rb.base import dtypes
+from functional_rb.base.containers import Registered
+from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.buffer import checks
+from functional_rb.core.handles import NO_HANDLE
+from functional_rb.specs import ArraySpec
+
+NUMPY = (np.ndarray, np.generic)
+NUMBERS = (bool, int, float, complex)
+
+
+def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
+    """Arrays of JAX as they are, NumPy's by a copy to the device, Python numbers for scalar leaves."""
+    if isinstance(leaf, jax.Array):
+        checks.check_dtype(name, leaf, expected.dtype)
+        return leaf
+    if isinstance(leaf, NUMPY):
+        checks.check_numpy(name, leaf)
+        checks.check_dtype(name, leaf, expected.dtype)
+        return jnp.asarray(leaf.copy())  # JAX reads in the background, the caller may write
+    if isinstance(leaf, NUMBERS) and expected.shape == ():
+        dtypes.check_scalar(leaf, expected.dtype, name)
+        return jnp.asarray(leaf, expected.dtype)
+    _refuse_torch(leaf, f"leaf {name!r}")
+    raise TypeError(
+        f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {type(leaf).__name__}; "
+        f"give JAX or NumPy arrays"
+    )
+
+
+def as_vector(array: Any, name: str) -> Any:
+    """Masks, priorities and indices from NumPy; dtypes are checked by the caller, before NumPy's could change."""
+    if isinstance(array, NUMPY):
+        checks.check_numpy(name, array)
+        array = exactly(array, name)
+        return jnp.asarray(array.copy()) if array.dtype.itemsize <= 4 and array.dtype.kind in "biuf" else array
+    if isinstance(array, jax.Array):
+        return exactly(array, name)
+    _refuse_torch(array, name)
+    return array
+
+
+def exactly(array: Any, name: str) -> Any:
+    """Handles as int32, and priorities as float32, where nothing is lost; the rest as it is, for the caller to refuse.
+
+    Whether float32 has all of float64 numbers can only be seen where the numbers are at hand.
+    """
+    dtype = array.dtype.name
+    if name == "indices" and dtype in ("int16", "int8", "uint8"):
+        return array.astype(np.int32)
+    if name == "indices" and dtype == "int64":
+        library: Any = np if isinstance(array, NUMPY) else jnp
+        known = (array >= -1) & (array < NO_HANDLE)
+        return library.where(known, array, NO_HANDLE).astype(np.int32)
+    if name == "priorities" and dtype in ("float16", "bfloat16"):
+        return array.astype(np.float32)
+    if name == "priorities" and dtype == "float64" and not isinstance(array, jax.core.Tracer):
+        with np.errstate(over="ignore"):
+            narrow = array.astype(np.float32)
+        return narrow if bool(((narrow == array) | (array != array)).all()) else array
+    return array
+
+
+def value_of(scalar: Any) -> float | None:
+    """The number in a scalar array, None while tracing."""
+    if isinstance(scalar, jax.core.Tracer) or not getattr(scalar, "is_fully_addressable", True):
+        return None
+    return float(np.asarray(scalar))
+
+
+def number(beta: Any) -> Any:
+    """A float32 scalar; one of NumPy's is taken by a compiled function in a tenth of the time of `jnp.asarray`."""
+    return jnp.asarray(beta, jnp.float32) if isinstance(beta, jax.Array) else np.float32(beta)
+
+
+def _refuse_torch(array: Any, what: str) -> None:
+    if type(array).__module__.split(".")[0] == "torch":
+        raise TypeError(
+            f"{what}: expected a JAX or NumPy array, got a torch tensor; bring it over by rb.from_dlpack(...)"
+        )
+
+
+def has_64_bit() -> bool:
+    """Whether 64-bit dtypes are enabled in JAX."""
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # JAX defines its options at run time
+
+
+def unsupported(dtype: str) -> str | None:
+    """Python objects, and 64-bit dtypes unless they are enabled in JAX."""
+    if dtype == "object":
+        return (
+            "means Python objects, which JAX can neither have on a device nor trace; give "
+            "BufferSpec(storage=frb.Objects()), which keeps them on the host, or keep them in a list of your own and "
+            "store their position as an int32 leaf"
+        )
+    if dtype in ("int64", "uint64", "float64") and not has_64_bit():
+        narrow = dtype.replace("64", "32")
+        return (
+            f"needs JAX's 64-bit mode, which is off; call jax.config.update('jax_enable_x64', True) "
+            f"before any array is made, or use {narrow}"
+        )
+    assert dtype in ITEMSIZE
+    return None
+
+
+def build_mapping(container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+    """What is registered, or a dict: tensordict's have no meaning here, and come back when the state goes back."""
+    return container.together(parts) if isinstance(container, Registered) else parts
