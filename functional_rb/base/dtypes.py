@@ -214,6 +214,21 @@ def as_dtype(value: Any, dtype: str) -> np.ndarray[Any, Any]:
         return as_numpy(dtype, array) if dtype == "bfloat16" else array.astype(dtype)
 
 
+def whole_number(value: Any, who: str, what: str = "a whole number") -> int:
+    """A whole number of any library as a Python int.
+
+    Raises:
+        TypeError: if the value is no whole number, naming who asks.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{who}: expected {what}, got {value!r}")
+    return number
+
+
 def checked_count(name: str, value: Any, low: int, high: int) -> int:
     """A Python int between bounds.
 
@@ -221,12 +236,7 @@ def checked_count(name: str, value: Any, low: int, high: int) -> int:
         TypeError: if it is no int.
         ValueError: if it is out of range.
     """
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = None
-    if count is None or isinstance(value, bool):
-        raise TypeError(f"{name}: expected an int, got {value!r}")
+    count = whole_number(value, name, "an int")
     if not low <= count <= high:
         raise ValueError(f"{name}: expected {low} to {high}, got {count}")
     return count

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from functional_rb.base import nest
+from functional_rb.base.dtypes import whole_number
 from functional_rb.base.nest import Key, Path
 from functional_rb.structures.frame_ring import Chain, Stack, most_frames
 from functional_rb.writers.round_robin import RoundRobin
@@ -223,12 +223,7 @@ def _ints(field: str, given: Any, least: int | None) -> int | ByName:
 
 
 def _int(field: str, given: Any, least: int | None) -> int:
-    try:
-        number = None if isinstance(given, bool) else operator.index(given)
-    except TypeError:
-        number = None
-    if number is None:
-        raise TypeError(f"Compact.{field}: expected an int, got {given!r}")
+    number = whole_number(given, f"Compact.{field}", "an int")
     if least is not None and number < least:
         raise ValueError(f"Compact.{field}: expected at least {least}, got {number}")
     return number

@@ -216,21 +216,6 @@ def filled(sizes: tuple[int, ...], count: int) -> tuple[int, ...] | None:
     return sizes if math.prod(sizes) == count and all(n >= 0 for n in sizes) else None
 
 
-def whole_number(value: Any, who: str) -> int:
-    """A whole number of any library as a Python int.
-
-    Raises:
-        TypeError: if the value is no whole number, naming who asks.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise TypeError(f"{who}: expected a whole number, got {value!r}")
-    return number
-
-
 def checked_shape(shape: Any) -> tuple[int, ...]:
     """A shape as a tuple of Python ints.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from functional_rb.specs.base import Domain, whole_number
+from functional_rb.base.dtypes import whole_number
+from functional_rb.specs.base import Domain
 from functional_rb.specs.choices import Numbers, Vectors, check_last_axis, check_range
 
 

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from functional_rb.specs.base import Change, Domain, Table, as_table, broadcast, numbers, whole_number
+from functional_rb.base.dtypes import whole_number
+from functional_rb.specs.base import Change, Domain, Table, as_table, broadcast, numbers
 from functional_rb.specs.categorical import Categorical
 from functional_rb.specs.choices import Numbers, Vectors, check_last_axis, check_range
 

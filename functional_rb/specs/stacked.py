@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from functional_rb.base.dtypes import whole_number
 from functional_rb.base.nest import Structure
 from functional_rb.specs.array import ArraySpec
-from functional_rb.specs.base import Change, Spec, filled, index_parts, sizes_of, whole_number, without_ellipsis
+from functional_rb.specs.base import Change, Spec, filled, index_parts, sizes_of, without_ellipsis
 from functional_rb.specs.composite import Composite, checked, is_path
 from functional_rb.specs.non_tensor import NonTensor
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.dtypes import shown
+from functional_rb.base.dtypes import shown, whole_number
 from functional_rb.base.nest import Path
 from functional_rb.convert.gymnasium import spec_of_space
 from functional_rb.specs import (
@@ -28,7 +28,6 @@ from functional_rb.specs import (
     freeze,
     numpy_ops,
 )
-from functional_rb.specs.base import whole_number
 from functional_rb.ted.check import FLAGS, NEXT, named_parts
 from functional_rb.ted.host import item_of, observation_parts
 from functional_rb.ted.recording import DISABLED

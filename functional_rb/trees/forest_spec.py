@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from functional_rb.maps.spec import arrays_alone, checked_count, rows_of
+from functional_rb.base.dtypes import checked_count
+from functional_rb.maps.spec import arrays_alone, rows_of
 from functional_rb.specs import freeze
 from functional_rb.specs.values import Outline
 from functional_rb.structures import hash_map
