@@ -165,6 +165,19 @@ def repeat(n: int, body: Callable[..., T], carry: T) -> T:
     return lax.fori_loop(0, n, body, carry)
 
 
+def argmax_by(x: jax.Array, order: jax.Array) -> jax.Array:
+    """Position of the largest, equal ones by their order: in one pass, so that XLA computes the numbers once."""
+
+    def better(left: Any, right: Any) -> Any:
+        wins = (left[0] > right[0]) | ((left[0] == right[0]) & (left[1] >= right[1]))
+        return tuple(jnp.where(wins, a, b) for a, b in zip(left, right, strict=True))
+
+    positions = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+    least = jnp.float32(-np.inf), jnp.int32(-1), jnp.int32(0)
+    found: jax.Array = lax.reduce((x, order, positions), least, better, (x.ndim - 1,))[2]
+    return found
+
+
 def largest(x: jax.Array) -> jax.Array:
     return jnp.max(x, -1)
 

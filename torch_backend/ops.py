@@ -175,6 +175,11 @@ def repeat(n: int, body: Callable[..., T], carry: T) -> T:
     return carry
 
 
+def argmax_by(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """Position of the largest, equal ones by their order, of which no two are equal."""
+    return torch.where(x == x.amax(-1, keepdim=True), order, -1).argmax(-1).to(torch.int32)
+
+
 def largest(x: torch.Tensor) -> torch.Tensor:
     return x.amax(-1)
 

@@ -205,6 +205,11 @@ def argmax(x: Vector) -> Vector:
     return np.asarray(x.argmax(-1), np.int32)
 
 
+def argmax_by(x: Vector, order: Vector) -> Vector:
+    """Position of the largest, equal ones by their order."""
+    return argmax(np.where(x == x.max(-1, keepdims=True), order, -1))
+
+
 def largest(x: Vector) -> Vector:
     return np.asarray(x.max(-1))
 

@@ -129,6 +129,13 @@ class TreeOps(Ops, Protocol):
     def argmax(self, x: Array) -> Array:
         """The position int32 of the first largest number along the last axis."""
 
+    def argmax_by(self, x: Array, order: Array) -> Array:
+        """The position int32 of the largest float along the last axis; of equal ones that of the largest order int32.
+
+        No number is NaN, and the orders are not negative where the number is to be found.
+        """
+        ...
+
     def largest(self, x: Array) -> Array:
         """The largest number along the last axis."""
 

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from functional_rb.ops.protocol import Array, TreeOps
-from functional_rb.trees.scores import fractions, log_softmax
+from functional_rb.trees.scores import fractions, softmax
 
 TRIES: Final = 6
 """A try is accepted with a probability above 0.95: one element in 10^8 has the last one all the same."""
@@ -25,7 +25,7 @@ def dirichlet(ops: TreeOps, bits: Array, alpha: float, valid: Array) -> Array:
         alpha: the concentration.
         valid: bool [B, A].
     """
-    return ops.exp(log_softmax(ops, log_gamma(ops, bits, alpha), valid))
+    return softmax(ops, log_gamma(ops, bits, alpha), valid)
 
 
 def log_gamma(ops: TreeOps, bits: Array, alpha: float) -> Array:

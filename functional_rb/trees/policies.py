@@ -18,8 +18,8 @@ from functional_rb.trees.scores import (
     best,
     check_number,
     gumbel,
-    log_softmax,
     slot_bits,
+    softmax,
 )
 
 
@@ -187,7 +187,7 @@ class GumbelMuZero:
         """The best of the most visited slots, and the improved policy."""
         completed = self.score.completed(ops, edges)
         most = ops.largest(edges.visits - root.before)
-        weights = ops.exp(log_softmax(ops, edges.prior + completed, edges.valid))
+        weights = softmax(ops, edges.prior + completed, edges.valid)
         return self._best(ops, edges, root, most, bits), weights
 
     def _best(self, ops: TreeOps, edges: Edges, root: Root, visits: Array, bits: Array) -> Array:

@@ -28,6 +28,7 @@ An edge that was never taken counts as the least.
 """
 
 _FACTORS: Final = (0x2C1B3C6D, 0x297A2D39)
+_LEAST_PRIOR: Final = 1e-30
 _SMALLEST: Final = 1e-8
 """The smallest range of values by which is divided."""
 
@@ -82,7 +83,7 @@ class Score:
 
         Args:
             ops: the backend.
-            edges: of the nodes, before the visit is counted.
+            edges: of the nodes; the visit is counted already.
             slot: int32 [B], which edge of each was taken.
             returns: float32 [B], what came back along it: reward + discount * value.
         """
@@ -100,11 +101,9 @@ def best(ops: TreeOps, numbers: Array, valid: Array, bits: Array) -> Array:
         valid: bool [B, A].
         bits: int32 [B], uniform in [0, 2^31).
     """
-    least = ops.full_like(numbers, -math.inf)
-    numbers = ops.where(valid & (numbers == numbers), numbers, least)
-    tied = valid & (numbers == ops.largest(numbers)[:, None])
     order = slot_bits(ops, bits, valid)
-    return ops.argmax(ops.where(tied, order, ops.full_like(order, -1)))
+    numbers = ops.where(valid & (numbers == numbers), numbers, ops.full_like(numbers, -math.inf))
+    return ops.argmax_by(numbers, ops.where(valid, order, ops.full_like(order, -1)))
 
 
 def slot_bits(ops: TreeOps, bits: Array, like: Array) -> Array:
@@ -112,8 +111,8 @@ def slot_bits(ops: TreeOps, bits: Array, like: Array) -> Array:
     of_slots = [mix(slot + 1) & MASK for slot in range(like.shape[-1])]
     x = bits[:, None] ^ ops.table(np.array([of_slots]), "int32", bits)
     for factor in _FACTORS:
-        x = ops.mul_wide(x ^ (x >> 15), ops.full_like(x, factor))[1]
-    return x ^ (x >> 15)
+        x = (x ^ (x >> 15)) * factor  # modulo 2^32, on each backend
+    return (x ^ (x >> 15)) & MASK
 
 
 def next_bits(ops: TreeOps, bits: Array) -> Array:
@@ -281,7 +280,7 @@ class UCB1Tuned(Score):
         """The mean square of what came back along the edges taken."""
         visits = ops.cast(of_slot(ops, edges.visits, slot), "float32")
         mean = of_slot(ops, edges.statistics[SQUARES], slot)
-        return {SQUARES: (mean * visits + returns * returns) / (visits + 1.0)}
+        return {SQUARES: (mean * (visits - 1.0) + returns * returns) / ops.maximum(visits, ops.full_like(visits, 1))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,7 +317,7 @@ class EXP3(Score):
     def numbers(self, ops: TreeOps, edges: Edges) -> Array:
         """The probability of each slot; 0 where it is invalid."""
         count = ops.cast(ops.total(edges.valid), "float32")[:, None]
-        weights = ops.exp(log_softmax(ops, edges.statistics[LOG_WEIGHTS], edges.valid))
+        weights = softmax(ops, edges.statistics[LOG_WEIGHTS], edges.valid)
         share = self.gamma / ops.maximum(count, ops.full_like(count, 1))
         return ops.where(edges.valid, (1.0 - self.gamma) * weights + share, ops.full_like(weights, 0))
 
@@ -388,16 +387,17 @@ class CompletedQ(Score):
         """The value of a node by its prediction and by the Q values of the edges taken, float32 [B]; appendix D."""
         prior = ops.exp(edges.prior)
         # Even if the prior of all edges taken is 0.
-        prior = ops.where(taken, ops.maximum(prior, ops.full_like(prior, 1e-37)), ops.full_like(prior, 0))
-        shares = prior / ops.maximum(ops.total(prior), ops.full_like(edges.prediction, 1e-37))[:, None]
-        weighted = ops.total(ops.where(taken, shares * edges.q, ops.full_like(prior, 0)))
+        prior = ops.where(taken, ops.maximum(prior, ops.full_like(prior, _LEAST_PRIOR)), ops.full_like(prior, 0))
+        weighted = ops.total(prior * edges.q) / ops.maximum(
+            ops.total(prior), ops.full_like(edges.prediction, _LEAST_PRIOR)
+        )
         visits = ops.cast(ops.total(edges.visits), "float32")
         return (edges.prediction + visits * weighted) / (visits + 1.0)
 
     def numbers(self, ops: TreeOps, edges: Edges) -> Array:
         """The score of each edge."""
         visits = ops.cast(edges.visits, "float32")
-        policy = ops.exp(log_softmax(ops, edges.prior + self.completed(ops, edges), edges.valid))
+        policy = softmax(ops, edges.prior + self.completed(ops, edges), edges.valid)
         return policy - visits / (1.0 + ops.total(visits)[:, None])
 
 
@@ -416,12 +416,23 @@ def of_slot(ops: TreeOps, x: Array, slot: Array) -> Array:
 
 def log_softmax(ops: TreeOps, logits: Array, valid: Array) -> Array:
     """Log-probabilities over the valid slots, float32 [B, A]; minus infinity for the others."""
-    least = ops.full_like(logits, -math.inf)
-    logits = ops.where(valid, logits, least)
-    top = ops.largest(logits)[:, None]
-    shifted = logits - ops.where(top > -math.inf, top, ops.full_like(top, 0))
+    shifted = _shifted(ops, logits, valid)
     total = ops.total(ops.exp(shifted))[:, None]
-    return ops.where(valid, shifted - ops.log(total), least)
+    return ops.where(valid, shifted - ops.log(total), ops.full_like(logits, -math.inf))
+
+
+def softmax(ops: TreeOps, logits: Array, valid: Array) -> Array:
+    """Probabilities over the valid slots, float32 [B, A]; 0 for the others."""
+    weights = ops.exp(_shifted(ops, logits, valid))
+    total = ops.total(weights)[:, None]
+    return weights / ops.maximum(total, ops.full_like(total, _LEAST_PRIOR))
+
+
+def _shifted(ops: TreeOps, logits: Array, valid: Array) -> Array:
+    """Logits of which the largest is 0; minus infinity where invalid."""
+    logits = ops.where(valid, logits, ops.full_like(logits, -math.inf))
+    top = ops.largest(logits)[:, None]
+    return logits - ops.where(top > -math.inf, top, ops.full_like(top, 0))
 
 
 def gumbel(ops: TreeOps, bits: Array) -> Array:

@@ -23,7 +23,8 @@ class Leaf(NamedTuple):
             or its root is terminal.
         slot: int32 [B], the slot that was taken.
         child: int32 [B], the node behind it; -1 if none is stored.
-        value: float32 [B], what is to be backed up: the value of the node behind the edge.
+        value: float32 [B], what is to be backed up: the predicted value of the node behind the edge, which `expand`
+            fills in; 0 before.
     """
 
     node: Array
@@ -131,8 +132,7 @@ def select(
     going = _inner(ops, tree, child) & (depth < max_depth)
     carry = (depth, ops.where(alive, root, none), ops.where(alive, slot, none), child, bits, going)
     _, node, slot, child, _, _ = ops.while_loop(goes_on, further, carry)
-    known = get(ops, tree.prediction, node_index(ops, tree, ops.maximum(child, root)))
-    return Leaf(node, slot, child, known)
+    return Leaf(node, slot, child, ops.full_like(tree.low, 0))
 
 
 def _searched(ops: TreeOps, tree: Tree) -> Array:
@@ -185,7 +185,11 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
         size=tree.size + ops.cast(live, "int32"),
         refused=tree.refused + ops.cast(new & ~room, "int32"),
     )
-    return tree, leaf._replace(child=ops.where(live, child, leaf.child), value=ops.where(new, found.value, leaf.value))
+    child = ops.where(live, child, leaf.child)
+    stored = child >= 0
+    # Read of what has just been written: of what was there before, XLA would have to make a copy.
+    known = get(ops, tree.prediction, node_index(ops, tree, ops.where(stored, child, ops.full_like(child, ROOT))))
+    return tree, leaf._replace(child=child, value=ops.where(stored, known, found.value))
 
 
 def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, found: Evaluated) -> Tree:
@@ -235,6 +239,11 @@ def backup(ops: TreeOps, tree: Tree, leaf: Leaf, score: Score) -> Tree:
         at, edge = edge_index(ops, tree, Leaf(node, slot, node, passed))
         reward, discount = (get(ops, x, edge, axes=3) for x in (tree.reward, tree.discount))
         returns = reward + discount * passed
+        edge_visits, edge_value = _visited(ops, edge_visits, edge_value, edge, passed, going, 3)
+        visits, value = _visited(ops, visits, value, at, returns, going, 2)
+        q = reward + discount * get(ops, edge_value, edge, axes=3)
+        low = ops.where(going, ops.minimum(low, q), low)
+        high = ops.where(going, ops.maximum(high, q), high)
         if score.statistics:
             now = dataclasses.replace(
                 tree,
@@ -248,14 +257,8 @@ def backup(ops: TreeOps, tree: Tree, leaf: Leaf, score: Score) -> Tree:
             )
             edges = edges_of(ops, now, ops.maximum(node, ops.full_like(node, ROOT)))
             learned = score.learned(ops, edges, ops.maximum(slot, ops.full_like(slot, 0)), returns)
-            statistics = statistics | {
-                name: put(ops, statistics[name], edge, x, going, axes=3) for name, x in learned.items()
-            }
-        edge_visits, edge_value = _visited(ops, edge_visits, edge_value, edge, passed, going, 3)
-        visits, value = _visited(ops, visits, value, at, returns, going, 2)
-        q = reward + discount * get(ops, edge_value, edge, axes=3)
-        low = ops.where(going, ops.minimum(low, q), low)
-        high = ops.where(going, ops.maximum(high, q), high)
+            changed = {name: put(ops, statistics[name], edge, x, going, axes=3) for name, x in learned.items()}
+            statistics = statistics | changed
         node, slot = get(ops, tree.parent, at), get(ops, tree.slot, at)
         moving = visits, value, edge_visits, edge_value, statistics, low, high
         return node, slot, returns, going & (node >= 0), moving
@@ -278,10 +281,12 @@ def _visited(
     ops: TreeOps, visits: Array, value: Array, at: Array, new: Array, live: Array, axes: int
 ) -> tuple[Array, Array]:
     """Visits and mean values, with one visit more at indices where live, that brought a new value."""
-    count, mean = get(ops, visits, at, axes), get(ops, value, at, axes)
-    weight = ops.cast(count, "float32")
-    mean = ops.where(live, (mean * weight + new) / (weight + 1.0), mean)
-    return put(ops, visits, at, count + ops.cast(live, "int32"), axes=axes), put(ops, value, at, mean, axes=axes)
+    one_more = get(ops, visits, at, axes) + ops.cast(live, "int32")
+    visits = put(ops, visits, at, one_more, axes=axes)
+    # Read again of what has been written: XLA would else copy all visits to read them after that.
+    count, mean = ops.cast(get(ops, visits, at, axes), "float32"), get(ops, value, at, axes)
+    mean = ops.where(live, (mean * (count - 1.0) + new) / count, mean)
+    return visits, put(ops, value, at, mean, axes=axes)
 
 
 def search(

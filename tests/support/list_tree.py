@@ -168,14 +168,14 @@ class ListTree:
             here = self.nodes[node]
             edge = here.edges[slot]
             returned = edge.reward + edge.discount * value
+            edge.values.append(value)
+            self.seen.append(edge.q)
+            here.values.append(returned)
             if isinstance(score, frb.EXP3):
                 share = numbers_of(self, here, score, drawn=True)[slot]
                 low, width = scale_of(self, here, score.scale)
                 x = min(max((returned - low) / width, 0.0), 1.0)
                 edge.log_weight += score.gamma * x / (share * sum(here.valid))
-            edge.values.append(value)
-            self.seen.append(edge.q)
-            here.values.append(returned)
             node, slot, value = here.parent, here.slot, returned
 
     def subtree(self, slot: int) -> None:

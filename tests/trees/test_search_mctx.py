@@ -1,0 +1,166 @@
+"""Searches on JAX beside mctx's: the same draws give the same trees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mctx
+import numpy as np
+import pytest
+
+import functional_rb as frb
+import jax_backend as rb
+from functional_rb.trees import search as core
+from functional_rb.trees.api import called
+from functional_rb.trees.policies import Root
+from jax_backend import ops, trees
+
+BATCH, SLOTS, SIMULATIONS = 4, 5, 40
+
+
+def model(x: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
+    """A world of three numbers: the next ones, logits, value and reward."""
+    x = jnp.sin(0.3 * x + 1.7 * (action[:, None] + 1) * jnp.arange(1.0, 4.0))  # rounding does not grow
+    return x, 2 * jnp.sin(x[:, :1] * jnp.arange(3.0, 3.0 + SLOTS)), jnp.sin(5 * x[:, 1]), 0.5 * x[:, 2]
+
+
+def start() -> tuple[jax.Array, ...]:
+    return model(jnp.linspace(-1, 1, 3 * BATCH).reshape(BATCH, 3), jnp.zeros(BATCH))
+
+
+def mctx_step(params: Any, key: jax.Array, action: jax.Array, x: jax.Array) -> Any:
+    x, prior, value, reward = model(x, action)
+    told = mctx.RecurrentFnOutput(reward=reward, discount=0.9 + 0 * reward, prior_logits=prior, value=value)
+    return told, x
+
+
+def step(node: Any, action: jax.Array, key: jax.Array) -> frb.Expansion:
+    x, prior, value, reward = model(node["x"], action)
+    return frb.Expansion({"x": x}, prior, value, reward, 0.9)
+
+
+def ours(policy: Any, noise: jax.Array, valid: np.ndarray | None, max_depth: int | None = None) -> tuple[Any, ...]:
+    """A search whose policy is given its noise."""
+
+    class Given(type(policy)):  # type: ignore[misc]
+        def begin(self, ops: Any, edges: Any, bits: Any) -> Root:
+            gumbel = isinstance(policy, frb.GumbelMuZero)
+            return Root(edges.visits, noise if gumbel else self.noisy(ops, edges, noise))
+
+    given = Given(**vars(policy))
+    x, prior, value, _ = start()
+    spec = frb.TreeSpec({"x": frb.Unbounded((3,))}, SIMULATIONS + 1, SLOTS)
+    tree = rb.trees.init(spec, frb.Expansion({"x": x}, prior, value, valid=valid))
+    return rb.trees.search(tree, rb.key(0), step, SIMULATIONS, given, max_depth)
+
+
+def check_same(tree: frb.Tree, theirs: Any) -> None:
+    """mctx has a place for each simulation, and ours are numbered as they were stored: here that is the same."""
+    for name, other in (
+        ("parent", theirs.parents),
+        ("slot", theirs.action_from_parent),
+        ("visits", theirs.node_visits),
+        ("children", theirs.children_index),
+        ("edge_visits", theirs.children_visits),
+    ):
+        np.testing.assert_array_equal(getattr(tree, name), other, err_msg=name)
+    for name, other in (
+        ("value", theirs.node_values),
+        ("edge_value", theirs.children_values),
+        ("prediction", theirs.raw_values),
+        ("reward", theirs.children_rewards),
+    ):
+        np.testing.assert_allclose(getattr(tree, name), other, atol=1e-5, err_msg=name)
+    summary, told = rb.trees.summary(tree), theirs.summary()
+    np.testing.assert_array_equal(summary.visits, told.visit_counts)
+    np.testing.assert_allclose(summary.probabilities, told.visit_probs, atol=1e-6)
+    np.testing.assert_allclose(summary.value, told.value, atol=1e-5)
+    np.testing.assert_allclose(summary.q, told.qvalues, atol=1e-5)
+
+
+def invalid_at_the_root() -> np.ndarray:
+    valid = np.ones((BATCH, SLOTS), bool)
+    valid[1, 2:], valid[2, 0] = False, False
+    return valid
+
+
+def root() -> mctx.RootFnOutput:
+    x, prior, value, _ = start()
+    return mctx.RootFnOutput(prior_logits=prior, value=value, embedding=x)
+
+
+def test_muzero_equals_mctx(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = jax.random.dirichlet(jax.random.key(5), jnp.full(SLOTS, 0.3), (BATCH,))
+    monkeypatch.setattr(jax.random, "dirichlet", lambda *_, **__: noise)  # mctx's draw
+    theirs = mctx.muzero_policy((), jax.random.key(1), root(), mctx_step, SIMULATIONS)
+    tree, proposal = ours(frb.MuZero(), noise, None)
+    # The noise is in mctx's prior of the root, and beside it in ours.
+    check_same(tree, theirs.search_tree)
+    np.testing.assert_allclose(proposal.weights, theirs.action_weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"rescale": False, "mix": False}])
+def test_gumbel_muzero_equals_mctx(settings: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = jax.random.gumbel(jax.random.key(6), (BATCH, SLOTS))
+    monkeypatch.setattr(jax.random, "gumbel", lambda *_, **__: noise)  # mctx's draw
+    valid = invalid_at_the_root() if settings else None  # mctx rescales by what is invalid, too
+    theirs = mctx.gumbel_muzero_policy(
+        (),
+        jax.random.key(1),
+        root(),
+        mctx_step,
+        SIMULATIONS,
+        None if valid is None else ~valid,
+        max_num_considered_actions=4,
+        qtransform=lambda tree, node: mctx.qtransform_completed_by_mix_value(
+            tree,
+            node,
+            rescale_values=settings.get("rescale", True),
+            use_mixed_value=settings.get("mix", True),
+        ),
+    )
+    policy = frb.GumbelMuZero(frb.CompletedQ(**settings), considered=4)
+    tree, proposal = ours(policy, noise, valid)
+    check_same(tree, theirs.search_tree)
+    np.testing.assert_array_equal(proposal.slot, theirs.action)
+    np.testing.assert_allclose(proposal.weights, theirs.action_weights, atol=1e-5)
+
+
+def test_a_largest_depth_is_mctxs() -> None:
+    theirs = mctx.muzero_policy(
+        (), jax.random.key(1), root(), mctx_step, SIMULATIONS, max_depth=2, dirichlet_fraction=0.0
+    ).search_tree
+    tree, _ = ours(frb.MuZero(dirichlet_fraction=0.0), jnp.zeros((BATCH, SLOTS)), None, max_depth=2)
+    np.testing.assert_array_equal(rb.trees.summary(tree).visits, theirs.summary().visit_counts)
+    np.testing.assert_allclose(rb.trees.summary(tree).q, theirs.summary().qvalues, atol=1e-5)
+    assert int(tree.depth.max()) == 2
+
+
+def test_a_search_is_its_simulations() -> None:
+    """`search` is `select`, `step`, `expand` and `backup` one after the other, bit for bit."""
+    x, prior, value, _ = start()
+    spec = frb.TreeSpec({"x": frb.Unbounded((3,))}, 6, SLOTS)
+    first = rb.trees.init(spec, frb.Expansion({"x": x}, prior, value))
+    policy = frb.trees.policies.MostVisited(frb.PUCT())
+    ties = rb.rand(frb.Bounded(0, 2**31 - 1, (BATCH,), "int32"), rb.key(2), batch=9)
+    draws = core.Draws(jnp.zeros((BATCH, SLOTS, 0), jnp.int32), ties, ties[0], rb.split(rb.key(3), 9))
+
+    def evaluated(node: Any, action: Any, key: Any) -> Any:
+        return called(trees._backend, first, step, node, action, key)
+
+    searched = jax.jit(lambda tree: core.search(ops, tree, draws, evaluated, policy, 9, 100)[0])(first)
+    tree = first
+
+    @jax.jit
+    def once(tree: frb.Tree, bits: jax.Array) -> frb.Tree:
+        leaf = core.select(ops, tree, policy.score, lambda e, bits: policy.score.choose(ops, e, bits), bits, 100)
+        tree, leaf = rb.trees.expand(tree, leaf, step(*rb.trees.content(tree, leaf), None))
+        return rb.trees.backup(tree, leaf)
+
+    for bits in ties:
+        tree = once(tree, bits)
+    assert int(tree.refused.min()) == 4
+    for a, b in zip(jax.tree.leaves(searched), jax.tree.leaves(tree), strict=True):
+        np.testing.assert_array_equal(a, b)
