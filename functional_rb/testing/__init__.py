@@ -10,7 +10,8 @@ except ImportError as error:
     raise ImportError("functional_rb.testing needs hypothesis; pip install 'functional-rb[testing]'") from error
 
 from functional_rb.testing import strategies
-from functional_rb.testing.conformance import ConformanceError, check_sampler, check_transform, check_writer
+from functional_rb.testing.conformance import check_sampler, check_transform, check_writer
+from functional_rb.testing.faults import ConformanceError
 from functional_rb.testing.list_model import Law, ListModel, SampleArrays, Step, shares
 
 __all__ = [

@@ -1,0 +1,143 @@
+"""A history of the public functions of a backend beside the core and plain lists."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base import nest
+from functional_rb.core.draft import Arrays
+from functional_rb.testing import carriers
+from functional_rb.testing.faults import differing, no_error, shown
+from functional_rb.testing.strategies import Action, Add, Sample
+from functional_rb.testing.transform_rules import check_leaves
+from functional_rb.testing.tried import Trial
+from functional_rb.testing.walk import Walk
+from functional_rb.testing.writer_rules import check_added
+
+Array = np.ndarray[Any, Any]
+
+
+class PublicWalk(Walk):
+    """A history of the public functions of a backend; what they do to arrays is what the core does."""
+
+    def __init__(self, trial: Trial, name: str) -> None:
+        """On one of `CARRIERS`."""
+        super().__init__(trial, [carriers.NumpyCarrier(carriers.IN_PLACE)])
+        library = name.partition("-")[0]
+        self.name, self.rb = name, importlib.import_module(f"{library}_backend")
+        self.jit = importlib.import_module("jax").jit if name == "jax-jit" else None
+        self.state: Any = None
+        self.older: list[tuple[Any, Any]] = []
+
+    def public(self, name: str, *arguments: Any, static: tuple[int, ...] = ()) -> Any:
+        """What a public function gives."""
+        function = getattr(self.rb, name + "_" if self.name.endswith("-inplace") else name)
+        if self.jit is not None:
+            function = self.jit(function, static_argnums=static)
+        with no_error(self.who, f"`{name}` on {self.name}"):
+            return function(self.state, *arguments)
+
+    def arrays_of(self, state: Any) -> Any:
+        """The arrays of a state, of a copy, as reading a state's own would pin its memory."""
+        state = copy.deepcopy(state)
+        found = [getattr(state, field) for field in Arrays._fields]
+        return Arrays(*carriers.mapped(carriers.as_numpy, found))
+
+    def run(self, history: Sequence[Action]) -> None:
+        """Carry it out; in the end every state reads as it did when it was new."""
+        self.state = self.rb.init(self.spec)
+        self.go_on("init", self.arrays_of(self.state))
+        self.follow_all(history)
+        if not self.name.endswith("-inplace"):
+            for state, arrays in self.older:
+                for part, _, now in differing(arrays, self.arrays_of(state), "state"):
+                    self.expect(
+                        False,
+                        f"`{part}` of an older state on {self.name}",
+                        "what it was",
+                        shown(now),
+                        "write to the draft's arrays by `ops` alone",
+                    )
+
+    def perform(self, name: str, *arguments: Any) -> Any:
+        """The same by the public functions."""
+        given = list(arguments)
+        if name == "update":
+            given[2] = nested({self.spec.plan.structure.paths[k]: leaf for k, leaf in arguments[2].items()}) or None
+        self.follow(name, self.public(name, *given), self.spec, *arguments)
+        return self.arrays
+
+    def follow(self, name: str, state: Any, *arguments: Any) -> None:
+        """Go on from a new state, whose arrays must be those that the core gives."""
+        expected = self.call(name, self.arrays, *arguments)
+        found = self.arrays_of(state)
+        for part, one, other in differing(expected, found, "state"):
+            self.expect(
+                False,
+                f"`{part}` after `{name}` on {self.name}",
+                f"the bits of the core on NumPy, {shown(one)}",
+                shown(other),
+                "compute by `ops` alone, in int32 and float32",
+            )
+        self.older.append((self.state, self.arrays))
+        self.state, self.arrays = state, found
+
+    def add(self, action: Add) -> None:
+        """Add a batch; where a writer draws random bits, nothing is compared with the core."""
+        spec = self.spec
+        leaves = nest.flatten_as(spec.plan.structure, action.items)
+        count = len(leaves[0])
+        mask = np.ones(count, np.bool_) if action.mask is None else action.mask
+        if self.model is not None and not self.model.store.fits(mask.tolist()):
+            return
+        lead = (count,) if spec.lanes is None else (count // spec.lanes, spec.lanes)
+        shaped = [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
+        items = nest.unflatten(spec.plan.structure, shaped, lambda _, parts, __: parts)
+        priorities = None if action.priorities is None else action.priorities.reshape(lead)
+        key = self.rb.key(action.seed) if spec.writer.words else None
+        state = self.public("add", items, mask.reshape(lead), priorities, key)
+        rows = self.rows_of(leaves)
+        before = dict(self.stored)
+        if spec.writer.words:
+            self.model = None
+            self.older.append((self.state, self.arrays))
+            self.state, self.arrays = state, self.arrays_of(state)
+        else:
+            self.follow("add", state, spec, leaves, count, mask, action.priorities, None)
+        self.noted(rows, mask, action.priorities, None)
+        self.go_on("add", self.arrays)
+        check_added(self, before, [rows[row] for row in np.flatnonzero(mask)])
+
+    def draw(self, action: Sample) -> None:
+        """Draw a batch by a key, and compare it with the lists."""
+        spec, size = self.spec, action.batch_size
+        some, enough = (bool(self.call("drawable", self.arrays, spec, n)) for n in (1, size))
+        if not some or not enough:
+            return
+        state, sample = self.public("sample", self.rb.key(action.seed), size, static=(2,))
+        leaves = [carriers.as_numpy(leaf) for leaf in nest.flatten_as(spec.plan.structure, sample.items)]
+        handles = carriers.as_numpy(sample.indices).reshape(-1)
+        mask = handles != -1 if sample.mask is None else carriers.as_numpy(sample.mask).reshape(-1)
+        gone = [int(handle) for handle in handles[mask] if int(handle) not in self.stored]
+        self.expect(not gone, f"a sample on {self.name}", "handles of what is stored", gone, "see `draw`")
+        if not spec.plan.extra_words:
+            check_leaves(self, handles, mask, leaves, tuple(spec.sampler.leading_shape(size)), None)
+        self.older.append((self.state, self.arrays))
+        self.state, self.arrays = state, self.arrays_of(state)
+        self.go_on("draw", self.arrays, drawn=True)
+
+
+def nested(leaves: Mapping[Any, Array]) -> dict[str, Any]:
+    """Leaves by path as nested dicts."""
+    made: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        part = made
+        for key in path[:-1]:
+            part = part.setdefault(key, {})
+        part[path[-1]] = leaf
+    return made

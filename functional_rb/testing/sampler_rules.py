@@ -1,0 +1,172 @@
+"""What a sampler must do, whichever it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.testing.faults import kind_of
+from functional_rb.testing.list_model import TINY, Step, shares
+from functional_rb.testing.strategies import BITS
+from functional_rb.testing.transform_rules import check_leaves
+from functional_rb.testing.tried import Tried
+
+Array = np.ndarray[Any, Any]
+RARE = 1e-9
+"""A draw of this probability is not put down to chance."""
+
+
+def check_selection(
+    tried: Tried, selection: Any, leaves: Sequence[Array], size: int, some: bool, enough: bool, more: Array | None
+) -> None:
+    """A `Selection`, and the leaves that were read for it."""
+    spec = tried.spec
+    lead = tuple(spec.sampler.leading_shape(size))
+    one = lead if selection.weights.shape == lead else lead[:1]
+    wanted: dict[str, tuple[str, tuple[int, ...]]] = {"handles": ("int32", lead)}
+    wanted |= dict.fromkeys(("weights", "probabilities"), ("float32", one))
+    wanted |= dict.fromkeys(("mask", "is_first", "is_last", "truncated"), ("bool", lead))
+    for name, (dtype, shape) in wanted.items():
+        array = getattr(selection, name)
+        if array is None:
+            continue
+        fits = array.shape == shape or (name != "handles" and array.size == math.prod(lead))
+        tried.expect(
+            array.dtype.name == dtype and fits,
+            f"`Selection.{name}`",
+            f"{dtype} {list(shape)}",
+            kind_of(array),
+            "see `Selection` for its shapes",
+        )
+    handles = selection.handles.reshape(-1)
+    mask = handles != -1 if selection.mask is None else selection.mask.reshape(-1)
+    tried.expect(
+        ((handles == -1) == ~mask).all(),
+        "the handles of masked draws",
+        "-1 where the mask is False, and nowhere else",
+        selection.handles.tolist(),
+        "write `ops.where(mask, handles, -1)`",
+    )
+    tried.expect(
+        some or not mask.any(),
+        "a draw from a buffer of which `drawable(1)` is False",
+        "handles of -1, weights and probabilities of 0",
+        selection.handles.tolist(),
+        "mask what cannot be drawn, as `uniform.alike` does, or let `drawable` be True",
+    )
+    tried.expect(
+        not enough or mask.any(),
+        f"a draw from a buffer of which `drawable({size})` is True",
+        "some real draws",
+        selection.handles.tolist(),
+        "let `drawable` say what `draw` does",
+    )
+    real = mask if len(selection.weights) == len(mask) else mask.reshape(len(selection.weights), -1)[:, 0]
+    for name in ("weights", "probabilities"):
+        numbers = getattr(selection, name).reshape(-1)
+        good = ((numbers > 0) & (numbers <= 1 + 1e-6))[real].all() and (numbers[~real] == 0).all()
+        tried.expect(
+            good,
+            f"`Selection.{name}`",
+            "numbers in (0, 1] for what was drawn, and 0 for what was not",
+            numbers.tolist(),
+            "scale weights by the largest, and mask what is not real",
+        )
+    gone = [int(handle) for handle in handles[mask] if int(handle) not in tried.stored]
+    tried.expect(
+        not gone,
+        "a draw",
+        f"handles of what is stored, some of {sorted(tried.stored)}",
+        gone,
+        "draw from `draft.size(ops)` items or by a tree that forgets in `removed` and `cleared`; take handles from "
+        "`draft.handles_of(ops, slots)`",
+    )
+    check_leaves(tried, handles, mask, leaves, lead, more)
+    for name, extra in selection.extras.items():
+        tried.expect(
+            extra.shape[: len(lead)] == lead,
+            f"the extra {name!r}",
+            f"a row for each item, {list(lead)} in front",
+            list(extra.shape),
+            "give one row for each of `own`",
+        )
+
+
+def check_probabilities(tried: Tried, some: bool) -> None:
+    """What the sampler says of the next draw."""
+    handles = np.array(sorted(tried.stored), np.int32)
+    if not handles.size:
+        return
+    told = tried.call("probabilities", tried.arrays, tried.spec, handles)
+    good = told.dtype == np.float32 and told.shape == handles.shape and ((told >= 0) & (told <= 1 + 1e-6)).all()
+    tried.expect(good, "`probabilities`", "float32 [n], each from 0 to 1", told, "divide by the total")
+    total = float(told.sum(dtype=np.float64))
+    tried.expect(
+        # A batch may begin with one of each lane.
+        not some or abs(total - 1) < 1e-4 or 1 < total <= (tried.spec.lanes or 1) + 1e-4,
+        "`probabilities` of all that is stored",
+        "a sum of 1, as something can be drawn",
+        f"{total:.6g} of {told.tolist()}",
+        "tell with which probability the next draw begins with each item",
+    )
+    if tried.trial.sampler_law is None or not some:
+        return
+    steps = steps_by_handle(tried)
+    wanted = shares(dict(enumerate(map(float, tried.trial.sampler_law(steps)))))
+    expected = [wanted.get(k, 0.0) for k in range(len(steps))]
+    tried.expect(
+        np.allclose(told, expected, rtol=1e-4, atol=TINY),
+        "`probabilities`",
+        f"what the law says, {np.round(expected, 6).tolist()}",
+        np.round(told, 6).tolist(),
+        "see `added`, `updated` and `probabilities`",
+    )
+
+
+def steps_by_handle(tried: Tried) -> list[Step]:
+    """What is stored, as a law is given it."""
+    if tried.model is not None:
+        return sorted(tried.model.steps(), key=lambda step: step.handle)
+    capacity = tried.spec.capacity
+    return [Step(k, 0, h % capacity, h, tried.stored[h]) for k, h in enumerate(sorted(tried.stored))]
+
+
+def check_frequencies(tried: Tried, draws: int = 1500) -> None:
+    """The first of each of many batches is drawn as `probabilities` says."""
+    spec, carrier = tried.spec, tried.carriers[0]
+    size = spec.batch_size or 6
+    if not tried.stored or not bool(tried.call("drawable", tried.arrays, spec, size)):
+        return
+    handles = np.array(sorted(tried.stored), np.int32)
+    told = tried.call("probabilities", tried.arrays, spec, handles).astype(np.float64)
+    rng = np.random.default_rng(0)
+    shape = spec.sampler.draw_shape(spec.plan, size)
+    more = np.zeros(spec.extra_shape(size), np.int32) if spec.plan.extra_words else None
+    beta = np.asarray(getattr(spec.sampler, "beta", 0.0), np.float32)
+    first = np.zeros(draws, np.int64)
+    for k in range(draws):
+        bits = rng.integers(0, BITS, shape, np.int32)
+        selection = carrier.run("draw", tried.arrays, spec, bits, beta, size, more)[2]
+        first[k] = selection.handles.reshape(-1)[0]
+    counts = np.array([(first == handle).sum() for handle in handles])
+    for handle, count, probability in zip(handles.tolist(), counts.tolist(), told.tolist(), strict=True):
+        # Chernoff's bound of a count that far from its mean.
+        share = count / draws
+        rare = 2 * math.exp(-draws * divergence(share, probability))
+        tried.expect(
+            rare > RARE,
+            f"how often handle {handle} comes first in {draws} draws",
+            f"about {draws * probability:.0f} times, as `probabilities` says",
+            f"{count} times",
+            "let `probabilities` say what `draw` does, and use random bits that are independent of each other",
+        )
+
+
+def divergence(share: float, probability: float) -> float:
+    """The relative entropy of two coins (Kullback and Leibler, 1951)."""
+    probability = min(max(probability, 1e-12), 1 - 1e-12)
+    parts = [(share, probability), (1 - share, 1 - probability)]
+    return sum(p * math.log(p / q) for p, q in parts if p > 0)

@@ -1,0 +1,85 @@
+"""A strategy that is tried: the trial, and what is known of the buffer that has it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.strategy import Transform
+from functional_rb.testing.faults import differing, expect, no_error, shown
+from functional_rb.testing.list_model import STORES, ListModel, Step
+
+Array = np.ndarray[Any, Any]
+SamplerLaw = Callable[[Sequence[Step]], Sequence[float]]
+WriterLaw = Callable[[Sequence[Step]], Iterable[Step]]
+TransformLaw = Callable[[Sequence[Step], int, Array], Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """What is tried, and what it should do."""
+
+    who: str
+    spec: BufferSpec
+    sampler_law: SamplerLaw | None = None
+    writer_law: WriterLaw | None = None
+    transform_law: TransformLaw | None = None
+
+
+def changes_rows(transform: Transform) -> bool:
+    """Whether a transform makes other rows of those that are added."""
+    return type(transform).incoming is not Transform.incoming
+
+
+class Tried:
+    """What a history of a buffer has come to, on several carriers and in plain lists.
+
+    Attributes:
+        who: the name of the strategy, for messages.
+        model: the lists; None where they cannot tell what is stored.
+        added: the items that were added since the buffer was empty.
+        gone: the handles that have named an item and must name none again.
+        arrays: those of the state.
+        stored: the items by handle.
+    """
+
+    def __init__(self, trial: Trial, carriers: Sequence[Any]) -> None:
+        """At the beginning, with what is carried out by the first carrier and must be the same on the others."""
+        self.trial, self.spec, self.carriers, self.who = trial, trial.spec, carriers, trial.who
+        spec = trial.spec
+        known = type(spec.writer) in STORES and not any(map(changes_rows, spec.transforms))
+        self.model = ListModel(spec) if known else None
+        self.added: list[Step] = []
+        self.gone: set[int] = set()
+        self.arrays: Any = None
+        self.stored: dict[int, dict[str, Array]] = {}
+
+    def expect(self, good: Any, what: str, expected: str, got: Any, remedy: str) -> None:
+        """Refuse what is not as it should be, see `faults.expect`."""
+        expect(good, self.who, what, expected, got, remedy)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """What a function gives on the first carrier; on the others it gives the same."""
+        results: list[Any] = []
+        for carrier in self.carriers:
+            with no_error(self.who, f"`{name}` by {carrier.name}"):
+                results.append(carrier.run(name, *arguments))
+            for part, one, other in differing(results[0], results[-1], name):
+                self.expect(
+                    False,
+                    f"`{part}` by {carrier.name}",
+                    f"the bits that {self.carriers[0].name} gives, {shown(one)}",
+                    shown(other),
+                    "read what is needed of an array before it is written, compute in int32 and float32 by `ops` "
+                    "alone, and let no sum depend on an order that `ops` does not fix",
+                )
+        return results[0]
+
+    def rows_of(self, leaves: Sequence[Array]) -> list[dict[str, Array]]:
+        """The items of a batch, by path."""
+        names = self.spec.plan.names
+        return [dict(zip(names, row, strict=True)) for row in zip(*leaves, strict=True)]
