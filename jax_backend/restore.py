@@ -22,6 +22,7 @@ from functional_rb.storage.mapped import MappedFiles
 from functional_rb.versions.object_table import Table
 from functional_rb.versions.state import held_objects, readable
 from jax_backend import devices, execute, hosted, shared
+from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.shared import SharedState
 
 
@@ -88,3 +89,15 @@ def restore(
     place = execute.device_of(spec, device)
     made: Arrays = jax.device_put(arrays, devices.places(arrays, place))
     return execute.to_state(made, spec)
+
+
+def placed(leaf: np.ndarray[Any, Any], device: Any) -> jax.Array:
+    """A leaf of a nest on a device, None for the default.
+
+    Raises:
+        TypeError: for a dtype that JAX lacks now.
+    """
+    why = execute.unsupported(leaf.dtype.name)
+    if why is not None:
+        raise TypeError(f"load: dtype {leaf.dtype.name} {why}")
+    return jax.device_put(leaf, devices.resolve(device))

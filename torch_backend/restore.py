@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from functional_rb.buffer import state as core
@@ -18,6 +19,8 @@ from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.versions.state import held_objects, readable
 from torch_backend import devices, shared
+from torch_backend.convert import build_mapping as build_mapping
+from torch_backend.convert import from_numpy
 from torch_backend.objects import Table
 from torch_backend.placement import device_of
 from torch_backend.shared import SharedState
@@ -87,3 +90,8 @@ def restore(
     if stamp is not None:
         state.remember(save_history.NEW.saved(stamp))
     return state
+
+
+def placed(leaf: np.ndarray[Any, Any], device: Any) -> torch.Tensor:
+    """A leaf of a nest on a device, None for the default."""
+    return from_numpy(leaf).to(torch.get_default_device() if device is None else device)

@@ -61,8 +61,35 @@ class _Collections:
         return kind(static, parts) if kind is collections.defaultdict else kind(parts)
 
 
+_RECORDS: dict[type, tuple[str, ...]] = {}
+
+
+def register_record(kind: type, names: tuple[str, ...]) -> None:
+    """Let a dataclass of this library be a container.
+
+    Args:
+        kind: the class. What it has beside the parts is a field `spec`, if anything.
+        names: the fields that are parts.
+    """
+    _RECORDS[kind] = names
+
+
+class _Records:
+    """The dataclasses of this library that hold arrays and a spec: the same, whatever backend is in use."""
+
+    def apart(self, x: Any) -> Apart | None:
+        names = _RECORDS.get(type(x))
+        return None if names is None else Apart(names, *self.parts(x))
+
+    def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
+        return [getattr(x, name) for name in _RECORDS[type(x)]], getattr(x, "spec", None)
+
+    def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
+        return of_fields(kind, dict(parts) if static is None else {**parts, "spec": static})
+
+
 PYTHON = "python"
-LIBRARIES: dict[str, Library] = {PYTHON: _Collections()}
+LIBRARIES: dict[str, Library] = {PYTHON: _Collections(), "functional_rb": _Records()}
 """The libraries by name; the backends add theirs."""
 
 

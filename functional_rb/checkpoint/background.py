@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from typing import Any
 
 from functional_rb.base.errors import CheckpointError
 from functional_rb.buffer.reader import Reader
-from functional_rb.buffer.state import State
-from functional_rb.checkpoint import in_place, queue
+from functional_rb.checkpoint import in_place, queue, records
 from functional_rb.checkpoint.saving import Request, Saved, request, write
 
 _log = logging.getLogger("functional_rb")
@@ -97,7 +97,7 @@ class Saving:
 
 
 def save_async(
-    state: State,
+    state: Any,
     path: str | os.PathLike[str],
     *,
     incremental: bool = False,
@@ -133,6 +133,7 @@ def save_async(
         ...     saving.result().items
         0
     """
+    state = records.as_state(state, "save_async")
     asked = request(state, path, incremental, keep, progress, "save_async")
     reader = state.reader(lasting=True, snapshot=in_place.taker(asked.directory))
     try:

@@ -22,7 +22,7 @@ from functional_rb.buffer.checks import check_spec
 from functional_rb.buffer.reader import shapes_of
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
-from functional_rb.checkpoint import in_place
+from functional_rb.checkpoint import in_place, records
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Stored, bytes_of, runs_of, stored_arrays
 from functional_rb.checkpoint.claims import checked, enough_memory, spec_of
@@ -58,7 +58,7 @@ def load(
     spec: BufferSpec | None = None,
     progress: bool | None = None,
 ) -> Any:
-    """The state of the newest checkpoint in a directory. Nothing is run that the files contain.
+    """The state, or the nest, of the newest checkpoint in a directory. Nothing is run that the files contain.
 
     Going on from it is bit for bit as going on from the state that was saved, on either backend, unless it is given
     another spec.
@@ -79,7 +79,7 @@ def load(
         progress: whether to show a bar once it takes more than a second; None for: on a terminal.
 
     Returns:
-        A state of that backend.
+        A state of that backend; or the nest that was saved, with arrays of the backend.
 
     Raises:
         NoCheckpointError: if there is none.
@@ -103,6 +103,8 @@ def load(
         check_spec(spec, "load")
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
     found = read(path, known, mmap, fall_back, progress, storage, here=True, wanted=spec)
+    if records.is_record(found.spec):
+        return records.value_of(found.spec, found.arrays, importlib.import_module(f"{named}_backend.restore"), device)
     if spec is not None and not respec.same_place(found.spec, spec):
         arrays, files = elsewhere.with_spec(found.arrays, found.spec, spec, in_place.create)
         return restore(spec, arrays, device, objects=found.objects, files=files)

@@ -17,7 +17,7 @@ from functional_rb.base.files import as_path
 from functional_rb.buffer.reader import Reader
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
-from functional_rb.checkpoint import changes, in_place, python_objects, queue, segment
+from functional_rb.checkpoint import changes, in_place, python_objects, queue, records, segment
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Run, Stored, chunks, runs_of, stored_arrays
 from functional_rb.checkpoint.changes import Masks
@@ -76,10 +76,8 @@ class Request:
     progress: bool | None
 
 
-def request(state: Any, path: Any, incremental: bool, keep: int, progress: bool | None, who: str) -> Request:
+def request(state: State, path: Any, incremental: bool, keep: int, progress: bool | None, who: str) -> Request:
     """Check what `save` is given, before anything is touched."""
-    if not isinstance(state, State):
-        raise TypeError(f"{who}: expected a State, got {type(state).__name__}; it comes before the path")
     if type(keep) is not int:
         raise TypeError(f"{who}: keep: expected an int, got {keep!r}")
     if keep < 1:
@@ -90,20 +88,21 @@ def request(state: Any, path: Any, incremental: bool, keep: int, progress: bool 
 
 
 def save(
-    state: State,
+    state: Any,
     path: str | os.PathLike[str],
     *,
     incremental: bool = False,
     keep: int = 2,
     progress: bool | None = None,
 ) -> Saved:
-    """Write the whole of a state to a directory of checkpoints.
+    """Write the whole of a state, or of another nest of arrays, to a directory of checkpoints.
 
     All is written aside and renamed once it lasts: whenever the process or the machine stops, what loads is this
     checkpoint or the one before. A save of another process to the same directory is waited for.
 
     Args:
-        state: of either backend.
+        state: of either backend; or a nest of arrays (dicts, tuples, NamedTuples, dataclasses), such as a `Map`, a
+            `Forest`, or parameters. Of a nest nothing is written in parts: `incremental` writes all or nothing of it.
         path: a directory, made if it is not there.
         incremental: write only what differs from the newest checkpoint there, whosever that is.
         keep: so many checkpoints, the newest ones, stay.
@@ -126,6 +125,7 @@ def save(
         ...     print(frb.save(state, path).generation, rb.items(frb.load(path, rb))[0].tolist())
         1 [1.0, 0.0, 0.0, 0.0]
     """
+    state = records.as_state(state, "save")
     asked = request(state, path, incremental, keep, progress, "save")
     queue.wait_for(asked.directory)
     return write(state.reader(snapshot=in_place.taker(asked.directory)), asked)

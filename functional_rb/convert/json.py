@@ -85,6 +85,12 @@ def register(parts: Iterable[type], whole: type) -> None:
     _WHOLE.append(whole)
 
 
+def register_records(parts: Iterable[type], records: Iterable[type]) -> None:
+    """Have texts name classes that hold arrays, and those of their specs."""
+    OURS.update({kind.__name__: kind for kind in parts})
+    _BUILT_IN.update({f"{kind.__module__}:{kind.__qualname__}": [kind] for kind in records})
+
+
 def to_json(spec: Any) -> str:
     """A spec as JSON text.
 

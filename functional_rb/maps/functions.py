@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from functional_rb.base import nest
+from functional_rb.base.containers import register_record
 from functional_rb.base.errors import consumed
+from functional_rb.convert import json
 from functional_rb.maps.spec import MapSpec
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs.array import Binary
@@ -47,6 +49,8 @@ class Map:
 
 MAP_FIELDS: Final = HashMap._fields
 """The arrays of a map, in their order."""
+register_record(Map, MAP_FIELDS)
+json.register_records((MapSpec,), (Map, HashMap))
 
 
 class Inserted(NamedTuple):

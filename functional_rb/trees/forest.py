@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from functional_rb.base import dtypes, nest
+from functional_rb.base.containers import register_record
+from functional_rb.convert import json
 from functional_rb.maps.functions import MapBackend, check_alive, checked_mask, packed
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs.array import Binary, Unbounded
@@ -66,6 +68,8 @@ class Forest:
 
 
 FOREST_FIELDS: Final = ("arrays",)
+register_record(Forest, FOREST_FIELDS)
+json.register_records((ForestSpec,), (Forest, ForestArrays))
 HOST: Final = (np.ndarray, np.generic, float, int)
 """What NumPy rounds to float32; a tuple, because torch.compile does not trace unions of types."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final, NamedTuple
 
+from functional_rb.base.containers import register_record
+from functional_rb.convert import json
 from functional_rb.ops.protocol import Array
 from functional_rb.trees.spec import TreeSpec
 
@@ -102,6 +104,8 @@ class Tree:
 
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Tree) if field.name != "spec")
 """The arrays of a tree, in their order."""
+register_record(Tree, FIELDS)
+json.register_records((TreeSpec,), (Tree,))
 
 
 class Expansion(NamedTuple):

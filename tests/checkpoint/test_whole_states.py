@@ -166,7 +166,7 @@ def test_states_of_many_at_once_are_refused(tmp_path: Path) -> None:
 
 def test_arguments_are_checked_before_anything_is_touched(tmp_path: Path) -> None:
     state, path = torch_backend.init(frb.BufferSpec(STEP, 4)), tmp_path / "new"
-    with pytest.raises(TypeError, match="save: expected a State, got PosixPath"):
+    with pytest.raises(TypeError, match="save: expected a State, or a nest of arrays, got PosixPath"):
         frb.save(path, state)
     with pytest.raises(TypeError, match="save_async: expected a State"):
         frb.save_async({}, path)

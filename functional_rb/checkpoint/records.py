@@ -1,0 +1,91 @@
+"""Nests of arrays in checkpoints: each is the one item of a buffer, so that all that holds of states holds of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+import numpy as np
+
+from functional_rb.base import nest
+from functional_rb.base.containers import register_record
+from functional_rb.buffer import functions
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.convert import json
+from functional_rb.core.draft import Arrays
+from functional_rb.ops import numpy_ops
+from functional_rb.specs import Composite, spec_of
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Record:
+    """What tells an item that stands for a whole nest from the items of a buffer.
+
+    Attributes:
+        value: the nest.
+    """
+
+    value: Any
+
+
+NAMES: Final = ("value",)
+register_record(Record, NAMES)
+json.register_records((), (Record,))
+
+
+def as_state(value: Any, who: str) -> State:
+    """A state, or a nest of arrays as the state of a buffer that has it as its only item.
+
+    Raises:
+        TypeError: for what is neither, or a nest with a state in it.
+    """
+    if isinstance(value, State):
+        return value
+    parts = nest.flatten(value, lambda x: isinstance(x, State) or hasattr(x, "dtype"))[0]
+    if any(isinstance(part, State) for part in parts):
+        raise TypeError(f"{who}: expected a State, or a nest of arrays, got {type(value).__name__} with a State in it")
+    if not parts:
+        raise TypeError(f"{who}: expected a State, or a nest of arrays, got {type(value).__name__} without any")
+    for part in parts:
+        if not (hasattr(part, "dtype") and hasattr(part, "shape")):
+            raise TypeError(
+                f"{who}: expected a State, or a nest of arrays, got {type(part).__name__}; it comes before the path"
+            )
+    record = Record(value)
+    spec = BufferSpec(spec_of(record), capacity=1)
+    leaves = [_host(leaf)[None] for leaf in nest.flatten_as(spec.plan.structure, record)]
+    return State(*functions.add(numpy_ops, functions.init(numpy_ops, spec), spec, leaves, 1, None, None), spec)
+
+
+def _host(leaf: Any) -> np.ndarray[Any, Any]:
+    """An array of either library in NumPy, bfloat16 among them."""
+    if not hasattr(leaf, "detach"):
+        return np.asarray(leaf)
+    leaf = leaf.detach().cpu()
+    if str(leaf.dtype) == "torch.bfloat16":  # which NumPy knows by an extension alone
+        bits = leaf.contiguous().view(dtype=leaf.new_empty(0).half().short().dtype).numpy()
+        return np.asarray(bits).view(numpy_ops.dtype_of("bfloat16"))
+    return np.asarray(leaf.resolve_conj().resolve_neg().numpy())
+
+
+def is_record(spec: BufferSpec) -> bool:
+    """Whether a checkpoint holds a nest of arrays."""
+    return isinstance(spec.item, Composite) and getattr(spec.item._like[0], "type", None) is Record
+
+
+def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: Any) -> Any:
+    """The nest of a checkpoint.
+
+    Args:
+        spec: of the buffer that stands for it.
+        arrays: of that buffer, of NumPy.
+        backend: its `restore` module.
+        device: where the arrays go; the backend's default if None.
+
+    Raises:
+        TypeError: for dtypes that the backend lacks, naming leaf and remedy.
+    """
+    leaves = [backend.placed(leaf[0].copy(), device) for leaf in functions.items(numpy_ops, arrays, spec)]
+    made = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping)
+    return made.value

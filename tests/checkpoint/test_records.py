@@ -1,0 +1,132 @@
+"""Nests of arrays in checkpoints: saved by one backend, loaded by either."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+import functional_rb as frb
+import jax_backend
+import torch_backend
+from tests.support.backends import Backend
+
+
+class Layer(NamedTuple):
+    weights: Any
+    bias: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    parameters: Any
+    step: Any
+
+
+def nest_of(array: Any) -> Any:
+    """A nest with leaves of all kinds."""
+    rng = np.random.default_rng(0)
+    layer = Layer(array(rng.normal(size=(3, 4)).astype(np.float32)), array(np.zeros((0, 2), np.float32)))
+    images = array(rng.integers(0, 255, (2, 40, 40)).astype(np.uint8))
+    return Run({"z": [layer, (array(np.float16([1, np.nan])),)], "a": None, "images": images}, array(np.int32(7)))
+
+
+def leaves_of(run: Run) -> list[Any]:
+    return [run.step, run.parameters["images"], *run.parameters["z"][0], *run.parameters["z"][1]]
+
+
+@pytest.mark.parametrize("other", ["jax", "torch"])
+def test_any_nest_comes_back_on_either_backend(library: Backend, tmp_path: Path, other: str) -> None:
+    given = nest_of(library.array)
+    assert frb.save(given, tmp_path).items == 1
+    found = frb.load(tmp_path, other, known=(Run, Layer))
+    assert type(found) is Run
+    assert list(found.parameters) == ["z", "a", "images"]
+    assert found.parameters["a"] is None
+    assert type(found.parameters["z"][0]) is Layer
+    kind = torch.Tensor if other == "torch" else jax.Array
+    flat = [leaves_of(run) for run in (found, given)]
+    for ours, theirs in zip(*flat, strict=True):
+        assert isinstance(ours, kind)
+        np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+        assert np.asarray(ours).dtype == np.asarray(theirs).dtype
+
+
+def test_bfloat16_comes_back(library: Backend, tmp_path: Path) -> None:
+    values = library.array(np.array([1.5, -0.0, np.nan, 3e38], np.float32))
+    low = values.astype("bfloat16") if library.library == "jax" else values.bfloat16()
+    frb.save({"x": low}, tmp_path)
+    found = frb.load(tmp_path, library.rb)["x"]
+    assert found.dtype == low.dtype
+    assert library.numpy(found).tobytes() == library.numpy(low).tobytes()
+
+
+SPEC = frb.MapSpec({"at": frb.Unbounded((2,), "int32")}, 20, seed=4)
+FOREST = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), 20, 3)
+
+
+@pytest.mark.parametrize("other", [jax_backend, torch_backend])
+def test_maps_and_forests_go_on_on_either_backend(library: Backend, tmp_path: Path, other: Any) -> None:
+    rb = library.rb
+    keys = {"at": np.array([[1, 2], [3, 4], [1, 2]], np.int32)}
+    rows = [np.array(x, np.int32) for x in ([0, 1, 2], [1, 2, 0], [1, 2, 0])]
+    steps = frb.ted.from_transitions(*rows[:2], np.ones(3, np.float32), rows[2], done=np.zeros(3, bool))
+    made = {
+        "seen": rb.maps.insert(rb.maps.init(SPEC), keys)[0],
+        "forest": rb.forests.extend(rb.forests.init(FOREST), steps),
+    }
+    frb.save(made, tmp_path)
+    found = frb.load(tmp_path, other)
+    assert (found["seen"].spec, found["forest"].spec) == (SPEC, FOREST)
+    assert other.maps.count(found["seen"], keys).tolist() == [2, 1, 2]
+    seen, inserted = other.maps.insert(found["seen"], {"at": np.array([[9, 9], [3, 4]], np.int32)})
+    assert inserted.ids.tolist() == [2, 1]
+    assert int(other.maps.size(seen)) == 3
+    trees = other.forests.tree(found["forest"], np.int32(0)), rb.forests.tree(made["forest"], np.int32(0))
+    assert frb.trees.to_string(trees[0]) == frb.trees.to_string(trees[1])
+
+
+def test_search_trees_are_records_too(library: Backend, tmp_path: Path) -> None:
+    rb = library.rb
+    spec = frb.TreeSpec(frb.Unbounded((2,)), capacity=5, children=3)
+    root = frb.Expansion(np.ones((1, 2), np.float32), np.zeros((1, 3), np.float32), np.zeros(1, np.float32))
+    tree = rb.trees.init(spec, root)
+    frb.save(tree, tmp_path)
+    found = frb.load(tmp_path, rb)
+    assert found.spec == spec
+    assert frb.trees.node_observation(found.at(0)).tolist() == [1.0, 1.0]
+
+
+def test_records_are_checksummed_and_kept_as_states_are(tmp_path: Path) -> None:
+    for k in range(3):
+        frb.save_async({"x": np.full(1000, k)}, tmp_path, keep=2).result()
+    assert len(frb.checkpoints(tmp_path)) == 2
+    assert frb.load(tmp_path, "torch")["x"].tolist() == [2] * 1000
+    newest = max(tmp_path.glob("*.safetensors"))
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    with pytest.raises(frb.CorruptCheckpointError):
+        frb.load(tmp_path, "torch")
+    assert frb.load(tmp_path, "torch", fall_back=True)["x"].tolist() == [1] * 1000
+
+
+def test_what_is_no_nest_of_arrays_is_refused(tmp_path: Path) -> None:
+    state = torch_backend.init(frb.BufferSpec(frb.Unbounded(()), 2))
+    for given, text in (
+        ({"state": state, "x": np.zeros(2)}, "got dict with a State in it"),
+        ({"x": "a name"}, "or a nest of arrays, got str"),
+        ({}, "got dict without any"),
+    ):
+        with pytest.raises(TypeError, match=text):
+            frb.save(given, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    frb.save(np.zeros(2), tmp_path)
+    with pytest.raises(TypeError, match="float64 needs JAX's 64-bit mode"):
+        frb.load(tmp_path, "jax")
+    assert frb.load(tmp_path, "torch").tolist() == [0.0, 0.0]
