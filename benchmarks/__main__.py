@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import atari, group_report, n_step, report, specs, storage
+from benchmarks import atari, group_report, n_step, report, specs, storage, trees
 from benchmarks.compare import Effort, accelerated_backends, compare
 from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
@@ -19,9 +19,9 @@ from benchmarks.scaling import CAPACITIES, as_json, scaling
 from benchmarks.slices import GROUPS, capacities_around, slices
 from benchmarks.workload import NStepWorkload, SliceWorkload, Workload
 
-PARTS = ("compare", "memory", "scaling", "slices", "n_step", "atari", "specs", "storage", "gpu")
+PARTS = ("compare", "memory", "scaling", "slices", "n_step", "atari", "specs", "storage", "trees", "gpu")
 # Written to files of their own, so that measuring them anew leaves the other figures as they are.
-APART = ("n_step", "atari", "specs", "storage")
+APART = ("n_step", "atari", "specs", "storage", "trees")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,6 +110,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{text}")
         path = options.out / "storage.json"
         _write(path, {**here, "effort": {**asdict(turns), **asked}, **section.as_json(), "other_work": others.share()})
+    if "trees" in parts:
+        turns = Effort(max(5, effort.rounds // 10), burst=1)
+        grown = trees.trees(trees.WORK, turns, say=_say)
+        report.draw_ratios(grown, f"{trees.WORK.keys:,} keys", options.out / "trees.png")
+        text = trees.text(grown, trees.WORK)
+        (options.out / "trees.md").write_text(f"# Maps, forests and trees\n\n{text}\n")
+        print(f"\n{text}")
+        path = options.out / "trees.json"
+        _write(path, {**here, "effort": {**asdict(turns), **asked}, **grown.as_json(), "other_work": others.share()})
     if "gpu" in parts:
         backends = accelerated_backends()
         if backends:

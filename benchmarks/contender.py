@@ -21,8 +21,13 @@ Reading = Literal["n-step", "frames", "observations"]
 Checking = Literal["specs", "validate"]
 # The groups of the section `storage`: what is stored where, kept on disk, drawn ahead, and shared by processes.
 Storing = Literal["memmap", "checkpoint", "prefetch", "shared writer", "shared reader"]
-AnySampler = Sampler | Sequencing | Reading | Checking | Storing
-Operation = Literal["add", "sample", "update", "step", "rand", "contains", "project", "save", "load"]
+# The groups of the section `trees`: what was met, what was seen, and trees that are read.
+Growing = Literal["maps", "forests", "reading"]
+AnySampler = Sampler | Sequencing | Reading | Checking | Storing | Growing
+Operation = Literal[
+    *("add", "sample", "update", "step", "rand", "contains", "project", "save", "load"),
+    *("insert", "extend", "tree", "paths", "vertices", "edges"),
+]
 
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 

@@ -14,6 +14,7 @@ Verdict = Literal["pass", "MISSED", "not run", ""]
 
 CAT_FRAMES = "torchrl CatFrames"
 TORCHRL_PLAIN = "torchrl plain"
+DICT = "a dict's loop"
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,15 @@ def spec_comparisons() -> list[Comparison]:
     for backend in get_args(Backend):
         table.append(Comparison(backend, "validate", "add", ours.VALIDATED, ours.NAME))
     table.append(Comparison("jax", "validate", "add", ours.EAGER_VALIDATED, ours.EAGER))
+    return table
+
+
+def tree_comparisons() -> list[Comparison]:
+    """Every comparison of the section `trees`, in its order."""
+    table = [Comparison(backend, "maps", "insert", DICT, at_least=1.0) for backend in get_args(Backend)]
+    table.append(Comparison("torch", "forests", "extend", "torchrl", at_least=20.0))
+    reading: tuple[Operation, ...] = ("tree", "paths", "vertices", "edges")
+    table += [Comparison("torch", "reading", operation, "torchrl", at_least=50.0) for operation in reading]
     return table
 
 

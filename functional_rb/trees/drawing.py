@@ -40,7 +40,7 @@ def to_string(tree: Any, node_format: Callable[[Any, int], str] | None = None, m
     """
     seen = view(tree)
     describe = node_format or _described
-    order = np.argsort(seen.preorder)[:max_nodes]
+    order = seen.in_preorder[:max_nodes]
     lines, last = [], np.zeros(int(seen.depth[-1]) + 1, bool)
     for node in order.tolist():
         depth = int(seen.depth[node])

@@ -6,7 +6,7 @@ vertex in its forest, or of a search tree's node in storage; several nodes may h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ from functional_rb.trees.forest_spec import ForestSpec
 from functional_rb.trees.view import NONE, Ints, TreeView, view
 
 CHUNK = 4096
-"""So many paths are made at once."""
+"""So many nodes are looked at at once."""
 Path = tuple[int, ...]
 """The slots that lead from the root to a node."""
 
@@ -141,21 +141,32 @@ def max_length(tree: Any) -> int:
 
 def valid_paths(tree: Any) -> Iterator[Path]:
     """The ways from the root to each leaf, as slots, from left to right; made as they are asked for."""
-    seen = view(tree)
-    leaves = np.flatnonzero(seen.num_children == 0)
-    return _paths(seen, leaves[np.argsort(seen.preorder[leaves])])
+    return _paths(view(tree), leaves_alone=True)
 
 
-def _paths(seen: TreeView, nodes: Ints) -> Iterator[Path]:
-    for begin in range(0, len(nodes), CHUNK):
-        at = nodes[begin : begin + CHUNK]
-        depth = seen.depth[at]
-        slots = np.zeros((len(at), int(depth.max())), np.int64)
-        for level in range(slots.shape[1], 0, -1):
-            reached = seen.depth[at] == level
-            slots[reached, level - 1] = seen.slot[at[reached]]
-            at = np.where(reached, seen.parent[at], at)
-        yield from (tuple(row[:n]) for row, n in zip(slots.tolist(), depth.tolist(), strict=True))
+def _paths(seen: TreeView, leaves_alone: bool) -> Iterator[Path]:
+    """The ways to nodes, from left to right, a node before those below it."""
+    way = [0] * (int(seen.depth[-1]) + 1)
+    for begin in range(0, len(seen), CHUNK):
+        at = seen.in_preorder[begin : begin + CHUNK]
+        wanted = (seen.num_children[at] == 0) | (not leaves_alone)
+        for depth, slot, yes in zip(seen.depth[at].tolist(), seen.slot[at].tolist(), wanted.tolist(), strict=True):
+            way[depth] = slot
+            if yes:
+                yield tuple(way[1 : depth + 1])
+
+
+class _Items(ItemsView[Any, int]):
+    """Keys and nodes side by side, without a search for each."""
+
+    def __init__(self, mapping: Vertices | NodesByPath) -> None:
+        """Take the mapping."""
+        super().__init__(mapping)
+        self._keys, self._nodes = mapping, mapping.nodes
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        """The pairs, in the order of the keys."""
+        return zip(self._keys, self._nodes(), strict=True)
 
 
 class Vertices(Mapping[Any, int]):
@@ -180,9 +191,18 @@ class Vertices(Mapping[Any, int]):
         """How many there are."""
         return len(self._keys)
 
+    def nodes(self) -> Iterable[int]:
+        """The nodes, in the order of the keys."""
+        found: list[int] = self._nodes.tolist()
+        return found
+
+    def items(self) -> ItemsView[Any, int]:
+        """Keys and nodes."""
+        return _Items(self)
+
 
 class NodesByPath(Mapping[Path, int]):
-    """All nodes by the slots that lead there, level by level."""
+    """All nodes by the slots that lead there, from left to right, a node before those below it."""
 
     def __init__(self, seen: TreeView) -> None:
         """Take the tree."""
@@ -194,11 +214,20 @@ class NodesByPath(Mapping[Path, int]):
 
     def __iter__(self) -> Iterator[Path]:
         """The paths."""
-        return _paths(self._view, np.arange(len(self)))
+        return _paths(self._view, leaves_alone=False)
 
     def __len__(self) -> int:
         """How many nodes there are."""
         return len(self._view)
+
+    def nodes(self) -> Iterable[int]:
+        """The nodes, in the order of the paths."""
+        found: list[int] = self._view.in_preorder.tolist()
+        return found
+
+    def items(self) -> ItemsView[Path, int]:
+        """Paths and nodes."""
+        return _Items(self)
 
 
 def vertices(tree: Any, *, key_type: Literal["id", "hash", "path"] = "hash") -> Mapping[Any, int]:

@@ -145,6 +145,11 @@ class TreeView:
             rank[part] = rank[up] + 1 + before[part] - before[self.first_child[up]]
         return rank
 
+    @functools.cached_property
+    def in_preorder(self) -> Ints:
+        """The nodes in that order."""
+        return np.argsort(self.preorder)
+
     def path(self, node: int) -> tuple[int, ...]:
         """The slots that lead from the root to a node."""
         slots = []

@@ -14,7 +14,7 @@ from typing import Any, cast, get_args
 import numpy as np
 import pytest
 
-from benchmarks import atari, floor, goals, group_report, n_step, ours, report, specs, storage
+from benchmarks import atari, floor, goals, group_report, n_step, ours, report, specs, storage, trees
 from benchmarks import compare as comparing
 from benchmarks.__main__ import main
 from benchmarks.compare import Effort, compare
@@ -779,6 +779,26 @@ def test_main_writes_specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     told = {missing["name"] for missing in found["unavailable"]}
     for peer in ("torchrl", "gymnasium"):
         assert (peer in told) != ((peer, "contains") in measured)
+
+
+def test_main_writes_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [group for group in trees.GROUPS if group[0] == "torch"]
+    monkeypatch.setattr("benchmarks.trees.trees", partial(trees.trees, groups=groups))
+    monkeypatch.setattr("benchmarks.trees.WORK", trees.TreeWorkload(keys=100, steps=10, nodes=20))
+    found = main_of("trees", tmp_path)
+    measured = {(figure["contender"], figure["operation"]) for figure in found["figures"]}
+    reading = {(ours.NAME, operation) for operation in ("tree", "paths", "vertices", "edges")}
+    assert reading | {(ours.NAME, "insert"), (goals.DICT, "insert"), (ours.NAME, "extend")} <= measured
+    assert {row["goal"] for row in found["ratios"]} == {">= 1", ">= 20", ">= 50"}
+
+
+def test_the_tree_that_is_read_is_that_of_its_workload() -> None:
+    import torch_backend as rb
+
+    work = trees.TreeWorkload(nodes=200)
+    forest = rb.forests.extend(rb.forests.init(trees._spec(200)), trees._tensors(trees.branches(work)))
+    tree = rb.forests.tree(forest, np.zeros(2, np.int64))
+    assert len(tree) == int(rb.forests.size(forest)) == 200
 
 
 def test_main_writes_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

