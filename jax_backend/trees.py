@@ -98,7 +98,7 @@ def _init(root: Evaluated, spec: TreeSpec) -> Tree:
 @compile.program
 def _select(tree: Tree, key: jax.Array, score: Score, max_depth: int) -> Leaf:
     bits = compile.draws(key, tree.batch[0], 1)[:, 0]
-    return core.select(ops, tree, score, functools.partial(score.choose, ops), bits, max_depth)
+    return core.select_by(ops, tree, score, bits, max_depth)
 
 
 @functools.partial(jax.jit, inline=True)

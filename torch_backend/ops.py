@@ -196,7 +196,7 @@ def table(values: np.ndarray[Any, Any], dtype: str, like: torch.Tensor) -> Any:
     """A constant; copied, as torch does not want what may not be written. A single one costs nothing as a number."""
     if values.ndim == 0 and dtype != "bool" and DTYPES[dtype] not in SIGNED:
         return int(values) if kind_of(dtype) == "int" else values.item()
-    return torch.tensor(np.array(values), dtype=DTYPES[dtype], device=like.device)
+    return torch.as_tensor(np.array(values), dtype=DTYPES[dtype], device=like.device)
 
 
 def argmax(x: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from functional_rb.buffer.api import documented_by
+from functional_rb.ops import part_kernels
 from functional_rb.trees import api, nodes, reuse
 from functional_rb.trees import search as core
 from functional_rb.trees.api import Proposal, Summary
@@ -18,7 +19,7 @@ from functional_rb.trees.scores import Score
 from functional_rb.trees.search import Draws, Evaluated, Leaf
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import FIELDS, Expansion, Tree
-from torch_backend import convert, ops, random
+from torch_backend import convert, ops, random, tree_loops
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,7 +67,8 @@ class _Backend:
     def select(self, tree: Tree, key: torch.Tensor, score: Score, max_depth: int) -> Leaf:
         """Go down from the root."""
         bits = random.draws(random.check_key(key).to(tree.size.device), tree.batch[0], 1)[:, 0]
-        return core.select(ops, tree, score, functools.partial(score.choose, ops), bits, max_depth)
+        with _loops():
+            return core.select_by(ops, tree, score, bits, max_depth)
 
     def expand(self, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
         """Store what lies behind edges."""
@@ -74,7 +76,8 @@ class _Backend:
 
     def backup(self, tree: Tree, leaf: Leaf, score: Score) -> Tree:
         """Bring values back to the root."""
-        return core.backup(ops, _copied(tree), leaf, score)
+        with _loops():
+            return core.backup(ops, _copied(tree), leaf, score)
 
     def content(self, tree: Tree, leaf: Leaf) -> tuple[list[torch.Tensor], Any]:
         """The leaves of nodes and of actions."""
@@ -92,7 +95,7 @@ class _Backend:
             random.draws(propose, batch, 1)[:, 0],
             random.split(steps, simulations),
         )
-        with torch.no_grad():
+        with torch.no_grad(), _loops():
             called = functools.partial(api.called, self, tree, step)
             return core.search(ops, _copied(tree), draws, called, policy, simulations, max_depth)
 
@@ -109,8 +112,20 @@ class _Backend:
         return reuse.reset(ops, tree, self.init(tree.spec, root, tree.size.device), mask)
 
 
+def _loops() -> part_kernels.using:
+    """What stands in for the loops: nothing, unless torch.compile is at work."""
+    return part_kernels.using(tree_loops.TABLE if torch.compiler.is_compiling() else part_kernels.NONE)
+
+
 def _copied(tree: Tree) -> Tree:
-    return pytree.tree_map(torch.clone, tree)
+    """A tree with memory of its own, which is written in place."""
+    return _unflatten([_cloned(getattr(tree, name)) for name in FIELDS], tree.spec)
+
+
+def _cloned(x: Any) -> Any:
+    if isinstance(x, tuple):
+        return tuple(y.clone() for y in x)
+    return {name: y.clone() for name, y in x.items()} if isinstance(x, dict) else x.clone()
 
 
 _backend = _Backend()

@@ -28,9 +28,10 @@ def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: Any) -> Tree:
         return ops.zeros(shape, dtype, device)
 
     def content(lead: tuple[int, ...], content: Content | None) -> tuple[Array, tuple[Array, ...]]:
-        layout = row_layout.plan(()) if content is None else content.layout
-        wide = tuple(zeros((*lead, *leaf.shape), leaf.stored_as) for leaf in layout.wide)
-        return zeros((*lead, layout.row_words)), wide
+        if content is None:
+            return zeros((*lead, 0)), ()
+        wide = tuple(zeros((*lead, *leaf.shape), leaf.stored_as) for leaf in content.layout.wide)
+        return zeros((*lead, content.layout.row_words)), wide
 
     rows, wide = content(nodes, spec.node_content)
     action_rows, action_wide = content(edges, spec.action_content)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.trees import nodes
 from functional_rb.trees.nodes import edges_of, get, node_index, put
@@ -92,28 +93,22 @@ def init(ops: TreeOps, spec: TreeSpec, root: Evaluated, device: Any) -> Tree:
     )
 
 
-def select(
-    ops: TreeOps,
-    tree: Tree,
-    score: Score,
-    first: Callable[[Any, Array], Array],
-    bits: Array,
-    max_depth: int,
-) -> Leaf:
+@replaceable
+def select(ops: Any, tree: Tree, score: Score, slot: Array, bits: Array, max_depth: int) -> Leaf:
     """Go down from the root to an edge behind which no node is stored, a terminal node, or the largest depth.
 
     Args:
         ops: the backend.
         tree: the batch of trees.
         score: the rule below the root.
-        first: the rule at the root, which takes its edges and random bits.
+        slot: int32 [B], the slot that is taken at the root.
         bits: int32 [B], uniform in [0, 2^31).
         max_depth: how many edges are taken at most.
     """
     root = ops.full_like(tree.size, ROOT)
     none = ops.full_like(tree.size, NONE)
     alive = _searched(ops, tree)
-    slot = ops.where(alive, first(edges_of(ops, tree, root), bits), root)
+    slot = ops.where(alive, slot, root)
     child = ops.where(alive, _behind(ops, tree, root, slot), none)
 
     def goes_on(depth: Array, node: Array, slot: Array, child: Array, bits: Array, going: Array) -> Array:
@@ -223,7 +218,8 @@ def _any(ops: TreeOps, mask: Array) -> Array:
     return ops.total(mask) > 0
 
 
-def backup(ops: TreeOps, tree: Tree, leaf: Leaf, score: Score) -> Tree:
+@replaceable
+def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
     """Bring the values of leaves back to the root, and count the visits."""
     going = leaf.node >= 0
     stored = leaf.child >= 0
@@ -289,6 +285,12 @@ def _visited(
     return visits, put(ops, value, at, mean, axes=axes)
 
 
+def select_by(ops: TreeOps, tree: Tree, score: Score, bits: Array, max_depth: int) -> Leaf:
+    """`select` by a score alone, at the root too."""
+    slot = score.choose(ops, edges_of(ops, tree, ops.full_like(tree.size, ROOT)), bits)
+    return select(ops, tree, score, slot, bits, max_depth)
+
+
 def search(
     ops: TreeOps, tree: Tree, draws: Draws, step: Step, policy: Policy, simulations: int, max_depth: int
 ) -> tuple[Tree, Array, Array]:
@@ -297,10 +299,9 @@ def search(
     root = policy.begin(ops, edges_of(ops, tree, root_node), draws.begin)
 
     def simulate(i: Any, tree: Tree) -> Tree:
-        def first(edges: Any, bits: Array) -> Array:
-            return policy.choose(ops, edges, root, i, simulations, bits)
-
-        leaf = select(ops, tree, policy.score, first, draws.ties[i], max_depth)
+        bits = draws.ties[i]
+        slot = policy.choose(ops, edges_of(ops, tree, root_node), root, i, simulations, bits)
+        leaf = select(ops, tree, policy.score, slot, bits, max_depth)
         found = step(*content_of(ops, tree, leaf), draws.keys[i])
         return backup(ops, *expand(ops, tree, leaf, found), policy.score)
 

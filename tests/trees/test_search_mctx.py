@@ -155,7 +155,7 @@ def test_a_search_is_its_simulations() -> None:
 
     @jax.jit
     def once(tree: frb.Tree, bits: jax.Array) -> frb.Tree:
-        leaf = core.select(ops, tree, policy.score, lambda e, bits: policy.score.choose(ops, e, bits), bits, 100)
+        leaf = core.select_by(ops, tree, policy.score, bits, 100)
         tree, leaf = rb.trees.expand(tree, leaf, step(*rb.trees.content(tree, leaf), None))
         return rb.trees.backup(tree, leaf)
 

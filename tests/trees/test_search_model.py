@@ -78,7 +78,7 @@ def simulate(
 @pytest.mark.parametrize(("name", "depth"), [*((name, None) for name in SCORES), ("puct", 2)])
 @pytest.mark.parametrize("library", ["jax", "torch"])
 def test_search_subtree_and_search_again_equal_the_model(library: str, name: str, depth: int | None) -> None:
-    @settings(max_examples=effort(10, 200))
+    @settings(max_examples=effort(5, 200))
     @given(
         st.integers(0, 2**31),
         st.lists(st.integers(0, STATES - 1), min_size=BATCH, max_size=BATCH),

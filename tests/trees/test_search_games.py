@@ -1,0 +1,340 @@
+"""Searches in games that can be solved, and what is invalid, terminal, finished or full, on both backends."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from tests.support import list_tree
+from tests.support.backends import Backend
+from tests.support.effort import effort
+from tests.support.list_tree import Game
+
+LINES = np.array([(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)])
+
+
+def tables_of(library: Backend, game: Game) -> dict[str, Any]:
+    return {name: library.array(x) for name, x in game.tables().items()}
+
+
+def of_states(library: Backend, game: Game, states: Any, capacity: int, statistics: Any = ()) -> frb.Tree:
+    spec = frb.TreeSpec({"state": frb.Unbounded((), "int32")}, capacity, game.value_shape[1], statistics=statistics)
+    root = list_tree.expansion(game.tables(), np.asarray(states, np.int32), None, None, 1.0)
+    return library.rb.trees.init(spec, root)
+
+
+class Table(Game):
+    """A game whose shape is known."""
+
+    @property
+    def value_shape(self) -> tuple[int, int]:
+        return self.following.shape
+
+
+def step_of(library: Backend, game: Game) -> Any:
+    tables = tables_of(library, game)
+
+    def step(node: Any, action: Any, key: Any) -> frb.Expansion:
+        before = node["state"]
+        return list_tree.expansion(tables, tables["following"][before, action], before, action, game.discount)
+
+    return step
+
+
+@functools.cache
+def tic_tac_toe() -> tuple[Table, dict[int, tuple[int, ...]], dict[tuple[int, ...], int]]:
+    """All positions as a table: whoever moves is 1, the other -1; a move that wins is worth 1."""
+    start = (0,) * 9
+    number, todo, rows = {start: 0}, [start], []
+    while todo:
+        board = todo.pop(0)
+        following, reward, valid = [0] * 9, [0.0] * 9, [x == 0 for x in board]
+        over = any(sum(board[k] for k in line) == -3 for line in LINES) or all(board)
+        for k in range(9):
+            if board[k] or over:
+                continue
+            after = tuple(-(1 if i == k else x) for i, x in enumerate(board))
+            if after not in number:
+                number[after] = len(number)
+                todo.append(after)
+            following[k] = number[after]
+            reward[k] = float(any(sum(after[i] for i in line) == -3 for line in LINES))
+        rows.append((following, reward, valid, over))
+    count = len(rows)
+    game = Table(
+        following=np.array([row[0] for row in rows], np.int32),
+        reward=np.array([row[1] for row in rows], np.float32),
+        value=np.zeros(count, np.float32),
+        prior=np.zeros((count, 9), np.float32),
+        valid=np.array([row[2] for row in rows]),
+        terminal=np.array([row[3] for row in rows]),
+        discount=-1.0,
+    )
+    return game, {k: board for board, k in number.items()}, number
+
+
+ON_BOTH = ["jax", pytest.param("torch", marks=pytest.mark.long)]
+"""Long searches: that torch searches as JAX does, is for `test_search_model` to see."""
+
+
+@pytest.mark.parametrize("library", ON_BOTH, indirect=True)
+@pytest.mark.parametrize(
+    "policy", [frb.GumbelMuZero(scale=0.0), pytest.param(frb.UCB1(scale=(-1.0, 1.0)), marks=pytest.mark.long)]
+)
+def test_tic_tac_toe_never_loses(library: Backend, policy: Any) -> None:
+    """Against random players, moving first and second, in a batch of games some of which are over before others."""
+    game, _, _ = tic_tac_toe()
+    rb, step, games = library.rb, step_of(library, game), effort(12, 256)
+    count = effort(600, 1000)
+    numbers = np.random.default_rng(0)
+    states, won = np.zeros(games, np.int32), np.zeros(games)
+    mine = np.arange(games) % 2 == 0
+    search = functools.partial(rb.trees.search, step=step, simulations=count, policy=policy)
+    if library.library == "jax":
+        import jax
+
+        search = jax.jit(search)
+    for turn in range(9):
+        tree, proposal = search(of_states(library, game, states, count + 1), rb.key(turn))
+        slot = library.numpy(proposal.slot)
+        over = game.terminal[states]
+        assert (library.numpy(tree.size)[over] == 1).all()
+        assert (slot[over] == -1).all()
+        for b in np.flatnonzero(~over):
+            move = slot[b] if mine[b] else numbers.choice(np.flatnonzero(game.valid[states[b]]))
+            assert game.valid[states[b], move]
+            won[b] += game.reward[states[b], move] * (1 if mine[b] else -1)
+            states[b] = game.following[states[b], move]
+        mine = ~mine
+    assert game.terminal[states].all()
+    assert won.min() >= 0
+    assert won.sum() > games / 2
+
+
+def value_iteration(game: Game) -> np.ndarray:
+    value = np.zeros(len(game.terminal))
+    for _ in range(500):
+        q = game.reward + game.discount * value[game.following]
+        value = np.where(game.terminal, game.value, np.where(game.valid, q, -np.inf).max(-1))
+    return np.where(game.valid, game.reward + game.discount * value[game.following], -np.inf)
+
+
+@pytest.mark.parametrize("library", ON_BOTH, indirect=True)
+def test_values_of_a_small_mdp_converge_to_value_iterations(library: Backend) -> None:
+    game = Table(**vars(Game.random(5, 6, 3, 0.5, ties=False)))
+    game.valid[:, 0], game.terminal[:] = True, False
+    game.value[:], game.prior[:] = 0.0, 0.0
+    q = value_iteration(game)
+    count = effort(600, 5000)
+    tree = of_states(library, game, range(6), count + 1)
+    tree, proposal = library.rb.trees.search(
+        tree, library.rb.key(0), step_of(library, game), count, frb.UCB1(c=0.5, scale="siblings"), 12
+    )
+    np.testing.assert_array_equal(library.numpy(proposal.slot), q.argmax(-1))
+    np.testing.assert_allclose(library.numpy(library.rb.trees.summary(tree).value), q.max(-1), atol=0.1)
+
+
+def test_what_is_invalid_is_never_visited_at_any_depth(library: Backend) -> None:
+    """mctx masks invalid actions at the root alone."""
+    game = Table(**vars(Game.random(7, 6, 4, 0.9, ties=True)))
+    game.prior[~game.valid] = 50.0  # which a policy that does not know would take at once
+    for policy in (frb.MuZero(), frb.GumbelMuZero()):
+        tree = of_states(library, game, [0, 1, 2], 30)
+        tree, proposal = library.rb.trees.search(tree, library.rb.key(0), step_of(library, game), 29, policy)
+        valid, visits = library.numpy(tree.valid), library.numpy(tree.edge_visits)
+        assert visits[:, 1:].sum() > 0
+        assert not visits[~valid].any()
+        assert not library.numpy(proposal.weights)[~valid[:, 0]].any()
+        list_tree.check_sums(tree, library.numpy)
+        # A terminal node has nothing below it.
+        assert (library.numpy(tree.children)[library.numpy(tree.terminal)] == -1).all()
+
+
+def test_invalid_slots_beside_the_valid_ones_change_nothing(library: Backend) -> None:
+    """A node with three slots, and one with three valid ones of five, are searched alike but for the ties."""
+    small = Table(**vars(Game.random(11, 6, 3, 0.9, ties=False)))
+    small.valid[:], small.terminal[:] = True, False
+    wide = Table(
+        **{name: np.pad(x, [(0, 0), (0, 2)][: x.ndim]) for name, x in small.tables().items() if x.ndim == 2},
+        **{name: x for name, x in small.tables().items() if x.ndim == 1},
+        discount=0.9,
+    )
+    policy = frb.GumbelMuZero(scale=0.0, considered=3)
+    found = []
+    for game in (small, wide):
+        tree = of_states(library, game, range(6), 20)
+        tree, proposal = library.rb.trees.search(tree, library.rb.key(0), step_of(library, game), 24, policy)
+        found.append((tree, proposal))
+    (tree, proposal), (other, beside) = found
+    np.testing.assert_array_equal(library.numpy(tree.parent), library.numpy(other.parent))
+    np.testing.assert_array_equal(library.numpy(tree.edge_visits), library.numpy(other.edge_visits)[..., :3])
+    np.testing.assert_allclose(
+        library.numpy(proposal.weights), library.numpy(beside.weights)[:, :3], rtol=1e-4, atol=1e-6
+    )
+
+
+def test_ties_are_broken_by_the_key_evenly(library: Backend) -> None:
+    spec, batch = frb.TreeSpec((frb.Unbounded(()),), 2, 5), 2000
+    zeros = np.zeros(batch, np.float32)
+    valid = np.tile(np.array([True, True, False, True, True]), (batch, 1))
+    tree = library.rb.trees.init(spec, frb.Expansion((zeros,), np.zeros((batch, 5), np.float32), zeros, valid=valid))
+    counts = []
+    for seed in (0, 1):
+        leaf = library.rb.trees.select(tree, library.rb.key(seed))
+        again = library.rb.trees.select(tree, library.rb.key(seed))
+        slots = library.numpy(leaf.slot)
+        np.testing.assert_array_equal(slots, library.numpy(again.slot))
+        counts.append(np.bincount(slots, minlength=5))
+        # Of 2,000 draws a quarter each, within five standard deviations.
+        assert counts[-1][2] == 0
+        assert abs(counts[-1][[0, 1, 3, 4]] - batch / 4).max() < 5 * np.sqrt(batch * 3 / 16)
+    assert (counts[0] != counts[1]).any()
+
+
+def test_dirichlet_noise_and_temperature(library: Backend) -> None:
+    """The noise is that of its distribution, over the valid slots; actions are drawn by visits."""
+    from functional_rb.trees import noise
+
+    rb, batch = library.rb, 4000
+    ops = __import__(f"{library.library}_backend.ops", fromlist=["ops"])
+    bits = rb.rand(frb.Bounded(0, 2**31 - 1, (4, noise.WORDS), "int32"), rb.key(0), batch=batch)
+    valid = library.array(np.tile(np.array([True, True, False, True]), (batch, 1)))
+    for alpha in (0.3, 2.0):
+        drawn = library.numpy(noise.dirichlet(ops, bits, alpha, valid))
+        np.testing.assert_allclose(drawn.sum(-1), 1, atol=1e-5)
+        assert not drawn[:, 2].any()
+        # Of a symmetric Dirichlet distribution over 3: means 1 / 3, variances 2 / (9 (3 alpha + 1)).
+        np.testing.assert_allclose(drawn[:, [0, 1, 3]].mean(0), 1 / 3, atol=0.03)
+        np.testing.assert_allclose(drawn[:, [0, 1, 3]].var(0), 2 / 9 / (3 * alpha + 1), rtol=0.1)
+
+
+def test_reset_begins_some_anew(library: Backend) -> None:
+    game = Table(**vars(Game.random(3, 6, 3, 0.9, ties=False)))
+    game.valid[:], game.terminal[:] = True, False
+    fresh = of_states(library, game, [3, 4, 5], 12)
+    tree = of_states(library, game, [0, 1, 2], 12)
+    searched, _ = library.rb.trees.search(tree, library.rb.key(0), step_of(library, game), 15)
+    root = list_tree.expansion(game.tables(), np.array([3, 4, 5], np.int32), None, None, 1.0)
+    after = library.rb.trees.reset(searched, np.array([True, False, True]), root)
+    for name in ("size", "refused", "children", "value", "rows", "prior", "low"):
+        mixed = library.numpy(getattr(after, name))
+        np.testing.assert_array_equal(mixed[[0, 2]], library.numpy(getattr(fresh, name))[[0, 2]])
+        np.testing.assert_array_equal(mixed[1], library.numpy(getattr(searched, name))[1])
+    assert library.numpy(after.refused).tolist() == [0, 4, 0]
+    # The given trees are as they were.
+    assert library.numpy(tree.size).tolist() == [1, 1, 1]
+
+
+def test_actions_may_be_vectors(library: Backend) -> None:
+    """Each node has actions of its own, which the step is given."""
+    rb = library.rb
+    spec = frb.TreeSpec({"x": frb.Unbounded((2,))}, 8, 3, action={"push": frb.Unbounded((2,))})
+    x = library.array(np.arange(4, dtype=np.float32).reshape(2, 2))
+
+    def told(x: Any, reward: Any) -> frb.Expansion:
+        pushes = x[:, None] * library.array(np.array([[[1.0], [2.0], [3.0]]], np.float32))
+        return frb.Expansion({"x": x}, pushes[..., 0] * 0, x[:, 0] * 0, reward, 0.5, actions={"push": pushes})
+
+    def step(node: Any, action: Any, key: Any) -> frb.Expansion:
+        return told(node["x"] + action["push"], action["push"][:, 1])
+
+    tree, proposal = rb.trees.search(rb.trees.init(spec, told(x, 0.0)), rb.key(0), step, 7, frb.UCB1(scale=(0.0, 9.0)))
+    slot = library.numpy(proposal.slot)
+    np.testing.assert_array_equal(
+        library.numpy(proposal.action["push"]), library.numpy(x) * (slot[:, None] + 1).astype(np.float32)
+    )
+    rewards = library.numpy(tree.reward)[:, 0]
+    np.testing.assert_array_equal(rewards, library.numpy(x)[:, 1:] * np.array([[1.0, 2.0, 3.0]]))
+
+
+def test_errors_name_what_is_wrong(library: Backend) -> None:
+    trees, game = library.rb.trees, Table(**vars(Game.random(3, 6, 3, 0.9, ties=False)))
+    tree, key = of_states(library, game, [0, 1], 4), library.rb.key(0)
+    step = step_of(library, game)
+    root = list_tree.expansion(game.tables(), np.array([0, 1], np.int32), None, None, 1.0)
+    for function, kind, words in (
+        (
+            lambda: trees.init(tree.spec, root._replace(prior=root.prior[:, :2])),
+            ValueError,
+            r"prior: expected shape \[",
+        ),
+        (
+            lambda: trees.init(tree.spec, root._replace(value=root.value[:1])),
+            ValueError,
+            r"value: expected shape \[2\]",
+        ),
+        (lambda: trees.init(tree.spec, root._replace(node={})), ValueError, "state"),
+        (lambda: trees.init(tree.spec, root._replace(actions=0)), ValueError, "the spec has no action"),
+        (lambda: trees.init(tree.spec, root.node), TypeError, r"expected a frb\.Expansion, got dict"),
+        (lambda: trees.search(tree, key, step, 0), ValueError, "at least 1 simulation"),
+        (lambda: trees.search(tree, key, None, 3), TypeError, "expected step as a function"),
+        (lambda: trees.search(tree, key, step, 3, "muzero"), TypeError, "expected a policy"),
+        (lambda: trees.search(tree, key, step, 3, frb.EXP3()), ValueError, "statistics='log_weights'"),
+        (lambda: trees.search(tree, 3, step, 3), TypeError, "key: expected"),
+        (lambda: trees.select(tree, key, frb.MuZero()), TypeError, r"expected a score such as frb\.PUCT"),
+        (lambda: trees.select(tree, key, max_depth=0), ValueError, "max_depth as an int from 1 on"),
+        (lambda: trees.subtree(tree.at(0), 0), ValueError, "one batch axis"),
+        (lambda: trees.summary(root), TypeError, r"expected a frb\.Tree"),
+        (lambda: trees.reset(tree, np.ones(2, np.int32), root), TypeError, "mask"),
+        (lambda: frb.PUCT(scale="all"), ValueError, "expected 'siblings', 'tree'"),
+        (lambda: frb.MuZero(temperature=-1), ValueError, r"MuZero\.temperature: expected a number from 0"),
+        (lambda: frb.GumbelMuZero(frb.PUCT()), TypeError, r"frb\.CompletedQ"),
+    ):
+        with pytest.raises(kind, match=words):
+            function()
+
+
+def test_compiled_by_torch_as_one_graph() -> None:
+    torch = pytest.importorskip("torch")
+    import torch_backend as rb
+
+    game = Table(**vars(Game.random(3, 6, 3, 0.9, ties=False)))
+    library = Backend("torch", rb, torch.tensor, lambda x: x.numpy())
+    step, policy = step_of(library, game), frb.MuZero(frb.UCB1Tuned(scale=(-3.0, 3.0)), dirichlet_fraction=0.0)
+    tree = of_states(library, game, [0, 1, 2], 2, "squares")
+
+    def search(tree: frb.Tree, key: Any) -> Any:
+        tree, proposal = rb.trees.search(tree, key, step, 2, policy)
+        tree = rb.trees.subtree(tree, proposal.slot)
+        return tree.visits, tree.value, tree.statistics["squares"], tree.low, proposal.slot, proposal.weights
+
+    key = rb.key(1)
+    expected = search(tree, key)
+    found = torch.compile(search, fullgraph=True, backend="aot_eager")(tree, key)
+    for a, b in zip(expected, found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert tree.size.tolist() == [1, 1, 1]
+
+
+def test_mapped_and_scanned_on_jax() -> None:
+    import jax
+
+    import jax_backend as rb
+
+    game = Table(**vars(Game.random(3, 6, 3, 0.9, ties=False)))
+    game.valid[:], game.terminal[:] = True, False
+    library = Backend("jax", rb, jax.numpy.asarray, np.asarray)
+    step = step_of(library, game)
+
+    def turn(tree: frb.Tree, key: Any) -> Any:
+        tree, proposal = rb.trees.search(tree, key, step, 3, frb.GumbelMuZero())
+        return rb.trees.subtree(tree, proposal.slot), proposal.slot
+
+    tree = of_states(library, game, [0, 1], 20)
+    keys = rb.split(rb.key(0), 2)
+    scanned, slots = jax.jit(lambda tree, keys: jax.lax.scan(turn, tree, keys))(tree, keys)
+    one, each = tree, []
+    once = jax.jit(turn)
+    for key, slot in zip(keys, slots, strict=True):
+        one, chosen = once(one, key)
+        each.append(chosen)
+        np.testing.assert_array_equal(chosen, slot)
+    np.testing.assert_array_equal(scanned.visits, one.visits)
+    stacked = jax.tree.map(lambda x: jax.numpy.stack([x, x]), tree)
+    mapped, chosen = jax.jit(jax.vmap(turn))(stacked, keys)
+    np.testing.assert_array_equal(chosen[0], each[0])
+    np.testing.assert_array_equal(mapped.visits[1], once(tree, keys[1])[0].visits)
