@@ -19,6 +19,7 @@ from functional_rb.maps.spec import MapSpec
 from functional_rb.ops import numpy_ops, part_kernels
 from functional_rb.structures.hash_map import HashMap
 from torch_backend import library
+from torch_backend.convert import is_batched
 from torch_backend.values import build_mapping as build_mapping
 from torch_backend.values import convert as convert
 from torch_backend.values import decoded as decoded
@@ -78,6 +79,10 @@ def _now(function: Callable[..., Any], static: Any, owned: Any, given: Any) -> A
 
 
 def _check_devices(tensors: list[torch.Tensor]) -> None:
+    if any(is_batched(x) for x in tensors):
+        raise TypeError(
+            "torch.vmap cannot map over functions of maps and forests; give all rows as one batch, [N * B, *shape]"
+        )
     devices = sorted({str(x.device) for x in tensors})
     if len(devices) > 1:
         raise ValueError(f"expected all tensors on one device, got some on {' and some on '.join(devices)}; move them")

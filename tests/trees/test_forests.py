@@ -18,6 +18,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from tests.support.backends import Backend
+from tests.support.compiled_programs import AS_USERS, big_copies
 from tests.support.effort import effort
 
 BATCH = 12
@@ -217,6 +218,17 @@ def test_a_forest_under_jit_and_scan() -> None:
     made = run(forests.init(ROOMY))
     assert made.spec is ROOMY
     assert made.arrays.visits.tolist() == [6, 2, 0, 0, 0, 0, 0, 0]
+
+
+def test_in_a_loop_nothing_is_copied() -> None:
+    forests, spec = jax_backend.forests, frb.ForestSpec(OBSERVATION, frb.Categorical(3), 1000, 4)
+    steps = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 3), steps_of(FULL))
+
+    def run(forest: Any, steps: Any) -> Any:
+        return jax.lax.scan(lambda forest, x: (forests.extend(forest, x), None), forest, steps)[0]
+
+    program = jax.jit(run, donate_argnums=0).lower(forests.init(spec), steps).compile(AS_USERS)
+    assert big_copies(program.as_text(), 500) == []
 
 
 def test_a_forest_compiled_by_torch_as_one_graph() -> None:

@@ -301,6 +301,12 @@ def test_compiled_by_torch_as_one_graph() -> None:
     assert again[2].tolist() == [4, 2, 4, 0]
 
 
+def test_torch_vmap_is_refused() -> None:
+    made = torch_backend.maps.init(PAIR)
+    with pytest.raises(TypeError, match=r"torch\.vmap cannot map"):
+        torch.vmap(lambda keys: torch_backend.maps.lookup(made, keys))(torch.from_numpy(np.stack([PAIRS, PAIRS])))
+
+
 def test_tensors_on_two_devices_are_refused() -> None:
     made = torch_backend.maps.init(PAIR, device="meta")
     with pytest.raises(ValueError, match="expected all tensors on one device"):
