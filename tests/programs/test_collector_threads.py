@@ -15,7 +15,7 @@ import pytest
 import functional_rb as frb
 from tests.support import backends, lives
 from tests.support.backends import Backend
-from tests.support.members import BATCH, LANES, MEMBERS, Member
+from tests.support.members import BATCH, LANES, MEMBERS, USUAL, Member
 
 PATIENCE = 60.0
 """Seconds that nothing here should ever take."""
@@ -27,7 +27,7 @@ COMPILED = ("uniform", "prioritized")
 ENDLESS = ("uniform", "prioritized", "recency", "without replacement", "slices", "slices without replacement")
 """What can be drawn from as soon as there are items."""
 CASES = [
-    *((name, variant) for name in MEMBERS for variant in ("torch", "jax-host")),
+    *((name, variant) for name in USUAL for variant in ("torch", "jax-host")),
     *((name, "jax") for name in COMPILED),
 ]
 

@@ -8,16 +8,12 @@ import pytest
 
 import functional_rb as frb
 from tests.support import training
-from tests.support.effort import effort
-from tests.support.members import MEMBERS, Member
+from tests.support.members import USUAL, Member
 
 SEEDS = 3
-ALIKE = ("with a limit", "stopping", "flat", "in order", "by windows")
-TRAINED = effort({name: MEMBERS[name] for name in MEMBERS if not any(word in name for word in ALIKE)}, MEMBERS)
-"""Without those that are compiled to the code of others."""
 
 
-@pytest.mark.parametrize("member", TRAINED.values(), ids=TRAINED)
+@pytest.mark.parametrize("member", USUAL.values(), ids=USUAL)
 def test_each_seed_gets_what_it_gets_by_itself(member: Member) -> None:
     spec = member.spec
     seeds = [training.given(spec, seed) for seed in range(SEEDS)]

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import functional_rb as frb
+from tests.support.effort import effort
 
 ITEM = {
     "id": frb.Unbounded((), "int32"),
@@ -64,3 +65,11 @@ MEMBERS = {
         frb.SlicesWithoutReplacement(2, trajectory_key="episode", weighting="window")
     ),
 }
+COVERING = (
+    *("prioritized, with a limit", "prioritized, distinct", "prioritized, of the best", "recency", "queue of windows"),
+    *("without replacement, of a reservoir", "slices, by windows", "slices, prioritized"),
+    "slices without replacement, by windows",
+)
+"""Members that have every structure and every writer among them."""
+USUAL = {name: MEMBERS[name] for name in effort(COVERING, MEMBERS)}
+"""For programs in which members differ by what they keep, and not by what they draw."""

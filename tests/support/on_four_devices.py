@@ -19,17 +19,11 @@ import functional_rb as frb
 import jax_backend as rb
 from tests.support import training
 from tests.support.effort import effort
-from tests.support.members import MEMBERS
+from tests.support.members import MEMBERS, USUAL
 
 SEEDS = 4
 BOTH = ("prioritized", "slices, prioritized", "without replacement")
 """On a mesh of each kind, in `make test-all`; the others on one."""
-TYPED = (
-    *("prioritized, with a limit", "prioritized, distinct", "prioritized, of the best", "recency", "queue of windows"),
-    *("without replacement, of a reservoir", "slices, by windows", "slices, prioritized"),
-    "slices without replacement, by windows",
-)
-"""Members that have every structure and every writer among them: all are traced in `make test-all`."""
 each_member = pytest.mark.parametrize(
     ("kind", "name"),
     [(AxisType.Auto, name) for name in effort(BOTH, MEMBERS) if MEMBERS[name].compiled]
@@ -124,7 +118,7 @@ def read(state: frb.State) -> Any:
     return told
 
 
-@pytest.mark.parametrize("name", effort(TYPED, MEMBERS))
+@pytest.mark.parametrize("name", USUAL)
 def test_stacked_buffers_keep_their_axis_in_the_types(name: str) -> None:
     """On explicit axes the types tell how results lie; that is known when a program has been traced."""
     spec = MEMBERS[name].spec
@@ -178,9 +172,7 @@ def step(state: frb.State, now: training.Given) -> Any:
     return training.learn(training.collect(state, now), now)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in effort(TYPED, MEMBERS) if not isinstance(MEMBERS[name].writer, frb.Immutable)]
-)
+@pytest.mark.parametrize("name", [name for name in USUAL if not isinstance(MEMBERS[name].writer, frb.Immutable)])
 def test_split_storage_is_told_by_the_types(name: str) -> None:
     spec, mesh = split_spec(name), mesh_of(AxisType.Explicit)
     chance = jax.tree.map(lambda x: x[1], training.given(spec, 1))
