@@ -194,12 +194,13 @@ def train(config: Config, say: Callable[[str], None] = print) -> tuple[Any, jax.
         key, round_key, test_key = jax.random.split(key, 3)
         run, found = improve(config, run, round_key)
         if number % 10 == 9 or number == config.rounds - 1:
-            won, drawn, lost = against_random(config, run[0], test_key, 256, config.simulations)
+            shares = against_random(config, run[0], test_key)
+            won, drawn, lost = shares
             spent = time.perf_counter() - began
             say(
-                f"round {number + 1}: loss {found:.3f}, won {won:.1%}, drawn {drawn:.1%}, lost {lost:.1%}, {spent:.0f} s"
+                f"{spent:4.0f} s, round {number + 1}: loss {found:.3f}, won {won:.1%}, drawn {drawn:.1%}, lost {lost:.1%}"
             )
-    return run[0], against_random(config, run[0], test_key, 1024, config.simulations)
+    return run[0], shares
 
 
 def main() -> None:
