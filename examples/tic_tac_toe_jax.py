@@ -196,10 +196,8 @@ def train(config: Config, say: Callable[[str], None] = print) -> tuple[Any, jax.
         if number % 10 == 9 or number == config.rounds - 1:
             shares = against_random(config, run[0], test_key)
             won, drawn, lost = shares
-            spent = time.perf_counter() - began
-            say(
-                f"{spent:4.0f} s, round {number + 1}: loss {found:.3f}, won {won:.1%}, drawn {drawn:.1%}, lost {lost:.1%}"
-            )
+            result = f"won {won:.1%}, drawn {drawn:.1%}, lost {lost:.1%}"
+            say(f"{time.perf_counter() - began:3.0f} s, round {number + 1}: {result}, loss {found:.3f}")
     return run[0], shares
 
 
