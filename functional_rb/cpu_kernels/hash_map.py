@@ -9,7 +9,7 @@ import numpy as np
 
 from functional_rb.cpu_kernels.cache import compiled, entry_point
 from functional_rb.cpu_kernels.descriptor import Vector
-from functional_rb.cpu_kernels.raw_memory import ints, marks
+from functional_rb.cpu_kernels.raw_memory import fetch_ahead, ints, marks
 from functional_rb.structures import hash_map
 from functional_rb.structures.hash_map import MapPlan
 
@@ -25,6 +25,8 @@ EMPTY: Final = np.int32(hash_map.EMPTY)
 SIZE: Final = hash_map.SIZE
 REFUSED: Final = hash_map.REFUSED
 MASK: Final = np.int64(2**31 - 1)
+AHEAD: Final = 16
+"""So many keys before it is its turn, a key's first place is fetched: the memory answers many at a time."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -54,10 +56,10 @@ def home(plan: Any, rows: Any, first: Any) -> Any:
 
 
 @compiled
-def seek(plan: Any, table: Any, keys: Any, rows: Any, first: Any) -> Any:
+def seek(plan: Any, table: Any, keys: Any, rows: Any, first: Any, place: Any) -> Any:
     """The place that has the key which begins at `first` of the rows, or the free one where it would go."""
     words, last = np.int64(plan[WORDS]), np.int64(plan[TABLE_SIZE]) - 1
-    place, step = home(plan, rows, first), np.int64(0)
+    step = np.int64(0)
     while table[place] != EMPTY:
         other = np.int64(table[place]) * words
         k = np.int64(0)
@@ -68,6 +70,16 @@ def seek(plan: Any, table: Any, keys: Any, rows: Any, first: Any) -> Any:
         step += 1
         place = (place + step) & last
     return place
+
+
+@compiled
+def next_home(plan: Any, table: Any, rows: Any, batch: Any, waiting: Any, i: Any) -> Any:
+    """The home of row i, of those in `waiting` int64 [AHEAD], where that of row `i + AHEAD - 1` is put and fetched."""
+    words = np.int64(plan[WORDS])
+    for k in range(i if i == 0 else i + AHEAD - 1, min(i + AHEAD, batch)):
+        waiting[k % AHEAD] = home(plan, rows, k * words)
+        fetch_ahead(table, 4 * waiting[k % AHEAD])
+    return waiting[i % AHEAD]
 
 
 @compiled
@@ -82,8 +94,9 @@ def lookup(table: Any, keys: Any, rows: Any, ids: Any, plan: Any, batch: Any) ->
     words = np.int64(plan[WORDS])
     table, keys = table_and_keys(plan, table, keys)
     rows, ids = ints(rows, batch * words), ints(ids, batch)
+    waiting = np.empty(AHEAD, np.int64)
     for i in range(batch):
-        entry = table[seek(plan, table, keys, rows, i * words)]
+        entry = table[seek(plan, table, keys, rows, i * words, next_home(plan, table, rows, batch, waiting, i))]
         ids[i] = entry if entry != EMPTY else np.int32(-1)
 
 
@@ -105,11 +118,13 @@ def insert(
     table, keys = table_and_keys(plan, table, keys)
     counts, counters = ints(counts, np.int64(capacity)), ints(counters, 2)
     rows, marked, ids, fresh = ints(rows, batch * words), marks(marked, batch), ints(ids, batch), marks(fresh, batch)
+    waiting = np.empty(AHEAD, np.int64)
     for i in range(batch):
+        first = next_home(plan, table, rows, batch, waiting, i)
         ids[i], fresh[i] = -1, 0
         if marked.size and marked[i] == 0:
             continue
-        place = seek(plan, table, keys, rows, i * words)
+        place = seek(plan, table, keys, rows, i * words, first)
         if table[place] == EMPTY:
             if counters[SIZE] == capacity:
                 counters[REFUSED] += 1

@@ -68,6 +68,21 @@ def copy_out(typingctx: Any, target: Any, array: Any, offset: Any, count: Any) -
     return types.void(types.int64, array, types.int64, types.int64), generate
 
 
+@intrinsic
+def fetch_ahead(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Let the processor begin to bring what lies so many bytes into an array, and go on meanwhile."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        place = builder.inttoptr(inside(context, builder, signature.args[0], args[0], args[1]), pointer)
+        builder.call(prefetch, [place, word(1), word(3), word(1)])  # to be written, and kept; of data
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
 def _getter(width: int) -> Any:
     @intrinsic
     def get(typingctx: Any, array: Any, offset: Any) -> Any:
