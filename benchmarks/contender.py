@@ -23,10 +23,11 @@ Checking = Literal["specs", "validate"]
 Storing = Literal["memmap", "checkpoint", "prefetch", "shared writer", "shared reader"]
 # The groups of the section `trees`: what was met, what was seen, and trees that are read.
 Growing = Literal["maps", "forests", "reading"]
-AnySampler = Sampler | Sequencing | Reading | Checking | Storing | Growing
+Searching = Literal["search 32", "search 200", "search 800"]
+AnySampler = Sampler | Sequencing | Reading | Checking | Storing | Growing | Searching
 Operation = Literal[
     *("add", "sample", "update", "step", "rand", "contains", "project", "save", "load"),
-    *("insert", "extend", "tree", "paths", "vertices", "edges"),
+    *("insert", "extend", "tree", "paths", "vertices", "edges", "muzero", "gumbel"),
 ]
 
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from benchmarks import floor, ours
-from benchmarks.contender import AnySampler, Backend, Operation, Sampler, Sequencing
+from benchmarks.contender import AnySampler, Backend, Operation, Sampler, Searching, Sequencing
 from benchmarks.measure import Spread, Timings, ratios
 
 Verdict = Literal["pass", "MISSED", "not run", ""]
@@ -158,6 +158,10 @@ def tree_comparisons() -> list[Comparison]:
     table.append(Comparison("torch", "forests", "extend", "torchrl", at_least=20.0))
     reading: tuple[Operation, ...] = ("tree", "paths", "vertices", "edges")
     table += [Comparison("torch", "reading", operation, "torchrl", at_least=50.0) for operation in reading]
+    policies: tuple[Operation, ...] = ("muzero", "gumbel")
+    table += [
+        Comparison("jax", group, policy, "mctx", at_least=1.0) for group in get_args(Searching) for policy in policies
+    ]
     return table
 
 

@@ -1,4 +1,4 @@
-"""Maps beside a dict, and forests and the reading of their trees beside torchrl's."""
+"""Maps beside a dict, forests and the reading of their trees beside torchrl's, and searches beside mctx's."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any, get_args
 import numpy as np
 
 import functional_rb as frb
-from benchmarks import ours
+from benchmarks import ours, tree_search
 from benchmarks.compare import Effort, Section, measure
-from benchmarks.contender import AnySampler, Backend, Calls, Entry, Growing
+from benchmarks.contender import AnySampler, Backend, Calls, Entry, Growing, Searching
 from benchmarks.goals import DICT, tree_comparisons
 from benchmarks.group_report import markdown, who_did_not_run
 from benchmarks.report import ratio_rows
 
-GROUPS: tuple[tuple[Backend, Growing], ...] = (
+Group = Growing | Searching
+GROUPS: tuple[tuple[Backend, Group], ...] = (
     *((backend, "maps") for backend in get_args(Backend)),
     *(("torch", "forests"), ("torch", "reading")),
+    *(("jax", group) for group in get_args(Searching)),
 )
 ACTIONS = 8
 
@@ -80,8 +82,11 @@ def _steps(before: Any, action: Any, after: Any) -> dict[str, Any]:
     return frb.ted.from_transitions(before, action, np.ones(len(before), np.float32), after, done=done)
 
 
-def roster(work: TreeWorkload, backend: Backend, group: Growing) -> list[Entry]:
+def roster(work: TreeWorkload, backend: Backend, group: Group) -> list[Entry]:
     """Everyone who takes part in one group."""
+    if group in tree_search.SIMULATIONS:
+        searches = {ours.NAME: tree_search.of_ours, "mctx": tree_search.of_mctx}
+        return [Entry(name, backend, group, partial(build, name, group, backend)) for name, build in searches.items()]
     builders: dict[str, Callable[..., Calls]]
     if group == "maps":
         builders = {ours.NAME: of_maps, DICT: of_dict}
@@ -96,8 +101,8 @@ def trees(
     work: TreeWorkload,
     effort: Effort,
     *,
-    groups: Iterable[tuple[Backend, Growing]] = GROUPS,
-    entries: Callable[[TreeWorkload, Backend, Growing], list[Entry]] = roster,
+    groups: Iterable[tuple[Backend, Group]] = GROUPS,
+    entries: Callable[[TreeWorkload, Backend, Group], list[Entry]] = roster,
     say: Callable[[str], None] = print,
 ) -> Section:
     """Measure one group after the other; who cannot run is named with the reason."""
@@ -112,11 +117,13 @@ def text(section: Section, work: TreeWorkload) -> str:
     about = (
         f"{work.keys:,} random int32 keys are put into an empty map of that capacity; a dict gets them as Python ints, "
         f"by `setdefault`, without counts. {work.steps} steps of a walk on a grid of 31 by 31 cells extend an empty "
-        f"forest. A tree of {work.nodes:,} nodes is made of a forest, compact, and read."
+        f"forest. A tree of {work.nodes:,} nodes is made of a forest, compact, and read. {tree_search.BATCH} trees of "
+        f"{tree_search.SLOTS} actions are searched with 32, 200 and 800 simulations, from a new root each time."
     )
     who = [
         f"- {ours.NAME}: `rb.maps.insert`, `rb.forests.extend` and `rb.forests.tree`, eagerly, all of them pure",
         "- torchrl: `MCTSForest().extend`, `get_tree`, and the methods `valid_paths`, `vertices` and `edges` of `Tree`",
+        "- searches: `rb.trees.search` with `frb.MuZero()` and `frb.GumbelMuZero()`, and mctx's two policies, compiled",
     ]
     times = "Time of `compared` over time of `against`, median and quartiles of the rounds' ratios:"
     return "\n".join([about, "", *who, "", times, "", *markdown(ratio_rows(section)), "", *who_did_not_run(section)])
