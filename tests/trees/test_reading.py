@@ -274,11 +274,12 @@ def test_the_layout_is_tidy(given: list[tuple[int, int, int]], room: int) -> Non
 
 
 def test_a_large_picture_is_folded() -> None:
-    steps = [(0, k % 3, k + 1) for k in range(250)]
+    steps = [(0, k % 3, k + 1) for k in (*range(250), *range(200, 250))]
     tree = rb.forests.tree(forest_of(steps), np.int32(0))
     made = drawing.figure(tree, max_nodes=100)
     assert len(made["data"][2]["x"]) == 100
     assert made["data"][2]["text"][0].endswith("151 nodes folded below")
+    assert sum("visits 2," in text for text in made["data"][2]["text"]) == 50  # the most visited are shown
     assert made["data"][2]["marker"]["symbol"][:2].tolist() == ["square", "circle"]
     assert made["data"][1]["mode"] == "markers"
     assert drawing.figure(tree_of("fork"))["data"][1]["text"] == ["0", "0", "0", "1", "0", "2"]
