@@ -334,7 +334,8 @@ def test_mapped_and_scanned_on_jax() -> None:
         each.append(chosen)
         np.testing.assert_array_equal(chosen, slot)
     np.testing.assert_array_equal(scanned.visits, one.visits)
-    stacked = jax.tree.map(lambda x: jax.numpy.stack([x, x]), tree)
-    mapped, chosen = jax.jit(jax.vmap(turn))(stacked, keys)
-    np.testing.assert_array_equal(chosen[0], each[0])
-    np.testing.assert_array_equal(mapped.visits[1], once(tree, keys[1])[0].visits)
+    if effort(False, True):
+        stacked = jax.tree.map(lambda x: jax.numpy.stack([x, x]), tree)
+        mapped, chosen = jax.jit(jax.vmap(turn))(stacked, keys)
+        np.testing.assert_array_equal(chosen[0], each[0])
+        np.testing.assert_array_equal(mapped.visits[1], once(tree, keys[1])[0].visits)

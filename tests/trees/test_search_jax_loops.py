@@ -11,9 +11,13 @@ import pytest
 import functional_rb as frb
 import jax_backend as rb
 from tests.support.compiled_programs import AS_USERS, big_copies
+from tests.support.effort import effort
 
 BATCH, SLOTS, CAPACITY = 4, 3, 2000
 SPEC = frb.TreeSpec({"x": frb.Unbounded((2,))}, CAPACITY, SLOTS, statistics=("squares", "log_weights"))
+
+
+SOME = [frb.MuZero(frb.UCB1Tuned()), frb.GumbelMuZero()]
 
 
 def step(node: dict[str, jax.Array], action: jax.Array, key: jax.Array) -> frb.Expansion:
@@ -28,7 +32,7 @@ def bodies(text: str) -> str:
     return text.replace(entry[0], "")
 
 
-@pytest.mark.parametrize("policy", [frb.MuZero(), frb.GumbelMuZero(), frb.UCB1Tuned(), frb.EXP3()], ids=repr)
+@pytest.mark.parametrize("policy", [*SOME, *effort([], [frb.MuZero(), frb.UCB1(), frb.EXP3()])], ids=repr)
 def test_nothing_large_is_copied(policy: object) -> None:
     def program(tree: frb.Tree, key: jax.Array) -> frb.Tree:
         return rb.trees.search(tree, key, step, 8, policy)[0]

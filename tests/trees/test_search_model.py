@@ -28,6 +28,7 @@ SCORES = {
     "completed": frb.CompletedQ(),
     "completed without mixing": frb.CompletedQ(rescale=False, mix=False, c_scale=1.0),
 }
+USUAL = ["puct over the tree", "ucb1", "ucb1 tuned", "exp3", "completed"]
 
 
 @functools.cache
@@ -75,7 +76,7 @@ def simulate(
     return tree
 
 
-@pytest.mark.parametrize(("name", "depth"), [*((name, None) for name in SCORES), ("puct", 2)])
+@pytest.mark.parametrize(("name", "depth"), [*((name, None) for name in effort(USUAL, [*SCORES])), ("puct", 2)])
 @pytest.mark.parametrize("library", ["jax", "torch"])
 def test_search_subtree_and_search_again_equal_the_model(library: str, name: str, depth: int | None) -> None:
     @settings(max_examples=effort(5, 200))
