@@ -286,7 +286,6 @@ def test_a_large_picture_is_folded() -> None:
 
 
 def test_a_page_is_written(tmp_path: Any) -> None:
-    pytest.importorskip("plotly")
     figure = trees.plot(tree_of("fork"), tmp_path / "tree.html", labels=lambda tree, node: f"mine {node}")
     assert figure.data[2].text[6] == "mine 6"
     assert "mine 6" in (tmp_path / "tree.html").read_text()

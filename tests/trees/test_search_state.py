@@ -100,9 +100,10 @@ def test_one_tree_of_a_batch(library: Backend) -> None:
 
 
 def test_trees_cross_between_backends() -> None:
-    torch, jax_backend = pytest.importorskip("torch"), pytest.importorskip("jax_backend")
     import jax.numpy as jnp
+    import torch
 
+    import jax_backend
     import torch_backend
 
     tree = make(Backend("jax", jax_backend, jnp.asarray, np.asarray))
