@@ -171,6 +171,16 @@ def test_windows_of_one_lane_do_not_count_for_another(library: Backend) -> None:
     assert library.numpy(sample.items["id"])[0].tolist() == [0, 2]
 
 
+def test_a_new_priority_gives_no_more_draws(library: Backend) -> None:
+    rb = library.rb
+    state = library.init(frb.BufferSpec(frb.Unbounded(()), 4, frb.Prioritized(1.0, max_times_sampled=1)))
+    state = library.add(state, np.arange(4, dtype=np.float32))
+    state = rb.update(state, library.array(np.arange(4)), library.array(np.float32([1, 0, 0, 0])))
+    state, _ = library.sample(state, rb.key(0), 1)
+    state = rb.update(state, library.array(np.arange(2)), library.array(np.float32([5, 3])))
+    assert library.numpy(rb.probabilities(state, library.array(np.arange(4)))).tolist() == [0, 1, 0, 0]
+
+
 LIFE = """
 import numpy as np, functional_rb as frb
 item = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int16"), "image": frb.Unbounded((40, 40), "uint8")}

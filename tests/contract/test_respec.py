@@ -299,6 +299,18 @@ def test_what_was_not_known_is_as_new(backend: Backend) -> None:
     assert backend.numpy(rb.priorities(state, np.arange(4))).tolist() == [1, 1, 1, 1]
 
 
+def test_what_does_not_go_over_is_not_the_largest_priority(library: Backend) -> None:
+    rb = library.rb
+    state = library.init(frb.BufferSpec({"score": frb.Unbounded(())}, 3, frb.Prioritized(1.0, max_times_sampled=1)))
+    state = library.add(state, {"score": np.float32([1, 2, np.nan])})
+    state = rb.update(state, library.array(np.arange(3)), library.array(np.float32([1, 0, 0])))
+    state, _ = library.sample(state, rb.key(0), 1)
+    state = rb.update(state, library.array(np.int32([1, 2])), library.array(np.float32([2, 50])))
+    # What has no rank stays behind, and with it the priority 50; that of the item that was drawn is not known any more.
+    best = frb.BufferSpec(state.spec.item, 3, frb.Prioritized(1.0), frb.MaxValue("score"))
+    assert sorted(library.numpy(rb.with_spec(state, best).tree).reshape(-1)[:3].tolist()) == [0, 2, 2]
+
+
 STORAGES = {
     "device": lambda path: frb.Device(),
     "host": lambda path: frb.Host(),
