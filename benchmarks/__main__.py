@@ -111,8 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = options.out / "storage.json"
         _write(path, {**here, "effort": {**asdict(turns), **asked}, **section.as_json(), "other_work": others.share()})
     if "trees" in parts:
-        turns = Effort(max(5, effort.rounds // 10), burst=1)
-        grown = trees.trees(trees.WORK, turns, say=_say)
+        turns = Effort(max(5, effort.rounds // 30), burst=1)
+        groups = trees.QUICK if options.quick else trees.GROUPS
+        grown = trees.trees(trees.WORK, turns, groups=groups, say=_say)
         report.draw_ratios(grown, f"{trees.WORK.keys:,} keys", options.out / "trees.png")
         text = trees.text(grown, trees.WORK)
         (options.out / "trees.md").write_text(f"# Maps, forests and trees\n\n{text}\n")

@@ -23,6 +23,8 @@ GROUPS: tuple[tuple[Backend, Group], ...] = (
     *(("torch", "forests"), ("torch", "reading")),
     *(("jax", group) for group in get_args(Searching)),
 )
+QUICK = tuple(group for group in GROUPS if group != ("jax", "search 800"))
+"""Without the searches of which mctx's take minutes a round."""
 ACTIONS = 8
 
 
@@ -118,7 +120,7 @@ def text(section: Section, work: TreeWorkload) -> str:
         f"{work.keys:,} random int32 keys are put into an empty map of that capacity; a dict gets them as Python ints, "
         f"by `setdefault`, without counts. {work.steps} steps of a walk on a grid of 31 by 31 cells extend an empty "
         f"forest. A tree of {work.nodes:,} nodes is made of a forest, compact, and read. {tree_search.BATCH} trees of "
-        f"{tree_search.SLOTS} actions are searched with 32, 200 and 800 simulations, from a new root each time."
+        f"{tree_search.SLOTS} actions are searched from a new root each time, with the group's number of simulations."
     )
     who = [
         f"- {ours.NAME}: `rb.maps.insert`, `rb.forests.extend` and `rb.forests.tree`, eagerly, all of them pure",

@@ -782,8 +782,7 @@ def test_main_writes_specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_main_writes_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = [group for group in trees.GROUPS if group[0] == "torch"]
-    monkeypatch.setattr("benchmarks.trees.trees", partial(trees.trees, groups=groups))
+    monkeypatch.setattr("benchmarks.trees.QUICK", [group for group in trees.QUICK if group[0] == "torch"])
     monkeypatch.setattr("benchmarks.trees.WORK", trees.TreeWorkload(keys=100, steps=10, nodes=20))
     found = main_of("trees", tmp_path)
     measured = {(figure["contender"], figure["operation"]) for figure in found["figures"]}
