@@ -48,18 +48,19 @@ def quick_collections() -> None:
 
 
 LONGEST = (
-    *("test_members", "test_part_kernels", "test_torch_interop", "test_jax", "test_docs", "test_processes"),
-    *("test_addresses", "test_torch_values", "test_values", "test_seeds", "test_meshes", "test_soak"),
+    # Two that share no kernels begin, as a worker would otherwise compile what the other one is compiling.
+    *("test_jax", "test_torch_interop", "test_members", "test_torch_values", "test_part_kernels", "test_histories"),
+    *("test_docs", "test_processes", "test_addresses", "test_values", "test_meshes", "test_soak", "test_search_games"),
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest modules first, without the long searches unless they are asked for."""
+    """The longest modules first, in that order, without the long searches unless they are asked for."""
     skipped = pytest.mark.skip(reason="a long search: make test-all")
     for item in items:
         if not effort.EVERYTHING and item.get_closest_marker("long"):
             item.add_marker(skipped)
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(params=backends.VARIANTS)

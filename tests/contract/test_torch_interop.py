@@ -21,6 +21,7 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.base import dtypes
 from tests.support import backends
+from tests.support.effort import effort
 from tests.support.torch_steps import PRIORITIZED, UNIFORM, as_bytes, batch, full, inputs, step, tensors
 from torch_backend import random
 
@@ -70,13 +71,16 @@ def check_compiled_step(sampler: Any, backend: str, device: str = "cpu") -> None
     assert int(rb.rejected(state)) == int(rb.rejected(eager))
 
 
+STEPPING = (PRIORITIZED, UNIFORM, frb.Prioritized(1.0, 1.0, "ever"))
+
+
 @pytest.mark.long
 def test_a_training_step_compiled_by_inductor() -> None:
     check_compiled_step(PRIORITIZED, "inductor")
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("sampler", [UNIFORM, PRIORITIZED, frb.Prioritized(1.0, 1.0, "ever")], ids=repr)
+@pytest.mark.parametrize("sampler", effort(STEPPING[:1], STEPPING), ids=repr)
 def test_a_training_step_traced_whole(sampler: Any, device: str) -> None:
     check_compiled_step(sampler, "aot_eager", device)
 

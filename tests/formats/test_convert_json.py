@@ -146,6 +146,10 @@ SPECS_AND_MORE = (
     frb.OneOf,
     frb.BufferSpec,
     frb.Compact,
+    # Saved and loaded by checkpoint/test_records.py.
+    frb.MapSpec,
+    frb.ForestSpec,
+    frb.TreeSpec,
 )
 
 

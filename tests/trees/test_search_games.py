@@ -13,8 +13,7 @@ from tests.support import list_tree
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.list_tree import Game
-
-LINES = np.array([(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)])
+from tests.support.tic_tac_toe import Table, tic_tac_toe
 
 
 def tables_of(library: Backend, game: Game) -> dict[str, Any]:
@@ -27,14 +26,6 @@ def of_states(library: Backend, game: Game, states: Any, capacity: int, statisti
     return library.rb.trees.init(spec, root)
 
 
-class Table(Game):
-    """A game whose shape is known."""
-
-    @property
-    def value_shape(self) -> tuple[int, int]:
-        return self.following.shape
-
-
 def step_of(library: Backend, game: Game) -> Any:
     tables = tables_of(library, game)
 
@@ -43,38 +34,6 @@ def step_of(library: Backend, game: Game) -> Any:
         return list_tree.expansion(tables, tables["following"][before, action], before, action, game.discount)
 
     return step
-
-
-@functools.cache
-def tic_tac_toe() -> tuple[Table, dict[int, tuple[int, ...]], dict[tuple[int, ...], int]]:
-    """All positions as a table: whoever moves is 1, the other -1; a move that wins is worth 1."""
-    start = (0,) * 9
-    number, todo, rows = {start: 0}, [start], []
-    while todo:
-        board = todo.pop(0)
-        following, reward, valid = [0] * 9, [0.0] * 9, [x == 0 for x in board]
-        over = any(sum(board[k] for k in line) == -3 for line in LINES) or all(board)
-        for k in range(9):
-            if board[k] or over:
-                continue
-            after = tuple(-(1 if i == k else x) for i, x in enumerate(board))
-            if after not in number:
-                number[after] = len(number)
-                todo.append(after)
-            following[k] = number[after]
-            reward[k] = float(any(sum(after[i] for i in line) == -3 for line in LINES))
-        rows.append((following, reward, valid, over))
-    count = len(rows)
-    game = Table(
-        following=np.array([row[0] for row in rows], np.int32),
-        reward=np.array([row[1] for row in rows], np.float32),
-        value=np.zeros(count, np.float32),
-        prior=np.zeros((count, 9), np.float32),
-        valid=np.array([row[2] for row in rows]),
-        terminal=np.array([row[3] for row in rows]),
-        discount=-1.0,
-    )
-    return game, {k: board for board, k in number.items()}, number
 
 
 ON_BOTH = ["jax", pytest.param("torch", marks=pytest.mark.long)]
