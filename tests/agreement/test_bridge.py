@@ -21,6 +21,7 @@ import torch_backend as trb
 from functional_rb.base import dtypes
 from functional_rb.buffer import functions
 from tests.support import backends
+from tests.support.effort import effort
 
 SHARED = [name for name in dtypes.ITEMSIZE if name not in ("int64", "uint64", "float64")]
 WITH_64_BITS = ["int64", "uint64", "float64"]
@@ -375,7 +376,7 @@ def alternating(*sides: str) -> Iterator[str]:
         yield from sides
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+@pytest.mark.parametrize("sampler", effort(SAMPLERS[:2], SAMPLERS), ids=repr)
 @pytest.mark.parametrize("start", ["jax", "torch"])
 def test_a_state_goes_on_as_if_it_had_never_left(twins: str, start: str, sampler: Any) -> None:
     spec, prioritized = frb.BufferSpec(ITEM, 19, sampler), isinstance(sampler, frb.Prioritized)
