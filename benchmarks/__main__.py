@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import atari, group_report, n_step, report, specs, storage, trees
+from benchmarks import atari, group_report, items, mixture, n_step, report, specs, storage, trees
 from benchmarks.compare import Effort, accelerated_backends, compare
 from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
@@ -19,9 +19,12 @@ from benchmarks.scaling import CAPACITIES, as_json, scaling
 from benchmarks.slices import GROUPS, capacities_around, slices
 from benchmarks.workload import NStepWorkload, SliceWorkload, Workload
 
-PARTS = ("compare", "memory", "scaling", "slices", "n_step", "atari", "specs", "storage", "trees", "gpu")
+PARTS = (
+    *("compare", "memory", "scaling", "slices", "n_step", "atari", "specs", "storage", "trees", "items", "mixture"),
+    "gpu",
+)
 # Written to files of their own, so that measuring them anew leaves the other figures as they are.
-APART = ("n_step", "atari", "specs", "storage", "trees")
+APART = ("n_step", "atari", "specs", "storage", "trees", "items", "mixture")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,6 +123,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{text}")
         path = options.out / "trees.json"
         _write(path, {**here, "effort": {**asdict(turns), **asked}, **grown.as_json(), "other_work": others.share()})
+    if "items" in parts:
+        turns = Effort(max(5, effort.rounds // 10), burst=1)
+        moved = items.items(items.WORK, turns, say=_say)
+        report.draw_ratios(moved, f"{items.WORK.batch} images", options.out / "items.png")
+        text = items.text(moved, items.WORK)
+        (options.out / "items.md").write_text(f"# Functions of images\n\n{text}\n")
+        print(f"\n{text}")
+        path = options.out / "items.json"
+        _write(path, {**here, "effort": {**asdict(turns), **asked}, **moved.as_json(), "other_work": others.share()})
+    if "mixture" in parts:
+        turns = Effort(max(5, effort.rounds // 4), burst=10)
+        drawn = mixture.mixture(mixture.WORK, turns, say=_say)
+        report.draw_ratios(drawn, f"batches of {mixture.WORK.batch}", options.out / "mixture.png")
+        text = mixture.text(drawn, mixture.WORK)
+        (options.out / "mixture.md").write_text(f"# Drawing from several buffers\n\n{text}\n")
+        print(f"\n{text}")
+        path = options.out / "mixture.json"
+        _write(path, {**here, "effort": {**asdict(turns), **asked}, **drawn.as_json(), "other_work": others.share()})
     if "gpu" in parts:
         backends = accelerated_backends()
         if backends:

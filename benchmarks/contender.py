@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 Backend = Literal["jax", "torch"]
 Sampler = Literal["uniform", "prioritized"]
-# The samplers of the section `slices`: windows of consecutive steps, and passes over what is stored.
+# The samplers of the section `slices`: windows of consecutive steps, and epochs of what is stored.
 Sequencing = Literal[
     "slices", "window slices", "prioritized slices", "slices without replacement", "without replacement", "queue"
 ]
@@ -23,11 +23,15 @@ Checking = Literal["specs", "validate"]
 Storing = Literal["memmap", "checkpoint", "prefetch", "shared writer", "shared reader"]
 # The groups of the section `trees`: what was met, what was seen, and trees that are read.
 Growing = Literal["maps", "forests", "reading"]
+# The groups of the section `items`: images that are shifted, with their channels behind or in front, and resized.
+Imaging = Literal["shift", "shift_front", "resize"]
+# The groups of the section `mixture`: how buffers are drawn from, and how many there are.
+Mixing = Literal["uniform 2", "uniform 4", "prioritized 2", "prioritized 4"]
 Searching = Literal["search 32", "search 200", "search 800"]
-AnySampler = Sampler | Sequencing | Reading | Checking | Storing | Growing | Searching
+AnySampler = Sampler | Sequencing | Reading | Checking | Storing | Growing | Searching | Imaging | Mixing
 Operation = Literal[
     *("add", "sample", "update", "step", "rand", "contains", "project", "save", "load"),
-    *("insert", "extend", "tree", "paths", "vertices", "edges", "muzero", "gumbel"),
+    *("insert", "extend", "tree", "paths", "vertices", "edges", "muzero", "gumbel", "map"),
 ]
 
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from benchmarks import floor, ours
-from benchmarks.contender import AnySampler, Backend, Operation, Sampler, Searching, Sequencing
+from benchmarks.contender import AnySampler, Backend, Imaging, Mixing, Operation, Sampler, Searching, Sequencing
 from benchmarks.measure import Spread, Timings, ratios
 
 Verdict = Literal["pass", "MISSED", "not run", ""]
@@ -15,6 +15,10 @@ Verdict = Literal["pass", "MISSED", "not run", ""]
 CAT_FRAMES = "torchrl CatFrames"
 TORCHRL_PLAIN = "torchrl plain"
 DICT = "a dict's loop"
+COPY = "a copy"
+SHIFTS: Mapping[Backend, str] = {"torch": "DrQ's grid_sample", "jax": "vmap of dynamic_slice"}
+RESIZES: Mapping[Backend, str] = {"torch": "torch's interpolate", "jax": "jax.image.resize"}
+MIXERS: Mapping[Backend, str] = {"torch": "torchrl's ensemble", "jax": "flashbax's mixer"}
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,27 @@ def tree_comparisons() -> list[Comparison]:
         Comparison("jax", group, policy, "mctx", at_least=1.0) for group in get_args(Searching) for policy in policies
     ]
     return table
+
+
+def item_comparisons() -> list[Comparison]:
+    """Every comparison of the section `items`, in its order; a shift is to cost no more than as it is usually done."""
+    table: list[Comparison] = []
+    for backend in get_args(Backend):
+        for group in get_args(Imaging):
+            peer, bound = (RESIZES[backend], None) if group == "resize" else (SHIFTS[backend], 1.0)
+            table.append(Comparison(backend, group, "map", peer, at_least=bound))
+            table.append(Comparison(backend, group, "map", ours.NAME, COPY))
+    return table
+
+
+def mixture_comparisons() -> list[Comparison]:
+    """Every comparison of the section `mixture`, in its order."""
+    bounds: Mapping[Backend, float] = {"torch": 4.0, "jax": 1.5}
+    return [
+        Comparison(backend, group, "sample", MIXERS[backend], at_least=bounds[backend])
+        for backend in get_args(Backend)
+        for group in get_args(Mixing)
+    ]
 
 
 def storage_comparisons(backend: Backend) -> list[Comparison]:

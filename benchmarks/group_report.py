@@ -9,7 +9,7 @@ from benchmarks import floor, goals, ours
 from benchmarks.compare import Section
 from benchmarks.contender import Operation
 from benchmarks.groups import Curve, Group, GroupResult, GroupSection
-from benchmarks.report import microseconds, pyplot
+from benchmarks.report import microseconds, pyplot, ratio_rows
 from benchmarks.workload import ITEM_BYTES, ROW_WORDS, NStepWorkload, ObservationWorkload, SliceWorkload
 
 
@@ -111,6 +111,12 @@ def _times(section: GroupSection) -> list[str]:
     lines += markdown(_group_ratios(section))
     lines += ["", "Medians in microseconds:", ""]
     return lines + markdown(_group_medians(section))
+
+
+def ratios_text(about: str, who: str, section: Section) -> str:
+    """A section in Markdown: what was measured, who took part, ratios and medians, and who did not run."""
+    times = "Time of `compared` over time of `against`, median and quartiles of the rounds' ratios:"
+    return "\n".join([about, "", who, "", times, "", *markdown(ratio_rows(section)), "", *who_did_not_run(section)])
 
 
 def who_did_not_run(section: GroupSection | Section) -> list[str]:

@@ -14,8 +14,7 @@ from benchmarks import floor, ours
 from benchmarks.compare import Effort, Section, measure
 from benchmarks.contender import AnySampler, Backend, Calls, Checking, Entry
 from benchmarks.goals import spec_comparisons
-from benchmarks.group_report import markdown, who_did_not_run
-from benchmarks.report import ratio_rows
+from benchmarks.group_report import ratios_text
 from benchmarks.workload import ROW_WORDS, Batch, Workload
 
 # Eager adds on JAX copy the state: a small one, lest that hide the check.
@@ -78,11 +77,10 @@ def text(section: Section, work: Workload) -> str:
         f"- {ours.NAME}: `rb.rand`, `rb.contains` and `rb.project`, on JAX jitted; adds with the state donated",
         f"- {ours.EAGER}: the same calls on JAX, not jitted; {ours.VALIDATED}: `rb.add(..., validate=True)`",
         "- torchrl: `rand`, `is_in` (one answer for all values) and `project` of the same spec, expanded",
-        "- gymnasium: `sample` and `contains` (likewise) of a vector environment's space, `Discrete` for `OneHot`",
+        "- gymnasium: `sample` and `contains` (one answer) of a vector environment's space, `Discrete` for `OneHot`",
         f"- {floor.RANDOM}: as many bytes of uniform float32",
     ]
-    times = "Time of `compared` over time of `against`, median and quartiles of the rounds' ratios:"
-    return "\n".join([about, "", *who, "", times, "", *markdown(ratio_rows(section)), "", *who_did_not_run(section)])
+    return ratios_text(about, "\n".join(who), section)
 
 
 def of_ours(name: str, work: Workload, backend: Backend) -> Calls:

@@ -14,8 +14,7 @@ from benchmarks import floor, ours, shared, stored
 from benchmarks.compare import Effort, Section, measure
 from benchmarks.contender import Backend, Contender, Entry, Storing
 from benchmarks.goals import storage_comparisons
-from benchmarks.group_report import markdown, who_did_not_run
-from benchmarks.report import ratio_rows
+from benchmarks.group_report import ratios_text
 from benchmarks.workload import ITEM_BYTES, Workload
 
 STEPS = 500  # of one call where processes share a buffer: the other one is woken for it
@@ -97,8 +96,7 @@ NumPy's write of as many bytes, and fsync; {ours.INCREMENTAL}: of 1% new items
 `frb.iterate`
 - shared writer, reader: one add (a sample) while another process draws (adds) without a pause; torchrl: \
 `ReplayBuffer(shared=True)`"""
-    times = "Time of `compared` over time of `against`, median and quartiles of the rounds' ratios:"
-    return "\n".join([about, "", who, "", times, "", *markdown(ratio_rows(section)), "", *who_did_not_run(section)])
+    return ratios_text(about, who, section)
 
 
 def _torchrl_in_files(name: str, backend: Backend, group: Storing, work: Workload, place: Place) -> Contender:

@@ -14,8 +14,7 @@ from benchmarks import ours, tree_search
 from benchmarks.compare import Effort, Section, measure
 from benchmarks.contender import AnySampler, Backend, Calls, Entry, Growing, Searching
 from benchmarks.goals import DICT, tree_comparisons
-from benchmarks.group_report import markdown, who_did_not_run
-from benchmarks.report import ratio_rows
+from benchmarks.group_report import ratios_text
 
 Group = Growing | Searching
 GROUPS: tuple[tuple[Backend, Group], ...] = (
@@ -127,8 +126,7 @@ def text(section: Section, work: TreeWorkload) -> str:
         "- torchrl: `MCTSForest().extend`, `get_tree`, and the methods `valid_paths`, `vertices` and `edges` of `Tree`",
         "- searches: `rb.trees.search` with `frb.MuZero()` and `frb.GumbelMuZero()`, and mctx's two policies, compiled",
     ]
-    times = "Time of `compared` over time of `against`, median and quartiles of the rounds' ratios:"
-    return "\n".join([about, "", *who, "", times, "", *markdown(ratio_rows(section)), "", *who_did_not_run(section)])
+    return ratios_text(about, "\n".join(who), section)
 
 
 def of_maps(name: str, work: TreeWorkload, backend: Backend) -> Calls:

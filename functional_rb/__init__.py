@@ -4,8 +4,9 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 `import jax_backend as rb` or `import torch_backend as rb`.
 """
 
-from functional_rb import ted, trees
+from functional_rb import items, schedules, ted, text, trees
 from functional_rb.base import moved as _moved
+from functional_rb.base.containers import record
 from functional_rb.base.errors import (
     CheckpointError,
     CheckpointFullError,
@@ -22,7 +23,7 @@ from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import Crop, MaskedSample, Sample, SliceSample, State
 from functional_rb.buffer.storage_kinds import Device, Host, Memmap, Objects
-from functional_rb.checkpoint import checkpoints, load, save, save_async
+from functional_rb.checkpoint import checkpoints, load, load_spec, save, save_async
 from functional_rb.convert import (
     from_dm_env,
     from_gymnasium,
@@ -38,8 +39,10 @@ from functional_rb.iteration.batches import Batches, iterate
 from functional_rb.iteration.cell import Cell
 from functional_rb.maps.functions import Inserted, Map
 from functional_rb.maps.spec import MapSpec
+from functional_rb.mixture.value import Mixture
 from functional_rb.samplers import (
     Fifo,
+    Groups,
     Lifo,
     Prioritized,
     PrioritizedSlices,
@@ -76,7 +79,9 @@ from functional_rb.specs import (
 )
 from functional_rb.ted.check_env import check_env
 from functional_rb.ted.items import item_from_env
-from functional_rb.transforms import her, n_step
+from functional_rb.text.kl import AdaptiveKL, ConstantKL
+from functional_rb.text.records import PairwiseDataset, PromptData, RewardData
+from functional_rb.transforms import her, map_items, n_step
 from functional_rb.trees.forest import Forest
 from functional_rb.trees.forest_spec import ForestSpec
 from functional_rb.trees.policies import GumbelMuZero, MuZero
@@ -93,6 +98,7 @@ __all__ = [
     "EXP3",
     "PUCT",
     "UCB1",
+    "AdaptiveKL",
     "ArraySpec",
     "Batches",
     "Binary",
@@ -106,6 +112,7 @@ __all__ = [
     "Compact",
     "CompletedQ",
     "Composite",
+    "ConstantKL",
     "CorruptCheckpointError",
     "Crop",
     "Device",
@@ -115,6 +122,7 @@ __all__ = [
     "Forest",
     "ForestSpec",
     "Graph",
+    "Groups",
     "GumbelMuZero",
     "Host",
     "Immutable",
@@ -126,6 +134,7 @@ __all__ = [
     "MaskedSample",
     "MaxValue",
     "Memmap",
+    "Mixture",
     "MuZero",
     "MultiCategorical",
     "MultiOneHot",
@@ -134,11 +143,14 @@ __all__ = [
     "Objects",
     "OneHot",
     "OneOf",
+    "PairwiseDataset",
     "Prioritized",
     "PrioritizedSlices",
+    "PromptData",
     "Queue",
     "Recency",
     "Reservoir",
+    "RewardData",
     "RoundRobin",
     "Sample",
     "Sequence",
@@ -170,15 +182,21 @@ __all__ = [
     "has_stacked",
     "her",
     "item_from_env",
+    "items",
     "iterate",
     "kernels",
     "load",
+    "load_spec",
+    "map_items",
     "n_step",
+    "record",
     "save",
     "save_async",
+    "schedules",
     "spec_of",
     "stack",
     "ted",
+    "text",
     "to_dm_env",
     "to_gymnasium",
     "to_json",

@@ -3,7 +3,10 @@
 from jax_backend import containers as containers  # of its library, which it tells the core
 from jax_backend import forests as forests
 from jax_backend import maps as maps
+from jax_backend import moments as moments
 from jax_backend import processes as processes  # which tells multiprocessing how states are sent
+from jax_backend import records as records
+from jax_backend import text as text
 from jax_backend import trees as trees
 from jax_backend.dicts import load_state_dict, state_dict
 from jax_backend.dlpack import from_dlpack
@@ -28,6 +31,7 @@ from jax_backend.functions import (
     items,
     key,
     lost,
+    map_spec,
     newest,
     ones,
     priorities,
@@ -39,7 +43,9 @@ from jax_backend.functions import (
     rejected,
     sample,
     sample_,
+    sample_spec,
     size,
+    sizes,
     split,
     stale,
     update,
@@ -73,7 +79,9 @@ __all__ = [
     "key",
     "load_state_dict",
     "lost",
+    "map_spec",
     "maps",
+    "moments",
     "newest",
     "ones",
     "priorities",
@@ -81,15 +89,19 @@ __all__ = [
     "project",
     "rand",
     "random_crop",
+    "records",
     "refused",
     "rejected",
     "sample",
     "sample_",
+    "sample_spec",
     "shape_dtype_struct",
     "size",
+    "sizes",
     "split",
     "stale",
     "state_dict",
+    "text",
     "trees",
     "update",
     "update_",

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from functional_rb.maps.functions import MAP_FIELDS, Map
 from functional_rb.maps.spec import MapSpec
 from jax_backend import compile
 from jax_backend.values import build_mapping as build_mapping
@@ -42,5 +41,9 @@ def carry_out(function: Callable[..., Any], static: Any, owned: Any, *given: Any
     return program(owned, given, function=function, static=static, kernels=compile.use_kernels())
 
 
-jax.tree_util.register_dataclass(Map, data_fields=MAP_FIELDS, meta_fields=("spec",))
 jax.tree_util.register_static(MapSpec)
+
+
+def is_own(array: Any) -> bool:
+    """Whether an array is one of JAX's, traced ones among them."""
+    return isinstance(array, jax.Array)

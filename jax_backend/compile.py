@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from functional_rb.buffer import functions
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
@@ -69,7 +70,8 @@ def program(function: F, by_row: bool = False) -> F:
 
     given = inspect.signature(function)
     kernels = inspect.Parameter("kernels", inspect.Parameter.KEYWORD_ONLY, default=False)
-    traced.__signature__ = given.replace(parameters=[*given.parameters.values(), kernels])  # type: ignore[attr-defined]
+    signature = given.replace(parameters=[*given.parameters.values(), kernels])
+    traced.__signature__ = signature  # type: ignore[attr-defined]  # `inspect` reads it, typeshed does not know it
     return traced  # type: ignore[return-value]  # of the same signature, but for `kernels`
 
 
@@ -95,8 +97,10 @@ def add(
     return choose(kernel if batch else None, core, arrays, mask, priorities, leaves)
 
 
-def draws(key: jax.Array, batch: int, words: int) -> jax.Array:
+def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = None) -> jax.Array:
     """Uniform int32 [batch, words] in [0, 2^31) from a key: the upper bits of `jax.random.bits`.
+
+    Of rows from the `wanted`th on, an int32 scalar, nothing is said, but that there is always a first one.
 
     On CPUs a kernel computes the same Threefry, JAX's default: XLA makes a dozen small steps of it, handed from thread
     to thread, which took longer than all the rest of sampling.
@@ -106,38 +110,53 @@ def draws(key: jax.Array, batch: int, words: int) -> jax.Array:
     kind = jax.random.key_impl(typed)
     default = str(kind) == "threefry2x32" and partitionable
 
-    def core(data: jax.Array) -> jax.Array:
+    def core(data: jax.Array, wanted: jax.Array | None) -> jax.Array:
         bits = jax.random.bits(jax.random.wrap_key_data(data, impl=kind), (batch, words), jnp.uint32)
         return (bits >> 1).astype(jnp.int32)
 
     kernel = Kernel("threefry", jax.ShapeDtypeStruct((batch, words), jnp.int32))
-    numbers: jax.Array = choose(kernel if default and batch else None, core, jax.random.key_data(typed))
+    numbers: jax.Array = choose(kernel if default and batch else None, core, jax.random.key_data(typed), wanted)
     return numbers
 
 
+def leaves_out(spec: BufferSpec) -> bool:
+    """Whether kernels may draw and read just what is wanted: nothing but the choice of rows comes after them."""
+    return spec.plan.fused_draws and not spec.inner and spec.plan.frames is None and spec.on_sample is None
+
+
 def draw(
-    state: State, draws: jax.Array, more: jax.Array | None, beta: jax.Array, batch: int
+    state: State,
+    draws: jax.Array,
+    more: jax.Array | None,
+    beta: jax.Array,
+    batch: int,
+    wanted: jax.Array | None = None,
 ) -> tuple[Arrays, list[jax.Array], Selection]:
-    """Choose items by draws int32 [rows, words], and read them; more draws are for transforms."""
+    """Choose items by draws int32 [rows, words], and read them; more draws are for transforms.
+
+    Wanted, an int32 scalar, is how many rows count, from the first on; None for all. Those behind hold anything, if
+    `leaves_out` says so, but for the first.
+    """
     spec = state.spec
-    if not spec.plan.fused_draws or spec.transforms:
+    if not spec.plan.fused_draws or spec.inner:
         draft = Draft.of(state, spec.plan)
+        draft.wanted = wanted
         slots, selection = spec.sampler.draw(ops, draft, draws, beta, batch)
         (slots, *info), outline = jax.tree.flatten((slots, selection))
         slots, selection = jax.tree.unflatten(outline, barrier([slots, *info]))
         leaves, selection = functions.read_selection(ops, draft, spec, slots, selection, batch, more)
         return finished(draft.finish(ops), [*leaves, *selection.extras.values()]), leaves, selection
 
-    def core(rows: Any, wide: Any, tree: Any, counters: Any, draws: Any, beta: Any, auxiliary: Any) -> Any:
+    def core(rows: Any, wide: Any, tree: Any, counters: Any, draws: Any, beta: Any, wanted: Any, auxiliary: Any) -> Any:
         arrays = Arrays(rows, wide, tree, counters, auxiliary)
         leaves, selection = functions.draw(ops, arrays, spec, draws, beta, batch)[1:]
         return [leaves[k] for k in spec.plan.stored], selection
 
-    arrays = _arrays(state)
+    arrays, wanted = _arrays(state), wanted if leaves_out(spec) else None
     results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
     handles, numbers = (jax.ShapeDtypeStruct((batch,), dtype) for dtype in (jnp.int32, jnp.float32))
     kernel = Kernel("draw", (results, Selection(handles, numbers, numbers)), [descriptor.encode(spec)])
-    leaves, selection = choose(kernel if batch else None, core, *arrays[:-1], draws, beta, arrays.auxiliary)
+    leaves, selection = choose(kernel if batch else None, core, *arrays[:-1], draws, beta, wanted, arrays.auxiliary)
     if spec.plan.frames is not None:
         slots = selection.handles % spec.capacity
         found = frame_ring.read(ops, spec.plan.frames, arrays.auxiliary, slots, range(len(spec.plan.leaves)))

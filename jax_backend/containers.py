@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from functional_rb.base.containers import LIBRARIES, Apart, names_of
+from functional_rb.base.containers import Apart, add_library, names_of
 
 _REGISTRY = jax.tree_util.default_registry
 _LEAF = jax.tree.structure(0)
@@ -34,5 +34,9 @@ class _Trees:
         treedef = jax.tree_util.PyTreeDef.from_node_data_and_children(_REGISTRY, (kind, static), [_LEAF] * len(names))
         return treedef.unflatten([parts[name] for name in names])
 
+    def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
+        """Let `jax.tree` and JAX's transformations take a record apart."""
+        jax.tree_util.register_dataclass(kind, data_fields=names, meta_fields=static)
 
-LIBRARIES["jax"] = _Trees()
+
+add_library("jax", _Trees())

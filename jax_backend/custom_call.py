@@ -31,8 +31,9 @@ HANDLERS = {
     "xla_hash_map": ("map_insert", "map_lookup"),
     "xla_barrier": ("barrier",),
     "xla_parts": ("descend", "importance_weights", "read", "set_leaves", "store", "stored_values"),
-    "xla_ring": ("changed", "expand", "plan_write", "step_ages", "weights_at"),
-    "xla_episode_windows": ("extent", "fold", "following", "plan_line"),
+    "xla_ring": ("choose_slots",),
+    "xla_episode_windows": ("changed", "expand", "extent", "following", "steps_in_episodes", "weights_at"),
+    "xla_step_queue": ("fold", "plan_line"),
 }
 """The modules of `functional_rb.cpu_kernels` with kernels for XLA, and which these are."""
 

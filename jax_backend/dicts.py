@@ -12,17 +12,20 @@ from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.interop import state_dict as core
+from functional_rb.mixture.value import Mixture
 from functional_rb.storage.host_state import HostState
 from jax_backend import devices, execute, hosted, rules
 from jax_backend.restore import restore
 
+AnyTarget = State | Mixture | BufferSpec
+
 
 @rules.transfers
-def state_dict(state: State) -> dict[str, Any]:
+def state_dict(state: State | Mixture) -> dict[str, Any]:
     """A state as a flat dict of arrays, its spec among them, for Orbax.
 
     Args:
-        state: the buffer.
+        state: the buffer; of a `Mixture` a dict of its buffers' dicts.
 
     Returns:
         The state's arrays by name, see `interop.state_dict`, not copied: donating the state deletes them, so
@@ -40,6 +43,8 @@ def state_dict(state: State) -> dict[str, Any]:
         >>> sorted(rb.state_dict(state))
         ['counters', 'rows', 'spec', 'tree']
     """
+    if isinstance(state, Mixture):
+        return core.of_mixture(state, state_dict, _bytes_of)
     _is_hosted(state, "state_dict")
     text = core.text_of(state.spec)
     found: dict[str, Any]
@@ -49,16 +54,21 @@ def state_dict(state: State) -> dict[str, Any]:
         found = core.named(state, state.spec.plan)
         for name, array in found.items():
             _check_at_hand(name, array)
-    return found | {core.SPEC: jnp.asarray(np.frombuffer(text.encode(), np.uint8))}
+    return found | {core.SPEC: _bytes_of(text)}
+
+
+def _bytes_of(text: str) -> jax.Array:
+    """A text as an array, as pytrees have no texts."""
+    return jnp.asarray(np.frombuffer(text.encode(), np.uint8))
 
 
 @rules.transfers
-def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) -> State:
+def load_state_dict(target: AnyTarget, given: Any, device: Any = None) -> Any:
     """The state that a dict from `state_dict` tells.
 
     Args:
-        target: a state, of the same spec and with the same shardings, or the spec. It stays as it is. The storage may
-            be another than it was.
+        target: a state, of the same spec and with the same shardings, or the spec, or a `Mixture` of such states. It
+            stays as it is. The storage may be another than it was.
         given: from `state_dict`, of JAX or torch, or the same in NumPy, as Orbax restores it. It is copied, so that
             donating the state leaves it.
         device: where the arrays live, a `jax.Device`, a sharding, or a name; by default where the spec says or those of
@@ -79,6 +89,13 @@ def load_state_dict(target: State | BufferSpec, given: Any, device: Any = None) 
         >>> int(rb.size(rb.load_state_dict(spec, rb.state_dict(state))))
         5
     """
+    if isinstance(target, Mixture):
+        return core.mixture_of(
+            target,
+            given,
+            lambda one, arrays: load_state_dict(one, arrays, device),
+            lambda _, x: jnp.array(x, copy=True),
+        )
     placed: dict[str, Any] = {}
     if isinstance(target, BufferSpec):
         spec = target

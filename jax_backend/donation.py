@@ -149,7 +149,7 @@ class Jitted(Generic[P, R]):
             return None
         donatable = call.donatable(leaves)
         ids = set(map(id, donatable))
-        if len(ids) != len(donatable) or not ids.isdisjoint(map(id, call.auxiliary(leaves))):
+        if len(ids) != len(donatable) or not ids.isdisjoint(map(id, call.undonated(leaves))):
             call = self._without_duplicates(call, leaves, key)
         if any(isinstance(x, jax.Array) and x.is_deleted() for x in donatable):
             raise consumed()

@@ -23,7 +23,7 @@ from functional_rb.specs import values
 from functional_rb.specs.values import Outline
 from functional_rb.structures import row_layout
 from functional_rb.transforms import crop
-from jax_backend import compile, copies, devices, ops, rules
+from jax_backend import compile, copies, devices, mapping, ops, rules
 from jax_backend.convert import as_vector as as_vector
 from jax_backend.convert import build_mapping as build_mapping
 from jax_backend.convert import convert as convert
@@ -32,6 +32,8 @@ from jax_backend.convert import unsupported as unsupported
 from jax_backend.convert import value_of as value_of
 from jax_backend.keys import check_key as check_key
 from jax_backend.keys import split as split
+from jax_backend.mapping import evaluated as evaluated
+from jax_backend.mapping import map_items as map_items
 
 jax.tree_util.register_dataclass(
     State, data_fields=("rows", "wide", "tree", "counters", "auxiliary"), meta_fields=("spec",)
@@ -120,15 +122,24 @@ def add(
 @compile.program
 def drawn_from(
     state: State, key: jax.Array, batch: int, beta: jax.Array
+) -> tuple[dict[str, Any], list[jax.Array], Any, Selection]:
+    """What `sample` traces: of the state what is new, the leaves, their structure if it is another, the selection."""
+    changed, leaves, selection = drawn_rows(state, key, batch, beta, None)
+    leaves, structure = mapping.sampled(state.spec, leaves, batch, key, selection.mask)
+    return changed, leaves, structure, selection
+
+
+def drawn_rows(
+    state: State, key: jax.Array, batch: int, beta: Any, wanted: jax.Array | None
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:
-    """What `sample` traces; of the state what is new."""
+    """What is traced to draw a batch, of which the first rows count, an int32 scalar, or all."""
     _check_shapes(state, "sample")
     spec, more = state.spec, None
     if spec.plan.extra_words:
         key, other = jax.random.split(key)
         more = compile.draws(other, *spec.extra_shape(batch))
-    numbers = compile.draws(key, *spec.draw_shape(batch))
-    arrays, leaves, selection = compile.draw(state, numbers, more, beta, batch)
+    numbers = compile.draws(key, *spec.draw_shape(batch), wanted if compile.leaves_out(spec) else None)
+    arrays, leaves, selection = compile.draw(state, numbers, more, beta, batch, wanted)
     return _changes(state, arrays), leaves, selection
 
 
@@ -154,7 +165,9 @@ def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, 
     """Draw items; where the result is at hand, an empty buffer is an error."""
     check_key(key)
     spec = state.spec
-    changed, leaves, selection = _sample(state, key, batch, number(beta), kernels=compile.use_kernels())
+    changed, leaves, structure, selection = _sample(state, key, batch, number(beta), kernels=compile.use_kernels())
+    if structure is not None:
+        leaves = mapping.Mapped(leaves, structure)
     if batch and not isinstance(selection.handles, jax.core.Tracer) and selection.handles.is_fully_addressable:
         checks.check_nonempty(
             spec, bool(np.asarray(selection.handles).max() >= 0), int(np.asarray(state.counters)[counters.SIZE])

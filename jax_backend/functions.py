@@ -13,32 +13,20 @@ from functional_rb.buffer import api, checks, in_place
 from functional_rb.buffer.binding import bound
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
+from functional_rb.core.item_function import ItemFunction
+from functional_rb.mixture import functions as mixed
+from functional_rb.mixture.value import Mixture
 from functional_rb.specs import functions
-from functional_rb.storage.host_state import HostState
-from jax_backend import execute, hosted, inplace, restore, rules, shared, values
+from jax_backend import engines, execute, hosted, inplace, mixtures, restore, rules, values
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
-
-_ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared.engine}
-"""What carries the functions out for states of other classes than `State`, whose arrays are on a device."""
+AnyState = TypeVar("AnyState", bound=State | Mixture)
 
 
-def _of(state: Any) -> Any:
-    return execute if type(state) is State else _ENGINES.get(type(state), execute)
-
-
-def _in_place(state: Any) -> Any:
-    """The engine that carries out in-place writes for a state."""
-    engine = _of(state)
-    return inplace if engine is execute else engine
-
-
-def _engine_for(spec: Any) -> Any:
-    """The engine that makes a state of a spec."""
-    if not isinstance(spec, BufferSpec) or not spec.storage.on_host:
-        return execute
-    return shared.engine if spec.storage.shared else hosted
+def _engine(state: Any) -> Any:
+    """What a function is carried out by that reads a state or a mixture."""
+    return mixtures if isinstance(state, Mixture) else engines.of(state)
 
 
 def _binds(core: Callable[..., Any]) -> Callable[[F], F]:
@@ -52,7 +40,7 @@ def _binds(core: Callable[..., Any]) -> Callable[[F], F]:
 
 def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, jax.Array]:
     """Bind a function of the core that reads an array off a state."""
-    return rules.transfers(bound(core, _of, _as_array, "jax.Array"))
+    return rules.transfers(bound(core, _engine, "jax.Array", _as_array))
 
 
 def _as_array(found: Any) -> jax.Array:
@@ -61,7 +49,7 @@ def _as_array(found: Any) -> jax.Array:
 
 def _of_specs(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, Any]:
     """Bind a function of the core that makes values of a spec."""
-    return rules.transfers(bound(core, lambda _: values, lambda made: made, "Any"))
+    return rules.transfers(bound(core, lambda _: values))
 
 
 @rules.transfers
@@ -93,93 +81,112 @@ def split(key: jax.Array, n: int = 2) -> jax.Array:
 
 @_binds(api.init)
 def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
-    engine = _engine_for(spec)
+    engine = engines.for_spec(spec)
     fill = inplace.add_ if engine is execute else None
     return api.init(engine, spec, device, items, validate, fill)
 
 
 @_binds(api.add)
 def add(
-    state: State,
+    state: AnyState,
     items: Any,
     mask: Any = None,
     priorities: Any = None,
     key: jax.Array | None = None,
     validate: bool = False,
     time_major: bool = True,
-) -> State:
-    return api.add(_of(state), state, items, mask, priorities, key, validate, time_major)
+    to: Any = None,
+) -> AnyState:
+    if isinstance(state, Mixture):
+        return mixed.add(add, state, to, items, mask, priorities, key, validate, time_major)  # type: ignore[return-value]  # of its kind
+    return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)  # type: ignore[return-value]  # of its kind
 
 
 @_binds(api.sample)
 def sample(
-    state: State, key: jax.Array, batch_size: int | None = None, beta: Any = None
-) -> tuple[State, AnySample[Any]]:
-    return api.sample(_of(state), state, key, batch_size, beta)
+    state: AnyState, key: jax.Array, batch_size: int | None = None, beta: Any = None, p: Any = None
+) -> tuple[AnyState, AnySample[Any]]:
+    if isinstance(state, Mixture):
+        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample")  # type: ignore[return-value]  # of its kind
+    return api.sample(engines.of(state), state, key, batch_size, beta, p)  # type: ignore[return-value]  # of its kind
 
 
 @_binds(api.update)
-def update(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
-    return api.update(_of(state), state, indices, priorities, items)
+def update(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+    if isinstance(state, Mixture):
+        return mixed.update(mixtures, state, indices, priorities, items, "update")  # type: ignore[return-value]  # of its kind
+    return api.update(engines.of(state), state, indices, priorities, items)  # type: ignore[return-value]  # of its kind
 
 
 @_binds(api.clear)
 def clear(state: State) -> State:
-    return api.clear(_of(state), state)
+    return api.clear(engines.of(state), state)
 
 
 @_binds(in_place.add_)
 def add_(
-    state: State,
+    state: AnyState,
     items: Any,
     mask: Any = None,
     priorities: Any = None,
     key: jax.Array | None = None,
     validate: bool = False,
     time_major: bool = True,
-) -> State:
-    return in_place.add_(_of(state), _in_place(state), state, items, mask, priorities, key, validate, time_major)
+    to: Any = None,
+) -> AnyState:
+    if isinstance(state, Mixture):
+        return mixed.add(add_, state, to, items, mask, priorities, key, validate, time_major)  # type: ignore[return-value]  # of its kind
+    return in_place.add_(  # type: ignore[return-value]  # of its kind
+        engines.of(state), engines.in_place(state), state, items, mask, priorities, key, validate, time_major, to
+    )
 
 
 @_binds(in_place.sample_)
 def sample_(
-    state: State, key: jax.Array, batch_size: int | None = None, beta: Any = None
-) -> tuple[State, AnySample[Any]]:
-    return in_place.sample_(_of(state), _in_place(state), state, key, batch_size, beta)
+    state: AnyState, key: jax.Array, batch_size: int | None = None, beta: Any = None, p: Any = None
+) -> tuple[AnyState, AnySample[Any]]:
+    if isinstance(state, Mixture):
+        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample_")  # type: ignore[return-value]  # of its kind
+    return in_place.sample_(engines.of(state), engines.in_place(state), state, key, batch_size, beta, p)  # type: ignore[return-value]  # of its kind
 
 
 @_binds(in_place.update_)
-def update_(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
-    return in_place.update_(_of(state), _in_place(state), state, indices, priorities, items)
+def update_(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+    if isinstance(state, Mixture):
+        return mixed.update(mixtures, state, indices, priorities, items, "update_")  # type: ignore[return-value]  # of its kind
+    return in_place.update_(engines.of(state), engines.in_place(state), state, indices, priorities, items)  # type: ignore[return-value]  # of its kind
 
 
 @_binds(in_place.clear_)
 def clear_(state: State) -> State:
-    return in_place.clear_(_of(state), _in_place(state), state)
+    return in_place.clear_(engines.of(state), engines.in_place(state), state)
 
 
 @_binds(api.with_spec)
 def with_spec(state: State, spec: BufferSpec) -> State:
-    return api.with_spec(_of(state), state, spec, restore.elsewhere)
+    return api.with_spec(engines.of(state), state, spec, restore.elsewhere)
 
 
 @_binds(api.get)
-def get(state: State, indices: Any) -> Any:
-    return api.get(_of(state), state, indices)
+def get(state: State | Mixture, indices: Any) -> Any:
+    if isinstance(state, Mixture):
+        return mixed.get(mixtures, state, indices)
+    return api.get(engines.of(state), state, indices)
 
 
 @_binds(api.items)
 def items(state: State) -> Any:
-    return api.items(_of(state), state)
+    return api.items(engines.of(state), state)
 
 
-is_live = _reads(api.is_live)
-priorities = _reads(api.priorities)
+is_live = _reads(mixed.either(api.is_live, mixed.is_live))
+priorities = _reads(mixed.either(api.priorities, mixed.priorities))
 probabilities = _reads(api.probabilities)
 newest = _reads(api.newest)
 cursor = _reads(api.cursor)
-size = _reads(api.size)
-can_sample = _reads(api.can_sample)
+size = _reads(mixed.either(api.size, mixed.size))
+can_sample = _reads(mixed.either(api.can_sample, mixed.can_sample))
+sizes = _reads(mixed.sizes)
 rejected = _reads(api.rejected)
 stale = _reads(api.stale)
 invalid = _reads(api.invalid)
@@ -193,7 +200,7 @@ def epochs(
     state: State, key: jax.Array, batch_size: int | None = None, n: int = 1
 ) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
     following = None
-    draws = api.epochs(_of(state), state, key, batch_size, n)
+    draws = api.epochs(engines.of(state), state, key, batch_size, n)
     while True:
         with rules.explicit_transfers():  # not for what the caller does between the draws
             try:
@@ -201,6 +208,16 @@ def epochs(
             except StopIteration:
                 return
         following = yield selection
+
+
+@_binds(api.map_spec)
+def map_spec(fn: Callable[..., Any] | ItemFunction, item: Any, keyed: bool = False, masked: bool = False) -> Any:
+    return api.map_spec(execute, fn, item, keyed, masked)
+
+
+@_binds(api.sample_spec)
+def sample_spec(spec: BufferSpec, batch_size: int | None = None) -> Any:
+    return api.sample_spec(execute, spec, batch_size)
 
 
 @_binds(api.random_crop)

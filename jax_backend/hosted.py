@@ -36,6 +36,7 @@ from jax_backend.convert import build_mapping as build_mapping
 from jax_backend.convert import value_of as value_of
 from jax_backend.keys import check_key
 from jax_backend.keys import split as split
+from jax_backend.mapping import evaluated as evaluated
 
 _engine = Engine(NumPy(host_ops.OPS))
 
@@ -162,14 +163,20 @@ def _bits_to_add(spec: BufferSpec, batch: int, key: Any) -> Vector | None:
     return None
 
 
-def sample(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
-    """Draw a batch of items; returns the new state, the items' leaves and their selection."""
-    return _sent(*_engine.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta)))
+def sample(
+    state: Any, key: Any, batch: int, beta: Any, wanted: Vector | None = None
+) -> tuple[HostState, list[Any], Selection]:
+    """Draw a batch of items, of which the first `wanted` count, or all; the new state, leaves and selection."""
+    return _sent(*_engine.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), wanted))
 
 
-def sample_(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
-    """Draw items; the state is consumed."""
-    return _sent(*_engine.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta)))
+def sample_(state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any]) -> tuple[HostState, Any]:
+    """Draw items, and finish the sample; then the state is consumed."""
+
+    def finished(leaves: list[Any], selection: Selection) -> Any:
+        return finish(*_sent(state, leaves, selection)[1:])
+
+    return _engine.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), finished)
 
 
 def _bits_to_draw(spec: BufferSpec, batch: int, key: Any) -> Bits:
@@ -219,6 +226,14 @@ def inside(outline: Outline, leaves: Sequence[Any]) -> list[Vector]:
     """Whether values lie in the domain of each unit."""
     nothing = np.zeros(0, np.bool_)
     return [np.asarray(x) for x in execute.inside(outline, [nothing if is_object_array(x) else x for x in leaves])]
+
+
+def map_items(spec: BufferSpec, at: str, leaves: Sequence[Any], lead: tuple[int, ...], key: Any, mask: Any) -> Any:
+    """What a function of items gives, computed by JAX; the leaves to store as NumPy has them."""
+    found = execute.map_items(spec, at, leaves, lead, key, mask)
+    if at == "sample":
+        return found
+    return [x if is_object_array(x) else _in_numpy(x) for x in found]
 
 
 count_invalid, with_spec = _engine.count_invalid, _engine.with_spec

@@ -13,10 +13,11 @@ import jax
 import numpy as np
 
 from functional_rb.buffer import checks
-from functional_rb.buffer.state import State
+from functional_rb.buffer.in_place import Finish
+from functional_rb.buffer.state import AnySample, State
 from functional_rb.core import counters
 from functional_rb.core.strategy import Selection
-from jax_backend import compile, convert, execute, keys
+from jax_backend import compile, convert, execute, keys, mapping
 
 _add = jax.jit(execute.added, static_argnames=("batch", "kernels"), donate_argnums=0)
 _update = jax.jit(execute.updated, static_argnames="kernels", donate_argnums=0)
@@ -42,14 +43,19 @@ def add_(
     return _add(state, list(leaves), batch, mask, priorities, key, kernels=compile.use_kernels())
 
 
-def sample_(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Selection]:
-    """Draw items. Where nothing can be drawn, that is an error before the state is consumed."""
+def sample_(state: State, key: jax.Array, batch: int, beta: Any, finish: Finish) -> tuple[State, AnySample[Any]]:
+    """Draw items. Where nothing can be drawn, or a function of items fails, that is an error before all else."""
     if _is_traced(state.counters, key, beta):
-        return execute.sample(state, key, batch, beta)
+        state, leaves, selection = execute.sample(state, key, batch, beta)
+        return state, finish(leaves, selection)
     keys.check_key(key)
     if batch:
         _check_nonempty(state, batch)
-    return _sample(state, key, batch, convert.number(beta), kernels=compile.use_kernels())
+    # A function of items that fails does so while it is traced, before anything is donated.
+    state, leaves, structure, selection = _sample(
+        state, key, batch, convert.number(beta), kernels=compile.use_kernels()
+    )
+    return state, finish(leaves if structure is None else mapping.Mapped(leaves, structure), selection)
 
 
 def _check_nonempty(state: State, batch: int) -> None:
@@ -60,9 +66,9 @@ def _check_nonempty(state: State, batch: int) -> None:
 
 def _sampled(
     state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool = False
-) -> tuple[State, list[jax.Array], Selection]:
-    changed, leaves, selection = execute.drawn_from(state, key, batch, beta, kernels=kernels)  # type: ignore[call-arg]  # see `compile.program`
-    return execute.changed_by(state, changed), leaves, selection
+) -> tuple[State, list[jax.Array], Any, Selection]:
+    drawn = execute.drawn_from(state, key, batch, beta, kernels=kernels)  # type: ignore[call-arg]  # see `compile.program`
+    return execute.changed_by(state, drawn[0]), *drawn[1:]
 
 
 _sample = jax.jit(_sampled, static_argnames=("batch", "kernels"), donate_argnums=0)

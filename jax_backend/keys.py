@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+MAP = 0xFF6D6170
+"""Beyond the number of bits that are drawn by a key at a time."""
+
 
 def check_key(key: Any) -> None:
     """Refuse what is no single key, typed or legacy."""
@@ -26,6 +29,14 @@ def split(key: jax.Array) -> jax.Array:
     """Two keys from one."""
     check_key(key)
     return jax.random.split(key)
+
+
+def for_maps(key: jax.Array) -> jax.Array:
+    """The key of `map_items` that follows from one, and is unrelated to what is drawn and split by it.
+
+    It is the hash of one number; bits and split keys are those of the numbers from 0 on, which do not get so far.
+    """
+    return jax.random.fold_in(key, MAP)
 
 
 @functools.cache

@@ -2,64 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 
-from functional_rb.buffer.api import documented_by
+from functional_rb.buffer.binding import bound
 from functional_rb.maps import functions
-from functional_rb.maps.functions import Inserted, Map
-from functional_rb.maps.spec import MapSpec
 from jax_backend import carried, rules
 
-
-@rules.transfers
-@documented_by(functions.init)
-def init(spec: MapSpec, device: Any = None) -> Map:
-    return functions.init(carried, spec, device)
+P = ParamSpec("P")
+A = TypeVar("A")
 
 
-@rules.transfers
-@documented_by(functions.insert)
-def insert(map: Map, keys: Any, mask: Any = None) -> tuple[Map, Inserted]:
-    return functions.insert(carried, map, keys, mask)
+def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
+    """Bind a function of the core."""
+    return rules.transfers(bound(core, lambda _: carried))
 
 
-@rules.transfers
-@documented_by(functions.insert_)
-def insert_(map: Map, keys: Any, mask: Any = None) -> tuple[Map, Inserted]:
-    return functions.insert_(carried, map, keys, mask)
+def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, jax.Array]:
+    """Bind a function of the core that reads an array off a map."""
+    return rules.transfers(bound(core, lambda _: carried, "jax.Array"))
 
 
-@rules.transfers
-@documented_by(functions.lookup)
-def lookup(map: Map, keys: Any) -> jax.Array:
-    ids: jax.Array = functions.lookup(carried, map, keys)
-    return ids
-
-
-@rules.transfers
-@documented_by(functions.count)
-def count(map: Map, keys: Any) -> jax.Array:
-    counts: jax.Array = functions.count(carried, map, keys)
-    return counts
-
-
-@rules.transfers
-@documented_by(functions.size)
-def size(map: Map) -> jax.Array:
-    number: jax.Array = functions.size(carried, map)
-    return number
-
-
-@rules.transfers
-@documented_by(functions.refused)
-def refused(map: Map) -> jax.Array:
-    number: jax.Array = functions.refused(carried, map)
-    return number
-
-
-@rules.transfers
-@documented_by(functions.keys)
-def keys(map: Map) -> Any:
-    return functions.keys(carried, map)
+init = _binds(functions.init)
+insert = _binds(functions.insert)
+insert_ = _binds(functions.insert_)
+lookup = _reads(functions.lookup)
+count = _reads(functions.count)
+size = _reads(functions.size)
+refused = _reads(functions.refused)
+keys = _binds(functions.keys)

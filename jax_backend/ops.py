@@ -73,6 +73,11 @@ def set_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
     return x.at[index].set(values, mode="promise_in_bounds")
 
 
+def set_where(x: jax.Array, index: jax.Array, live: jax.Array, values: jax.Array) -> jax.Array:
+    """XLA leaves out what lies behind the end."""
+    return x.at[jnp.where(live, index, x.shape[0])].set(values, mode="drop")
+
+
 def set_flat(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
     return set_at(x.reshape(-1), index, values).reshape(x.shape)
 
@@ -204,6 +209,10 @@ def argmax(x: jax.Array) -> jax.Array:
     return lax.argmax(x, x.ndim - 1, jnp.int32)
 
 
+def take_along(x: jax.Array, index: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(x, index, -1, mode="promise_in_bounds")
+
+
 def log(x: jax.Array) -> jax.Array:
     return jnp.log(x)
 
@@ -226,3 +235,12 @@ def without_nan(x: jax.Array) -> jax.Array:
 def scale(high: jax.Array, low: jax.Array, n: jax.Array) -> jax.Array:
     top, rest = mul_wide(high, n)
     return top + (rest > 0x7FFFFFFF - mul_wide(low, n)[0])
+
+
+def matmul(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Matrix products; XLA would leave out digits on a GPU or TPU."""
+    return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
+
+
+def rounded(x: jax.Array) -> jax.Array:
+    return jnp.round(x)

@@ -108,12 +108,13 @@ def _choose_slots(ring: Ring, ends: RingState, batch: int, mask: jax.Array | Non
     n = min(steps, ring.length) * ring.lanes
     chosen = (ABSENT, ABSENT) if mask is None else (ints(n), bools(n))
     results = (ints(n), *chosen, ints(ring.lanes), RingState(ints(ring.lanes), ints(ring.lanes)))
-    return Kernel("plan_write", results, [descriptor.encode_ring(ring), np.full(1, steps, np.int32)]) if batch else None
+    kernel = Kernel("choose_slots", results, [descriptor.encode_ring(ring), np.full(1, steps, np.int32)])
+    return kernel if batch else None
 
 
 def _steps_in_episodes(next_in_episode: jax.Array, written: jax.Array, begins: Any, ends: Any) -> Described:
     given = begins if ends is None else ends
-    return Kernel("step_ages", (ints(*given.shape), ints(*next_in_episode.shape)))
+    return Kernel("steps_in_episodes", (ints(*given.shape), ints(*next_in_episode.shape)))
 
 
 def _changed(rule: Rule, lanes: Lanes, in_episode: jax.Array, n: int, by_trajectory: bool) -> Described:

@@ -93,7 +93,7 @@ class Regrouped:
 
     Attributes:
         donatable: the leaves that may be donated.
-        kept: those that are not.
+        undonated: those that are not.
     """
 
     __signature__ = inspect.signature(_operands)
@@ -107,11 +107,11 @@ class Regrouped:
         """
         self._plan, self._same = plan, same
         own = [(k, leaf) for k, leaf in enumerate(plan.leaves) if k not in same]
-        self.auxiliary = _Taken(k for k, leaf in own if leaf.state is None and not leaf.donated)
+        self.undonated = _Taken(k for k, leaf in own if leaf.state is None and not leaf.donated)
         self._groups = [_Taken(k for k, leaf in own if leaf.state is None and leaf.donated)]
         self._groups += [_Taken(k for k, leaf in own if leaf.state == n) for n in range(len(plan.states))]
         self.donatable = _Taken(k for group in self._groups for k in group.places)
-        self._names = tuple(plan.leaves[k].name for k in self.auxiliary.places)
+        self._names = tuple(plan.leaves[k].name for k in self.undonated.places)
         self._compiled: Any = None
         function = plan.function()
         self.__name__ = self.__qualname__ = getattr(function, "__name__", type(function).__name__)
@@ -126,13 +126,13 @@ class Regrouped:
         return Regrouped(self._plan, same)
 
     def operands(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """The leaves that are kept, and the groups that may be donated."""
-        return Named(self._names, self.auxiliary(leaves)), *[group(leaves) for group in self._groups]
+        """The leaves that may not be donated, and the groups of those that may."""
+        return Named(self._names, self.undonated(leaves)), *[group(leaves) for group in self._groups]
 
     def __call__(self, arguments: Named, *groups: Sequence[Any]) -> Any:
         """Call the user's function: this is what is traced."""
         leaves: list[Any] = [None] * len(self._plan.leaves)
-        for taken, group in zip((self.auxiliary, *self._groups), (arguments.leaves, *groups), strict=True):
+        for taken, group in zip((self.undonated, *self._groups), (arguments.leaves, *groups), strict=True):
             for k, leaf in zip(taken.places, group, strict=True):
                 leaves[k] = leaf
         for k, first in self._same.items():

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from functional_rb.buffer.api import documented_by
+from functional_rb.buffer.binding import bound
 from functional_rb.trees import api, reuse
 from functional_rb.trees import nodes as tree_nodes
 from functional_rb.trees import search as core
-from functional_rb.trees.api import Proposal, Summary
+from functional_rb.trees.api import Proposal
 from functional_rb.trees.policies import Policy
 from functional_rb.trees.scores import Score
 from functional_rb.trees.search import Draws, Evaluated, Leaf
 from functional_rb.trees.spec import TreeSpec
-from functional_rb.trees.state import FIELDS, Expansion, Tree
+from functional_rb.trees.state import Expansion, Tree
 from jax_backend import compile, execute, ops, rules
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+A = TypeVar("A")
 
-jax.tree_util.register_dataclass(Tree, data_fields=FIELDS, meta_fields=("spec",))
 jax.tree_util.register_static(TreeSpec)
 
 
@@ -124,13 +125,9 @@ def _searched(
     tree: Tree, key: jax.Array, step: Callable[..., Any], simulations: int, policy: Policy, max_depth: int
 ) -> tuple[Tree, jax.Array, jax.Array]:
     batch, slots = tree.batch[0], tree.spec.children
-    begin, ties, propose, steps = jax.random.split(key, 4)
-    draws = Draws(
-        compile.draws(begin, batch * slots, policy.words).reshape(batch, slots, policy.words),
-        compile.draws(ties, simulations, batch),
-        compile.draws(propose, batch, 1)[:, 0],
-        jax.random.split(steps, simulations),
-    )
+    keys = jax.random.split(key, 1 + simulations)
+    bits = compile.draws(keys[0], batch, 1 + slots * policy.words + simulations)
+    draws = Draws.of(bits, keys[1:], slots, policy.words)
 
     def evaluated(node: list[jax.Array], action: Any, key: jax.Array) -> Evaluated:
         def call(*leaves: jax.Array) -> Evaluated:
@@ -164,41 +161,28 @@ def _reset(tree: Tree, mask: jax.Array, root: Evaluated) -> Tree:
     return reuse.reset(ops, tree, core.init(ops, tree.spec, root, None), mask)
 
 
-def _binds(core: Callable[..., Any]) -> Callable[[F], F]:
-    """Make a public function of one that binds the core's: with its docstring, and free to move arrays."""
-
-    def attach(bound: F) -> F:
-        return rules.transfers(documented_by(core)(bound))
-
-    return attach
+def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
+    """Bind a function of the core."""
+    return rules.transfers(bound(core, lambda _: _backend))
 
 
-@_binds(api.init)
-def init(spec: TreeSpec, root: Expansion, device: Any = None) -> Tree:
-    return api.init(_backend, spec, root, device)
+init = _binds(api.init)
+expand = _binds(api.expand)
+backup = _binds(api.backup)
+content = _binds(api.content)
+summary = _binds(api.summary)
+subtree = _binds(api.subtree)
+reset = _binds(api.reset)
 
 
-@_binds(api.select)
+@rules.transfers
+@documented_by(api.select)
 def select(tree: Tree, key: jax.Array, score: Score | None = None, max_depth: int | None = None) -> Leaf:
     return api.select(_backend, tree, key, score, max_depth)
 
 
-@_binds(api.expand)
-def expand(tree: Tree, leaf: Leaf, expansion: Expansion) -> tuple[Tree, Leaf]:
-    return api.expand(_backend, tree, leaf, expansion)
-
-
-@_binds(api.backup)
-def backup(tree: Tree, leaf: Leaf, score: Score | None = None) -> Tree:
-    return api.backup(_backend, tree, leaf, score)
-
-
-@_binds(api.content)
-def content(tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
-    return api.content(_backend, tree, leaf)
-
-
-@_binds(api.search)
+@rules.transfers
+@documented_by(api.search)
 def search(
     tree: Tree,
     key: jax.Array,
@@ -208,18 +192,3 @@ def search(
     max_depth: int | None = None,
 ) -> tuple[Tree, Proposal]:
     return api.search(_backend, tree, key, step, simulations, policy, max_depth)
-
-
-@_binds(api.summary)
-def summary(tree: Tree) -> Summary:
-    return api.summary(_backend, tree)
-
-
-@_binds(api.subtree)
-def subtree(tree: Tree, slot: Any) -> Tree:
-    return api.subtree(_backend, tree, slot)
-
-
-@_binds(api.reset)
-def reset(tree: Tree, mask: Any, root: Expansion) -> Tree:
-    return api.reset(_backend, tree, mask, root)

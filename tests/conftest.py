@@ -42,15 +42,23 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_collections() -> None:
-    """Let Python's collector look at a module's own objects alone: JAX and torch have made a million that stay."""
+    """Let Python's collector look at a module's own objects alone: JAX and torch have made a million that stay.
+
+    And seldom, as tracing makes very many that live for a while.
+    """
+    gc.set_threshold(20_000, 50, 100)
     gc.collect()
     gc.freeze()
 
 
 LONGEST = (
-    # Two that share no kernels begin, as a worker would otherwise compile what the other one is compiling.
-    *("test_jax", "test_torch_interop", "test_members", "test_torch_values", "test_part_kernels", "test_histories"),
-    *("test_docs", "test_processes", "test_addresses", "test_values", "test_meshes", "test_soak", "test_search_games"),
+    # The first has no kernels, which the second compiles meanwhile: a worker would compile what the other one compiles.
+    *("test_exponential_race", "test_torch_interop", "test_jax", "test_members", "test_torch_values"),
+    *("test_part_kernels", "test_histories", "test_docs", "test_processes", "test_addresses", "test_values"),
+    *("test_meshes", "test_soak", "test_search_games", "test_every_variant", "test_sampler_distributions"),
+    *("test_jax_loops", "test_frame_dedup", "test_specs", "test_faults", "test_bridge", "test_search_mctx"),
+    *("test_sum_tree", "test_fixed_point", "test_lifecycle", "test_n_step", "test_paths", "test_storages"),
+    *("test_conformance_suite", "test_in_place", "test_sparse_set", "test_kills", "test_hindsight"),
 )
 
 

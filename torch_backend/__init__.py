@@ -3,7 +3,10 @@
 from torch_backend import containers as containers  # of its library, which it tells the core
 from torch_backend import forests as forests
 from torch_backend import maps as maps
+from torch_backend import moments as moments
 from torch_backend import processes as processes  # which tells multiprocessing how states are sent
+from torch_backend import records as records
+from torch_backend import text as text
 from torch_backend import trees as trees
 from torch_backend.compiling import jit
 from torch_backend.dicts import load_state_dict, state_dict
@@ -28,6 +31,7 @@ from torch_backend.functions import (
     is_live,
     items,
     lost,
+    map_spec,
     newest,
     ones,
     priorities,
@@ -39,7 +43,9 @@ from torch_backend.functions import (
     rejected,
     sample,
     sample_,
+    sample_spec,
     size,
+    sizes,
     stale,
     update,
     update_,
@@ -72,7 +78,9 @@ __all__ = [
     "key",
     "load_state_dict",
     "lost",
+    "map_spec",
     "maps",
+    "moments",
     "newest",
     "ones",
     "own_",
@@ -81,14 +89,18 @@ __all__ = [
     "project",
     "rand",
     "random_crop",
+    "records",
     "refused",
     "rejected",
     "sample",
     "sample_",
+    "sample_spec",
     "size",
+    "sizes",
     "split",
     "stale",
     "state_dict",
+    "text",
     "trees",
     "update",
     "update_",

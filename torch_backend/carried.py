@@ -11,15 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from functional_rb.cpu_kernels.switch import switch
-from functional_rb.maps.functions import MAP_FIELDS, Map
-from functional_rb.maps.spec import MapSpec
 from functional_rb.ops import numpy_ops, part_kernels
-from functional_rb.structures.hash_map import HashMap
 from torch_backend import library
 from torch_backend.convert import is_batched
+from torch_backend.tracing import constant
 from torch_backend.values import build_mapping as build_mapping
 from torch_backend.values import convert as convert
 from torch_backend.values import decoded as decoded
@@ -116,7 +113,7 @@ def _together(template: Template, tensors: Any) -> Any:
 
 
 def _named(template: Template) -> Template:
-    """The same with names in place of classes."""
+    """The containers of a nest, with names in place of classes."""
     if template is None or isinstance(template, int):
         return template
     kind, parts = template
@@ -124,7 +121,7 @@ def _named(template: Template) -> Template:
     return kind.__name__, tuple([_named(part) for part in parts])
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
+@constant
 def _number(*key: Any) -> int:
     """The number of a call, whose results are found by the operations of NumPy on zeros."""
     for number, call in enumerate(_CALLS):
@@ -140,7 +137,7 @@ def _number(*key: Any) -> int:
     return len(_CALLS) - 1
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
+@constant
 def _template(number: int) -> Template:
     return _CALLS[number].template
 
@@ -163,18 +160,6 @@ def _described(number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in _CALLS[number].results]
 
 
-def _flatten(map: Map) -> tuple[list[Any], MapSpec]:
-    return [getattr(map, name) for name in MAP_FIELDS], map.spec
-
-
-def _flatten_with_keys(map: Map) -> tuple[list[tuple[Any, Any]], MapSpec]:
-    return [(pytree.GetAttrKey(name), getattr(map, name)) for name in MAP_FIELDS], map.spec
-
-
-def _unflatten(fields: Any, spec: MapSpec) -> Map:
-    return Map(*HashMap(*fields), spec)
-
-
-pytree.register_pytree_node(
-    Map, _flatten, _unflatten, serialized_type_name="functional_rb.Map", flatten_with_keys_fn=_flatten_with_keys
-)
+def is_own(array: Any) -> bool:
+    """Whether an array is a tensor."""
+    return isinstance(array, torch.Tensor)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from functional_rb.base.containers import LIBRARIES, Apart, names_of
+from functional_rb.base.containers import Apart, add_library, names_of, of_fields
 
 
 class _Trees:
@@ -33,5 +33,29 @@ class _Trees:
         """A container of this class, made of its parts."""
         return pytree.SUPPORTED_NODES[kind].unflatten_fn([parts[name] for name in names], static)
 
+    def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
+        """Let torch's pytrees take a record apart. Fields that are None are no leaves, as on JAX."""
 
-LIBRARIES["torch"] = _Trees()
+        def flatten_with_keys(x: Any) -> tuple[list[tuple[Any, Any]], Any]:
+            fields = {name: getattr(x, name) for name in (*names, *static)}
+            kept = [(pytree.GetAttrKey(name), fields.pop(name)) for name in names if fields[name] is not None]
+            return kept, tuple(fields.items())
+
+        def flatten(x: Any) -> tuple[list[Any], Any]:
+            kept, rest = flatten_with_keys(x)
+            return [part for _, part in kept], rest
+
+        def unflatten(parts: Any, rest: Any) -> Any:
+            others = dict(rest)
+            return of_fields(kind, {**dict(zip((n for n in names if n not in others), parts, strict=True)), **others})
+
+        pytree.register_pytree_node(
+            kind,
+            flatten,
+            unflatten,
+            serialized_type_name=f"{kind.__module__}.{kind.__qualname__}",
+            flatten_with_keys_fn=flatten_with_keys,
+        )
+
+
+add_library("torch", _Trees())

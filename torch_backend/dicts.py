@@ -12,6 +12,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State as CoreState
 from functional_rb.core.draft import Arrays
 from functional_rb.interop import state_dict as core
+from functional_rb.mixture.value import Mixture
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.state import readable
 from torch_backend import execute
@@ -20,11 +21,11 @@ from torch_backend.restore import restore
 from torch_backend.state import State
 
 
-def state_dict(state: CoreState) -> dict[str, Any]:
+def state_dict(state: CoreState | Mixture) -> dict[str, Any]:
     """A state as a dict of tensors and its spec as JSON text, for `torch.save` and a model's checkpoint.
 
     Args:
-        state: the buffer.
+        state: the buffer; of a `Mixture` a dict of its buffers' dicts.
 
     Returns:
         New tensors by name, on the state's device, see `interop.state_dict`; and "spec", a text. That is what
@@ -40,6 +41,8 @@ def state_dict(state: CoreState) -> dict[str, Any]:
         >>> list(rb.state_dict(state))
         ['rows', 'tree', 'counters', 'spec']
     """
+    if isinstance(state, Mixture):
+        return core.of_mixture(state, state_dict, str)
     core.check_whole(state, "state_dict")
     execute.check_state(state, "state_dict")
     text = core.text_of(state.spec)
@@ -48,12 +51,12 @@ def state_dict(state: CoreState) -> dict[str, Any]:
     return core.named(arrays, state.spec.plan) | {core.SPEC: text}
 
 
-def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = None) -> CoreState:
+def load_state_dict(target: CoreState | Mixture | BufferSpec, given: Any, device: Any = None) -> Any:
     """The state that a dict from `state_dict` tells.
 
     Args:
-        target: a state, of the same spec and to be on the same device, or the spec. It stays as it is. The storage may
-            be another than it was.
+        target: a state, of the same spec and to be on the same device, or the spec, or a `Mixture` of such states. It
+            stays as it is. The storage may be another than it was.
         given: from `state_dict`, of torch or JAX, or the same in NumPy. It is copied.
         device: where the arrays live (of a buffer on the host: where samples go); by default that of the target.
 
@@ -72,6 +75,13 @@ def load_state_dict(target: CoreState | BufferSpec, given: Any, device: Any = No
         >>> int(rb.size(rb.load_state_dict(spec, rb.state_dict(state))))
         5
     """
+    if isinstance(target, Mixture):
+        return core.mixture_of(
+            target,
+            given,
+            lambda one, arrays: load_state_dict(one, arrays, device),
+            lambda name, x: _taken(name, x).clone(),
+        )
     if isinstance(target, BufferSpec):
         spec = target
     else:

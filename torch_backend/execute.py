@@ -25,6 +25,8 @@ from torch_backend.convert import unsupported as unsupported
 from torch_backend.convert import value_of as value_of
 from torch_backend.library import TORCH
 from torch_backend.library import numbers as numbers
+from torch_backend.mapping import evaluated as evaluated
+from torch_backend.mapping import map_items as map_items
 from torch_backend.opaque import traceable
 from torch_backend.state import State
 

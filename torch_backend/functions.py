@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
@@ -11,128 +11,137 @@ from functional_rb.buffer import api, in_place
 from functional_rb.buffer.binding import bound
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
+from functional_rb.core.item_function import ItemFunction
+from functional_rb.mixture import functions as mixed
+from functional_rb.mixture.value import Mixture
 from functional_rb.specs import functions
-from torch_backend import execute, restore, shared, values
+from torch_backend import engines, execute, mixtures, restore, values
 
 P = ParamSpec("P")
+AnyState = TypeVar("AnyState", bound=State | Mixture)
 
 
-def _engine(state: Any) -> api.Backend:
-    """What carries the functions out on a state."""
-    return shared.engine if isinstance(state, shared.SharedState) else execute
-
-
-def _in_place(state: Any) -> in_place.InPlace:
-    """The engine that carries out in-place writes for a state."""
-    return shared.engine if isinstance(state, shared.SharedState) else execute
-
-
-def _engine_for(spec: Any) -> api.Backend:
-    """The engine that makes a state of a spec."""
-    return shared.engine if isinstance(spec, BufferSpec) and spec.storage.shared else execute
+def _engine(state: Any) -> Any:
+    """What a function is carried out by that reads a state or a mixture."""
+    return mixtures if isinstance(state, Mixture) else engines.of(state)
 
 
 def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, torch.Tensor]:
     """Bind a function of the core that reads a tensor off a state."""
-    return bound(core, _engine, _as_it_is, "torch.Tensor")
+    return bound(core, _engine, "torch.Tensor")
 
 
 def _of_specs(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, Any]:
     """Bind a function of the core that makes values of a spec."""
-    return bound(core, lambda _: values, _as_it_is, "Any")
-
-
-def _as_it_is(found: Any) -> Any:
-    return found
+    return bound(core, lambda _: values)
 
 
 @api.documented_by(api.init)
 def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
-    return api.init(_engine_for(spec), spec, device, items, validate)
+    return api.init(engines.for_spec(spec), spec, device, items, validate)
 
 
 @api.documented_by(api.add)
 def add(
-    state: State,
+    state: AnyState,
     items: Any,
     mask: Any = None,
     priorities: Any = None,
     key: torch.Tensor | None = None,
     validate: bool = False,
     time_major: bool = True,
-) -> State:
-    return api.add(_engine(state), state, items, mask, priorities, key, validate, time_major)
+    to: Any = None,
+) -> AnyState:
+    if isinstance(state, Mixture):
+        return mixed.add(add, state, to, items, mask, priorities, key, validate, time_major)  # type: ignore[return-value]  # of its kind
+    return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)  # type: ignore[return-value]  # of its kind
 
 
 @api.documented_by(api.sample)
 def sample(
-    state: State, key: torch.Tensor, batch_size: int | None = None, beta: Any = None
-) -> tuple[State, AnySample[Any]]:
-    return api.sample(_engine(state), state, key, batch_size, beta)
+    state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
+) -> tuple[AnyState, AnySample[Any]]:
+    if isinstance(state, Mixture):
+        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample")  # type: ignore[return-value]  # of its kind
+    return api.sample(engines.of(state), state, key, batch_size, beta, p)  # type: ignore[return-value]  # of its kind
 
 
 @api.documented_by(api.update)
-def update(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
-    return api.update(_engine(state), state, indices, priorities, items)
+def update(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+    if isinstance(state, Mixture):
+        return mixed.update(mixtures, state, indices, priorities, items, "update")  # type: ignore[return-value]  # of its kind
+    return api.update(engines.of(state), state, indices, priorities, items)  # type: ignore[return-value]  # of its kind
 
 
 @api.documented_by(api.clear)
 def clear(state: State) -> State:
-    return api.clear(_engine(state), state)
+    return api.clear(engines.of(state), state)
 
 
 @api.documented_by(in_place.add_)
 def add_(
-    state: State,
+    state: AnyState,
     items: Any,
     mask: Any = None,
     priorities: Any = None,
     key: torch.Tensor | None = None,
     validate: bool = False,
     time_major: bool = True,
-) -> State:
-    return in_place.add_(_engine(state), _in_place(state), state, items, mask, priorities, key, validate, time_major)
+    to: Any = None,
+) -> AnyState:
+    if isinstance(state, Mixture):
+        return mixed.add(add_, state, to, items, mask, priorities, key, validate, time_major)  # type: ignore[return-value]  # of its kind
+    return in_place.add_(  # type: ignore[return-value]  # of its kind
+        engines.of(state), engines.of(state), state, items, mask, priorities, key, validate, time_major, to
+    )
 
 
 @api.documented_by(in_place.sample_)
 def sample_(
-    state: State, key: torch.Tensor, batch_size: int | None = None, beta: Any = None
-) -> tuple[State, AnySample[Any]]:
-    return in_place.sample_(_engine(state), _in_place(state), state, key, batch_size, beta)
+    state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
+) -> tuple[AnyState, AnySample[Any]]:
+    if isinstance(state, Mixture):
+        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample_")  # type: ignore[return-value]  # of its kind
+    return in_place.sample_(engines.of(state), engines.of(state), state, key, batch_size, beta, p)  # type: ignore[return-value]  # of its kind
 
 
 @api.documented_by(in_place.update_)
-def update_(state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
-    return in_place.update_(_engine(state), _in_place(state), state, indices, priorities, items)
+def update_(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+    if isinstance(state, Mixture):
+        return mixed.update(mixtures, state, indices, priorities, items, "update_")  # type: ignore[return-value]  # of its kind
+    return in_place.update_(engines.of(state), engines.of(state), state, indices, priorities, items)  # type: ignore[return-value]  # of its kind
 
 
 @api.documented_by(in_place.clear_)
 def clear_(state: State) -> State:
-    return in_place.clear_(_engine(state), _in_place(state), state)
+    return in_place.clear_(engines.of(state), engines.of(state), state)
 
 
 @api.documented_by(api.with_spec)
 def with_spec(state: State, spec: BufferSpec) -> State:
-    return api.with_spec(_engine(state), state, spec, restore.elsewhere)
+    return api.with_spec(engines.of(state), state, spec, restore.elsewhere)
 
 
 @api.documented_by(api.get)
-def get(state: State, indices: Any) -> Any:
-    return api.get(_engine(state), state, indices)
+def get(state: State | Mixture, indices: Any) -> Any:
+    if isinstance(state, Mixture):
+        return mixed.get(mixtures, state, indices)
+    return api.get(engines.of(state), state, indices)
 
 
 @api.documented_by(api.items)
 def items(state: State) -> Any:
-    return api.items(_engine(state), state)
+    return api.items(engines.of(state), state)
 
 
-is_live = _reads(api.is_live)
-priorities = _reads(api.priorities)
+is_live = _reads(mixed.either(api.is_live, mixed.is_live))
+priorities = _reads(mixed.either(api.priorities, mixed.priorities))
 probabilities = _reads(api.probabilities)
 newest = _reads(api.newest)
 cursor = _reads(api.cursor)
-size = _reads(api.size)
-can_sample = _reads(api.can_sample)
+size = _reads(mixed.either(api.size, mixed.size))
+can_sample = _reads(mixed.either(api.can_sample, mixed.can_sample))
+sizes = _reads(mixed.sizes)
 rejected = _reads(api.rejected)
 stale = _reads(api.stale)
 invalid = _reads(api.invalid)
@@ -145,7 +154,17 @@ epochs_done = _reads(api.epochs_done)
 def epochs(
     state: State, key: torch.Tensor, batch_size: int | None = None, n: int = 1
 ) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
-    return api.epochs(_engine(state), state, key, batch_size, n)
+    return api.epochs(engines.of(state), state, key, batch_size, n)
+
+
+@api.documented_by(api.map_spec)
+def map_spec(fn: Callable[..., Any] | ItemFunction, item: Any, keyed: bool = False, masked: bool = False) -> Any:
+    return api.map_spec(execute, fn, item, keyed, masked)
+
+
+@api.documented_by(api.sample_spec)
+def sample_spec(spec: BufferSpec, batch_size: int | None = None) -> Any:
+    return api.sample_spec(execute, spec, batch_size)
 
 
 @api.documented_by(api.random_crop)

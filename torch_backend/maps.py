@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
 from functional_rb.buffer.api import documented_by
+from functional_rb.buffer.binding import bound
 from functional_rb.maps import functions
 from functional_rb.maps.functions import Inserted, Map
-from functional_rb.maps.spec import MapSpec
 from torch_backend import carried
 
-
-@documented_by(functions.init)
-def init(spec: MapSpec, device: Any = None) -> Map:
-    return functions.init(carried, spec, device)
+P = ParamSpec("P")
+A = TypeVar("A")
 
 
-@documented_by(functions.insert)
-def insert(map: Map, keys: Any, mask: Any = None) -> tuple[Map, Inserted]:
-    return functions.insert(carried, map, keys, mask)
+def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
+    """Bind a function of the core."""
+    return bound(core, lambda _: carried)
+
+
+def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, torch.Tensor]:
+    """Bind a function of the core that reads a tensor off a map."""
+    return bound(core, lambda _: carried, "torch.Tensor")
+
+
+init = _binds(functions.init)
+insert = _binds(functions.insert)
+lookup = _reads(functions.lookup)
+count = _reads(functions.count)
+size = _reads(functions.size)
+refused = _reads(functions.refused)
+keys = _binds(functions.keys)
 
 
 @documented_by(functions.insert_)
@@ -29,32 +42,3 @@ def insert_(map: Map, keys: Any, mask: Any = None) -> tuple[Map, Inserted]:
     if not torch.compiler.is_compiling():
         object.__setattr__(map, "counters", None)  # its memory is the new map's
     return made
-
-
-@documented_by(functions.lookup)
-def lookup(map: Map, keys: Any) -> torch.Tensor:
-    ids: torch.Tensor = functions.lookup(carried, map, keys)
-    return ids
-
-
-@documented_by(functions.count)
-def count(map: Map, keys: Any) -> torch.Tensor:
-    counts: torch.Tensor = functions.count(carried, map, keys)
-    return counts
-
-
-@documented_by(functions.size)
-def size(map: Map) -> torch.Tensor:
-    number: torch.Tensor = functions.size(carried, map)
-    return number
-
-
-@documented_by(functions.refused)
-def refused(map: Map) -> torch.Tensor:
-    number: torch.Tensor = functions.refused(carried, map)
-    return number
-
-
-@documented_by(functions.keys)
-def keys(map: Map) -> Any:
-    return functions.keys(carried, map)

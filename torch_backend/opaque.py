@@ -17,6 +17,7 @@ from functional_rb.ops.protocol import Array
 from functional_rb.specs import Categorical, NonTensor, OneHot
 from functional_rb.specs.values import Outline, is_leaf
 from torch_backend import ops as primitives
+from torch_backend.tracing import constant
 
 _UNITS: list[Any] = []
 """Units by number: what is traced may carry a number as a constant, but no object."""
@@ -75,24 +76,25 @@ class Opaque:
         return nest.unflatten(self.structure, leaves, _as_dict)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
+@constant
 def _number(unit: Any) -> int:
+    # Only here, where torch is compiling: it imports the compiler. Once is enough, and more do no harm.
+    torch.compiler.allow_in_graph(_call)
     if unit not in _UNITS:
         _UNITS.append(unit)
     return _UNITS.index(unit)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
+@constant
 def _words(unit: Any) -> int:
     return int(unit.words)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
+@constant
 def _words_among(unit: Any) -> int:
     return int(unit.words_among) if isinstance(unit, Categorical | OneHot) else 0  # `rand` has masks for these
 
 
-@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]  # torch has no type for it
 def _call(number: int, method: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What a method makes of the leaves of its arguments, as leaves."""
     unit = _UNITS[number]

@@ -83,6 +83,11 @@ def set_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.
     return x
 
 
+def set_where(x: torch.Tensor, index: torch.Tensor, live: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    live = live.reshape(-1, *(1,) * (values.dim() - 1))
+    return set_at(x, index, where(live, values, take(x, index)))
+
+
 def set_flat(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Set elements by their position in `x` as one vector, in place."""
     set_at(x.view(-1), index, values)
@@ -204,6 +209,10 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
     return (x == x.amax(-1, keepdim=True)).to(torch.int32).cumsum(-1).eq(0).sum(-1, dtype=torch.int32)
 
 
+def take_along(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return x.gather(-1, index.to(torch.int64))
+
+
 def log(x: torch.Tensor) -> torch.Tensor:
     return torch.log(x)
 
@@ -227,3 +236,11 @@ def without_nan(x: torch.Tensor) -> torch.Tensor:
 def scale(high: torch.Tensor, low: torch.Tensor, n: Any) -> torch.Tensor:
     wide = n.to(torch.int64) if isinstance(n, torch.Tensor) else n
     return (high.to(torch.int64) * wide + (low.to(torch.int64) * wide >> 31) >> 31).to(torch.int32)
+
+
+def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.matmul(x, y)
+
+
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    return torch.round(x)

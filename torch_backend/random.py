@@ -8,7 +8,7 @@ import torch
 
 from functional_rb.buffer import checks
 from functional_rb.ops import random_bits
-from functional_rb.ops.random_bits import DRAW, FACTORS, GAMMA, SHIFTS, SPLIT, signed
+from functional_rb.ops.random_bits import DRAW, FACTORS, GAMMA, MAP, SHIFTS, SPLIT, signed
 
 _GAMMA = torch.tensor(signed(GAMMA), device="cpu")
 """A tensor: torch.compile takes a product of arange with a number for an index, and finds this one too large."""
@@ -43,6 +43,22 @@ def split(key: torch.Tensor, n: int = 2) -> torch.Tensor:
         False
     """
     return _outputs(check_key(key), SPLIT, checks.count("split", "n", n))
+
+
+def for_maps(key: torch.Tensor) -> torch.Tensor:
+    """The key of `map_items` that follows from one, and is unrelated to what is drawn and split by it."""
+    return _outputs(check_key(key), MAP, 1)[0]
+
+
+def split_at_once(key: torch.Tensor, n: int) -> list[torch.Tensor]:
+    """The keys that `split` gives, computed by Python's own numbers: of a few that is faster."""
+    return [torch.tensor(number) for number in split_numbers(key, n)]
+
+
+def split_numbers(key: torch.Tensor, n: int) -> list[int]:
+    """The keys that `split` gives, as numbers."""
+    base = random_bits.mix((int(key) + SPLIT) % 2**64)
+    return [signed(random_bits.mix((base + k * GAMMA) % 2**64)) for k in range(1, n + 1)]
 
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:

@@ -13,12 +13,13 @@ from functional_rb.trees.search import Leaf
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import FIELDS, Tree
 from torch_backend import ops
+from torch_backend.tracing import constant
 
 _STATIC: list[tuple[TreeSpec, Score]] = []
 """What is static, by number: what is traced may carry a number as a constant, but no object."""
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no type for it
+@constant
 def _number(spec: TreeSpec, score: Score) -> int:
     if (spec, score) not in _STATIC:
         _STATIC.append((spec, score))
@@ -64,14 +65,14 @@ def _(arrays: Any, slot: torch.Tensor, bits: Any, number: int, max_depth: int) -
 @torch.library.custom_op("functional_rb::tree_backup", mutates_args=("arrays",))
 def _backup(
     arrays: list[torch.Tensor],
-    node: torch.Tensor,
+    from_node: torch.Tensor,  # an argument called node clashes with one of inductor's
     slot: torch.Tensor,
     child: torch.Tensor,
     value: torch.Tensor,
     number: int,
 ) -> None:
     spec, score = _STATIC[number]
-    tree = core.backup.core(ops, _tree(arrays, spec), Leaf(node, slot, child, value), score)
+    tree = core.backup.core(ops, _tree(arrays, spec), Leaf(from_node, slot, child, value), score)
     for old, new in zip(arrays, _arrays(tree), strict=True):
         if old.data_ptr() != new.data_ptr():  # low and high; what else is new was written in place
             old.copy_(new)

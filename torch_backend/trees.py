@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
 
 from functional_rb.buffer.api import documented_by
+from functional_rb.buffer.binding import bound
 from functional_rb.ops import part_kernels
 from functional_rb.trees import api, nodes, reuse
 from functional_rb.trees import search as core
-from functional_rb.trees.api import Proposal, Summary
+from functional_rb.trees.api import Proposal
 from functional_rb.trees.policies import Policy
 from functional_rb.trees.scores import Score
 from functional_rb.trees.search import Draws, Evaluated, Leaf
@@ -21,24 +23,8 @@ from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import FIELDS, Expansion, Tree
 from torch_backend import convert, ops, random, tree_loops
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _flatten(tree: Tree) -> tuple[list[Any], TreeSpec]:
-    return [getattr(tree, name) for name in FIELDS], tree.spec
-
-
-def _flatten_with_keys(tree: Tree) -> tuple[list[tuple[Any, Any]], TreeSpec]:
-    return [(pytree.GetAttrKey(name), getattr(tree, name)) for name in FIELDS], tree.spec
-
-
-def _unflatten(fields: Any, spec: TreeSpec) -> Tree:
-    return Tree(**dict(zip(FIELDS, fields, strict=True)), spec=spec)
-
-
-pytree.register_pytree_node(
-    Tree, _flatten, _unflatten, serialized_type_name="functional_rb.Tree", flatten_with_keys_fn=_flatten_with_keys
-)
+P = ParamSpec("P")
+A = TypeVar("A")
 
 
 class _Backend:
@@ -88,13 +74,9 @@ class _Backend:
     ) -> tuple[Tree, torch.Tensor, torch.Tensor]:
         """Search."""
         batch, slots = tree.batch[0], tree.spec.children
-        begin, ties, propose, steps = random.split(random.check_key(key).to(tree.size.device), 4)
-        draws = Draws(
-            random.draws(begin, batch * slots, policy.words).reshape(batch, slots, policy.words),
-            random.draws(ties, simulations, batch),
-            random.draws(propose, batch, 1)[:, 0],
-            random.split(steps, simulations),
-        )
+        keys = random.split(random.check_key(key).to(tree.size.device), 1 + simulations)
+        bits = random.draws(keys[0], batch, 1 + slots * policy.words + simulations)
+        draws = Draws.of(bits, keys[1:], slots, policy.words)
         with torch.no_grad(), _loops():
             called = functools.partial(api.called, self, tree, step)
             return core.search(ops, _copied(tree), draws, called, policy, simulations, max_depth)
@@ -119,7 +101,7 @@ def _loops() -> part_kernels.using:
 
 def _copied(tree: Tree) -> Tree:
     """A tree with memory of its own, which is written in place."""
-    return _unflatten([_cloned(getattr(tree, name)) for name in FIELDS], tree.spec)
+    return dataclasses.replace(tree, **{name: _cloned(getattr(tree, name)) for name in FIELDS})
 
 
 def _cloned(x: Any) -> Any:
@@ -131,41 +113,26 @@ def _cloned(x: Any) -> Any:
 _backend = _Backend()
 
 
-def _binds(core: Callable[..., Any]) -> Callable[[F], F]:
-    """Make a public function of one that binds the core's: with its docstring."""
-
-    def attach(bound: F) -> F:
-        return documented_by(core)(bound)
-
-    return attach
+def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
+    """Bind a function of the core."""
+    return bound(core, lambda _: _backend)
 
 
-@_binds(api.init)
-def init(spec: TreeSpec, root: Expansion, device: Any = None) -> Tree:
-    return api.init(_backend, spec, root, device)
+init = _binds(api.init)
+expand = _binds(api.expand)
+backup = _binds(api.backup)
+content = _binds(api.content)
+summary = _binds(api.summary)
+subtree = _binds(api.subtree)
+reset = _binds(api.reset)
 
 
-@_binds(api.select)
+@documented_by(api.select)
 def select(tree: Tree, key: torch.Tensor, score: Score | None = None, max_depth: int | None = None) -> Leaf:
     return api.select(_backend, tree, key, score, max_depth)
 
 
-@_binds(api.expand)
-def expand(tree: Tree, leaf: Leaf, expansion: Expansion) -> tuple[Tree, Leaf]:
-    return api.expand(_backend, tree, leaf, expansion)
-
-
-@_binds(api.backup)
-def backup(tree: Tree, leaf: Leaf, score: Score | None = None) -> Tree:
-    return api.backup(_backend, tree, leaf, score)
-
-
-@_binds(api.content)
-def content(tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
-    return api.content(_backend, tree, leaf)
-
-
-@_binds(api.search)
+@documented_by(api.search)
 def search(
     tree: Tree,
     key: torch.Tensor,
@@ -175,18 +142,3 @@ def search(
     max_depth: int | None = None,
 ) -> tuple[Tree, Proposal]:
     return api.search(_backend, tree, key, step, simulations, policy, max_depth)
-
-
-@_binds(api.summary)
-def summary(tree: Tree) -> Summary:
-    return api.summary(_backend, tree)
-
-
-@_binds(api.subtree)
-def subtree(tree: Tree, slot: Any) -> Tree:
-    return api.subtree(_backend, tree, slot)
-
-
-@_binds(api.reset)
-def reset(tree: Tree, mask: Any, root: Expansion) -> Tree:
-    return api.reset(_backend, tree, mask, root)

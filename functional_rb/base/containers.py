@@ -9,8 +9,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform
 
+T = TypeVar("T")
 DEEPEST = 64
 """So many containers may lie in each other."""
 
@@ -41,6 +42,9 @@ class Library(Protocol):
     def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
         """A container of this class, made of its parts: the inverse of `apart`."""
 
+    def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
+        """Let the library's own functions take a record apart, see `register_record`; not if it is there already."""
+
 
 class _Collections:
     """The containers of Python itself; its dicts come back in the order in which their names were given."""
@@ -60,37 +64,115 @@ class _Collections:
             return None
         return kind(static, parts) if kind is collections.defaultdict else kind(parts)
 
+    def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
+        """Python needs to know nothing of them."""
 
-_RECORDS: dict[type, tuple[str, ...]] = {}
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+    """The fields of a record.
+
+    Attributes:
+        parts: the names of those that are parts.
+        static: the name of what it has beside them, `spec`, if anything.
+    """
+
+    parts: tuple[str, ...]
+    static: tuple[str, ...]
+
+
+RECORDS: dict[type, Fields] = {}
+"""The classes that are containers whatever library is in use."""
 
 
 def register_record(kind: type, names: tuple[str, ...]) -> None:
-    """Let a dataclass of this library be a container.
+    """Let a dataclass be a container, of this library and of those that backends have brought or will bring.
 
     Args:
         kind: the class. What it has beside the parts is a field `spec`, if anything.
         names: the fields that are parts.
     """
-    _RECORDS[kind] = names
+    static = tuple(field.name for field in dataclasses.fields(kind) if field.name not in names)
+    RECORDS[kind] = Fields(names, static)
+    for library in LIBRARIES.values():
+        library.register(kind, names, static)
+
+
+def add_library(name: str, library: Library) -> None:
+    """Have nests take containers of a library, and the library take records, those of today and of later."""
+    LIBRARIES[name] = library
+    for kind, fields in RECORDS.items():
+        library.register(kind, fields.parts, fields.static)
+
+
+@dataclass_transform(eq_default=False, frozen_default=True)
+def record(kind: type[T]) -> type[T]:
+    """Make a class of annotated fields a record: a frozen dataclass that is a pytree of arrays on both backends.
+
+    Fields may be arrays, nests of arrays, further records, or None, which has no leaves. Records are items of buffers,
+    cross between the backends, and are saved and loaded like any nest. They compare and hash by identity.
+
+    Args:
+        kind: a class at the top level of a module, so that files can name it.
+
+    Raises:
+        TypeError: if the class has `__post_init__`: `jit` and `vmap` make records of what stands for arrays, which
+            would fail the checks of a constructor.
+
+    Example:
+        >>> import numpy as np
+        >>> @record
+        ... class Reply:
+        ...     tokens: Any
+        ...     score: Any = None
+        >>> Reply(np.zeros((4, 8), np.int32))
+        Reply(tokens=int32 [4, 8], score=None)
+    """
+    if hasattr(kind, "__post_init__"):
+        raise TypeError(
+            f"record: {kind.__name__} has __post_init__, which would be given what stands for arrays while they are "
+            f"traced; check in a function that makes the record"
+        )
+    made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(kind)
+    if "__repr__" not in vars(kind):
+        made.__repr__ = _shown_record  # type: ignore[method-assign]  # of any record
+    register_record(made, tuple(field.name for field in dataclasses.fields(made)))  # type: ignore[arg-type]  # it is one
+    return made
+
+
+def _shown_record(self: Any) -> str:
+    """The shapes and dtypes of a record's fields."""
+    fields = [f"{field.name}={_shown_part(getattr(self, field.name))}" for field in dataclasses.fields(self)]
+    return f"{type(self).__name__}({', '.join(fields)})"
+
+
+def _shown_part(part: Any) -> str:
+    if not (hasattr(part, "shape") and hasattr(part, "dtype")):
+        return repr(part)
+    return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
 
 
 class _Records:
     """The dataclasses of this library that hold arrays and a spec: the same, whatever backend is in use."""
 
     def apart(self, x: Any) -> Apart | None:
-        names = _RECORDS.get(type(x))
-        return None if names is None else Apart(names, *self.parts(x))
+        fields = RECORDS.get(type(x))
+        return None if fields is None else Apart(fields.parts, *self.parts(x))
 
     def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
-        return [getattr(x, name) for name in _RECORDS[type(x)]], getattr(x, "spec", None)
+        fields = RECORDS[type(x)]
+        return [getattr(x, name) for name in fields.parts], x.spec if fields.static else None
 
     def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
-        return of_fields(kind, dict(parts) if static is None else {**parts, "spec": static})
+        return of_fields(kind, {**parts, "spec": static} if RECORDS[kind].static else parts)
+
+    def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
+        """They are known by `RECORDS`."""
 
 
 PYTHON = "python"
 LIBRARIES: dict[str, Library] = {PYTHON: _Collections(), "functional_rb": _Records()}
-"""The libraries by name; the backends add theirs."""
+"""The libraries by name; the backends add theirs, by `add_library`."""
 
 
 @dataclasses.dataclass(frozen=True)

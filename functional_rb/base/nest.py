@@ -260,8 +260,9 @@ def _values_under(structure: Structure, nest: Any, path: Path) -> list[Any]:
     by_key = {} if parts is None else dict(zip(got, parts[1], strict=True))
     if is_tensorclass(nest):
         # A field that holds objects may be unset in a batch: then each of the items has None.
-        fields = {field.name for field in dataclasses.fields(nest)}
-        by_key |= {key: array_of_none(nest.batch_size) for key in keys if key not in by_key and key in fields}
+        fields = {field.name for field in dataclasses.fields(nest)} - set(by_key)
+        leaves = {key: child.kind == "leaf" for key, child in zip(keys, structure.children, strict=True)}
+        by_key |= {key: array_of_none(nest.batch_size) if leaves[key] else None for key in keys if key in fields}
     if parts is None or set(by_key) != set(keys):
         found = type(nest).__name__ if parts is None or nest is None else list(got)
         unset = "; a field that is None in an example is no leaf of its spec" if is_tensorclass(nest) else ""

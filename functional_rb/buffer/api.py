@@ -13,18 +13,21 @@ from typing import Any, Protocol, TypeVar
 from functional_rb.base import nest
 from functional_rb.base.containers import Registered
 from functional_rb.base.object_arrays import is_non_tensor
-from functional_rb.buffer import checks, functions, respec
+from functional_rb.buffer import checks, functions, mapping, respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, MaskedSample, Sample, SliceSample, State
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
 from functional_rb.core.counters import REFUSED
+from functional_rb.core.item_function import ItemFunction
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers.epochs import EPOCHS_DONE
-from functional_rb.specs import ArraySpec
+from functional_rb.specs import ArraySpec, freeze
+from functional_rb.specs.regrouped import with_lead
 from functional_rb.specs.values import Outline
 from functional_rb.structures.ring import INT32_MAX
+from functional_rb.transforms.map_items import map_items
 
 F = TypeVar("F", bound=Callable[..., Any])
 OF_DRAWS = frozenset({"weights", "probabilities"})
@@ -33,7 +36,7 @@ ARRAYS = OF_DRAWS | {"indices", "mask", "is_first", "is_last", "truncated"}
 """These, and the fields in the shape of the mask, which of slices is [B, length] or flat, [B * length]."""
 
 
-class Backend(Protocol):
+class Backend(mapping.Mapper, Protocol):
     """What carries out the checked calls."""
 
     def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
@@ -158,6 +161,7 @@ def init(
     """
     checks.check_spec(spec)
     checks.leaves_for_backend(spec, backend.unsupported)
+    mapping.check_gives(backend, spec)
     state = backend.init(spec, device)
     if items is None:
         checks.may_start_empty(spec)
@@ -166,7 +170,8 @@ def init(
     batch = checks.batch(spec, items, backend.convert, None, None)
     checks.fits_at_first(spec, batch.size)
     mask, outside = _validated(backend, state, batch.leaves, None) if validate else (None, None)
-    state = (fill or backend.add)(state, batch.leaves, batch.size, mask, None, None)  # nobody else has the state
+    leaves = _stored(backend, spec, batch.leaves, batch.size, None, mask)
+    state = (fill or backend.add)(state, leaves, batch.size, mask, None, None)  # nobody else has the state
     state = state if outside is None else backend.count_invalid(state, outside)
     checks.holds_all(spec, batch.size, backend.known(state, None))
     return state
@@ -181,6 +186,7 @@ def add(
     key: Any = None,
     validate: bool = False,
     time_major: bool = True,
+    to: Any = None,
 ) -> State:
     """Write items; where they go, and what they replace, is the writer's to say: by default the oldest are replaced.
 
@@ -194,11 +200,13 @@ def add(
         priorities: float32 in the shape of the mask, before alpha, or others that `update` takes; by default new items
             get what `Prioritized.new_priority` says. A bad one (NaN, infinite, negative) is counted in
             `rejected(state)`, and its item gets the default.
-        key: randomness, from `key(seed)` or `split`, for a writer that draws (`Reservoir`).
+        key: randomness, from `key(seed)` or `split`, for a writer that draws (`Reservoir`), or a function of added
+            items (`map_items`) that does.
         validate: whether items are checked to lie in the domains of their specs, beyond shape and dtype: between
             bounds, allowed choices, no NaN. One that does not is an error, before anything is written; while tracing
             it is left out as if it were not marked, and counted in `invalid(state)`.
         time_major: False for leaves [E, T, *shape], as collectors give them, with mask and priorities [E, T].
+        to: the number of the buffer in a `Mixture`; a tuple of numbers for one in a mixture in it.
 
     Returns:
         The new state. The given one still reads as it did.
@@ -217,6 +225,8 @@ def add(
         >>> int(rb.size(state)), rb.items(state)["reward"].tolist()
         (4, [0.0, 1.0, 2.0, 7.0])
     """
+    if to is not None:
+        raise ValueError("add: to was given, but there is a single buffer; leave it out, or add to a Mixture")
     *given, outside = check_add(backend, state, items, mask, priorities, key, validate, "add", time_major)
     state = backend.add(state, *given)
     return state if outside is None else backend.count_invalid(state, outside)
@@ -251,7 +261,15 @@ def check_add(
         checks.check_writer_key(spec, key)
         if not spec.writer.overwrites:
             checks.check_room(spec, batch.size, backend.known(state, batch.mask))
-    return batch.leaves, batch.size, batch.mask, batch.priorities, key, outside
+    leaves = _stored(backend, spec, batch.leaves, batch.size, key, batch.mask)
+    return leaves, batch.size, batch.mask, batch.priorities, key, outside
+
+
+def _stored(
+    backend: Backend, spec: BufferSpec, leaves: list[Array], batch: int, key: Any, mask: Array | None
+) -> list[Array]:
+    """The leaves that are stored of leaves that are added."""
+    return leaves if spec.on_add is None else mapping.stored(backend, spec, leaves, batch, key, mask)
 
 
 def _validated(
@@ -262,7 +280,7 @@ def _validated(
     Raises:
         ValueError: for a marked row outside of its spec, where that is known, naming leaf and row.
     """
-    outline = state.spec.plan.outline
+    outline = state.spec.added
     found = backend.inside(outline, leaves)
     if not found:
         return mask, None
@@ -276,27 +294,30 @@ def _validated(
 
 
 def sample(
-    backend: Backend, state: State, key: Any, batch_size: int | None = None, beta: Any = None
+    backend: Backend, state: State, key: Any, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[State, AnySample[Any]]:
     """Draw items, as the sampler of the spec says.
 
     What is stored is data: gradients through the items of a sample are zero, see the guide.
 
     Args:
-        state: the buffer.
+        state: the buffer, or a `Mixture` of several.
         key: randomness, from `key(seed)` or `split`; the same key draws the same items.
         batch_size: B; by default the spec's. Static under compilation.
         beta: overrides the sampler's; a number in [0, 100] or a float32 scalar, traced if you like: then weights are
-            NaN where it is NaN or negative.
+            NaN where it is NaN or negative. For a mixture also where no sampler has one.
+        p: float32 [K], overrides how much of a batch each buffer of a mixture gives; traced if you like.
 
     Returns:
         The state after drawing (the same one, for samplers that remember nothing), and the `Sample`; of samplers
-            that tell more, a `MaskedSample` or a `SliceSample`.
+            that tell more, a `MaskedSample` or a `SliceSample`. Of a mixture the indices are [B, 2], buffer and handle,
+            with a column more for each level of mixtures in it, and `extras["buffer_ids"]` int32 [B] are the buffers.
 
     Raises:
         ValueError: if nothing can be drawn and that is known (not while tracing: then indices are -1, weights 0), if
-            the batch size is missing, if `beta` is given to a sampler without weights, or if it is out of range and
-            that is known.
+            the batch size is missing, if `beta` is given to a sampler without weights, or `p` to a single buffer, or if
+            one is out of range and that is known; for a mixture whose buffers hold different items or give slices of
+            different form, or a batch size that its equal parts do not divide.
 
     Example:
         >>> spec = frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4, sampler=frb.Prioritized())
@@ -305,9 +326,13 @@ def sample(
         >>> sample.items["reward"].shape[0], sample.weights.tolist()
         (2, [1.0, 1.0])
     """
+    if p is not None:
+        raise ValueError(
+            "sample: p was given, but a single buffer gives all of the batch; leave it out, or sample a Mixture"
+        )
     size, beta = check_sample(backend, state, batch_size, beta, "sample")
     state, leaves, selection = backend.sample(state, key, size, beta)
-    return state, as_sample(backend, state.spec, size, leaves, selection)
+    return state, as_sample(backend, state.spec, size, key, leaves, selection)
 
 
 def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any, function: str) -> tuple[int, Any]:
@@ -325,12 +350,15 @@ def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any, fun
 
 
 def as_sample(
-    backend: Backend, spec: BufferSpec, size: int, leaves: list[Array], selection: Selection
+    backend: Backend, spec: BufferSpec, size: int, key: Any, leaves: list[Array], selection: Selection
 ) -> AnySample[Any]:
     """A sample of leaves, put together as items, and of the selection's handles, weights, probabilities and mask."""
     extras = dict(selection.extras)  # the caller's own, as it may add to it
     lead = (size,) if spec.plan.fused else spec.sampler.leading_shape(size)
-    items = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, lead)
+    if spec.on_sample is None:
+        items = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, lead)
+    else:
+        items = mapping.given_out(backend, spec, leaves, lead, key, selection.mask)
     if selection.mask is None:
         return Sample(items, selection.handles, selection.weights, selection.probabilities, extras)
     if selection.is_first is None:
@@ -346,13 +374,13 @@ def update(backend: Backend, state: State, indices: Any, priorities: Any = None,
 
     Args:
         state: the buffer.
-        indices: int32 [B], handles from `sample.indices`. One whose item has been overwritten since is dropped and
-            counted in `stale(state)`; -1, as of what could not be drawn, is just dropped. Of equal ones the last
-            wins.
+        indices: int32 [B], handles from `sample.indices`; of a mixture [B, 2]. One whose item has been overwritten
+            since is dropped and counted in `stale(state)`; -1, as of what could not be drawn, is just dropped. Of equal
+            ones the last wins.
         priorities: float32 [B] or [B, 1], before alpha; also of another float dtype if float32 has all of the numbers
             exactly. A bad one (NaN, infinite, negative) is dropped and counted in
             `rejected(state)`: its item keeps its priority.
-        items: a nest with some or all leaves of `spec.item`, each [B, *shape], to store in place of the old ones.
+        items: a nest with some or all leaves of `spec.stored`, each [B, *shape], to store in place of the old ones.
 
     Returns:
         The new state. The given one still reads as it did.
@@ -784,11 +812,70 @@ def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[Any]) -> Any
     assert mask is not None
     rows = int(mask.reshape(sample.weights.shape[0], -1)[:, 0].sum())
     steps = mask.shape[0] // max(sample.weights.shape[0], 1) * rows  # of flat slices there are several in a row
-    leaves = [leaf[:steps] for leaf in nest.flatten_as(spec.plan.structure, sample.items)]
-    items = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, (steps, *mask.shape[1:]))
+    leaves, structure = mapping.taken_apart(spec, sample.items)
+    items = nest.unflatten(
+        structure, [leaf[:steps] for leaf in leaves], backend.build_mapping, (steps, *mask.shape[1:])
+    )
     extras = {name: x[:steps] for name, x in sample.extras.items()}
     arrays = {name: x[: rows if name in OF_DRAWS else steps] for name, x in sample._asdict().items() if name in ARRAYS}
     return sample._replace(items=items, extras=extras, **arrays)
+
+
+def map_spec(
+    backend: mapping.Mapper, fn: Callable[..., Any] | ItemFunction, item: Any, keyed: bool = False, masked: bool = False
+) -> Any:
+    """The spec of the items that a function of items gives, found by an abstract evaluation: no array is made.
+
+    Args:
+        fn: a function for `frb.map_items`, of a batch of items; one of `frb.items` says itself what it gives.
+        item: the spec of the items that it is given, or a nest of specs.
+        keyed: whether it takes a key.
+        masked: whether it takes `mask=`, which is None here.
+
+    Returns:
+        A nest of specs, for `map_items(fn, at="add", gives=...)`; of arrays of any values, `Unbounded` or `Binary`.
+
+    Raises:
+        TypeError: if `fn` is no function, or gives a leaf that is no array.
+        ValueError: if it fails on such items, or gives a leaf without an entry for each of them.
+
+    Example:
+        >>> rb.map_spec(lambda item: {"twice": item["x"] * 2}, {"x": frb.Unbounded((3,))})
+        Composite({'twice': Unbounded((3,))})
+    """
+    transform = map_items(fn, keyed=keyed, masked=masked)
+    if isinstance(fn, ItemFunction):
+        return freeze(transform.spec_after(item, 1))
+    return mapping.item_spec(backend, transform.bound(item, Outline.of(item, "map_spec"), 1))
+
+
+def sample_spec(backend: mapping.Mapper, spec: BufferSpec, batch_size: int | None = None) -> Any:
+    """The spec of the items of a whole sample, its leading axes included.
+
+    Args:
+        spec: of the buffer.
+        batch_size: as for `sample`; by default the spec's.
+
+    Returns:
+        A nest of specs; with a function of items (`map_items`) whose result is not told beforehand they are found by
+        an abstract evaluation.
+
+    Raises:
+        ValueError: as `map_spec` does.
+
+    Example:
+        >>> halved = frb.map_items(lambda item: {"x": item["x"][..., ::2]})
+        >>> rb.sample_spec(frb.BufferSpec({"x": frb.Unbounded((4,))}, 10, transforms=halved), batch_size=8)
+        Composite({'x': Unbounded((8, 2))})
+    """
+    checks.check_spec(spec, "sample_spec")
+    lead = spec.sampler.leading_shape(checks.batch_size(spec, batch_size))
+    one = spec.stored
+    if spec.on_sample is not None:
+        one = spec.on_sample.spec_after(spec.stored, len(lead))
+        if one is None:
+            return mapping.batch_spec(backend, spec.on_sample, lead)
+    return with_lead(one, lambda shape: (*lead, *shape))
 
 
 def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: Any = None) -> Crop[Any]:

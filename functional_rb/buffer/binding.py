@@ -4,35 +4,55 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 P = ParamSpec("P")
 A = TypeVar("A")
 
 
+def _as_it_is(found: Any) -> Any:
+    return found
+
+
+@overload
+def bound(core: Callable[Concatenate[Any, P], A], engine_of: Callable[[Any], Any]) -> Callable[P, A]: ...
+
+
+@overload
 def bound(
     core: Callable[Concatenate[Any, P], Any],
     engine_of: Callable[[Any], Any],
-    finish: Callable[[Any], A],
     returns: str,
-) -> Callable[P, A]:
+    finish: Callable[[Any], A] = _as_it_is,
+) -> Callable[P, A]: ...
+
+
+def bound(
+    core: Callable[..., Any],
+    engine_of: Callable[[Any], Any],
+    returns: str | None = None,
+    finish: Callable[[Any], Any] = _as_it_is,
+) -> Callable[..., Any]:
     """A function of the core without its first argument, the engine, which is looked up by the second one.
 
     Args:
         core: takes an engine, then what the public function takes, and has its docstring.
-        engine_of: the engine for a state, or a spec.
-        finish: what the public function returns of what the core does.
-        returns: the type of that, for `help`.
+        engine_of: the engine for a state, or a spec; the public function is of its module.
+        returns: the type of what the public function returns, for `help`; by default that of the core.
+        finish: what the public function returns of what the core does; by default that.
     """
-    _, *parameters = inspect.signature(core).parameters.values()
+    whole = inspect.signature(core)
+    _, *parameters = whole.parameters.values()
     first = parameters[0].name
 
-    def public(*args: P.args, **named: P.kwargs) -> A:
+    def public(*args: Any, **named: Any) -> Any:
         engine = engine_of(args[0] if args else named.get(first))
         return finish(core(engine, *args, **named))
 
     public.__name__ = public.__qualname__ = core.__name__
     public.__module__ = engine_of.__module__
     public.__doc__ = core.__doc__
-    public.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
+    returned = whole.return_annotation if returns is None else returns
+    signature = inspect.Signature(parameters, return_annotation=returned)
+    public.__signature__ = signature  # type: ignore[attr-defined]  # `inspect` reads it, typeshed does not know it
     return public

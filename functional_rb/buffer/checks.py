@@ -53,17 +53,17 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         TypeError: for a dtype or a kind of leaf that does not fit.
         ValueError: for a structure or shape that does not fit.
     """
-    leaves = nest.flatten_as(spec.plan.structure, items)
+    leaves = nest.flatten_as(spec.added.structure, items)
     if not time_major and spec.lanes is None:
         raise ValueError(
             "add: time_major=False is for the batches [E, T, *shape] of a buffer with lanes; leave it out, or give "
             "BufferSpec(lanes=E)"
         )
-    if spec.plan.objects:
+    if spec.added.objects:
         leaves, convert = _with_objects(spec, leaves, convert, time_major)
     made = []
     size: tuple[int, ...] | None = None
-    for leaf, expected, name in zip(leaves, spec.plan.leaves, spec.plan.names, strict=True):
+    for leaf, expected, name in zip(leaves, spec.added.leaves, spec.added.names, strict=True):
         array = convert(leaf, expected, name)
         made.append(array)
         shape = array.shape
@@ -72,7 +72,7 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         lead = _leading(spec, tuple(shape), expected.shape, name, time_major)
         if size is not None and lead != size:
             raise ValueError(
-                f"leaf {name!r}: expected {_count(size)} as leaf {spec.plan.names[0]!r} has, got {_count(lead)}; "
+                f"leaf {name!r}: expected {_count(size)} as leaf {spec.added.names[0]!r} has, got {_count(lead)}; "
                 f"give every leaf the same batch axis"
             )
         size = lead
@@ -84,7 +84,7 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         made = [leaf.swapaxes(0, 1) for leaf in made]
         mask, priorities = (None if x is None else x.swapaxes(0, 1) for x in (mask, priorities))
     if len(size) != 1:
-        made = [leaf.reshape(rows, *expected.shape) for leaf, expected in zip(made, spec.plan.leaves, strict=True)]
+        made = [leaf.reshape(rows, *expected.shape) for leaf, expected in zip(made, spec.added.leaves, strict=True)]
     flat = [None if x is None else x.reshape(rows) for x in (mask, priorities)]
     return Batch(made, rows, *flat)
 
@@ -95,11 +95,11 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_ma
     Where all leaves are objects, an object array is a batch (and in `Objects` a list), and anything else one item.
     """
     lead: tuple[int, ...] | None = None
-    for k, (leaf, expected, name) in enumerate(zip(leaves, spec.plan.leaves, spec.plan.names, strict=True)):
-        if lead is None and k not in spec.plan.objects:
+    for k, (leaf, expected, name) in enumerate(zip(leaves, spec.added.leaves, spec.added.names, strict=True)):
+        if lead is None and k not in spec.added.objects:
             lead = _leading(spec, tuple(convert(leaf, expected, name).shape), expected.shape, name, time_major)
     if lead is None:
-        whole = zip(leaves, spec.plan.leaves, strict=True)
+        whole = zip(leaves, spec.added.leaves, strict=True)
         batches = [
             leaf.shape[: max(leaf.ndim - len(own.shape), 0)]
             for leaf, own in whole
@@ -109,8 +109,8 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_ma
             batches = _listed(spec, leaves, time_major)
         lead = batches[0] if batches else ()
     gathered = list(leaves)
-    for k in spec.plan.objects:
-        gathered[k] = object_arrays.gather(leaves[k], lead, spec.plan.leaves[k].shape, spec.plan.names[k])
+    for k in spec.added.objects:
+        gathered[k] = object_arrays.gather(leaves[k], lead, spec.added.leaves[k].shape, spec.added.names[k])
 
     def convert_arrays(leaf: Any, expected: Any, name: str) -> Any:
         return leaf if expected.dtype == "object" else convert(leaf, expected, name)
@@ -120,7 +120,7 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_ma
 
 def _listed(spec: BufferSpec, leaves: Sequence[Any], time_major: bool) -> list[tuple[int, ...]]:
     """The batch axes that lists have, where every leaf is a single object: [B], with lanes [E], [T, E] or [E, T]."""
-    if any(leaf.shape for leaf in spec.plan.leaves) or not isinstance(leaves[0], list):
+    if any(leaf.shape for leaf in spec.added.leaves) or not isinstance(leaves[0], list):
         return []
     first = leaves[0]
     steps = spec.lanes is not None and bool(first) and all(isinstance(x, list) for x in first)
@@ -382,6 +382,11 @@ def check_beta(spec: BufferSpec, beta: Any, value_of: Callable[[Any], float | No
         return
     if not spec.sampler.has_priorities:
         raise ValueError(f"sample: beta was given, but the sampler is {spec.sampler}, whose weights are all 1")
+    check_exponent(beta, value_of)
+
+
+def check_exponent(beta: Any, value_of: Callable[[Any], float | None]) -> None:
+    """Refuse a beta that is no scalar, and a known one that is out of range; see `check_beta`."""
     if isinstance(beta, (int, float)) and not isinstance(beta, bool):
         _beta_in_range(beta)
         return
@@ -567,7 +572,8 @@ def check_valid(outline: Outline, leaves: Sequence[Any], outside: Sequence[Any],
 
 def leaves_for_backend(spec: BufferSpec, unsupported: Callable[[str], str | None]) -> None:
     """Refuse dtypes that a backend lacks, naming leaf and remedy."""
-    for name, leaf in zip(spec.plan.names, spec.plan.leaves, strict=True):
-        remedy = unsupported(leaf.dtype)
-        if remedy is not None:
-            raise TypeError(f"leaf {name!r}: dtype {leaf.dtype} {remedy}")
+    for outline in dict.fromkeys((spec.added, spec.plan.outline)):
+        for name, leaf in zip(outline.names, outline.leaves, strict=True):
+            remedy = unsupported(leaf.dtype)
+            if remedy is not None:
+                raise TypeError(f"leaf {name!r}: dtype {leaf.dtype} {remedy}")

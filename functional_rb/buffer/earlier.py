@@ -41,7 +41,7 @@ def laid_out(spec: BufferSpec, text: str | bytes) -> BufferSpec:
 def unpickled(arrays: Arrays, spec: BufferSpec) -> Arrays:
     """The arrays of a state that an earlier version has pickled, of whatever library, as they are laid out now."""
     old = _in_given_order(spec, spec)
-    return arrays if old is spec else arranged(arrays, old, spec)
+    return arranged(arrays, old, spec)
 
 
 def _in_given_order(spec: BufferSpec, told: BufferSpec) -> BufferSpec:
@@ -56,8 +56,10 @@ def arranged(arrays: Arrays, old: BufferSpec, spec: BufferSpec) -> Arrays:
     Args:
         arrays: of any library, on the host.
         old: by which they lie, from `laid_out`.
-        spec: by which they shall.
+        spec: by which they shall; the same one leaves all where it is, in files too.
     """
+    if old is spec:
+        return arrays
     auxiliary = dict(arrays.auxiliary)
     for before, now in zip(old.transforms, spec.transforms, strict=True):
         for name, layout in before.carried().items():

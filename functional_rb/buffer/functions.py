@@ -16,7 +16,7 @@ from functional_rb.structures.duplicates import Batch, Duplicates
 from functional_rb.structures.ring import RingState
 
 Stored = tuple[Array, tuple[Array, ...], Mapping[str, Array]]
-"""Rows, wide arrays, and some of the kept arrays by name."""
+"""Rows, wide arrays, and some of the auxiliary arrays by name."""
 NOTHING = -1
 """The handle of what could not be drawn."""
 
@@ -55,7 +55,7 @@ def add(
     """
     draft = Draft.of(state, spec.plan)
     if batch:
-        for transform in spec.transforms:
+        for transform in spec.inner:
             leaves, mask = transform.incoming(ops, draft, leaves, batch, mask)
         batch = spec.rows(batch)
         write = spec.writer.plan_write(ops, draft, leaves, batch, mask, draws)
@@ -72,17 +72,26 @@ def add(
 
 
 def draw(
-    ops: Ops, state: State | Arrays, spec: BufferSpec, draws: Array, beta: Array, batch: int, more: Array | None = None
+    ops: Ops,
+    state: State | Arrays,
+    spec: BufferSpec,
+    draws: Array,
+    beta: Array,
+    batch: int,
+    more: Array | None = None,
+    wanted: Array | None = None,
 ) -> tuple[Arrays, list[Array], Selection]:
     """Choose items by draws int32 [rows, words] in [0, 2^31), and read them.
 
-    More draws, int32 [items, words], are for transforms. Where the order of the two steps matters, as it does to XLA,
-    a backend takes them one by one.
+    More draws, int32 [items, words], are for transforms. Wanted, an int32 scalar, is how many rows count, from the
+    first on; None for all. Where the order of the two steps matters, as it does to XLA, a backend takes them one by
+    one.
 
     Returns:
         The arrays afterwards, the leaves, and the selection.
     """
     draft = Draft.of(state, spec.plan)
+    draft.wanted = wanted
     slots, selection = spec.sampler.draw(ops, draft, draws, beta, batch)
     leaves, selection = read_selection(ops, draft, spec, slots, selection, batch, more)
     return draft.finish(ops), leaves, selection
@@ -101,12 +110,12 @@ def read_selection(
         batch: what was asked for.
         draws: int32 [m, words] in [0, 2^31), for transforms; None if none takes any.
     """
-    leaves, extras = read_drawn(ops, draft, spec.transforms, slots, selection.handles, draws)
+    leaves, extras = read_drawn(ops, draft, spec.inner, slots, selection.handles, draws)
     lead = spec.sampler.leading_shape(batch)
     if lead != (batch,):
         leaves = [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
         extras = {name: x.reshape(*lead, *x.shape[1:]) for name, x in extras.items()}
-    return leaves, selection._replace(extras=extras)
+    return leaves, selection._replace(extras={**selection.extras, **extras})
 
 
 def read_drawn(
@@ -186,7 +195,7 @@ def clear(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
     spec.writer.cleared(ops, draft)
     if spec.plan.boundaries is not None:
         episodes.clear(ops, draft)
-    for transform in spec.transforms:
+    for transform in spec.inner:
         transform.cleared(ops, draft)
         if spec.plan.objects:
             draft.auxiliary |= {name: ops.full_like(draft.auxiliary[name], 0) for name in transform.carried()}

@@ -5,7 +5,8 @@ What may be checked is checked before anything is consumed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from functional_rb.buffer import api
@@ -13,6 +14,9 @@ from functional_rb.buffer.api import Backend
 from functional_rb.buffer.state import AnySample, State
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array
+
+Finish = Callable[[list[Array], Selection], AnySample[Any]]
+"""Makes a sample of the leaves that were read, and the selection; it may call a function of the user's, and fail."""
 
 
 class InPlace(Protocol):
@@ -23,8 +27,8 @@ class InPlace(Protocol):
     ) -> State:
         """Write a batch of items in place, and consume the state."""
 
-    def sample_(self, state: State, key: Array, batch: int, beta: Any) -> tuple[State, list[Array], Selection]:
-        """Draw a batch of items, and consume the state."""
+    def sample_(self, state: State, key: Array, batch: int, beta: Any, finish: Finish) -> tuple[State, AnySample[Any]]:
+        """Draw a batch of items, finish the sample, and consume the state: what `finish` raises leaves it as it was."""
 
     def update_(
         self, state: State, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]
@@ -45,6 +49,7 @@ def add_(
     key: Any = None,
     validate: bool = False,
     time_major: bool = True,
+    to: Any = None,
 ) -> State:
     """`add`, in place.
 
@@ -55,7 +60,7 @@ def add_(
 
     Args:
         state: consumed: using it again raises `RuntimeError`. (The handle of a shared buffer stays one.)
-        items, mask, priorities, key, validate, time_major: as for `add`.
+        items, mask, priorities, key, validate, time_major, to: as for `add`.
 
     Returns:
         The new state.
@@ -66,19 +71,27 @@ def add_(
         >>> int(rb.size(state))
         1
     """
+    if to is not None:
+        raise ValueError("add_: to was given, but there is a single buffer; leave it out, or add to a Mixture")
     *given, outside = api.check_add(backend, state, items, mask, priorities, key, validate, "add_", time_major)
     state = in_place.add_(state, *given)
     return state if outside is None else backend.count_invalid(state, outside)
 
 
 def sample_(
-    backend: Backend, in_place: InPlace, state: State, key: Any, batch_size: int | None = None, beta: Any = None
+    backend: Backend,
+    in_place: InPlace,
+    state: State,
+    key: Any,
+    batch_size: int | None = None,
+    beta: Any = None,
+    p: Any = None,
 ) -> tuple[State, AnySample[Any]]:
     """`sample`, in place.
 
     Args:
         state: consumed, as samplers that remember what they drew will write to it.
-        key, batch_size, beta: as for `sample`.
+        key, batch_size, beta, p: as for `sample`.
 
     Returns:
         The new state and the sample.
@@ -89,9 +102,10 @@ def sample_(
         >>> sample.items[0].tolist()
         [1.0, 1.0, 1.0]
     """
+    if p is not None:
+        raise ValueError("sample_: p was given, but a single buffer gives all of the batch; leave it out")
     size, beta = api.check_sample(backend, state, batch_size, beta, "sample_")
-    state, leaves, selection = in_place.sample_(state, key, size, beta)
-    return state, api.as_sample(backend, state.spec, size, leaves, selection)
+    return in_place.sample_(state, key, size, beta, functools.partial(api.as_sample, backend, state.spec, size, key))
 
 
 def update_(

@@ -1,16 +1,18 @@
 """The classes of a buffer's spec that JSON texts may name; `convert.json` has those of the specs of items."""
 
-from functional_rb import samplers, writers
+from functional_rb import items, samplers, writers
 from functional_rb.buffer import storage_kinds
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert import json
 from functional_rb.transforms.her import Hindsight
+from functional_rb.transforms.map_items import MapOfAdded, MapOfSampled
 from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.transforms.n_step_stored import NStepOfStored
 
 PARTS = (
     samplers.Fifo,
+    samplers.Groups,
     samplers.Lifo,
     samplers.Prioritized,
     samplers.PrioritizedSlices,
@@ -31,8 +33,11 @@ PARTS = (
     storage_kinds.Objects,
     Compact,
     Hindsight,
+    MapOfAdded,
+    MapOfSampled,
     NStepOfAdded,
     NStepOfStored,
+    *items.KINDS,
 )
 
 json.register(PARTS, whole=BufferSpec)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+from functional_rb.base.description import Description
 from functional_rb.base.dtypes import checked_count
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.storage_kinds import Device, Storage, StorageBase
@@ -19,6 +20,7 @@ from functional_rb.specs import ArraySpec, NonTensor, freeze
 from functional_rb.specs.values import Outline
 from functional_rb.structures import ring, row_layout, sum_tree
 from functional_rb.structures.ring import Ring
+from functional_rb.transforms.map_items import MapItems, MapOfAdded, MapOfSampled
 from functional_rb.writers import RoundRobin, StopWhenFull
 from functional_rb.writers.base import WriterBase
 
@@ -27,12 +29,13 @@ _BY_SAMPLER: Any = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BufferSpec:
+class BufferSpec(Description):
     """What a buffer holds and how it is written and sampled: frozen and hashable, without any array.
 
     Attributes:
-        item: a nest (dicts, tuples, NamedTuples, dataclasses, what is registered with `jax.tree` or torch's pytree) of
-            `ArraySpec`s, and on torch of `NonTensor`s; dicts, and what is registered, become `Composite`s.
+        item: what is added, a nest (dicts, tuples, NamedTuples, dataclasses, what is registered with `jax.tree` or
+            torch's pytree) of `ArraySpec`s, and on torch of `NonTensor`s; dicts, and what is registered, become
+            `Composite`s.
         capacity: how many items fit, 1 to 2^31 - 1.
         sampler: how items are drawn.
         writer: where new ones go; by default what the sampler needs, `RoundRobin()` for most.
@@ -40,8 +43,13 @@ class BufferSpec:
         lanes: E environments written in step: items come as [E, *shape] or [T, E, *shape], and each lane is a ring
             of `capacity // lanes` items. None for items without such an axis.
         compact: how successive steps share their observations in storage, `frb.Compact()`; None if they do not.
-        transforms: what happens between what is added and what is sampled: `n_step`, `her`; one may stand alone.
+        transforms: what happens between what is added and what is sampled: `n_step`, `her`, `map_items`; one may stand
+            alone.
         storage: where the rows lie: `Device()`, `Host()`, `Memmap(...)`, `Objects()`.
+        stored: derived: the spec of what is stored of an item: `item`, unless `map_items(at="add")` makes others of it.
+        added: derived: the item taken apart.
+        on_add, on_sample: derived: the functions of items among the transforms, which the public functions carry out.
+        inner: derived: the other transforms, which the core carries out.
         plan: derived: what the strategies see of all this, and where everything lies.
 
     Raises:
@@ -65,8 +73,12 @@ class BufferSpec:
     compact: Compact | None = None
     storage: Storage = dataclasses.field(default_factory=Device)
 
+    stored: Any = dataclasses.field(init=False, repr=False)
+    added: Outline = dataclasses.field(init=False, repr=False)
+    on_add: MapItems | None = dataclasses.field(init=False, repr=False)
+    on_sample: MapItems | None = dataclasses.field(init=False, repr=False)
+    inner: tuple[Transform, ...] = dataclasses.field(init=False, repr=False)
     plan: Plan = dataclasses.field(init=False, repr=False)
-    _hash: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check everything that can be known now, and plan the storage once."""
@@ -83,7 +95,7 @@ class BufferSpec:
         _check_kind("storage", self.storage, StorageBase, "frb.Memmap()")
         if isinstance(self.item, SamplerBase | WriterBase | StorageBase):
             raise TypeError(f"BufferSpec.item: expected a spec such as frb.Unbounded(shape), got {self.item!r:.80}")
-        self._make_plan(Outline.of(self.item, "BufferSpec.item"))
+        self._make_plan()
 
     def as_given(self) -> BufferSpec:
         """This spec with its leaves in the order in which their names were given, as `earlier` versions had them.
@@ -94,22 +106,42 @@ class BufferSpec:
         for field in dataclasses.fields(self):
             if field.init:
                 object.__setattr__(made, field.name, getattr(self, field.name))
-        made._make_plan(Outline.of(self.item, "BufferSpec.item", as_given=True))
+        made._make_plan(as_given=True)
         return made
 
-    def _make_plan(self, outline: Outline) -> None:
+    def _make_plan(self, as_given: bool = False) -> None:
         """Resolve and check the members, and plan the storage."""
-        plan = self._plan_of_item(outline)
+        object.__setattr__(self, "added", Outline.of(self.item, "BufferSpec.item", as_given))
+        object.__setattr__(self, "item", freeze(self.item))
+        plan = self._plan_of_item(self._bind_first(as_given))
         object.__setattr__(self, "sampler", self.sampler.resolve(plan))
         self.sampler.check(plan)
         self.writer.check(plan)
         plan = self._with_sampler(plan)
         object.__setattr__(self, "transforms", tuple(transform.resolve(plan) for transform in self.transforms))
+        self._bind_last(plan)
         plan = dataclasses.replace(plan, boundaries=self._common_boundaries())
         plan = self._with_storage(self._with_auxiliary(plan))
         self.storage.check(plan)
         object.__setattr__(self, "plan", plan)
-        object.__setattr__(self, "_hash", hash(self._key))
+        self._seal()
+
+    def _bind_first(self, as_given: bool) -> Outline:
+        """Bind a function of the items that are added; returns what is stored, taken apart."""
+        first = next((transform for transform in self.transforms if isinstance(transform, MapOfAdded)), None)
+        bound = None if first is None else first.bound(self.item, self.added, 1)
+        stored = self.item if bound is None else bound.spec_after(self.item, 1)
+        object.__setattr__(self, "on_add", bound)
+        object.__setattr__(self, "stored", stored)
+        return self.added if bound is None else Outline.of(stored, bound.who, as_given)
+
+    def _bind_last(self, plan: Plan) -> None:
+        """Bind a function of the items that are sampled, and tell the transforms of the core from these."""
+        last = next((transform for transform in self.transforms if isinstance(transform, MapOfSampled)), None)
+        lead = len(self.sampler.leading_shape(plan.ring.lanes))
+        object.__setattr__(self, "on_sample", None if last is None else last.bound(self.stored, plan.outline, lead))
+        inner = tuple(transform for transform in self.transforms if not isinstance(transform, MapItems))
+        object.__setattr__(self, "inner", inner)
 
     def _plan_of_item(self, outline: Outline) -> Plan:
         if self.lanes is not None:
@@ -126,13 +158,12 @@ class BufferSpec:
                 f"BufferSpec.capacity: the sum tree of {self.capacity} items needs more than 2^31 nodes; "
                 f"use frb.Uniform() or several buffers"
             )
-        object.__setattr__(self, "item", freeze(self.item))
         plan = Plan(
             capacity=self.capacity,
             lanes=self.lanes,
             ring=Ring(self.capacity, lanes),
             outline=outline,
-            objects=tuple(k for k, leaf in enumerate(outline.leaves) if isinstance(leaf, NonTensor)),
+            objects=outline.objects,
             writer=str(self.writer),
             in_order=self.writer.in_order,
             overwrites=self.writer.overwrites,
@@ -184,7 +215,7 @@ class BufferSpec:
             auxiliary=auxiliary,
             counter_names=numbers,
             fused_draws=known,
-            fused=known and plan.frames is None and not self.transforms,
+            fused=known and plan.frames is None and not self.inner,
         )
 
     def _with_storage(self, plan: Plan) -> Plan:
@@ -199,25 +230,11 @@ class BufferSpec:
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        return self.plan.outline, self.capacity, *self._members
+        return self.added, self.capacity, *self._members
 
     @property
     def _members(self) -> tuple[Any, ...]:
         return (self.sampler, self.writer, self.batch_size, self.lanes, self.transforms, self.compact, self.storage)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether two specs describe the same buffer. JAX asks this at every call: identity answers at once."""
-        if self is other:
-            return True
-        return isinstance(other, BufferSpec) and self._hash == other._hash and self._key == other._key
-
-    def __hash__(self) -> int:
-        """The hash, which is computed once."""
-        return self._hash
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the arguments: hashes of strings differ from process to process."""
-        return BufferSpec, (self.item, self.capacity, *self._members)
 
     def draw_shape(self, batch: int) -> tuple[int, int]:
         """How many draws the sampler takes for a batch, as (rows, words)."""
@@ -252,7 +269,10 @@ def _check_transforms(given: Any) -> tuple[Transform, ...]:
             raise TypeError(f"BufferSpec.transforms: expected some such as frb.n_step(3, 0.99), got {transform!r}")
     ordered = tuple(sorted(transforms, key=lambda transform: transform.order))
     if len({transform.order for transform in ordered}) < len(ordered):
-        raise ValueError(f"BufferSpec.transforms: expected at most one of a kind, got {given!r}; leave one out")
+        raise ValueError(
+            f"BufferSpec.transforms: expected at most one of a kind, got {given!r}; leave one out, or compose "
+            f"functions of items to one"
+        )
     return ordered
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -118,12 +119,12 @@ def _is_deleted(array: Array) -> bool:
         return False
 
 
-class StateHolder:
+class StateHolder(abc.ABC):
     """What holds a state and is given to functions in place of one by mistake, such as a `Cell`."""
 
+    @abc.abstractmethod
     def hint(self, function: str) -> str:
         """How the error goes on that refuses it: what to write instead."""
-        raise NotImplementedError
 
 
 class Sample(NamedTuple, Generic[Items]):
@@ -137,7 +138,7 @@ class Sample(NamedTuple, Generic[Items]):
         indices: int32 [B], handles for `update` and `get`.
         weights: float32 [B], importance weights in (0, 1].
         probabilities: float32 [B], the probability of each draw; each sampler says of what.
-        extras: what transforms tell of each item, arrays by name, in the shape of the indices.
+        extras: what transforms, and `Groups`, tell of each item, arrays by name, in the shape of the indices.
     """
 
     items: Items
@@ -172,7 +173,7 @@ class MaskedSample(NamedTuple, Generic[Items]):
         weights: float32 [B], as in `Sample`; 0 where the mask is False.
         probabilities: float32 [B], as in `Sample`; 0 where the mask is False.
         mask: bool [B], which draws are real.
-        extras: what transforms tell of each item, arrays by name, in the shape of the indices.
+        extras: what transforms, and `Groups`, tell of each item, arrays by name, in the shape of the indices.
     """
 
     items: Items
@@ -207,7 +208,7 @@ class SliceSample(NamedTuple, Generic[Items]):
         is_first: bool [B, length], whether a step is the first of its trajectory.
         is_last: bool [B, length], whether it is known to be the last of its trajectory.
         truncated: bool [B, length], whether the slice ends there though the trajectory goes on.
-        extras: what transforms tell of each item, arrays by name, in the shape of the indices.
+        extras: what transforms, and `Groups`, tell of each item, arrays by name, in the shape of the indices.
     """
 
     items: Items

@@ -2,7 +2,7 @@
 
 from functional_rb.checkpoint.background import Saving, save_async
 from functional_rb.checkpoint.listing import Checkpoint, checkpoints
-from functional_rb.checkpoint.loading import load
+from functional_rb.checkpoint.loading import load, load_spec
 from functional_rb.checkpoint.saving import Saved, save
 
-__all__ = ["Checkpoint", "Saved", "Saving", "checkpoints", "load", "save", "save_async"]
+__all__ = ["Checkpoint", "Saved", "Saving", "checkpoints", "load", "load_spec", "save", "save_async"]

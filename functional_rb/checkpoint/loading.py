@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.containers import Registered
 from functional_rb.base.errors import CorruptCheckpointError, NoCheckpointError, StorageInUseError
 from functional_rb.base.files import as_path
 from functional_rb.buffer import earlier, respec, soundness
@@ -22,7 +23,7 @@ from functional_rb.buffer.checks import check_spec
 from functional_rb.buffer.reader import shapes_of
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
-from functional_rb.checkpoint import in_place, records
+from functional_rb.checkpoint import in_place, mixtures, records
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Stored, bytes_of, runs_of, stored_arrays
 from functional_rb.checkpoint.claims import checked, enough_memory, spec_of
@@ -58,7 +59,7 @@ def load(
     spec: BufferSpec | None = None,
     progress: bool | None = None,
 ) -> Any:
-    """The state, or the nest, of the newest checkpoint in a directory. Nothing is run that the files contain.
+    """The state, mixture or nest of the newest checkpoint in a directory. Nothing is run that the files contain.
 
     Going on from it is bit for bit as going on from the state that was saved, on either backend, unless it is given
     another spec.
@@ -67,7 +68,7 @@ def load(
         path: a directory that `save` has written to.
         backend: `jax_backend` or `torch_backend`, or "jax" or "torch".
         mmap: do not read the rows into memory but map the file, copying what is written to page by page. The file is
-            verified all the same, which reads it once.
+            verified all the same, which reads it once. Of a nest torch's arrays stay in the file.
         device: where the state goes, as for `init`.
         known: the user's classes and functions that the spec names, see `from_json`.
         fall_back: if the newest checkpoint is damaged, take the newest that is not.
@@ -79,7 +80,7 @@ def load(
         progress: whether to show a bar once it takes more than a second; None for: on a terminal.
 
     Returns:
-        A state of that backend; or the nest that was saved, with arrays of the backend.
+        A state of that backend; or the mixture or the nest that was saved, with arrays of the backend.
 
     Raises:
         NoCheckpointError: if there is none.
@@ -97,14 +98,39 @@ def load(
         ...     print(int(rb.size(frb.load(path, rb))))
         1
     """
+    directory = os.path.abspath(as_path(path, "load"))
+
+    def whole(where: str, number: int | None) -> Any:
+        if spec is not None and os.path.isdir(os.path.join(where, mixtures.BUFFERS)):
+            raise ValueError("load: spec was given, but a mixture has several buffers; give rb.with_spec one each")
+        found = _load(where, backend, number, mmap, device, known, fall_back, storage, spec, progress)
+        return mixtures.loaded(found, where, whole) if mixtures.is_record(found) else found
+
+    return whole(directory, None)
+
+
+def _load(
+    path: str,
+    backend: ModuleType | str,
+    number: int | None,
+    mmap: bool,
+    device: Any,
+    known: Iterable[Any],
+    fall_back: bool,
+    storage: Storage | None,
+    spec: BufferSpec | None,
+    progress: bool | None,
+) -> Any:
+    """What `load` gives of a directory, or of one of its checkpoints by number; of mixtures what stands for them."""
     named = _name_of(backend)
     restore = importlib.import_module(f"{named}_backend.restore").restore
     if spec is not None:
         check_spec(spec, "load")
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
-    found = read(path, known, mmap, fall_back, progress, storage, here=True, wanted=spec)
+    found = read(path, known, mmap, fall_back, progress, storage, here=True, wanted=spec, number=number)
     if records.is_record(found.spec):
-        return records.value_of(found.spec, found.arrays, importlib.import_module(f"{named}_backend.restore"), device)
+        module = importlib.import_module(f"{named}_backend.restore")
+        return records.value_of(found.spec, found.arrays, module, device, mmap)
     if spec is not None and not respec.same_place(found.spec, spec):
         arrays, files = elsewhere.with_spec(found.arrays, found.spec, spec, in_place.create)
         return restore(spec, arrays, device, objects=found.objects, files=files)
@@ -115,6 +141,67 @@ def load(
         if found.files is not None:
             found.files.release()
         raise
+
+
+def nest_at(directory: str, number: int) -> Any:
+    """The nest of one checkpoint, by its number, with arrays of NumPy; None of a state's, or of one that is damaged."""
+    try:
+        found = read(directory, number=number)
+    except (CorruptCheckpointError, OSError):
+        return None
+    if not records.is_record(found.spec):
+        return None
+    return records.value_of(found.spec, found.arrays, _NumPy, None, mapped=False)
+
+
+class _NumPy:
+    """How `records.value_of` puts a nest together with arrays of NumPy."""
+
+    @staticmethod
+    def placed(array: Any, device: Any) -> Any:
+        return array
+
+    @staticmethod
+    def build_mapping(container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Any:
+        return container.together(parts) if isinstance(container, Registered) else parts
+
+
+def load_spec(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Any:
+    """What the newest checkpoint in a directory holds: shapes and dtypes, without reading any of its arrays.
+
+    Args:
+        path: a directory that `save` has written to.
+        known: the user's classes and functions that the spec names, see `from_json`.
+
+    Returns:
+        Of a state its `BufferSpec`; of a nest the specs of its arrays in the same containers. `rb.zeros` makes arrays
+        of these, on torch also with `device="meta"`; `jax_backend.shape_dtype_struct` what `jax.eval_shape` gives.
+
+    Raises:
+        NoCheckpointError: if there is none.
+        CorruptCheckpointError: for a manifest that is damaged, naming it.
+        CheckpointError: for a checkpoint of a future format, or a directory that cannot be read.
+        ValueError: for a spec that needs `known`, naming the manifest.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     done = frb.save({"tokens": np.zeros((4, 8), np.int32)}, path)
+        ...     frb.load_spec(path)
+        Composite({'tokens': Unbounded((4, 8), 'int32')})
+    """
+    directory = os.path.abspath(as_path(path, "load_spec"))
+    for _ in range(TRIES):
+        found = there(directory)
+        if not found:
+            break
+        name = os.path.join(directory, manifests.name_of(found[0]))
+        with contextlib.suppress(FileNotFoundError):  # a save has removed it: there is a newer one
+            try:
+                return records.described(spec_of(read_manifest(directory, found[0]), known, name))
+            except KnownError as error:
+                raise KnownError(f"{name}: {error}") from None
+    raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
 
 
 def _name_of(backend: ModuleType | str) -> str:
@@ -152,15 +239,16 @@ def read(
     storage: Storage | None = None,
     here: bool = False,
     wanted: BufferSpec | None = None,
+    number: int | None = None,
 ) -> Content:
     """What `load` makes a state of; the arguments that have the same names mean the same.
 
     With `here`, mapped files in this very directory are gone on with, their content rolled back; else nothing is
-    written. `wanted` is the spec that the items will get.
+    written. `wanted` is the spec that the items will get, `number` that of the only checkpoint to be read.
     """
     with contextlib.ExitStack() as stack:
         directory = os.path.abspath(as_path(path, "load"))
-        loading = _Loading(directory, tuple(known), mmap, progress, stack, storage, here, wanted)
+        loading = _Loading(directory, tuple(known), mmap, progress, stack, storage, here, wanted, number)
         try:
             return loading.newest(fall_back)
         except BaseException:
@@ -181,6 +269,7 @@ class _Loading:
     storage: Storage | None
     here: bool
     wanted: BufferSpec | None = None
+    number: int | None = None
     files: MappedFiles | None = None
     room: MappedFiles | None = None
 
@@ -190,6 +279,7 @@ class _Loading:
             found = there(self.directory)
             if not found:
                 raise NoCheckpointError(f"{self.directory}: no checkpoint is there; frb.save(state, path) writes one")
+            found = found if self.number is None else [self.number]
             try:
                 return self.first_of(found if fall_back else found[:1])
             except FileNotFoundError:  # a save has removed it: there is a newer one

@@ -12,10 +12,10 @@ from functional_rb.base.containers import register_record
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
-from functional_rb.convert import json
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
 from functional_rb.specs import Composite, spec_of
+from functional_rb.structures import row_layout
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,7 +31,6 @@ class Record:
 
 NAMES: Final = ("value",)
 register_record(Record, NAMES)
-json.register_records((), (Record,))
 
 
 def as_state(value: Any, who: str) -> State:
@@ -74,7 +73,12 @@ def is_record(spec: BufferSpec) -> bool:
     return isinstance(spec.item, Composite) and getattr(spec.item._like[0], "type", None) is Record
 
 
-def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: Any) -> Any:
+def described(spec: BufferSpec) -> Any:
+    """What a checkpoint holds: the spec of its buffer, or those of a nest's arrays in the nest's containers."""
+    return spec.item["value"] if is_record(spec) else spec
+
+
+def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: Any, mapped: bool) -> Any:
     """The nest of a checkpoint.
 
     Args:
@@ -82,10 +86,12 @@ def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: Any) -> Any
         arrays: of that buffer, of NumPy.
         backend: its `restore` module.
         device: where the arrays go; the backend's default if None.
+        mapped: whether the arrays are those of the file, and leaves stay in it where the backend can have that.
 
     Raises:
         TypeError: for dtypes that the backend lacks, naming leaf and remedy.
     """
-    leaves = [backend.placed(leaf[0].copy(), device) for leaf in functions.items(numpy_ops, arrays, spec)]
+    found = [leaf[0] for leaf in row_layout.unpack(numpy_ops, spec.plan.layout, arrays.rows, arrays.wide)]
+    leaves = [backend.placed(leaf if mapped else leaf.copy(), device) for leaf in found]
     made = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping)
     return made.value

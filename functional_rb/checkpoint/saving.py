@@ -17,7 +17,7 @@ from functional_rb.base.files import as_path
 from functional_rb.buffer.reader import Reader
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
-from functional_rb.checkpoint import changes, in_place, python_objects, queue, records, segment
+from functional_rb.checkpoint import changes, in_place, loading, mixtures, python_objects, queue, records, segment
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Run, Stored, chunks, runs_of, stored_arrays
 from functional_rb.checkpoint.changes import Masks
@@ -26,6 +26,7 @@ from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert import to_json
 from functional_rb.core.counters import SIZE
+from functional_rb.mixture.value import Mixture
 from functional_rb.storage import disk
 
 LOCK = "lock"
@@ -78,13 +79,18 @@ class Request:
 
 def request(state: State, path: Any, incremental: bool, keep: int, progress: bool | None, who: str) -> Request:
     """Check what `save` is given, before anything is touched."""
+    check_keep(keep, who)
+    hasher()
+    files = state.spec.storage.path if isinstance(state.spec.storage, Memmap) else None
+    return Request(to_json(state.spec), files, os.path.abspath(as_path(path, who)), incremental, keep, progress)
+
+
+def check_keep(keep: int, who: str) -> None:
+    """Refuse to keep nothing."""
     if type(keep) is not int:
         raise TypeError(f"{who}: keep: expected an int, got {keep!r}")
     if keep < 1:
         raise ValueError(f"{who}: keep: expected 1 or more, as one checkpoint at least has to stay, got {keep}")
-    hasher()
-    files = state.spec.storage.path if isinstance(state.spec.storage, Memmap) else None
-    return Request(to_json(state.spec), files, os.path.abspath(as_path(path, who)), incremental, keep, progress)
 
 
 def save(
@@ -101,8 +107,9 @@ def save(
     checkpoint or the one before. A save of another process to the same directory is waited for.
 
     Args:
-        state: of either backend; or a nest of arrays (dicts, tuples, NamedTuples, dataclasses), such as a `Map`, a
-            `Forest`, or parameters. Of a nest nothing is written in parts: `incremental` writes all or nothing of it.
+        state: of either backend; or a `Mixture`, which loads as it was at one save, whenever a save stops; or a nest of
+            arrays (dicts, tuples, NamedTuples, dataclasses), such as a `Map`, a `Forest`, or parameters. Of a nest
+            nothing is written in parts: `incremental` writes all or nothing of it.
         path: a directory, made if it is not there.
         incremental: write only what differs from the newest checkpoint there, whosever that is.
         keep: so many checkpoints, the newest ones, stay.
@@ -125,6 +132,15 @@ def save(
         ...     print(frb.save(state, path).generation, rb.items(frb.load(path, rb))[0].tolist())
         1 [1.0, 0.0, 0.0, 0.0]
     """
+    if isinstance(state, Mixture):
+        check_keep(keep, "save")
+        directory = os.path.abspath(as_path(path, "save"))
+
+        def one(part: Any, where: str, stay: int) -> Saved:
+            return save(part, where, incremental=incremental, keep=stay, progress=progress)
+
+        made: Saved = mixtures.saved(state, directory, keep, one, loading.nest_at)
+        return made
     state = records.as_state(state, "save")
     asked = request(state, path, incremental, keep, progress, "save")
     queue.wait_for(asked.directory)

@@ -29,7 +29,7 @@ import numpy as np
 
 from functional_rb import specs
 from functional_rb.base import functions
-from functional_rb.base.containers import Registered, apart, of_fields
+from functional_rb.base.containers import RECORDS, Registered, apart, of_fields
 from functional_rb.specs import Composite, Spec, freeze
 from functional_rb.specs.values import Outline
 
@@ -85,10 +85,10 @@ def register(parts: Iterable[type], whole: type) -> None:
     _WHOLE.append(whole)
 
 
-def register_records(parts: Iterable[type], records: Iterable[type]) -> None:
-    """Have texts name classes that hold arrays, and those of their specs."""
+def register_records(parts: Iterable[type], tuples: Iterable[type] = ()) -> None:
+    """Have texts name the specs of records, and tuples of arrays that records hold."""
     OURS.update({kind.__name__: kind for kind in parts})
-    _BUILT_IN.update({f"{kind.__module__}:{kind.__qualname__}": [kind] for kind in records})
+    _BUILT_IN.update({f"{kind.__module__}:{kind.__qualname__}": [kind] for kind in tuples})
 
 
 def to_json(spec: Any) -> str:
@@ -127,7 +127,7 @@ def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
     Args:
         text: what `to_json` returned.
         known: the users' classes and functions that the text may name: NamedTuples, dataclasses, containers
-            (`TensorDict`, tensorclasses), reward functions.
+            (`TensorDict`, tensorclasses), reward functions. Records (`frb.record`) are known anyway.
 
     Returns:
         A spec equal to the one that was written, of the same types throughout.
@@ -271,6 +271,14 @@ def _infinity(value: float, path: Path) -> str:
     return "inf" if value > 0 else "-inf"
 
 
+def _records_named(name: str) -> list[Any]:
+    """The record of a name, the newest where a class was written again, as in a notebook; none if there is none.
+
+    To be one is to be known, as putting one together runs nothing.
+    """
+    return [kind for kind in RECORDS if f"{kind.__module__}:{kind.__qualname__}" == name][-1:]
+
+
 def _name_of(thing: Any, path: Path, who: str) -> str:
     """The name by which a text gives a user's class or function.
 
@@ -388,12 +396,21 @@ class _Reader:
 
     def _registered(self, data: dict[str, Any], path: Path) -> Registered:
         if set(data) != {"class", "library", "names", "static"}:
-            raise ValueError(f"from_json: {_shown(path)}: expected what is told of a container, got {data!r:.80}")
+            raise ValueError(
+                f"from_json: {_shown(path)}: expected class, library, names and static of a container, got {data!r:.80}"
+            )
         kind, names = self._known(data["class"], path), self.read(data["names"], path)
         if not isinstance(kind, type):
             raise KnownError(f"from_json: {_shown(path)}: expected a class, got {kind!r:.80}")
         if not isinstance(data["library"], str) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"from_json: {_shown(path)}: expected names as texts, got {data!r:.80}")
+        if kind in RECORDS:
+            fields = RECORDS[kind].parts
+            if not {name for name in fields if not hasattr(kind, name)} <= set(names) <= set(fields):
+                raise KnownError(
+                    f"from_json: {_shown(path)}: expected a record of the fields {list(names)}, got {kind!r:.80} of "
+                    f"{list(fields)}; give fields that came later a default, and leave the others as they were"
+                )
         static = self.read(data["static"], path)
         return cast(
             Registered,
@@ -428,7 +445,7 @@ class _Reader:
 
     def _known(self, name: Any, path: Path) -> Any:
         """The class or function that the user gave for this name."""
-        found = self.known.get(name, _BUILT_IN.get(name, [])) if isinstance(name, str) else []
+        found = self.known.get(name, _BUILT_IN.get(name) or _records_named(name)) if isinstance(name, str) else []
         if any(other is not found[0] for other in found[1:]):
             raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
         if not found:

@@ -16,6 +16,7 @@ USUAL_ENDS: tuple[tuple[Key, ...], ...] = (
     (("next", "terminated"), ("next", "truncated")),
     ("terminated", "truncated"),
 )
+USUAL_REWARDS: tuple[Key, ...] = (("next", "reward"), "reward")
 
 
 @dataclasses.dataclass(frozen=True)

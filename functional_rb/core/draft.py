@@ -79,6 +79,7 @@ class Draft:
         rows, wide, tree, auxiliary: the arrays, as in `State`.
         counters: by name.
         origin: the counters that the draft began with, by name and as their vector.
+        wanted: int32 scalar, how many rows of a draw count, from the first on; None for all.
     """
 
     plan: Plan
@@ -88,6 +89,7 @@ class Draft:
     auxiliary: dict[str, Array]
     counters: Counters
     origin: tuple[Counters, Array]
+    wanted: Array | None = None
 
     @classmethod
     def of(cls, state: HasArrays, plan: Plan) -> Draft:

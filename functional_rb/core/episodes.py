@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Write
 
-STEP_IN_EPISODE = "age"
+STEP_IN_EPISODE = "age"  # the name in files that earlier versions wrote
 """int32 [capacity], how many steps of its episode came before the one in each slot."""
 NEXT_STEP_IN_EPISODE = "next_age"
 """Counter int32 [lanes]: the step in its episode that each lane's next step will be."""

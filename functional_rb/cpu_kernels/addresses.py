@@ -52,6 +52,23 @@ class Held:
         self.vector = np.fromiter(map(address, self.arrays), np.int64, len(self.arrays))
 
 
+class Rows:
+    """Arrays of as many rows each, which calls of compiled code write one after the other, each some of the rows."""
+
+    __slots__ = ("_address", "_arrays", "_outputs", "_places", "_widths")
+
+    def __init__(self, outputs: Sequence[Array], items: Sequence[Array], widths: Vector, address: Address) -> None:
+        """Take arrays that compiled code takes one by one, those of items, and the bytes of a row of each, int64."""
+        self._arrays, self._outputs, self._widths, self._address = [*outputs, *items], len(outputs), widths, address
+        self._places = np.fromiter(map(address, self._arrays), np.int64, len(self._arrays))
+
+    def call(self, first: int, kernel: Any, arrays: Sequence[Array], storage: Held, *rest: Any) -> Any:
+        """Call with the address of each array, those of a row of the outputs, of a storage, of the items, the rest."""
+        places = self._places + first * self._widths
+        outputs = places[: self._outputs].tolist()
+        return kernel(*map(self._address, arrays), *outputs, storage.vector, places[self._outputs :], *rest)
+
+
 class Library(Protocol):
     """How arrays of a library are found and made.
 

@@ -122,13 +122,13 @@ def refresh_each(plan: Any, tree: Any, bits: Any, level: Any, nodes: Any) -> Any
 
 @compiled
 def refresh_marked(plan: Any, tree: Any, bits: Any, level: Any, nodes: Any) -> Any:
-    """The same by a sweep of the whole level, each parent once."""
-    marks = np.zeros(level_field(plan, level, LEVEL_NODES), np.uint8)
+    """Do what `refresh_each` does, by one sweep of the whole level."""
+    marked = np.zeros(level_field(plan, level, LEVEL_NODES), np.uint8)
     for i in range(nodes.size):
-        marks[nodes[i] // FANOUT] = 1
+        marked[nodes[i] // FANOUT] = 1
     kept = 0
-    for node in range(marks.size):
-        if marks[node]:
+    for node in range(marked.size):
+        if marked[node]:
             nodes[kept] = node
             kept += 1
             refresh_node(plan, tree, bits, level, node)

@@ -25,7 +25,9 @@ import llvmlite
 import llvmlite.binding
 import numba
 import numpy as np
+from numba import types
 from numba.core import caching, ccallback, compiler, config
+from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 
 from functional_rb.cpu_kernels.content import content_of
@@ -161,11 +163,19 @@ def _forget_old(directory: Path, name: str) -> None:
             file.unlink()
 
 
+class Kernel(CPUDispatcher):
+    """A function that is compiled for the types of its arguments, and not for each constant that it is called with."""
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """What other kernels call: the same for all numbers of a type."""
+        return super().get_call_template(tuple(map(types.unliteral, args)), kws)
+
+
 def compiled(function: Any) -> Any:
     """Compile for the CPU when first called, releasing the GIL."""
-    dispatcher = numba.njit(**OPTIONS)(function)
-    dispatcher._cache = KernelCache(function)
-    return dispatcher
+    kernel = Kernel(function, targetoptions={"nopython": True, "boundscheck": None, **OPTIONS})
+    kernel._cache = KernelCache(function)
+    return kernel
 
 
 def entry_point(function: Any) -> Any:

@@ -22,7 +22,7 @@ from functional_rb.cpu_kernels.buffer import (
 )
 from functional_rb.cpu_kernels.cache import entry_point
 from functional_rb.cpu_kernels.descriptor import CAPACITY, LEAVES, LEVELS, MODULUS
-from functional_rb.cpu_kernels.raw_memory import INT32, bits_of, floats, ints, marks, table
+from functional_rb.cpu_kernels.raw_memory import INT32, bits_of, bools, floats, ints, table
 
 
 @entry_point
@@ -48,7 +48,7 @@ def add(
     how many slots were saved.
     """
     tree, counters, new_counters = floats(tree, tree_size), ints(counters, 6), ints(new_counters, 6)
-    mask, priorities = marks(mask, batch), ints(priorities, batch)
+    mask, priorities = bools(mask, batch), ints(priorities, batch)
     saved_slots, saved_values = ints(saved_slots, room), floats(saved_values, room)
     leaves, saved_rows = items[: np.int64(plan[LEAVES])], items[np.int64(plan[LEAVES]) :]
     capacity = np.int64(plan[CAPACITY])
@@ -232,7 +232,7 @@ def read(slots: Any, storage: Any, leaves: Any, plan: Any, count: Any) -> None:
 @entry_point
 def store(slots: Any, source: Any, live: Any, storage: Any, leaves: Any, plan: Any, count: Any, batch: Any) -> None:
     """Do what `row_layout.store` does, in place, to int32 [count] slots; source and live are 0 if there are none."""
-    slots, source, live = ints(slots, count), ints(source, count), marks(live, count)
+    slots, source, live = ints(slots, count), ints(source, count), bools(live, count)
     for i in range(count):
         if live.size == 0 or live[i] != 0:
             row = np.int64(source[i]) if source.size != 0 else batch - count + i
@@ -242,7 +242,7 @@ def store(slots: Any, source: Any, live: Any, storage: Any, leaves: Any, plan: A
 @entry_point
 def stored_values(priorities: Any, values: Any, good: Any, plan: Any, count: Any) -> None:
     """Compute `importance.stored_value` of priorities, bits int32 [count]: their powers, and which are good."""
-    priorities, values, good = ints(priorities, count), floats(values, count), marks(good, count)
+    priorities, values, good = ints(priorities, count), floats(values, count), bools(good, count)
     for i in range(count):
         value = fixed_point.stored_value(plan, priorities[i])
         values[i], good[i] = max(value, np.float32(0)), value >= 0

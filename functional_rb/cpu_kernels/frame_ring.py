@@ -9,7 +9,7 @@ import numpy as np
 
 from functional_rb.cpu_kernels.cache import compiled, entry_point
 from functional_rb.cpu_kernels.descriptor import Vector
-from functional_rb.cpu_kernels.raw_memory import ints, marks
+from functional_rb.cpu_kernels.raw_memory import bools, ints
 from functional_rb.structures.frame_ring import Chain
 
 LENGTH: Final = 0
@@ -93,8 +93,8 @@ def plan_frames(
     room, limit, depth = np.int64(plan[ROOM]), np.int64(plan[LIMIT]), np.int64(plan[CHAIN_DEPTH])
     most = 2 * depth if plan[PAIRED] else depth
     cursor, written, after = ints(cursor, lanes), ints(written, lanes), ints(after, lanes)
-    shares, moves, at = marks(shares, rows), marks(moves, rows), ints(at, rows)
-    slots, source, live = ints(slots, count), ints(source, count), marks(live, count)
+    shares, moves, at = bools(shares, rows), bools(moves, rows), ints(at, rows)
+    slots, source, live = ints(slots, count), ints(source, count), bools(live, count)
     steps, n = rows // lanes, count // lanes
     for lane in range(lanes):
         end = np.int64(0)
@@ -135,7 +135,7 @@ def overwritten(
     """Do what `frame_store.overwritten` does, to int32 [count] slots."""
     length, room, limit = np.int64(plan[LENGTH]), np.int64(plan[ROOM]), np.int64(plan[LIMIT])
     item_limit = np.int64(plan[ITEM_LIMIT])
-    at, slots, gone = ints(at, capacity), ints(slots, count), marks(gone, count)
+    at, slots, gone = ints(at, capacity), ints(slots, count), bools(gone, count)
     cursors, sizes = ints(cursors, lanes), ints(sizes, lanes)
     after, new_sizes = ints(after, lanes), ints(new_sizes, lanes)
     n = count // lanes

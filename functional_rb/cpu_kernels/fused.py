@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,9 +11,9 @@ import numpy as np
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import calls, descriptor
-from functional_rb.cpu_kernels.addresses import Held, Library, storage_caller
+from functional_rb.cpu_kernels.addresses import Held, Library, Rows, Vector, storage_caller
 from functional_rb.ops.protocol import Array
-from functional_rb.structures.row_layout import STORED_AS
+from functional_rb.structures.row_layout import STORED_AS, Layout
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.version import SavedSlots
 
@@ -33,6 +34,28 @@ class Stored(NamedTuple):
     storage: Held
     tree: Any
     tree_size: int
+
+
+class Together(NamedTuple):
+    """A batch that several buffers draw together.
+
+    Attributes:
+        leaves: [B, *shape] each.
+        handles: int32 [B].
+        probabilities: float32 [B].
+        rows: all that is written.
+    """
+
+    leaves: list[Array]
+    handles: Array
+    probabilities: Array
+    rows: Rows
+
+
+@functools.lru_cache(maxsize=1024)
+def _widths(layout: Layout) -> Vector:
+    """The bytes of a row of handles, weights, probabilities and each leaf."""
+    return np.array([4, 4, 4, *(leaf.nbytes for leaf in layout.leaves)], np.int64)
 
 
 class Kernels:
@@ -131,6 +154,25 @@ class Kernels:
         given = at.plan, at.tree_size, key, words, beta, batch
         drawable = self._call(calls.sample, arrays, at.storage, leaves, *given)
         return leaves, Selection(handles, weights, probabilities), drawable
+
+    def together(self, layout: Layout, batch: int) -> Together:
+        """A batch that nothing is in yet, for `sample_rows`."""
+        leaves, handles = self._library.leaves(layout, batch), self._empty((batch,), dtype=self._int32)
+        weights, probabilities = (self._empty((batch,), dtype=self._float32) for _ in range(2))
+        rows = Rows([handles, weights, probabilities], leaves, _widths(layout), self._library.address)
+        return Together(leaves, handles, probabilities, rows)
+
+    def sample_rows(
+        self, into: Together, first: int, spec: BufferSpec, memory: Memory, counters: Array, key: int, count: int
+    ) -> bool:
+        """Draw what `sample` draws to some rows of a batch, from the first on; whether anything could be drawn.
+
+        The buffer's leaves are those of the batch, in the same order.
+        """
+        at, words = self._stored(spec, memory), spec.draw_shape(count)[1]
+        given = at.plan, at.tree_size, key, words, 0.0, count
+        drawable: bool = into.rows.call(first, calls.sample, (at.tree, counters), at.storage, *given)
+        return drawable
 
     def draw(
         self, spec: BufferSpec, memory: Memory, counters: Array, numbers: Array, batch: int, beta: float

@@ -9,7 +9,7 @@ import numpy as np
 
 from functional_rb.cpu_kernels.cache import compiled, entry_point
 from functional_rb.cpu_kernels.descriptor import Vector
-from functional_rb.cpu_kernels.raw_memory import fetch_ahead, ints, marks
+from functional_rb.cpu_kernels.raw_memory import bools, fetch_ahead, ints
 from functional_rb.structures import hash_map
 from functional_rb.structures.hash_map import MapPlan
 
@@ -117,7 +117,7 @@ def insert(
     words, capacity = np.int64(plan[WORDS]), plan[CAPACITY]
     table, keys = table_and_keys(plan, table, keys)
     counts, counters = ints(counts, np.int64(capacity)), ints(counters, 2)
-    rows, marked, ids, fresh = ints(rows, batch * words), marks(marked, batch), ints(ids, batch), marks(fresh, batch)
+    rows, marked, ids, fresh = ints(rows, batch * words), bools(marked, batch), ints(ids, batch), bools(fresh, batch)
     waiting = np.empty(AHEAD, np.int64)
     for i in range(batch):
         first = next_home(plan, table, rows, batch, waiting, i)
@@ -127,7 +127,7 @@ def insert(
         place = seek(plan, table, keys, rows, i * words, first)
         if table[place] == EMPTY:
             if counters[SIZE] == capacity:
-                counters[REFUSED] += 1
+                counters[REFUSED] += np.int32(counters[REFUSED] < MASK)
                 continue
             number = counters[SIZE]
             for k in range(words):
@@ -135,4 +135,4 @@ def insert(
             table[place], fresh[i] = number, 1
             counters[SIZE] = number + 1
         ids[i] = table[place]
-        counts[ids[i]] += 1
+        counts[ids[i]] += np.int32(counts[ids[i]] < MASK)

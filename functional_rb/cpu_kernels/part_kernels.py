@@ -21,7 +21,10 @@ from functional_rb.cpu_kernels import hash_map as hash_map_kernels
 from functional_rb.cpu_kernels import random_bits as random_bits_kernels
 from functional_rb.cpu_kernels import ring as ring_kernels
 from functional_rb.cpu_kernels import sparse_set as sparse_set_kernels
+from functional_rb.cpu_kernels import step_queue as step_queue_kernels
+from functional_rb.cpu_kernels import windows as windows_kernels
 from functional_rb.cpu_kernels.addresses import Held, Library, caller, storage_caller
+from functional_rb.items import crops
 from functional_rb.ops import random_bits
 from functional_rb.ops.part_kernels import Table
 from functional_rb.ops.protocol import Array
@@ -79,6 +82,7 @@ class PartKernels:
             sparse_set.distinct: self.distinct,
             hash_map.lookup: self.lookup,
             hash_map.insert: self.insert,
+            crops.windows: self.windows,
         }
 
     def _ready_some(self, array: Array | None, dtype: Any) -> Array:
@@ -180,7 +184,7 @@ class PartKernels:
         if mask is not None:
             marked, source, live = self._ready(mask, self._bool), self._ints(n), self._bools(n)
         arrays = (cursors, sizes, marked, slots, source, live, written, *after)
-        self._call(ring_kernels.plan_write, arrays, descriptor.encode_ring(ring), steps, n)
+        self._call(ring_kernels.choose_slots, arrays, descriptor.encode_ring(ring), steps, n)
         return (slots, None, None, written, after) if mask is None else (slots, source, live, written, after)
 
     def steps_in_episodes(
@@ -192,7 +196,7 @@ class PartKernels:
         steps, following = self._ints(tuple(given.shape)), self._ints(next_in_episode.shape[0])
         marked = self._ready_some(begins, self._bool), self._ready_some(ends, self._bool)
         arrays = (next_in_episode, written, *marked, steps, following)
-        self._call(ring_kernels.step_ages, arrays, next_in_episode.shape[0], math.prod(steps.shape))
+        self._call(episode_windows_kernels.steps_in_episodes, arrays, next_in_episode.shape[0], math.prod(steps.shape))
         return steps, following
 
     def changed(self, rule: Rule, lanes: Lanes, in_episode: Array, n: int, by_trajectory: bool) -> Entries:
@@ -201,7 +205,13 @@ class PartKernels:
         count = descriptor.entries(lanes.ring, distances)
         entries = Entries(*(self._ints(count) for _ in Entries._fields))
         encoded = descriptor.encode_windows(lanes.ring, rule, by_trajectory)
-        self._call(ring_kernels.changed, (*self._numbers(*lanes.ends), in_episode, *entries), encoded, distances, count)
+        self._call(
+            episode_windows_kernels.changed,
+            (*self._numbers(*lanes.ends), in_episode, *entries),
+            encoded,
+            distances,
+            count,
+        )
         return entries
 
     def weights_at(self, rule: Rule, lanes: Lanes, in_episode: Array, slots: Array) -> Array:
@@ -210,7 +220,7 @@ class PartKernels:
         numbers = self._ints(slots.shape[0])
         encoded = descriptor.encode_windows(lanes.ring, rule, False)
         arrays = (*self._numbers(*lanes.ends), in_episode, slots, numbers)
-        self._call(ring_kernels.weights_at, arrays, encoded, slots.shape[0])
+        self._call(episode_windows_kernels.weights_at, arrays, encoded, slots.shape[0])
         return numbers
 
     def expand(
@@ -231,7 +241,9 @@ class PartKernels:
         slices = Slices(*numbers, *(self._bools(shape) for _ in range(4)))
         ends, live = self._numbers(*lanes.ends), self._ready_some(live, self._bool)
         arrays = (*ends, in_episode, next_in_episode, slots, draws, live, *slices)
-        self._call(ring_kernels.expand, arrays, descriptor.encode_windows(lanes.ring, rule, by_trajectory), shape[0])
+        self._call(
+            episode_windows_kernels.expand, arrays, descriptor.encode_windows(lanes.ring, rule, by_trajectory), shape[0]
+        )
         return slices
 
     def following(self, lanes: Lanes, in_episode: Array, slots: Array, n: int) -> tuple[Array, Array]:
@@ -240,7 +252,7 @@ class PartKernels:
         shape = (slots.shape[0], n)
         found, real = self._ints(shape), self._bools(shape)
         arrays = (cursors, in_episode, slots, found, real)
-        self._call(ring_kernels.following, arrays, descriptor.encode_ring(lanes.ring), *shape)
+        self._call(episode_windows_kernels.following, arrays, descriptor.encode_ring(lanes.ring), *shape)
         return found, real
 
     def extent(self, lanes: Lanes, in_episode: Array, slots: Array) -> tuple[Array, Array]:
@@ -249,7 +261,7 @@ class PartKernels:
         count = slots.shape[0]
         before, after = self._ints(count), self._ints(count)
         arrays = (*self._numbers(*lanes.ends), in_episode, slots, before, after)
-        self._call(ring_kernels.extent, arrays, descriptor.encode_ring(lanes.ring), count)
+        self._call(episode_windows_kernels.extent, arrays, descriptor.encode_ring(lanes.ring), count)
         return before, after
 
     # --- frame ring -------------------------------------------------------------------------------------------------
@@ -294,7 +306,7 @@ class PartKernels:
         m, n, *shape = rewards.shape
         total, steps = self._library.empty((m, *shape), dtype=rewards.dtype), self._ints(m)
         discounts = descriptor.encode_discounts(gamma, n, shown(rewards.dtype))
-        self._call(episode_windows_kernels.fold, (rewards, real, total, steps), discounts, m, math.prod(shape))
+        self._call(step_queue_kernels.fold, (rewards, real, total, steps), discounts, m, math.prod(shape))
         return total, steps
 
     def plan_line(self, pending: Array, ended: Array, ids: Array | None, mask: Array | None, n: int) -> Line:
@@ -306,7 +318,7 @@ class PartKernels:
         rows = batch + lanes * (n - 1)
         window, real, complete = self._ints((rows, n)), self._bools((rows, n)), self._bools(rows)
         line = Line(window, real, complete, self._ints(lanes * (n - 1)), self._ints(lanes))
-        self._call(episode_windows_kernels.plan_line, (pending, ended, ids, mask, *line), lanes, batch, words, n)
+        self._call(step_queue_kernels.plan_line, (pending, ended, ids, mask, *line), lanes, batch, words, n)
         return line
 
     # --- sparse set -------------------------------------------------------------------------------------------------
@@ -363,3 +375,14 @@ class PartKernels:
         arrays = (*map, rows, marked, ids, fresh)
         self._call(hash_map_kernels.insert, arrays, hash_map_kernels.encode(plan), rows.shape[0])
         return map, ids, fresh
+
+    # --- images -----------------------------------------------------------------------------------------------------
+
+    def windows(self, images: Array, top: Array, left: Array, size: tuple[int, int]) -> Array:
+        """Do what `items.crops.windows` does."""
+        count, height, width, channels = images.shape
+        images, (top, left) = self._ready(images, images.dtype), self._numbers(top, left)
+        made = self._library.empty((count, *size, channels), dtype=images.dtype)
+        sizes = count, height, width, *size, channels * images.dtype.itemsize
+        self._call(windows_kernels.windows, (images, top, left, made), *sizes)
+        return made

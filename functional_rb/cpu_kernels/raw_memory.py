@@ -14,6 +14,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
@@ -139,6 +140,16 @@ def pointer_to(typingctx: Any, address: Any, example: Any) -> Any:
 
 
 @intrinsic
+def read_only(typingctx: Any, array: Any) -> Any:
+    """An array as one that is only read, of the type of what Python hands over as such."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
+
+    return array.copy(readonly=True)(array), generate
+
+
+@intrinsic
 def float_of(typingctx: Any, bits: Any) -> Any:
     """The float32 of given bits."""
 
@@ -177,6 +188,6 @@ def floats(address: Any, size: Any) -> Any:
 
 
 @compiled
-def marks(address: Any, size: Any) -> Any:
+def bools(address: Any, size: Any) -> Any:
     """Truth values as uint8 [size] at an address, empty if that is 0."""
     return table(address, UINT8, (size if address else 0,))

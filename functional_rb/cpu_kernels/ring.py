@@ -1,10 +1,8 @@
-"""The kernels of `ring.choose_slots` and of `episode_windows`, on raw memory.
+"""The kernel of `ring.choose_slots`, and what kernels know of rings, on raw memory.
 
 Those that are called from outside take addresses, 0 for an array that is not given. Arguments that recur:
-    plan: see `descriptor.encode_windows`, or, for `plan_write`, `descriptor.encode_ring`, with which that begins.
+    plan: see `descriptor.encode_ring`.
     cursors, sizes: int32 [lanes], see `ring.RingState`.
-    age: int32 [capacity], of the step in each slot.
-    own: its part that belongs to one lane.
 """
 
 from __future__ import annotations
@@ -14,22 +12,8 @@ from typing import Any
 import numpy as np
 
 from functional_rb.cpu_kernels.cache import compiled, entry_point
-from functional_rb.cpu_kernels.descriptor import (
-    BY_TRAJECTORY,
-    LEFT,
-    PERIOD,
-    RIGHT,
-    RING_CAPACITY,
-    RING_LANES,
-    RING_LENGTH,
-    RING_TURNS,
-    STRICT,
-    WINDOW_LENGTH,
-)
-from functional_rb.cpu_kernels.raw_memory import INT32, UINT8, ints, marks, table
-from functional_rb.structures import episode_windows
-
-LONGEST = np.int64(episode_windows.LONGEST)
+from functional_rb.cpu_kernels.descriptor import RING_LANES, RING_LENGTH, RING_TURNS
+from functional_rb.cpu_kernels.raw_memory import bools, ints
 
 
 @compiled
@@ -45,8 +29,28 @@ def lanes_of(plan: Any, cursors: Any, sizes: Any) -> Any:
     return ints(cursors, lanes), ints(sizes, lanes)
 
 
+@compiled
+def lane_of(plan: Any, slot: Any) -> Any:
+    """The lane of a slot: slot // length."""
+    return np.int64(np.uint32(slot) // np.uint32(plan[RING_LENGTH]))
+
+
+@compiled
+def back_of(plan: Any, head: Any, place: Any) -> Any:
+    """How far behind the head of its ring a place lies, 1 to the ring's length."""
+    return head - place if place < head else head - place + np.int64(plan[RING_LENGTH])
+
+
+@compiled
+def place_of(plan: Any, head: Any, back: Any) -> Any:
+    """The place that lies so far behind the head of its ring; what is out of bounds counts as the nearest."""
+    length = np.int64(plan[RING_LENGTH])
+    place = head - min(max(back, np.int64(1)), length)
+    return place + length if place < 0 else place
+
+
 @entry_point
-def plan_write(
+def choose_slots(
     cursors: Any,
     sizes: Any,
     mask: Any,
@@ -65,8 +69,8 @@ def plan_write(
     limit = length * plan[RING_TURNS]
     cursors, sizes = lanes_of(plan, cursors, sizes)
     new_cursors, new_sizes = lanes_of(plan, new_cursors, new_sizes)
-    mask, slots, written = marks(mask, steps * lanes), ints(slots, count), ints(written, lanes)
-    source, live = ints(source, count), marks(live, count)
+    mask, slots, written = bools(mask, steps * lanes), ints(slots, count), ints(written, lanes)
+    source, live = ints(source, count), bools(live, count)
     n = count // lanes
     for lane in range(lanes):
         marked = steps
@@ -81,14 +85,14 @@ def plan_write(
             slots[entry] = lane * length + place
             place = place + 1 if place + 1 < length else np.int64(0)
         if mask.size:
-            choose(mask, lane, lanes, steps, skipped, source, live)
+            choose_rows(mask, lane, lanes, steps, skipped, source, live)
         written[lane] = marked
         new_cursors[lane] = cursor + marked if cursor + marked < limit else cursor + marked - limit
         new_sizes[lane] = min(np.int64(sizes[lane]) + marked, length)
 
 
 @compiled
-def choose(mask: Any, lane: Any, lanes: Any, steps: Any, skipped: Any, source: Any, live: Any) -> None:
+def choose_rows(mask: Any, lane: Any, lanes: Any, steps: Any, skipped: Any, source: Any, live: Any) -> None:
     """The marked rows of a lane but the first `skipped`, then its last row, as if it were marked many times."""
     entry = lane
     for row in range(lane, steps * lanes, lanes):
@@ -100,283 +104,3 @@ def choose(mask: Any, lane: Any, lanes: Any, steps: Any, skipped: Any, source: A
     while entry < source.size:
         source[entry], live[entry] = (steps - 1) * lanes + lane, 0
         entry += lanes
-
-
-@entry_point
-def step_ages(
-    next_age: Any, written: Any, begins: Any, ends: Any, ages: Any, new_next: Any, lanes: Any, size: Any
-) -> None:
-    """Do what `episode_windows.steps_in_episodes` does, to int32 [size] ages; begins or ends is 0 for none."""
-    next_age, written, new_next = ints(next_age, lanes), ints(written, lanes), ints(new_next, lanes)
-    begins, ends, ages = marks(begins, size), marks(ends, size), ints(ages, size)
-    steps = size // lanes
-    for lane in range(lanes):
-        began = -np.int64(next_age[lane])
-        first = lane * steps
-        for column in range(steps):
-            starts = begins.size != 0 and begins[first + column] != 0
-            if starts or (ends.size != 0 and column != 0 and ends[first + column - 1] != 0):
-                began = np.int64(column)
-            ages[first + column] = column - began
-        newest = first + max(np.int64(written[lane]) - 1, np.int64(0))
-        following = np.int64(ages[newest]) + 1
-        if following >= LONGEST or (ends.size != 0 and ends[newest] != 0):
-            following = np.int64(0)
-        new_next[lane] = following if written[lane] > 0 else next_age[lane]
-
-
-@compiled
-def lane_of(plan: Any, slot: Any) -> Any:
-    """The lane of a slot: slot // length."""
-    return np.int64(np.uint32(slot) // np.uint32(plan[RING_LENGTH]))
-
-
-@compiled
-def back_of(plan: Any, head: Any, place: Any) -> Any:
-    """How far behind the head of its ring a place lies, 1 to the ring's length."""
-    return head - place if place < head else head - place + np.int64(plan[RING_LENGTH])
-
-
-@compiled
-def place_of(plan: Any, head: Any, back: Any) -> Any:
-    """And back; what is out of bounds counts as the nearest."""
-    length = np.int64(plan[RING_LENGTH])
-    place = head - min(max(back, np.int64(1)), length)
-    return place + length if place < 0 else place
-
-
-@compiled
-def goes_on(plan: Any, own: Any, head: Any, back: Any, age: Any, distance: Any) -> Any:
-    """Whether the trajectory of a live step has a live step so far after it."""
-    return back - distance >= 1 and np.int64(own[place_of(plan, head, back - distance)]) - age == distance
-
-
-@compiled
-def multiples(plan: Any, low: Any, high: Any) -> Any:
-    """How many multiples of the period lie in [low, high]."""
-    period = np.int64(plan[PERIOD])
-    if period == 1:
-        return high - low + 1
-    shift = (np.int64(plan[WINDOW_LENGTH]) + period - 1) // period * period
-    return (high + shift) // period - (low - 1 + shift) // period
-
-
-@compiled
-def weight(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
-    """Do what `episode_windows.weights` does for one step, `back` being at least 1."""
-    if back > size:
-        return np.int64(0)
-    age = np.int64(own[place_of(plan, head, back)])
-    first_live = age == 0 or back == size
-    starts = modulo(age, plan[PERIOD]) == 0
-    reach = np.int64(plan[WINDOW_LENGTH]) - 1 - np.int64(plan[RIGHT])
-    if starts and reach > 0:
-        starts = goes_on(plan, own, head, back, age, reach) or (first_live and not plan[STRICT])
-    count = np.int64(starts)
-    if plan[LEFT] and first_live:
-        count += multiples(plan, age - np.int64(plan[LEFT]), age - 1)
-    return count
-
-
-@compiled
-def mark(plan: Any, own: Any, head: Any, size: Any, back: Any) -> Any:
-    """Do what `episode_windows.last_starts` does for one step, `back` being at least 1."""
-    if weight(plan, own, head, size, back) == 0:
-        return np.int64(0)
-    age, period = np.int64(own[place_of(plan, head, back)]), np.int64(plan[PERIOD])
-    reach = np.int64(plan[WINDOW_LENGTH]) - 1 - np.int64(plan[RIGHT])
-    return np.int64(not goes_on(plan, own, head, back, age, period - modulo(age, period) + reach))
-
-
-@entry_point
-def changed(
-    cursors: Any,
-    sizes: Any,
-    age: Any,
-    lane: Any,
-    back: Any,
-    slots: Any,
-    numbers: Any,
-    plan: Any,
-    ranges: Any,
-    count: Any,
-) -> None:
-    """Do what `episode_windows.changed` does, int32 [count] entries, for `episode_windows.distances` as ranges."""
-    length = np.int64(plan[RING_LENGTH])
-    cursors, sizes = lanes_of(plan, cursors, sizes)
-    age, lane, back = ints(age, np.int64(plan[RING_CAPACITY])), ints(lane, count), ints(back, count)
-    slots, numbers = ints(slots, count), ints(numbers, count)
-    entry = np.int64(0)
-    for e in range(plan[RING_LANES]):
-        own = age[e * length : (e + 1) * length]
-        head, size = modulo(cursors[e], length), np.int64(sizes[e])
-        for k in range(0, ranges.size + 2, 2):
-            start, stop = max(size, np.int64(1)) - 1, max(size, np.int64(1))  # the oldest comes last
-            if k < ranges.size:
-                start, stop = np.int64(ranges[k]), np.int64(ranges[k + 1])
-            for behind in range(start + 1, stop + 1):
-                lane[entry], back[entry] = e, behind
-                slots[entry] = e * length + place_of(plan, head, behind)
-                by_trajectory = plan[BY_TRAJECTORY]
-                number = mark(plan, own, head, size, behind) if by_trajectory else weight(plan, own, head, size, behind)
-                numbers[entry] = number
-                entry += 1
-
-
-@entry_point
-def weights_at(cursors: Any, sizes: Any, age: Any, slots: Any, numbers: Any, plan: Any, count: Any) -> None:
-    """Do what `episode_windows.weights_at` does, of int32 [count] slots."""
-    length = np.int64(plan[RING_LENGTH])
-    cursors, sizes = lanes_of(plan, cursors, sizes)
-    age, slots, numbers = ints(age, np.int64(plan[RING_CAPACITY])), ints(slots, count), ints(numbers, count)
-    for i in range(count):
-        lane = lane_of(plan, slots[i])
-        head = modulo(cursors[lane], length)
-        back = back_of(plan, head, slots[i] - lane * length)
-        numbers[i] = weight(plan, age[lane * length : (lane + 1) * length], head, np.int64(sizes[lane]), back)
-
-
-@compiled
-def begin(plan: Any, own: Any, head: Any, size: Any, back: Any, draws: Any, live: Any) -> Any:
-    """Which window a draw gives: the age of its first step, how far back that lies, and how many steps to go for."""
-    age, length = np.int64(own[place_of(plan, head, back)]), np.int64(plan[WINDOW_LENGTH])
-    if plan[BY_TRAJECTORY]:
-        drawn = live and mark(plan, own, head, size, back) > 0
-        first = max(age - (size - back), np.int64(0))
-        count = multiples(plan, first - np.int64(plan[LEFT]), age) if drawn else np.int64(0)
-    else:
-        count = weight(plan, own, head, size, back)
-        drawn = live and count > 0
-        first = age
-    chosen = (np.int64(draws[0]) * count + ((np.int64(draws[1]) * count) >> 31)) >> 31
-    v = age - modulo(age, plan[PERIOD]) - chosen * np.int64(plan[PERIOD])
-    start = max(v, first)
-    return start, back + age - start, v + length - start if drawn else np.int64(0)
-
-
-@entry_point
-def expand(
-    cursors: Any,
-    sizes: Any,
-    age: Any,
-    next_age: Any,
-    starts: Any,
-    draws: Any,
-    live: Any,
-    slots: Any,
-    handles: Any,
-    mask: Any,
-    is_first: Any,
-    is_last: Any,
-    truncated: Any,
-    plan: Any,
-    count: Any,
-) -> None:
-    """Do what `episode_windows.expand` does with starts int32 [count], draws int32 [count, 2]; live is 0 for none."""
-    length, shape = np.int64(plan[RING_LENGTH]), (count, np.int64(plan[WINDOW_LENGTH]))
-    cursors, sizes = lanes_of(plan, cursors, sizes)
-    age, next_age = ints(age, np.int64(plan[RING_CAPACITY])), ints(next_age, np.int64(plan[RING_LANES]))
-    starts, draws, live = ints(starts, count), table(draws, INT32, (count, 2)), marks(live, count)
-    slots, handles, mask = table(slots, INT32, shape), table(handles, INT32, shape), table(mask, UINT8, shape)
-    is_first, is_last, truncated = (
-        table(is_first, UINT8, shape),
-        table(is_last, UINT8, shape),
-        table(truncated, UINT8, shape),
-    )
-    for i in range(count):
-        lane = lane_of(plan, starts[i])
-        own = age[lane * length : (lane + 1) * length]
-        head = modulo(cursors[lane], length)
-        back = back_of(plan, head, starts[i] - lane * length)
-        counts = live.size == 0 or live[i] != 0
-        start, back, steps = begin(plan, own, head, np.int64(sizes[lane]), back, draws[i], counts)
-        place = place_of(plan, head, back)
-        real, following = count_steps(own, place, back, start, steps, np.int64(next_age[lane]))
-        name_steps(plan, cursors[lane], lane, place, back, real, slots[i], handles[i])
-        for k in range(mask.shape[1]):
-            mask[i, k] = k < real
-        is_first[i], is_last[i], truncated[i] = 0, 0, 0
-        if real:
-            is_first[i, 0] = start == 0
-            is_last[i, real - 1], truncated[i, real - 1] = following == 0, following != 0
-
-
-@compiled
-def count_steps(own: Any, place: Any, back: Any, start: Any, steps: Any, next_age: Any) -> Any:
-    """How many of so many steps from a place on belong to the trajectory, and the age of the one after them."""
-    count = np.int64(0)
-    age = np.int64(own[place])
-    while count < steps and count < back and age - start == count:
-        count += 1
-        place = place + 1 if place + 1 < own.size else np.int64(0)
-        age = np.int64(own[place]) if count < back else next_age
-    return count, age
-
-
-@compiled
-def name_steps(plan: Any, cursor: Any, lane: Any, place: Any, back: Any, count: Any, slots: Any, handles: Any) -> None:
-    """The slots and handles of so many steps from a place on, and of the padding behind them."""
-    length = np.int64(plan[RING_LENGTH])
-    turn = np.int64(np.uint32(cursor) // np.uint32(length))
-    if back > modulo(cursor, length):  # before the head came round
-        turn = turn - 1 if turn else np.int64(plan[RING_TURNS]) - 1
-    slot = lane * length + place
-    handle = turn * np.int64(plan[RING_CAPACITY]) + slot
-    straight = min(count, length - place)
-    for k in range(straight):
-        slots[k], handles[k] = slot + k, handle + k
-    if straight < count:
-        turn = turn + 1 if turn + 1 < plan[RING_TURNS] else np.int64(0)
-        handle = turn * np.int64(plan[RING_CAPACITY]) + lane * length
-        for k in range(straight, count):
-            slots[k], handles[k] = lane * length + k - straight, handle + k - straight
-    last = slots[count - 1] if count else slot
-    for k in range(count, slots.size):
-        slots[k], handles[k] = last, -1
-
-
-@entry_point
-def following(cursors: Any, age: Any, slots: Any, found: Any, real: Any, plan: Any, count: Any, n: Any) -> None:
-    """Do what `episode_windows.following` does: slots int32 [count]; found int32, real uint8 [count, n]."""
-    length = np.int64(plan[RING_LENGTH])
-    cursors, age = ints(cursors, np.int64(plan[RING_LANES])), ints(age, np.int64(plan[RING_CAPACITY]))
-    slots, found, real = ints(slots, count), table(found, INT32, (count, n)), table(real, UINT8, (count, n))
-    for i in range(count):
-        lane = lane_of(plan, slots[i])
-        own = age[lane * length : (lane + 1) * length]
-        place = slots[i] - lane * length
-        back = back_of(plan, modulo(cursors[lane], length), place)
-        start = np.int64(own[place])
-        for k in range(n):
-            found[i, k] = lane * length + place
-            real[i, k] = k < back and np.int64(own[place]) - start == k
-            if k + 1 < back:  # else this is the newest
-                place = place + 1 if place + 1 < length else np.int64(0)
-
-
-@entry_point
-def extent(cursors: Any, sizes: Any, age: Any, slots: Any, before: Any, after: Any, plan: Any, count: Any) -> None:
-    """Do what `episode_windows.extent` does, slots, before and after being int32 [count].
-
-    The steps double and then halve: most trajectories are far shorter than their lane, so little is read, and near by.
-    """
-    length = np.int64(plan[RING_LENGTH])
-    cursors, sizes = lanes_of(plan, cursors, sizes)
-    age, slots = ints(age, np.int64(plan[RING_CAPACITY])), ints(slots, count)
-    before, after = ints(before, count), ints(after, count)
-    for i in range(count):
-        lane = lane_of(plan, slots[i])
-        own = age[lane * length : (lane + 1) * length]
-        head, place = modulo(cursors[lane], length), slots[i] - lane * length
-        back, start = back_of(plan, head, place), np.int64(own[place])
-        before[i] = min(start, max(np.int64(sizes[lane]) - back, np.int64(0)))
-        beyond = np.int64(1)
-        while goes_on(plan, own, head, back, start, beyond):
-            beyond *= 2
-        distance = beyond // 2
-        further = distance // 2
-        while further:
-            if goes_on(plan, own, head, back, start, distance + further):
-                distance += further
-            further //= 2
-        after[i] = distance

@@ -18,7 +18,7 @@ from functional_rb.cpu_kernels.atomics import load_acquire, reads_before, store_
 from functional_rb.cpu_kernels.buffer import INT32_MAX, level_field
 from functional_rb.cpu_kernels.cache import compiled, entry_point
 from functional_rb.cpu_kernels.descriptor import CAPACITY, FIRST_STORAGE, LEVEL_SUMS, LEVELS
-from functional_rb.cpu_kernels.raw_memory import copy_bytes, copy_into, floats, ints, load_int32, marks, store_int32
+from functional_rb.cpu_kernels.raw_memory import bools, copy_bytes, copy_into, floats, ints, load_int32, store_int32
 from functional_rb.cpu_kernels.shared_control import (
     ADD,
     CLEAR,
@@ -189,7 +189,7 @@ def clear(plan: Any, storage: Any, tree: Any, first: Any, count: Any) -> None:
     for start, n in ((first, head), (np.int64(0), count - head)):
         for array in range(storage.size):
             size = np.int64(plan[FIRST_STORAGE + array])
-            marks(storage[array] + start * size, n * size)[:] = 0
+            bools(storage[array] + start * size, n * size)[:] = 0
         if plan[LEVELS] and n:
             tree[start : start + n] = 0
             buffer.refresh_range(plan, tree, start, n)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.cpu_kernels.cache import compiled, entry_point
-from functional_rb.cpu_kernels.raw_memory import INT32, ints, marks, table
+from functional_rb.cpu_kernels.raw_memory import INT32, bools, ints, table
 
 SPREAD = np.int64(0x9E3779B1)
 """An odd number near 2^32 divided by the golden ratio, which spreads keys over a table (Knuth, vol. 3, section 6.4)."""
@@ -20,7 +20,7 @@ SPREAD = np.int64(0x9E3779B1)
 def members(order: Any, place: Any, count: Any, slots: Any, marked: Any, found: Any, capacity: Any, batch: Any) -> None:
     """Which of the marked slots are members, uint8 [batch]; count is int32 [1]."""
     order, place, size = ints(order, capacity), ints(place, capacity), ints(count, 1)[0]
-    slots, marked, found = ints(slots, batch), marks(marked, batch), marks(found, batch)
+    slots, marked, found = ints(slots, batch), bools(marked, batch), bools(found, batch)
     for i in range(batch):
         position = place[slots[i]]
         found[i] = marked[i] != 0 and position < size and order[position] == slots[i]
@@ -34,7 +34,7 @@ def move_back(
 
     The boundary is int32 [1], and so is the new one. Returns how many slots these are.
     """
-    order, positions, marked = ints(order, capacity), ints(positions, batch), marks(marked, batch)
+    order, positions, marked = ints(order, capacity), ints(positions, batch), bools(marked, batch)
     at, slots = ints(at, 2 * batch), ints(slots, 2 * batch)
     moving = np.int64(0)
     for i in range(batch):
@@ -59,7 +59,7 @@ def move_back(
 @entry_point
 def appended(count: Any, slots: Any, marked: Any, at: Any, new: Any, after: Any, batch: Any) -> Any:
     """Where the marked slots come to lie behind a count, int32 [1], and the new count; returns how many they are."""
-    slots, marked, at, new = ints(slots, batch), marks(marked, batch), ints(at, batch), ints(new, batch)
+    slots, marked, at, new = ints(slots, batch), bools(marked, batch), ints(at, batch), ints(new, batch)
     before, found = np.int64(ints(count, 1)[0]), np.int64(0)
     for i in range(batch):
         if marked[i] != 0:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.cpu_kernels import calls, random_bits
+from functional_rb.cpu_kernels.cache import compiled
 from functional_rb.cpu_kernels.descriptor import LEAVES, WIDE
 from functional_rb.cpu_kernels.raw_memory import floats, ints
 from functional_rb.cpu_kernels.xla_frame import (
@@ -39,16 +40,27 @@ def add(call: Any) -> None:
     calls.add(tree, counters, new, mask, priorities, NONE, NONE, storage, leaves, plan, size, batch, NONE, saved)
 
 
+@compiled
+def asked(call: Any, k: Any, batch: Any) -> Any:
+    """How many rows of a batch are to be filled: as the k-th operand says, if it is given, but at least the first."""
+    wanted = vector(call, k)
+    return max(np.int64(1), min(np.int64(wanted[0]), batch)) if wanted.size else batch
+
+
 @handler
 def threefry(call: Any) -> None:
-    """Key uint32 [2] -> draws int32 [B, words]."""
-    key = vector(call, 0)
-    random_bits.fill_threefry(key[0], key[1], ints(target(call, 0), length(result(call, 0))))
+    """Key uint32 [2], wanted int32 or nothing -> draws int32 [B, words], of which so many rows are filled."""
+    key, rows = vector(call, 0), rows_of(result(call, 0))
+    words = length(result(call, 0)) // max(rows, 1)
+    random_bits.fill_threefry(key[0], key[1], ints(target(call, 0), asked(call, 1, rows) * words))
 
 
 @handler
 def draw(call: Any) -> None:
-    """XLA passes plan, rows, *wide, tree, counters, draws, beta; the results are *leaves and the selection's arrays."""
+    """XLA passes plan, rows, *wide, tree, counters, draws, beta, wanted; the results are *leaves and the selection's.
+
+    Wanted is an int32 scalar or nothing: so many rows of the results are filled.
+    """
     plan = vector(call, 0)
     wide, last = np.int64(plan[WIDE]), np.int64(plan[LEAVES])
     storage, leaves = sources(call, 1, 1 + wide), targets(call, 0, last)
@@ -56,7 +68,7 @@ def draw(call: Any) -> None:
     handles, weights, probabilities = target(call, last), target(call, last + 1), target(call, last + 2)
     size, batch = length(operand(call, 2 + wide)), rows_of(operand(call, 4 + wide))
     words = length(operand(call, 4 + wide)) // max(batch, 1)
-    beta = floats(source(call, 5 + wide), 1)[0]
+    beta, batch = np.float64(floats(source(call, 5 + wide), 1)[0]), asked(call, 6 + wide, batch)
     calls.draw(tree, counters, draws, handles, weights, probabilities, storage, leaves, plan, size, words, beta, batch)
 
 

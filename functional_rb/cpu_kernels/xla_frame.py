@@ -20,7 +20,7 @@ import numpy as np
 from numba import types
 
 from functional_rb.cpu_kernels.cache import callback, compiled
-from functional_rb.cpu_kernels.raw_memory import ints, load_int32, load_int64, store_int32
+from functional_rb.cpu_kernels.raw_memory import ints, load_int32, load_int64, read_only, store_int32
 
 API_MAJOR, API_MINOR = 0, 3
 FRAME_EXTENSION, FRAME_ARGUMENTS, FRAME_RESULTS, FRAME_ATTRIBUTES = 8, 40, 80, 120
@@ -160,8 +160,8 @@ def target(call: Any, k: Any) -> Any:
 
 @compiled
 def vector(call: Any, k: Any) -> Any:
-    """The k-th operand as int32 [n]."""
-    return ints(source(call, k), length(operand(call, k)))
+    """The k-th operand as int32 [n], only to be read: kernels are compiled for that, as Python hands it over so."""
+    return read_only(ints(source(call, k), length(operand(call, k))))
 
 
 @compiled

@@ -121,7 +121,7 @@ def _described(manifest: Manifest, contents: Contents, leaves: EpisodeLeaves | s
 
 def _spec(spec: BufferSpec) -> Report:
     given = spec.plan.structure.as_given()
-    named = zip(map(nest.show, given.paths), nest.flatten_as(given, spec.item), strict=True)
+    named = zip(map(nest.show, given.paths), nest.flatten_as(given, spec.stored), strict=True)
     members = ("sampler", "writer", "storage", "compact")
     return {
         "item": [{"leaf": name, "dtype": x.dtype, "shape": list(x.shape), "spec": repr(x)} for name, x in named],

@@ -12,6 +12,7 @@ An array without elements is left out.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,13 +26,14 @@ from functional_rb.convert.json import READABLE, to_json
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, HasArrays, by_name
 from functional_rb.core.plan import Plan
+from functional_rb.mixture.value import Mixture
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.state import SharedState
 from functional_rb.storage.directory import filed
 from functional_rb.structures import stored_arrays
 from functional_rb.structures.stored_arrays import auxiliary_name
 
-SPEC = "spec"
+SPEC, MIXTURE = "spec", "mixture"
 Values = np.ndarray[Any, Any]
 
 
@@ -145,6 +147,49 @@ def _check_values(spec: BufferSpec, given: Mapping[str, Any], look: Callable[[st
     _expect_sound("what is kept", soundness.problem_of_arrays(spec, vector, auxiliary, tree))
     if tree is not None:
         _expect_sound("tree", soundness.problem_of_nodes(tree, spec.capacity))
+
+
+def of_mixture(mixture: Mixture, one: Callable[[Any], dict[str, Any]], text: Callable[[str], Any]) -> dict[str, Any]:
+    """The dicts of a mixture's buffers, named "0", "1" and so on, and how they are mixed, named "mixture" and "p".
+
+    Args:
+        mixture: of states.
+        one: makes the dict of one of them.
+        text: how the dicts of a backend hold a text.
+    """
+    named: dict[str, Any] = {str(k): one(state) for k, state in enumerate(mixture.states)}
+    named[MIXTURE] = text(json.dumps(dataclasses.asdict(mixture.spec)))
+    return named if mixture.p is None else named | {"p": mixture.p}
+
+
+def mixture_of(target: Mixture, given: Any, one: Callable[[Any, Any], Any], take: Callable[[str, Any], Any]) -> Mixture:
+    """The mixture that such a dict tells.
+
+    Args:
+        target: a mixture of the same kind, and of buffers of the same specs.
+        given: from `of_mixture`.
+        one: makes a state of one of the targets and its dict.
+        take: makes an array of the backend from a given one and its name.
+
+    Raises:
+        TypeError: if it is no dict.
+        ValueError: if it has other names, or is of a mixture of another kind.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
+    needed = [*(str(k) for k in range(len(target))), MIXTURE, *(() if target.p is None else ("p",))]
+    if set(given) != set(needed):
+        raise ValueError(
+            f"load_state_dict: expected the names {needed} of a mixture of {len(target)} buffers, got {list(given)}"
+        )
+    info = given[MIXTURE]
+    told = json.loads(info if isinstance(info, (str, bytes)) else np.asarray(info).tobytes())
+    wanted = json.loads(json.dumps(dataclasses.asdict(target.spec)))
+    if told != wanted:
+        raise ValueError(f"load_state_dict: expected a mixture of the kind {wanted}, got {told}; give one of that kind")
+    p = None if target.p is None else take("p", given["p"])
+    states = [one(state, given[str(k)]) for k, state in enumerate(target.states)]
+    return Mixture(tuple(states), p, spec=target.spec)
 
 
 def _expect_sound(name: str, problem: str | None) -> None:

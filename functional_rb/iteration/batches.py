@@ -7,40 +7,28 @@ import importlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol
+from typing import Any, Concatenate, ParamSpec
 
-from functional_rb.base import nest
-from functional_rb.base.nest import BuildMapping
 from functional_rb.buffer import checks
-from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, State
 from functional_rb.iteration.cell import Cell, parted
+from functional_rb.iteration.drawing import Batch, Beta, Drawing, release
 from functional_rb.iteration.turns import Turns
+from functional_rb.mixture.functions import given_size
+from functional_rb.mixture.layout import form_of, remembers, specs_of
+from functional_rb.mixture.value import Mixture
 
 WHO = "iterate"
 
 P = ParamSpec("P")
-Beta = float | Callable[[int], float] | None
-
-
-class Transfer(Protocol):
-    """How arrays come to a device: `transfer.Transfer` of a backend."""
-
-    build_mapping: BuildMapping
-
-    def send(self, leaves: Sequence[Any]) -> Any:
-        """Begin to move arrays, in the thread that has drawn them."""
-
-    def receive(self, sent: Any) -> list[Any]:
-        """The moved arrays, in the thread that uses them."""
 
 
 def iterate(
     rb: Any,
-    state: State | Cell,
+    state: State | Mixture | Cell,
     key: Any,
     batch_size: int | None = None,
     *,
@@ -61,10 +49,10 @@ def iterate(
 
     Args:
         rb: the backend, `jax_backend` or `torch_backend`.
-        state: what is drawn from. It is a value: what is added to its successors is not seen, unless the iterator is
-            given them, see `Batches.state` and `Batches.apply`. Or a cell, whose newest state each batch is drawn from
-            when it is drawn; so what comes depends on the threads. What samplers remember goes back into the cell, also
-            of batches that were drawn ahead and never asked for.
+        state: what is drawn from, a buffer or a `Mixture`. It is a value: what is added to its successors is not seen,
+            unless the iterator is given them, see `Batches.state` and `Batches.apply`. Or a cell, whose newest state
+            each batch is drawn from when it is drawn; so what comes depends on the threads. What samplers remember goes
+            back into the cell, also of batches that were drawn ahead and never asked for.
         key: randomness, from `key(seed)` or `split`.
         batch_size: by default the spec's.
         n: how many batches; None for no end.
@@ -98,7 +86,9 @@ def iterate(
     cell = None
     if isinstance(state, Cell):
         cell, state = state, state.state
-    checks.check_state(state, WHO)
+    if not isinstance(state, Mixture):
+        checks.check_state(state, WHO)
+    form = form_of(state)
     wanted = None if n is None else checks.count(WHO, "n", n)
     ahead, late = checks.count(WHO, "prefetch", prefetch), checks.count(WHO, "lag", lag)
     workers = checks.count(WHO, "threads", threads)
@@ -108,136 +98,18 @@ def iterate(
         raise ValueError(
             f"{WHO}: expected lag=0 with a Cell, got {lag}: each batch is drawn from the state that is the newest then"
         )
-    if late and state.spec.sampler.remembers:
+    if late and remembers(form):
+        who = next(type(spec.sampler).__name__ for spec in specs_of(form) if spec.sampler.remembers)
         raise ValueError(
-            f"{WHO}: expected lag=0 with {type(state.spec.sampler).__name__}, which remembers what it drew, got {lag}: "
+            f"{WHO}: expected lag=0 with {who}, which remembers what it drew, got {lag}: "
             f"the states of a later draw and of an add cannot be joined"
         )
     transfer = None
     if device is not None:
         transfer = importlib.import_module(f"{rb.__name__}.transfer").Transfer(device)
-    drawing = _Drawing(rb, state.spec, checks.batch_size(state.spec, batch_size), beta, transfer, cell)
+    size = given_size(batch_size) if isinstance(state, Mixture) else checks.batch_size(state.spec, batch_size)
+    drawing = Drawing(rb, form, size, beta, transfer, cell)
     return Batches(drawing, state, key, wanted, (ahead, late, workers))
-
-
-class _Batch:
-    """A batch that was asked for.
-
-    Attributes:
-        number: from 0.
-        key: what it is drawn with.
-        source: the state that it is drawn from; None for that after the batch before.
-        drawn: done once it is drawn; of samplers that remember, the state afterwards.
-        sent: what `_Drawing.send` made of the sample. Both hold what went wrong, too.
-    """
-
-    __slots__ = ("drawn", "key", "number", "sent", "source")
-
-    def __init__(self, number: int, key: Any, source: State | None) -> None:
-        self.number, self.key, self.source = number, key, source
-        self.drawn: Future[State | None] = Future()
-        self.sent: Future[Any] = Future()
-
-    def fail(self, error: BaseException) -> None:
-        """Pass the error on to those who wait for the batch."""
-        for future in (self.drawn, self.sent):
-            if not future.done():
-                future.set_exception(error)
-
-
-class _Drawing:
-    """What threads do. It knows nothing of the iterator, so that this can be forgotten while they work.
-
-    Attributes:
-        spec: of the state that the iterator was made with; those in a cell may come to have another.
-        cell: what is drawn from, if that is a cell.
-        waiting: the batches that nobody has begun. The iterator appends to it and takes back from that end, threads
-            take from the other; single operations of a deque need no lock, which a finalizer might find taken.
-    """
-
-    def __init__(
-        self, rb: Any, spec: BufferSpec, batch_size: int, beta: Beta, transfer: Transfer | None, cell: Cell | None
-    ) -> None:
-        self._rb, self._batch_size, self._beta, self._transfer = rb, batch_size, beta, transfer
-        self.spec, self.cell = spec, cell
-        self.waiting: deque[_Batch] = deque()
-        in_turn = spec.sampler.remembers or cell is not None
-        self._turn = threading.Lock() if in_turn else contextlib.nullcontext()
-        self._newest: State | None = None
-
-    def split(self, key: Any) -> tuple[Any, Any]:
-        """The key to go on with, and one for a batch."""
-        following, now = self._rb.split(key)
-        return following, now
-
-    def forget(self) -> None:
-        """Drop the batches that nobody has begun; those who wait for one get an error."""
-        with contextlib.suppress(IndexError):
-            while True:
-                batch = self.waiting.pop()
-                batch.drawn.cancel()
-
-    def work(self) -> None:
-        """Make the first of the batches that wait, if one still does. Errors are raised where it is waited for."""
-        batch = None
-        try:
-            # Samplers that remember draw in turn: each begins with the state after the draw before.
-            with self._turn:
-                try:
-                    batch = self.waiting.popleft()
-                except IndexError:  # it was taken back
-                    return
-                source, batch.source = batch.source, None
-                sample, after, spec = self._draw(batch.number, batch.key, self._newest if source is None else source)
-                self._newest = after
-                batch.drawn.set_result(self._newest)
-            del source, after  # what nobody reads any more need not be kept for this thread
-            batch.sent.set_result(self._send(sample, spec))
-        except BaseException as error:
-            if batch is None:
-                raise
-            batch.fail(error)
-            if not isinstance(error, Exception):  # an interrupt, where there are no threads
-                raise
-        finally:
-            del batch  # the error's traceback has this frame, and the batch has the error
-
-    def _draw(self, number: int, key: Any, source: State | None) -> tuple[AnySample[Any], State | None, BufferSpec]:
-        """A sample, the state afterwards if a later draw begins with it, and the spec of what was drawn from."""
-        beta = self._beta(number) if callable(self._beta) else self._beta
-        if self.cell is not None:
-            sample, spec = self.cell.apply(self._sample, key, beta)
-            return sample, None, spec
-        after, (sample, spec) = self._sample(source, key, beta)
-        return sample, after if spec.sampler.remembers else None, spec
-
-    def _sample(self, state: Any, key: Any, beta: float | None) -> tuple[State, tuple[AnySample[Any], BufferSpec]]:
-        after, sample = self._rb.sample(state, key, self._batch_size, beta)
-        return after, (sample, state.spec)
-
-    def _send(self, sample: AnySample[Any], spec: BufferSpec) -> Any:
-        if self._transfer is None:
-            return sample
-        info = sample._asdict()
-        leaves = nest.flatten_as(spec.plan.structure, info.pop("items"))
-        extras = info.pop("extras")
-        arrays = [*leaves, *extras.values(), *info.values()]
-        return sample, self._transfer.send(arrays), tuple(extras), spec
-
-    def receive(self, sent: Any) -> AnySample[Any]:
-        """The sample, in the thread that uses it."""
-        if self._transfer is None:
-            drawn: AnySample[Any] = sent
-            return drawn
-        sample, moving, extras, spec = sent
-        arrays = iter(self._transfer.receive(moving))
-        leaves = [next(arrays) for _ in spec.plan.leaves]
-        lead = spec.sampler.leading_shape(self._batch_size)
-        items = nest.unflatten(spec.plan.structure, leaves, self._transfer.build_mapping, lead)
-        more = {name: next(arrays) for name in extras}
-        info = {name: next(arrays) for name in sample._fields if name not in ("items", "extras")}
-        moved: AnySample[Any] = sample._replace(items=items, extras=more, **info)
-        return moved
 
 
 class Batches(Iterator[AnySample[Any]]):
@@ -247,11 +119,11 @@ class Batches(Iterator[AnySample[Any]]):
     may be used by others meanwhile.
     """
 
-    def __init__(self, drawing: _Drawing, state: State, key: Any, n: int | None, numbers: tuple[int, int, int]) -> None:
+    def __init__(self, drawing: Drawing, state: Any, key: Any, n: int | None, numbers: tuple[int, int, int]) -> None:
         """Begin; nothing is drawn yet."""
         self._drawing, self._key, self._n = drawing, key, n
         self._prefetch, self._lag, threads = numbers
-        self._remembers = state.spec.sampler.remembers and drawing.cell is None
+        self._remembers = remembers(drawing.spec) and drawing.cell is None
         self._newest = Cell(state) if drawing.cell is None else drawing.cell
         """As of the last batch yielded."""
         self._turns = Turns("iterate")
@@ -262,7 +134,7 @@ class Batches(Iterator[AnySample[Any]]):
         """States, and the number of the first batch that is drawn from each."""
         self._keys: deque[Any] = deque()
         """Of batches that were taken back."""
-        self._ahead: deque[_Batch] = deque()
+        self._ahead: deque[Batch] = deque()
         """What was asked for and not yielded yet, in order."""
         self._yielded = 0
         self._restart = True
@@ -274,7 +146,7 @@ class Batches(Iterator[AnySample[Any]]):
         if self._prefetch:
             self._threads = ThreadPoolExecutor(threads, thread_name_prefix="frb-iterate")
             # The executor ends idle threads when the program does; nothing of ours waits inside them for us.
-            self._finalizer = weakref.finalize(self, _release, drawing, self._threads)
+            self._finalizer = weakref.finalize(self, release, drawing, self._threads)
             self._finalizer.atexit = False
 
     @property
@@ -302,7 +174,7 @@ class Batches(Iterator[AnySample[Any]]):
         """
         if self._drawing.cell is not None:
             return self._drawing.cell.state
-        return self._turns.take(self._settled)
+        return self._turns.take(self._state_once_drawn)
 
     @state.setter
     def state(self, state: State) -> None:
@@ -401,7 +273,7 @@ class Batches(Iterator[AnySample[Any]]):
 
     # --- what follows is called in turn
 
-    def _take_next(self) -> _Batch | None:
+    def _take_next(self) -> Batch | None:
         """The next batch, drawn; None if there is none."""
         # Where a state is given after every batch, what is drawn ahead of it would be thrown away.
         self._ask(self._lag if self._given else max(self._prefetch, self._lag))
@@ -430,13 +302,13 @@ class Batches(Iterator[AnySample[Any]]):
                 return
             first = self._ahead[-1].number + 1 if self._ahead else self._yielded
             for number in range(first, last + 1):
-                self._begin(_Batch(number, self._next_key(), self._source(number)))
+                self._begin(Batch(number, self._next_key(), self._source(number)))
                 begun += 1
         if self._threads is None:
             for _ in range(begun):
                 self._drawing.work()
 
-    def _begin(self, batch: _Batch) -> None:
+    def _begin(self, batch: Batch) -> None:
         self._drawing.waiting.append(batch)
         self._ahead.append(batch)
         if self._threads is not None:
@@ -459,11 +331,11 @@ class Batches(Iterator[AnySample[Any]]):
             self._from.popleft()
         return self._from[0][1]
 
-    def _settled(self) -> State:
-        self._settle()
+    def _state_once_drawn(self) -> State:
+        self._wait_for_draws()
         return self._newest.state
 
-    def _settle(self) -> None:
+    def _wait_for_draws(self) -> None:
         """Take back what nobody has begun and needs yet, and wait for the draws of the rest."""
         self._ask(self._lag - 1)  # batches that are due from the state as it is now
         needed, waiting = self._yielded + self._lag, self._drawing.waiting
@@ -476,12 +348,13 @@ class Batches(Iterator[AnySample[Any]]):
                 batch.drawn.exception()
 
     def _check(self, state: Any) -> None:
-        checks.check_state(state, WHO)
-        if state.spec != self._drawing.spec:
-            raise ValueError(f"{WHO}: expected a state of the same spec, got one of {state.spec!r}")
+        if not isinstance(state, Mixture):
+            checks.check_state(state, WHO)
+        if form_of(state) != self._drawing.spec:
+            raise ValueError(f"{WHO}: expected a state of the same spec, got one of {form_of(state)!r}")
 
     def _exchange(self, state: State) -> None:
-        self._settle()
+        self._wait_for_draws()
         self._newest.put(state)
         self._give(state)
 
@@ -491,7 +364,7 @@ class Batches(Iterator[AnySample[Any]]):
             self._check(following)
             return following, (following, result)
 
-        before = self._settled()
+        before = self._state_once_drawn()
         following, result = self._newest.apply(checked)
         if following is not before:
             self._give(following)
@@ -516,10 +389,4 @@ class Batches(Iterator[AnySample[Any]]):
             self._ahead.clear()
         if self._threads is not None:
             self._finalizer.detach()
-            _release(self._drawing, self._threads, wait)
-
-
-def _release(drawing: _Drawing, threads: ThreadPoolExecutor, wait: bool = False) -> None:
-    """Let the threads end after what they are doing."""
-    drawing.forget()
-    threads.shutdown(wait=wait, cancel_futures=True)
+            release(self._drawing, self._threads, wait)

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from functional_rb.base import forks
 from functional_rb.buffer.state import State, StateHolder
 from functional_rb.iteration.turns import Turns
+from functional_rb.mixture.value import Mixture
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -246,7 +247,7 @@ class Cell(StateHolder):
         self._changed = threading.Condition()
 
 
-def parted(returned: Any, who: str) -> tuple[State, Any]:
+def parted(returned: Any, who: str) -> tuple[Any, Any]:
     """What a function returned that was to be applied: the state, and the result if there is one.
 
     Raises:
@@ -255,7 +256,7 @@ def parted(returned: Any, who: str) -> tuple[State, Any]:
     """
     given = returned if type(returned) is tuple and len(returned) == 2 else (returned, None)
     state, result = given
-    if not isinstance(state, State):
+    if not isinstance(state, State | Mixture):
         names = [type(x).__name__ for x in returned] if type(returned) is tuple else []
         got = f"({', '.join(names)})" if names else type(returned).__name__
         raise TypeError(f"{who}: expected the function to return a State, or a tuple (State, result), got {got}")
@@ -263,8 +264,8 @@ def parted(returned: Any, who: str) -> tuple[State, Any]:
     return state, result
 
 
-def _checked(state: Any) -> State:
-    if not isinstance(state, State):
+def _checked(state: Any) -> Any:
+    if not isinstance(state, State | Mixture):
         hint = "; unpack it: state, sample = rb.sample(...)" if isinstance(state, tuple) else ""
         raise TypeError(f"Cell: expected a State, got {type(state).__name__}{hint}")
     state.check_alive()

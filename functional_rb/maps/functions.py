@@ -50,7 +50,7 @@ class Map:
 MAP_FIELDS: Final = HashMap._fields
 """The arrays of a map, in their order."""
 register_record(Map, MAP_FIELDS)
-json.register_records((MapSpec,), (Map, HashMap))
+json.register_records((MapSpec,), (HashMap,))
 
 
 class Inserted(NamedTuple):
@@ -80,6 +80,10 @@ class MapBackend(SpecBackend, Protocol):
             given: nests of arrays, or None.
             consume: whether the arrays of `owned` are not needed any more.
         """
+        ...
+
+    def is_own(self, array: Any) -> bool:
+        """Whether an array is one of this backend's library."""
         ...
 
 
@@ -251,8 +255,8 @@ def keys(backend: MapBackend, map: Map) -> Any:
     return unpacked(backend, spec.outline, spec.rows, map.keys)
 
 
-def check_map(backend: SpecBackend, map: Any, who: str) -> None:
-    """Refuse what is no map, or was consumed.
+def check_map(backend: MapBackend, map: Any, who: str) -> None:
+    """Refuse what is no map of the backend, or was consumed.
 
     Raises:
         TypeError: for the one.
@@ -260,15 +264,18 @@ def check_map(backend: SpecBackend, map: Any, who: str) -> None:
     """
     if not isinstance(map, Map):
         raise TypeError(f"{who}: expected a Map made by rb.maps.init, got {type(map).__name__}")
-    check_alive(backend, map.counters)
+    check_arrays(backend, map.counters, who, "map")
 
 
-def check_alive(backend: SpecBackend, array: Any) -> None:
-    """Refuse a record, by one of its arrays, whose memory has passed on: JAX deletes it, torch's is None.
+def check_arrays(backend: MapBackend, array: Any, who: str, what: str) -> None:
+    """Refuse a record, by one of its arrays, that is another backend's, or whose memory has passed on.
 
     Raises:
-        RuntimeError: with the remedy.
+        TypeError: for the one, with the remedy.
+        RuntimeError: for the other: JAX deletes an array that is consumed, on torch it is None.
     """
+    if array is not None and not backend.is_own(array):
+        raise TypeError(f"{who}: expected a {what} of this backend; bring it over by rb.from_dlpack({what})")
     deletable = hasattr(array, "is_deleted") and not backend.is_traced(array)
     if array is None or (deletable and array.is_deleted()):
         raise consumed()

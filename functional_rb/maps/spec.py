@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from functional_rb.base.description import Description
 from functional_rb.base.dtypes import checked_count
 from functional_rb.specs import NonTensor, freeze
 from functional_rb.specs.values import Outline
@@ -14,7 +15,7 @@ from functional_rb.structures.key_rows import KeyRows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MapSpec:
+class MapSpec(Description):
     """What a map holds: frozen and hashable, without any array.
 
     Attributes:
@@ -45,40 +46,25 @@ class MapSpec:
     outline: Outline = dataclasses.field(init=False, repr=False)
     rows: KeyRows = dataclasses.field(init=False, repr=False)
     plan: MapPlan = dataclasses.field(init=False, repr=False)
-    _hash: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check everything that can be known now, and plan the arrays once."""
-
-        def put(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)
-
-        put("capacity", checked_count("MapSpec.capacity", self.capacity, 1, hash_map.MOST))
-        put("hash_bits", checked_count("MapSpec.hash_bits", self.hash_bits, 0, hash_map.HASH_BITS))
-        put("seed", checked_count("MapSpec.seed", self.seed, -(2**63), 2**64 - 1))
-        put("outline", arrays_alone(self.key, "MapSpec.key"))
-        put("key", freeze(self.key))
-        put("rows", rows_of(self.outline))
+        self._put(
+            capacity=checked_count("MapSpec.capacity", self.capacity, 1, hash_map.MOST),
+            hash_bits=checked_count("MapSpec.hash_bits", self.hash_bits, 0, hash_map.HASH_BITS),
+            seed=checked_count("MapSpec.seed", self.seed, -(2**63), 2**64 - 1),
+            outline=arrays_alone(self.key, "MapSpec.key"),
+            key=freeze(self.key),
+        )
+        self._put(rows=rows_of(self.outline))
         if not self.rows.words:
             raise ValueError("MapSpec.key: expected at least one element, got none; all keys would be equal")
-        put("plan", MapPlan(self.capacity, self.rows.words, self.seed, self.hash_bits))
-        put("_hash", hash(self._key))
+        self._put(plan=MapPlan(self.capacity, self.rows.words, self.seed, self.hash_bits))
+        self._seal()
 
     @property
     def _key(self) -> tuple[Any, ...]:
         return self.outline, self.capacity, self.seed, self.hash_bits
-
-    def __eq__(self, other: object) -> bool:
-        """Whether two specs describe the same maps."""
-        return self is other or (isinstance(other, MapSpec) and self._key == other._key)
-
-    def __hash__(self) -> int:
-        """The hash, which is computed once."""
-        return self._hash
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the arguments: hashes of strings differ from process to process."""
-        return MapSpec, (self.key, self.capacity, self.seed, self.hash_bits)
 
     @property
     def nbytes(self) -> int:

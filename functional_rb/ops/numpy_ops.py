@@ -94,7 +94,7 @@ def bitcast(x: Vector, dtype: str) -> Vector:
     target = dtype_of(dtype)
     if x.size == 0:  # nothing to read, and strides that NumPy may find unfit
         return np.empty((*x.shape[:-1], x.shape[-1] * x.dtype.itemsize // target.itemsize), target)
-    if target.itemsize > x.dtype.itemsize or not x.flags.c_contiguous:
+    if not x.flags.c_contiguous or (target.itemsize > x.dtype.itemsize and x.ctypes.data % target.itemsize):
         x = x.copy()  # a slice of a row need not be aligned for it
     return x.view(target)
 
@@ -229,3 +229,11 @@ def exp(x: Vector) -> Vector:
 
 def cos(x: Vector) -> Vector:
     return np.asarray(np.cos(x))
+
+
+def matmul(x: Vector, y: Vector) -> Vector:
+    return np.matmul(x, y)
+
+
+def rounded(x: Vector) -> Vector:
+    return np.asarray(np.rint(x))

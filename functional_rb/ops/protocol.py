@@ -126,6 +126,9 @@ class TreeOps(Ops, Protocol):
     def table(self, values: np.ndarray[Any, Any], dtype: str, like: Array) -> Array:
         """NumPy's numbers as an array on the device of `like`; a single number may become a Python number."""
 
+    def set_where(self, x: Array, index: Array, live: Array, values: Array) -> Array:
+        """`x` with `x[index] = values` where live, bool like the index; in place where the backend may."""
+
     def argmax(self, x: Array) -> Array:
         """The position int32 of the first largest number along the last axis."""
 
@@ -150,3 +153,21 @@ class TreeOps(Ops, Protocol):
 
     def cos(self, x: Array) -> Array:
         """Cosines of floats."""
+
+
+class ItemOps(TreeOps, Protocol):
+    """The primitives that functions of items are written in: those of trees, and two for the arithmetic of images."""
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        """Matrix products over the last two axes, those in front broadcast; float32 with all of its digits."""
+
+    def rounded(self, x: Array) -> Array:
+        """The nearest whole numbers, halves to the even one, as floats of the same dtype."""
+
+
+class TextOps(TreeOps, Protocol):
+    """The primitives with which tokens are drawn: those of trees, and one more."""
+
+    def take_along(self, x: Array, index: Array) -> Array:
+        """`x[..., index]`: elements along the last axis at indices int32 [..., K], in bounds, of x [..., V]."""
+        ...

@@ -2,6 +2,7 @@
 
 from functional_rb.samplers.base import DRAW_LIMIT, LEAST_CHANCE
 from functional_rb.samplers.fifo import Fifo, Lifo
+from functional_rb.samplers.groups import Groups
 from functional_rb.samplers.importance import importance_weights
 from functional_rb.samplers.prioritized import Prioritized
 from functional_rb.samplers.prioritized_slices import PrioritizedSlices
@@ -16,6 +17,7 @@ __all__ = [
     "DRAW_LIMIT",
     "LEAST_CHANCE",
     "Fifo",
+    "Groups",
     "Lifo",
     "Prioritized",
     "PrioritizedSlices",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 
 from functional_rb.core.boundaries import EpisodeBoundaries
@@ -19,7 +20,7 @@ LEAST_CHANCE = 2.0**-126
 """The least probability of a sample: XLA makes zeros of subnormal floats, and a drawn item's is positive."""
 
 
-class SamplerBase:
+class SamplerBase(abc.ABC):
     """A way of choosing items: a frozen dataclass whose methods are pure functions over a backend's `ops`.
 
     What it remembers lies in the sum tree, in the draft's auxiliary arrays and in its counters (`Draft.counters.more`).
@@ -46,6 +47,19 @@ class SamplerBase:
     def has_priorities(self) -> bool:
         """Whether items have priorities."""
         return False
+
+    @property
+    def single_law(self) -> bool:
+        """Whether the probability of a draw is that of each by itself, so that the weights of a mixture follow from it.
+
+        Otherwise these count all stored items as equally likely.
+        """
+        return False
+
+    @property
+    def heeds_wanted(self) -> bool:
+        """Whether a draw of which only the first `draft.wanted` rows count remembers no more than those."""
+        return not self.remembers
 
     @property
     def boundaries(self) -> EpisodeBoundaries | None:
@@ -105,9 +119,9 @@ class SamplerBase:
         """
         self.added(ops, draft, write, leaves, None)
 
+    @abc.abstractmethod
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """How many draws a batch takes, as (rows, words)."""
-        raise NotImplementedError
 
     def leading_shape(self, batch: int) -> tuple[int, ...]:
         """The leading axes of the items of a sample."""
@@ -122,24 +136,33 @@ class SamplerBase:
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
         """Set priorities float32 [B]."""
 
+    @abc.abstractmethod
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """Choose items by draws: the slots where they lie, int32 [n], and their selection."""
-        raise NotImplementedError
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether n can be drawn now, a bool scalar; by default, whether n are stored."""
         return draft.size(ops) >= n
 
+    def least_chance(self, ops: Ops, draft: Draft) -> Array:
+        """The least probability of an item that a draw may give, float32 scalar; by default all are equally likely."""
+        return even_chance(ops, draft.size(ops))
+
+    @abc.abstractmethod
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """With which probability the next draw begins with stored items, float32 [n] for slots int32 [n].
 
         Nothing in the draft's arrays is written to.
         """
-        raise NotImplementedError
 
     def priorities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """The priorities before alpha of stored items, float32 [n] for slots int32 [n], where there are priorities."""
         raise TypeError(f"{type(self).__name__} has no priorities")
+
+
+def even_chance(ops: Ops, count: Array) -> Array:
+    """The chance of each of a number of candidates, int32 scalar: as floats a reciprocal, the same bits everywhere."""
+    return 1.0 / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")
 
 
 def check_bools(sampler: object, *names: str) -> None:

@@ -91,7 +91,12 @@ def silence(ops: Ops, draft: Draft, slots: Array, values: Array, limit: int | No
 
 def spend(ops: Ops, draft: Draft, slots: Array, selection: Selection, limit: int | None) -> Selection:
     """Count draws, where there is a limit; those beyond it within the batch are masked."""
-    return selection if limit is None else count_draws(ops, draft, slots, selection, limit)
+    if limit is None:
+        return selection
+    if draft.wanted is not None:
+        count = ops.arange(slots.shape[0], like=slots) < draft.wanted
+        selection = masked(ops, selection, count if selection.mask is None else count & selection.mask)
+    return count_draws(ops, draft, slots, selection, limit)
 
 
 @replaceable
@@ -145,6 +150,11 @@ class LimitedSampler(SamplerBase):
     def remembers(self) -> bool:
         """Whether draws are counted for each item: they are with a limit."""
         return self.max_times_sampled is not None
+
+    @property
+    def heeds_wanted(self) -> bool:
+        """Whether what does not count is not remembered: `spend` sees to that."""
+        return True
 
     @property
     def why_nothing(self) -> str:

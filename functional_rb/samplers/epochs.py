@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
 
-ORDER, PLACE = "deck_order", "deck_place"
+ORDER, PLACE = "deck_order", "deck_place"  # the names in files that earlier versions wrote
 """The arrays of a `SparseSet`."""
 REMAINING, EPOCHS_DONE = "remaining", "epochs_done"
 """Counters int32 [1]: how many are still to be drawn in this epoch, and how many epochs are done."""
@@ -67,10 +67,12 @@ class EpochKeeper(NamedTuple):
         Returns:
             slots int32 [B], live bool [B], and how many were left before, an int32 scalar.
         """
-        whole = batch if drop_last else min(batch, 1)  # nothing asked for begins no pass
+        whole = batch if drop_last else min(batch, 1)  # nothing asked for begins no epoch
+        if draft.wanted is not None:
+            whole = draft.wanted if drop_last else ops.minimum(draft.wanted, ops.full_like(self.remaining, 1))
         left = ops.where(self.remaining < whole, self.count, self.remaining)
         given = ops.where(left < whole, ops.full_like(left, 0), left)
-        slots, live, sparse_set, remaining = sparse_sets.draw(ops, self.sparse_set, given, draws)
+        slots, live, sparse_set, remaining = sparse_sets.draw(ops, self.sparse_set, given, draws, draft.wanted)
         done = (given > 0) & (remaining < whole)
         # Nothing given leaves the epoch as it was.
         remaining = ops.where(given > 0, ops.where(done, ops.full_like(remaining, 0), remaining), self.remaining)

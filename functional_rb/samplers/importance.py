@@ -11,7 +11,7 @@ from functional_rb.core.strategy import Carried
 from functional_rb.ops import fixed_point
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import SamplerBase
+from functional_rb.samplers.base import LEAST_CHANCE, SamplerBase
 from functional_rb.structures import ring, row_layout, sum_tree
 from functional_rb.structures.duplicates import Batch, single
 
@@ -163,6 +163,13 @@ class Priorities(SamplerBase):
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether so many are stored and some has a positive priority."""
         return (draft.size(ops) >= n) & (sum_tree.total(draft.known_tree) > 0)
+
+    def least_chance(self, ops: Ops, draft: Draft) -> Array:
+        """That of the smallest positive priority."""
+        tree = draft.known_tree
+        total, smallest = sum_tree.total(tree), sum_tree.smallest(ops, tree)
+        chance = smallest * (1.0 / ops.where(total > 0, total, ops.full_like(total, 1)))
+        return ops.maximum(chance, ops.full_like(chance, LEAST_CHANCE))
 
     def new_value(self, ops: Ops, draft: Draft) -> Array:
         """What an item without a priority gets, float32 scalar, after alpha."""

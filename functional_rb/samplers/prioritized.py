@@ -67,6 +67,16 @@ class Prioritized(Priorities):
         return self.max_times_sampled is None and self.replacement
 
     @property
+    def single_law(self) -> bool:
+        """With replacement; without, a draw depends on those before."""
+        return self.replacement
+
+    @property
+    def heeds_wanted(self) -> bool:
+        """Whether what does not count is not remembered: `draw_limits.spend` sees to that."""
+        return True
+
+    @property
     def remembers(self) -> bool:
         """With a limit: how often each was drawn."""
         return self.max_times_sampled is not None

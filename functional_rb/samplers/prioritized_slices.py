@@ -62,6 +62,11 @@ class PrioritizedSlices(Priorities, Trajectories):
         """No window, or no priority."""
         return f"begins a slice of {self.length} steps with a positive priority; add more, or update some"
 
+    @property
+    def single_law(self) -> bool:
+        """Slices are drawn with replacement."""
+        return True
+
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether there is a window of positive priority: it may come again and again."""
         return sum_tree.total(draft.known_tree) > 0

@@ -69,6 +69,11 @@ class Queue(SamplerBase):
         """Drawing takes items out."""
         return True
 
+    @property
+    def heeds_wanted(self) -> bool:
+        """No more are taken out than count."""
+        return True
+
     def check(self, plan: Plan) -> None:
         """Nothing may be overwritten before it is taken."""
         need_order(plan, type(self).__name__)
@@ -109,7 +114,11 @@ class Queue(SamplerBase):
         position = place // (length * lanes) * length + place % length
         held = ring.of_lane(ops, ends.sizes, lane)
         whole = position // length * length + length <= held
-        taken = ops.minimum(ends.sizes // length, ops.full_like(ends.sizes, batch // lanes)) * length
+        windows = ops.full_like(ends.sizes, batch // lanes)
+        if draft.wanted is not None:
+            windows = (draft.wanted + (lanes - 1) - ops.arange(lanes, like=lane)) // lanes
+            whole = whole & (place // length < draft.wanted)
+        taken = ops.minimum(ends.sizes // length, windows) * length
         inside = ops.where(whole, position, ops.full_like(position, 0))
         slots, handles = ring.item_at(ops, draft.plan.ring, ends, lane, inside)
         draft.counters = draft.counters.replace(ends=RingState(ends.cursors, ends.sizes - taken))

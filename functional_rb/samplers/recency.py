@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
-from functional_rb.samplers.base import SamplerBase
+from functional_rb.samplers.base import LEAST_CHANCE, SamplerBase, even_chance
 from functional_rb.samplers.uniform import alike
 from functional_rb.structures import episode_windows, ring
 from functional_rb.structures.episode_windows import Lanes
@@ -52,6 +52,18 @@ class Recency(SamplerBase):
     def check(self, plan: Plan) -> None:
         """Ages are read off a ring."""
         need_order(plan, type(self).__name__)
+
+    @property
+    def single_law(self) -> bool:
+        """Draws are with replacement."""
+        return True
+
+    def least_chance(self, ops: Ops, draft: Draft) -> Array:
+        """That of the item of which most are newer, in the fullest lane."""
+        sizes = draft.counters.ends.sizes
+        back = ops.cummax(sizes)[-1:]
+        chance = even_chance(ops, draft.size(ops)) * self._preference(ops, sizes, back)[0]
+        return ops.maximum(chance, ops.full_like(chance, LEAST_CHANCE))
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Two words for each of the uniform draws."""

@@ -66,6 +66,17 @@ class Slices(Trajectories):
         """Whether the tree has last starts, one a trajectory, rather than numbers of windows."""
         return self.weighting == "trajectory"
 
+    @property
+    def single_law(self) -> bool:
+        """Slices are drawn with replacement."""
+        return True
+
+    def least_chance(self, ops: Ops, draft: Draft) -> Array:
+        """That of each window, or of each trajectory that has one."""
+        total = sum_tree.total(draft.known_tree)
+        one = ops.full_like(total, 1)
+        return one / ops.maximum(total, one)
+
     def tree_rows(self, capacity: int) -> int:
         """A sum tree over the slots, as the index."""
         return sum_tree.geometry(capacity).rows

@@ -101,8 +101,8 @@ class SlicesWithoutReplacement(Trajectories):
             raise ValueError(f"{kind}: expected weighting 'trajectory' or 'window', got {self.weighting!r}")
         if self.rule.left and not self.by_trajectory:
             raise ValueError(
-                f"{kind}: windows that reach out before a trajectory all begin with the same step, which comes once a "
-                f"pass; give span=(False, True), or weighting='trajectory'"
+                f"{kind}: windows that reach out before a trajectory all begin with the same step, which comes once "
+                f"an epoch; give span=(False, True), or weighting='trajectory'"
             )
 
     @property
@@ -114,6 +114,11 @@ class SlicesWithoutReplacement(Trajectories):
     def by_trajectory(self) -> bool:
         """Whether trajectories come once, rather than windows."""
         return self.weighting == "trajectory"
+
+    @property
+    def heeds_wanted(self) -> bool:
+        """What does not count is not drawn."""
+        return True
 
     @property
     def why_nothing(self) -> str:
@@ -193,9 +198,9 @@ class SlicesWithoutReplacement(Trajectories):
 
         source, moves = only(changes.leaving & ~fresh)
         at = ops.take(source, lane)
-        ahead = ops.take(back, at) - back
-        follows = (ahead > 0) & (steps - ops.take(steps, at) == ahead) & ops.take(moves, lane)
-        target, arrives = only(changes.coming & follows)
+        # As far apart as their steps in the episode: of one trajectory, whose last start never moves back.
+        same_trajectory = steps - ops.take(steps, at) == ops.take(back, at) - back
+        target, arrives = only(changes.coming & same_trajectory)
         moves = moves & arrives
         moved = ops.take(moves, lane)
         place = ops.arange(back.shape[0], like=back)

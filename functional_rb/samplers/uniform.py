@@ -9,6 +9,7 @@ from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.samplers import draw_limits
+from functional_rb.samplers.base import even_chance
 from functional_rb.samplers.draw_limits import LimitedSampler
 from functional_rb.structures import ring, sum_tree
 
@@ -37,6 +38,17 @@ class Uniform(LimitedSampler):
     def fused(self) -> bool:
         """Whether the fused kernels implement the sampler: they do without a limit on draws."""
         return self.max_times_sampled is None
+
+    @property
+    def single_law(self) -> bool:
+        """Draws are with replacement."""
+        return True
+
+    def least_chance(self, ops: Ops, draft: Draft) -> Array:
+        """That of all: among those stored, or, with a limit, among those that may still be drawn."""
+        if self.max_times_sampled is None:
+            return even_chance(ops, draft.size(ops))
+        return even_chance(ops, ops.cast(sum_tree.total(draft.known_tree), "int32"))
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Two words: at a million items one alone would prefer some items by a part in 2000. For a tree, see there."""

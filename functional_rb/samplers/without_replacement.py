@@ -72,6 +72,11 @@ class WithoutReplacement(SamplerBase):
         return True
 
     @property
+    def heeds_wanted(self) -> bool:
+        """What does not count is not drawn."""
+        return True
+
+    @property
     def why_nothing(self) -> str:
         """Why nothing can be drawn: too few items are left for a full batch."""
         return "make a full batch, and drop_last drops smaller ones; add more, or draw fewer"
@@ -132,7 +137,7 @@ class WithoutReplacement(SamplerBase):
         if self.shuffle:
             return problem_of_sparse_set(found)
         places = np.concatenate([found.numbers.more[NEXT], found.numbers.more[END]])
-        return soundness.problem_of_range("the pass", places, 0, found.plan.ring.limit - 1)
+        return soundness.problem_of_range("the epoch", places, 0, found.plan.ring.limit - 1)
 
     def _note_emptied(self, ops: Ops, draft: Draft, ends: RingState) -> None:
         """An epoch of which all that was left goes now is done."""
@@ -156,7 +161,8 @@ class WithoutReplacement(SamplerBase):
         ends, limit, more = draft.counters.ends, draft.plan.ring.limit, draft.counters.more
         begin = RingState(ring.retreat(ops, ends.cursors, ends.sizes, limit), ends.cursors)
         first, left = _left(ops, ends, more[NEXT], more[END], limit)
-        whole = batch if self.drop_last else 1
+        wanted = batch if draft.wanted is None else draft.wanted
+        whole = wanted if self.drop_last else 1
         before = ops.cumsum(left)[-1]
         fresh = before < whole
         first = ops.where(fresh, begin.cursors, first)
@@ -164,7 +170,7 @@ class WithoutReplacement(SamplerBase):
         left = ops.where(fresh, ends.sizes, left)
         total = ops.cumsum(left)[-1]
         place = ops.arange(batch, like=left)
-        live = (place < total) & (total >= whole)
+        live = (place < total) & (total >= whole) & (place < wanted)
         lane, position = ring.lane_at(ops, left, ops.where(live, place, ops.full_like(place, 0)))
         sequence_number = ring.advance(ops, ring.of_lane(ops, first, lane), position, limit)
         # Each lane goes on behind its last item drawn.

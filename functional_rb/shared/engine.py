@@ -33,6 +33,7 @@ class Engine:
         self.as_vector, self.value_of, self.unsupported = backend.as_vector, backend.value_of, backend.unsupported
         self.inside, self.count_invalid, self.split = backend.inside, backend.count_invalid, backend.split
         self.build_mapping, self.random_crop = backend.build_mapping, backend.random_crop
+        self.map_items, self.evaluated = backend.map_items, backend.evaluated
 
     def init(self, spec: BufferSpec, device: Any = None) -> SharedState:
         """A handle of the buffer that the spec names; the device is where samples go."""
@@ -83,7 +84,11 @@ class Engine:
         )
         return state, items, Selection(handles, weights, probabilities)
 
-    add_, update_, clear_, sample_ = add, update, clear, sample  # in place as all is, and a handle stays one
+    add_, update_, clear_ = add, update, clear  # in place as all is, and a handle stays one
+
+    def sample_(self, state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any]) -> tuple[Any, Any]:
+        """Draw items, and finish the sample."""
+        return state, finish(*self.sample(state, key, batch, beta)[1:])
 
     def get(self, state: Any, handles: Array) -> list[Array]:
         """Read items by handle."""
@@ -136,9 +141,10 @@ def check_spec(spec: BufferSpec) -> None:
         )
     if not spec.writer.fused:
         raise ValueError(f"Memmap(shared=True): expected the writer frb.RoundRobin(), got {spec.writer}; {instead} it")
-    if spec.transforms:
+    if spec.inner:
         raise ValueError(
-            f"Memmap(shared=True): expected no transforms, got {spec.transforms}; {instead} transform before adding"
+            f"Memmap(shared=True): expected no transforms but map_items, got {spec.inner}; {instead} transform before "
+            f"adding"
         )
     if spec.compact is not None:
         raise ValueError(f"Memmap(shared=True): expected compact=None, got {spec.compact}; {instead} leave it out")

@@ -36,7 +36,7 @@ from functional_rb.cpu_kernels.addresses import Held
 from functional_rb.shared import places
 from functional_rb.shared.lock import FileLock
 from functional_rb.storage.directory import explained, file_name, full
-from functional_rb.storage.mapped import allocate
+from functional_rb.storage.mapped_array import allocate
 from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.stored_arrays import WIDE, shapes
 

@@ -21,8 +21,8 @@ def spec_of(example: Any) -> Any:
             (`jax.ShapeDtypeStruct`), without a batch axis. Leaves become `Unbounded`, or `Binary` where the dtype is
             bool. A TensorDict or tensorclass gives a spec whose items come back as such on torch; its batch size
             becomes the `batch_shape`, which comes back behind the axes of a batch, with the names of its axes. Items
-            have a device if the example has one, that of the arrays. NonTensorData, and other values that a tensorclass
-            has in place of tensors, become `NonTensor`; a field that is None stays None.
+            have a device if the example has one, that of the arrays. Arrays of objects, NonTensorData, and other values
+            that a tensorclass has in place of tensors, become `NonTensor`; a field that is None stays None.
 
     Returns:
         A nest of specs in the same containers, for `BufferSpec(item=...)`.
@@ -65,12 +65,14 @@ def _spec_of(example: Any, path: nest.Path) -> Any:
     return nest.unflatten(structure, made, mapping)
 
 
-def _leaf_of(leaf: Any, path: nest.Path) -> ArraySpec:
+def _leaf_of(leaf: Any, path: nest.Path) -> ArraySpec | NonTensor:
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
         raise TypeError(
             f"spec_of: leaf {nest.show(path)!r}: expected an array, got {type(leaf).__name__}; "
             f"give NumPy, JAX or torch arrays, so that the dtype is known"
         )
+    if str(leaf.dtype) == "object":
+        return NonTensor(tuple(leaf.shape))
     try:
         made = Unbounded(tuple(leaf.shape), leaf.dtype)
     except TypeError as error:

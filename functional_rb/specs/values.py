@@ -71,6 +71,7 @@ class Outline:
         members: the units.
         shape_of_units: the structure down to the units, which are what environments have.
         arrays: the positions of the leaves that are arrays.
+        objects: those of the leaves that are Python objects.
         in_arrays: the units without objects.
     """
 
@@ -80,12 +81,14 @@ class Outline:
     members: tuple[Member, ...]
     shape_of_units: Structure
     arrays: tuple[int, ...] = dataclasses.field(init=False, compare=False, repr=False)
+    objects: tuple[int, ...] = dataclasses.field(init=False, compare=False, repr=False)
     in_arrays: tuple[Member, ...] = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Derive `arrays` and `in_arrays`."""
+        """Derive `arrays`, `objects` and `in_arrays`."""
         arrays = tuple(k for k, leaf in enumerate(self.leaves) if isinstance(leaf, ArraySpec))
         object.__setattr__(self, "arrays", arrays)
+        object.__setattr__(self, "objects", tuple(k for k in range(len(self.leaves)) if k not in arrays))
         in_arrays = tuple(member for member in self.members if not isinstance(member.spec, NonTensor))
         object.__setattr__(self, "in_arrays", in_arrays)
 

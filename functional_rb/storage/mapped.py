@@ -1,169 +1,32 @@
 """Memory-mapped files that hold the rows of a buffer, as NumPy arrays.
 
-The files are sparse: what was never written takes no room. Writing to a part of a mapping that the disk has no room
-for would kill the process (SIGBUS), so room is reserved first, `CHUNK` bytes at a time, and a full disk is an error
-before anything has been written: `MappedFiles.reserve` and `make_room`.
+The files are sparse (`mapped_array`): room is reserved before anything is written, by `MappedFiles.reserve` and
+`make_room`.
 """
 
 from __future__ import annotations
 
-import math
-import mmap
 import os
 import tempfile
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from functional_rb.base.errors import FULL, StorageLayoutError
 from functional_rb.base.files import open_regular
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.storage import undo_log
-from functional_rb.storage.directory import Directory, check_layout, described, explained, file_name, full, need_posix
+from functional_rb.storage.directory import Directory, check_layout, described, explained, file_name, need_posix
 from functional_rb.storage.directory import filed as filed
 from functional_rb.storage.directory import shapes as shapes
+from functional_rb.storage.mapped_array import MappedArray
 from functional_rb.storage.undo_log import Logs
 from functional_rb.structures import frame_ring, stored_arrays
 
-CHUNK = 2**22
-"""Bytes for which room is reserved at a time: some ten microseconds each, so next to nothing for what is written."""
-
 Vector = np.ndarray[Any, np.dtype[np.int32]]
-
-
-class MappedArray:
-    """An array over a file.
-
-    Attributes:
-        array: as NumPy has it; the mapping lives as long as this, or a view of it.
-        item: bytes of a row.
-        complete: whether there is room for all of it.
-        new: whether the file was made for it, so that what was not written is zero.
-        path: of the file, as errors show it.
-    """
-
-    def __init__(self, descriptor: int, shape: tuple[int, ...], dtype: str, path: str, writable: bool = True) -> None:
-        """Map a file, which is made as long as the array if it is empty."""
-        self._descriptor, self.path = descriptor, path
-        weakref.finalize(self, os.close, descriptor)
-        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        self.item = nbytes // shape[0]
-        self.new = False
-        self.reserved = np.zeros(-(-nbytes // CHUNK), bool)
-        self.complete = not nbytes or not writable
-        with explained(path):
-            if writable and not os.fstat(descriptor).st_size:
-                os.ftruncate(descriptor, nbytes)
-                self.new = True
-            found = os.fstat(descriptor)
-            size = found.st_size
-            if writable and found.st_nlink > 1:
-                raise StorageLayoutError(
-                    f"{path}: the file has {found.st_nlink} names (hard links, as cp -l and rsync --link-dest make "
-                    f"them), and what is written to one is written to all; copy the directory (cp -a) and use the "
-                    f"copy, or give frb.load(..., storage=frb.Host())"
-                )
-            if size != nbytes:
-                raise StorageLayoutError(
-                    f"{path}: expected {nbytes} bytes, {dtype} {list(shape)}, got {size}; give Memmap another path, "
-                    f"or remove the file"
-                )
-            if not nbytes:  # which cannot be mapped
-                self.array = np.empty(shape, dtype)
-                return
-            access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            mapping = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, access)
-        self.array = np.ndarray(shape, dtype, mapping)
-
-    def reserve(self, first: int, n: int) -> None:
-        """Have room for rows [first, first + n)."""
-        if self.complete or n <= 0:
-            return
-        start, end = first * self.item // CHUNK, -(-(first + n) * self.item // CHUNK)
-        if not self.reserved[start:end].all():
-            for chunk in np.flatnonzero(~self.reserved[start:end]).tolist():
-                self._reserve_chunk(start + chunk)
-            self.complete = bool(self.reserved.all())
-
-    def chunk_end(self, end: int) -> int:
-        """The row before which the chunk ends that has the last byte before another row."""
-        rows = len(self.array)
-        return min(rows, -(-end * self.item // CHUNK) * CHUNK // self.item) if self.item else rows
-
-    def reserve_rows(self, rows: Any) -> None:
-        """Have room for some rows, integers [n]."""
-        if self.complete or not len(rows):
-            return
-        at = np.asarray(rows, np.int64) * self.item
-        ends = [at // CHUNK, (at + self.item - 1) // CHUNK]
-        if self.item > CHUNK or not all(self.reserved[chunk].all() for chunk in ends):
-            for row in np.unique(rows).tolist():
-                self.reserve(row, 1)
-
-    def _reserve_chunk(self, chunk: int) -> None:
-        start = chunk * CHUNK
-        try:
-            allocate(self._descriptor, start, min(CHUNK, self.array.nbytes - start))
-        except OSError as error:
-            if error.errno in FULL:
-                raise full(self.path, error.strerror, CHUNK) from error
-            raise
-        self.reserved[chunk] = True
-
-    def copy_to(self, other: MappedArray) -> None:
-        """Write what has been written to another of the same shape, and reserve there what is reserved here."""
-        for chunk in np.flatnonzero(self.reserved).tolist():
-            other._reserve_chunk(chunk)
-        other.complete = bool(other.reserved.all())
-        with explained(other.path):
-            for start, end in self._written():
-                _copy_bytes(self._descriptor, other._descriptor, start, end)
-
-    def _written(self) -> Iterator[tuple[int, int]]:
-        """The extents of the file that hold data; all of it, where the file system cannot tell."""
-        at, size = 0, self.array.nbytes
-        while at < size:
-            try:
-                at = os.lseek(self._descriptor, at, os.SEEK_DATA)
-            except OSError:  # nothing but a hole until the end
-                return
-            end = os.lseek(self._descriptor, at, os.SEEK_HOLE)
-            yield at, end
-            at = end
-
-    def written(self) -> Iterator[tuple[int, int]]:
-        """Rows outside of which nothing was ever written, as (first, stop)."""
-        for start, end in self._written():
-            yield start // self.item, -(-end // self.item)
-
-    def clear(self) -> None:
-        """Make everything zero, and give the room back."""
-        if self.array.nbytes and any(True for _ in self._written()):
-            with explained(self.path):
-                os.ftruncate(self._descriptor, 0)
-                os.ftruncate(self._descriptor, self.array.nbytes)
-            self.reserved[:] = False
-            self.complete = False
-
-    def fill(self, values: Any, start: int = 0) -> None:
-        """Write rows from one on, leaving out what is zero where the file is so already."""
-        step = max(1, CHUNK // max(self.item, 1))
-        for k in range(0, len(values), step):
-            part = np.ascontiguousarray(values[k : k + step])
-            first, stop = start + k, start + k + len(part)
-            if _any(part) or (not self.new and _any(self.array[first:stop])):
-                self.reserve(first, len(part))
-                self.array[first:stop] = part
-
-
-def _any(part: Any) -> bool:
-    """Whether a byte of a contiguous array is not zero."""
-    return bool(part.size and part.view(np.uint8).any())
 
 
 class MappedFiles:
@@ -172,7 +35,7 @@ class MappedFiles:
     Attributes:
         rows: int32 [capacity, words], writable unless opened otherwise, over a shared mapping.
         wide: arrays [capacity, *shape], dtypes as stored.
-        kept: the arrays of `State.kept` that lie in files: the frames of compact storage.
+        auxiliary: the arrays of `State.auxiliary` that lie in files: the frames of compact storage.
         directory: where the files are; None for files that have no name, and vanish with the last mapping.
         complete: whether there is room on the disk for all of it.
         undo: where what checkpoints still need is kept before it is overwritten; None if none needs these files.
@@ -194,9 +57,9 @@ class MappedFiles:
         self.undo: Logs | None = None
         self.pending: set[int] = set()
         self.committed: set[int] = set()
-        self._settle()
+        self._note_complete()
 
-    def _settle(self) -> None:
+    def _note_complete(self) -> None:
         self.complete = all(array.complete for array in self._arrays.values())
 
     def check_process(self) -> None:
@@ -220,7 +83,7 @@ class MappedFiles:
             array.reserve(first, n)
         # The chunks of the last slot reach further: until there nothing need be asked again.
         self._room = first, min([array.chunk_end(first + n) for array in stored])
-        self._settle()
+        self._note_complete()
 
     def reserve_slots(self, slots: Any) -> None:
         """Have room for items in slots integers [n], where the file may have holes, or raise `StorageFullError`."""
@@ -228,14 +91,14 @@ class MappedFiles:
             for name, array in self._arrays.items():
                 if name not in self.auxiliary:
                     array.reserve_rows(slots)
-            self._settle()
+            self._note_complete()
 
     def reserve_frames(self, first: int, n: int) -> None:
         """Have room on the disk for frames [first, first + n), or raise `StorageFullError`."""
         if not self.complete:
             for name in self.auxiliary:
                 self._arrays[name].reserve(first, n)
-            self._settle()
+            self._note_complete()
 
     @property
     def ready(self) -> bool:
@@ -297,7 +160,7 @@ class MappedFiles:
         """Have room on the disk for all arrays, or raise `StorageFullError`."""
         for array in self._arrays.values():
             array.reserve(0, len(array.array))
-        self._settle()
+        self._note_complete()
 
     def reserve_rows(self, name: str, first: int, n: int) -> None:
         """Have room on the disk for rows [first, first + n) of one array, or raise `StorageFullError`."""
@@ -330,7 +193,7 @@ class MappedFiles:
             self._arrays[name].clear()
             self._arrays[name].fill(values)
         self._room = 0, 0
-        self._settle()
+        self._note_complete()
 
     def release(self) -> None:
         """Let others have the directory: these files are not used any more."""
@@ -381,7 +244,7 @@ class MappedFiles:
         copied = scratch(self.spec, self.directory)
         for name, array in self._arrays.items():
             array.copy_to(copied._arrays[name])
-        copied._settle()
+        copied._note_complete()
         return copied
 
 
@@ -505,7 +368,7 @@ def pieced(spec: BufferSpec, pieces: dict[str, list[tuple[int, Any]]], directory
     for name, some in pieces.items():
         for first, values in some:
             files._arrays[name].fill(values, first)
-    files._settle()
+    files._note_complete()
     return files
 
 
@@ -548,17 +411,3 @@ def _around(first: int, n: int, length: int) -> list[tuple[int, int]]:
         return [(0, length)]
     before = min(n, length - first)
     return [(first, before), (0, n - before)]
-
-
-def allocate(descriptor: int, start: int, nbytes: int) -> None:
-    """Reserve room on the disk for a part of a file, without changing what it holds."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, start, nbytes)
-    else:  # macOS: room is made by writing what is there
-        _copy_bytes(descriptor, descriptor, start, start + nbytes)
-
-
-def _copy_bytes(source: int, target: int, start: int, end: int) -> None:
-    while start < end:
-        data = os.pread(source, min(CHUNK, end - start), start)
-        start += os.pwrite(target, data, start)

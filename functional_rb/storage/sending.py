@@ -53,7 +53,7 @@ class Filed(NamedTuple):
             rows with the first of each.
         inherited: which of the two.
         tree: float32 [rows, FANOUT], or None.
-        kept: what the sampler and the writer keep in memory, by name.
+        auxiliary: what the sampler and the writer keep in memory, by name.
         counters: int32 [n].
     """
 

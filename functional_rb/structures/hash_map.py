@@ -21,6 +21,7 @@ from functional_rb.ops.fixed_point import MASK
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import GAMMA, mix
+from functional_rb.structures.ring import INT32_MAX, saturating_add
 
 EMPTY: Final = 2**31 - 1
 """In the table: nobody is here."""
@@ -83,8 +84,8 @@ class HashMap(NamedTuple):
     Attributes:
         table: int32 [table_size], the number of the key in each place, or `EMPTY`.
         keys: int32 [capacity, words], by number.
-        counts: int32 [capacity], how often each key was put in, by number.
-        counters: int32 [2], how many keys there are, and how many were refused as there was no room.
+        counts: int32 [capacity], how often each key was put in, by number (stays at 2^31 - 1).
+        counters: int32 [2], how many keys there are, and how many were refused as there was no room (likewise).
     """
 
     table: Array
@@ -180,8 +181,11 @@ def insert(ops: Ops, plan: MapPlan, map: HashMap, rows: Array, mask: Array | Non
     own = ops.where(fresh, map.counters[SIZE] + rank, nothing)
     found = ops.where(equals < 0, own, ops.take(own, ops.maximum(equals, nothing + 1)))
     ids = ops.where(wanted, found, ids)
-    counters = map.counters + ops.stack([ops.count(fresh), ops.count(wanted & (found < 0))])
-    counts = ops.add_at(map.counts, ops.maximum(ids, nothing + 1), ops.cast(ids >= 0, "int32"))
+    counters = saturating_add(ops, map.counters, ops.stack([ops.count(fresh), ops.count(wanted & (found < 0))]))
+    places = ops.maximum(ids, nothing + 1)
+    counts = ops.add_at(map.counts, places, ops.cast(ids >= 0, "int32"))
+    counted = ops.take(counts, places)  # less than 0 where it was more than an int32 holds
+    counts = ops.set_at(counts, places, ops.where(counted < 0, ops.full_like(counted, INT32_MAX), counted))
     table = _name(ops, plan, table, slots, own)
     return HashMap(table, _keep(ops, map.keys, rows, own, fresh), counts, counters), ids, fresh
 

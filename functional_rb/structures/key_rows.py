@@ -95,7 +95,7 @@ def _float(ops: Ops, bits: Array, dtype: str) -> Array:
 
 
 def _float64(ops: Ops, pairs: Array) -> Array:
-    """The same of pairs int32 [..., 2], the lower word first."""
+    """The bits of float64 with one zero and one NaN, as pairs int32 [..., 2], the lower word first."""
     low, high = pairs[..., 0], pairs[..., 1]
     magnitude, nothing = high & (2**31 - 1), ops.full_like(low, 0)
     zero = (magnitude == 0) & (low == 0)

@@ -103,19 +103,22 @@ def rename(ops: Ops, sparse_set: SparseSet, old: Array, new: Array, marked: Arra
     return _put(ops, sparse_set, *_only(ops, sparse_set, ops.take(sparse_set.place, old), new, marked))
 
 
-def draw(ops: Ops, sparse_set: SparseSet, remaining: Array, draws: Array) -> tuple[Array, Array, SparseSet, Array]:
+def draw(
+    ops: Ops, sparse_set: SparseSet, remaining: Array, draws: Array, wanted: Array | None = None
+) -> tuple[Array, Array, SparseSet, Array]:
     """Draw from what remains, without replacement: every ordered choice is equally likely.
 
     Args:
         sparse_set: the members.
         remaining: int32 scalar, how many are still to be drawn in this epoch.
         draws: int32 [B, 2], uniform in [0, 2^31).
+        wanted: int32 scalar, how many are to be drawn, at most B; None for B.
 
     Returns:
-        slots int32 [B], of which the first min(B, remaining) are drawn and the others just in bounds; live bool [B],
-        which are drawn; the sparse set, and how many remain.
+        slots int32 [B], of which the first min(wanted, remaining) are drawn and the others just in bounds; live bool
+        [B], which are drawn; the sparse set, and how many remain.
     """
-    live = ops.arange(draws.shape[0], like=draws) < remaining
+    live = ops.arange(draws.shape[0], like=draws) < (remaining if wanted is None else ops.minimum(remaining, wanted))
     positions = distinct(ops, draws, remaining)
     positions = ops.where(live, positions, ops.full_like(positions, 0))
     slots = ops.take(sparse_set.order, positions)

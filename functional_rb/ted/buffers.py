@@ -219,7 +219,7 @@ def _read(backend: Any, state: State, handles: Array) -> Leaves:
     spec = state.spec
     n, size = len(handles), min(CHUNK, spec.capacity)
     structure = spec.plan.structure.as_given()
-    own = zip(structure.paths, nest.flatten_as(structure, spec.item), strict=True)
+    own = zip(structure.paths, nest.flatten_as(structure, spec.stored), strict=True)
     made = {path: np.empty((n, *leaf.shape), kept_dtype(leaf.dtype)) for path, leaf in own}
     for start in range(0, n, size):
         asked = handles[start : start + size]

@@ -170,7 +170,7 @@ class _Trajectories:
     Attributes:
         file: the file, of h5py.
         where: the name of the file.
-        tables: the leaves, by path.
+        file_leaves: the leaves, by path.
     """
 
     def __init__(self, h5py: Any, file: Any, where: str, descriptor: int, size: int) -> None:

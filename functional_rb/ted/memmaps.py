@@ -230,7 +230,7 @@ class _Directory:
     """The leaves of a directory.
 
     Attributes:
-        tables: by path.
+        file_leaves: the leaves, by path.
         nested: whether the directory has the nested form.
     """
 

@@ -48,7 +48,7 @@ class Source:
 
     Attributes:
         where: the name of the file or directory.
-        tables: the leaves.
+        file_leaves: the leaves, by path.
         rows: reads some rows of a leaf, [n, *shape].
         written: the rows of a leaf outside of which it is zero.
         holds: whether the source may be believed to have so many bytes, see `files.holds`.

@@ -12,7 +12,8 @@ except ImportError as error:
 from functional_rb.testing import strategies
 from functional_rb.testing.conformance import check_sampler, check_transform, check_writer
 from functional_rb.testing.faults import ConformanceError
-from functional_rb.testing.list_model import Law, ListModel, SampleArrays, Step, shares
+from functional_rb.testing.laws import Law, SampleArrays, Step, shares
+from functional_rb.testing.list_model import ListModel
 
 __all__ = [
     "ConformanceError",

@@ -23,11 +23,13 @@ from functional_rb.samplers.uniform import Uniform
 from functional_rb.specs import Binary, Unbounded
 from functional_rb.testing import carriers, strategies
 from functional_rb.testing.faults import ConformanceError, expect
+from functional_rb.testing.map_rules import check_map
 from functional_rb.testing.public_walk import PublicWalk
 from functional_rb.testing.sampler_rules import check_frequencies
 from functional_rb.testing.strategies import Action, Add
 from functional_rb.testing.tried import SamplerLaw, TransformLaw, Trial, WriterLaw
 from functional_rb.testing.walk import Walk
+from functional_rb.transforms.map_items import MapItems
 from functional_rb.writers.base import WriterBase
 
 Array = np.ndarray[Any, Any]
@@ -143,10 +145,12 @@ def check_transform(
     """See that a transform keeps the contract of transforms.
 
     Whatever is added and drawn: leaves keep the shapes and dtypes of their specs, extras have a row for each item;
-    drawing changes nothing that is stored. All carriers give the same bits.
+    drawing changes nothing that is stored. All carriers give the same bits. Of functions of items (`map_items`): a
+    sample is as `rb.sample_spec` tells, the same for the same key, and what is stored does not change; an
+    `ItemFunction` gives the same numbers of the same draws with each library.
 
     Args:
-        transform: an instance.
+        transform: an instance. With a function that is written for one backend, `run_on` names that.
         item: a dict of specs; by default `ITEM`. A leaf "id" that numbers the items is added to it.
         capacity: of the buffer.
         lanes: of the buffer.
@@ -168,7 +172,9 @@ def check_transform(
     spec = BufferSpec(
         _with_id(item), capacity, Uniform() if sampler is None else sampler, lanes=lanes, transforms=transform
     )
-    _check_run(Trial(who, spec, transform_law=law), examples, _carriers(run_on))
+    if isinstance(transform, MapItems):
+        return check_map(who, transform, spec, _carriers(run_on))
+    return _check_run(Trial(who, spec, transform_law=law), examples, _carriers(run_on))
 
 
 # --- before anything is run ------------------------------------------------------------------------------------------

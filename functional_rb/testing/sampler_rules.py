@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.testing.faults import kind_of
-from functional_rb.testing.list_model import TINY, Step, shares
+from functional_rb.testing.laws import TINY, Step, shares
 from functional_rb.testing.strategies import BITS
 from functional_rb.testing.transform_rules import check_leaves
 from functional_rb.testing.tried import Tried

@@ -9,7 +9,7 @@ import numpy as np
 
 from functional_rb.core.strategy import Transform
 from functional_rb.testing.faults import kind_of, near, shown_item
-from functional_rb.testing.list_model import Step
+from functional_rb.testing.laws import Step
 from functional_rb.testing.tried import Tried
 
 Array = np.ndarray[Any, Any]

@@ -11,7 +11,9 @@ import numpy as np
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Transform
 from functional_rb.testing.faults import differing, expect, no_error, shown
-from functional_rb.testing.list_model import STORES, ListModel, Step
+from functional_rb.testing.laws import Step
+from functional_rb.testing.list_model import ListModel
+from functional_rb.testing.stores import STORES
 
 Array = np.ndarray[Any, Any]
 SamplerLaw = Callable[[Sequence[Step]], Sequence[float]]

@@ -12,7 +12,7 @@ from functional_rb.core.draft import Draft
 from functional_rb.ops import numpy_ops
 from functional_rb.testing import carriers
 from functional_rb.testing.faults import alike, differing, kind_of, shown_item
-from functional_rb.testing.list_model import Step
+from functional_rb.testing.laws import Step
 from functional_rb.testing.sampler_rules import check_probabilities, check_selection
 from functional_rb.testing.strategies import BITS, Action, Add, Clear, Sample, Update
 from functional_rb.testing.tried import Tried
@@ -91,7 +91,7 @@ class Walk(Tried):
         beta = np.float32(getattr(sampler, "beta", 0.0) if action.beta is None else action.beta)
         some = bool(self.call("drawable", self.arrays, spec, 1))
         enough = bool(self.call("drawable", self.arrays, spec, size))
-        if self.model is None or not self.model.law.passes:
+        if self.model is None or not self.model.law.epochs_done:
             check_probabilities(self, some)
         after, leaves, selection = self.call("draw", self.arrays, spec, bits, np.asarray(beta), size, more)
         before = self.stored

@@ -16,7 +16,7 @@ from functional_rb.base import dtypes, functions, nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
 from functional_rb.core import counters
-from functional_rb.core.boundaries import EpisodeBoundaries
+from functional_rb.core.boundaries import USUAL_REWARDS, EpisodeBoundaries
 from functional_rb.core.episodes import STEP_IN_EPISODE, boundaries_for
 from functional_rb.core.strategy import Reader, Transform, need_order
 from functional_rb.ops.part_kernels import call_users
@@ -24,7 +24,6 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.structures import episode_windows, ring, row_layout
 from functional_rb.structures.episode_windows import Lanes
-from functional_rb.transforms.returns import USUAL_REWARDS
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PENDING = "n_step_pending"
 """Counter int32 [lanes]: how many steps of each lane wait for those that follow."""
 WAITING = "n_step_waiting"
-"""Kept arrays: the waiting steps [lanes * (n - 1)], each lane's from its oldest on, packed as items are in storage."""
+"""Auxiliary arrays: the waiting steps [lanes * (n - 1)], each lane's from its oldest on, packed as in storage."""
 STEPS, ORIGINAL, NONTERMINAL = "steps", "original_reward", "nonterminal"
 
 
@@ -149,7 +149,7 @@ class NStepOfAdded(NStep):
 
     @property
     def _names(self) -> list[str]:
-        """The kept arrays: the packed rows, and the leaves that lie apart."""
+        """The auxiliary arrays: the packed rows, and the leaves that lie apart."""
         return [WAITING, *(f"{WAITING}/{nest.show(leaf.path)}" for leaf in self.packed.wide)]
 
     def _marked(

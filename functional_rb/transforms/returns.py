@@ -20,7 +20,7 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.dtypes import ITEMSIZE, shown
 from functional_rb.base.nest import Key
-from functional_rb.core.boundaries import EpisodeBoundaries
+from functional_rb.core.boundaries import USUAL_REWARDS, EpisodeBoundaries
 from functional_rb.core.episodes import boundaries_for
 from functional_rb.core.strategy import Reader, Transform
 from functional_rb.ops.part_kernels import replaceable
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
 
 LARGEST_N = 1024
-USUAL_REWARDS: tuple[Key, ...] = (("next", "reward"), "reward")
 USUAL_TERMINATED: tuple[Key, ...] = (("next", "terminated"), "terminated", ("next", "done"), "done")
 FLAGS = ("done", "terminated", "truncated")
 

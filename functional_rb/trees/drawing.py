@@ -121,13 +121,13 @@ def plot(
 ) -> Any:
     """An interactive picture of a tree: nodes sized by visits and coloured by value, edges labelled by action.
 
-    More is told where the pointer rests on a node. Levels for which there is no room are folded: the node above them
+    A text shows where the pointer rests on a node. Levels for which there is no room are folded: the node above them
     is a square, and tells how many nodes are below.
 
     Args:
         tree: to read.
         path: of an HTML page to write, which needs nothing else; None for none.
-        labels: makes the text that is told of a node, of the tree and its number; by default what is known of it.
+        labels: makes the text of a node, of the tree and its number; by default what is known of it.
         max_nodes: how many nodes to show at most.
 
     Returns:
@@ -160,7 +160,7 @@ def figure(tree: Any, labels: Callable[[Any, int], str] | None = None, max_nodes
     levels = {"tickvals": [-k for k in range(depth)], "ticktext": [str(k) for k in range(depth)]}
     plain = {"showlegend": False, "plot_bgcolor": "white", "hovermode": "closest", "dragmode": "pan"}
     axes = {"xaxis": {"visible": False}, "yaxis": {"title": {"text": "depth"}, "gridcolor": "#eef0f3", **levels}}
-    traces = [lines, _actions(seen, below, x, y), _nodes(seen, shown, x, y, labels or _told)]
+    traces = [lines, _actions(seen, below, x, y), _nodes(seen, shown, x, y, labels or _describe)]
     margin = {"l": 50, "r": 20, "t": 20, "b": 20}
     return {"data": [{"type": "scatter", **x} for x in traces], "layout": {**plain, "margin": margin, **axes}}
 
@@ -183,13 +183,13 @@ def _actions(seen: TreeView, below: Ints, x: Any, y: Any) -> dict[str, Any]:
 def _nodes(seen: TreeView, shown: Bools, x: Any, y: Any, describe: Callable[[Any, int], str]) -> dict[str, Any]:
     nodes = np.flatnonzero(shown)
     hidden = _hidden(seen, shown)[nodes]
-    told = [describe(seen, node) for node in nodes.tolist()]
-    told = [f"{text}<br>{h} nodes folded below" if h else text for text, h in zip(told, hidden.tolist(), strict=True)]
+    texts = [describe(seen, node) for node in nodes.tolist()]
+    texts = [f"{text}<br>{h} nodes folded below" if h else text for text, h in zip(texts, hidden.tolist(), strict=True)]
     return {
         "x": x[nodes],
         "y": y[nodes],
         "mode": "markers",
-        "text": told,
+        "text": texts,
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {
             "size": _sizes(seen.visits[nodes], len(nodes)),
@@ -219,14 +219,14 @@ def _sizes(visits: Ints, count: int) -> Any:
     return np.maximum(largest * share, 5.0 if count <= 1000 else 3.0)
 
 
-def _told(seen: TreeView, node: int) -> str:
+def _describe(seen: TreeView, node: int) -> str:
     """What is known of a node."""
-    told = [f"node {node}, id {seen.vertex[node]}", f"visits {seen.visits[node]}, value {seen.value[node]:.4g}"]
+    lines = [f"node {node}, id {seen.vertex[node]}", f"visits {seen.visits[node]}, value {seen.value[node]:.4g}"]
     if node:
         steps = slice(seen.first_step[node], seen.first_step[node + 1])
         reward = seen.steps.reward[steps]
-        told.append(f"action {_short(reading.branching_action(seen, node))}, reward {reward.sum():.4g}")
+        lines.append(f"action {_short(reading.branching_action(seen, node))}, reward {reward.sum():.4g}")
         if len(reward) > 1:
-            told.append(f"{len(reward)} steps")
-    told += [f"{name} {_short(x)}" for name, x in reading.node_observations(seen, node).items()]
-    return "<br>".join([*told, *(word for word, holds in _remarks(seen, node) if holds)])
+            lines.append(f"{len(reward)} steps")
+    lines += [f"{name} {_short(x)}" for name, x in reading.node_observations(seen, node).items()]
+    return "<br>".join([*lines, *(word for word, holds in _remarks(seen, node) if holds)])

@@ -15,7 +15,7 @@ import numpy as np
 from functional_rb.base import dtypes, nest
 from functional_rb.base.containers import register_record
 from functional_rb.convert import json
-from functional_rb.maps.functions import MapBackend, check_alive, checked_mask, packed
+from functional_rb.maps.functions import MapBackend, check_arrays, checked_mask, packed
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs.array import Binary, Unbounded
 from functional_rb.specs.functions import as_batch, outline_of
@@ -69,7 +69,7 @@ class Forest:
 
 FOREST_FIELDS: Final = ("arrays",)
 register_record(Forest, FOREST_FIELDS)
-json.register_records((ForestSpec,), (Forest, ForestArrays))
+json.register_records((ForestSpec,), (ForestArrays,))
 HOST: Final = (np.ndarray, np.generic, float, int)
 """What NumPy rounds to float32; a tuple, because torch.compile does not trace unions of types."""
 
@@ -331,7 +331,7 @@ def refused(backend: MapBackend, forest: Forest) -> Array:
 
 
 def check_forest(backend: MapBackend, forest: Any, who: str) -> None:
-    """Refuse what is no forest, or was consumed.
+    """Refuse what is no forest of the backend, or was consumed.
 
     Raises:
         TypeError: for the one.
@@ -339,4 +339,4 @@ def check_forest(backend: MapBackend, forest: Any, who: str) -> None:
     """
     if not isinstance(forest, Forest):
         raise TypeError(f"{who}: expected a Forest made by rb.forests.init, got {type(forest).__name__}")
-    check_alive(backend, getattr(forest.arrays, "refused", None))
+    check_arrays(backend, getattr(forest.arrays, "refused", None), who, "forest")

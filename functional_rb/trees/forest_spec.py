@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from functional_rb.base.description import Description
 from functional_rb.base.dtypes import checked_count
 from functional_rb.maps.spec import arrays_alone, rows_of
 from functional_rb.specs import freeze
@@ -15,7 +16,7 @@ from functional_rb.structures.key_rows import KeyRows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ForestSpec:
+class ForestSpec(Description):
     """What a forest holds: frozen and hashable, without any array.
 
     Attributes:
@@ -61,47 +62,33 @@ class ForestSpec:
     nodes: MapPlan = dataclasses.field(init=False, repr=False)
     edges: MapPlan = dataclasses.field(init=False, repr=False)
     results: MapPlan = dataclasses.field(init=False, repr=False)
-    _hash: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check everything that can be known now, and plan the arrays once."""
-
-        def put(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)
-
-        put("capacity", checked_count("ForestSpec.capacity", self.capacity, 1, hash_map.MOST))
-        put("children", checked_count("ForestSpec.children", self.children, 1, hash_map.MOST // self.capacity))
-        put("hash_bits", checked_count("ForestSpec.hash_bits", self.hash_bits, 0, hash_map.HASH_BITS))
-        put("seed", checked_count("ForestSpec.seed", self.seed, -(2**63), 2**64 - 1))
-        put("observations", arrays_alone(self.observation, "ForestSpec.observation"))
-        put("actions", arrays_alone(self.action, "ForestSpec.action"))
-        put("observation", freeze(self.observation))
-        put("action", freeze(self.action))
-        put("node_rows", rows_of(self.observations))
-        put("action_rows", rows_of(self.actions))
+        self._put(capacity=checked_count("ForestSpec.capacity", self.capacity, 1, hash_map.MOST))
+        self._put(
+            children=checked_count("ForestSpec.children", self.children, 1, hash_map.MOST // self.capacity),
+            hash_bits=checked_count("ForestSpec.hash_bits", self.hash_bits, 0, hash_map.HASH_BITS),
+            seed=checked_count("ForestSpec.seed", self.seed, -(2**63), 2**64 - 1),
+            observations=arrays_alone(self.observation, "ForestSpec.observation"),
+            actions=arrays_alone(self.action, "ForestSpec.action"),
+            observation=freeze(self.observation),
+            action=freeze(self.action),
+        )
+        self._put(node_rows=rows_of(self.observations), action_rows=rows_of(self.actions))
         if not self.node_rows.words or not self.action_rows.words:
             raise ValueError("ForestSpec: expected at least one element in an observation, and in an action, got none")
         most = self.capacity * self.children
-        put("nodes", MapPlan(self.capacity, self.node_rows.words, self.seed, self.hash_bits))
-        put("edges", MapPlan(most, 1 + self.action_rows.words, self.seed, self.hash_bits))
-        put("results", MapPlan(most, 2, self.seed, self.hash_bits))
-        put("_hash", hash(self._key))
+        self._put(
+            nodes=MapPlan(self.capacity, self.node_rows.words, self.seed, self.hash_bits),
+            edges=MapPlan(most, 1 + self.action_rows.words, self.seed, self.hash_bits),
+            results=MapPlan(most, 2, self.seed, self.hash_bits),
+        )
+        self._seal()
 
     @property
     def _key(self) -> tuple[Any, ...]:
         return self.observations, self.actions, self.capacity, self.children, self.seed, self.hash_bits
-
-    def __eq__(self, other: object) -> bool:
-        """Whether two specs describe the same forests."""
-        return self is other or (isinstance(other, ForestSpec) and self._key == other._key)
-
-    def __hash__(self) -> int:
-        """The hash, which is computed once."""
-        return self._hash
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the arguments: hashes of strings differ from process to process."""
-        return ForestSpec, (self.observation, self.action, self.capacity, self.children, self.seed, self.hash_bits)
 
     @property
     def node_bytes(self) -> int:

@@ -6,18 +6,18 @@ Arrays are indexed as if they had no batch axis, at `b * N + node`: one gather o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures import row_layout
-from functional_rb.structures.row_layout import Layout, along
+from functional_rb.structures.row_layout import Layout
 from functional_rb.trees.scores import Edges
 from functional_rb.trees.spec import Content, TreeSpec
-from functional_rb.trees.state import NONE, Tree
+from functional_rb.trees.state import NONE, ROOT, Tree
 
 BATCH: Final = ("low", "high", "size", "refused")
-EDGES: Final = ("children", "edge_visits", "edge_value", "reward", "discount", "prior", "valid")
-"""The fields of edges, but for their actions and statistics."""
+"""The fields of whole trees; all others are of nodes or edges."""
 
 
 def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: Any) -> Tree:
@@ -77,27 +77,35 @@ def get(ops: TreeOps, array: Array, index: Array, axes: int = 2) -> Array:
 def put(ops: TreeOps, array: Array, index: Array, values: Array, live: Array | None = None, axes: int = 2) -> Array:
     """An array with elements set at indices over its first axes together; where not live they stay."""
     flat = array.reshape(-1, *array.shape[axes:])
-    if live is not None:
-        values = ops.where(along(live, values), values, ops.take(flat, index))
-    return ops.set_at(flat, index, values).reshape(array.shape)
+    new = ops.set_at(flat, index, values) if live is None else ops.set_where(flat, index, live, values)
+    return new.reshape(array.shape)
 
 
 def edges_of(ops: TreeOps, tree: Tree, node: Array) -> Edges:
     """What is known of the edges of a node int32 [B] of each tree."""
     at = node_index(ops, tree, node)
-    value = get(ops, tree.edge_value, at)
+    return _edges(tree, lambda array: get(ops, array, at))
+
+
+def root_edges(tree: Tree) -> Edges:
+    """What is known of the edges of the roots: parts of the tree's arrays, which on torch are written in place."""
+    return _edges(tree, lambda array: array[:, ROOT])
+
+
+def _edges(tree: Tree, of_node: Callable[[Array], Array]) -> Edges:
+    value = of_node(tree.edge_value)
     return Edges(
-        visits=get(ops, tree.edge_visits, at),
+        visits=of_node(tree.edge_visits),
         value=value,
-        q=get(ops, tree.reward, at) + get(ops, tree.discount, at) * value,
-        prior=get(ops, tree.prior, at),
-        valid=get(ops, tree.valid, at),
-        node_visits=get(ops, tree.visits, at),
-        node_value=get(ops, tree.value, at),
-        prediction=get(ops, tree.prediction, at),
+        q=of_node(tree.reward) + of_node(tree.discount) * value,
+        prior=of_node(tree.prior),
+        valid=of_node(tree.valid),
+        node_visits=of_node(tree.visits),
+        node_value=of_node(tree.value),
+        prediction=of_node(tree.prediction),
         low=tree.low,
         high=tree.high,
-        statistics={name: get(ops, array, at) for name, array in tree.statistics.items()},
+        statistics={name: of_node(array) for name, array in tree.statistics.items()},
     )
 
 

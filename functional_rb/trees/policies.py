@@ -253,7 +253,8 @@ def visits_wanted(considered: int, simulations: int) -> np.ndarray[Any, Any]:
 def _wanted_of(slots: int, simulations: int) -> list[int]:
     if slots <= 1:
         return list(range(simulations))
-    phases, wanted, visits, left = math.ceil(math.log2(slots)), list[int](), 0, slots
+    wanted: list[int] = []  # torch.compile does not trace list[int]()
+    phases, visits, left = math.ceil(math.log2(slots)), 0, slots
     while len(wanted) < simulations:
         for _ in range(max(1, simulations // (phases * left))):
             wanted += [visits] * left

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures.row_layout import along
-from functional_rb.trees.nodes import get, node_index
+from functional_rb.trees.nodes import BATCH, get, node_index
 from functional_rb.trees.state import FIELDS, NONE, ROOT, Tree
 
 
@@ -61,7 +61,7 @@ def subtree(ops: TreeOps, tree: Tree, blank: Tree, slot: Array) -> Tree:
         depth=tree.depth - depth_of_top[:, None],
         children=renumbered(tree.children),
     )
-    result = _each(moved, changed, blank)
+    result = _each(moved, changed, blank, [name for name in FIELDS if name not in BATCH])
     low, high = _range(ops, result)
     return dataclasses.replace(result, low=low, high=high, size=size, refused=blank.refused)
 
@@ -96,10 +96,8 @@ def reset(ops: TreeOps, tree: Tree, fresh: Tree, mask: Array) -> Tree:
     return _each(lambda old, new: ops.where(along(mask, old), new, old), tree, fresh, FIELDS)
 
 
-def _each(
-    function: Callable[[Array, Array], Array], tree: Tree, other: Tree, fields: tuple[str, ...] = FIELDS[:-4]
-) -> Tree:
-    """A tree of what a function makes of the arrays of two, by default of those of nodes and edges."""
+def _each(function: Callable[[Array, Array], Array], tree: Tree, other: Tree, fields: Sequence[str]) -> Tree:
+    """A tree with some fields of what a function makes of the arrays of two."""
 
     def made(old: Any, new: Any) -> Any:
         if isinstance(old, tuple):

@@ -6,6 +6,7 @@ never chosen. Where slots are equally good, random bits decide, each of them bei
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -22,7 +23,8 @@ Scale = Literal["siblings", "tree"] | tuple[float, float]
 """How Q values are brought to [0, 1] before they are scored.
 
 "siblings": by the least and the largest among the Q values of a node's visited edges and the node's own value.
-"tree": by the least and the largest Q value that was backed up in the tree (MuZero, appendix B).
+"tree": by the least and the largest Q value that was backed up in the tree (MuZero, appendix B). Where these are
+    alike up to rounding, all edges are alike.
 (low, high): by two numbers known beforehand; (0.0, 1.0) leaves the values as they are.
 An edge that was never taken counts as the least.
 """
@@ -31,6 +33,9 @@ _FACTORS: Final = (0x2C1B3C6D, 0x297A2D39)
 _LEAST_PRIOR: Final = 1e-30
 _SMALLEST: Final = 1e-8
 """The smallest range of values by which is divided."""
+_ROUNDING: Final = 2.0**-18
+"""Values whose difference is less than this share of them count as alike: a Q value that is computed again may differ
+in its last bits from the least that was stored, as compilers fuse products and sums in some places only."""
 
 
 class Edges(NamedTuple):
@@ -64,15 +69,15 @@ class Edges(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
+class Score(abc.ABC):
     """What all scores have in common: the valid slot of the largest number is chosen, ties by random bits."""
 
     statistics: ClassVar[tuple[str, ...]] = ()
     """The names of what the score needs in `TreeSpec.statistics`."""
 
+    @abc.abstractmethod
     def numbers(self, ops: TreeOps, edges: Edges) -> Array:
         """The score of each edge, float32 [B, A]."""
-        raise NotImplementedError
 
     def choose(self, ops: TreeOps, edges: Edges, bits: Array) -> Array:
         """The slot that each node goes on to, int32 [B], by random bits int32 [B]."""
@@ -140,11 +145,12 @@ def _range(ops: TreeOps, edges: Edges, scale: Scale) -> tuple[Any, Any]:
         known = edges.low <= edges.high
         zero = ops.full_like(edges.low, 0)
         low, high = (ops.where(known, x, zero)[:, None] for x in (edges.low, edges.high))
-    else:
-        own = edges.node_value[:, None]
-        q = ops.where((edges.visits > 0) & edges.valid, edges.q, own)
-        low = ops.minimum(own, -ops.largest(-q)[:, None])
-        high = ops.maximum(own, ops.largest(q)[:, None])
+        alike = high - low <= _ROUNDING * ops.maximum(high, -low)
+        return low, ops.where(alike, ops.full_like(low, math.inf), high - low)
+    own = edges.node_value[:, None]
+    q = ops.where((edges.visits > 0) & edges.valid, edges.q, own)
+    low = ops.minimum(own, -ops.largest(-q)[:, None])
+    high = ops.maximum(own, ops.largest(q)[:, None])
     return low, ops.maximum(high - low, ops.full_like(low, _SMALLEST))
 
 

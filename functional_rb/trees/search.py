@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.trees import nodes
-from functional_rb.trees.nodes import edges_of, get, node_index, put
+from functional_rb.trees.nodes import edges_of, get, node_index, put, root_edges
 from functional_rb.trees.policies import Policy, visit_shares
 from functional_rb.trees.scores import Score, log_softmax, next_bits
 from functional_rb.trees.spec import TreeSpec
@@ -73,6 +73,12 @@ class Draws(NamedTuple):
     propose: Array
     keys: Any
 
+    @classmethod
+    def of(cls, bits: Array, keys: Any, slots: int, words: int) -> Draws:
+        """Draws of random bits int32 [B, 1 + slots * words + simulations], and of the keys."""
+        begin = bits[:, 1 : 1 + slots * words].reshape(bits.shape[0], slots, words)
+        return cls(begin, bits[:, 1 + slots * words :].T, bits[:, 0], keys)
+
 
 Step = Callable[[list[Array], list[Array] | Array, Any], Evaluated]
 """A model: the leaves of a batch of nodes, the leaves of their actions or the slots, and a key to what lies behind."""
@@ -105,29 +111,26 @@ def select(ops: Any, tree: Tree, score: Score, slot: Array, bits: Array, max_dep
         bits: int32 [B], uniform in [0, 2^31).
         max_depth: how many edges are taken at most.
     """
-    root = ops.full_like(tree.size, ROOT)
-    none = ops.full_like(tree.size, NONE)
+    root, none = ops.full_like(tree.size, ROOT), ops.full_like(tree.size, NONE)
     alive = _searched(ops, tree)
-    slot = ops.where(alive, slot, root)
-    child = ops.where(alive, _behind(ops, tree, root, slot), none)
+    node, slot = ops.where(alive, root, none), ops.where(alive, slot, none)
 
-    def goes_on(depth: Array, node: Array, slot: Array, child: Array, bits: Array, going: Array) -> Array:
-        return ops.count(going) > 0
+    def onward(node: Array, slot: Array) -> Array:
+        """The node from which a tree goes on, -1 if it does not."""
+        child = _behind(ops, tree, node, slot)
+        return ops.where(_inner(ops, tree, child, max_depth), child, none)
 
-    def further(depth: Array, node: Array, slot: Array, child: Array, bits: Array, going: Array) -> Any:
-        bits = next_bits(ops, bits)
-        here = ops.where(going, child, root)
-        taken = score.choose(ops, edges_of(ops, tree, here), bits)
-        behind = _behind(ops, tree, here, taken)
-        node, slot, child = (ops.where(going, new, old) for new, old in ((here, node), (taken, slot), (behind, child)))
-        depth = depth + 1
-        return depth, node, slot, child, bits, going & _inner(ops, tree, child) & (depth < max_depth)
+    def goes_on(node: Array, slot: Array, here: Array, bits: Array) -> Array:
+        return ops.count(here >= 0) > 0
 
-    depth = ops.count(alive[:0]) + 1
-    going = _inner(ops, tree, child) & (depth < max_depth)
-    carry = (depth, ops.where(alive, root, none), ops.where(alive, slot, none), child, bits, going)
-    _, node, slot, child, _, _ = ops.while_loop(goes_on, further, carry)
-    return Leaf(node, slot, child, ops.full_like(tree.low, 0))
+    def further(node: Array, slot: Array, here: Array, bits: Array) -> tuple[Array, ...]:
+        bits, going = next_bits(ops, bits), here >= 0
+        taken = score.choose(ops, edges_of(ops, tree, ops.maximum(here, root)), bits)
+        node, slot = ops.where(going, here, node), ops.where(going, taken, slot)
+        return node, slot, onward(here, taken), bits
+
+    node, slot, _, _ = ops.while_loop(goes_on, further, (node, slot, onward(node, slot), bits))
+    return Leaf(node, slot, _behind(ops, tree, node, slot), ops.full_like(tree.low, 0))
 
 
 def _searched(ops: TreeOps, tree: Tree) -> Array:
@@ -136,22 +139,23 @@ def _searched(ops: TreeOps, tree: Tree) -> Array:
 
 
 def _behind(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> Array:
-    """The node behind a slot, int32 [B]; -1 if none is stored."""
-    return get(ops, tree.children, node_index(ops, tree, node) * tree.spec.children + slot, axes=3)
+    """The node behind a slot, int32 [B]; -1 if none is stored, or the node is -1."""
+    child = get(ops, tree.children, edge_index(ops, tree, node, slot)[1], axes=3)
+    return ops.where(node >= 0, child, ops.full_like(node, NONE))
 
 
-def _inner(ops: TreeOps, tree: Tree, node: Array) -> Array:
-    """Whether nodes int32 [B] are stored and not terminal."""
-    stored = node >= 0
-    at = node_index(ops, tree, ops.where(stored, node, ops.full_like(node, ROOT)))
-    return stored & ~get(ops, tree.terminal, at)
+def _inner(ops: TreeOps, tree: Tree, node: Array, max_depth: int) -> Array:
+    """Whether nodes int32 [B] are stored, not terminal, and less deep than the largest depth."""
+    at = node_index(ops, tree, ops.maximum(node, ops.full_like(node, ROOT)))
+    inner = (node >= 0) & ~get(ops, tree.terminal, at)
+    return inner if max_depth >= tree.spec.capacity else inner & (get(ops, tree.depth, at) < max_depth)
 
 
-def edge_index(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[Array, Array]:
-    """Where the edge of a leaf lies among those of all trees, that of the root's first slot if there is none."""
-    root = ops.full_like(leaf.node, ROOT)
-    at = node_index(ops, tree, ops.maximum(leaf.node, root))
-    return at, at * tree.spec.children + ops.maximum(leaf.slot, root)
+def edge_index(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> tuple[Array, Array]:
+    """Where nodes and their edges lie among those of all trees; for -1 the root and its first slot."""
+    root = ops.full_like(node, ROOT)
+    at = node_index(ops, tree, ops.maximum(node, root))
+    return at, at * tree.spec.children + ops.maximum(slot, root)
 
 
 def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
@@ -166,25 +170,27 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
     live = new & room
     child = ops.minimum(tree.size, ops.full_like(tree.size, spec.capacity - 1))
     at = node_index(ops, tree, child)
-    above, edge = edge_index(ops, tree, leaf)
-    tree = _written(ops, tree, at, live, found)
-    below = get(ops, tree.depth, above) + 1
+    above, edge = edge_index(ops, tree, leaf.node, leaf.slot)
+    before = get(ops, tree.children, edge, axes=3)  # all that is written of edges is written at the same ones
     tree = dataclasses.replace(
         tree,
         parent=put(ops, tree.parent, at, leaf.node, live),
         slot=put(ops, tree.slot, at, leaf.slot, live),
-        depth=put(ops, tree.depth, at, below, live),
-        children=put(ops, tree.children, edge, child, live, axes=3),
+        depth=put(ops, tree.depth, at, get(ops, tree.depth, above) + 1, live),
+        children=put(ops, tree.children, edge, ops.where(live, child, before), new, axes=3),
         reward=put(ops, tree.reward, edge, found.reward, new, axes=3),
         discount=put(ops, tree.discount, edge, found.discount, new, axes=3),
         size=tree.size + ops.cast(live, "int32"),
         refused=tree.refused + ops.cast(new & ~room, "int32"),
     )
-    child = ops.where(live, child, leaf.child)
+    # Read of what has just been written, as is the prediction. Of what was there before, XLA would have to make a
+    # copy; and where more than eight steps are ready at once, it hands half of them to another thread on CPUs, which
+    # takes longer than the steps themselves. So some are not ready before others are done.
+    child = _behind(ops, tree, leaf.node, leaf.slot)
     stored = child >= 0
-    # Read of what has just been written: of what was there before, XLA would have to make a copy.
-    known = get(ops, tree.prediction, node_index(ops, tree, ops.where(stored, child, ops.full_like(child, ROOT))))
-    return tree, leaf._replace(child=child, value=ops.where(stored, known, found.value))
+    at = node_index(ops, tree, ops.maximum(child, ops.full_like(child, ROOT)))
+    tree = _written(ops, tree, at, live, found)
+    return tree, leaf._replace(child=child, value=ops.where(stored, get(ops, tree.prediction, at), found.value))
 
 
 def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, found: Evaluated) -> Tree:
@@ -218,21 +224,38 @@ def _any(ops: TreeOps, mask: Array) -> Array:
     return ops.total(mask) > 0
 
 
+class Tallies(NamedTuple):
+    """What a backup changes of a tree; see `Tree`."""
+
+    visits: Array
+    value: Array
+    edge_visits: Array
+    edge_value: Array
+    statistics: dict[str, Array]
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, tree: Tree) -> Tallies:
+        """Those of a tree."""
+        return cls(*(getattr(tree, name) for name in cls._fields))
+
+    def put_into(self, tree: Tree) -> Tree:
+        """The tree with these in place of its own."""
+        return dataclasses.replace(tree, **self._asdict())
+
+
 @replaceable
 def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
     """Bring the values of leaves back to the root, and count the visits."""
-    going = leaf.node >= 0
-    stored = leaf.child >= 0
-    at = node_index(ops, tree, ops.where(stored, leaf.child, ops.full_like(leaf.child, ROOT)))
-    visits, value = _visited(ops, tree.visits, tree.value, at, leaf.value, stored, 2)
-    moving = visits, value, tree.edge_visits, tree.edge_value, tree.statistics, tree.low, tree.high
 
-    def goes_on(node: Array, slot: Array, passed: Array, going: Array, moving: Any) -> Array:
-        return ops.count(going) > 0
+    def goes_on(node: Array, slot: Array, passed: Array, tallies: Tallies) -> Array:
+        return ops.count(node >= 0) > 0  # the root's parent is -1
 
-    def up(node: Array, slot: Array, passed: Array, going: Array, moving: Any) -> Any:
-        visits, value, edge_visits, edge_value, statistics, low, high = moving
-        at, edge = edge_index(ops, tree, Leaf(node, slot, node, passed))
+    def up(node: Array, slot: Array, passed: Array, tallies: Tallies) -> Any:
+        going = node >= 0
+        visits, value, edge_visits, edge_value, statistics, low, high = tallies
+        at, edge = edge_index(ops, tree, node, slot)
         reward, discount = (get(ops, x, edge, axes=3) for x in (tree.reward, tree.discount))
         returns = reward + discount * passed
         edge_visits, edge_value = _visited(ops, edge_visits, edge_value, edge, passed, going, 3)
@@ -240,37 +263,19 @@ def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
         q = reward + discount * get(ops, edge_value, edge, axes=3)
         low = ops.where(going, ops.minimum(low, q), low)
         high = ops.where(going, ops.maximum(high, q), high)
+        tallies = Tallies(visits, value, edge_visits, edge_value, statistics, low, high)
         if score.statistics:
-            now = dataclasses.replace(
-                tree,
-                visits=visits,
-                value=value,
-                edge_visits=edge_visits,
-                edge_value=edge_value,
-                statistics=statistics,
-                low=low,
-                high=high,
-            )
-            edges = edges_of(ops, now, ops.maximum(node, ops.full_like(node, ROOT)))
+            edges = edges_of(ops, tallies.put_into(tree), ops.maximum(node, ops.full_like(node, ROOT)))
             learned = score.learned(ops, edges, ops.maximum(slot, ops.full_like(slot, 0)), returns)
             changed = {name: put(ops, statistics[name], edge, x, going, axes=3) for name, x in learned.items()}
-            statistics = statistics | changed
-        node, slot = get(ops, tree.parent, at), get(ops, tree.slot, at)
-        moving = visits, value, edge_visits, edge_value, statistics, low, high
-        return node, slot, returns, going & (node >= 0), moving
+            tallies = tallies._replace(statistics=statistics | changed)
+        return get(ops, tree.parent, at), get(ops, tree.slot, at), returns, tallies
 
-    carry = (leaf.node, leaf.slot, leaf.value, going, moving)
-    visits, value, edge_visits, edge_value, statistics, low, high = ops.while_loop(goes_on, up, carry)[4]
-    return dataclasses.replace(
-        tree,
-        visits=visits,
-        value=value,
-        edge_visits=edge_visits,
-        edge_value=edge_value,
-        statistics=statistics,
-        low=low,
-        high=high,
-    )
+    carry = (leaf.node, leaf.slot, leaf.value, Tallies.of(tree))
+    tallies: Tallies = ops.while_loop(goes_on, up, carry)[3]
+    at = node_index(ops, tree, ops.maximum(leaf.child, ops.full_like(leaf.child, ROOT)))
+    visits, value = _visited(ops, tallies.visits, tallies.value, at, leaf.value, leaf.child >= 0, 2)
+    return tallies._replace(visits=visits, value=value).put_into(tree)
 
 
 def _visited(
@@ -287,7 +292,7 @@ def _visited(
 
 def select_by(ops: TreeOps, tree: Tree, score: Score, bits: Array, max_depth: int) -> Leaf:
     """`select` by a score alone, at the root too."""
-    slot = score.choose(ops, edges_of(ops, tree, ops.full_like(tree.size, ROOT)), bits)
+    slot = score.choose(ops, root_edges(tree), bits)
     return select(ops, tree, score, slot, bits, max_depth)
 
 
@@ -295,24 +300,23 @@ def search(
     ops: TreeOps, tree: Tree, draws: Draws, step: Step, policy: Policy, simulations: int, max_depth: int
 ) -> tuple[Tree, Array, Array]:
     """Some simulations from the root; returns the trees, the slots int32 [B] proposed, and the improved policy."""
-    root_node = ops.full_like(tree.size, ROOT)
-    root = policy.begin(ops, edges_of(ops, tree, root_node), draws.begin)
+    root = policy.begin(ops, edges_of(ops, tree, ops.full_like(tree.size, ROOT)), draws.begin)
 
     def simulate(i: Any, tree: Tree) -> Tree:
         bits = draws.ties[i]
-        slot = policy.choose(ops, edges_of(ops, tree, root_node), root, i, simulations, bits)
+        slot = policy.choose(ops, root_edges(tree), root, i, simulations, bits)
         leaf = select(ops, tree, policy.score, slot, bits, max_depth)
         found = step(*content_of(ops, tree, leaf), draws.keys[i])
         return backup(ops, *expand(ops, tree, leaf, found), policy.score)
 
     tree = ops.repeat(simulations, simulate, tree)
-    slot, weights = policy.propose(ops, edges_of(ops, tree, root_node), root, draws.propose)
+    slot, weights = policy.propose(ops, root_edges(tree), root, draws.propose)
     return tree, ops.where(_searched(ops, tree), slot, ops.full_like(slot, NONE)), weights
 
 
 def content_of(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[Array] | Array]:
     """The leaves of the nodes of some edges, and those of their actions; without actions in the spec, the slots."""
-    at, edge = edge_index(ops, tree, leaf)
+    at, edge = edge_index(ops, tree, leaf.node, leaf.slot)
     spec = tree.spec
     content = nodes.read(ops, spec.node_content.layout, tree.rows, tree.wide, at, 2)
     if spec.action_content is None:

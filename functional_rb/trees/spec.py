@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
+from functional_rb.base.description import Description
 from functional_rb.base.dtypes import checked_count
-from functional_rb.specs import NonTensor, freeze
+from functional_rb.maps.spec import arrays_alone
+from functional_rb.specs import freeze
 from functional_rb.specs.values import Outline
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout
@@ -37,16 +39,13 @@ class Content:
         Raises:
             TypeError: if a leaf is no spec of an array, naming it.
         """
-        outline = Outline.of(spec, who)
-        for name, leaf in zip(outline.names, outline.leaves, strict=True):
-            if isinstance(leaf, NonTensor):
-                raise TypeError(f"{who}: leaf {name!r}: expected a spec of an array, got NonTensor; leave the leaf out")
+        outline = arrays_alone(spec, who)
         leaves = zip(outline.structure.paths, outline.leaves, strict=True)
         return cls(outline, row_layout.plan(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TreeSpec:
+class TreeSpec(Description):
     """What a tree holds: frozen and hashable, without any array.
 
     A child is a *slot* of its node, from 0 to `children - 1`, and the action stands on the edge. So the number of
@@ -82,43 +81,33 @@ class TreeSpec:
 
     node_content: Content = dataclasses.field(init=False, repr=False)
     action_content: Content | None = dataclasses.field(init=False, repr=False)
-    _hash: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check everything that can be known now, and plan the storage once."""
-
-        def put(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)
-
-        put("capacity", checked_count("TreeSpec.capacity", self.capacity, 1, INT32_MAX))
-        put("children", checked_count("TreeSpec.children", self.children, 1, INT32_MAX))
+        self._put(
+            capacity=checked_count("TreeSpec.capacity", self.capacity, 1, INT32_MAX),
+            children=checked_count("TreeSpec.children", self.children, 1, INT32_MAX),
+        )
         if self.capacity * self.children > INT32_MAX:
             raise ValueError(
                 f"TreeSpec: expected at most 2^31 - 1 edges, got capacity * children = "
                 f"{self.capacity * self.children}; give a smaller capacity"
             )
         names: Any = self.statistics  # users give anything
-        put("statistics", (names,) if isinstance(names, str) else tuple(names))
+        self._put(statistics=(names,) if isinstance(names, str) else tuple(names))
         for name in self.statistics:
             if name not in STATISTICS:
                 raise ValueError(f"TreeSpec.statistics: expected some of {STATISTICS}, got {name!r}")
-        put("node", freeze(self.node))
-        put("action", freeze(self.action))
-        put("node_content", Content.of(self.node, "TreeSpec.node"))
-        put("action_content", None if self.action is None else Content.of(self.action, "TreeSpec.action"))
-        put("_hash", hash(self._key))
+        self._put(node=freeze(self.node), action=freeze(self.action))
+        self._put(
+            node_content=Content.of(self.node, "TreeSpec.node"),
+            action_content=None if self.action is None else Content.of(self.action, "TreeSpec.action"),
+        )
+        self._seal()
 
     @property
     def _key(self) -> tuple[Any, ...]:
         return self.node, self.action, self.capacity, self.children, self.statistics
-
-    def __eq__(self, other: object) -> bool:
-        """Whether two specs describe the same trees."""
-        return isinstance(other, TreeSpec) and self._key == other._key
-
-    def __hash__(self) -> int:
-        """The hash, which is computed once."""
-        return self._hash
 
     @property
     def node_bytes(self) -> int:

@@ -105,7 +105,7 @@ class Tree:
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Tree) if field.name != "spec")
 """The arrays of a tree, in their order."""
 register_record(Tree, FIELDS)
-json.register_records((TreeSpec,), (Tree,))
+json.register_records((TreeSpec,))
 
 
 class Expansion(NamedTuple):

@@ -184,6 +184,7 @@ def host(array: Any) -> Any:
 
 
 _VIEWS: weakref.WeakKeyDictionary[Tree, TreeView] = weakref.WeakKeyDictionary()
+"""The views of search trees that are alive."""
 
 
 def view(tree: Any) -> TreeView:
@@ -228,6 +229,7 @@ def _of_search(tree: Tree) -> TreeView:
     into = (parent[nodes[1:]], slot[nodes[1:]])
     content, edges = tree.spec.node_content, tree.spec.action_content
     rows, wide = host(tree.rows)[:n], [host(x)[:n] for x in tree.wide]
+    action_rows, action_wide = tree.action_rows, tree.action_wide  # not the tree: it would live as long as its view
 
     def observe(vertices: Ints) -> list[Any]:
         return _unpacked(content, rows[vertices], [x[vertices] for x in wide])
@@ -236,7 +238,7 @@ def _of_search(tree: Tree) -> TreeView:
         at = (into[0][steps], into[1][steps])
         if edges is None:
             return [at[1].astype(np.int32)]
-        return _unpacked(edges, host(tree.action_rows)[at], [host(x)[at] for x in tree.action_wide])
+        return _unpacked(edges, host(action_rows)[at], [host(x)[at] for x in action_wide])
 
     terminal = host(tree.terminal)[:n][nodes]
     edge = into[0] * tree.spec.children + into[1]

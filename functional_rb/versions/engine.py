@@ -61,21 +61,26 @@ class Engine:
                 version.count_saved()
             return type(state)(following, after, spec, _after_adding(state, batch), state._target)
 
-    def sample(self, state: Any, key: Any, batch: int, beta: Any) -> tuple[Any, list[Any], Selection]:
-        """Draw items; where the result is at hand, an empty buffer is an error."""
+    def sample(
+        self, state: Any, key: Any, batch: int, beta: Any, wanted: Array | None = None
+    ) -> tuple[Any, list[Any], Selection]:
+        """Draw items, of which the first `wanted` count, or all.
+
+        Where the result is at hand, an empty buffer is an error.
+        """
         library, spec, counters = self.library, state.spec, state._counters
         library.check_key(key)
         version = readable(state)
         with library.lock(version):
             memory = version.own()
             if not (spec.sampler.remembers and batch):
-                _, leaves, selection = self._draw(memory, spec, counters, key, batch, beta)
+                _, leaves, selection = self._draw(memory, spec, counters, key, batch, beta, wanted=wanted)
                 return state, *library.sent_sample(leaves, selection, state._target)
             target = memory.copy() if memory.pinned else memory
             saved = Log() if target is memory else None
             following = version.succeed(target, saved)
             try:
-                after, leaves, selection = self._draw(target, spec, counters, key, batch, beta, saved)
+                after, leaves, selection = self._draw(target, spec, counters, key, batch, beta, saved, wanted)
             except Exception:  # there is nothing to draw, or a transform calls a function that fails
                 version.roll_back()
                 raise
@@ -214,8 +219,10 @@ class Engine:
             counters = write(memory, spec, counters, leaves, batch, mask, priorities, key, fused)
         return self._followed_by(state, version, counters, batch)
 
-    def sample_(self, state: Any, key: Any, batch: int, beta: Any) -> tuple[Any, list[Any], Selection]:
-        """Draw items; the state is consumed."""
+    def sample_(
+        self, state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any], wanted: Array | None = None
+    ) -> tuple[Any, Any]:
+        """Draw items, of which the first `wanted` count, or all, and finish the sample; then the state is consumed."""
         library, spec, counters = self.library, state.spec, state._counters
         library.check_key(key)
         version = readable(state)
@@ -224,16 +231,16 @@ class Engine:
             # Transforms call functions of the user's, which may fail.
             saved = Log() if spec.transforms and not library.is_tracing() else None
             try:
-                counters, leaves, selection = self._draw(memory, spec, counters, key, batch, beta, saved)
+                counters, leaves, selection = self._draw(memory, spec, counters, key, batch, beta, saved, wanted)
+                sample = finish(*library.sent_sample(leaves, selection, state._target))
             except Exception:
                 if saved is not None:
                     take_back(memory, [saved], spec.capacity)
                 raise
-            leaves, selection = library.sent_sample(leaves, selection, state._target)
         else:
-            _, leaves, selection = self.sample(state, key, batch, beta)
+            sample = finish(*self.sample(state, key, batch, beta, wanted)[1:])
         # Consumed only now: where nothing can be drawn, that is an error, and nothing has changed.
-        return self._followed_by(state, version, counters), leaves, selection
+        return self._followed_by(state, version, counters), sample
 
     def update_(self, state: Any, handles: Array, priorities: Array | None, replacements: Replacements) -> Any:
         """Set priorities and rewrite leaves; the state is consumed."""
@@ -411,6 +418,7 @@ class Engine:
         batch: int,
         beta: Any,
         saved: Saved | None = None,
+        wanted: Array | None = None,
     ) -> tuple[Array, list[Any], Selection]:
         """Draw items from memory; the counters afterwards come first."""
         library = self.library
@@ -431,7 +439,7 @@ class Engine:
         else:
             with library.core():
                 words = library.random_bits(key, spec.draw_shape(batch), memory)
-                given = memory.state_arrays(counters), spec, words, library.number(beta, memory), batch, bits
+                given = memory.state_arrays(counters), spec, words, library.number(beta, memory), batch, bits, wanted
                 if batched:
                     made, leaves, selection = functions.draw(library.ops, *given)
                 else:
@@ -454,12 +462,12 @@ class Engine:
         known, ops = dict(zip(spec.plan.stored, stored, strict=True)), self.library.ops
         slots = selection.handles % spec.capacity  # where nothing could be drawn, handles are -1, and any slot will do
         with using(self.library.kernels.TABLE):
-            if spec.plan.frames is not None and not spec.transforms:
+            if spec.plan.frames is not None and not spec.inner:
                 known |= frame_ring.read(ops, spec.plan.frames, memory.auxiliary, slots, range(len(spec.plan.leaves)))
                 return [known[k] for k in range(len(spec.plan.leaves))], selection
             draft = Draft.of(memory.state_arrays(counters), spec.plan)
-            leaves, extras = functions.read_drawn(ops, draft, spec.transforms, slots, selection.handles, bits, known)
-        return leaves, selection._replace(extras=extras)
+            leaves, extras = functions.read_drawn(ops, draft, spec.inner, slots, selection.handles, bits, known)
+        return leaves, selection._replace(extras={**selection.extras, **extras})
 
     def _carry_out(self, function: Callable[..., Any], memory: Memory, saved: Saved | None, *given: Any) -> Any:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""

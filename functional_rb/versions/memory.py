@@ -115,7 +115,7 @@ class Memory(abc.ABC):
         rows: int32 [capacity, words].
         wide: arrays [capacity, *shape].
         tree: float32 [rows, FANOUT] or None.
-        kept: what else the sampler and the writer keep, by name.
+        auxiliary: what else the sampler and the writer keep, by name.
         pinned: whether an array has been exported: then it is never written again.
         shared: whether an older version that needs the saved rows may be alive.
         written: whether anything may have been added: a host's knowledge, where looking would wait for a device.
@@ -257,7 +257,7 @@ class Memory(abc.ABC):
 
     @property
     def by_name(self) -> dict[str, Array]:
-        """The same by their names, see `stored_arrays`."""
+        """All arrays by their names, see `stored_arrays`."""
         auxiliary = {auxiliary_name(name): array for name, array in self.auxiliary.items()}
         tree = {} if self.tree is None else {"tree": self.tree}
         return {**stored_arrays.named(self.rows, self.wide), **auxiliary, **tree}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from functional_rb.structures.ring import Write
 
 
-class WriterBase:
+class WriterBase(abc.ABC):
     """A way of choosing slots for new items: a frozen dataclass whose methods are pure functions over `ops`.
 
     Users construct writers and leave the methods to the buffer. A writer has `plan_write` of its own; the other methods
@@ -58,11 +59,11 @@ class WriterBase:
     def begin(self, ops: Ops, draft: Draft) -> None:
         """Prepare what an empty buffer holds, beyond zeros."""
 
+    @abc.abstractmethod
     def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
         """Choose where the rows of a batch go, and take note of it."""
-        raise NotImplementedError
 
     def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
         """Take note of stored items, named by a batch, of which leaves [B, *shape] have been exchanged."""

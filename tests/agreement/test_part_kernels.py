@@ -35,11 +35,18 @@ from functional_rb.transforms import returns
 from functional_rb.transforms import step_queue as lines
 from jax_backend import part_kernels as jax_kernels
 from tests.support.compiled_programs import AS_USERS, big_copies
+from tests.support.effort import effort
 from tests.support.part_kernels import Jax, Numpy, QuickJax, Torch, jax_by_kernels, torch_by_kernels
 from tests.support.spec_pool import POOL, random_leaf
 from torch_backend import cpu_kernels as torch_kernels
 
 CAPACITIES = [1, 15, 16, 17, 300, 5000]
+AT_CAPACITIES = [
+    (on, capacity)
+    for on in (Jax, Torch, Numpy)
+    for capacity in (effort((1, 17, 5000), CAPACITIES) if on is Jax else CAPACITIES)
+]
+"""On JAX, where each is compiled, a tree of one level, of two and of four: the kernels are those of the others."""
 FEW, MANY = 24, 3000
 """Leaves set at once: two shapes for all, so that JAX compiles twice for a capacity."""
 EIGHT = frb.BufferSpec({"a": frb.Unbounded((2,), "int64"), "b": frb.Unbounded((), "float64"), "c": frb.Binary()}, 5)
@@ -92,7 +99,7 @@ def leaves_in_patterns(rng: np.random.Generator, n: int, capacity: int) -> list[
     return [leaves.astype(np.int32) for leaves in patterns]
 
 
-@pytest.mark.parametrize("capacity", CAPACITIES)
+@pytest.mark.parametrize(("on", "capacity"), AT_CAPACITIES, indirect=["on"])
 def test_descend(on: Any, capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     plain, native = forms(on, lambda ops, tree, draws: sum_tree.descend(ops, tree, capacity, draws))
@@ -104,7 +111,7 @@ def test_descend(on: Any, capacity: int) -> None:
     assert_same(on, native(on.array(tree), draws[:0]), draws[:0, 0])
 
 
-@pytest.mark.parametrize("capacity", CAPACITIES)
+@pytest.mark.parametrize(("on", "capacity"), AT_CAPACITIES, indirect=["on"])
 def test_set_leaves(on: Any, capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     plain, native = forms(
@@ -173,7 +180,7 @@ def compare_storage(on: Any, spec: frb.BufferSpec, capacity: int) -> None:
             assert_same(on, leaf, wanted)
 
 
-@pytest.mark.parametrize("spec", POOL, ids=range(len(POOL)))
+@pytest.mark.parametrize("spec", {spec.plan.layout: spec for spec in POOL}.values(), ids=lambda spec: spec.capacity)
 def test_store_and_read(on: Any, spec: frb.BufferSpec) -> None:
     compare_storage(on, spec, 1 if spec.capacity == 1 else 17)
 
@@ -422,26 +429,28 @@ def test_plan_write(on: Any, ring: Ring, steps: int, masked: bool) -> None:
 
 @pytest.mark.parametrize("which", ["begins", "ends", "both"])
 @pytest.mark.parametrize(("lanes", "steps"), [(1, 1), (1, 20), (3, 7)])
-def test_step_ages(on: Any, which: str, lanes: int, steps: int) -> None:
+def test_steps_in_episodes(on: Any, which: str, lanes: int, steps: int) -> None:
     rng = np.random.default_rng(steps)
 
-    def ages(ops: Any, next_age: Any, written: Any, begins: Any, ends: Any) -> Any:
-        return episode_windows.steps_in_episodes(ops, next_age, written, begins=begins, ends=ends)
+    def numbers(ops: Any, next_in_episode: Any, written: Any, begins: Any, ends: Any) -> Any:
+        return episode_windows.steps_in_episodes(ops, next_in_episode, written, begins=begins, ends=ends)
 
-    compare = both(on, ages)
+    compare = both(on, numbers)
     for likely in [0.0, 0.1, 0.5, 1.0] * 4:
         begins, ends = rng.random((2, lanes, steps)) < likely
-        next_age = rng.choice([0, 5, episode_windows.LONGEST - 3, episode_windows.LONGEST - 1], lanes).astype(np.int32)
+        next_in_episode = rng.choice([0, 5, episode_windows.LONGEST - 3, episode_windows.LONGEST - 1], lanes).astype(
+            np.int32
+        )
         written = rng.choice([0, 1, steps], lanes).astype(np.int32)
-        compare(next_age, written, None if which == "ends" else begins, None if which == "begins" else ends)
+        compare(next_in_episode, written, None if which == "ends" else begins, None if which == "begins" else ends)
 
 
 class Written(NamedTuple):
     """What a buffer keeps of trajectories: see `windows`."""
 
     ends: RingState
-    age: Any
-    next_age: Any
+    in_episode: Any
+    next_in_episode: Any
 
 
 def written_at_random(rng: np.random.Generator, ring: Ring) -> Written:
@@ -451,12 +460,12 @@ def written_at_random(rng: np.random.Generator, ring: Ring) -> Written:
     steps = rng.random((lanes, 3 * ring.length)) < likely
     lived = torch.full((lanes,), steps.shape[1], dtype=torch.int32)
     zeros = torch.zeros(lanes, dtype=torch.int32)
-    ages, next_age = episode_windows.steps_in_episodes(torch_ops, zeros, lived, ends=torch.from_numpy(steps))
-    age = np.zeros(ring.capacity, np.int32)
+    new, next_in_episode = episode_windows.steps_in_episodes(torch_ops, zeros, lived, ends=torch.from_numpy(steps))
+    in_episode = np.zeros(ring.capacity, np.int32)
     for e, (cursor, size) in enumerate(zip(*ends, strict=True)):
         back = np.arange(1, size + 1)
-        age[e * ring.length + (int(cursor) - back) % ring.length] = ages.numpy()[e, -back]
-    return Written(ends, age, np.where(ends.sizes > 0, next_age.numpy(), 0).astype(np.int32))
+        in_episode[e * ring.length + (int(cursor) - back) % ring.length] = new.numpy()[e, -back]
+    return Written(ends, in_episode, np.where(ends.sizes > 0, next_in_episode.numpy(), 0).astype(np.int32))
 
 
 RULES = [
@@ -473,11 +482,11 @@ def index_and_slices(rule: Rule, ring: Ring, by_trajectory: bool) -> Callable[..
     """All that is read of an index, as a function of `ops` and arrays."""
 
     def read(ops: Any, written: Written, slots: Any, draws: Any, live: Any) -> Any:
-        lanes, age = Lanes(ring, written.ends), written.age
-        at = lanes, age, written.next_age, slots, draws
+        lanes, in_episode = Lanes(ring, written.ends), written.in_episode
+        at = lanes, in_episode, written.next_in_episode, slots, draws
         return (
-            episode_windows.changed(ops, rule, lanes, age, min(3, ring.length), by_trajectory),
-            episode_windows.weights_at(ops, rule, lanes, age, slots),
+            episode_windows.changed(ops, rule, lanes, in_episode, min(3, ring.length), by_trajectory),
+            episode_windows.weights_at(ops, rule, lanes, in_episode, slots),
             [episode_windows.expand(ops, rule, *at, counting, by_trajectory) for counting in (live, None)],
         )
 
@@ -546,7 +555,9 @@ def test_some_of_these_windows_are_drawn() -> None:
         for _ in range(20):
             written = jax.tree.map(torch.from_numpy, written_at_random(rng, ring))
             slots = torch.arange(ring.capacity, dtype=torch.int32)
-            counts.append(episode_windows.weights_at(torch_ops, rule, Lanes(ring, written.ends), written.age, slots))
+            counts.append(
+                episode_windows.weights_at(torch_ops, rule, Lanes(ring, written.ends), written.in_episode, slots)
+            )
         found = torch.cat(counts)
         assert 0 < (found > 0).sum() < found.numel()
 
@@ -555,13 +566,13 @@ def around(ring: Ring, n: int) -> Callable[..., Any]:
     """What follows on slots, and how far their trajectories go, as a function of `ops` and arrays."""
 
     def look(ops: Any, written: Written, slots: Any) -> Any:
-        lanes, age = Lanes(ring, written.ends), written.age
+        lanes, in_episode = Lanes(ring, written.ends), written.in_episode
         lane, back = episode_windows.step_at(ops, lanes, slots)
         stored = back <= ops.take(lanes.size, lane)
-        before, after = episode_windows.extent(ops, lanes, age, slots)
+        before, after = episode_windows.extent(ops, lanes, in_episode, slots)
         none = ops.full_like(before, -1)  # that of an empty slot has no meaning
         extent = ops.where(stored, before, none), ops.where(stored, after, none)
-        return episode_windows.following(ops, lanes, age, slots, n), extent
+        return episode_windows.following(ops, lanes, in_episode, slots, n), extent
 
     return look
 

@@ -14,7 +14,7 @@ import pytest
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.cpu_kernels import beforehand, calls, ring, switch
+from functional_rb.cpu_kernels import beforehand, calls, episode_windows, switch
 from functional_rb.versions import version
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
@@ -35,7 +35,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     beforehand.compile_handlers()  # while what they call is the kernels themselves
     found: list[str] = []
     names = ("add", "sample", "draw", "update", "read", "store", "fill_draws")
-    for module, name in [*((calls, name) for name in names), (ring, "expand")]:
+    for module, name in [*((calls, name) for name in names), (episode_windows, "expand")]:
         kernel = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda *args, name=name, kernel=kernel: (found.append(name), kernel(*args))[1]

@@ -27,7 +27,7 @@ from functional_rb.__main__ import main
 from functional_rb.checkpoint import loading
 from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.core.counters import CURSOR
-from functional_rb.storage import disk, mapped, undo_log
+from functional_rb.storage import disk, mapped_array, undo_log
 from functional_rb.storage.host_state import HostState
 from tests.support import backends, kill_saves
 from tests.support.backends import Backend
@@ -558,7 +558,7 @@ def test_inspection_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_rows_that_the_checkpoint_has_not_are_blank_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_blocks(monkeypatch)
-    monkeypatch.setattr(mapped, "CHUNK", 4096)  # else so much counts as written, and is logged
+    monkeypatch.setattr(mapped_array, "CHUNK", 4096)  # else so much counts as written, and is logged
     state, _ = open_here(tmp_path)
     state = stepped(state, 1)
     frb.save(state, tmp_path)

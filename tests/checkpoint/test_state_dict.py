@@ -234,7 +234,7 @@ def test_another_spec_is_refused(library: Backend, member: str, other: frb.Buffe
 STEPS = {"x": frb.Unbounded(()), "done": frb.Binary()}
 TURNS = frb.BufferSpec(STEPS, 40, frb.Prioritized())
 LANES = frb.BufferSpec(STEPS, 8, frb.Slices(2, strict_length=False), lanes=2)
-DECK = frb.BufferSpec(STEPS, 8, frb.WithoutReplacement())
+WITHOUT_REPLACEMENT = frb.BufferSpec(STEPS, 8, frb.WithoutReplacement())
 IN_ORDER = frb.BufferSpec(STEPS, 8, frb.WithoutReplacement(shuffle=False))
 BEST = frb.BufferSpec(STEPS, 8, writer=frb.MaxValue("x"))
 WAITING = frb.BufferSpec(
@@ -259,10 +259,22 @@ FORGED = {
     "a weight of no slot": (TURNS, "tree", 45, 1, "slot 45 of 40 has a weight"),
     "windows where nothing is stored": (LANES, "tree", 3, 1, "slot 3 has a weight, and no item"),
     "an age below nothing": (LANES, "kept_age", 0, -1, "age: expected 0 to"),
-    "a slot beyond all in the sparse set": (DECK, "kept_deck_order", 0, 8, "deck_order: expected 0 to 7, found 8"),
-    "a place beyond all in the sparse set": (DECK, "kept_deck_place", 0, -3, "deck_place: expected 0 to 7, found -3"),
-    "more left than there are": (DECK, "counters", BASE + 1, 9, "remaining: expected 0 to 8, found 9"),
-    "a pass that goes on beyond": (IN_ORDER, "counters", BASE + 1, -1, "the pass: expected 0 to"),
+    "a slot beyond all in the sparse set": (
+        WITHOUT_REPLACEMENT,
+        "kept_deck_order",
+        0,
+        8,
+        "deck_order: expected 0 to 7, found 8",
+    ),
+    "a place beyond all in the sparse set": (
+        WITHOUT_REPLACEMENT,
+        "kept_deck_place",
+        0,
+        -3,
+        "deck_place: expected 0 to 7, found -3",
+    ),
+    "more left than there are": (WITHOUT_REPLACEMENT, "counters", BASE + 1, 9, "remaining: expected 0 to 8, found 9"),
+    "an epoch that goes on beyond": (IN_ORDER, "counters", BASE + 1, -1, "the epoch: expected 0 to"),
     "a handle of another slot": (BEST, "kept_handle", 1, 2, "the handle of slot 1 is 2"),
     "a handle too few": (BEST, "kept_handle", 1, -1, "3 slots have items, and its size is 4"),
     "more waiting than can": (WAITING, "counters", BASE, 3, "n_step_pending: expected 0 to 2, found 3"),

@@ -14,6 +14,7 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.core.strategy import Transform
+from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.uniform import alike
 from functional_rb.structures import ring
 from functional_rb.testing import ConformanceError, check_sampler, check_transform, check_writer, conformance
@@ -185,6 +186,23 @@ def test_a_class_that_is_no_frozen_dataclass_is_rejected() -> None:
         check_sampler(frb.RoundRobin(), run_on=ON)
 
 
+def test_a_strategy_without_a_hook_that_each_must_have_cannot_be_made() -> None:
+    class Undrawn(SamplerBase):
+        def draw_shape(self, plan: Any, batch: int) -> tuple[int, int]:
+            return batch, 1
+
+        def probabilities(self, ops: Any, draft: Any, slots: Any) -> Any:
+            return slots
+
+    class Unplanned(ChoosingWriter):
+        pass
+
+    with pytest.raises(TypeError, match=r"Undrawn .*method '?draw'?$"):
+        Undrawn()
+    with pytest.raises(TypeError, match=r"Unplanned .*method '?plan_write'?$"):
+        Unplanned()
+
+
 def test_a_law_that_the_sampler_does_not_keep_is_rejected() -> None:
     with pytest.raises(
         ConformanceError, match=r"Uniform: `probabilities`: expected what the law says, .*; see `added`"
@@ -337,9 +355,3 @@ except ImportError as error:
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
     assert run.stdout == "functional_rb.testing needs hypothesis; pip install 'functional-rb[testing]'\n"
-
-
-def test_nothing_else_imports_it() -> None:
-    program = "import sys, functional_rb, jax_backend, torch_backend; print('functional_rb.testing' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert run.stdout == "False\n"

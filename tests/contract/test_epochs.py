@@ -26,7 +26,7 @@ def filled(backend: Backend, spec: frb.BufferSpec, count: int) -> Any:
 @hypothesis.given(data=st.data())
 def test_epochs(data: st.DataObject) -> None:
     capacity, count = data.draw(st.integers(1, 9), "capacity"), data.draw(st.integers(1, 20), "items")
-    batch, n = data.draw(st.integers(1, 11), "batch"), data.draw(st.integers(0, 3), "passes")
+    batch, n = data.draw(st.integers(1, 11), "batch"), data.draw(st.integers(0, 3), "epochs")
     shuffle, drop_last = data.draw(st.booleans(), "shuffle"), data.draw(st.booleans(), "drop_last")
     sampler = frb.WithoutReplacement(drop_last=drop_last, shuffle=shuffle)
     stored = list(range(max(0, count - capacity), count))
@@ -56,7 +56,7 @@ def test_an_epoch_goes_on_with_the_state_that_is_sent(library: Backend) -> None:
     steps = rb.epochs(state, rb.key(0), 2)
     state, sample = next(steps)
     seen = library.numpy(sample.items["id"]).tolist()
-    for _ in range(3):  # overwrites 0, 1 and 2: the pass loses what it has not shown yet
+    for _ in range(3):  # overwrites 0, 1 and 2: the epoch loses what it has not shown yet
         state = rb.add(state, one)
     state, sample = steps.send(state)
     seen += library.numpy(sample.items["id"]).tolist()

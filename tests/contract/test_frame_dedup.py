@@ -13,8 +13,9 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.core import counters
-from functional_rb.testing.list_model import Law, Leaves, Ring
-from functional_rb.testing.list_model import Step as Stored
+from functional_rb.testing.laws import Law, Leaves
+from functional_rb.testing.laws import Step as Stored
+from functional_rb.testing.stores import Ring
 from tests.support import backends, walks
 from tests.support.backends import Backend
 from tests.support.goals import STRATEGIES, TASKS, how_near

@@ -76,7 +76,8 @@ def step(state: frb.State, key: jax.Array) -> tuple[frb.State, Any]:
     return state, (sample.items["x"].sum(), sample.weights.sum(), sample.probabilities.sum(), *told)
 
 
-ALIKE = {"uniform", "uniform, some times", "prioritized", "in order", "slices by key", "n steps in lanes", "compact"}
+ALIKE = {"uniform", "uniform, some times", "prioritized", "prioritized in lanes", "recency", "in order", "slices"}
+ALIKE |= {"slices by key", "n steps in lanes", "compact"}
 """Others have the same arrays, and more."""
 
 

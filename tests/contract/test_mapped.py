@@ -20,7 +20,7 @@ import pytest
 import functional_rb as frb
 from functional_rb.base.errors import StorageFullError, StorageInUseError, StorageLayoutError
 from functional_rb.storage import directory as mapped_directory
-from functional_rb.storage import mapped
+from functional_rb.storage import mapped, mapped_array
 from functional_rb.storage.mapped import MappedFiles
 from tests.support.checkpoints import BEGIN, ROOT, refusing, start
 
@@ -89,9 +89,9 @@ def test_two_hundred_gigabytes_of_which_little_is_touched() -> None:
     for slot in (spec.capacity - 1, 5):
         files.rows[slot] = slot
     assert not files.rows[100_000_000].any()
-    assert blocks(files) <= 3 * mapped.CHUNK
+    assert blocks(files) <= 3 * mapped_array.CHUNK
     copied = files.copy()
-    assert blocks(copied) <= 3 * mapped.CHUNK
+    assert blocks(copied) <= 3 * mapped_array.CHUNK
     for slot in (spec.capacity - 1, 5):
         assert (copied.rows[slot] == slot).all()
 
@@ -102,7 +102,7 @@ def test_two_hundred_gigabytes_of_which_little_is_touched() -> None:
 )
 def test_a_copy_has_the_content_and_is_apart(written: list[tuple[int, int]], later: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mapped, "CHUNK", PAGE)
+        patch.setattr(mapped_array, "CHUNK", PAGE)
         spec = spec_of(capacity=40)
         files, model = mapped.create(spec), np.zeros((40, 256), np.int32)
         for slot, value in written:
@@ -125,7 +125,7 @@ def test_what_is_zero_is_left_out_when_files_are_filled_but_not_minus_zero() -> 
     values[0], values[3999] = 1, -0.0
     files = mapped.filled(spec, {"rows": values.view(np.int32)})
     assert files.rows.tobytes() == values.tobytes()
-    assert blocks(files) <= 3 * mapped.CHUNK
+    assert blocks(files) <= 3 * mapped_array.CHUNK
 
 
 # ---------------------------------------------------------------- room on the disk
@@ -133,8 +133,8 @@ def test_what_is_zero_is_left_out_when_files_are_filled_but_not_minus_zero() -> 
 
 def test_room_is_reserved_in_chunks_and_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(mapped, "CHUNK", PAGE)
-    monkeypatch.setattr(mapped, "allocate", lambda _, start, nbytes: asked.append((start, nbytes)))
+    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
+    monkeypatch.setattr(mapped_array, "allocate", lambda _, start, nbytes: asked.append((start, nbytes)))
     files = mapped.create(spec_of(capacity=10, item=(frb.Unbounded((384,)),)))  # 1536 bytes each, so 3.75 pages
     files.reserve(3, 2)  # bytes 4608 to 7680
     files.reserve_slots([3, 4, 3])
@@ -155,8 +155,8 @@ def test_room_is_reserved_in_chunks_and_asked_for_once(monkeypatch: pytest.Monke
 @hypothesis.example(words=1, asked=[(True, 5, 0), (True, 5, 1)])
 def test_all_that_was_asked_for_is_reserved(words: int, asked: list[tuple[bool, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mapped, "CHUNK", PAGE)
-        patch.setattr(mapped, "allocate", lambda *_: None)
+        patch.setattr(mapped_array, "CHUNK", PAGE)
+        patch.setattr(mapped_array, "allocate", lambda *_: None)
         item = {"x": frb.Unbounded((words,)), "image": ITEM["image"]}
         files = mapped.create(spec_of(capacity=26, item=item))
         wanted: dict[str, set[int]] = {"rows": set(), "wide_0": set()}
@@ -174,7 +174,7 @@ def test_all_that_was_asked_for_is_reserved(words: int, asked: list[tuple[bool, 
 
 
 def test_items_longer_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "CHUNK", PAGE)
+    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
     files = mapped.create(spec_of(capacity=8, item=(frb.Unbounded((3 * PAGE // 4,)),)))
     files.reserve_slots([5, 1])
     assert np.flatnonzero(files._arrays["rows"].reserved).tolist() == [3, 4, 5, 15, 16, 17]
@@ -191,7 +191,7 @@ ROOMS = {
 @pytest.mark.parametrize("name", ROOMS)
 def test_room_for_what_an_add_may_write(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, numbers, batch, expected = ROOMS[name]
-    monkeypatch.setattr(mapped, "CHUNK", 1024)  # an item of the rows
+    monkeypatch.setattr(mapped_array, "CHUNK", 1024)  # an item of the rows
     files = mapped.scratch(spec)
     counters = np.zeros(64, np.int32)
     counters[list(numbers)] = list(numbers.values())
@@ -202,8 +202,8 @@ def test_room_for_what_an_add_may_write(name: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_full_disk_is_an_error_with_a_remedy(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "CHUNK", PAGE)
-    monkeypatch.setattr(mapped, "allocate", refusing(3, number))
+    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
+    monkeypatch.setattr(mapped_array, "allocate", refusing(3, number))
     files = mapped.create(spec_of(tmp_path / "x", 40))
     files.rows[:12] = 1
     with pytest.raises(StorageFullError, match=r"nothing was written: make room.*rows\.bin") as caught:
@@ -211,13 +211,13 @@ def test_a_full_disk_is_an_error_with_a_remedy(number: int, tmp_path: Path, monk
     assert caught.value.errno == errno.ENOSPC
     assert isinstance(caught.value, OSError)
     assert (files.rows[:12] == 1).all()
-    monkeypatch.setattr(mapped, "allocate", refusing(1000))
+    monkeypatch.setattr(mapped_array, "allocate", refusing(1000))
     files.reserve(0, 40)
     assert files.complete
 
 
 def test_another_failure_is_not_called_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "allocate", refusing(0, errno.EIO))
+    monkeypatch.setattr(mapped_array, "allocate", refusing(0, errno.EIO))
     with pytest.raises(OSError, match=os.strerror(errno.EIO)) as caught:
         mapped.create(spec_of()).reserve(0, 1)
     assert not isinstance(caught.value, StorageFullError)
@@ -540,7 +540,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
 FULL = """
 files = mapped.create(spec(sys.argv[1]))
 if sys.argv[2] == "unprotected":
-    mapped.allocate = lambda *_: None
+    mapped_array.allocate = lambda *_: None
 where = np.zeros(6, np.int32)
 for first in range(0, 10_000, 100):
     where[0] = first

@@ -172,12 +172,10 @@ def test_steps_of_lanes_one_by_one_or_together(member: Member, same_draws: None)
 TRACED = effort(
     [
         "prioritized, distinct",
-        "recency",
         "fifo, with a limit",
         "queue of windows",
         "without replacement, of a reservoir",
         "slices, prioritized",
-        "slices without replacement",
     ],
     [name for name in COMPILED if name not in ("uniform", "prioritized", "uniform, stopping when full")],
 )
@@ -190,7 +188,7 @@ def test_a_step_traces_whole_under_torch_compile(name: str) -> None:
     rb = torch_backend
     with backends.make("torch-inplace") as backend:
         # What is read by handle is traced with lanes and without; no other setting makes a difference to it.
-        step = functools.partial(lives.step, backend, look=name in ("recency", "fifo, with a limit"))
+        step = functools.partial(lives.step, backend, look=name in ("queue of windows", "fifo, with a limit"))
         compiled = torch.compile(lambda *args: step(*args), fullgraph=True, backend="eager")
         eager, traced = lives.begin(backend, spec), rb.own_(lives.begin(backend, spec))
         for k, given in list(enumerate(lives.inputs(spec)))[:2]:

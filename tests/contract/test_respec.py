@@ -16,7 +16,7 @@ import functional_rb as frb
 from functional_rb.buffer import respec
 from functional_rb.checkpoint import blocks
 from functional_rb.core.handles import CURRENT
-from functional_rb.storage import mapped
+from functional_rb.storage import mapped_array
 from tests.checkpoint.golden import write as golden
 from tests.support import backends, models
 from tests.support.backends import Backend
@@ -179,7 +179,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "smaller": {"capacity": 5},
     "alpha": {"sampler": frb.Prioritized(alpha=0.25)},
     "slices": {"sampler": frb.PrioritizedSlices(2, alpha=0.25), "capacity": 20},
-    "passes": {"sampler": frb.SlicesWithoutReplacement(2), "capacity": 20},
+    "epochs": {"sampler": frb.SlicesWithoutReplacement(2), "capacity": 20},
     "best": {"writer": frb.MaxValue("id"), "capacity": 5},
     "a queue": {"sampler": frb.Queue(2), "writer": frb.StopWhenFull(), "capacity": 20},
 }
@@ -642,8 +642,8 @@ def test_a_full_disk_changes_nothing(backend: Backend, room: int, tmp_path: Any,
     spec = dataclasses.replace(state.spec, capacity=20, storage=frb.Memmap(str(tmp_path / "b")))
     for make in (rb.with_spec, lambda _, spec: frb.load(tmp_path / "saved", rb, spec=spec)):
         with monkeypatch.context() as patch:
-            patch.setattr(mapped, "CHUNK", 4096)
-            patch.setattr(mapped, "allocate", refusing(room))
+            patch.setattr(mapped_array, "CHUNK", 4096)
+            patch.setattr(mapped_array, "allocate", refusing(room))
             with pytest.raises(frb.StorageFullError):
                 make(state, spec)
         left = {path.name for path in (tmp_path / "b").iterdir()} if (tmp_path / "b").exists() else set()

@@ -297,7 +297,7 @@ Ended = tuple[Arrays, list[Any]]
 
 
 def law_in_turn(way: str, story: Story, rows: Sequence[Choices], left: int, batch: int) -> tuple[Law, Ended]:
-    """The law of the next draws of a pass of which so many are left, given the choices at each.
+    """The law of the next draws of an epoch of which so many are left, given the choices at each.
 
     They are drawn batch by batch; the last one is padded by rows whose draws must not matter. The arrays after the last
     of all these ways, and what came on it, are returned too.
@@ -335,7 +335,7 @@ def test_without_replacement(way: str, batch: int) -> None:
     story = Story(8, frb.WithoutReplacement(), ["..", "....."], masked=1)
     law, (story.arrays, come) = law_in_turn(way, story, [numbers(6), numbers(5), numbers(4)], 6, batch)
     check_law(law, orders([[(x,)] for x in (0, 1, 101, 102, 103, 104)], 3))
-    # Items join, and overwrite one that was still to come and two others; then a pass of all begins.
+    # Items join, and overwrite one that was still to come and two others; then an epoch of all begins.
     assert {(101,), (102,), (103,)} - set(come) == {(103,)}
     for x in (901, 902, 903):
         story.add([900, x], [False, False], np.array([False, True]))

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 from functional_rb.base.errors import StorageFullError, StorageInUseError
-from functional_rb.storage import mapped
+from functional_rb.storage import mapped, mapped_array
 from functional_rb.versions import memory as versioned
 from tests.support import backends, lives, members
 from tests.support.backends import Backend
@@ -60,7 +60,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[Backend]:
 # ---------------------------------------------------------------- the same bits
 
 
-def written_pages(files: mapped.MappedFiles) -> Iterator[tuple[mapped.MappedArray, int]]:
+def written_pages(files: mapped.MappedFiles) -> Iterator[tuple[mapped_array.MappedArray, int]]:
     """What of the files was written, as (array, number of the page)."""
     for array in files._arrays.values():
         for start, end in array._written():
@@ -99,7 +99,7 @@ def told(backend: Backend, spec: frb.BufferSpec) -> tuple[list[Any], list[Any]]:
 
 @pytest.mark.parametrize("name", members.MEMBERS)
 def test_every_member_gives_the_bits_of_a_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "CHUNK", PAGE)
+    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
     member = members.MEMBERS[name].spec
     spec = dataclasses.replace(member, item=BULKY, capacity=4 * member.capacity)
     with backends.make("torch") as kernels:
@@ -131,7 +131,7 @@ def steps_of_two(first: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("how", LINES)
 def test_frames_and_transforms_give_the_bits_of_a_device(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "CHUNK", PAGE)
+    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
     plain = frb.BufferSpec(STACKED, 24, **{"sampler": frb.Prioritized(), **LINES[how]})
     given = []
     for variant, storage in [
@@ -374,8 +374,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         room[0] -= 1
         os.posix_fallocate(descriptor, start, nbytes)
 
-    monkeypatch.setattr(mapped, "CHUNK", PAGE)
-    monkeypatch.setattr(mapped, "allocate", allocate)
+    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
+    monkeypatch.setattr(mapped_array, "allocate", allocate)
     return room
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.storage import mapped
+from functional_rb.storage import mapped_array
 from tests.support.backends import Backend
 
 ITEM = {"x": frb.Unbounded((3,)), "y": frb.Unbounded((), "int32")}
@@ -101,7 +101,7 @@ def test_files_that_could_not_be_filled_are_gone(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(mapped, "allocate", no_room)
+        patch.setattr(mapped_array, "allocate", no_room)
         with pytest.raises(frb.StorageFullError):
             rb.load_state_dict(files, saved)
     assert numbers(rb, rb.load_state_dict(files, saved)) == [1] * 16
@@ -116,7 +116,7 @@ def test_frames_have_room_before_a_state_dict_is_written_to_them(
     values = np.arange(1, 18, dtype=np.float32)[:, None].repeat(2, 1)
     state = rb.add(rb.init(spec), {"obs": values[:16], "next_obs": values[1:]})
     saved, reserved = rb.state_dict(state), []
-    monkeypatch.setattr(mapped, "allocate", lambda descriptor, start, nbytes: reserved.append(nbytes))
+    monkeypatch.setattr(mapped_array, "allocate", lambda descriptor, start, nbytes: reserved.append(nbytes))
     again = rb.load_state_dict(spec, saved)
     assert again._version.own().auxiliary["frames"].nbytes in reserved
     assert np.array_equal(np.asarray(rb.items(again)["next_obs"]), values[1:])

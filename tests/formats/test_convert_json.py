@@ -19,6 +19,7 @@ from tensordict import TensorDict, tensorclass
 
 import functional_rb as frb
 from functional_rb.convert import json as module
+from functional_rb.items import KINDS
 from tests.support import grammar
 from tests.support.grammar import Box, Data, Pair
 
@@ -82,7 +83,7 @@ STEP = {
 BUFFERS = {
     "usual": frb.BufferSpec(STEP, 5),
     "prioritized": frb.BufferSpec(STEP, 5, frb.Prioritized(1, 0.5, "ever"), batch_size=3),
-    "arrivals": frb.BufferSpec(STEP, 5, frb.Prioritized(replacement=False, max_times_sampled=3)),
+    "race": frb.BufferSpec(STEP, 5, frb.Prioritized(replacement=False, max_times_sampled=3)),
     "uniform": frb.BufferSpec(STEP, 5, frb.Uniform(2), frb.Reservoir()),
     "recency": frb.BufferSpec(STEP, 5, frb.Recency(2)),
     "fifo": frb.BufferSpec(STEP, 5, frb.Fifo(1)),
@@ -92,6 +93,7 @@ BUFFERS = {
     "slices": frb.BufferSpec(STEP, 8, frb.Slices(2, strict_length=False, span=(True, False)), lanes=2),
     "slices once": frb.BufferSpec(STEP, 8, frb.SlicesWithoutReplacement(2, [("next", "done")], batch="steps")),
     "slices prioritized": frb.BufferSpec(STEP, 8, frb.PrioritizedSlices(2, period=2, flat=True), frb.Immutable()),
+    "groups": frb.BufferSpec(STEP, 8, frb.Groups(2, "action", ("next", "reward"), whole=False)),
     "best": frb.BufferSpec(STEP, 5, writer=frb.MaxValue(("next", "reward"), "mean")),
     "compact": frb.BufferSpec(STEP, 5, compact=frb.Compact(stack={"frames": 4}, axis={"frames": 0}, spare=9)),
     "n-step": frb.BufferSpec(STEP, 5, transforms=frb.n_step(3, 1)),
@@ -104,6 +106,8 @@ BUFFERS = {
             frb.her("final", 3, reward=reward, achieved_key=("next", "obs", "achieved_goal")),
         ),
     ),
+    "items added": frb.BufferSpec(STEP, 5, transforms=frb.map_items(frb.items.cast("float32", "action"), at="add")),
+    "items sampled": frb.BufferSpec(STEP, 5, transforms=frb.map_items(reward, keyed=True)),
     "device": frb.BufferSpec(STEP, 5, storage=frb.Device("cpu")),
     "host": frb.BufferSpec(STEP, 5, storage=frb.Host()),
     "mapped": frb.BufferSpec(STEP, 5, storage=frb.Memmap("somewhere", existsok=True, auto_cleanup=False, shared=True)),
@@ -133,7 +137,8 @@ def test_every_class_of_buffers_is_in_the_registry() -> None:
     parts = [(spec.sampler, spec.writer, spec.storage, *spec.transforms) for spec in BUFFERS.values()]
     used = {type(part) for several in parts for part in several}
     assert set(typing.get_args(storage_kinds.Storage)) <= used
-    unused = {kind for kind in module.OURS.values() if not issubclass(kind, frb.ArraySpec)} - used
+    # Functions of items are tried by items/test_every_function.py.
+    unused = {kind for kind in module.OURS.values() if not issubclass(kind, frb.ArraySpec)} - used - set(KINDS)
     assert {kind.__name__ for kind in unused} <= {kind.__name__ for kind in SPECS_AND_MORE}
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast, get_args
 import numpy as np
 import pytest
 
-from benchmarks import atari, floor, goals, group_report, n_step, ours, report, specs, storage, trees
+from benchmarks import atari, floor, goals, group_report, items, mixture, n_step, ours, report, specs, storage, trees
 from benchmarks import compare as comparing
 from benchmarks.__main__ import main
 from benchmarks.compare import Effort, compare
@@ -789,6 +789,42 @@ def test_main_writes_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     reading = {(ours.NAME, operation) for operation in ("tree", "paths", "vertices", "edges")}
     assert reading | {(ours.NAME, "insert"), (goals.DICT, "insert"), (ours.NAME, "extend")} <= measured
     assert {row["goal"] for row in found["ratios"]} == {">= 1", ">= 20", ">= 50"}
+
+
+def test_main_writes_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_torch = partial(items.items, groups=[group for group in items.GROUPS if group[0] == "torch"])
+    monkeypatch.setattr("benchmarks.items.items", on_torch)
+    monkeypatch.setattr("benchmarks.items.WORK", items.ImageWorkload(3, (9, 8, 3), 2, (9, 8), (6, 7)))
+    found = main_of("items", tmp_path)
+    measured = {(figure["contender"], figure["sampler"]) for figure in found["figures"]}
+    names = (ours.NAME, goals.COPY)
+    peers = {"shift": goals.SHIFTS, "shift_front": goals.SHIFTS, "resize": goals.RESIZES}
+    assert {(name, group) for group, of in peers.items() for name in (*names, of["torch"])} == measured
+    assert {row["sampler"] for row in found["ratios"] if row["goal"]} == {"shift", "shift_front"}
+
+
+def test_main_writes_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_torch = partial(mixture.mixture, groups=[("torch", "uniform 2")])
+    monkeypatch.setattr("benchmarks.mixture.mixture", on_torch)
+    monkeypatch.setattr("benchmarks.mixture.WORK", mixture.MixtureWorkload(32, 3, 4, 8))
+    found = main_of("mixture", tmp_path)
+    assert {figure["contender"] for figure in found["figures"]} == {ours.NAME, goals.MIXERS["torch"]}
+    assert {row["goal"] for row in found["ratios"]} == {">= 4"}
+
+
+def test_the_usual_shifts_are_shifts() -> None:
+    import jax
+    import torch
+
+    torch.manual_seed(0)
+    x = items.images(items.ImageWorkload(40, (6, 6, 3)), "shift").astype(np.float32)
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), "edge")
+    by_torch = items.grid_sampled(torch.from_numpy(x).permute(0, 3, 1, 2), 1).permute(0, 2, 3, 1).numpy()
+    for made in (by_torch, np.asarray(items.sliced(x, jax.random.key(0), 1, (1, 2)))):
+        pieces = np.stack([padded[:, a : a + 6, b : b + 6] for a in range(3) for b in range(3)])
+        apart = np.abs(pieces - made).max((2, 3, 4))
+        assert (apart.min(0) < 0.01).all()
+        assert len(set(apart.argmin(0))) > 5
 
 
 def test_the_tree_that_is_read_is_that_of_its_workload() -> None:

@@ -65,7 +65,7 @@ def go_on(backend: Backend, path: Path, spec: frb.BufferSpec) -> None:
             wanted = backend.numpy(errors_of(sample)).reshape(-1)
             np.testing.assert_allclose(told[live], wanted[live], rtol=1e-6)
     if not spec.sampler.has_priorities:
-        assert len(seen) == 32  # a pass
+        assert len(seen) == 32  # an epoch
     state = rb.add(state, steps(40, 2))
     assert backend.numpy(rb.get(state, np.array([10, 41]))["number"]).tolist() == [10, 41]
     assert int(rb.stale(state)) == 0

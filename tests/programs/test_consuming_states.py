@@ -520,10 +520,10 @@ def test_what_is_refused_consumes_nothing(library: Backend) -> None:
     stopped = rb.add_(rb.init(full), batch(0))
     with pytest.raises(ValueError, match="the buffer is full"):
         rb.add_(stopped, batch(3))
-    passes = rb.add_(rb.init(frb.BufferSpec(SPEC.item, 8, frb.WithoutReplacement(drop_last=True))), batch(0))
+    epoch = rb.add_(rb.init(frb.BufferSpec(SPEC.item, 8, frb.WithoutReplacement(drop_last=True))), batch(0))
     with pytest.raises(ValueError, match="make a full batch"):
-        rb.sample_(passes, rb.key(0), 4)
-    assert [int(rb.size(s)) for s in (state, stopped, passes)] == [0, 3, 3]
+        rb.sample_(epoch, rb.key(0), 4)
+    assert [int(rb.size(s)) for s in (state, stopped, epoch)] == [0, 3, 3]
 
 
 def test_arrays_given_out_before_stay_as_they_were() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import pkgutil
 import re
 import subprocess
@@ -36,6 +38,9 @@ def run(page: Path, text: str, backend: Backend) -> list[int]:
             # Blank lines before it, so that a traceback names the page's own line.
             exec(compile("\n" * (line - 1) + source, str(page), "exec", dont_inherit=True), namespace)
             ran.append(line)
+    # Functions of a page may be part of specs, which compiled programs keep: and with them all that the page has made.
+    for name in [name for name in namespace if not name.startswith("__")]:
+        del namespace[name]
     return ran
 
 
@@ -101,6 +106,35 @@ def test_functions_entered_are_those_of_the_table() -> None:
     assert found.keys() == told.keys()
     for carrier, numbers in found.items():
         assert numbers == pytest.approx(told[carrier], rel=0.15), carrier
+
+
+@pytest.mark.long
+def test_attributes_that_are_documented_are_there() -> None:
+    """A class's section "Attributes:" names what the class, or one that it inherits from, speaks of."""
+    classes: dict[str, list[tuple[ast.ClassDef, str]]] = {}
+    for package in ("functional_rb", "jax_backend", "torch_backend"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    classes.setdefault(node.name, []).append((node, ast.get_docstring(node) or ""))
+
+    def words(name: str) -> set[str]:
+        found = set(dir(getattr(builtins, name, None)))
+        for node, doc in classes.get(name, []):
+            body = ast.unparse(node.body[1:] if doc else node.body)
+            found |= set(re.findall(r"\w+", body)).union(
+                *(words(ast.unparse(base).split("[")[0]) for base in node.bases)
+            )
+        return found
+
+    documented = 0
+    for name, nodes in classes.items():
+        for _, doc in nodes:
+            for section in re.findall(r"^Attributes:\n((?: .*\n|\n)*)", f"{doc}\n", re.MULTILINE):
+                told = re.findall(r"^    (\w+(?:, \w+)*):", section, re.MULTILINE)
+                documented += len(told)
+                assert {one for line in told for one in line.split(", ")} <= words(name), name
+    assert documented > 500
 
 
 def test_there_are_pages_with_code() -> None:

@@ -418,7 +418,7 @@ def test_a_cell_ahead_of_its_reader(library: Backend) -> None:
     cell = frb.Cell(filled(library, frb.WithoutReplacement()))
     batches = frb.iterate(rb, cell, rb.key(7), prefetch=3, threads=2, n=16, device=a_device(library))
     seen = [x for _ in range(8) for x in told(library, next(batches)).indices]
-    assert sorted(seen) == list(range(32)), "each once a pass, in whatever order threads came"
+    assert sorted(seen) == list(range(32)), "each once an epoch, in whatever order threads came"
     if library.library == "torch":  # on JAX it takes seconds to compile this
         cell.put(filled(library, frb.Slices(2)))
     shapes = [sample.items["x"].shape for sample in batches]

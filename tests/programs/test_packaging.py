@@ -67,6 +67,8 @@ class Absent:
 sys.meta_path.insert(0, Absent)
 import {package}
 assert {package!r} in sys.modules
+late = {{"torch._dynamo", "functional_rb.testing"}} & set(sys.modules)
+assert not late, f"what takes long to import, and only some need: {{late}}"
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 0, run.stderr

@@ -7,6 +7,7 @@ are sent is pickled as for a process that is spawned, and one of them is.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import multiprocessing
 import os
@@ -23,7 +24,7 @@ import numpy as np
 import pytest
 import torch
 import torch.multiprocessing
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import functional_rb as frb
 import torch_backend
@@ -281,6 +282,42 @@ def test_workers_of_a_data_loader_read_one_state(server: Any, storage: Any) -> N
             assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
             state = library.rb.add(state, library.tree(lives.items_from(60)))
         del loader, state
+        gc.collect()
+
+
+class Drawn(IterableDataset[Any]):
+    """Samples of a buffer; each worker, in each epoch, draws by a key of its own."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def __iter__(self) -> Iterator[Any]:
+        worker, state = get_worker_info(), self.state
+        key = torch_backend.key(0 if worker is None else worker.seed)
+        for _ in range(2):
+            key, now = torch_backend.split(key)
+            state, sample = torch_backend.sample(state, now, 4)
+            yield sample
+
+
+def collated(items: Any) -> Any:
+    return {"doubled": items["id"] * 2}
+
+
+def test_workers_of_a_data_loader_draw_by_keys_of_their_own(server: Any) -> None:
+    spec = dataclasses.replace(spec_of(), transforms=frb.map_items(collated))
+    with backends.make("torch") as library, nothing_left():
+        dataset = Drawn(full(library, spec))
+        epochs = []
+        for seed in (0, 0, 1):
+            generator = torch.Generator().manual_seed(seed)
+            loader = DataLoader(dataset, None, num_workers=2, multiprocessing_context=server, generator=generator)
+            samples = list(loader)
+            assert all(sample.items["doubled"].tolist() == (2 * sample.indices).tolist() for sample in samples)
+            epochs.append([sample.indices.tolist() for sample in samples])
+        assert epochs[0] == epochs[1]
+        assert len({tuple(indices) for epoch in epochs[1:] for indices in epoch}) == 8  # no two draws are alike
+        del samples, loader, dataset
         gc.collect()
 
 

@@ -8,12 +8,16 @@ import pytest
 
 import functional_rb as frb
 from tests.support import training
-from tests.support.members import USUAL, Member
+from tests.support.effort import effort
+from tests.support.members import MEMBERS, USUAL, Member
 
 SEEDS = 3
+SOME = ("prioritized, distinct", "without replacement, of a reservoir", "slices, prioritized", "queue of windows")
+"""Each structure once, and each kernel: another setting of it is batched by the same rules."""
+TRAINED = {name: MEMBERS[name] for name in effort(SOME, USUAL)}
 
 
-@pytest.mark.parametrize("member", USUAL.values(), ids=USUAL)
+@pytest.mark.parametrize("member", TRAINED.values(), ids=TRAINED)
 def test_each_seed_gets_what_it_gets_by_itself(member: Member) -> None:
     spec = member.spec
     seeds = [training.given(spec, seed) for seed in range(SEEDS)]

@@ -181,8 +181,8 @@ def check_marks(stream: Stream, sampler: Any, sample: Any, lane: Array, k: Array
     assert (cut & any(sampler.span))[short].all()
 
 
-class Passes:
-    """What has come in a pass without replacement: trajectories by their first step, or windows by theirs."""
+class Epochs:
+    """What has come in an epoch without replacement: trajectories by their first step, or windows by theirs."""
 
     def __init__(self, stream: Stream, sampler: Any) -> None:
         self.stream, self.sampler = stream, sampler
@@ -201,13 +201,13 @@ class Passes:
         self.lost[counts > self.stream.length - LENGTH] = True
 
     def drawn(self, lane: Array, k: Array, before: int, after: int) -> None:
-        """At so many passes done before and after the draw."""
+        """At so many epochs done before and after the draw."""
         if before != self.number:
             self.check_whole()
             self.number, self.begun = before, self.members()
             self.come, self.lost = np.zeros_like(self.begun), np.zeros_like(self.begun)
         k = self.stream.begin[lane, k] if self.sampler.by_trajectory else k
-        assert self.begun[lane, k].all(), "what comes was there when the pass began"
+        assert self.begun[lane, k].all(), "what comes was there when the epoch began"
         assert not self.come[lane, k].any(), "nothing comes twice"
         assert len(set(zip(lane.tolist(), k.tolist(), strict=True))) == lane.size
         self.come[lane, k] = True
@@ -225,7 +225,7 @@ class Passes:
 def carry_out(
     backend: Backend, batch: int, state: Any, key: Any, chunk: Chunk, handles: Any, priorities: Any
 ) -> tuple[Any, Any, Any, Any, Any]:
-    """Add, update and sample; also the next key, and how many passes were done before and after sampling."""
+    """Add, update and sample; also the next key, and how many epochs were done before and after sampling."""
     rb = backend.rb
     key, now = rb.split(key)
     given = chunk.priorities if state.spec.sampler.has_priorities else None
@@ -246,7 +246,7 @@ def soak(
     state, key = backend.init(spec), backend.rb.key(0)
     step: Any = functools.partial(carry_out, backend, batch)
     step = jax.jit(step, donate_argnums=0) if backend.library == "jax" else step
-    passes, stale = Passes(stream, spec.sampler), 0
+    epochs, stale = Epochs(stream, spec.sampler), 0
     named, ids = np.full((2, 2 * batch), -1, np.int32)
     while stream.written.sum() < total:
         chunk = stream.take(*next(sizes))
@@ -257,17 +257,17 @@ def soak(
         sample, before, after = jax.tree.map(backend.numpy, told)
         lane, k = check_slices(stream, spec.sampler, sample)
         if spec.sampler.remembers:
-            passes.added(chunk.counts)
-            passes.drawn(lane, k, int(before), int(after))
+            epochs.added(chunk.counts)
+            epochs.drawn(lane, k, int(before), int(after))
         else:
             check_chances(stream, spec.sampler, sample, lane, k)
         named, ids = (x[:, :2].reshape(-1) for x in (sample.indices, sample.items["id"]))
     assert (stream.written > 2 * length).all()
-    check_end(backend, stream, passes, state)
+    check_end(backend, stream, epochs, state)
     if spec.sampler.has_priorities:
         assert int(backend.rb.stale(state)) == stale > 2 * batch
     if spec.sampler.remembers:
-        assert passes.done > effort(3, 10)
+        assert epochs.done > effort(3, 10)
 
 
 def check_chances(stream: Stream, sampler: Any, sample: Any, lane: Array, k: Array) -> None:
@@ -282,7 +282,7 @@ def check_chances(stream: Stream, sampler: Any, sample: Any, lane: Array, k: Arr
     np.testing.assert_allclose(sample.weights, (drawn / values[values > 0].min()) ** -sampler.beta, rtol=2e-7)
 
 
-def check_end(backend: Backend, stream: Stream, passes: Passes, state: Any) -> None:
+def check_end(backend: Backend, stream: Stream, epochs: Epochs, state: Any) -> None:
     """All that is kept, against what follows from the stream."""
     spec = state.spec
     lane, k, count = windows_at(stream, spec.sampler)
@@ -303,16 +303,16 @@ def check_end(backend: Backend, stream: Stream, passes: Passes, state: Any) -> N
     if state.tree is not None:
         np.testing.assert_array_equal(backend.numpy(state.tree), tree_of(numbers))
     else:
-        check_deck(backend, stream, passes, state, np.flatnonzero(numbers))
+        check_sparse_set(backend, stream, epochs, state, np.flatnonzero(numbers))
 
 
-def check_deck(backend: Backend, stream: Stream, passes: Passes, state: Any, members: Array) -> None:
+def check_sparse_set(backend: Backend, stream: Stream, epochs: Epochs, state: Any, members: Array) -> None:
     order, place = (backend.numpy(state.auxiliary[name]) for name in ("deck_order", "deck_place"))
     more = counters.read(state.spec.plan, backend.numpy(state.counters)).more
     count, remaining = int(more["count"][0]), int(more["remaining"][0])
     np.testing.assert_array_equal(np.sort(order[:count]), members)
     np.testing.assert_array_equal(place[order[:count]], np.arange(count))
-    to_come = passes.begun & passes.members() & ~passes.come & ~passes.lost if passes.number >= 0 else np.zeros(1)
+    to_come = epochs.begun & epochs.members() & ~epochs.come & ~epochs.lost if epochs.number >= 0 else np.zeros(1)
     assert remaining == to_come.sum()
 
 
@@ -323,8 +323,8 @@ SAMPLERS: dict[str, tuple[Any, int]] = {
         256,
     ),
     "by priority": (frb.PrioritizedSlices(LENGTH, alpha=1.0), 256),
-    "once a pass": (frb.SlicesWithoutReplacement(LENGTH), 8),
-    "windows once a pass": (frb.SlicesWithoutReplacement(LENGTH, weighting="window"), 256),
+    "once an epoch": (frb.SlicesWithoutReplacement(LENGTH), 8),
+    "windows once an epoch": (frb.SlicesWithoutReplacement(LENGTH, weighting="window"), 256),
 }
 
 
@@ -350,7 +350,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-SIZES = effort((1250, 2 * 10**5), (6250, 10**6))
+SIZES = effort((800, 13 * 10**4), (6250, 10**6))
 """How many steps a lane holds, and how many are written."""
 
 
@@ -360,13 +360,13 @@ def on(**names: Iterable[str]) -> Any:
     return pytest.mark.parametrize(("library", "name"), cases, indirect=["library"])
 
 
-@on(torch=SAMPLERS, jax=["trajectories", "windows", "by priority", "once a pass"])
+@on(torch=SAMPLERS, jax=["trajectories", "windows", "by priority", "once an epoch"])
 def test_many_steps(library: Backend, name: str) -> None:
     sampler, batch = SAMPLERS[name]
     soak(library, sampler, *SIZES, the_same(400) if library.library == "jax" else varied(2000), batch)
 
 
-@on(torch=SAMPLERS, torch_core=SAMPLERS, jax=["once a pass", "windows once a pass"])
+@on(torch=SAMPLERS, torch_core=SAMPLERS, jax=["once an epoch", "windows once an epoch"])
 def test_lanes_shorter_than_episodes(library: Backend, name: str) -> None:
     sampler, batch = SAMPLERS[name]
     sizes = the_same(150) if library.library == "jax" else varied(600)

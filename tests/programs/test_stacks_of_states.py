@@ -92,7 +92,7 @@ def test_vmap_takes_a_stack_apart(library: Backend) -> None:
 
 @pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
 def test_what_is_counted_is_read_of_each(member: Member) -> None:
-    """`size`, `passes` and the others work on a stack as they are."""
+    """`size`, `epochs_done` and the others work on a stack as they are."""
     rb = importlib.import_module("torch_backend")
     backend = Backend("torch", rb, torch.from_numpy, lambda x: x.numpy())
     states, state = [], lives.begin(backend, member.spec)

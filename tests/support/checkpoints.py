@@ -164,7 +164,7 @@ BEGIN = """
 import os, signal, sys, time
 import numpy as np
 import functional_rb as frb
-from functional_rb.storage import mapped
+from functional_rb.storage import mapped, mapped_array
 def spec(path=None, **flags):
     return frb.BufferSpec((frb.Unbounded((256,)),), 10_000, storage=frb.Memmap(path, **flags))
 """

@@ -25,7 +25,7 @@ from functional_rb.buffer import soundness
 from functional_rb.core.counters import BASE
 from functional_rb.structures import frame_ring
 from functional_rb.testing import strategies
-from functional_rb.testing.list_model import TINY, Leaves, SampleArrays, assert_same_bytes
+from functional_rb.testing.laws import TINY, Leaves, SampleArrays, assert_same_bytes
 from jax_backend import compile, hosted
 from tests.support import backends
 from tests.support.backends import Backend
@@ -114,7 +114,7 @@ class History:
             self.kept.clear()
         self.kept.append(Kept(state, backend, model))
         assert int(backend.rb.size(state)) == len(model.steps())
-        assert int(backend.rb.epochs_done(state)) == model.law.passes
+        assert int(backend.rb.epochs_done(state)) == model.law.epochs_done
 
     def run(self, steps: int) -> None:
         """Do this and that, then look at everything."""
@@ -343,7 +343,7 @@ class History:
             assert int(getattr(rb, counted)(state)) == getattr(model, counted), counted
         assert int(rb.size(state)) == len(model.steps())
         assert int(rb.refused(state)) == model.store.refused
-        assert int(rb.epochs_done(state)) == model.law.passes
+        assert int(rb.epochs_done(state)) == model.law.epochs_done
         named = {step.handle: step for step in model.steps()}
         handles = self.candidates(model)
         live = np.array([handle in named for handle in handles.tolist()])
@@ -434,7 +434,7 @@ def beginning_at(backend: Backend, state: Any, first: int) -> Any:
     vector[0 if lanes == 1 else slice(BASE, BASE + lanes)] = first
     place = BASE + (2 * lanes if lanes > 1 else 0)
     for name, count in spec.plan.counter_names:
-        if name in ("next", "end"):  # a pass that is done
+        if name in ("next", "end"):  # an epoch that is done
             vector[place : place + count] = first
         if name == frame_ring.CURSOR:  # frames have numbers of their own
             vector[place : place + count] = spec.plan.frames.limit - 3

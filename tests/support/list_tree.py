@@ -203,10 +203,10 @@ def scale_of(tree: ListTree, here: Node, scale: Any) -> tuple[float, float]:
     if not isinstance(scale, str):
         return scale[0], scale[1] - scale[0]
     if scale == "tree":
-        found = tree.seen or [0.0]
-    else:
-        own = float(np.mean(here.values))
-        found = [own, *(e.q for e, ok in zip(here.edges, here.valid, strict=True) if ok and e.visits)]
+        low, high = (min(tree.seen), max(tree.seen)) if tree.seen else (0.0, 0.0)
+        return low, high - low if high - low > 2**-18 * max(high, -low) else math.inf
+    own = float(np.mean(here.values))
+    found = [own, *(e.q for e, ok in zip(here.edges, here.valid, strict=True) if ok and e.visits)]
     return min(found), max(max(found) - min(found), 1e-8)
 
 

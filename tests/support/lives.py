@@ -97,8 +97,8 @@ def keys(backend: Backend, k: int) -> tuple[Any, Any]:
     return torch.tensor(2 * k), torch.tensor(2 * k + 1)
 
 
-def jax_draws(key: Any, batch: int, words: int) -> Any:
-    """What torch draws by the same small number."""
+def jax_draws(key: Any, batch: int, words: int, wanted: Any = None) -> Any:
+    """What torch draws by the same small number, all of it, whether all is wanted or not."""
     table = [torch_random.draws(torch.tensor(seed), batch, words).numpy() for seed in range(2 * STEPS)]
     return jnp.asarray(np.stack(table))[jax.random.key_data(key)[-1]]
 

@@ -16,18 +16,9 @@ import numpy as np
 
 import functional_rb as frb
 from functional_rb.buffer import respec
-from functional_rb.testing.list_model import (
-    LARGEST,
-    ROUNDING,
-    SMALLEST,
-    TINY,
-    Law,
-    ListModel,
-    Ring,
-    SampleArrays,
-    Step,
-    shares,
-)
+from functional_rb.testing.laws import LARGEST, ROUNDING, SMALLEST, TINY, Law, SampleArrays, Step, shares
+from functional_rb.testing.list_model import ListModel
+from functional_rb.testing.stores import Ring
 
 
 class Limited(Law):
@@ -163,7 +154,7 @@ class Consumed(Law):
 
 
 class Passes(Law):
-    """`WithoutReplacement`: what is left of a pass is a list of names."""
+    """`WithoutReplacement`: what is left of an epoch is a list of names."""
 
     def __init__(self, spec: frb.BufferSpec) -> None:
         """No pass is under way."""
@@ -171,7 +162,7 @@ class Passes(Law):
         self.left: list[Any] = []
 
     def names(self, model: Model) -> list[Any]:
-        """What a pass goes through, in order."""
+        """What an epoch goes through, in order."""
         return [step.id for step in model.steps()]
 
     def next(self, model: Model) -> dict[Any, float]:
@@ -191,10 +182,10 @@ class Passes(Law):
         return [step.id for step in steps]
 
     def added(self, model: Model) -> None:
-        """What is gone drops out; a pass of which nothing is left is done."""
+        """What is gone drops out; an epoch of which nothing is left is done."""
         names = set(self.names(model))
         before, self.left = self.left, [name for name in self.left if name in names]
-        self.passes += bool(before) and not self.left
+        self.epochs_done += bool(before) and not self.left
 
     def whole(self, batch: int) -> int:
         """How many there must be for a batch."""
@@ -212,7 +203,7 @@ class Passes(Law):
         """From what is left, or from all."""
         batch = len(told.weights)
         if len(self.left) < self.whole(batch):
-            self.passes += bool(self.left)  # too little for a batch, so that pass is done
+            self.epochs_done += bool(self.left)  # too little for a batch, so that epoch is done
             self.left = self.names(model)
         names = self.drawn(model, told)
         count = min(batch, len(self.left))
@@ -224,7 +215,7 @@ class Passes(Law):
         np.testing.assert_array_equal(told.weights, np.arange(batch) < count)
         self.left = [name for name in self.left if name not in names]
         if len(self.left) < self.whole(batch):
-            self.left, self.passes = [], self.passes + 1
+            self.left, self.epochs_done = [], self.epochs_done + 1
 
 
 class Window(NamedTuple):
@@ -379,14 +370,14 @@ class PrioritizedWindows(Windows):
 
 
 class PassesOfWindows(Windows, Passes):
-    """`SlicesWithoutReplacement`: passes through trajectories, or through windows by their first steps."""
+    """`SlicesWithoutReplacement`: epochs of trajectories, or of windows by their first steps."""
 
     def __init__(self, spec: frb.BufferSpec) -> None:
         super().__init__(spec)
         self.last_start: dict[Any, int] = {}
 
     def name(self, window: Window) -> Any:
-        """What is drawn once a pass."""
+        """What is drawn once an epoch."""
         return window.trajectory if self.sampler.weighting == "trajectory" else window.steps[0].id
 
     def probabilities(self, model: Model) -> dict[int, float]:
@@ -403,7 +394,7 @@ class PassesOfWindows(Windows, Passes):
         """A trajectory of which the last window's first step is gone has lost its place, whatever has come since."""
         stored, before = {step.id for step in model.steps()}, self.left
         self.left = [name for name in before if self.last_start[name] in stored]
-        self.passes += bool(before) and not self.left
+        self.epochs_done += bool(before) and not self.left
         Passes.added(self, model)
         self.last_start = {self.name(window): window.steps[0].id for window in self.windows(model)}
 
@@ -465,7 +456,7 @@ def with_spec(model: Model, spec: frb.BufferSpec, newest: np.ndarray, cursors: S
     old, new = model.spec, Model(spec)
     new.rejected, new.stale, new.count = model.rejected, model.stale, model.count
     shared = dict(old.plan.counter_names).keys() & dict(spec.plan.counter_names).keys()
-    new.law.passes = model.law.passes if "epochs_done" in shared else 0
+    new.law.epochs_done = model.law.epochs_done if "epochs_done" in shared else 0
     copied = model.store.clone()
     before = {step.id: step.handle for step in copied.steps()}
     if spec.writer.in_order:

@@ -20,6 +20,8 @@ from tests.support.backends import Backend
 ACTIONS = 5
 LARGE = 2**24  # whole numbers up to here are exact in float32
 MODES = tuple(AutoresetMode)
+FLAGS = ("done", "terminated", "truncated")
+NO, YES = np.zeros(4, bool), np.ones(4, bool)
 VECTORISED = ("sync", "own")
 """A vector of single environments, or one written with arrays; the latter has NEXT_STEP alone."""
 

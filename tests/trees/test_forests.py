@@ -190,6 +190,10 @@ def test_forests_consume_and_refuse(library: Backend) -> None:
         rb.forests.init(frb.MapSpec(frb.Unbounded(()), 4))
     with pytest.raises(TypeError, match=r"expected a Forest made by rb\.forests\.init, got Map"):
         rb.forests.size(rb.maps.init(frb.MapSpec(frb.Unbounded(()), 4)))
+    others = (torch_backend if library.library == "jax" else jax_backend).forests.init(ROOMY)
+    for use in (rb.forests.refused, lambda x: rb.forests.extend(x, steps)):
+        with pytest.raises(TypeError, match=r"a forest of this backend; bring it over by rb\.from_dlpack\(forest\)"):
+            use(others)
     for part, text in (("action", "with 'action'"), ("next", "with 'next'"), ("at", r"leaves \['at', 'sign'\]")):
         with pytest.raises(ValueError, match=text):
             rb.forests.extend(new, {name: x for name, x in steps.items() if name != part})

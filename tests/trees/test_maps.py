@@ -63,6 +63,16 @@ def carriers(plan: MapPlan) -> list[tuple[Any, Any]]:
     return [*made, (Jax, Jax.plain(insert)), (Jax, Jax.kernels(insert))]
 
 
+MOST = 2**31 - 1
+"""Where counts stay."""
+
+
+def counted(plan: MapPlan, before: int) -> HashMap:
+    """An empty map, of whose keys each has been counted before, as have keys that were refused."""
+    empty = hash_map.init(numpy_ops, plan)
+    return empty._replace(counts=empty.counts + before, counters=np.array([0, before], np.int32))
+
+
 def batches(plan: MapPlan) -> st.SearchStrategy[list[tuple[np.ndarray, np.ndarray]]]:
     few = st.integers(-3, 3) | st.sampled_from([2**31 - 1, -(2**31), EMPTY - 1])
     rows = hnp.arrays(np.int32, (BATCH, plan.words), elements=few)
@@ -72,10 +82,10 @@ def batches(plan: MapPlan) -> st.SearchStrategy[list[tuple[np.ndarray, np.ndarra
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_a_batch_is_as_one_by_one_on_all_carriers(plan: MapPlan) -> None:
     @hypothesis.settings(max_examples=effort(15, 500))
-    @hypothesis.given(batches(plan))
-    def check(given: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        law, singly = Listed(plan.capacity), hash_map.init(numpy_ops, plan)
-        maps = [hash_map.init(on.ops, plan) for on, _ in carriers(plan)]
+    @hypothesis.given(batches(plan), st.sampled_from([0, MOST - 1]))
+    def check(given: list[tuple[np.ndarray, np.ndarray]], before: int) -> None:
+        law, singly = Listed(plan.capacity), counted(plan, before)
+        maps = [HashMap(*map(on.array, counted(plan, before))) for on, _ in carriers(plan)]
         for rows, mask in given:
             expected = [
                 law.insert(tuple(row)) if marked else (-1, False) for row, marked in zip(rows, mask, strict=True)
@@ -88,8 +98,8 @@ def test_a_batch_is_as_one_by_one_on_all_carriers(plan: MapPlan) -> None:
                 assert on.numpy(fresh).tolist() == [new for _, new in expected]
                 for ours, theirs in zip(maps[k], singly, strict=True):
                     np.testing.assert_array_equal(on.numpy(ours), theirs)
-        assert singly.counters.tolist() == [len(law.ids), law.refused]
-        assert singly.counts[: len(law.ids)].tolist() == list(law.counts.values())
+        assert singly.counters.tolist() == [len(law.ids), min(before + law.refused, MOST)]
+        assert singly.counts[: len(law.ids)].tolist() == [min(before + n, MOST) for n in law.counts.values()]
         known = list(law.ids)
         asked = np.array([*known, (9,) * plan.words], np.int32)
         for on in (Numpy, Torch):
@@ -235,6 +245,10 @@ def test_what_does_not_fit_is_refused(library: Backend) -> None:
         rb.maps.insert(3, PAIRS)
     with pytest.raises(TypeError, match=r"expected (dtype )?int32"):
         rb.maps.insert(made, PAIRS.astype(np.int64))
+    others = (torch_backend if library.library == "jax" else jax_backend).maps.init(PAIR)
+    for use in (rb.maps.size, rb.maps.keys, lambda x: rb.maps.insert_(x, PAIRS), lambda x: rb.maps.lookup(x, PAIRS)):
+        with pytest.raises(TypeError, match=r"a map of this backend; bring it over by rb\.from_dlpack\(map\)"):
+            use(others)
     with pytest.raises(ValueError, match=r"expected shape \('...', 2\), got \(4, 3\)"):
         rb.maps.insert(made, np.zeros((4, 3), np.int32))
     with pytest.raises(ValueError, match=r"expected a mask of shape \(4,\), got \(3,\)"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
+import weakref
 from typing import Any
 
 import hypothesis
@@ -230,6 +232,15 @@ def test_search_trees_are_read_level_by_level(parents: list[int]) -> None:
             assert seen.vertex[trees.parent(seen, node)] == tree.parent[own]
     assert trees.full_action_spec(tree) == frb.Categorical(4)
     assert trees.fully_expanded(tree) == (trees.num_children(tree) == 4)
+
+
+def test_a_tree_that_was_read_does_not_outlive_its_last_user() -> None:
+    tree = search_tree([0, 0, 1])
+    alive, seen = weakref.ref(tree), trees.view(tree)
+    del tree
+    gc.collect()
+    assert alive() is None
+    assert trees.branching_action(seen, 1) == 2
 
 
 def test_what_is_no_tree_is_refused() -> None:

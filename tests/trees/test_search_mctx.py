@@ -44,7 +44,7 @@ def step(node: Any, action: jax.Array, key: jax.Array) -> frb.Expansion:
 def ours(policy: Any, noise: jax.Array, valid: np.ndarray | None, max_depth: int | None = None) -> tuple[Any, ...]:
     """A search whose policy is given its noise."""
 
-    class Given(type(policy)):  # type: ignore[misc]
+    class Given(type(policy)):  # type: ignore[misc]  # the class is known when it runs
         def begin(self, ops: Any, edges: Any, bits: Any) -> Root:
             gumbel = isinstance(policy, frb.GumbelMuZero)
             return Root(edges.visits, noise if gumbel else self.noisy(ops, edges, noise))

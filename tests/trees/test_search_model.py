@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import functional_rb as frb
@@ -79,6 +79,8 @@ def simulate(
 @pytest.mark.parametrize(("name", "depth"), [*((name, None) for name in effort(USUAL, [*SCORES])), ("puct", 2)])
 @pytest.mark.parametrize("library", ["jax", "torch"])
 def test_search_subtree_and_search_again_equal_the_model(library: str, name: str, depth: int | None) -> None:
+    # At first one value alone is known in this tree, and it was computed in two places.
+    @example(seed=1, states=[0, 0, 0], discount=0.9, ties=False, slots=[0, 0, 0])
     @settings(max_examples=effort(5, 200))
     @given(
         st.integers(0, 2**31),

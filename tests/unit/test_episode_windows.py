@@ -33,7 +33,7 @@ class Step(NamedTuple):
     id: int
     slot: int
     episode: int
-    age: int
+    in_episode: int
 
 
 Window = tuple[Step, ...]
@@ -48,18 +48,18 @@ class Lane:
     steps: list[Step] = dataclasses.field(default_factory=list)
     written: int = 0
     episode: int = 0
-    age: int = 0
+    in_episode: int = 0
     """Of the next step."""
     ended: bool = True
     """Whether it is known that the next step begins an episode."""
 
     def write(self, begins: bool, ends: bool) -> None:
         if begins or self.ended:
-            self.episode, self.age = self.episode + 1, 0
+            self.episode, self.in_episode = self.episode + 1, 0
         slot = self.number * self.length + self.written % self.length
-        step = Step(self.number * 10**6 + self.written, slot, self.episode, self.age)
+        step = Step(self.number * 10**6 + self.written, slot, self.episode, self.in_episode)
         self.steps = [*self.steps, step][-self.length :]
-        self.written, self.age, self.ended = self.written + 1, self.age + 1, ends
+        self.written, self.in_episode, self.ended = self.written + 1, self.in_episode + 1, ends
 
     def trajectories(self) -> list[list[Step]]:
         episodes = sorted({step.episode for step in self.steps})
@@ -73,13 +73,13 @@ class Lane:
 
 def windows_of(rule: Rule, trajectory: list[Step]) -> list[Window]:
     """By the definition."""
-    first, last = trajectory[0].age, trajectory[-1].age
+    first, last = trajectory[0].in_episode, trajectory[-1].in_episode
     low, high = first, last - rule.length + 1
     if not rule.strict:
         low = first - rule.left
         high = max(first, high + rule.right)
     starts = [v for v in range(low, high + 1) if v % rule.period == 0]
-    return [tuple(step for step in trajectory if v <= step.age < v + rule.length) for v in starts]
+    return [tuple(step for step in trajectory if v <= step.in_episode < v + rule.length) for v in starts]
 
 
 def expected_leaves(rule: Rule, lanes: list[Lane], by_trajectory: bool) -> Ints:
@@ -121,8 +121,8 @@ class Index(NamedTuple):
 
     cursor: Any
     size: Any
-    next_age: Any
-    age: Any
+    next_in_episode: Any
+    in_episode: Any
 
 
 def empty(lanes: int, length: int) -> Index:
@@ -130,15 +130,17 @@ def empty(lanes: int, length: int) -> Index:
 
 
 def write(ops: Any, length: int, index: Index, written: Any, begins: Any, ends: Any) -> Index:
-    """As a buffer would: ages to the slots after the head of each lane."""
-    ages, next_age = episode_windows.steps_in_episodes(ops, index.next_age, written, begins=begins, ends=ends)
-    lane, column = ops.arange(ages.shape[0], like=ages)[:, None], ops.arange(ages.shape[1], like=ages)[None, :]
+    """As a buffer would: their numbers to the slots after the head of each lane."""
+    new, next_in_episode = episode_windows.steps_in_episodes(
+        ops, index.next_in_episode, written, begins=begins, ends=ends
+    )
+    lane, column = ops.arange(new.shape[0], like=new)[:, None], ops.arange(new.shape[1], like=new)[None, :]
     slots = lane * length + (index.cursor[:, None] + column) % length
-    ages = ops.where(column < written[:, None], ages, ops.take(index.age, slots))
+    new = ops.where(column < written[:, None], new, ops.take(index.in_episode, slots))
     size = ops.minimum(index.size + written, ops.full_like(written, length))
-    age = ops.set_at(index.age, slots.reshape(-1), ages.reshape(-1))
+    in_episode = ops.set_at(index.in_episode, slots.reshape(-1), new.reshape(-1))
     cursor = (index.cursor + written) % lanes_of(length, index).ring.limit
-    return Index(cursor, size, next_age, age)
+    return Index(cursor, size, next_in_episode, in_episode)
 
 
 def lanes_of(length: int, index: Index) -> Lanes:
@@ -146,19 +148,21 @@ def lanes_of(length: int, index: Index) -> Lanes:
 
 
 def leaves_touched(ops: Any, rule: Rule, length: int, index: Index, n: int, by_trajectory: bool) -> tuple[Any, Any]:
-    entries = episode_windows.changed(ops, rule, lanes_of(length, index), index.age, n, by_trajectory)
+    entries = episode_windows.changed(ops, rule, lanes_of(length, index), index.in_episode, n, by_trajectory)
     return entries.slots, entries.numbers
 
 
 def weights_at(ops: Any, rule: Rule, length: int, index: Index, slots: Any) -> Any:
-    return episode_windows.weights_at(ops, rule, lanes_of(length, index), index.age, slots)
+    return episode_windows.weights_at(ops, rule, lanes_of(length, index), index.in_episode, slots)
 
 
 def expand(
     ops: Any, rule: Rule, length: int, index: Index, slots: Any, draws: Any, live: Any, by_trajectory: bool
 ) -> episode_windows.Slices:
     rings = lanes_of(length, index)
-    return episode_windows.expand(ops, rule, rings, index.age, index.next_age, slots, draws, live, by_trajectory)
+    return episode_windows.expand(
+        ops, rule, rings, index.in_episode, index.next_in_episode, slots, draws, live, by_trajectory
+    )
 
 
 def on_torch(function: Callable[..., Any], *args: Any) -> Any:
@@ -259,7 +263,7 @@ class Checked:
 
     def truth(self, slot: int, window: Window) -> Any:
         lane = self.lanes[slot // self.length]
-        is_first = tuple(k for k, step in enumerate(window) if step.age == 0)
+        is_first = tuple(k for k, step in enumerate(window) if step.in_episode == 0)
         is_last = tuple(k for k, step in enumerate(window) if lane.is_last(step))
         truncated = () if is_last else (len(window) - 1,)
         return tuple(step.id for step in window), is_first, is_last, truncated
@@ -331,18 +335,18 @@ RUN = pytest.mark.parametrize("run", [on_torch, on_jax], ids=["torch", "jax"])
 
 @RUN
 def test_a_trajectory_that_never_ends(run: Callable[..., Any]) -> None:
-    # No age overflows: at the limit the trajectory is taken as ended, and the next step begins another.
-    index = empty(2, 4)._replace(next_age=np.array([episode_windows.LONGEST - 3, 5], np.int32))
+    # No number overflows: at the limit the trajectory is taken as ended, and the next step begins another.
+    index = empty(2, 4)._replace(next_in_episode=np.array([episode_windows.LONGEST - 3, 5], np.int32))
     written, goes_on = np.array([3, 0], np.int32), np.zeros((2, 3), np.bool_)
     index = run(write, 4, index, written, None, goes_on)
-    assert index.age[:3].tolist() == [
+    assert index.in_episode[:3].tolist() == [
         episode_windows.LONGEST - 3,
         episode_windows.LONGEST - 2,
         episode_windows.LONGEST - 1,
     ]
-    assert index.next_age.tolist() == [0, 5]
+    assert index.next_in_episode.tolist() == [0, 5]
     index = run(write, 4, index, written, None, goes_on)
-    assert index.age.tolist() == [1, 2, episode_windows.LONGEST - 1, 0, 0, 0, 0, 0]
+    assert index.in_episode.tolist() == [1, 2, episode_windows.LONGEST - 1, 0, 0, 0, 0, 0]
 
 
 @RUN
@@ -351,7 +355,7 @@ def test_a_trajectory_that_never_ends(run: Callable[..., Any]) -> None:
 def test_ages_and_rules_at_their_limits(run: Callable[..., Any], length: int, period: int) -> None:
     rule = Rule(length, period, False, length - 1, length - 1)
     for oldest in (0, period, episode_windows.LONGEST - 2):
-        index = empty(1, 4)._replace(next_age=np.array([oldest], np.int32))
+        index = empty(1, 4)._replace(next_in_episode=np.array([oldest], np.int32))
         index = run(write, 4, index, np.array([2], np.int32), None, np.zeros((1, 2), np.bool_))
         slots, values = run(leaves_touched, rule, 4, index, 4, False)
         # Python's integers do not overflow. All multiples up to the first live step count for it.
@@ -365,8 +369,8 @@ def slots_and_weights(ops: Any, rule: Rule, length: int, index: Index, lane: Any
     at = lane, back
     return (
         episode_windows.slot_of(ops, rings, *at),
-        episode_windows.weights(ops, rule, rings, index.age, *at),
-        episode_windows.last_starts(ops, rule, rings, index.age, *at),
+        episode_windows.weights(ops, rule, rings, index.in_episode, *at),
+        episode_windows.last_starts(ops, rule, rings, index.in_episode, *at),
     )
 
 

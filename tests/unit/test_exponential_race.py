@@ -102,7 +102,7 @@ def chance_of_order(values: Doubles, order: Sequence[int]) -> float:
     ],
 )
 def test_every_order_of_a_few(values: list[float], batch: int) -> None:
-    slots, _ = draw_many(np.float32(values), batch, effort(2**14, 2**16))
+    slots, _ = draw_many(np.float32(values), batch, effort(2**13, 2**16))
     orders = list(itertools.permutations(range(len(values)), batch))
     probabilities = np.array([chance_of_order(np.float64(values), order) for order in orders])
     digits = len(values) ** np.arange(batch)
@@ -119,7 +119,7 @@ def test_the_first_three_over_several_levels(capacity: int, kind: str) -> None:
         "skewed": rng.lognormal(0, 1.5, capacity),
         "sparse": np.where(rng.random(capacity) < 0.3, rng.random(capacity), 0),
     }[kind].astype(np.float32)
-    slots, _ = draw_many(values, 3, effort(2**14, 2**16))
+    slots, _ = draw_many(values, 3, effort(2**13, 2**16))
     p = values.astype(np.float64) / values.sum(dtype=np.float64)
     # pairs[i, j] = P(first i, then j), and P(third k) = sum of pairs * p_k / (1 - p_i - p_j) over i, j, k distinct.
     pairs = p[:, None] * p[None] / (1 - p[:, None])

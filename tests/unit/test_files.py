@@ -10,7 +10,7 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.base import files
-from functional_rb.storage import mapped
+from functional_rb.storage import mapped_array
 from tests.support import backends
 
 PAGE = 4096
@@ -19,9 +19,9 @@ PAGE = 4096
 def test_a_row_that_lies_across_the_end_of_a_chunk_has_room_in_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapped, "CHUNK", PAGE)
+    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
     descriptor = os.open(tmp_path / "rows.bin", os.O_RDWR | os.O_CREAT)
-    array = mapped.MappedArray(descriptor, (4, 3000), "uint8", "rows.bin")
+    array = mapped_array.MappedArray(descriptor, (4, 3000), "uint8", "rows.bin")
     array.reserve_rows(np.array([0]))
     array.reserve_rows(np.array([1]))
     assert array.reserved.tolist() == [True, True, False]
@@ -32,7 +32,7 @@ def test_frames_are_written_only_where_there_is_room(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The core writes as many frames as may be new; those before the cursor, at the end of the ring, as they are."""
-    monkeypatch.setattr(mapped, "CHUNK", PAGE)
+    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
     frame, steps = frb.Unbounded((PAGE,), "uint8"), 4
     item = {"obs": frame, "next": {"obs": frame}, "done": frb.Binary()}
     with backends.make(name) as backend:

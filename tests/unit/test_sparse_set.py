@@ -315,8 +315,8 @@ def as_tensors(*arrays: Any) -> list[torch.Tensor]:
 @hypothesis.given(
     st.sampled_from([1, 2, 7, 40]), st.integers(0, 12), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.5, 1.0])
 )
-def test_kernels_leave_the_same_deck_as_the_core(capacity: int, batch: int, seed: int, chance: float) -> None:
-    """Whole histories of adding, removing and drawing, of decks that are empty, part of a pass on, and full."""
+def test_kernels_leave_the_same_set_as_the_core(capacity: int, batch: int, seed: int, chance: float) -> None:
+    """Whole histories of adding, removing and drawing, of sets that are empty, part of an epoch on, and full."""
     chosen = np.random.default_rng(seed)
     both = [SparseSet(*as_tensors(np.zeros(capacity, np.int32), np.zeros(capacity, np.int32))) for _ in range(2)]
     numbers = [as_tensors(np.int32(0), np.int32(0)) for _ in range(2)]  # remaining, count

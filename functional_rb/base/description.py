@@ -1,0 +1,45 @@
+"""What static descriptions have in common, such as the spec of a buffer: all that they are follows from arguments."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Description(abc.ABC):
+    """A frozen dataclass of arguments and of what is derived from these.
+
+    Its `__post_init__` checks the arguments, puts what is derived beside them, and ends with `_seal`.
+    """
+
+    _hash: int = dataclasses.field(init=False, repr=False)
+
+    @property
+    @abc.abstractmethod
+    def _key(self) -> tuple[Any, ...]:
+        """What descriptions are compared by."""
+
+    def _put(self, **fields: Any) -> None:
+        """Set fields, while the description is made."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _seal(self) -> None:
+        """Compute the hash, once."""
+        self._put(_hash=hash(self._key))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two describe the same. JAX asks this at every call: identity answers at once."""
+        if self is other:
+            return True
+        return isinstance(other, type(self)) and self._hash == other._hash and self._key == other._key
+
+    def __hash__(self) -> int:
+        """The hash, which is computed once."""
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the arguments: hashes of strings differ from process to process."""
+        return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.init)

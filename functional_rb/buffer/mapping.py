@@ -1,0 +1,275 @@
+"""What `map_items` does around the functions of the core: to a batch before it is stored, to a sample once it is read.
+
+A backend carries it out by `carried_out`, in a compiled program or at once; what a function gives is checked here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from functional_rb.base import nest
+from functional_rb.base.dtypes import shown
+from functional_rb.base.nest import BuildMapping, Structure
+from functional_rb.base.object_arrays import is_non_tensor, is_object_array
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.item_function import ItemFunction, check_leaves
+from functional_rb.ops.part_kernels import call_users
+from functional_rb.ops.protocol import Array, ItemOps
+from functional_rb.specs import spec_of
+from functional_rb.specs.regrouped import leaves_of, with_lead
+from functional_rb.specs.values import Outline
+from functional_rb.transforms.map_items import MapItems
+
+Lead = tuple[int, ...]
+
+
+class Mapper(Protocol):
+    """What of a backend carries out functions of items."""
+
+    def map_items(
+        self, spec: BufferSpec, at: str, leaves: Sequence[Array], lead: Lead, key: Any, mask: Array | None
+    ) -> Any:
+        """What the function of items of a spec, at="add" or at="sample", gives of leaves [*lead, *shape]."""
+
+    def evaluated(self, transform: MapItems, outline: Outline, lead: Lead) -> Any:
+        """What a function of items gives of leaves [*lead, *shape]: shapes and dtypes, without any array."""
+
+
+def of(spec: BufferSpec, at: str) -> MapItems:
+    """The function of items of a spec that stands there; there is one."""
+    transform = spec.on_add if at == "add" else spec.on_sample
+    assert transform is not None
+    return transform
+
+
+def carried_out(
+    ops: ItemOps,
+    transform: MapItems,
+    leaves: Sequence[Array],
+    lead: Lead,
+    draws: Array | None,
+    key: Any,
+    mask: Array | None,
+    build_mapping: BuildMapping,
+) -> Any:
+    """The items that a function gives of a batch; those of an `ItemFunction` are checked.
+
+    Args:
+        ops: of the backend.
+        transform: bound to the items.
+        leaves: of the items, [*lead, *shape].
+        lead: the axes in front.
+        draws: int32 [N, words], for an `ItemFunction` that takes any.
+        key: for a function that takes one.
+        mask: bool [*lead], which items are real; None if all are.
+        build_mapping: how the backend makes its mappings.
+
+    Raises:
+        TypeError: where the function raises one, or an `ItemFunction` gives leaves of another kind.
+        ValueError: where the function raises anything else, or an `ItemFunction` gives other leaves or shapes.
+    """
+    function, given = transform.function, transform.given
+    if isinstance(function, ItemFunction):
+        assert transform.after is not None
+        found = function.apply(ops, dict(zip(transform.paths, leaves, strict=True)), lead, draws, mask)
+        check_leaves(transform.who, transform.expected, found, lead)
+        structure = transform.after.structure
+        return nest.unflatten(structure, [found[path] for path in transform.expected], build_mapping, lead)
+    items = nest.unflatten(given.structure, leaves, build_mapping, lead)
+    if transform.masked:
+        function = functools.partial(function, mask=mask)
+    try:
+        return call_users(ops, function, items, key) if transform.keyed else call_users(ops, function, items)
+    except Exception as error:
+        shapes = ", ".join(f"{name} {tuple(leaf.shape)}" for name, leaf in zip(given.names, leaves, strict=True))
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(
+            f"{transform.who}: the function failed on a batch with the leaves {shapes:.300}: "
+            f"{type(error).__name__}: {error!s:.300}; it has to be a pure function of arrays of this backend (for a "
+            f"state that came from the other one: rb.with_spec(state, spec), with a function of this one)"
+        ) from error
+
+
+# ---------------------------------------------------------------- what a function gives
+
+
+def flattened(
+    transform: MapItems, items: Any, lead: Lead, is_array: Callable[[Any], bool], as_told: bool = True
+) -> tuple[list[Any], Structure]:
+    """The leaves of what a function gives, and their structure: those that it was told to give, where it was.
+
+    Raises:
+        TypeError: for a leaf that is no array of the backend.
+        ValueError: for a leaf that is missing, one too many, or of other leading axes than the batch.
+    """
+    after = transform.after if as_told else None
+    if after is None:
+        leaves, structure = nest.flatten(items, lambda x: is_array(x) or is_non_tensor(x))
+    else:
+        structure = after.structure
+        try:
+            leaves = nest.flatten_as(structure, items)
+        except ValueError as error:
+            raise ValueError(f"{transform.who}: {error}") from None
+    for k, leaf in enumerate(leaves):
+        if not (is_array(leaf) or is_non_tensor(leaf) or is_object_array(leaf)):
+            raise TypeError(
+                f"{transform.who}: leaf {nest.show(structure.paths[k])!r}: expected an array of the backend, got "
+                f"{type(leaf).__module__}.{type(leaf).__name__}; compute it by the backend's own functions"
+            )
+        if is_array(leaf) and tuple(leaf.shape[:1]) != lead[:1]:
+            raise ValueError(
+                f"{transform.who}: leaf {nest.show(structure.paths[k])!r}: expected a first axis of {lead[0]}, one "
+                f"entry for each item of the batch, got shape {tuple(leaf.shape)}"
+            )
+    if after is not None:
+        _check_kinds(transform, after, leaves, lead)
+    return leaves, structure
+
+
+def _check_kinds(transform: MapItems, after: Outline, leaves: Sequence[Any], lead: Lead) -> None:
+    """Refuse leaves of another shape or dtype than `gives` says."""
+    for leaf, spec, name in zip(leaves, after.leaves, after.names, strict=True):
+        if spec.dtype == "object":
+            continue
+        shape, dtype = (*lead, *spec.shape), shown(leaf.dtype)
+        if tuple(leaf.shape) != shape or dtype != spec.dtype:
+            raise (ValueError if dtype == spec.dtype else TypeError)(
+                f"{transform.who}: leaf {name!r}: expected {spec.dtype} {shape} as `gives` says, got {dtype} "
+                f"{tuple(leaf.shape)}; correct the function, or give gives=rb.map_spec(function, item)"
+            )
+
+
+class Seen(NamedTuple):
+    """What a function gave of the first batch of a size."""
+
+    structure: Structure
+    kinds: list[tuple[tuple[int, ...], str]]
+
+
+_SEEN: dict[tuple[BufferSpec, Lead], Seen] = {}
+_MOST_SEEN = 256
+
+
+def check_like_before(spec: BufferSpec, items: Any, lead: Lead, is_array: Callable[[Any], bool]) -> None:
+    """Refuse what a function gives at="sample" if it is not as before, of a batch of this size: shapes are static.
+
+    Raises:
+        TypeError: as `flattened` does, and for a leaf of another dtype.
+        ValueError: as `flattened` does, and for a leaf of another shape.
+    """
+    transform = of(spec, "sample")
+    seen = _SEEN.get((spec, lead))
+    if seen is None:
+        leaves, structure = flattened(transform, items, lead, is_array)
+        if len(_SEEN) >= _MOST_SEEN:
+            _SEEN.clear()
+        _SEEN[spec, lead] = Seen(structure, _kinds(leaves))
+        return
+    try:
+        leaves = nest.flatten_as(seen.structure, items)
+    except ValueError as error:
+        raise ValueError(f"{transform.who}: {error}; it gave these for a batch before") from None
+    kinds = _kinds(leaves)
+    if kinds == seen.kinds:
+        return
+    flattened(transform, items, lead, is_array)
+    for k, leaf in enumerate(leaves):
+        if kinds[k] != seen.kinds[k]:
+            shape, dtype = seen.kinds[k]
+            raise (ValueError if dtype == leaf.dtype else TypeError)(
+                f"{transform.who}: leaf {nest.show(seen.structure.paths[k])!r}: expected {shown(dtype)} {tuple(shape)} "
+                f"as for a batch before, got {shown(leaf.dtype)} {tuple(leaf.shape)}; shapes and dtypes must not "
+                f"depend on values"
+            )
+
+
+def _kinds(leaves: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Shapes and dtypes, those of a library; None of what has none."""
+    return [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
+
+
+# ---------------------------------------------------------------- around the core
+
+
+def check_key(spec: BufferSpec, key: Any) -> None:
+    """Refuse to add without the key that a function of items takes."""
+    if spec.on_add is not None and spec.on_add.draws and key is None:
+        raise ValueError(f"add: {spec.on_add.who} takes a key; give add(..., key=key), a new key at every call")
+
+
+def stored(
+    backend: Mapper, spec: BufferSpec, leaves: Sequence[Array], batch: int, key: Any, mask: Array | None
+) -> list[Array]:
+    """The leaves [B, *shape] that are stored of leaves that are added."""
+    check_key(spec, key)
+    found: list[Array] = backend.map_items(spec, "add", leaves, (batch,), key if of(spec, "add").draws else None, mask)
+    return found
+
+
+def given_out(
+    backend: Mapper, spec: BufferSpec, leaves: Sequence[Array], lead: Lead, key: Any, mask: Array | None
+) -> Any:
+    """The items of a sample, of leaves [*lead, *shape] that were read."""
+    return backend.map_items(spec, "sample", leaves, lead, key if of(spec, "sample").draws else None, mask)
+
+
+def taken_apart(spec: BufferSpec, items: Any) -> tuple[list[Any], Structure]:
+    """The leaves of a sample's items, and their structure."""
+    outline = spec.plan.outline if spec.on_sample is None else spec.on_sample.after
+    if outline is not None:
+        return nest.flatten_as(outline.structure, items), outline.structure
+    return nest.flatten(items, is_leaf)
+
+
+def is_leaf(x: Any) -> bool:
+    """Whether something is an array or a single object, and no container of arrays."""
+    return is_non_tensor(x) or (hasattr(x, "dtype") and not hasattr(x, "keys"))
+
+
+# ---------------------------------------------------------------- abstract evaluation
+
+
+def batch_spec(backend: Mapper, transform: MapItems, lead: Lead) -> Any:
+    """The spec of what a function that is bound gives of a batch, the leading axes included."""
+    found = spec_of(backend.evaluated(transform, transform.given, lead))
+    for path, leaf in leaves_of(found).items():
+        if leaf.leading[:1] != lead[:1]:
+            raise ValueError(
+                f"{transform.who}: leaf {nest.show(path)!r}: expected a first axis of {lead[0]}, one entry for each "
+                f"item of the batch, got shape {leaf.leading}"
+            )
+    return found
+
+
+def item_spec(backend: Mapper, transform: MapItems) -> Any:
+    """The spec of one item of those that a function that is bound gives."""
+    return with_lead(batch_spec(backend, transform, (2,)), lambda shape: shape[1:])
+
+
+def check_gives(backend: Mapper, spec: BufferSpec) -> None:
+    """Refuse a function at="add" whose abstract evaluation is not as its `gives` says.
+
+    Raises:
+        TypeError: for a leaf of another dtype.
+        ValueError: for a leaf of another shape, one that is missing, or one too many.
+    """
+    transform = spec.on_add
+    if transform is None or isinstance(transform.function, ItemFunction):
+        return
+    found = Outline.of(item_spec(backend, transform), transform.who)
+    try:
+        leaves = nest.flatten_as(spec.plan.structure, nest.unflatten(found.structure, found.leaves, _as_dict))
+    except ValueError as error:
+        raise ValueError(f"{transform.who}: gives: {error}; rb.map_spec(function, item) finds it") from None
+    for leaf, told, name in zip(leaves, spec.plan.leaves, spec.plan.names, strict=True):
+        if (leaf.shape, leaf.dtype) != (told.shape, told.dtype):
+            raise (ValueError if leaf.dtype == told.dtype else TypeError)(
+                f"{transform.who}: gives: leaf {name!r}: expected {told.dtype} {told.shape}, and the function gives "
+                f"{leaf.dtype} {leaf.shape}; rb.map_spec(function, item) finds it"
+            )
+
+
+def _as_dict(container: Any, parts: dict[str, Any], batch: Lead) -> dict[str, Any]:
+    return parts

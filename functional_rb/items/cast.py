@@ -1,0 +1,80 @@
+"""Leaves in another dtype."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from functional_rb.base import dtypes
+from functional_rb.base.nest import Key
+from functional_rb.core.item_function import ItemFunction, plain
+from functional_rb.items.leafwise import NUMBERS, By, Leafwise, LeafwiseBack
+from functional_rb.ops.protocol import Array, ItemOps
+from functional_rb.specs import ArraySpec
+from functional_rb.specs.regrouped import leaves_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Cast(Leafwise):
+    """Leaves in another dtype; see `cast`."""
+
+    who: ClassVar[str] = "cast"
+    kinds: ClassVar[tuple[str, ...] | None] = NUMBERS
+
+    dtype: str
+    keys: tuple[Key, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Bring the fields into their hashable form."""
+        super().__post_init__()
+        object.__setattr__(self, "dtype", dtypes.name_of(self.dtype))
+
+    def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
+        """The other dtype."""
+        return plain(spec.shape, self.dtype)
+
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+        """Convert values."""
+        return ops.cast(x, self.dtype)
+
+    def inverse(self, item: Any) -> ItemFunction:
+        """The dtypes that the leaves had."""
+        leaves = leaves_of(item)
+        return Recast(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Recast(LeafwiseBack):
+    """The inverse of `Cast`."""
+
+    who: ClassVar[str] = "cast, inverted"
+
+    before: By
+
+    def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+        """Convert values back."""
+        return ops.cast(x, before.dtype)
+
+
+def cast(dtype: object, keys: Sequence[Key] | None = None) -> Cast:
+    """Leaves in another dtype, for `frb.map_items`: floats go to integers by dropping the fraction.
+
+    The inverse gives the leaves the dtypes again that they had.
+
+    Args:
+        dtype: of what is given, a name or a dtype of NumPy, JAX or torch.
+        keys: the leaves, or containers of leaves; by default all that hold numbers or truth values.
+
+    Raises:
+        TypeError: for a dtype that specs do not have.
+        ValueError: where it is used, for a leaf that the item lacks, or one of complex numbers or objects.
+
+    Example:
+        >>> import numpy as np
+        >>> from functional_rb import items
+        >>> items.cast(np.float32, keys=["obs"])
+        Cast(dtype='float32', keys=('obs',))
+    """
+    given: tuple[Any, Any] = dtype, keys  # brought into their form by `Cast`
+    return Cast(*given)

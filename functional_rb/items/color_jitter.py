@@ -1,0 +1,153 @@
+"""Random brightness, contrast, saturation and hue."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from functional_rb.base.nest import Key
+from functional_rb.items.crops import Per, repeated
+from functional_rb.items.grayscale import check_colours, luma
+from functional_rb.items.images import Channels, ImageFunction, channels_back, channels_first, fraction
+from functional_rb.ops.protocol import Array, ItemOps
+from functional_rb.specs import ArraySpec, Bounded
+
+
+@dataclasses.dataclass(frozen=True)
+class ColorJitter(ImageFunction):
+    """Random brightness, contrast, saturation and hue; see `color_jitter`."""
+
+    who: ClassVar[str] = "color_jitter"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
+
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+    per: Per = "slice"
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        for name in ("brightness", "contrast", "saturation", "hue"):
+            most, value = (0.5 if name == "hue" else math.inf), getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value <= most or value == math.inf:
+                raise ValueError(f"color_jitter: expected {name} as a number from 0 to {most}, got {value!r}")
+        if self.per not in ("slice", "step"):
+            raise ValueError(f"color_jitter: expected per as 'slice' or 'step', got {self.per!r}")
+
+    @property
+    def words(self) -> int:
+        """One random word for each of the four."""
+        return 4
+
+    def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
+        """Numbers from 0 to 1."""
+        count = self.sizes(spec.shape)[2]
+        if self.saturation or self.hue or self.contrast:
+            check_colours(self.who, name, count)
+        return Bounded(0, 1, spec.shape)
+
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+        """One after the other."""
+        assert draws is not None
+        shape, steps = tuple(x.shape[len(lead) :]), math.prod(lead[1:])
+        if self.per == "slice":
+            draws = repeated(ops, draws.reshape(lead[0], steps, 4)[:, 0], steps)
+        where, (rows, columns, count) = self.where(shape), self.sizes(shape)
+        frames = (count // 3, 3) if count % 3 == 0 else (count, 1)
+        images = channels_first(ops, x, where).reshape(math.prod(lead), *frames, rows, columns)
+        amounts = [u.reshape(-1, 1, 1, 1, 1) for u in (fraction(ops, draws[:, k]) for k in range(4))]
+        if self.brightness:
+            images = _between(ops, images * _factor(amounts[0], self.brightness))
+        if self.contrast:
+            pixels = luma(ops, images).reshape(*images.shape[:2], rows * columns)
+            mean = (ops.total(pixels) / float(rows * columns)).reshape(*images.shape[:2], 1, 1, 1)
+            images = _blended(ops, images, mean, _factor(amounts[1], self.contrast))
+        if self.saturation:
+            images = _blended(ops, images, luma(ops, images), _factor(amounts[2], self.saturation))
+        if self.hue:
+            images = _turned(ops, images, (amounts[3] * 2.0 - 1.0) * self.hue)
+        made = images.reshape(*lead, count, rows, columns)
+        return channels_back(ops, made, where)
+
+
+def _factor(u: Array, strength: float) -> Array:
+    """Uniform between `max(0, 1 - strength)` and `1 + strength`, of numbers in [0, 1)."""
+    low = max(0.0, 1.0 - strength)
+    return u * (1.0 + strength - low) + low
+
+
+def _between(ops: ItemOps, x: Array) -> Array:
+    return ops.minimum(ops.maximum(x, ops.full_like(x, 0)), ops.full_like(x, 1))
+
+
+def _blended(ops: ItemOps, x: Array, other: Array, factor: Array) -> Array:
+    return _between(ops, x * factor + other * (1.0 - factor))
+
+
+def _turned(ops: ItemOps, x: Array, by: Array) -> Array:
+    """Colours [n, k, 3, H, W] with their hue turned by a share [n, 1, 1, 1, 1] of the circle, from -1/2 to 1/2."""
+    red, green, blue = x[:, :, 0:1], x[:, :, 1:2], x[:, :, 2:3]
+    value = ops.maximum(ops.maximum(red, green), blue)
+    width = value - ops.minimum(ops.minimum(red, green), blue)
+    safe = ops.where(width > 0, width, ops.full_like(width, 1))
+    of_blue = (red - green) / safe + 4.0
+    of_green = (blue - red) / safe + 2.0
+    hue = ops.where(
+        value == red, (green - blue) / safe, ops.where(value == green, of_green, of_blue)
+    )  # in sixths of the circle, from -1 to 5
+    parts = []
+    for n in (5.0, 3.0, 1.0):
+        k = hue + by * 6.0 + n
+        k = ops.where(k < 0, k + 6.0, k)
+        for _ in range(2):
+            k = ops.where(k >= 6, k - 6.0, k)
+        rise = ops.minimum(ops.minimum(k, 4.0 - k), ops.full_like(k, 1))
+        parts.append(value - width * ops.maximum(rise, ops.full_like(k, 0)))
+    return ops.concat(parts, 2)
+
+
+def color_jitter(
+    brightness: float = 0.0,
+    contrast: float = 0.0,
+    saturation: float = 0.0,
+    hue: float = 0.0,
+    keys: Key | Sequence[Key] | None = None,
+    *,
+    per: Per = "slice",
+    channels: Channels | None = None,
+) -> ColorJitter:
+    """Random brightness, contrast, saturation and hue of images between 0 and 1, for `frb.map_items`.
+
+    In this order, each result brought between 0 and 1, and what is 0 left out:
+
+    - brightness b: `x f`, f uniform in [max(0, 1 - b), 1 + b).
+    - contrast c: `x f + m (1 - f)`, f uniform in [max(0, 1 - c), 1 + c), m the mean over all pixels of the image's
+      brightness, `0.299 R + 0.587 G + 0.114 B`.
+    - saturation s: `x f + y (1 - f)`, f uniform in [max(0, 1 - s), 1 + s), y the pixel's brightness.
+    - hue h: the hue of HSV turned by u of its circle, u uniform in [-h, h), with V and S as they were (A. R. Smith,
+      "Color gamut transform pairs", 1978).
+
+    All images of an item change alike, and so do the frames of a stack of 3 k channels, but for m, which each frame has
+    of its own. Random numbers are multiples of 2^-24.
+
+    Args:
+        brightness, contrast, saturation: how much, from 0 on.
+        hue: how much, from 0 to 1/2.
+        keys: the images, float32 (see `to_image`); by default all that are.
+        per: of slices, whether all steps change alike, "slice", or each by itself, "step".
+        channels: where images have their channels, "first" or "last"; by default on their smallest axis.
+
+    Raises:
+        ValueError: for other numbers; where it is used, for leaves that are no images, or have no colours, naming them.
+
+    Example:
+        >>> from functional_rb import items
+        >>> items.color_jitter(0.4, 0.4, 0.4, 0.1).words
+        4
+    """
+    given: Any = keys
+    return ColorJitter(given, channels, brightness, contrast, saturation, hue, per)

@@ -1,0 +1,203 @@
+"""Leaves joined to one, and leaves as vectors; and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from functional_rb.base import nest
+from functional_rb.base.nest import Key
+from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
+from functional_rb.items.leafwise import By, Leafwise, LeafwiseBack, array_spec, name_of, path_of
+from functional_rb.ops.protocol import Array, ItemOps
+from functional_rb.specs import ArraySpec, Binary, Bounded, Unbounded
+from functional_rb.specs.regrouped import leaves_of
+
+ANY = ("float", "int", "bool", "complex")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cat(ItemFunction):
+    """Leaves joined to one; see `cat`."""
+
+    keys: tuple[Key, ...]
+    out: Key
+    axis: int = -1
+
+    def __post_init__(self) -> None:
+        """Bring the keys into their hashable form."""
+        object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", "cat") or ())
+        object.__setattr__(self, "out", name_of(self.out, "out", "cat"))
+
+    def spec(self, leaves: Specs, lead: int) -> Specs:
+        """One leaf in place of several.
+
+        Raises:
+            ValueError: if they do not fit together.
+        """
+        paths = chosen(leaves, self.keys, "cat", ANY)
+        rest = {path: leaf for path, leaf in leaves.items() if path not in paths}
+        if path_of(self.out) in rest:
+            raise ValueError(f"cat: there is a leaf {nest.show_key(self.out)!r} already; give another name by out=...")
+        parts = [array_spec(leaves[path]) for path in paths]
+        shapes = [part.shape or (1,) for part in parts]
+        for path, part, shape in zip(paths, parts, shapes, strict=True):
+            if not -len(shape) <= self.axis < len(shape):
+                raise ValueError(f"cat: leaf {nest.show(path)!r}: expected an axis {self.axis}, got shape {part.shape}")
+            others = _without(shape, self.axis), _without(shapes[0], self.axis)
+            if part.dtype != parts[0].dtype or others[0] != others[1]:
+                raise ValueError(
+                    f"cat: leaf {nest.show(path)!r}: expected {parts[0].dtype} of shape {shapes[0]} but for axis "
+                    f"{self.axis}, as {nest.show(paths[0])!r} has, got {part.dtype} of shape {shape}; cast or flatten "
+                    f"it first"
+                )
+        sizes = list(shapes[0])
+        sizes[self.axis] = sum(shape[self.axis] for shape in shapes)
+        if all(isinstance(part, Bounded) for part in parts):
+            low, high = (
+                np.concatenate([part.table(name).reshape(shape) for part, shape in zip(parts, shapes, strict=True)])
+                if len(sizes) == 1
+                else np.concatenate([part.table(name) for part in parts], self.axis)
+                for name in ("low", "high")
+            )
+            return rest | {path_of(self.out): Bounded(low, high, tuple(sizes), parts[0].dtype)}
+        return rest | {path_of(self.out): plain(tuple(sizes), parts[0].dtype)}
+
+    def apply(
+        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
+    ) -> Leaves:
+        """Join them."""
+        paths = chosen(leaves, self.keys, "cat")
+        parts = [leaves[path].reshape(*lead, *(tuple(leaves[path].shape[len(lead) :]) or (1,))) for path in paths]
+        axis = self.axis + len(parts[0].shape) if self.axis < 0 else self.axis + len(lead)
+        rest = {path: leaf for path, leaf in leaves.items() if path not in paths}
+        return rest | {path_of(self.out): ops.concat(parts, axis)}
+
+    def inverse(self, item: Any) -> ItemFunction:
+        """The leaves again, out of the one."""
+        leaves = leaves_of(item)
+        paths = chosen(leaves, self.keys, "cat", ANY)
+        return Split(tuple((path, leaves[path]) for path in paths), self.out, self.axis, tuple(leaves))
+
+
+@dataclasses.dataclass(frozen=True)
+class Split(ItemFunction):
+    """The inverse of `Cat`."""
+
+    before: By
+    out: Key
+    axis: int = -1
+    order: tuple[Any, ...] = ()
+    """The paths of all leaves, in their order."""
+
+    def spec(self, leaves: Specs, lead: int) -> Specs:
+        """Several leaves in place of one."""
+        (joined,) = chosen(leaves, [self.out], "cat, inverted")
+        return self._ordered({path: leaf for path, leaf in leaves.items() if path != joined} | dict(self.before))
+
+    def apply(
+        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
+    ) -> Leaves:
+        """Take it apart."""
+        (joined,) = chosen(leaves, [self.out], "cat, inverted")
+        made, start, x = {path: leaf for path, leaf in leaves.items() if path != joined}, 0, leaves[joined]
+        axis = self.axis + len(x.shape) if self.axis < 0 else self.axis + len(lead)
+        for path, spec in self.before:
+            size = (spec.shape or (1,))[axis - len(lead)]
+            part = x[(*[slice(None)] * axis, slice(start, start + size))]
+            made[path], start = part.reshape(*lead, *spec.shape), start + size
+        return self._ordered(made)
+
+    def _ordered(self, leaves: dict[Any, Any]) -> dict[Any, Any]:
+        return {path: leaves[path] for path in (*self.order, *leaves) if path in leaves}
+
+
+@dataclasses.dataclass(frozen=True)
+class Flatten(Leafwise):
+    """Leaves as vectors; see `flatten`."""
+
+    who: ClassVar[str] = "flatten"
+    kinds: ClassVar[tuple[str, ...] | None] = ANY
+
+    keys: tuple[Key, ...] | None = None
+
+    def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
+        """A vector, with its bounds."""
+        if type(spec) in (Bounded, Binary, Unbounded):
+            flat: ArraySpec = spec.reshape(-1) if spec.size else plain((0,), spec.dtype)
+            return flat
+        return plain((spec.size,), spec.dtype)
+
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+        """All axes but those in front as one."""
+        size = 1
+        for n in x.shape[len(lead) :]:
+            size *= n
+        return x.reshape(*lead, size)
+
+    def inverse(self, item: Any) -> ItemFunction:
+        """The shapes again."""
+        leaves = leaves_of(item)
+        return Reshape(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reshape(LeafwiseBack):
+    """The inverse of `Flatten`."""
+
+    who: ClassVar[str] = "flatten, inverted"
+
+    before: By
+
+    def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+        """The shape that it had."""
+        return x.reshape(*lead, *before.shape)
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    axis %= len(shape)
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def cat(keys: Sequence[Key], out: Key, axis: int = -1) -> Cat:
+    """Leaves joined along an axis to one, which takes their place, for `frb.map_items`; the inverse takes it apart.
+
+    Args:
+        keys: the leaves, or containers of leaves, in the order of which they are joined; scalars count as [1].
+        out: the name of the new leaf.
+        axis: of an item's shape; by default the last.
+
+    Raises:
+        ValueError: where it is used, for leaves of other dtypes or shapes than the first, naming them, or a name that
+            there is already.
+
+    Example:
+        >>> from functional_rb import Unbounded, items
+        >>> from functional_rb.core.item_function import item_after
+        >>> item_after(items.cat(["pos", "vel"], "obs"), {"pos": Unbounded((3,)), "vel": Unbounded((2,))})
+        Composite({'obs': Unbounded((5,))})
+    """
+    given: Any = keys
+    return Cat(given, out, axis)
+
+
+def flatten(keys: Key | Sequence[Key] | None = None) -> Flatten:
+    """Leaves as vectors, for `frb.map_items`: a scalar as one of length 1. The inverse gives them their shapes again.
+
+    Args:
+        keys: the leaves, or containers of leaves; by default all but Python objects.
+
+    Raises:
+        ValueError: where it is used, for a leaf that the item lacks, or one of Python objects.
+
+    Example:
+        >>> from functional_rb import Unbounded, items
+        >>> from functional_rb.core.item_function import item_after
+        >>> item_after(items.flatten(), {"x": Unbounded((3, 4))})
+        Composite({'x': Unbounded((12,))})
+    """
+    given: Any = keys
+    return Flatten(given)

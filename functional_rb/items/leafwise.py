@@ -1,0 +1,125 @@
+"""What the functions have in common that change some leaves, each for itself."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from functional_rb.base import nest
+from functional_rb.base.nest import Key, Path
+from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
+from functional_rb.ops.protocol import Array, ItemOps
+from functional_rb.specs import ArraySpec, Bounded, NonTensor
+
+NUMBERS = ("float", "int", "bool")
+By = tuple[tuple[Path, ArraySpec | NonTensor], ...]
+"""Specs by their paths, in a form that can be hashed."""
+
+
+class Leafwise(ItemFunction):
+    """A function that changes some leaves, each for itself: a frozen dataclass whose fields have the keys among them.
+
+    Attributes:
+        keys: the leaves, or containers of leaves; None for all that fit.
+    """
+
+    who: ClassVar[str]
+    """How users call it."""
+    kinds: ClassVar[tuple[str, ...] | None] = ("float",)
+    """The kinds of dtype of the leaves that fit; None for all."""
+    keys: tuple[Key, ...] | None
+
+    def __post_init__(self) -> None:
+        """Bring the keys into their hashable form."""
+        object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", self.who))
+
+    def chosen(self, leaves: Specs | Leaves, lead: int) -> Sequence[Path]:
+        """The paths of the leaves that it changes."""
+        return chosen(leaves, self.keys, self.who, self.kinds)
+
+    @abc.abstractmethod
+    def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
+        """The spec of what becomes of a leaf."""
+
+    @abc.abstractmethod
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+        """What becomes of a leaf [*lead, *shape]."""
+
+    def spec(self, leaves: Specs, lead: int) -> Specs:
+        """The same leaves, some of them changed."""
+        return leaves | {k: self.leaf_spec(array_spec(leaves[k]), nest.show(k)) for k in self.chosen(leaves, lead)}
+
+    def apply(
+        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
+    ) -> Leaves:
+        """Change them."""
+        return leaves | {k: self.leaf(ops, leaves[k], lead, draws) for k in self.chosen(leaves, len(lead))}
+
+
+class LeafwiseBack(ItemFunction):
+    """An inverse that makes leaves again of specs that it knows, each of one leaf: a frozen dataclass.
+
+    Attributes:
+        before: the specs of the leaves that it gives, by their paths.
+    """
+
+    who: ClassVar[str]
+    before: By
+
+    @abc.abstractmethod
+    def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+        """What a leaf was."""
+
+    def spec(self, leaves: Specs, lead: int) -> Specs:
+        """The leaves as they were."""
+        chosen(leaves, [path for path, _ in self.before], self.who)
+        return leaves | dict(self.before)
+
+    def apply(
+        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
+    ) -> Leaves:
+        """Make them again."""
+        return leaves | {path: self.leaf(ops, leaves[path], array_spec(spec), lead) for path, spec in self.before}
+
+
+def array_spec(spec: ArraySpec | NonTensor) -> ArraySpec:
+    """The spec of a leaf that was chosen by the kind of its dtype: objects have none."""
+    assert isinstance(spec, ArraySpec)
+    return spec
+
+
+def within(spec: ArraySpec, shape: tuple[int, ...]) -> ArraySpec:
+    """The spec of values between a leaf's bounds in another shape, if all its elements have the same bounds."""
+    if isinstance(spec, Bounded) and not isinstance(spec.low, tuple) and not isinstance(spec.high, tuple):
+        return Bounded(spec.low, spec.high, shape, spec.dtype)
+    return plain(shape, spec.dtype)
+
+
+def name_of(key: Any, field: str, who: str) -> Key:
+    """The key of one leaf, as it was given.
+
+    Raises:
+        TypeError: if it is no name, nor a tuple of names.
+    """
+    try:
+        nest.show_key(key)
+    except TypeError as error:
+        raise TypeError(f"{who}: {field}: {error}") from None
+    return key if isinstance(key, str) else tuple(key)
+
+
+def path_of(key: Key) -> Path:
+    """The path that a key names, "obs/camera" as ("obs", "camera"): what a leaf that is new is called."""
+    return tuple(key.split("/")) if isinstance(key, str) else key
+
+
+def needed_keys(keys: Any, who: str) -> Any:
+    """Keys, which must be given.
+
+    Raises:
+        ValueError: if they are not.
+    """
+    if keys is None:
+        raise ValueError(f"{who}: expected the names of leaves by keys, got None; name them")
+    return keys

@@ -1,0 +1,145 @@
+"""Running mean and deviation as a value: `rb.moments`, and what `frb.items.vec_norm` normalizes with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functional_rb.base.dtypes import shown
+from functional_rb.base.nest import Key
+from functional_rb.convert import json
+from functional_rb.items.normalize import Normalize, normalize
+from functional_rb.ops.protocol import Array, ItemOps
+
+
+class Moments(NamedTuple):
+    """How many vectors were met, their mean, and their squared deviations from it: a value, and a pytree.
+
+    Attributes:
+        count: float32, how many; beyond 2^24 rounded.
+        mean: float32 [*shape].
+        m2: float32 [*shape], the sum of `(x - mean)^2`.
+    """
+
+    count: Any
+    mean: Any
+    m2: Any
+
+
+json.register_records((), (Moments,))
+
+
+def init(ops: ItemOps, shape: Sequence[int] = (), device: Any = None) -> Moments:
+    """Moments of nothing yet.
+
+    Args:
+        shape: of one vector.
+        device: where they lie; by default the library's default device.
+
+    Example:
+        >>> import torch_backend as rb
+        >>> rb.moments.init((2,)).mean
+        tensor([0., 0.])
+    """
+    return Moments(*(ops.zeros(tuple(each), "float32", device) for each in ((), shape, shape)))
+
+
+def merge(ops: ItemOps, one: Moments, other: Moments) -> Moments:
+    """The moments of all that two have met, in whichever order.
+
+    With `d = mean_b - mean_a` and `n = n_a + n_b`: `mean = mean_a + d n_b / n` and `M2 = M2_a + M2_b + d^2 n_a n_b / n`
+    (T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+    variances", 1979).
+
+    Example:
+        >>> import torch_backend as rb, torch
+        >>> seen = rb.moments.update(rb.moments.init(), torch.tensor([1.0, 3.0]))
+        >>> rb.moments.merge(seen, seen).mean
+        tensor(2.)
+    """
+    count = one.count + other.count
+    share = other.count / ops.maximum(count, ops.full_like(count, 1))
+    apart = other.mean - one.mean
+    return Moments(count, one.mean + apart * share, one.m2 + other.m2 + apart * apart * (one.count * share))
+
+
+def update(ops: ItemOps, moments: Moments, x: Array, mask: Array | None = None) -> Moments:
+    """The moments with a batch of vectors more: those of the batch, merged (see `merge`).
+
+    Args:
+        moments: of what was met before.
+        x: numbers [..., *shape] of the backend or NumPy, any axes in front.
+        mask: bool, in the shape of the axes in front: which of them count; by default all.
+
+    Raises:
+        ValueError: if the vectors, or the mask, have another shape.
+
+    Example:
+        >>> import torch_backend as rb, torch
+        >>> seen = rb.moments.update(rb.moments.init(), torch.tensor([1.0, 3.0]))
+        >>> seen.count, seen.mean, seen.m2
+        (tensor(2.), tensor(2.), tensor(2.))
+    """
+    shape = tuple(moments.mean.shape)
+    front = tuple(x.shape)[: len(x.shape) - len(shape)]
+    if tuple(x.shape) != (*front, *shape) or (mask is not None and tuple(mask.shape) != front):
+        got = tuple(x.shape) if mask is None else f"{tuple(x.shape)} with a mask of shape {tuple(mask.shape)}"
+        raise ValueError(f"moments.update: expected x of shape {('...', *shape)}, got {got}; reshape it")
+    rows, size = math.prod(front), math.prod(shape)
+    columns = ops.moveaxis(ops.cast(x, "float32").reshape(rows, size), 0, 1)
+    real = ops.full_like(moments.count, rows)
+    if mask is not None:
+        chosen = ops.cast(mask.reshape(1, rows), "float32")
+        real = ops.total(chosen[0])
+        columns = ops.where(mask.reshape(1, rows), columns, ops.full_like(columns, 0))
+    mean = ops.total(columns) / ops.maximum(real, ops.full_like(real, 1))
+    apart = columns - mean[:, None]
+    if mask is not None:
+        apart = apart * chosen
+    return merge(ops, moments, Moments(real, mean.reshape(shape), ops.total(apart * apart).reshape(shape)))
+
+
+def apply(ops: ItemOps, moments: Moments, x: Array, eps: float = 1e-4) -> Array:
+    """`(x - mean) / sqrt(max(m2 / count, eps))`, in the dtype of x: the variance is that of all that was met.
+
+    Of what varies less than `sqrt(eps)`, or before anything was met, the deviation counts as that.
+
+    Args:
+        moments: of vectors of a shape.
+        x: floats [..., *shape].
+        eps: the least variance.
+
+    Example:
+        >>> import torch_backend as rb, torch
+        >>> seen = rb.moments.update(rb.moments.init(), torch.tensor([1.0, 3.0]))
+        >>> rb.moments.normalize(seen, torch.tensor([1.0, 5.0]))
+        tensor([-1.,  3.])
+    """
+    variance = moments.m2 / ops.maximum(moments.count, ops.full_like(moments.count, 1))
+    deviation = ops.maximum(variance, ops.full_like(variance, eps)) ** 0.5
+    return ops.cast((ops.cast(x, "float32") - moments.mean) / deviation, shown(x.dtype))
+
+
+def vec_norm(moments: Moments, keys: Key | Sequence[Key], eps: float = 1e-4) -> Normalize:
+    """Leaves less the mean, divided by the deviation, for `frb.map_items`: `normalize` with the numbers of moments.
+
+    The numbers are those that the moments have now, and stay: they are part of the spec. Moments that go on are pure
+    values, `rb.moments.update` and `rb.moments.normalize`, for the training step; `frb.save` writes them.
+
+    Args:
+        moments: what `rb.moments.update` made, on any device, or NumPy arrays.
+        keys: the leaves of floats, or containers of such, of the moments' shape.
+        eps: the least variance.
+
+    Raises:
+        ValueError: where it is used, for leaves of another shape, naming them.
+
+    Example:
+        >>> vec_norm(Moments(np.float32(2), np.float32(1), np.float32(8)), "obs")
+        Normalize(loc=1.0, scale=2.0, keys=('obs',))
+    """
+    count, mean, m2 = (np.asarray(x.tolist() if hasattr(x, "tolist") else x, np.float64) for x in moments)
+    return normalize(mean, np.sqrt(np.maximum(m2 / np.maximum(count, 1.0), eps)), keys)

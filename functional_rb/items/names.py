@@ -1,0 +1,144 @@
+"""Leaves under other names, and fewer leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from functional_rb.base import nest
+from functional_rb.base.nest import Key, Path
+from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen
+from functional_rb.items.leafwise import name_of, path_of
+from functional_rb.ops.protocol import Array, ItemOps
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rename(ItemFunction):
+    """Leaves under other names; see `rename`."""
+
+    pairs: tuple[tuple[Key, Key], ...]
+
+    def __post_init__(self) -> None:
+        """Bring the names into their hashable form."""
+        pairs: Any = self.pairs
+        found = tuple((name_of(old, "names", "rename"), name_of(new, "names", "rename")) for old, new in pairs)
+        object.__setattr__(self, "pairs", found)
+
+    def _renamed(self, leaves: dict[Path, T]) -> dict[Path, T]:
+        """The leaves under their new names, in their order."""
+        new = {path: path for path in leaves}
+        for old_key, new_key in self.pairs:
+            old = nest.show_key(old_key)
+            for path in chosen(leaves, [old_key], "rename"):
+                depth = next(n for n in range(len(path) + 1) if nest.show(path[:n]) == old)
+                new[path] = (*path_of(new_key), *path[depth:])
+        names = [nest.show(path) for path in new.values()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"rename: leaf {twice[0]!r}: there would be two of that name; rename or exclude the other")
+        return {new[path]: leaf for path, leaf in leaves.items()}
+
+    def spec(self, leaves: Specs, lead: int) -> Specs:
+        """The leaves under their new names."""
+        return self._renamed(leaves)
+
+    def apply(
+        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
+    ) -> Leaves:
+        """The leaves under their new names."""
+        return self._renamed(leaves)
+
+    def inverse(self, item: Any) -> ItemFunction:
+        """The old names again."""
+        return Rename(tuple((new, old) for old, new in self.pairs))
+
+
+@dataclasses.dataclass(frozen=True)
+class Select(ItemFunction):
+    """Some of the leaves; see `select` and `exclude`."""
+
+    keys: tuple[Key, ...]
+    left_out: bool = False
+
+    def __post_init__(self) -> None:
+        """Bring the keys into their hashable form."""
+        object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", self._who) or ())
+
+    @property
+    def _who(self) -> str:
+        return "exclude" if self.left_out else "select"
+
+    def _kept(self, leaves: dict[Path, T]) -> dict[Path, T]:
+        named = {*chosen(leaves, self.keys, self._who)}
+        return {path: leaf for path, leaf in leaves.items() if (path in named) != self.left_out}
+
+    def spec(self, leaves: Specs, lead: int) -> Specs:
+        """Those that are kept.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        kept = self._kept(leaves)
+        if not kept:
+            raise ValueError(f"{self._who}: no leaf would be left of {tuple(map(nest.show, leaves))}")
+        return kept
+
+    def apply(
+        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
+    ) -> Leaves:
+        """Those that are kept."""
+        return self._kept(leaves)
+
+
+def rename(names: Mapping[Any, Key]) -> Rename:
+    """Leaves, or containers of leaves, under other names, for `frb.map_items`. The inverse gives the old names again.
+
+    Args:
+        names: new names by the old ones, each a name, a path "obs/camera", or a tuple of names.
+
+    Raises:
+        TypeError: for what is no name.
+        ValueError: where it is used, for a leaf that the item lacks, or two leaves of one name.
+
+    Example:
+        >>> from functional_rb import Unbounded, items
+        >>> from functional_rb.core.item_function import item_after
+        >>> item_after(items.rename({"obs": "observation"}), {"obs": {"x": Unbounded((3,))}})
+        Composite({'observation': Composite({'x': Unbounded((3,))})})
+    """
+    return Rename(tuple(names.items()))
+
+
+def select(keys: Key | Sequence[Key]) -> Select:
+    """Some leaves, or containers of leaves, without the others, for `frb.map_items`.
+
+    Raises:
+        ValueError: where it is used, for a leaf that the item lacks.
+
+    Example:
+        >>> from functional_rb import Unbounded, items
+        >>> from functional_rb.core.item_function import item_after
+        >>> item_after(items.select("x"), {"x": Unbounded(()), "y": Unbounded(())})
+        Composite({'x': Unbounded()})
+    """
+    given: Any = keys
+    return Select(given)
+
+
+def exclude(keys: Key | Sequence[Key]) -> Select:
+    """All leaves but some, for `frb.map_items`.
+
+    Raises:
+        ValueError: where it is used, for a leaf that the item lacks, or if none would be left.
+
+    Example:
+        >>> from functional_rb import Unbounded, items
+        >>> from functional_rb.core.item_function import item_after
+        >>> item_after(items.exclude("x"), {"x": Unbounded(()), "y": Unbounded(())})
+        Composite({'y': Unbounded()})
+    """
+    given: Any = keys
+    return Select(given, left_out=True)

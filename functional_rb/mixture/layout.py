@@ -1,0 +1,164 @@
+"""What the items of a mixture's samples are made of: the leaves that its buffers have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from functional_rb.base.nest import LEAF, Structure, show
+from functional_rb.buffer import api
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.mixture.value import Mixture, MixtureSpec
+from functional_rb.specs.values import Outline
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layout:
+    """The leaves of a sample.
+
+    Attributes:
+        structure: which containers the items come in.
+        names: the leaves' paths as errors show them, in the order of the structure.
+        leaves: for each leaf its shape, behind the axis of the batch, and its dtype.
+        places: for each buffer, where among its own leaves these are.
+    """
+
+    structure: Structure
+    names: tuple[str, ...]
+    leaves: tuple[tuple[tuple[int, ...], str], ...]
+    places: tuple[tuple[int, ...], ...]
+
+
+Form = BufferSpec | tuple[MixtureSpec, tuple[Any, ...]]
+"""What is static about a state or a mixture, hashable."""
+
+
+def form_of(state: Any) -> Form:
+    """The spec of a state; of a mixture its own and the forms of its buffers."""
+    if isinstance(state, Mixture):
+        return state.spec, tuple(form_of(one) for one in state.states)
+    spec: BufferSpec = state.spec
+    return spec
+
+
+def specs_of(form: Form) -> tuple[BufferSpec, ...]:
+    """The specs of all buffers, in their order."""
+    return (form,) if isinstance(form, BufferSpec) else tuple(spec for one in form[1] for spec in specs_of(one))
+
+
+@functools.cache
+def remembers(form: Form) -> bool:
+    """Whether drawing changes any of the buffers."""
+    return any(spec.sampler.remembers for spec in specs_of(form))
+
+
+def layout_of(form: Form, mapper: Any = None) -> Layout:
+    """The layout of what a state or a mixture gives.
+
+    Args:
+        form: of the state or the mixture.
+        mapper: a `mapping.Mapper`, which evaluates functions of items, for the layout of samples; None for that of
+            what is stored.
+
+    Raises:
+        ValueError: if the buffers hold different items and no leaves are named, or one of those is not in all of them.
+    """
+    if isinstance(form, BufferSpec):
+        outline, lead = form.plan.outline, form.sampler.leading_shape(2)[1:]
+        if mapper is not None and form.on_sample is not None:
+            outline, lead = Outline.of(api.sample_spec(mapper, form, 2), "Mixture"), ()
+        leaves = tuple(((*lead, *leaf.shape), str(leaf.dtype)) for leaf in outline.leaves)
+        if mapper is not None and form.on_sample is not None:
+            leaves = tuple((shape[1:], dtype) for shape, dtype in leaves)
+        return Layout(outline.structure, outline.names, leaves, ())
+    spec, forms = form
+    members = [layout_of(one, mapper) for one in forms]
+    first = members[0]
+    if spec.leaves is None:
+        for k, other in enumerate(members):
+            _check_same(first, other, k)
+        return Layout(
+            first.structure,
+            first.names,
+            first.leaves,
+            tuple(_places(one, first.names, k) for k, one in enumerate(members)),
+        )
+    places = tuple(_places(member, spec.leaves, k) for k, member in enumerate(members))
+    leaves = tuple(first.leaves[k] for k in places[0])
+    for k, member in enumerate(members):
+        for name, leaf, place in zip(spec.leaves, leaves, places[k], strict=True):
+            _check_leaf(name, leaf, member.leaves[place], k)
+    structure, order = _in_dicts(spec.leaves)
+    return Layout(
+        structure,
+        tuple(spec.leaves[k] for k in order),
+        tuple(leaves[k] for k in order),
+        tuple(tuple(place[k] for k in order) for place in places),
+    )
+
+
+layout_at_once = functools.lru_cache(maxsize=256)(layout_of)
+"""The same, found once for a form; torch.compile does not trace such caches."""
+
+
+def _check_same(first: Layout, other: Layout, k: int) -> None:
+    for name in first.names:
+        if name not in other.names:
+            raise _differing(f"leaf {name!r} is in states[0] and not in states[{k}]")
+    for name in other.names:
+        if name not in first.names:
+            raise _differing(f"leaf {name!r} is in states[{k}] and not in states[0]")
+    for name, leaf in zip(first.names, first.leaves, strict=True):
+        _check_leaf(name, leaf, other.leaves[other.names.index(name)], k)
+    if first.structure != other.structure:
+        raise _differing(f"states[{k}] has its leaves in other containers than states[0]")
+
+
+def _differing(what: str) -> ValueError:
+    return ValueError(
+        f"Mixture: expected buffers that hold the same items, but {what}; name the leaves that samples should have: "
+        f"frb.Mixture(..., leaves=[...])"
+    )
+
+
+def _check_leaf(name: str, leaf: Any, other: Any, k: int) -> None:
+    """Refuse leaves that cannot come in one array."""
+    if leaf != other:
+        raise ValueError(
+            f"Mixture: leaf {name!r}: expected shape {leaf[0]} and dtype {leaf[1]} as in states[0], got {other[0]} and "
+            f"{other[1]} in states[{k}]; leave the leaf out of frb.Mixture(..., leaves=[...])"
+        )
+
+
+def _places(member: Layout, names: tuple[str, ...], k: int) -> tuple[int, ...]:
+    for name in names:
+        if name not in member.names:
+            raise ValueError(
+                f"Mixture: leaves: states[{k}] has no leaf {name!r}, expected some of "
+                f"{', '.join(map(repr, member.names))}"
+            )
+    return tuple(member.names.index(name) for name in names)
+
+
+def _in_dicts(names: tuple[str, ...]) -> tuple[Structure, list[int]]:
+    """Dicts for leaves of these names, and the order in which the leaves lie in it."""
+    nested: dict[str, Any] = {}
+    for position, name in enumerate(names):
+        inner = nested
+        *parents, last = name.split("/")
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = position
+
+    def structure(node: Any) -> Structure:
+        if not isinstance(node, dict):
+            return LEAF
+        return Structure("mapping", None, tuple(node), tuple(structure(child) for child in node.values()))
+
+    def positions(node: Any) -> list[int]:
+        return [found for child in node.values() for found in positions(child)] if isinstance(node, dict) else [node]
+
+    made = structure(nested)
+    assert [show(path) for path in made.paths] == [names[k] for k in positions(nested)]
+    return made, positions(nested)

@@ -1,0 +1,244 @@
+"""A mixture: several states that are drawn from as one, itself a value."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
+
+from functional_rb.base.containers import register_record
+from functional_rb.base.nest import Key, show_key
+from functional_rb.buffer.state import State, StateHolder
+from functional_rb.ops.protocol import Array
+
+How = Literal["exact", "items", "buffers"]
+WAYS: Final = ("exact", "items", "buffers")
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureSpec:
+    """What is static about a mixture; see `Mixture`.
+
+    Attributes:
+        p: the shares as plain numbers with the sum 1; None where they are an array, or follow from what is stored.
+        how, leaves, parts, stacked: as in `Mixture`.
+    """
+
+    p: tuple[float, ...] | None
+    how: How
+    leaves: tuple[str, ...] | None
+    parts: int
+    stacked: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False, init=False, repr=False)
+class Mixture(StateHolder):
+    """Several buffers that are drawn from as one, such as a dataset beside what an agent collects.
+
+    A mixture is a value, and a pytree on both backends. It goes where a state goes: `rb.sample`, `rb.update`,
+    `rb.get` and others. Its buffers may differ in sampler, capacity, storage and transforms, and may be mixtures.
+
+    Attributes:
+        states: K buffers of one backend.
+        p: float32 [K], how much of a batch each gives, if it is an array; None if not.
+        spec: what is static, among it the shares that are plain numbers.
+
+    Example:
+        >>> spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=8)
+        >>> offline = rb.init(spec, items={"x": np.zeros(8, np.float32)})
+        >>> online = rb.init(spec, items={"x": np.ones(2, np.float32)})
+        >>> mixture = frb.Mixture([offline, online], p=[0.5, 0.5])
+        >>> mixture, sample = rb.sample(mixture, rb.key(0), 6)
+        >>> sample.extras["buffer_ids"].tolist(), sample.items["x"].tolist()
+        ([0, 0, 0, 1, 1, 1], [0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+    """
+
+    states: tuple[State | Mixture, ...]
+    p: Array | None
+    spec: MixtureSpec
+
+    def __init__(
+        self,
+        states: Sequence[State | Mixture],
+        p: Any = None,
+        how: How = "exact",
+        *,
+        leaves: Sequence[Key] | None = None,
+        parts: int | None = None,
+        stacked: bool = False,
+        spec: MixtureSpec | None = None,
+    ) -> None:
+        """Mix buffers.
+
+        Args:
+            states: at least one buffer, all of one backend; a mixture counts as one.
+            p: how much of a batch each gives, not negative, of any positive sum: plain numbers are static under
+                compilation, an array [K] may be traced. None for: in proportion to how many items each stores.
+            how: "exact": each gives its share of every batch, rounded by the largest remainders, of equal ones the
+                first buffer's; the batch is in the order of the buffers. "items": the buffer of each item is drawn by
+                p. "buffers": the batch has equal parts, and the buffer of each part is drawn by p.
+            leaves: the keys of those leaves of the items that samples have, in dicts; by default all of them, where the
+                buffers hold the same.
+            parts: how many parts with "buffers"; K by default.
+            stacked: whether the leaves of a sample come as [parts, B / parts, *shape], with "buffers".
+            spec: what is static, in place of the others and unchecked, as a mixture is put together again of its parts,
+                in whose place trees of arrays may have anything.
+
+        Raises:
+            TypeError: for what is no state, or a leaf's key that is none.
+            ValueError: for no states at all, shares that are not one for each buffer, negative, not finite or all zero,
+                an unknown `how`, or `parts` and `stacked` without "buffers".
+        """
+        if spec is not None:
+            self._set(states, p, spec)
+            return
+        checked = _checked_states(states)
+        count = len(checked)
+        if how not in WAYS:
+            raise ValueError(f"Mixture: how: expected one of {', '.join(map(repr, WAYS))}, got {how!r}")
+        if how != "buffers" and (parts is not None or stacked):
+            raise ValueError(
+                f"Mixture: expected parts and stacked with how='buffers' alone, as other ways give no equal parts, got "
+                f"how={how!r}; leave them out, or reshape what is sampled"
+            )
+        number = count if parts is None else parts
+        if type(number) is not int or number < 1:
+            raise ValueError(f"Mixture: parts: expected a positive int, got {parts!r}")
+        named = None if leaves is None else _checked_leaves(leaves)
+        plain = None if p is None or hasattr(p, "dtype") else _plain(p, count)
+        array = p if hasattr(p, "dtype") else None
+        if array is not None:
+            check_shape(array, count, "Mixture")
+        self._set(checked, array, MixtureSpec(plain, how, named, number, bool(stacked)))
+
+    def _set(self, states: Any, p: Any, spec: MixtureSpec) -> None:
+        for name, value in (("states", states), ("p", p), ("spec", spec)):
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        """How many buffers there are."""
+        return len(self.states)
+
+    def __iter__(self) -> Iterator[State | Mixture]:
+        """The buffers in their order."""
+        return iter(self.states)
+
+    def __getitem__(self, k: int) -> State | Mixture:
+        """The k-th buffer."""
+        return self.states[k]
+
+    def replace(self, k: int, state: State | Mixture) -> Mixture:
+        """The same mixture with another k-th buffer.
+
+        Raises:
+            IndexError: if there is no k-th buffer.
+            TypeError: for what is no state.
+        """
+        k = self.place(k, "replace")
+        _checked_states([state])
+        return self.with_states([*self.states[:k], state, *self.states[k + 1 :]])
+
+    def place(self, k: Any, function: str) -> int:
+        """The number of a buffer as one from 0 to K - 1.
+
+        Raises:
+            TypeError: if it is no int.
+            IndexError: if there is no such buffer.
+        """
+        if isinstance(k, bool) or not isinstance(k, int):
+            raise TypeError(f"{function}: expected the number of a buffer as an int, got {type(k).__name__}")
+        if not -len(self) <= k < len(self):
+            raise IndexError(f"{function}: expected the number of a buffer from 0 to {len(self) - 1}, got {k}")
+        return k % len(self)
+
+    def with_states(self, states: Sequence[Any]) -> Mixture:
+        """The same mixture of other buffers, as many, unchecked: they follow from these."""
+        return Mixture(tuple(states), self.p, spec=self.spec)
+
+    @property
+    def depth(self) -> int:
+        """How many numbers name a buffer: 1, and one more for each level of mixtures in it."""
+        return 1 + max(state.depth if isinstance(state, Mixture) else 0 for state in self.states)
+
+    @property
+    def buffers(self) -> tuple[State, ...]:
+        """All buffers in it that are no mixtures, in their order."""
+        nested = (state.buffers if isinstance(state, Mixture) else (state,) for state in self.states)
+        return tuple(found for buffers in nested for found in buffers)
+
+    def check_alive(self) -> None:
+        """Refuse a mixture of which a buffer was consumed; see `State.check_alive`."""
+        for state in self.states:
+            state.check_alive()
+
+    def hint(self, function: str) -> str:
+        """How the error goes on that refuses a mixture in place of a state."""
+        return (
+            f"; it takes single buffers: rb.{function}(mixture[k], ...), and mixture.replace(k, state) if it gives one"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickles and copies hold: the parts, and not what was found out about them."""
+        return {"states": self.states, "p": self.p, "spec": self.spec}
+
+    def __repr__(self) -> str:
+        """The buffers' descriptions, and how they are mixed."""
+        static = ", ".join(f"{name}={value!r}" for name, value in vars(self.spec).items() if value is not None)
+        return f"Mixture([{', '.join(map(repr, self.states))}], {static})"
+
+
+FIELDS: Final = ("states", "p")
+"""The parts that hold arrays."""
+register_record(Mixture, FIELDS)
+
+
+def _checked_states(states: Any) -> tuple[State | Mixture, ...]:
+    if isinstance(states, State | Mixture) or not isinstance(states, Sequence):
+        raise TypeError(f"Mixture: expected a list of states, got {type(states).__name__}; write frb.Mixture([a, b])")
+    if not states:
+        raise ValueError("Mixture: expected at least one state, got none")
+    for k, state in enumerate(states):
+        if not isinstance(state, State | Mixture):
+            raise TypeError(f"Mixture: states[{k}]: expected a State or a Mixture, got {type(state).__name__}")
+    return tuple(states)
+
+
+def _checked_leaves(leaves: Any) -> tuple[str, ...]:
+    if isinstance(leaves, str) or not isinstance(leaves, Sequence):
+        raise TypeError(f"Mixture: leaves: expected a list of the leaves' keys, got {leaves!r}")
+    named = tuple(show_key(key) for key in leaves)
+    if not named or len(set(named)) < len(named):
+        raise ValueError(f"Mixture: leaves: expected some keys, all different, got {leaves!r}")
+    return named
+
+
+def check_shape(p: Any, count: int, who: str) -> None:
+    """Refuse shares that are not one for each buffer."""
+    if tuple(p.shape) != (count,):
+        raise ValueError(f"{who}: p: expected shape ({count},), one share for each buffer, got {tuple(p.shape)}")
+    if "float" not in str(p.dtype):
+        raise TypeError(f"{who}: p: expected dtype float32, got {p.dtype}; convert it yourself")
+
+
+def check_numbers(p: Sequence[float], who: str) -> None:
+    """Refuse shares that are known and are none."""
+    if not all(math.isfinite(x) and x >= 0 for x in p) or not sum(p) > 0:
+        raise ValueError(
+            f"{who}: p: expected finite numbers that are not negative, one of them positive, got {list(p)}; a share of "
+            f"0 leaves a buffer out"
+        )
+
+
+def _plain(p: Any, count: int) -> tuple[float, ...]:
+    """Shares as plain numbers with the sum 1."""
+    try:
+        numbers = [float(x) for x in p]
+    except (TypeError, ValueError):
+        raise TypeError(f"Mixture: p: expected {count} numbers, or an array of them, got {p!r}") from None
+    if len(numbers) != count:
+        raise ValueError(f"Mixture: p: expected {count} numbers, one share for each buffer, got {len(numbers)}")
+    check_numbers(numbers, "Mixture")
+    largest = max(numbers)
+    total = math.fsum(x / largest for x in numbers)
+    return tuple(x / largest / total for x in numbers)

@@ -1,0 +1,204 @@
+"""Groups of items that belong together, such as the replies to one prompt."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb.base import nest
+from functional_rb.base.nest import Key
+from functional_rb.core import soundness
+from functional_rb.core.boundaries import EpisodeBoundaries
+from functional_rb.core.episodes import STEP_IN_EPISODE
+from functional_rb.core.strategy import Selection, need_order
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.random_bits import below
+from functional_rb.samplers.base import SamplerBase, check_bools
+from functional_rb.samplers.importance import shares
+from functional_rb.samplers.slices import Slices
+from functional_rb.structures import episode_windows, sum_tree
+from functional_rb.structures.episode_windows import Lanes
+
+if TYPE_CHECKING:
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
+    from functional_rb.core.soundness import Found
+    from functional_rb.structures.ring import Removal, Write
+
+MEAN, DEVIATION = "group_mean", "group_deviation"
+SMALLEST = 2.0**-126
+HALF_EXPONENT = 127 << 22
+"""Half of what the bits of a float32 have for its exponent 0: with half of a number's bits, a root within a tenth."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups(SamplerBase):
+    """Some items of each of n groups, with replacement: leaves [n, per_group, *shape], as GRPO and RLOO take replies.
+
+    Items of a group are added one after another, and a leaf tells where the next group begins, so a group is drawn in
+    O(log n). Each group is equally likely. Of a larger group come `per_group` neighbours in a circle from any item on:
+    each is equally likely, none comes twice. Of a group that is being overwritten what is left counts. `sample.mask`,
+    bool [n, per_group], marks real items; all weights are 1; the probability is the group's.
+
+    Attributes:
+        per_group: how many items of each group.
+        group_key: path of an integer leaf, such as a prompt's number, that is another in every group than in the one
+            before.
+        reward_key: path of a leaf of one number an item; `sample.extras` then tells "group_mean" and
+            "group_deviation" (with n - 1 in the denominator; 0 of a single item), float32 [n, per_group], of the items
+            drawn of each group.
+        whole: whether groups with fewer stored items are left out; else they come padded, masked.
+
+    Raises:
+        ValueError: for settings out of range, a leaf that the item lacks or that cannot tell, a number that does not
+            fit into a lane (if `whole`), or a writer that does not keep items in order.
+
+    Example:
+        >>> Groups(8, group_key="prompt", reward_key="score").whole
+        True
+    """
+
+    per_group: int
+    group_key: Key
+    reward_key: Key | None = None
+    whole: bool = True
+
+    def __post_init__(self) -> None:
+        """Check what can be known before any array exists."""
+        check_bools(self, "whole")
+        Slices(self._checked(), end_keys=())  # which knows how many there may be
+        object.__setattr__(self, "per_group", operator.index(self.per_group))
+
+    def _checked(self) -> int:
+        if isinstance(self.per_group, bool) or not hasattr(self.per_group, "__index__") or self.per_group < 1:
+            raise ValueError(f"Groups: expected per_group as a positive int, got {self.per_group!r}")
+        return operator.index(self.per_group)
+
+    @property
+    def _slices(self) -> Slices:
+        """The sampler whose index finds groups: a group has a window of so many items if it has so many."""
+        return Slices(self.per_group, (), self.group_key, strict_length=self.whole)
+
+    @property
+    def boundaries(self) -> EpisodeBoundaries:
+        """A group is stored as a trajectory is."""
+        return self._slices.boundaries
+
+    @property
+    def why_nothing(self) -> str:
+        """No group is large enough."""
+        return f"completes a group of {self.per_group} items; add more, or give whole=False"
+
+    def check(self, plan: Plan) -> None:
+        """Groups are read off rings, and their leaves exist."""
+        who = type(self).__name__
+        need_order(plan, who)
+        if self.per_group > plan.ring.length and self.whole:
+            raise ValueError(
+                f"{who}: {self.per_group} items of a group never fit into the {plan.ring.length} of a lane; "
+                f"give a larger BufferSpec.capacity, or whole=False, for smaller groups"
+            )
+        self.boundaries.check(plan.outline, who)
+        if self.reward_key is None:
+            return
+        leaf = plan.outline.leaves[nest.position(plan.outline.names, self.reward_key, who)]
+        if not any(kind in leaf.dtype for kind in ("int", "float")) or math.prod(leaf.shape) != 1:
+            raise ValueError(
+                f"{who}: reward key {self.reward_key!r}: expected one number an item, got {leaf.dtype} of shape "
+                f"{leaf.shape}; name another leaf"
+            )
+
+    def problem(self, found: Found) -> str | None:
+        """No group lies where nothing is stored."""
+        return soundness.problem_of_weights(found)
+
+    def tree_rows(self, capacity: int) -> int:
+        """A sum tree over the slots, as the index."""
+        return self._slices.tree_rows(capacity)
+
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
+        """Fresh bits at every level of the tree, and two words for the item from which a group comes."""
+        return self._slices.draw_shape(plan, batch)
+
+    def leading_shape(self, batch: int) -> tuple[int, ...]:
+        """Groups, and the items of each."""
+        return batch, self.per_group
+
+    def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
+        """Note which groups there are wherever the new items may have changed it."""
+        self._slices.added(ops, draft, write, leaves, priorities)
+
+    def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
+        """Note which groups there are where items go."""
+        self._slices.removed(ops, draft, removal)
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
+        """Descend the tree to groups, then go around each from one of its items."""
+        length = self.per_group
+        lanes, in_episode = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
+        members = sum_tree.descend(ops, draft.known_tree, draft.plan.capacity, draws[:, :-2])
+        chances = shares(ops, draft, members)
+        found = chances > 0  # of a tree without groups, that is, of an empty one, anything is a leaf
+        before, after = episode_windows.extent(ops, lanes, in_episode, members)
+        sizes = ops.where(found, before + after + 1, ops.full_like(before, 1))
+        place = ops.arange(length, like=before)[None, :]
+        real = found[:, None] & (place < sizes[:, None])
+        around = below(ops, draws[:, -2:], sizes)[:, None] + ops.where(real, place, ops.full_like(place, 0))
+        around = ops.where(around < sizes[:, None], around, around - sizes[:, None])
+        away = ops.where(found[:, None], around - before[:, None], ops.full_like(around, 0)).reshape(-1)
+        first = (members[:, None] + ops.full_like(around, 0)).reshape(-1)
+        slots = episode_windows.shifted(ops, lanes, first, away)
+        handles = draft.handles_of(ops, slots).reshape(batch, length)
+        told = self._told(ops, draft, slots, real, sizes)
+        handles = ops.where(real, handles, ops.full_like(handles, -1))
+        return slots, Selection(handles, ops.cast(found, "float32"), chances, real, extras=told)
+
+    def _told(self, ops: Ops, draft: Draft, slots: Array, real: Array, sizes: Array) -> dict[str, Array]:
+        """Mean and deviation of the rewards of each group's real items, float32 [n, per_group]."""
+        if self.reward_key is None:
+            return {}
+        position = nest.position(draft.plan.outline.names, self.reward_key, type(self).__name__)
+        given = ops.cast(draft.read(ops, slots, [position])[position].reshape(*real.shape), "float32")
+        none = ops.full_like(given, 0)
+        rewards = ops.where(real, given, none)
+        count = ops.cast(ops.minimum(sizes, ops.full_like(sizes, self.per_group)), "float32")[:, None]
+        mean = _sums(ops, rewards) / count
+        apart = rewards - mean
+        # A choice stands between products and sums, or a compiler might round the two as one.
+        squares = ops.where(real, apart * apart, none)
+        fewer = ops.maximum(count - 1, ops.full_like(count, 1))
+        deviation = _square_root(ops, _sums(ops, squares) / fewer)
+        return {MEAN: ops.where(real, mean + none, none), DEVIATION: ops.where(real, deviation + none, none)}
+
+    def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        """Of a group, and then of one of its items."""
+        lanes, in_episode = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
+        _, marked = episode_windows.of_trajectories(ops, self._slices.rule, lanes, in_episode, slots)
+        before, after = episode_windows.extent(ops, lanes, in_episode, slots)
+        return shares(ops, draft, marked) / ops.cast(before + after + 1, "float32")
+
+    def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
+        """Whether there is a group: it may come again and again."""
+        return self._slices.drawable(ops, draft, n)
+
+
+def _sums(ops: Ops, x: Array) -> Array:
+    """The sums of rows, float32 [n, 1] of [n, m], added two by two, so that all carriers round alike."""
+    while x.shape[1] > 1:
+        half, odd = x.shape[1] // 2, x.shape[1] % 2
+        rest = [x[:, 2 * half :]] if odd else []
+        x = ops.concat([x[:, :half] + x[:, half : 2 * half], *rest], 1)
+    return x
+
+
+def _square_root(ops: Ops, x: Array) -> Array:
+    """Square roots of float32 that are not negative, by Newton's steps: those of libraries differ."""
+    positive = (x >= SMALLEST) & (x < math.inf)
+    safe = ops.where(positive, x, ops.full_like(x, 1))
+    root = ops.bitcast((ops.bitcast(safe, "int32") >> 1) + HALF_EXPONENT, "float32")
+    for _ in range(4):
+        root = 0.5 * (root + safe / root)
+    return ops.where(positive, root, ops.where(x < SMALLEST, ops.full_like(x, 0), x))

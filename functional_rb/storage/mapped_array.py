@@ -1,0 +1,167 @@
+"""An array over a sparse file, in which room is reserved before rows are written.
+
+What was never written takes no room. Writing to a part of a mapping that the disk has no room for would kill the
+process (SIGBUS), so room is reserved first, `CHUNK` bytes at a time. So a full disk is an error before anything is
+written.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base.errors import FULL, StorageLayoutError
+from functional_rb.storage.directory import explained, full
+
+CHUNK = 2**22
+"""Bytes for which room is reserved at a time: some ten microseconds each, so next to nothing for what is written."""
+
+
+class MappedArray:
+    """An array over a file.
+
+    Attributes:
+        array: as NumPy has it; the mapping lives as long as this, or a view of it.
+        item: bytes of a row.
+        complete: whether there is room for all of it.
+        new: whether the file was made for it, so that what was not written is zero.
+        path: of the file, as errors show it.
+    """
+
+    def __init__(self, descriptor: int, shape: tuple[int, ...], dtype: str, path: str, writable: bool = True) -> None:
+        """Map a file, which is made as long as the array if it is empty."""
+        self._descriptor, self.path = descriptor, path
+        weakref.finalize(self, os.close, descriptor)
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        self.item = nbytes // shape[0]
+        self.new = False
+        self.reserved = np.zeros(-(-nbytes // CHUNK), bool)
+        self.complete = not nbytes or not writable
+        with explained(path):
+            if writable and not os.fstat(descriptor).st_size:
+                os.ftruncate(descriptor, nbytes)
+                self.new = True
+            found = os.fstat(descriptor)
+            size = found.st_size
+            if writable and found.st_nlink > 1:
+                raise StorageLayoutError(
+                    f"{path}: the file has {found.st_nlink} names (hard links, as cp -l and rsync --link-dest make "
+                    f"them), and what is written to one is written to all; copy the directory (cp -a) and use the "
+                    f"copy, or give frb.load(..., storage=frb.Host())"
+                )
+            if size != nbytes:
+                raise StorageLayoutError(
+                    f"{path}: expected {nbytes} bytes, {dtype} {list(shape)}, got {size}; give Memmap another path, "
+                    f"or remove the file"
+                )
+            if not nbytes:  # which cannot be mapped
+                self.array = np.empty(shape, dtype)
+                return
+            access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            mapping = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, access)
+        self.array = np.ndarray(shape, dtype, mapping)
+
+    def reserve(self, first: int, n: int) -> None:
+        """Have room for rows [first, first + n)."""
+        if self.complete or n <= 0:
+            return
+        start, end = first * self.item // CHUNK, -(-(first + n) * self.item // CHUNK)
+        if not self.reserved[start:end].all():
+            for chunk in np.flatnonzero(~self.reserved[start:end]).tolist():
+                self._reserve_chunk(start + chunk)
+            self.complete = bool(self.reserved.all())
+
+    def chunk_end(self, end: int) -> int:
+        """The row before which the chunk ends that has the last byte before another row."""
+        rows = len(self.array)
+        return min(rows, -(-end * self.item // CHUNK) * CHUNK // self.item) if self.item else rows
+
+    def reserve_rows(self, rows: Any) -> None:
+        """Have room for some rows, integers [n]."""
+        if self.complete or not len(rows):
+            return
+        at = np.asarray(rows, np.int64) * self.item
+        ends = [at // CHUNK, (at + self.item - 1) // CHUNK]
+        if self.item > CHUNK or not all(self.reserved[chunk].all() for chunk in ends):
+            for row in np.unique(rows).tolist():
+                self.reserve(row, 1)
+
+    def _reserve_chunk(self, chunk: int) -> None:
+        start = chunk * CHUNK
+        try:
+            allocate(self._descriptor, start, min(CHUNK, self.array.nbytes - start))
+        except OSError as error:
+            if error.errno in FULL:
+                raise full(self.path, error.strerror, CHUNK) from error
+            raise
+        self.reserved[chunk] = True
+
+    def copy_to(self, other: MappedArray) -> None:
+        """Write what has been written to another of the same shape, and reserve there what is reserved here."""
+        for chunk in np.flatnonzero(self.reserved).tolist():
+            other._reserve_chunk(chunk)
+        other.complete = bool(other.reserved.all())
+        with explained(other.path):
+            for start, end in self._written():
+                _copy_bytes(self._descriptor, other._descriptor, start, end)
+
+    def _written(self) -> Iterator[tuple[int, int]]:
+        """The extents of the file that hold data; all of it, where the file system cannot tell."""
+        at, size = 0, self.array.nbytes
+        while at < size:
+            try:
+                at = os.lseek(self._descriptor, at, os.SEEK_DATA)
+            except OSError:  # nothing but a hole until the end
+                return
+            end = os.lseek(self._descriptor, at, os.SEEK_HOLE)
+            yield at, end
+            at = end
+
+    def written(self) -> Iterator[tuple[int, int]]:
+        """Rows outside of which nothing was ever written, as (first, stop)."""
+        for start, end in self._written():
+            yield start // self.item, -(-end // self.item)
+
+    def clear(self) -> None:
+        """Make everything zero, and give the room back."""
+        if self.array.nbytes and any(True for _ in self._written()):
+            with explained(self.path):
+                os.ftruncate(self._descriptor, 0)
+                os.ftruncate(self._descriptor, self.array.nbytes)
+            self.reserved[:] = False
+            self.complete = False
+
+    def fill(self, values: Any, start: int = 0) -> None:
+        """Write rows from one on, leaving out what is zero where the file is so already."""
+        step = max(1, CHUNK // max(self.item, 1))
+        for k in range(0, len(values), step):
+            part = np.ascontiguousarray(values[k : k + step])
+            first, stop = start + k, start + k + len(part)
+            if _any(part) or (not self.new and _any(self.array[first:stop])):
+                self.reserve(first, len(part))
+                self.array[first:stop] = part
+
+
+def _any(part: Any) -> bool:
+    """Whether a byte of a contiguous array is not zero."""
+    return bool(part.size and part.view(np.uint8).any())
+
+
+def allocate(descriptor: int, start: int, nbytes: int) -> None:
+    """Reserve room on the disk for a part of a file, without changing what it holds."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, start, nbytes)
+    else:  # macOS: room is made by writing what is there
+        _copy_bytes(descriptor, descriptor, start, start + nbytes)
+
+
+def _copy_bytes(source: int, target: int, start: int, end: int) -> None:
+    while start < end:
+        data = os.pread(source, min(CHUNK, end - start), start)
+        start += os.pwrite(target, data, start)

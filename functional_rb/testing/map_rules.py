@@ -1,0 +1,104 @@
+"""What a function of items must do, as the transform `map_items`."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base import nest
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.item_function import ItemFunction, applied
+from functional_rb.ops import numpy_ops
+from functional_rb.specs.regrouped import leaves_of
+from functional_rb.specs.values import Outline
+from functional_rb.testing import carriers, strategies
+from functional_rb.testing.faults import differing, expect, kind_of, near, no_error, shown
+from functional_rb.transforms.map_items import MapItems
+
+Array = np.ndarray[Any, Any]
+SIZE = 6
+LEADS = ((SIZE,), (2, 3))
+"""The leading axes of what item functions are tried with: single items, and slices."""
+
+
+def check_map(who: str, transform: MapItems, spec: BufferSpec, names: Sequence[str]) -> None:
+    """Try a function of items on arrays of each library, and in a buffer of each backend."""
+    libraries = sorted({name.split("-")[0] for name in names} - {"numpy"})
+    if isinstance(transform.function, ItemFunction):
+        _check_alike(who, transform.function, spec, libraries)
+    for library in libraries:
+        _check_in_buffer(who, transform, spec, importlib.import_module(f"{library}_backend"))
+
+
+def _check_alike(who: str, function: ItemFunction, spec: BufferSpec, libraries: Sequence[str]) -> None:
+    """The same numbers of the same draws on every library, and as its spec says; nothing that it is given changes."""
+    item = leaves_of(spec.item)
+    for lead in LEADS:
+        batch = leaves_of_batch(spec, math.prod(lead))
+        given = {path: leaf.reshape(*lead, *leaf.shape[1:]) for path, leaf in batch.items()}
+        for leaf in given.values():
+            leaf.setflags(write=False)
+        draws = np.random.default_rng(0).integers(0, 2**31, (math.prod(lead), function.words), np.int32)
+        found = {}
+        for name in ("numpy", *libraries):
+            ops: Any = numpy_ops if name == "numpy" else importlib.import_module(f"{name}_backend.ops")
+            rb: Any = None if name == "numpy" else importlib.import_module(f"{name}_backend")
+            arrays, bits = dict(given), draws if function.words else None
+            if rb is not None:
+                arrays = {path: rb.from_dlpack(numpy_ops.copy(leaf)) for path, leaf in given.items()}
+                bits = None if bits is None else rb.from_dlpack(numpy_ops.copy(bits))
+            with no_error(who, f"`apply` on {name}"):
+                made = applied(function, ops, item, arrays, lead, bits, None)
+            found[name] = {nest.show(path): carriers.as_numpy(leaf) for path, leaf in made.items()}
+            for path, leaf in found[name].items():
+                one = found["numpy"][path]
+                expect(
+                    one.shape == leaf.shape and one.dtype == leaf.dtype and near(one, leaf, False),
+                    who,
+                    f"leaf {path!r} on {name}",
+                    f"what NumPy gives, {shown(one)}",
+                    shown(leaf),
+                    "compute by `ops` alone",
+                )
+
+
+def _check_in_buffer(who: str, transform: MapItems, spec: BufferSpec, rb: Any) -> None:
+    """Samples are as `rb.sample_spec` tells, the same for the same key; what is stored does not change by sampling."""
+    size = SIZE * (spec.lanes or 1)
+    batch = leaves_of_batch(spec, size)
+    lead = (size,) if spec.lanes is None else (SIZE, spec.lanes)
+    shaped = [batch[path].reshape(*lead, *batch[path].shape[1:]) for path in spec.added.structure.paths]
+    items = nest.unflatten(spec.added.structure, shaped, lambda _, parts, __: parts)
+    with no_error(who, f"`add` and `sample` on {rb.__name__}"):
+        state = rb.add(rb.init(spec), items, key=rb.key(1))
+        stored = rb.items(state)
+        samples = [rb.sample(state, rb.key(2), SIZE)[1] for _ in range(2)]
+        told = Outline.of(rb.sample_spec(spec, SIZE), who)
+    for part, one, other in differing(_in_numpy(stored), _in_numpy(rb.items(state)), "items"):
+        expect(False, who, f"what is stored, {part}, after a sample", shown(one), shown(other), "write to no array")
+    first, again = ([carriers.as_numpy(x) for x in nest.flatten_as(told.structure, s.items)] for s in samples)
+    for name, kind, leaf, other in zip(told.names, told.leaves, first, again, strict=True):
+        same = f"{kind.dtype} {list(kind.shape)}"
+        expect(kind_of(leaf) == same, who, f"leaf {name!r} of a sample", same, kind_of(leaf), "see `rb.sample_spec`")
+        expect(
+            near(leaf, other, True),
+            who,
+            f"leaf {name!r} of a second sample by the same key",
+            shown(leaf),
+            shown(other),
+            "let all that is random follow from the key: write map_items(fn, keyed=True)",
+        )
+
+
+def leaves_of_batch(spec: BufferSpec, size: int) -> dict[nest.Path, Array]:
+    """Some items of a spec, numbered, by path."""
+    items = strategies.numbered(spec.item, strategies.some_items(spec.item, size, 3), 0)
+    return dict(zip(spec.added.structure.paths, nest.flatten_as(spec.added.structure, items), strict=True))
+
+
+def _in_numpy(items: Any) -> Any:
+    return carriers.mapped(carriers.as_numpy, items)

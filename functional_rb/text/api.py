@@ -1,0 +1,466 @@
+"""The public functions of text, up to the arrays: checked here, carried out by a backend.
+
+A backend binds each of these to itself and takes over its docstring; the examples are run with either one as `rb`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+from functional_rb import ted
+from functional_rb.ops.protocol import Array
+from functional_rb.text import advantages, rollouts
+from functional_rb.text import generation as core
+from functional_rb.text.generation import Generation, Joined, Settings
+from functional_rb.text.laws import Law
+
+Step = Callable[[Any, Any, Array, Array], tuple[Array, Any]]
+"""A model: (params, cache, ids int32 [B, T], positions int32 [B, T]) to (logits [B, T, V], cache)."""
+EmptyCache = Callable[[int, int], Any]
+"""Makes a cache before the first token, for so many rows with room for so many tokens."""
+
+
+class Rollout(NamedTuple):
+    """What `rollout` gives: N = B * replies rows of T = L + n - 1 steps, prompt and reply.
+
+    Attributes:
+        steps: the steps in TED, a dict of arrays [N, T]: "observation" is the token before, "action" and the next
+            observation the token that followed. Beside these "reply" says whether that is one of the reply,
+            "log_prob" and, with a reference, "reference_log_prob" tell its log-probabilities, 0 outside of the reply.
+        mask: bool [N, T], which steps there are: what lies behind the reply is padding.
+        scores: float32 [N], what the reward model said.
+        kl: float32 [N], the sum over each reply of log_prob - reference_log_prob; 0 without a reference.
+        generation: the replies.
+        joined: the rows, of T + 1 tokens.
+    """
+
+    steps: dict[str, Any]
+    mask: Array
+    scores: Array
+    kl: Array
+    generation: Generation
+    joined: Joined
+
+
+class Advantages(NamedTuple):
+    """What `gae` gives.
+
+    Attributes:
+        advantages: float32 [N, T].
+        returns: float32 [N, T], advantages + values, to which values are fitted.
+    """
+
+    advantages: Array
+    returns: Array
+
+
+class Backend(Protocol):
+    """What carries out the checked calls."""
+
+    def array(self, x: Any, dtype: str, name: str) -> Array:
+        """An array of the backend: "int32" of any integers, "bool" of these too, "float32" of floats."""
+        ...
+
+    def without_gradients(self) -> AbstractContextManager[Any]:
+        """A context in which nothing is remembered for gradients."""
+        ...
+
+    def number(self, x: Any, dtype: str, like: Array) -> Array:
+        """A number as a scalar, on the device of an array."""
+        ...
+
+    def values(self, x: Array) -> Any:
+        """The array in NumPy; None while tracing."""
+        ...
+
+    def generate(
+        self,
+        step: Step,
+        params: Any,
+        cache: EmptyCache | None,
+        prompts: Array,
+        mask: Array,
+        key: Any,
+        law: Law,
+        settings: Settings,
+    ) -> Generation:
+        """Generate replies."""
+        ...
+
+    def log_probs(self, step: Step, params: Any, ids: Array, mask: Array) -> Array:
+        """Tell log-probabilities."""
+        ...
+
+    def run(self, function: Callable[..., Any], *given: Any, static: tuple[Any, ...] = ()) -> Any:
+        """`function(ops, *given, *static)`, of nests of arrays and of what is hashable."""
+        ...
+
+
+def generate(
+    backend: Backend,
+    step: Step,
+    params: Any,
+    prompts: Any,
+    key: Any,
+    n: int,
+    temperature: Any = 1.0,
+    top_k: Any = None,
+    top_p: Any = None,
+    eos: int | Sequence[int] | None = None,
+    pad: int = 0,
+    *,
+    mask: Any = None,
+    cache: EmptyCache | None = None,
+    replies: int = 1,
+    at_once: int | None = None,
+) -> Generation:
+    """Generate replies to prompts, token by token.
+
+    The same logits and the same random bits give the same tokens on every backend and device. A reply ends with the
+    first eos, or after n tokens; behind it stands `pad`, which may be an eos or any token else, as masks and lengths
+    say what is a token.
+
+    Args:
+        step: the model, a pure function `(params, cache, ids, positions) -> (logits, cache)`, of ids int32 [B, T],
+            tokens that follow those in the cache, and their positions int32 [B, T]; logits are [B, T, V], those of the
+            token that follows each. A token at position -1 is padding: no other may see it, and what is computed of it
+            must be finite. Tokens see those of their row at positions up to their own. On torch the cache may be
+            written in place. On JAX the function is traced, and a program compiled for each function that is given.
+        params: of the model, handed to it as they are.
+        prompts: integers [B, L].
+        key: randomness, from `key(seed)` or `split`.
+        n: the number of tokens of a reply at most.
+        temperature: by which logits are divided; 0 takes the most likely token, of equal ones the first. May be traced.
+        top_k: only so many of the most likely tokens are drawn, of equal ones the first. May be traced.
+        top_p: of these, only the fewest of the most likely ones whose probabilities sum to this at least, of equal ones
+            the first; the least likely of them may be what brings the sum beyond it. May be traced.
+        eos: the token that ends a reply, or several; None for none.
+        pad: what stands where there is no token.
+        mask: [B, L], which are tokens of the prompt, bool or integers that are 0 or not; all if None. Padding may be
+            anywhere.
+        cache: makes an empty cache of so many rows and so many tokens, `cache(rows, tokens)`: a nest of arrays with the
+            rows as first axis, and scalars. Without it the model gets None, and all tokens at each step.
+        replies: r, how many replies each prompt gets.
+        at_once: how many replies of each prompt are generated together, a divisor of r; r if None. The cache of the
+            prompts is computed once, and held at_once times: with 1, caches take O(B (L + n)) memory, whatever r is.
+
+    Returns:
+        B * r replies, reply j to prompt b in row b * r + j.
+
+    Raises:
+        TypeError: for arguments of another kind, naming them.
+        ValueError: for numbers out of range, shapes that do not fit, and a prompt without any token where that can be
+            seen, naming its row.
+
+    Example:
+        >>> def step(params, cache, ids, positions):  # after token i comes i + 1, or 0 after the last
+        ...     return params[ids], None
+        >>> after = np.log(np.roll(np.eye(4, dtype=np.float32), 1, 1) + 1e-9)
+        >>> params = rb.from_dlpack(after, copy=True)
+        >>> made = rb.text.generate(step, params, np.array([[1], [3]], np.int32), rb.key(0), n=3, eos=3, pad=3)
+        >>> made.tokens.tolist(), made.lengths.tolist(), made.terminated.tolist()
+        ([[2, 3, 3], [0, 1, 2]], [2, 3], [True, False])
+    """
+    who = "text.generate"
+    _check_callable(step, "step", who)
+    prompts, mask = _rows(backend, prompts, mask, "prompts", who)
+    law = Law(*_law(backend, prompts, temperature, top_k, top_p, who))
+    settings = _settings(n, replies, at_once, eos, pad, who)
+    if cache is not None:
+        _check_callable(cache, "cache", who)
+    known = backend.values(mask)
+    if known is not None and not known.any(1).all():
+        row = int((~known.any(1)).argmax())
+        raise ValueError(f"{who}: prompt {row} has no token; give each a first one, such as the tokenizer's bos")
+    return backend.generate(step, params, cache, prompts, mask, key, law, settings)
+
+
+def join(backend: Backend, prompts: Any, generation: Generation, mask: Any = None, pad: int = 0) -> Joined:
+    """Prompts and their replies as rows without gaps: the prompt, then the reply, then padding.
+
+    Args:
+        prompts: integers [B, L], as for `generate`.
+        generation: the replies to them.
+        mask: [B, L], which are tokens of the prompts; all if None.
+        pad: what stands behind the replies.
+
+    Returns:
+        N rows of L + n places.
+
+    Raises:
+        TypeError: for arrays of another dtype, naming them.
+        ValueError: for shapes that do not fit, and replies to another number of prompts.
+
+    Example:
+        >>> params = rb.from_dlpack(np.zeros((4, 4), np.float32), copy=True)
+        >>> prompts, mask = np.array([[0, 1], [2, 3]], np.int32), np.array([[False, True], [True, True]])
+        >>> def step(params, cache, ids, positions):
+        ...     return params[ids], None
+        >>> made = rb.text.generate(step, params, prompts, rb.key(0), n=2, temperature=0, mask=mask)
+        >>> rows = rb.text.join(prompts, made, mask, pad=3)
+        >>> rows.ids.tolist(), rows.reply.tolist()
+        ([[1, 0, 0, 3], [2, 3, 0, 0]], [[False, True, True, False], [False, False, True, True]])
+    """
+    who = "text.join"
+    prompts, mask = _rows(backend, prompts, mask, "prompts", who)
+    count, rows = int(prompts.shape[0]), int(generation.tokens.shape[0])
+    if rows % count:
+        raise ValueError(f"{who}: expected a multiple of {count} replies, as there are prompts, got {rows}")
+    return backend.run(core.join, prompts, mask, generation.tokens, generation.mask, static=(_int(pad, "pad", 0, who),))
+
+
+def log_probs(backend: Backend, step: Step, params: Any, ids: Any, mask: Any = None) -> Array:
+    """The log-probability of each token by those before it, in one pass (teacher forcing).
+
+    Differentiable with respect to the parameters. Minus infinity for a token whose logit is; never NaN for it.
+
+    Args:
+        step: the model, as for `generate`; it gets None for a cache.
+        params: of the model.
+        ids: integers [N, S].
+        mask: [N, S], which are tokens, bool or integers that are 0 or not; all if None. Padding may be anywhere.
+
+    Returns:
+        float32 [N, S]; 0 of the first token of each row, which nothing is before, and where there is no token.
+
+    Raises:
+        TypeError: for arguments of another kind, naming them.
+        ValueError: for shapes that do not fit, naming them.
+
+    Example:
+        >>> def step(params, cache, ids, positions):
+        ...     return params[ids], None
+        >>> params = rb.from_dlpack(np.log(np.array([[0.5, 0.5], [0.25, 0.75]], np.float32)), copy=True)
+        >>> told = rb.text.log_probs(step, params, np.array([[0, 1, 1]], np.int32))
+        >>> np.exp(np.array(told.tolist())).round(3).tolist()
+        [[1.0, 0.5, 0.75]]
+    """
+    who = "text.log_probs"
+    _check_callable(step, "step", who)
+    return backend.log_probs(step, params, *_rows(backend, ids, mask, "ids", who))
+
+
+def gae(
+    backend: Backend,
+    rewards: Any,
+    values: Any,
+    terminated: Any,
+    truncated: Any = None,
+    mask: Any = None,
+    gamma: Any = 1.0,
+    lam: Any = 0.95,
+) -> Advantages:
+    """Generalized advantage estimation (Schulman et al., 2016, equations 11, 12 and 16).
+
+        delta_t = r_t + gamma * V(s_(t+1)) - V(s_t),    A_t = delta_t + gamma * lam * A_(t+1)
+
+    After a step that terminated there is no value: V(s_(t+1)) counts as 0. After one that was truncated there is, the
+    last state's. In both cases, at a row's last step, and before padding, A_(t+1) counts as 0.
+
+    Args:
+        rewards: float32 [N, T].
+        values: float32 [N, T + 1], of the state before each step, and of the one after the last. For the steps of
+            `rollout` that is the value at each token of its rows.
+        terminated: bool [N, T].
+        truncated: bool [N, T]; none if None.
+        mask: [N, T], which steps there are; all if None. The numbers of others count for nothing, NaN too.
+        gamma: the discount. May be traced.
+        lam: from 0, one step, to 1, all rewards. May be traced.
+
+    Returns:
+        Advantages, and returns: advantages + values. 0 where there is no step.
+
+    Raises:
+        TypeError: for arrays of another dtype, naming them.
+        ValueError: for shapes that do not fit, naming them.
+
+    Example:
+        >>> rewards, values = np.array([[0, 0, 1]], np.float32), np.full((1, 4), 0.5, np.float32)
+        >>> end = np.array([[False, False, True]])
+        >>> rb.text.gae(rewards, values, terminated=end, lam=1.0).advantages.tolist()
+        [[0.5, 0.5, 0.5]]
+        >>> rb.text.gae(rewards, values, terminated=end & False, truncated=end, lam=1.0).returns.tolist()
+        [[1.5, 1.5, 1.5]]
+    """
+    who = "text.gae"
+    rewards = backend.array(rewards, "float32", f"{who}: rewards")
+    if len(rewards.shape) != 2 or not rewards.shape[1]:
+        raise ValueError(f"{who}: rewards: expected shape [N, T], got {list(rewards.shape)}")
+    rows, steps = (int(size) for size in rewards.shape)
+    values = _shaped(backend, values, "float32", (rows, steps + 1), "values", who)
+    none = backend.run(_unset, rewards)
+    flags = [
+        none if x is None else _shaped(backend, x, "bool", (rows, steps), name, who)
+        for name, x in (("terminated", terminated), ("truncated", truncated))
+    ]
+    there = ~none if mask is None else _shaped(backend, mask, "bool", (rows, steps), "mask", who)
+    numbers = [backend.number(x, "float32", rewards) for x in (gamma, lam)]
+    return Advantages(*backend.run(advantages.gae, rewards, values, *flags, there, *numbers))
+
+
+def rollout(
+    backend: Backend,
+    step: Step,
+    params: Any,
+    prompts: Any,
+    key: Any,
+    n: int,
+    score: Callable[[Array, Array, Array], Any],
+    *,
+    reference: Any = None,
+    reference_step: Step | None = None,
+    kl: Any = 0.0,
+    temperature: Any = 1.0,
+    top_k: Any = None,
+    top_p: Any = None,
+    eos: int | Sequence[int] | None = None,
+    pad: int = 0,
+    mask: Any = None,
+    cache: EmptyCache | None = None,
+    replies: int = 1,
+    at_once: int | None = None,
+) -> Rollout:
+    """Generate replies, and tell them as steps of episodes in TED.
+
+    The reward of a step that leads to a token a of the reply, after s, is
+
+        - kl * (log pi(a | s) - log pi_ref(a | s)),    plus the score at the reply's last token, and only there
+
+    (Ziegler et al., 2019, equation 2): an estimate at each token, whose mean over what the model draws at temperature 1
+    is the divergence KL(pi || pi_ref). Steps inside of the prompt have no reward. The last step is terminated if
+    its token is an eos, else truncated. All takes O(N (L + n)) memory. On torch no gradients are remembered.
+
+    Args:
+        step: the model, as for `generate`.
+        params: of the model.
+        prompts: integers [B, L].
+        key: randomness, from `key(seed)` or `split`.
+        n: the number of tokens of a reply at most.
+        score: the reward model, `score(ids, mask, reply)` of the rows of `join`, each [N, L + n]: float32 [N]. It is
+            called once.
+        reference: the parameters of the model that the policy is to stay near; None for no penalty.
+        reference_step: its function, if that is not `step`.
+        kl: the coefficient of the penalty, a number such as `frb.AdaptiveKL` has. May be traced.
+        temperature: as for `generate`, as are all that follow.
+        top_k: as for `generate`.
+        top_p: as for `generate`.
+        eos: as for `generate`.
+        pad: as for `generate`.
+        mask: as for `generate`.
+        cache: as for `generate`.
+        replies: as for `generate`.
+        at_once: as for `generate`.
+
+    Returns:
+        The steps, with what they were made of.
+
+    Raises:
+        TypeError: for arguments of another kind, naming them.
+        ValueError: for numbers out of range and shapes that do not fit; for a score that is NaN, where that can be
+            seen, naming its row.
+
+    Example:
+        >>> def step(params, cache, ids, positions):
+        ...     return params[ids], None
+        >>> params = rb.from_dlpack(np.log(np.roll(np.eye(4, dtype=np.float32), 1, 1) + 1e-9), copy=True)
+        >>> def score(ids, mask, reply):  # how long the reply is
+        ...     return reply.sum(1) * np.float32(1)
+        >>> made = rb.text.rollout(step, params, np.array([[0, 1]], np.int32), rb.key(0), 3, score, eos=3)
+        >>> frb.ted.check(made.steps, time_axis=1, mask=made.mask)
+        >>> made.steps["next"]["reward"].tolist(), made.steps["action"].tolist(), made.mask.tolist()
+        ([[0.0, 0.0, 2.0, 0.0]], [[1, 2, 3, 0]], [[True, True, True, False]])
+    """
+    who = "text.rollout"
+    _check_callable(score, "score", who)
+    if reference is None and reference_step is not None:
+        raise ValueError(f"{who}: reference_step was given without parameters; give reference=... too")
+    with backend.without_gradients():
+        options = {"mask": mask, "cache": cache, "replies": replies, "at_once": at_once}
+        made = generate(backend, step, params, prompts, key, n, temperature, top_k, top_p, eos, pad, **options)
+        joined = join(backend, prompts, made, mask, pad)
+        rows = (int(joined.ids.shape[0]),)
+        scores = _shaped(backend, score(*joined), "float32", rows, "what score gave", who)
+        known = backend.values(scores)
+        if known is not None and (known != known).any():
+            raise ValueError(f"{who}: the score of row {int((known != known).argmax())} is NaN; give a finite one")
+        by_reference = None
+        if reference is not None:
+            by_reference = backend.log_probs(step if reference_step is None else reference_step, reference, *joined[:2])
+        coefficient = backend.number(kl, "float32", scores)
+        told = backend.run(rollouts.told, joined, made, scores, by_reference, coefficient)
+    steps = ted.from_transitions(
+        told.observation, told.action, told.reward, told.action, told.terminated, told.truncated
+    )
+    steps |= {"reply": told.reply, "log_prob": told.log_prob}
+    if reference is not None:
+        steps["reference_log_prob"] = told.reference_log_prob
+    return Rollout(steps, told.mask, scores, told.kl, made, joined)
+
+
+def _unset(ops: Any, x: Array) -> Array:
+    """False in the shape of an array, which may hold NaN."""
+    return ops.cast(ops.full_like(x, 0), "bool")
+
+
+def _check_callable(function: Any, name: str, who: str) -> None:
+    if not callable(function):
+        raise TypeError(f"{who}: expected {name} as a function, got {type(function).__name__}")
+
+
+def _rows(backend: Backend, ids: Any, mask: Any, name: str, who: str) -> tuple[Array, Array]:
+    """Rows of tokens and their mask."""
+    ids = backend.array(ids, "int32", f"{who}: {name}")
+    shape = tuple(int(size) for size in ids.shape)
+    if len(shape) != 2 or not all(shape):
+        raise ValueError(f"{who}: {name}: expected shape [rows, tokens], at least one of each, got {list(shape)}")
+    if mask is None:
+        return ids, ~backend.run(_unset, ids)
+    return ids, _shaped(backend, mask, "bool", shape, "mask", who)
+
+
+def _shaped(backend: Backend, x: Any, dtype: str, shape: tuple[int, ...], name: str, who: str) -> Array:
+    array = backend.array(x, dtype, f"{who}: {name}")
+    if tuple(array.shape) != shape:
+        raise ValueError(f"{who}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
+    return array
+
+
+def _int(value: Any, name: str, least: int, who: str) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{who}: expected {name} as an int, got {value!r}") from None
+    if isinstance(value, bool) or number < least:
+        raise ValueError(f"{who}: expected {name} as an int from {least} on, got {value!r}")
+    return number
+
+
+def _settings(n: Any, replies: Any, at_once: Any, eos: Any, pad: Any, who: str) -> Settings:
+    count = _int(replies, "replies", 1, who)
+    together = count if at_once is None else _int(at_once, "at_once", 1, who)
+    if count % together:
+        raise ValueError(f"{who}: expected at_once to divide replies={count}, got {together}")
+    ends = () if eos is None else tuple(eos) if isinstance(eos, Sequence) else (eos,)
+    ends = tuple(_int(token, "eos", 0, who) for token in ends)
+    return Settings(_int(n, "n", 1, who), count, together, ends, _int(pad, "pad", 0, who))
+
+
+def _law(backend: Backend, like: Array, temperature: Any, top_k: Any, top_p: Any, who: str) -> list[Any]:
+    """The numbers of a law as scalars, checked where they are Python's."""
+    bounds: tuple[tuple[str, Any, str, str, Callable[[Any], bool]], ...] = (
+        ("temperature", temperature, "float32", "a finite number from 0 on", lambda x: 0 <= x < math.inf),
+        ("top_k", top_k, "int32", "an int from 1 on", lambda x: x >= 1 and int(x) == x),
+        ("top_p", top_p, "float32", "a number above 0, up to 1", lambda x: 0 < x <= 1),
+    )
+    numbers = []
+    for name, value, dtype, expected, fits in bounds:
+        if isinstance(value, (bool, str)) or (isinstance(value, (int, float)) and not fits(value)):
+            raise ValueError(f"{who}: expected {name} as {expected}, got {value!r}")
+        if value is None and name == "temperature":
+            raise TypeError(f"{who}: expected {name} as {expected}, got None")
+        numbers.append(None if value is None else backend.number(value, dtype, like))
+    return numbers

@@ -1,0 +1,266 @@
+"""Generation: replies to prompts, token by token, over any `TextOps`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from functional_rb.ops.protocol import Array, TextOps
+from functional_rb.text.laws import Law, choose, log_probs_of
+
+PADDING: Final = -1
+"""The position of what is no token."""
+Model = Callable[[Any, Array, Array], tuple[Array, Any]]
+"""A model with its parameters: (cache, ids int32 [B, T], positions int32 [B, T]) to (logits [B, T, V], cache)."""
+
+
+class Settings(NamedTuple):
+    """What is static about generation.
+
+    Attributes:
+        n: the number of tokens of a reply at most.
+        replies: how many of each prompt.
+        at_once: how many of each prompt are generated at a time.
+        eos: the tokens that end a reply.
+        pad: what stands where there is no token.
+        stops: whether to look at each token if all replies have ended.
+    """
+
+    n: int
+    replies: int
+    at_once: int
+    eos: tuple[int, ...]
+    pad: int
+    stops: bool = True
+
+
+class Generation(NamedTuple):
+    """Replies to B prompts, r of each: N = B * r rows, reply j to prompt b in row b * r + j.
+
+    Attributes:
+        tokens: int32 [N, n], the replies, and `pad` behind them.
+        mask: bool [N, n], which of these are tokens of the reply; the eos that ends it is one.
+        lengths: int32 [N], how many.
+        terminated: bool [N], whether the reply ended by an eos.
+        truncated: bool [N], whether it did not, so that it was cut off after n tokens.
+        log_probs: float32 [N, n], of each token by the model, as its logits are, before any law; 0 behind the reply.
+        law_log_probs: float32 [N, n], by the law that it was drawn from; 0 behind the reply, and at temperature 0.
+    """
+
+    tokens: Array
+    mask: Array
+    lengths: Array
+    terminated: Array
+    truncated: Array
+    log_probs: Array
+    law_log_probs: Array
+
+
+class Joined(NamedTuple):
+    """Prompts and their replies, N rows of S = L + n places: the prompt from place 0 on, then the reply, then padding.
+
+    Attributes:
+        ids: int32 [N, S].
+        mask: bool [N, S], where tokens are.
+        reply: bool [N, S], which of these are the reply's.
+    """
+
+    ids: Array
+    mask: Array
+    reply: Array
+
+
+def model_of(ops: TextOps, step: Callable[..., Any], params: Any) -> Model:
+    """A user's model with its parameters, whose logits are checked."""
+
+    def model(cache: Any, ids: Array, positions: Array) -> tuple[Array, Any]:
+        told = ops.call(step, params, cache, ids, positions)
+        if not isinstance(told, tuple) or len(told) != 2:
+            raise TypeError(f"step: expected a pair of logits and cache, got {type(told).__name__}")
+        shape = tuple(getattr(told[0], "shape", ()))
+        if len(shape) != 3 or shape[:2] != tuple(ids.shape):
+            rows, width = ids.shape
+            raise ValueError(f"step: logits: expected shape [{rows}, {width}, vocabulary], got {list(shape)}")
+        return told
+
+    return model
+
+
+def positions_of(ops: TextOps, mask: Array) -> Array:
+    """The position of each token among those of its row, int32 [B, L]; `PADDING` where there is none."""
+    return ops.where(mask, ops.cumsum(ops.cast(mask, "int32")) - 1, _filled(ops, mask, PADDING))
+
+
+def _filled(ops: TextOps, like: Array, value: int) -> Array:
+    return ops.full_like(ops.cast(like, "int32"), value)
+
+
+def _is_any(ops: TextOps, tokens: Array, among: tuple[int, ...]) -> Array:
+    found = tokens != tokens
+    for token in among:
+        found = found | (tokens == token)
+    return found
+
+
+def without_cache(ops: TextOps, model: Model, room: int) -> Model:
+    """A model that has no cache as one that has: what it remembers are all tokens, which it is asked about anew.
+
+    Args:
+        ops: the backend.
+        model: gets None for a cache.
+        room: how many tokens of a row are remembered.
+    """
+
+    def remembering(memory: tuple[Array, Array, Array], ids: Array, positions: Array) -> tuple[Array, Any]:
+        seen, places, size = memory
+        rows, width = ids.shape
+        columns = ops.arange(width, like=ids) + size
+        at = ops.arange(rows, like=ids)[:, None] * room + columns[None]
+        seen, places = ops.set_flat(seen, at, ids), ops.set_flat(places, at, positions)
+        logits, _ = model(None, seen, places)
+        return ops.moveaxis(ops.take(ops.moveaxis(logits, 1, 0), columns), 0, 1), (seen, places, size + width)
+
+    return remembering
+
+
+def no_tokens(ops: TextOps, prompts: Array, room: int) -> tuple[Array, Array, Array]:
+    """The memory of `without_cache` before the first token of prompts."""
+    none = ops.arange(room, like=prompts) * 0
+    empty = prompts[:, :1] * 0 + none[None]
+    return empty, empty + PADDING, none[0]
+
+
+def prepared(
+    ops: TextOps, model: Model, cache: Callable[[int, int], Any] | None, prompts: Array, n: int
+) -> tuple[Model, Any]:
+    """A model with an empty cache that has room for prompts int32 [B, L] and n tokens more of each."""
+    room = prompts.shape[1] + n
+    if cache is None:
+        return without_cache(ops, model, room), no_tokens(ops, prompts, room)
+    return model, cache(prompts.shape[0], room)
+
+
+def generate(
+    ops: TextOps,
+    model: Model,
+    cache: Any,
+    copied: Callable[[Any, Array], Any],
+    prompts: Array,
+    mask: Array,
+    bits: Array,
+    law: Law,
+    settings: Settings,
+) -> Generation:
+    """Replies to prompts.
+
+    All tokens of the prompts but the last of each go through the model at once; what it says of them is not used, so
+    a compiler can leave out their logits. The last ones are the first tokens that go through it one by one.
+
+    Args:
+        ops: the backend.
+        model: tells the logits of the next token.
+        cache: before the first token, with room for L + n of each of B rows.
+        copied: makes a cache of rows of another, int32, in memory of its own.
+        prompts: int32 [B, L].
+        mask: bool [B, L], which are tokens; one of each row at least.
+        bits: int32 [B, r, n, 2], uniform in [0, 2^31).
+        law: how tokens are drawn.
+        settings: what is static.
+    """
+    batch, width = prompts.shape
+    n, k = settings.n, settings.at_once
+    turns = settings.replies // k
+    places = ops.arange(width, like=prompts)[None] + _filled(ops, mask, 0)
+    last = ops.largest(ops.where(mask, places, _filled(ops, mask, 0)))
+    first = ops.take_along(prompts, last[:, None])[:, 0]
+    before = mask & (places != last[:, None])
+    if width > 1:
+        ids = ops.where(before, prompts, _filled(ops, mask, settings.pad))
+        _, cache = model(cache, ids, ops.where(before, positions_of(ops, mask), _filled(ops, mask, PADDING)))
+
+    rows = ops.arange(batch * k, like=prompts) // k
+    token, position = ops.take(first, rows), ops.take(ops.total(mask), rows) - 1
+    # [B, r, n, 2] to [turns, n, B * k, 2]: what is needed at a time side by side.
+    bits = ops.moveaxis(ops.moveaxis(bits.reshape(batch, turns, k, n, 2), 1, 0), 3, 1).reshape(turns, n, batch * k, 2)
+    if turns == 1:
+        own = cache if k == 1 else copied(cache, rows)
+        told = tuple(x[None] for x in _decoded(ops, model, own, token, position, bits[0], law, settings))
+    else:
+
+        def turn(i: Any, told: tuple[Array, ...]) -> tuple[Array, ...]:
+            new = _decoded(ops, model, copied(cache, rows), token, position, bits[i], law, settings)
+            return tuple(ops.set_at(x, i, y) for x, y in zip(told, new, strict=True))
+
+        told = ops.repeat(turns, turn, _untold(ops, bits, settings.pad))
+    # [turns, n, B * k] to [N, n].
+    tokens, live, log_probs, law_log_probs = (
+        ops.moveaxis(ops.moveaxis(x.reshape(turns, n, batch, k), 1, 3), 0, 1).reshape(-1, n) for x in told
+    )
+    terminated = ops.total(_is_any(ops, tokens, settings.eos) & live) > 0
+    return Generation(tokens, live, ops.total(live), terminated, ~terminated, log_probs, law_log_probs)
+
+
+def _decoded(
+    ops: TextOps, model: Model, cache: Any, token: Array, position: Array, bits: Array, law: Law, settings: Settings
+) -> tuple[Array, Array, Array, Array]:
+    """One reply after each token int32 [M] at its position, by bits int32 [n, M, 2].
+
+    Returns:
+        Tokens, mask, log-probabilities by the model and by the law, each [n, M].
+    """
+    n, rows = bits.shape[:2]
+    pad = ops.full_like(token, settings.pad)
+
+    def unfinished(i: Array, cache: Any, token: Array, position: Array, ended: Array, told: Any) -> Array:
+        return (i < n) & (ops.count(ended) < rows)
+
+    def further(i: Any, cache: Any, token: Array, position: Array, ended: Array, told: Any) -> Any:
+        logits, cache = model(cache, token[:, None], position[:, None])
+        chosen = choose(ops, logits[:, 0], bits[i], law)
+        live, nothing = ~ended, ops.full_like(chosen.log_prob, 0)
+        token = ops.where(live, chosen.token, pad)
+        new = token, live, *(ops.where(live, x, nothing) for x in (chosen.log_prob, chosen.law_log_prob))
+        told = tuple(ops.set_at(x, i, y) for x, y in zip(told, new, strict=True))
+        return i + 1, cache, token, position + 1, ended | _is_any(ops, token, settings.eos), told
+
+    carry = (cache, token, position, token != token, _untold(ops, bits, settings.pad))
+    if settings.stops:
+        return ops.while_loop(unfinished, further, (ops.arange(1, like=token)[0], *carry))[5]
+    return ops.repeat(n, lambda i, carry: further(i, *carry)[1:], carry)[4]
+
+
+def _untold(ops: TextOps, bits: Array, pad: int) -> tuple[Array, Array, Array, Array]:
+    """What is told of tokens [...] that are not there, for bits [..., 2]."""
+    none = bits[..., 0] * 0
+    return none + pad, ops.cast(none, "bool"), ops.cast(none, "float32"), ops.cast(none, "float32")
+
+
+def join(ops: TextOps, prompts: Array, mask: Array, tokens: Array, live: Array, pad: int) -> Joined:
+    """Prompts int32 [B, L] and replies int32 [N, n], both with masks of their tokens, as rows without gaps."""
+    (batch, width), (rows, n) = prompts.shape, tokens.shape
+    of = ops.arange(rows, like=prompts) // (rows // batch)
+    order = ops.argsort(ops.cast(~mask, "int32"))  # tokens first, as they come
+    prompt, length = ops.take(ops.take_along(prompts, order), of), ops.take(ops.total(mask), of)[:, None]
+    place = ops.arange(width + n, like=prompts)[None] + length * 0
+    of_reply = ops.minimum(place - length, ops.full_like(place, n - 1)) + width
+    ids = ops.take_along(ops.concat([prompt, tokens], 1), ops.where(place < length, place, of_reply))
+    end = length + ops.total(live)[:, None]
+    return Joined(ops.where(place < end, ids, ops.full_like(ids, pad)), place < end, (place >= length) & (place < end))
+
+
+def log_probs(ops: TextOps, model: Model, ids: Array, mask: Array) -> Array:
+    """The log-probability float32 [N, S] of each token by those before it; 0 of a row's first one, and of padding."""
+    rows, width = ids.shape
+    place = ops.arange(width, like=ids)[None] + _filled(ops, mask, 0)
+    none = _filled(ops, mask[:, :1], -1)
+    newest = ops.cummax(ops.where(mask, place, _filled(ops, mask, -1)))
+    before = ops.concat([none, newest[:, :-1]], 1)  # where the token before each place stands
+    known = mask & (before >= 0)
+    # Of each place the token that follows; a column more is for those that follow none.
+    row = ops.arange(rows, like=ids)[:, None] * (width + 1)
+    at = row + ops.where(known, before, _filled(ops, mask, width))
+    empty = ops.concat([ids * 0, none * 0], 1)
+    following = ops.set_flat(empty, at, ops.where(known, ids, ids * 0))[:, :-1]
+    logits, _ = model(None, ids, positions_of(ops, mask))
+    found = ops.take_along(log_probs_of(ops, logits, following), ops.maximum(before, ids * 0))
+    return ops.where(known, found, ops.full_like(found, 0))

@@ -1,0 +1,162 @@
+"""Packing: sequences of any length as rows of one length, on the host."""
+
+from __future__ import annotations
+
+import bisect
+import operator
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+Ints = np.ndarray[Any, np.dtype[np.int32]]
+PADDING = -1
+
+
+class Packed(NamedTuple):
+    """Sequences side by side in R rows of C places.
+
+    A piece is a sequence, or a part of one that was split. Pieces are numbered in the order of the sequences.
+
+    Attributes:
+        ids: int32 [R, C], the tokens, and `pad` where there is none.
+        segments: int32 [R, C], the number of the piece that each token is of, -1 where there is no token: what has
+            another segment must not be seen.
+        positions: int32 [R, C], the position of each token in its piece, -1 where there is none.
+        sequence: int32 [P], which sequence each piece is of.
+    """
+
+    ids: Ints
+    segments: Ints
+    positions: Ints
+    sequence: Ints
+
+
+def pack(
+    sequences: Iterable[Any], length: int, *, too_long: Literal["error", "split"] = "error", pad: int = 0
+) -> Packed:
+    """Pack sequences of tokens into few rows, by best fit decreasing (D. S. Johnson, 1973).
+
+    The longest comes first, and each goes where it leaves the least room. That takes at most 11/9 of the fewest rows
+    there could be, and one more, in O(n log n) for n sequences. Equally long ones stay in their order.
+
+    Args:
+        sequences: arrays or lists of integers [T_i], which may be empty.
+        length: C, of the rows.
+        too_long: of a sequence longer than a row: "error", or "split" it in pieces, all but the last as long as a row,
+            with positions that begin at 0 in each.
+        pad: what stands where there is no token.
+
+    Returns:
+        The rows; `unpack` gives the sequences back.
+
+    Raises:
+        TypeError: for what is no sequence of integers, naming it.
+        ValueError: for a sequence of more axes, or of more tokens than a row has, naming it.
+
+    Example:
+        >>> packed = pack([[1, 2], [3, 4, 5], [6], [7, 8]], length=5)
+        >>> packed.ids.tolist()
+        [[3, 4, 5, 1, 2], [7, 8, 6, 0, 0]]
+        >>> packed.segments.tolist(), packed.positions.tolist()
+        ([[1, 1, 1, 0, 0], [3, 3, 2, -1, -1]], [[0, 1, 2, 0, 1], [0, 1, 0, -1, -1]])
+    """
+    who = "text.pack"
+    size = _int(length, "length", who)
+    if size < 1:
+        raise ValueError(f"{who}: expected length as an int from 1 on, got {length!r}")
+    if too_long not in ("error", "split"):
+        raise ValueError(f"{who}: expected too_long as 'error' or 'split', got {too_long!r}")
+    given = [_tokens(x, i, who) for i, x in enumerate(sequences)]
+    pieces: list[Ints] = []
+    sequence: list[int] = []
+    for i, tokens in enumerate(given):
+        if len(tokens) > size and too_long == "error":
+            raise ValueError(
+                f"{who}: sequence {i} has {len(tokens)} tokens, more than a row of {size}; "
+                f"give too_long='split', or cut or leave it out"
+            )
+        parts = [tokens[at : at + size] for at in range(0, max(len(tokens), 1), size)]
+        pieces += parts
+        sequence += [i] * len(parts)
+    row, column, count = _places([len(tokens) for tokens in pieces], size)
+    made = Packed(
+        np.full((count, size), _int(pad, "pad", who), np.int32),
+        np.full((count, size), PADDING, np.int32),
+        np.full((count, size), PADDING, np.int32),
+        np.array(sequence, np.int32),
+    )
+    ids, segments, positions = (x.reshape(-1) for x in made[:3])
+    places = np.arange(size, dtype=np.int32)
+    for i, tokens in enumerate(pieces):
+        first = row[i] * size + column[i]
+        at = slice(first, first + len(tokens))
+        ids[at], segments[at], positions[at] = tokens, i, places[: len(tokens)]
+    return made
+
+
+def unpack(packed: Packed) -> list[Ints]:
+    """The sequences that were packed, in their order; those that were split are whole again.
+
+    Args:
+        packed: what `pack` gave; or rows of it in another order, of which no piece is missing.
+
+    Returns:
+        Arrays int32 [T_i].
+
+    Example:
+        >>> [x.tolist() for x in unpack(pack([[1, 2, 3], [], [4]], length=2, too_long="split"))]
+        [[1, 2, 3], [], [4]]
+    """
+    there = packed.segments >= 0
+    piece, place = packed.segments[there], packed.positions[there]
+    tokens = packed.ids[there][np.lexsort((place, piece))]
+    count = int(packed.sequence[-1]) + 1 if len(packed.sequence) else 0
+    lengths = np.bincount(packed.sequence[piece], minlength=count)
+    return np.split(tokens, np.cumsum(lengths)[:-1]) if count else []
+
+
+def _places(lengths: list[int], size: int) -> tuple[list[int], list[int], int]:
+    """Row and column of each piece, and how many rows there are."""
+    row, column = [0] * len(lengths), [0] * len(lengths)
+    rows_with: dict[int, list[int]] = {}  # rows by the room they have left
+    rooms: list[int] = []  # which rooms there are, ascending
+    count = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not lengths[i]:
+            break  # empty ones, which come last, need no place
+        found = bisect.bisect_left(rooms, lengths[i])
+        if found == len(rooms):
+            room, at = size, count
+            count += 1
+        else:
+            room = rooms[found]
+            at = rows_with[room].pop()
+            if not rows_with[room]:
+                del rows_with[room], rooms[found]
+        row[i], column[i] = at, size - room
+        left = room - lengths[i]
+        if left and left not in rows_with:
+            rows_with[left] = []
+            bisect.insort(rooms, left)
+        if left:
+            rows_with[left].append(at)
+    return row, column, count
+
+
+def _tokens(x: Any, number: int, who: str) -> Ints:
+    tokens = np.asarray(x)
+    if tokens.size == 0 and tokens.ndim == 1:
+        return np.zeros(0, np.int32)
+    if tokens.dtype.kind not in "iu":
+        raise TypeError(f"{who}: sequence {number}: expected integers, got {tokens.dtype}; give token ids")
+    if tokens.ndim != 1:
+        raise ValueError(f"{who}: sequence {number}: expected shape [tokens], got {list(tokens.shape)}")
+    return tokens.astype(np.int32)
+
+
+def _int(value: Any, name: str, who: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{who}: expected {name} as an int, got {value!r}") from None

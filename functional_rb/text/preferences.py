@@ -1,0 +1,293 @@
+"""Preferences: losses of reward models over pairs, pairs of groups, and the KL coefficient's next value.
+
+A backend binds each public function here; the examples are run with either one as `rb`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from functional_rb.base import nest
+from functional_rb.base.dtypes import shown
+from functional_rb.ops.protocol import Array, TreeOps
+from functional_rb.specs import Unbounded
+from functional_rb.text.kl import KLController
+from functional_rb.text.records import PairwiseDataset, RewardData
+
+
+class Backend(Protocol):
+    """What carries out the checked calls."""
+
+    def array(self, x: Any, dtype: str, name: str) -> Array:
+        """An array of the backend: "int32" of any integers, "bool" of these too, "float32" of floats."""
+
+    def number(self, x: Any, dtype: str, like: Array) -> Array:
+        """A number as a scalar, on the device of an array."""
+
+    def convert(self, leaf: Any, expected: Any, name: str) -> Array:
+        """An array of the backend, of the dtype of a spec; that of another library is refused, naming the leaf."""
+
+    def build_mapping(self, container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+        """How mappings are made."""
+
+    def run(self, function: Callable[..., Any], *given: Any, static: tuple[Any, ...] = ()) -> Any:
+        """`function(ops, *given, *static)`, compiled where that is the backend's way."""
+
+
+def bradley_terry_loss(backend: Backend, chosen: Any, rejected: Any, margin: Any = 0.0, mask: Any = None) -> Array:
+    """How badly the scores of whole texts tell the preferred from the others; to be minimised.
+
+    The mean of `-log sigmoid(chosen - rejected - margin)` over the pairs (R. A. Bradley and M. E. Terry, "Rank Analysis
+    of Incomplete Block Designs", 1952). A pair of equal scores counts log 2.
+
+    Args:
+        chosen: float [B], the scores of the preferred texts.
+        rejected: float [B], those of the others.
+        margin: by how much they should differ; a number, or float [B].
+        mask: bool [B], which pairs count; all if None.
+
+    Returns:
+        float32 []; 0 if no pair counts. It can be differentiated with respect to the scores.
+
+    Raises:
+        ValueError: for shapes that do not fit.
+        TypeError: for scores that are no floats.
+
+    Example:
+        >>> scores = np.array([2.0, 0.0], np.float32), np.array([0.0, 0.0], np.float32)
+        >>> round(float(rb.text.bradley_terry_loss(*scores)), 4)
+        0.41
+    """
+    arrays = [backend.array(x, "float32", name) for x, name in ((chosen, "chosen"), (rejected, "rejected"))]
+    if not isinstance(margin, int | float):
+        arrays.append(backend.array(margin, "float32", "margin"))
+    real = None if mask is None else backend.array(mask, "bool", "mask")
+    _check_shapes("bradley_terry_loss", 1, [*arrays, *([] if real is None else [real])])
+    if len(arrays) == 2:
+        arrays.append(backend.number(margin, "float32", arrays[0]))
+    loss: Array = backend.run(_bradley_terry, *arrays, real)
+    return loss
+
+
+def reward_loss(backend: Backend, pairs: PairwiseDataset) -> Array:
+    """How badly the rewards of single tokens tell the preferred texts from the others, as torchrl's reward model does.
+
+    Of each pair the mean of `-log sigmoid(chosen - rejected)` over the positions from the first at which the texts
+    differ to the end of the longer one; then the mean over the pairs. Behind its end a text has the reward of its last
+    token, so what stands in the padding never counts. Equal texts, and a text without any token, tell nothing, and such
+    pairs do not count.
+
+    Args:
+        pairs: of texts that begin in the same column, integer [B, T], with rewards float [B, T] of the model.
+
+    Returns:
+        float32 []; 0 if no pair counts. It can be differentiated with respect to the rewards.
+
+    Raises:
+        ValueError: for shapes that do not fit, and for texts without rewards.
+        TypeError: for rewards that are no floats, and tokens that are no integers.
+
+    Example:
+        >>> ids, mask = np.array([[5, 1, 2], [5, 3, 0]], np.int32), np.array([[1, 1, 1], [1, 1, 0]], bool)
+        >>> rewards = np.array([[9, 2, 2], [9, 1, 7]], np.float32)
+        >>> one, other = (frb.RewardData(ids[k:k + 1], mask[k:k + 1], rewards[k:k + 1]) for k in (0, 1))
+        >>> round(float(rb.text.reward_loss(frb.PairwiseDataset(one, other))), 4)
+        0.3133
+    """
+    given: list[Array] = []
+    for side in ("chosen_data", "rejected_data"):
+        text: RewardData = getattr(pairs, side)
+        if text.rewards is None:
+            raise ValueError(
+                f"reward_loss: leaf '{side}/rewards': expected rewards of each token, got None; put the model's there "
+                f"by dataclasses.replace(pairs.{side}, rewards=...)"
+            )
+        given.append(backend.array(text.input_ids, "int32", f"{side}/input_ids"))
+        given.append(backend.array(text.attention_mask, "bool", f"{side}/attention_mask"))
+        given.append(backend.array(text.rewards, "float32", f"{side}/rewards"))
+    _check_shapes("reward_loss", 2, given)
+    loss: Array = backend.run(_diverging, *given)
+    return loss
+
+
+def end_scores(backend: Backend, rewards: Any, mask: Any) -> Array:
+    """The score of each text: the reward of its last token.
+
+    Args:
+        rewards: float [B, T], as a reward model gives them.
+        mask: bool or integer [B, T], nonzero where a token belongs to the text.
+
+    Returns:
+        float32 [B]; 0 of a text without any token.
+
+    Raises:
+        ValueError: for shapes that do not fit.
+        TypeError: for rewards that are no floats.
+
+    Example:
+        >>> rb.text.end_scores(np.array([[1, 2, 3]], np.float32), np.array([[1, 1, 0]])).tolist()
+        [2.0]
+    """
+    given = backend.array(rewards, "float32", "rewards"), backend.array(mask, "bool", "mask")
+    _check_shapes("end_scores", 2, given)
+    scores: Array = backend.run(_end_scores, *given)
+    return scores
+
+
+def pairs_of_groups(backend: Backend, items: Any, scores: Any, mask: Any = None) -> tuple[PairwiseDataset, Array]:
+    """The best and the worst item of each group as a pair, for DPO and for reward models.
+
+    Args:
+        items: any nest, such as `sample.items` of `frb.Groups`, leaves [n, G, ...].
+        scores: float [n, G], by which they are ranked; NaN counts as no item. Of equal ones the first is taken.
+        mask: bool [n, G], which items there are, such as `sample.mask`; all if None.
+
+    Returns:
+        A `PairwiseDataset` of nests like the items, leaves [n, ...], and bool [n]: whether the pair prefers anything,
+        that is, whether the scores of the two differ.
+
+    Raises:
+        ValueError: for shapes that do not fit.
+        TypeError: for scores that are no floats, and leaves that are no arrays.
+
+    Example:
+        >>> replies = {"tokens": np.arange(6).reshape(2, 3)}
+        >>> pairs, differ = rb.text.pairs_of_groups(replies, np.array([[1, 3, 2], [4, 4, 4]], np.float32))
+        >>> pairs.chosen_data["tokens"].tolist(), pairs.rejected_data["tokens"].tolist(), differ.tolist()
+        ([1, 3], [0, 3], [True, False])
+    """
+    ranked = backend.array(scores, "float32", "scores")
+    real = None if mask is None else backend.array(mask, "bool", "mask")
+    _check_shapes("pairs_of_groups", 2, [ranked, *([] if real is None else [real])])
+    leaves, structure = nest.flatten(items, lambda x: hasattr(x, "dtype") and not hasattr(x, "keys"))
+    given = []
+    for path, leaf in zip(structure.paths, leaves, strict=True):
+        if not hasattr(leaf, "shape") or tuple(leaf.shape[:2]) != tuple(ranked.shape):
+            found = tuple(leaf.shape) if hasattr(leaf, "shape") else type(leaf).__name__
+            raise ValueError(
+                f"pairs_of_groups: leaf {nest.show(path)!r}: expected the leading axes {tuple(ranked.shape)} of the "
+                f"scores, got {found}"
+            )
+        given.append(backend.convert(leaf, Unbounded(tuple(leaf.shape), shown(leaf.dtype)), nest.show(path)))
+    best, worst, differ = backend.run(_extremes, given, ranked, real)
+    shape = (int(ranked.shape[0]),)
+    made = [nest.unflatten(structure, row, backend.build_mapping, shape) for row in (best, worst)]
+    return PairwiseDataset(*made), differ
+
+
+def update_kl(backend: Backend, controller: KLController, coefficient: Any, kl: Any, mask: Any = None) -> Array:
+    """The next coefficient of the KL divergence, after some replies.
+
+    Args:
+        controller: `frb.ConstantKL` or `frb.AdaptiveKL`, static.
+        coefficient: float32 [] as this function gave it; at first `controller.initial`.
+        kl: float [N], the KL divergence of each whole reply: the sum over its own tokens, padding left out, such as
+            `rollout(...).kl`. NaN and infinities do not count.
+        mask: bool [N], which replies count; all if None.
+
+    Returns:
+        float32 [].
+
+    Raises:
+        ValueError: for `kl` that is not one number a reply.
+        TypeError: for `kl` that is no float, or another controller.
+
+    Example:
+        >>> controller = frb.AdaptiveKL(0.2, target=6.0, horizon=1000)
+        >>> round(float(rb.text.update_kl(controller, controller.initial, np.full(100, 12, np.float32))), 4)
+        0.204
+    """
+    if not isinstance(controller, KLController):
+        raise TypeError(f"update_kl: expected frb.ConstantKL or frb.AdaptiveKL, got {type(controller).__name__}")
+    values = backend.array(kl, "float32", "kl")
+    if values.ndim != 1:
+        raise ValueError(
+            f"update_kl: expected kl [N], one number for each reply, got shape {tuple(values.shape)}; sum over the "
+            f"tokens of each reply, not over padding"
+        )
+    real = None if mask is None else backend.array(mask, "bool", "mask")
+    _check_shapes("update_kl", 1, [values, *([] if real is None else [real])])
+    number = backend.number(coefficient, "float32", values)
+    updated: Array = backend.run(_updated, number, values, real, static=(controller,))
+    return updated
+
+
+def _check_shapes(who: str, axes: int, given: Any) -> None:
+    shapes = [tuple(x.shape) for x in given]
+    if len(set(shapes)) > 1 or len(shapes[0]) != axes or shapes[0][-1] == 0:
+        expected = "[B]" if axes == 1 else "[B, T]"
+        raise ValueError(f"{who}: expected arrays of one shape {expected}, not empty, got {shapes}; pad to one length")
+
+
+def _bradley_terry(ops: TreeOps, chosen: Array, rejected: Array, margin: Array, real: Array | None) -> Array:
+    ahead = chosen - rejected - margin
+    real = ops.cast(ops.full_like(ahead, 1), "bool") if real is None else real
+    # Before gradients meet the scores of pairs that do not count.
+    ahead = ops.where(real, ahead, ops.full_like(ahead, 0))
+    return _mean(ops, _minus_log_sigmoid(ops, ahead), real)
+
+
+def _diverging(
+    ops: TreeOps,
+    chosen: Array,
+    chosen_mask: Array,
+    chosen_rewards: Array,
+    rejected: Array,
+    rejected_mask: Array,
+    rejected_rewards: Array,
+) -> Array:
+    either = chosen_mask | rejected_mask
+    differ = either & ((chosen != rejected) | (chosen_mask != rejected_mask))
+    counted = either & (ops.cummax(ops.cast(differ, "int32")) > 0)
+    ahead = _carried(ops, chosen_rewards, chosen_mask) - _carried(ops, rejected_rewards, rejected_mask)
+    losses = _minus_log_sigmoid(ops, ahead)
+    whole = (ops.total(chosen_mask) > 0) & (ops.total(rejected_mask) > 0) & (ops.total(counted) > 0)
+    return _mean(ops, _mean(ops, losses, counted), whole)
+
+
+def _end_scores(ops: TreeOps, rewards: Array, mask: Array) -> Array:
+    return _carried(ops, rewards, mask)[:, -1]
+
+
+def _extremes(
+    ops: TreeOps, leaves: list[Array], scores: Array, real: Array | None
+) -> tuple[list[Array], list[Array], Array]:
+    """The leaves of the best and of the worst of each group, and whether their scores differ."""
+    groups, size = scores.shape
+    real = scores == scores if real is None else real & (scores == scores)
+    lowest = ops.full_like(scores, -math.inf)
+    high, low = (ops.where(real, x, lowest) for x in (scores, -scores))
+    first = ops.arange(groups, like=scores) * size
+    best, worst = first + ops.argmax(high), first + ops.argmax(low)
+    rows = [leaf.reshape(groups * size, *leaf.shape[2:]) for leaf in leaves]
+    differ = (ops.largest(high) > -ops.largest(low)) & (ops.total(real) > 0)
+    return [ops.take(row, best) for row in rows], [ops.take(row, worst) for row in rows], differ
+
+
+def _updated(ops: TreeOps, coefficient: Array, kl: Array, real: Array | None, controller: KLController) -> Array:
+    finite = (kl == kl) & (kl < math.inf) & (kl > -math.inf)
+    return controller.updated(ops, coefficient, kl, finite if real is None else finite & real)
+
+
+def _carried(ops: TreeOps, rewards: Array, mask: Array) -> Array:
+    """Rewards [B, T], where there is no token that of the last one before; 0 before the first."""
+    length = rewards.shape[1]
+    kept = ops.where(mask, rewards, ops.full_like(rewards, 0))  # before gradients meet what is in the padding
+    column = ops.arange(length, like=mask)[None, :]
+    last = ops.cummax(ops.where(mask, column, ops.full_like(column, 0)))
+    rows = ops.arange(rewards.shape[0], like=mask)[:, None] * length
+    return ops.take(kept.reshape(-1), (rows + last).reshape(-1)).reshape(*rewards.shape)
+
+
+def _minus_log_sigmoid(ops: TreeOps, x: Array) -> Array:
+    """`log(1 + exp(-x))`, without overflow."""
+    zero = ops.full_like(x, 0)
+    return ops.maximum(-x, zero) + ops.log(1 + ops.exp(-ops.maximum(x, -x)))
+
+
+def _mean(ops: TreeOps, x: Array, real: Array) -> Array:
+    """The mean of the real elements along the last axis, 0 where there are none."""
+    count = ops.cast(ops.total(real), "float32")
+    return ops.total(ops.where(real, x, ops.full_like(x, 0))) / ops.maximum(count, ops.full_like(count, 1))

@@ -1,0 +1,69 @@
+"""Rollouts: replies as steps of episodes, with a reward at the end and a penalty at each token, over any `TextOps`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from functional_rb.ops.protocol import Array, TextOps
+from functional_rb.text.generation import Generation, Joined
+
+
+class Told(NamedTuple):
+    """What steps are made of, T = S - 1 for rows of S places: step t goes from the token in place t to the next one.
+
+    Attributes:
+        observation: int32 [N, T], the token before.
+        action: int32 [N, T], the token that followed.
+        reward: float32 [N, T].
+        terminated: bool [N, T].
+        truncated: bool [N, T].
+        mask: bool [N, T], which steps there are.
+        reply: bool [N, T], whose action is a token of the reply.
+        log_prob: float32 [N, T], of the action by the model; 0 outside of the reply.
+        reference_log_prob: float32 [N, T], of the action by the reference; 0 outside of the reply.
+        kl: float32 [N], the sum of log_prob - reference_log_prob over the reply.
+    """
+
+    observation: Array
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    mask: Array
+    reply: Array
+    log_prob: Array
+    reference_log_prob: Array
+    kl: Array
+
+
+def told(
+    ops: TextOps,
+    joined: Joined,
+    generation: Generation,
+    scores: Array,
+    reference: Array | None,
+    coefficient: Array,
+) -> Told:
+    """Steps of joined rows, by scores float32 [N] and the reference's log-probabilities float32 [N, S]."""
+    reply = joined.reply[:, 1:]
+    number = ops.cumsum(ops.cast(reply, "int32"))  # of the reply's token that each step leads to, from 1 on
+    nothing = ops.cast(reply, "float32") * 0
+    at = ops.maximum(number - 1, number * 0)
+    log_prob = ops.where(reply, ops.take_along(generation.log_probs, at), nothing)
+    known = log_prob if reference is None else ops.where(reply, reference[:, 1:], nothing)
+    apart = log_prob - known
+    # A coefficient of 0 leaves out what the reference has no probability for, too: else infinity would become NaN.
+    penalty = ops.where((coefficient > 0) & reply, coefficient * apart, nothing)
+    last = reply & (number == generation.lengths[:, None])
+    return Told(
+        observation=joined.ids[:, :-1],
+        action=joined.ids[:, 1:],
+        reward=ops.where(last, scores[:, None] - penalty, nothing - penalty),
+        terminated=last & generation.terminated[:, None],
+        truncated=last & generation.truncated[:, None],
+        mask=joined.mask[:, 1:],
+        reply=reply,
+        log_prob=log_prob,
+        reference_log_prob=known,
+        kl=ops.total(apart),
+    )

@@ -1,0 +1,185 @@
+"""Functions of items between what is added and what is stored, or between what was drawn and what is given out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, Self
+
+from functional_rb.base import functions
+from functional_rb.base.nest import Path
+from functional_rb.core.item_function import ItemFunction, Specs, item_after
+from functional_rb.core.strategy import Transform
+from functional_rb.specs import freeze
+from functional_rb.specs.values import Outline
+
+At = Literal["add", "sample"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MapItems(Transform):
+    """A function of items; see `map_items`. The public functions carry it out, before or after those of the core.
+
+    Attributes:
+        told: `gives` taken apart, as which it is compared: nests need not be hashable.
+        who: how errors name it.
+        given: the items that it is given, taken apart; once it is `bound`.
+        paths: the paths of their leaves.
+        after: the items that it gives, where that is known beforehand.
+        expected: the specs of their leaves by path, in the order of `after`.
+    """
+
+    at: ClassVar[At]
+    """Where it stands."""
+
+    function: Any
+    keyed: bool = False
+    masked: bool = False
+    gives: Any = dataclasses.field(default=None, compare=False)
+    told: Outline | None = dataclasses.field(init=False, repr=False)
+    who: str = dataclasses.field(init=False, repr=False, compare=False)
+    given: Outline = dataclasses.field(init=False, repr=False, compare=False)
+    paths: tuple[Path, ...] = dataclasses.field(init=False, repr=False, compare=False)
+    after: Outline | None = dataclasses.field(init=False, repr=False, compare=False)
+    expected: Specs = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check what can be known without the items."""
+        if not callable(self.function) and not isinstance(self.function, ItemFunction):
+            raise TypeError(f"map_items: expected a function of items, or one of frb.items, got {self.function!r:.80}")
+        object.__setattr__(self, "function", functions.comparable(self.function))
+        try:
+            hash(self.function)
+        except TypeError:
+            raise TypeError(
+                f"map_items: expected a function that can be hashed, as it is part of the spec, got "
+                f"{self.function!r:.80}; {functions.REMEDY}"
+            ) from None
+        if isinstance(self.function, ItemFunction) and (self.keyed or self.masked or self.gives is not None):
+            raise ValueError(
+                f"map_items: {self.function} says itself what it takes and gives; leave keyed, masked and gives out"
+            )
+        told = None if self.gives is None else Outline.of(self.gives, "map_items: gives")
+        object.__setattr__(self, "gives", freeze(self.gives))
+        object.__setattr__(self, "told", told)
+        name = getattr(self.function, "__qualname__", None) or repr(self.function)
+        object.__setattr__(self, "who", f"map_items({name}, at={self.at!r})")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle by the arguments, or say what cannot be pickled."""
+        functions.check_picklable(self.function, "BufferSpec.transforms: map_items")
+        return type(self), (self.function, self.keyed, self.masked, self.gives)
+
+    def __copy__(self) -> Self:
+        """Itself, a value; copies are not pickled."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Itself, a value; copies are not pickled."""
+        return self
+
+    @property
+    def item_words(self) -> int:
+        """Random words that an `ItemFunction` takes for each item."""
+        return self.function.words if isinstance(self.function, ItemFunction) else 0
+
+    @property
+    def draws(self) -> bool:
+        """Whether it takes a key."""
+        return self.keyed or self.item_words > 0
+
+    def spec_after(self, item: Any, lead: int) -> Any:
+        """The spec of the items that it gives of those of a spec; None where only an evaluation can tell."""
+        return item_after(self.function, item, lead) if isinstance(self.function, ItemFunction) else self.gives
+
+    def bound(self, item: Any, given: Outline, lead: int) -> Self:
+        """The same for items of a spec.
+
+        Args:
+            item: their spec.
+            given: the same, taken apart.
+            lead: how many axes a batch has in front.
+
+        Raises:
+            ValueError: if the function cannot take such items, or what it gives has to be told and is not.
+        """
+        made = dataclasses.replace(self)
+        object.__setattr__(made, "given", given)
+        object.__setattr__(made, "paths", given.structure.paths)
+        found = self.spec_after(item, lead)
+        after = None if found is None else Outline.of(found, made.who)
+        object.__setattr__(made, "after", after)
+        expected = {} if after is None else dict(zip(after.structure.paths, after.leaves, strict=True))
+        object.__setattr__(made, "expected", expected)
+        return made
+
+
+@dataclasses.dataclass(frozen=True)
+class MapOfAdded(MapItems):
+    """A function of items that are added; see `map_items`."""
+
+    at = "add"
+    order = -1  # before n-step returns, and before anything is stored
+
+    def spec_after(self, item: Any, lead: int) -> Any:
+        """The spec of what is stored, which must be known before any array exists."""
+        after = super().spec_after(item, lead)
+        if after is None:
+            raise ValueError(
+                f"{self.who}: expected gives=, the spec of the items that it gives, which are stored; "
+                f"rb.map_spec(function, item) finds it"
+            )
+        return after
+
+
+@dataclasses.dataclass(frozen=True)
+class MapOfSampled(MapItems):
+    """A function of items that were drawn; see `map_items`."""
+
+    at = "sample"
+    order = 2  # after goals in hindsight and n-step returns
+
+
+def map_items(
+    fn: Callable[..., Any] | ItemFunction,
+    *,
+    at: At = "sample",
+    keyed: bool = False,
+    masked: bool = False,
+    gives: Any = None,
+) -> MapItems:
+    """A function of items, for `BufferSpec(transforms=...)`.
+
+    With `at="sample"` it changes what a sample has as `items`, and is carried out last, after `her`, after `n_step`,
+    and with the steps of slices put together. What is stored stays as it is, and `rb.get` and `rb.items` give that.
+    With `at="add"` it changes what is stored, and is carried out first: `BufferSpec.item` is what is added, and
+    `rb.get`, `rb.items`, `rb.update(items=...)` and samples have what `fn` gives.
+
+    Args:
+        fn: one of `frb.items`, or another `ItemFunction`; or any pure function `fn(items)` of a batch of items, in
+            the containers that these have, leaves [B, *shape], of slices [B, T, *shape]. It gives a nest of
+            arrays of the backend with the same first axis. On JAX it is traced. What is to be pickled or saved takes a
+            function of a module, or a `functools.partial` of one.
+        at: "sample" or "add".
+        keyed: whether it is called as `fn(items, key)`, with a key that follows from the one given to `rb.sample`, or
+            to `rb.add`, which then needs one. The same key gives the same items.
+        masked: whether it is called with `mask=`, bool [B] or [B, T], which items are real; None where all are.
+        gives: the spec of one item of those that it gives, as `rb.map_spec(fn, item)` finds it. Needed with at="add".
+
+    Raises:
+        TypeError: if `fn` is no function, or cannot be hashed; from `rb.add` and `rb.sample` for leaves that are no
+            arrays of the backend, or of another dtype than is expected.
+        ValueError: for another `at`, or without `gives` where it is needed; from `rb.add` and `rb.sample` for leaves
+            of another shape than is expected, for other leaves, and where `fn` fails. The state is as it was.
+
+    Example:
+        >>> from functional_rb import BufferSpec, Unbounded, items
+        >>> item = {"image": Unbounded((8, 8, 3), "uint8")}
+        >>> BufferSpec(item, 100, transforms=map_items(items.cast("float32"))).stored["image"].dtype
+        'uint8'
+        >>> BufferSpec(item, 100, transforms=map_items(items.cast("float32"), at="add")).stored["image"].dtype
+        'float32'
+    """
+    if at not in ("sample", "add"):
+        raise ValueError(f"map_items: expected at='sample' or at='add', got {at!r}")
+    return (MapOfSampled if at == "sample" else MapOfAdded)(fn, bool(keyed), bool(masked), gives)

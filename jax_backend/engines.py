@@ -1,0 +1,31 @@
+"""Which module carries the public functions out on which states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.storage.host_state import HostState
+from jax_backend import execute, hosted, inplace, shared
+
+_ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared.engine}
+"""What carries the functions out for states of other classes than `State`, whose arrays are on a device."""
+
+
+def of(state: Any) -> Any:
+    """The engine of a state."""
+    return execute if type(state) is State else _ENGINES.get(type(state), execute)
+
+
+def in_place(state: Any) -> Any:
+    """The engine that carries out in-place writes for a state."""
+    engine = of(state)
+    return inplace if engine is execute else engine
+
+
+def for_spec(spec: Any) -> Any:
+    """The engine that makes a state of a spec."""
+    if not isinstance(spec, BufferSpec) or not spec.storage.on_host:
+        return execute
+    return shared.engine if spec.storage.shared else hosted

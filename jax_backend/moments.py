@@ -1,0 +1,39 @@
+"""Running mean and deviation on JAX: `rb.moments`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from functional_rb.buffer.api import documented_by
+from functional_rb.items import moments as functions
+from functional_rb.items.moments import Moments
+from jax_backend import ops, rules
+
+
+@rules.transfers
+@documented_by(functions.init)
+def init(shape: Sequence[int] = (), device: Any = None) -> Moments:
+    return functions.init(ops, shape, device)
+
+
+@rules.transfers
+@documented_by(functions.update)
+def update(moments: Moments, x: Any, mask: Any = None) -> Moments:
+    return functions.update(ops, moments, jnp.asarray(x), None if mask is None else jnp.asarray(mask))
+
+
+@rules.transfers
+@documented_by(functions.merge)
+def merge(one: Moments, other: Moments) -> Moments:
+    return functions.merge(ops, one, other)
+
+
+@rules.transfers
+@documented_by(functions.apply)
+def normalize(moments: Moments, x: Any, eps: float = 1e-4) -> jax.Array:
+    made: jax.Array = functions.apply(ops, moments, jnp.asarray(x), eps)
+    return made

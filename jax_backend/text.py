@@ -1,0 +1,152 @@
+"""Text on JAX: `rb.text`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from functional_rb.buffer.binding import bound
+from functional_rb.text import api, preferences
+from functional_rb.text import generation as core
+from functional_rb.text.api import EmptyCache, Step
+from functional_rb.text.generation import Generation, Settings
+from functional_rb.text.laws import Law
+from jax_backend import compile, convert, execute, ops, rules
+
+P = ParamSpec("P")
+A = TypeVar("A")
+_KINDS = {"int32": "iu", "bool": "biu", "float32": "f"}
+
+
+class _Backend:
+    """`functional_rb.text.api.Backend` on JAX; its functions are compiled once for what is static and the shapes."""
+
+    build_mapping = staticmethod(convert.build_mapping)
+    convert = staticmethod(convert.convert)
+
+    def array(self, x: Any, dtype: str, name: str) -> jax.Array:
+        """JAX's arrays and NumPy's, also of 64 bits: token ids fit into 32."""
+        if not isinstance(x, (jax.Array, np.ndarray)):
+            raise TypeError(f"{name}: expected an array of JAX or NumPy, got {type(x).__name__}")
+        kind = "f" if jnp.issubdtype(x.dtype, jnp.floating) else np.dtype(x.dtype).kind
+        if kind not in _KINDS[dtype]:
+            raise TypeError(f"{name}: expected dtype {dtype}, got {x.dtype}; convert it")
+        if isinstance(x, np.ndarray):
+            return jnp.array(x, dtype)  # a copy: JAX reads in the background, the caller may write
+        return x.astype(dtype)
+
+    def without_gradients(self) -> AbstractContextManager[Any]:
+        """JAX remembers nothing."""
+        return contextlib.nullcontext()
+
+    def number(self, x: Any, dtype: str, like: jax.Array) -> Any:
+        """A scalar."""
+        return jnp.asarray(x, dtype) if isinstance(x, jax.Array) else np.dtype(dtype).type(x)
+
+    def values(self, x: jax.Array) -> Any:
+        """The array in NumPy; None while tracing."""
+        return None if isinstance(x, jax.core.Tracer) else np.asarray(x)
+
+    def generate(
+        self,
+        step: Step,
+        params: Any,
+        cache: EmptyCache | None,
+        prompts: jax.Array,
+        mask: jax.Array,
+        key: jax.Array,
+        law: Law,
+        settings: Settings,
+    ) -> Generation:
+        """Generate replies."""
+        execute.check_key(key)
+        return _of(_generate, _generated, params, prompts, mask, key, law, step=step, cache=cache, settings=settings)
+
+    def log_probs(self, step: Step, params: Any, ids: jax.Array, mask: jax.Array) -> jax.Array:
+        """Tell log-probabilities."""
+        told: jax.Array = _of(_log_probs, _told_log_probs, params, ids, mask, step=step)
+        return told
+
+    def run(self, function: Callable[..., Any], *given: Any, static: tuple[Any, ...] = ()) -> Any:
+        """A compiled function of the core."""
+        return _run(given, function=function, static=static)
+
+
+def _of(compiled: Callable[..., Any], plain: Callable[..., Any], *given: Any, **static: Any) -> Any:
+    """While tracing nothing is compiled by itself: the model may use what is being traced."""
+    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
+    if not traced:
+        return compiled(*given, **static)
+    return plain(*jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, given), **static)
+
+
+@compile.program
+def _generated(
+    params: Any,
+    prompts: jax.Array,
+    mask: jax.Array,
+    key: jax.Array,
+    law: Law,
+    *,
+    step: Step,
+    cache: EmptyCache | None,
+    settings: Settings,
+) -> Generation:
+    batch, n, replies = prompts.shape[0], settings.n, settings.replies
+    bits = compile.draws(key, batch * replies * n, 2).reshape(batch, replies, n, 2)
+    model, empty = core.prepared(ops, core.model_of(ops, step, params), cache, prompts, n)
+    return core.generate(ops, model, empty, _copied, prompts, mask, bits, law, settings)
+
+
+def _copied(cache: Any, rows: jax.Array) -> Any:
+    return jax.tree.map(lambda x: x[rows] if x.ndim else x, cache)
+
+
+_generate = jax.jit(_generated, static_argnames=("step", "cache", "settings"))
+
+
+@compile.program
+def _told_log_probs(params: Any, ids: jax.Array, mask: jax.Array, *, step: Step) -> jax.Array:
+    told: jax.Array = core.log_probs(ops, core.model_of(ops, step, params), ids, mask)
+    return told
+
+
+_log_probs = jax.jit(_told_log_probs, static_argnames="step")
+
+
+@functools.partial(jax.jit, static_argnames=("function", "static"), inline=True)
+@compile.program
+def _run(given: tuple[Any, ...], function: Callable[..., Any], static: tuple[Any, ...]) -> Any:
+    return function(ops, *given, *static)
+
+
+_backend = _Backend()
+
+
+def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
+    """Bind a function of the core."""
+    return rules.transfers(bound(core, lambda _: _backend))
+
+
+def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, jax.Array]:
+    """Bind a function of the core that gives an array."""
+    return rules.transfers(bound(core, lambda _: _backend, "jax.Array"))
+
+
+bradley_terry_loss = _reads(preferences.bradley_terry_loss)
+end_scores = _reads(preferences.end_scores)
+generate = _binds(api.generate)
+join = _binds(api.join)
+log_probs = _reads(api.log_probs)
+gae = _binds(api.gae)
+pairs_of_groups = _binds(preferences.pairs_of_groups)
+reward_loss = _reads(preferences.reward_loss)
+rollout = _binds(api.rollout)
+update_kl = _reads(preferences.update_kl)

@@ -1,0 +1,92 @@
+"""Running moments: equal to NumPy's over all that was met, whichever way it came, compiled and saved."""
+
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import functional_rb as frb
+from functional_rb.items import Moments, moments
+from functional_rb.ops import numpy_ops
+from tests.support.backends import Backend
+from tests.support.item_functions import on_numpy
+
+
+def batches(sizes: list[int]) -> list[np.ndarray]:
+    """Batches of vectors far from 0, of which sums of squares would lose digits."""
+    rng = np.random.default_rng(0)
+    return [(1000 + rng.normal(size=(n, 2))).astype(np.float32) for n in sizes]
+
+
+@hypothesis.settings(max_examples=25)
+@hypothesis.given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(0, 4))
+def test_moments_are_those_of_all_vectors(sizes: list[int], at: int) -> None:
+    met = batches(sizes)
+    found = others = moments.init(numpy_ops, (2,))
+    for k, x in enumerate(met):
+        found = moments.update(numpy_ops, found, x) if k <= at else found
+        others = moments.update(numpy_ops, others, x) if k > at else others
+    both, whole = moments.merge(numpy_ops, found, others), np.concatenate(met)
+    assert both.count == len(whole)
+    if len(whole):
+        np.testing.assert_allclose(both.mean, whole.mean(0, np.float64), rtol=1e-6)
+        np.testing.assert_allclose(both.m2 / both.count, whole.var(0, dtype=np.float64), rtol=1e-3, atol=1e-6)
+    else:
+        assert not both.mean.any()
+
+
+def test_masked_vectors_do_not_count() -> None:
+    x, mask = batches([12])[0].reshape(3, 4, 2), np.random.default_rng(1).random((3, 4)) < 0.5
+    x[0, 0] = x[0, 0] if mask[0, 0] else np.nan
+    found = moments.update(numpy_ops, moments.init(numpy_ops, (2,)), x, mask)
+    assert found.count == mask.sum()
+    np.testing.assert_allclose(found.mean, x[mask].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(found.m2, x[mask].var(0) * mask.sum(), rtol=1e-3)
+    none = moments.update(numpy_ops, found, x, mask & False)
+    assert all(np.array_equal(a, b) for a, b in zip(none, found, strict=True))
+
+
+def test_both_backends_compute_save_and_normalize(library: Backend, tmp_path: Path) -> None:
+    rb, (x, y) = library.rb, (library.array(x) for x in batches([8, 8]))
+    start = rb.moments.init((2,))
+
+    def both(value: Any) -> Any:
+        value = rb.moments.update(rb.moments.update(value, x), y)
+        return value, rb.moments.normalize(value, x)
+
+    if library.library == "jax":
+        import jax
+        import jax.numpy as jnp
+
+        value, made = jax.jit(both)(start)
+        scanned, _ = jax.lax.scan(lambda m, x: (rb.moments.update(m, x), None), start, jnp.stack([x, y]))
+        for one, other in zip(scanned, value, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4)
+    else:
+        import torch
+
+        value, made = torch.compile(both, fullgraph=True, backend="eager")(start)
+    assert isinstance(value, Moments)
+    whole = np.concatenate([library.numpy(x), library.numpy(y)])
+    wanted = (library.numpy(x) - whole.mean(0)) / np.sqrt(whole.var(0))
+    np.testing.assert_allclose(library.numpy(made), wanted, rtol=1e-3, atol=1e-3)
+    frb.save(value, tmp_path / "kept")
+    again = frb.load(tmp_path / "kept", rb)
+    assert all((library.numpy(a) == library.numpy(b)).all() for a, b in zip(again, value, strict=True))
+    function = frb.items.vec_norm(value, "x")
+    fixed = on_numpy(function, {"x": frb.Unbounded((2,))}, {"x": library.numpy(x)}, (8,))["x"]
+    np.testing.assert_allclose(fixed, library.numpy(made), rtol=1e-4, atol=1e-4)
+    of_numpy = rb.moments.update(start, batches([8])[0], np.arange(8) < 3)
+    assert int(of_numpy.count) == 3
+    least = rb.moments.normalize(start, x)
+    np.testing.assert_allclose(library.numpy(least), library.numpy(x) * 100, rtol=1e-5)
+
+
+def test_errors_name_the_shapes() -> None:
+    with pytest.raises(ValueError, match=r"moments.update: expected x of shape \('...', 2\), got \(3, 4\)"):
+        moments.update(numpy_ops, moments.init(numpy_ops, (2,)), np.ones((3, 4), np.float32))
+    with pytest.raises(ValueError, match=r"got \(3, 2\) with a mask of shape \(4,\)"):
+        moments.update(numpy_ops, moments.init(numpy_ops, (2,)), np.ones((3, 2), np.float32), np.ones(4, bool))

@@ -1,0 +1,213 @@
+"""Mixtures in compiled programs: the same rows as at once, traced once, and no storage copied."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import functional_rb as frb
+import jax_backend
+import torch_backend
+import torch_backend.ops
+from functional_rb.mixture import drawing
+from functional_rb.ops import numpy_ops
+from jax_backend import compile
+from tests.support.mixtures import ITEM, REMEMBERING, SKEWED, UNIFORM
+from torch_backend import mixtures
+
+
+def filled(rb: Any, spec: frb.BufferSpec, first: float, n: int) -> Any:
+    return rb.add(rb.init(spec), {"x": np.arange(first, first + n, dtype=np.float32)})
+
+
+def pair(rb: Any, other: frb.BufferSpec = SKEWED, **how: Any) -> frb.Mixture:
+    return frb.Mixture([filled(rb, UNIFORM, 0, 5), filled(rb, other, 10, 4)], **how)
+
+
+@pytest.mark.parametrize("sampler", [frb.Prioritized(), *REMEMBERING], ids=repr)
+def test_what_is_known_and_what_is_traced_give_the_same_rows(sampler: Any) -> None:
+    """Where each buffer draws what it gives, and where it draws a whole batch of which the first rows count."""
+    rb, spec = torch_backend, frb.BufferSpec(ITEM, capacity=8, sampler=sampler)
+    for how, nested in (("exact", False), ("items", True), ("buffers", False)):
+        mixture = pair(rb, spec, p=[0.3, 0.7], how=how)
+        if nested:
+            mixture = frb.Mixture([mixture, filled(rb, UNIFORM, 20, 3)], p=[0.6, 0.4], how=how)
+        eager, traced = mixtures._Eager(), mixtures._Traced()
+        here, found = drawing.known(eager, drawing.look(eager, numpy_ops, mixture), rb.key(7), 6)
+        there, other = drawing.traced(traced, drawing.look(traced, torch_backend.ops, mixture), rb.key(7), 6)
+        assert found.indices.tolist() == other.indices.tolist()
+        live = found.indices[:, -1] >= 0
+        assert found.leaves[0][live].tolist() == other.leaves[0][live].tolist()
+        assert found.probabilities[live].tolist() == other.probabilities[live].tolist()
+        assert found.chances[live].tolist() == other.chances[live].tolist()
+        assert float(found.least) == float(other.least)
+        for mine, theirs in zip(here.buffers, there.buffers, strict=True):
+            assert mine.counters.tolist() == theirs.counters.tolist()
+            assert all(torch.equal(mine.auxiliary[name], theirs.auxiliary[name]) for name in mine.auxiliary)
+
+
+@pytest.mark.parametrize("p", [None, [0.3, 0.0, 0.7]])
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 0.4])
+def test_what_one_batch_is_drawn_into_is_what_is_put_together(
+    p: list[float] | None, given: bool, beta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fused kernels draw each buffer's rows to where they belong, also once one of the buffers has changed."""
+    rb = torch_backend
+    skewed = rb.update(filled(rb, SKEWED, 10, 4), torch.arange(4, dtype=torch.int32), torch.tensor([1.0, 2, 3, 4]))
+    mixture = frb.Mixture([filled(rb, UNIFORM, 0, 5), filled(rb, UNIFORM, 20, 3), skewed], p=None if given else p)
+    shares = torch.tensor(p) if given and p else None
+    exponent = beta or None
+    for key in rb.split(rb.key(5), 3):
+        assert mixtures._draw_at_once(mixture, key, 12, shares, exponent) is not None
+        _, sample = rb.sample(mixture, key, 12, beta, p=shares)
+        with monkeypatch.context() as patch:
+            patch.setattr(mixtures, "_draw_at_once", lambda *args: None)
+            _, other = rb.sample(mixture, key, 12, beta, p=shares)
+        for name in ("indices", "weights", "probabilities"):
+            assert torch.equal(getattr(sample, name), getattr(other, name))
+        assert torch.equal(sample.items["x"], other.items["x"])
+        assert torch.equal(sample.extras["buffer_ids"], other.extras["buffer_ids"])
+        sample.indices[:] = 99  # what is kept for the next draw is not what was given
+        mixture = rb.add(mixture, {"x": np.full(1, 50.0, np.float32)}, to=2)
+    silent = rb.update(skewed, torch.arange(4, dtype=torch.int32), torch.zeros(4))
+    mixture = mixture.replace(2, silent)
+    assert mixtures._draw_at_once(mixture, rb.key(0), 12, shares, exponent) is None
+    assert set(rb.sample(mixture, rb.key(0), 12, p=shares)[1].extras["buffer_ids"].tolist()) == (
+        {0, 1} if p is None else {0}
+    )
+
+
+def test_all_empty_gives_nothing_while_traced() -> None:
+    rb = jax_backend
+    mixture = frb.Mixture([rb.init(UNIFORM), rb.init(SKEWED)], p=[0.5, 0.5])
+    mixture, sample = jax.jit(rb.sample, static_argnums=2)(mixture, rb.key(0), 4)
+    assert sample.indices.tolist() == [[-1, -1]] * 4
+    assert sample.weights.tolist() == sample.probabilities.tolist() == [0] * 4
+    mixture = rb.update(mixture, sample.indices, sample.weights)
+    assert [int(rb.stale(one)) for one in mixture] == [0, 0]
+
+
+def test_shares_may_be_traced_and_one_trace_serves_them_all() -> None:
+    rb, traces = jax_backend, []
+
+    def step(mixture: frb.Mixture, key: Any, t: Any) -> Any:
+        traces.append(t)
+        share = jnp.clip(t / 4, 0.0, 1.0)
+        mixture, sample = rb.sample(mixture, key, 8, p=jnp.stack([1 - share, share]))
+        mixture = rb.update(mixture, sample.indices, sample.weights)
+        return mixture, sample.extras["buffer_ids"].sum()
+
+    mixture = pair(rb)
+    compiled = rb.jit(step)
+    counts = []
+    for t in range(5):
+        mixture, count = compiled(mixture, rb.key(t), jnp.float32(t))
+        counts.append(int(count))
+    assert counts == [0, 2, 4, 6, 8]
+    assert len(traces) == 1
+    # In a scan too; and for several seeds at once, with a key for each or a mixture for each.
+    keys = rb.split(rb.key(1), 5)
+    _, scanned = jax.lax.scan(lambda m, x: step(m, *x), pair(rb), (keys, jnp.arange(5.0)))
+    assert scanned.tolist() == [0, 2, 4, 6, 8]
+    draw = jax.vmap(lambda m, k: rb.sample(m, k, 8)[1].items["x"], in_axes=(None, 0))
+    one = pair(rb, p=[0.25, 0.75], how="items")
+    alone = [rb.sample(one, key, 8)[1].items["x"].tolist() for key in keys[:2]]
+    assert draw(one, keys[:2]).tolist() == alone
+    stack = jax.tree.map(lambda *x: jnp.stack(x), one, one)
+    assert jax.vmap(lambda m, k: rb.sample(m, k, 8)[1].items["x"])(stack, keys[:2]).tolist() == alone
+
+
+def test_kernels_that_draw_only_what_counts_give_the_rows_of_the_core() -> None:
+    """Whatever the shares, traced and mapped over: of one buffer alone, of empty ones, of none at all.
+
+    A function of items is given whole batches still.
+    """
+    rb = jax_backend
+    centered = frb.BufferSpec(ITEM, 8, transforms=frb.map_items(lambda items: {"x": items["x"] - items["x"].mean()}))
+    inner = frb.Mixture([filled(rb, SKEWED, 10, 4), rb.init(SKEWED), filled(rb, centered, 20, 3)], how="items")
+    cleared = rb.clear(filled(rb, UNIFORM, 30, 8))  # what is read of it is not what lies in fresh memory
+    mixture = frb.Mixture([filled(rb, UNIFORM, 0, 5), inner, cleared])
+    shares = jnp.asarray([[1, 0, 0], [0, 1, 0], [0.3, 0.6, 0.1], [0, 0, 1]], jnp.float32)
+    found = []
+    for on in (True, False):
+        with frb.kernels(on):
+            draw = jax.jit(jax.vmap(lambda key, p: rb.sample(mixture, key, 8, p=p)[1]))
+            found.append(jax.tree.leaves(draw(rb.split(rb.key(0), 4), shares)))
+    for by_kernels, by_core in zip(*found, strict=True):
+        np.testing.assert_array_equal(by_kernels, by_core)
+    rows = jax.jit(compile.draws, static_argnums=(1, 2))
+    every = rows(rb.key(0), 5, 3)
+    for wanted in range(6):
+        some = rows(rb.key(0), 5, 3, jnp.int32(wanted))
+        assert some[: max(wanted, 1)].tolist() == every[: max(wanted, 1)].tolist()
+
+
+def test_no_storage_is_copied() -> None:
+    """A donated step of sample, update and add moves none of the storages, and vmap over keys gathers rows alone."""
+    rb = jax_backend
+    specs = [
+        frb.BufferSpec({"x": frb.Unbounded((64,))}, 4096, sampler) for sampler in (frb.Uniform(), frb.Prioritized())
+    ]
+    mixture = frb.Mixture([rb.init(spec) for spec in specs], p=[0.5, 0.5])
+
+    def step(mixture: frb.Mixture, key: Any, items: Any) -> Any:
+        mixture, sample = rb.sample(mixture, key, 16)
+        mixture = rb.update(mixture, sample.indices, sample.weights)
+        return rb.add(mixture, items, to=1), sample.weights
+
+    text = rb.jit(step).lower(mixture, rb.key(0), {"x": np.zeros((16, 64), np.float32)}).compile().as_text()
+    assert re.findall(r"s32\[4096,64\]\S* copy\(", text) == []
+    many = jax.jit(jax.vmap(lambda m, k: rb.sample(m, k, 16)[1], in_axes=(None, 0)))
+    text = many.lower(mixture, rb.split(rb.key(0), 3)).compile().as_text()
+    assert re.findall(r"s32\[3,4096,64\]", text) == []
+
+
+def test_torch_compiles_the_whole_of_it() -> None:
+    rb = torch_backend
+    queue = frb.BufferSpec(ITEM, capacity=8, sampler=frb.Queue())
+    mixture = pair(rb, queue, p=[0.5, 0.5])
+
+    def step(mixture: frb.Mixture, key: torch.Tensor, p: torch.Tensor) -> Any:
+        mixture, sample = rb.sample_(mixture, key, 4, p=p)
+        mixture = rb.update_(mixture, sample.indices, items={"x": sample.items["x"] + 100})
+        return mixture, sample.items["x"], sample.mask
+
+    compiled = torch.compile(step, fullgraph=True, backend="eager")
+    mixture = mixture.with_states([rb.own_(state) for state in mixture])
+    mixture, x, mask = compiled(mixture, rb.key(0), torch.tensor([0.25, 0.75]))
+    assert x[1:].tolist() == [10, 11, 12]
+    assert mask.tolist() == [True] * 4
+    assert int(rb.size(mixture[1])) == 1
+    mixture, x, mask = compiled(mixture, rb.key(1), torch.tensor([0.5, 0.5]))
+    assert x[2].tolist() == 13
+    assert mask.tolist() == [True, True, True, False]
+
+
+def test_torch_maps_over_keys() -> None:
+    rb = torch_backend
+    mixture = pair(rb, p=[0.25, 0.75], how="items")
+    keys = rb.split(rb.key(0), 3)
+    found = torch.func.vmap(lambda key: rb.sample(mixture, key, 6)[1].items["x"])(keys)
+    assert found.tolist() == [rb.sample(mixture, key, 6)[1].items["x"].tolist() for key in keys]
+
+
+class Careless(frb.Uniform):
+    """Remembers, and does not heed how many rows count."""
+
+    remembers = True
+    heeds_wanted = False
+
+
+def test_a_sampler_that_would_lose_items_is_refused() -> None:
+    rb = jax_backend
+    state = filled(rb, UNIFORM, 0, 5)
+    mixture = frb.Mixture([state, rb.with_spec(state, frb.BufferSpec(ITEM, 8, sampler=Careless()))])
+    with pytest.raises(TypeError, match=r"\(SamplerBase.heeds_wanted\).*sample its buffer by itself"):
+        rb.sample(mixture, rb.key(0), 4)

@@ -1,0 +1,93 @@
+"""Values of specs as the core over NumPy makes them, and what tests of values draw."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+
+import functional_rb as frb
+from functional_rb.base import nest
+from functional_rb.specs import numpy_ops, values
+from functional_rb.specs.values import Outline
+from tests.support import grammar
+from tests.support.grammar import PARTED, REAL
+
+N = 4
+"""Rows of the batches that are tested."""
+seeds = st.integers(0, 2**32 - 1)
+ARRAYS = grammar.leaves_of(("bool", *REAL, "complex64"), "any", "object")
+"""What NumPy computes with; `ArraySpec` says nothing of values."""
+SPECS = grammar.Grammar(ARRAYS, (*PARTED, "stacked", "agents", "dict", "tuple"), axes=(0, 2, 0), least=1).nests_of()
+"""Of something: of no arrays, no batch is known."""
+
+
+def drawn(spec: Any, words: np.ndarray) -> Any:
+    """Values [N, ...] on NumPy."""
+    outline = Outline.of(spec, "test")
+    leaves = values.draw(numpy_ops, outline, words)
+    return nest.unflatten(outline.structure, [leaves[k] for k in range(len(leaves))], as_dict)
+
+
+def as_dict(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+    return parts
+
+
+def leaves_of(x: Any) -> list[np.ndarray]:
+    """In the order of their names."""
+    structure = nest.flatten(x, lambda leaf: hasattr(leaf, "dtype"))[1].sorted()
+    return nest.flatten_as(structure, x)
+
+
+def inside(spec: Any, x: Any) -> list[bool]:
+    outline = Outline.of(spec, "test")
+    found = values.inside(numpy_ops, outline, nest.flatten_as(outline.structure, x))
+    return np.all(found, 0).tolist()
+
+
+def projected(spec: Any, x: Any) -> Any:
+    outline = Outline.of(spec, "test")
+    leaves = values.nearest(numpy_ops, outline, nest.flatten_as(outline.structure, x))
+    return nest.unflatten(outline.structure, [leaves[k] for k in range(len(leaves))], as_dict)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Equal to the bit, but for the sign of a zero."""
+    for a, b in zip(leaves_of(one), leaves_of(other), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+# --- the backends ---------------------------------------------------------------------------------------------------
+
+
+MIXED = frb.Composite(
+    choice=frb.Categorical(5, [False, True, True, False, True], (2,), "int8", -3),
+    each=frb.Categorical(3, [[True, False, True], [False, True, True]], (2,), "uint16", 65000),
+    many=frb.MultiCategorical([2, 3], [True, False, False, True, True], (2, 2), "uint32", 2**32 - 3),
+    vector=frb.OneHot(4, [False, True, True, False], dtype="float32"),
+    vectors=frb.MultiOneHot([2, 3], [False, True, True, False, True], (2, 5), "uint8"),
+    text=frb.Text(4, 2, "acz"),
+    real=frb.Bounded([-3e38, 0.0, -math.inf, -1.0], [3e38, math.inf, 2.0, -1.0], (4,)),
+    half=frb.Bounded(-1, 65504, (2,), "float16"),
+    normal=frb.Unbounded((2,)),
+    waves=frb.Unbounded((2,), "complex64"),
+    whole=frb.Bounded([-(2**31), -7], [2**31 - 1, 5], (2,), "int32"),
+    unsigned=frb.Unbounded((), "uint32"),
+    byte=frb.Bounded(3, 250, (2,), "uint8"),
+    flags=frb.Binary((3,)),
+    signs=frb.Binary((), "float16"),
+    runs=frb.Sequence({"x": frb.Bounded(1, 2), "in": frb.Sequence(frb.OneHot(3), 2)}, 3),
+    web=frb.Graph(frb.Bounded(0, 9, (), "int16"), frb.Binary((), "uint8"), 3, 2, (2,)),
+    either=frb.OneOf([frb.Bounded(5, 6, (2,)), frb.Text(2)]),
+    agents=frb.Stacked([frb.Unbounded((2,)), frb.Categorical(4, shape=(1,))]),
+)
+"""Everything that both backends have."""
+
+
+def graph(nodes: Any, edges: Any = None, links: Any = None) -> Any:
+    from functional_rb.specs.graph import GraphInstance
+
+    return GraphInstance(np.asarray(nodes, np.float32), edges, links)

@@ -1,0 +1,162 @@
+"""The sampler of groups against plain lists, and pairs of the best and the worst of each group."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import functional_rb as frb
+from functional_rb.testing import check_sampler
+from tests.support.backends import Backend
+
+ITEM = {"id": frb.Unbounded((), "int32"), "prompt": frb.Unbounded((), "int32"), "score": frb.Unbounded(())}
+CAPACITY = 12
+SCORES = st.sampled_from([-1.0, 0.0, 2.0, np.nan])
+
+
+def stored_of(sizes: list[int]) -> dict[str, Any]:
+    """Items of groups of these sizes, one group after another."""
+    prompts = np.repeat(np.arange(len(sizes), dtype=np.int32) * 7 % 5, sizes)
+    scores = np.random.default_rng(len(prompts)).normal(size=len(prompts)).astype(np.float32)
+    return {"id": np.arange(len(prompts), dtype=np.int32), "prompt": prompts, "score": scores}
+
+
+def groups_of(given: dict[str, Any]) -> list[list[int]]:
+    """Of the items that a ring still holds, those that follow on each other with one prompt."""
+    kept = range(max(0, len(given["id"]) - CAPACITY), len(given["id"]))
+    return [list(members) for _, members in itertools.groupby(kept, key=lambda k: given["prompt"][k])]
+
+
+def drawn(library: Backend, sampler: frb.Groups, given: dict[str, Any], n: int) -> Any:
+    rb = library.rb
+    state = rb.init(frb.BufferSpec(ITEM, CAPACITY, sampler))
+    for row in range(0, len(given["id"]), 5):  # groups come in pieces
+        state = rb.add(state, {name: library.array(leaf[row : row + 5]) for name, leaf in given.items()})
+    return rb.sample(state, rb.key(3), n)[1]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("sizes", [[3, 1, 3, 5], [4, 4, 4], [1, 1, 3, 1, 6, 2, 3]])
+def test_groups_are_drawn_as_plain_lists_have_them(whole: bool, sizes: list[int]) -> None:
+    import torch_backend
+
+    library = Backend("torch", torch_backend, torch_backend.from_dlpack, np.asarray)
+    given, n = stored_of(sizes), 600
+    sample = drawn(library, frb.Groups(3, "prompt", "score", whole), given, n)
+    there = [group for group in groups_of(given) if len(group) >= (3 if whole else 1)]
+    ids, mask = sample.items["id"].numpy(), sample.mask.numpy()
+    mean, deviation = (sample.extras[f"group_{name}"].numpy() for name in ("mean", "deviation"))
+    first, times = ({k: 0 for group in there for k in group} for _ in range(2))
+    counts = dict.fromkeys(range(len(there)), 0)
+    for row in range(n):
+        (k,) = (k for k, group in enumerate(there) if ids[row, 0] in group)
+        members = ids[row][mask[row]].tolist()
+        place = there[k].index(members[0])
+        assert members == (there[k][place:] + there[k][:place])[:3]  # around the group, none twice
+        scores = given["score"][members].astype(np.float64)
+        np.testing.assert_allclose(mean[row][mask[row]], scores.mean(), atol=1e-6)
+        spread = scores.std(ddof=1) if len(scores) > 1 else 0
+        np.testing.assert_allclose(deviation[row][mask[row]], spread, rtol=1e-5, atol=1e-6)
+        assert not mean[row][~mask[row]].any()
+        counts[k] += 1
+        first[members[0]] += 1
+        for member in members:
+            times[member] += 1
+    np.testing.assert_allclose(sample.probabilities.numpy(), 1 / len(there), rtol=1e-6)
+    assert (sample.indices.numpy() >= 0).tolist() == mask.tolist()
+    for k, group in enumerate(there):  # five standard deviations
+        expected = n / len(there)
+        assert abs(counts[k] - expected) < 5 * expected**0.5
+        for member in group:
+            assert abs(first[member] - counts[k] / len(group)) < 5 * (counts[k] / len(group)) ** 0.5
+            assert abs(times[member] - counts[k] * min(3 / len(group), 1)) < 5 * counts[k] ** 0.5
+
+
+def law(steps: Any) -> list[float]:
+    """Each group of two or more is equally likely, and then each of its items."""
+    found: dict[Any, list[int]] = {}
+    newest: dict[Any, int] = {}
+    for k, step in enumerate(steps):
+        before = newest.get(step.lane)
+        alike = before is not None and steps[before].leaves["prompt"] == step.leaves["prompt"]
+        run = found[step.lane, before] if alike else []
+        run.append(k)
+        found[step.lane, k] = run
+        newest[step.lane] = k
+    sizes = {k: len(run) for (_, k), run in found.items()}
+    return [1 / sizes[k] if sizes[k] >= 2 else 0.0 for k in range(len(steps))]
+
+
+@pytest.mark.parametrize(("lanes", "carriers"), [(None, ["torch"]), (2, ["numpy", "jax-core"])])
+def test_groups_keep_the_contract_of_samplers(lanes: int | None, carriers: list[str]) -> None:
+    item = ITEM | {"prompt": frb.Bounded(0, 1, (), "int32")}
+    check_sampler(frb.Groups(2, "prompt", "score"), item=item, lanes=lanes, law=law, examples=6, run_on=carriers)
+
+
+def test_the_spec_is_a_value_and_the_key_cannot_be_rewritten() -> None:
+    import torch_backend as rb
+
+    spec = frb.BufferSpec(ITEM, CAPACITY, frb.Groups(2, "prompt"), batch_size=3)
+    assert frb.from_json(frb.to_json(spec)) == spec
+    state = rb.init(spec)
+    one = rb.add(state, {name: leaf[0] for name, leaf in stored_of([1]).items()})
+    with pytest.raises(ValueError, match="none of the 1 stored items completes a group of 2 items; add more, or give"):
+        rb.sample(one, rb.key(0))
+    with pytest.raises(ValueError, match="'prompt' tells Groups where trajectories end, and cannot be rewritten"):
+        rb.update(state, np.zeros(1, np.int32), items={"prompt": np.zeros(1, np.int32)})
+
+
+@pytest.mark.parametrize(
+    ("sampler", "text"),
+    [
+        (lambda: frb.Groups(0, "prompt"), "expected per_group as a positive int, got 0"),
+        (lambda: frb.Groups(2.5, "prompt"), "expected per_group as a positive int, got 2.5"),  # type: ignore[arg-type]
+        (lambda: frb.Groups(2, "prompt", whole=1), "expected whole as a bool, got 1"),  # type: ignore[arg-type]
+        (lambda: frb.Groups(13, "prompt"), "13 items of a group never fit into the 12 of a lane"),
+        (lambda: frb.Groups(2, "group"), "the item has no leaf 'group'"),
+        (lambda: frb.Groups(2, "score"), "expected one integer an item, got float32"),
+        (lambda: frb.Groups(2, "prompt", "reward"), "the item has no leaf 'reward'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(sampler: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        frb.BufferSpec(ITEM, CAPACITY, sampler())
+
+
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(st.lists(st.lists(SCORES, min_size=3, max_size=3), min_size=1, max_size=4))
+def test_best_and_worst_of_each_group_are_a_pair(rows: list[list[float]]) -> None:
+    import torch_backend as rb
+
+    scores, ids = np.float32(rows), np.arange(len(rows) * 3, dtype=np.int32).reshape(-1, 3)
+    mask = ids % 4 != 3
+    pairs, differ = rb.text.pairs_of_groups({"id": ids}, scores, mask)
+    for k in range(len(rows)):
+        known = [(scores[k, i], i) for i in range(3) if mask[k, i] and not np.isnan(scores[k, i])]
+        if not known:
+            assert not differ[k]
+            continue
+        best = max(known, key=lambda pair: (pair[0], -pair[1]))
+        worst = min(known)
+        assert differ[k] == (best[0] > worst[0])
+        assert pairs.chosen_data["id"][k] == ids[k, best[1]]
+        assert pairs.rejected_data["id"][k] == ids[k, worst[1]]
+
+
+def test_pairs_of_records_on_either_backend(library: Backend) -> None:
+    rb, array = library.rb, library.array
+    ids = array(np.arange(12, dtype=np.int32).reshape(2, 3, 2))
+    scores = array(np.float32([[0, 1, -1], [5, 4, 6]]))
+    texts = frb.RewardData(ids, ids >= 0, end_scores=scores)
+    pairs, differ = rb.text.pairs_of_groups(texts, scores)
+    assert type(pairs.chosen_data) is frb.RewardData
+    assert pairs.chosen_data.input_ids.tolist() == [[2, 3], [10, 11]]
+    assert pairs.rejected_data.end_scores.tolist() == [-1, 4]
+    assert differ.tolist() == [True, True]
+    with pytest.raises(ValueError, match=r"leaf 'x': expected the leading axes \(2, 3\) of the scores, got \(2, 2\)"):
+        rb.text.pairs_of_groups({"x": array(np.zeros((2, 2), np.float32))}, scores)

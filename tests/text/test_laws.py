@@ -1,0 +1,156 @@
+"""The law that tokens are drawn from: exact, the same on both backends, and never NaN."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from functional_rb.ops.fixed_point import Fixed
+from functional_rb.text import laws
+from jax_backend import ops as jax_ops
+from tests.support import backends
+from tests.support.backends import Backend
+from tests.support.effort import effort
+from torch_backend import ops as torch_ops
+
+LAWS = [(1.0, None, None), (0.5, None, None), (2.0, 3, None), (1.0, None, 0.7), (0.8, 4, 0.9), (1.0, 1, None)]
+N = 2**12
+"""How many rows are drawn at a time, and 5 tokens of each: JAX compiles for few shapes."""
+
+
+def law_of(logits: np.ndarray, temperature: float, top_k: int | None, top_p: float | None) -> np.ndarray:
+    """The probabilities of a law, float64 [V]; by its definition, token by token."""
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[:top_k]
+    weights = {i: np.exp((float(logits[i]) - float(logits[order[0]])) / temperature) for i in order}
+    total, before, kept = sum(weights.values()), 0.0, []
+    for i in order:
+        if top_p is None or before < float(np.float32(top_p)) * total:
+            kept.append(i)
+        before += weights[i]
+    found = np.zeros(len(logits))
+    found[kept] = [weights[i] for i in kept]
+    return found / found.sum()
+
+
+def choose(library: Backend, logits: np.ndarray, bits: np.ndarray, *law: Any) -> laws.Choice:
+    """What is drawn; all numbers of the law are given, unless it has a temperature alone."""
+    ops: Any = importlib.import_module(f"{library.library}_backend.ops")
+    if law[1:] != (None, None):
+        law = (law[0], law[1] or logits.shape[1], law[2] or 1.0)
+    dtypes = (np.float32, np.int32, np.float32)
+    numbers = [None if x is None else library.array(dtype(x)) for x, dtype in zip(law, dtypes, strict=True)]
+    drawn = {"jax": draw_compiled, "torch": functools.partial(laws.choose, ops)}[library.library]
+    return laws.Choice(*map(library.numpy, drawn(*map(library.array, (logits, bits)), laws.Law(*numbers))))
+
+
+@jax.jit
+def draw_compiled(logits: Any, bits: Any, law: laws.Law) -> laws.Choice:
+    return laws.choose(jax_ops, logits, bits, law)
+
+
+def evenly() -> np.ndarray:
+    """Draws that divide [0, 1) evenly, int32 [N, 2]: the middle of each of N parts."""
+    return np.stack([(2 * np.arange(N, dtype=np.int64) + 1) * 2**30 // N, np.zeros(N)], 1).astype(np.int32)
+
+
+def rows(*logits: float) -> np.ndarray:
+    """N rows of 5 logits, what is missing minus infinity."""
+    return np.tile(np.array((*logits, *(-np.inf,) * (5 - len(logits))), np.float32), (N, 1))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_all_draws_together_are_the_law(library: Backend, law: tuple[Any, ...]) -> None:
+    logits = rows(0.3, -1.0, 2.0, -np.inf, 0.3)
+    made = choose(library, logits, evenly(), *law)
+    expected = law_of(logits[0], *law)
+    # Each token gets an interval of the draws: their number is off by less than one at each end.
+    np.testing.assert_allclose(np.bincount(made.token, minlength=5) / N, expected, rtol=0, atol=1.01 / N)
+    np.testing.assert_allclose(np.exp(made.law_log_prob), expected[made.token], rtol=1e-6)
+    model = law_of(logits[0], 1.0, None, None)
+    np.testing.assert_allclose(np.exp(made.log_prob), model[made.token], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("law", "among"),
+    [((1.0, 2, None), {0, 1}), ((1.0, None, 0.5), {0, 1}), ((1.0, None, 0.5001), {0, 1, 2}), ((0.0, None, None), {0})],
+)
+def test_equal_tokens_come_in_their_order(library: Backend, law: tuple[Any, ...], among: set[int]) -> None:
+    made = choose(library, rows(1.0, 1.0, 1.0, 1.0), evenly(), *law)
+    assert set(made.token.tolist()) == among
+
+
+def test_greedy_has_no_law_but_the_models_log_probs(library: Backend) -> None:
+    made = choose(library, rows(0.0, 1.0, 1.0), evenly(), 0.0, None, None)
+    assert set(made.token.tolist()) == {1}
+    assert set(made.law_log_prob.tolist()) == {0.0}
+    np.testing.assert_allclose(made.log_prob, -np.log(2 + np.exp(-1)), rtol=1e-6)
+
+
+def test_the_last_bit_of_a_draw_counts(library: Backend) -> None:
+    """The first token has the probability 1/2 exactly: the largest draw below it, and the smallest that is not."""
+    bits = np.array([[2**30 - 1, 2**31 - 1], [2**30, 0], [0, 0], [2**31 - 1, 2**31 - 1]], np.int32)
+    made = choose(library, rows(0.0, 0.0), np.tile(bits, (N // 4, 1)), 1.0, None, None)
+    assert made.token[:4].tolist() == [0, 1, 0, 1]
+
+
+def test_every_token_is_drawn_though_it_is_rare(library: Backend) -> None:
+    """2^-38 of the probability: the last draws of all, which one word of bits does not tell apart."""
+    rare = rows(0.0, -38 * np.log(2))
+    bits = np.tile(np.array([[2**31 - 1, 2**31 - 1], [2**31 - 1, 2**31 - 2**27]], np.int32), (N // 2, 1))
+    made = choose(library, rare, bits, 1.0, None, None)
+    assert made.token[:2].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("vocabulary", effort([1000], [1000, 50257, 1_000_000]))
+def test_probabilities_are_those_of_exact_arithmetic(vocabulary: int) -> None:
+    logits = (np.random.default_rng(0).normal(size=(2, vocabulary)) * 6).astype(np.float32)
+    whole, fraction = laws._weights(torch_ops, torch.tensor(logits), torch.tensor(0.7))
+    assert whole.sum(1, dtype=torch.int64).max() < 2**30
+    weights = (whole.double() + fraction.double() / 2**31).numpy()
+    exact = np.exp((np.float64(logits) - logits.max(1, keepdims=True)) / float(np.float32(0.7)))
+    apart = weights / weights.sum(1, keepdims=True) - exact / exact.sum(1, keepdims=True)
+    assert np.abs(apart).sum(1).max() / 2 < 1e-7
+    allowed = 2.0**-18 * exact + 2.0**-39
+    assert (np.abs(weights / weights.max(1, keepdims=True) - exact) < allowed).all()
+
+
+def test_sums_and_shares_are_exact() -> None:
+    """Numbers of two words, against Python's own; on torch, as JAX draws the same tokens."""
+    rng = np.random.default_rng(0)
+    whole, fraction = rng.integers(0, 2**20, (100, 300)), rng.integers(0, 2**31, (100, 300))
+    u = rng.integers(0, 2**31, (2, 100))
+    u[:, 0] = 2**31 - 1
+    whole[1], fraction[1], u[:, 1] = 0, np.arange(300) == 0, (0, 1)  # the smallest number there is
+    given = [torch.tensor(x, dtype=torch.int32) for x in (whole, fraction, *u)]
+    sums = laws._running(torch_ops, *given[:2])
+    exact = np.cumsum(whole.astype(object) * 2**31 + fraction, 1)
+    assert (np.array(sums.whole.tolist(), object) * 2**31 + np.array(sums.fraction.tolist(), object) == exact).all()
+    share, is_exact = laws._share(torch_ops, Fixed(*given[2:]), Fixed(sums.whole[:, -1], sums.fraction[:, -1]))
+    products = (u[0].astype(object) * 2**31 + u[1]) * exact[:, -1]
+    assert [w * 2**31 + f for w, f in zip(share.whole.tolist(), share.fraction.tolist(), strict=True)] == [
+        p // 2**62 for p in products
+    ]
+    assert is_exact.tolist() == [p % 2**62 == 0 for p in products]
+
+
+@pytest.mark.parametrize("vocabulary", effort([300], [1, 2, 7, 3000, 50257, 70000]))
+def test_backends_draw_the_same_tokens(vocabulary: int) -> None:
+    rng = np.random.default_rng(vocabulary)
+    logits = (rng.normal(size=(64, vocabulary)) * 4).round(1).astype(np.float32)  # rounded, so that some are equal
+    logits[:, 1::5] = -np.inf
+    bits = rng.integers(0, 2**31, (64, 2)).astype(np.int32)
+    for law in LAWS[2:5]:
+        made = []
+        for name in ("jax", "torch"):
+            with backends.make(name) as library:
+                made.append(choose(library, logits, bits, *law))
+        np.testing.assert_array_equal(made[0].token, made[1].token)
+        for x, y in zip(made[0][1:], made[1][1:], strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+            assert np.isfinite(x).all()

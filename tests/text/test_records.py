@@ -1,0 +1,280 @@
+"""Records: pytrees on both backends, items of buffers, files; and the functions along their leading axes."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+import functional_rb as frb
+import jax_backend
+import torch_backend
+from tests.support.backends import Backend
+
+ITEM = frb.RewardData(frb.Unbounded((4,), "int32"), frb.Binary((4,)), None, frb.Unbounded(()))
+PAIRS = frb.BufferSpec(frb.PairwiseDataset(ITEM, ITEM), capacity=6)
+
+
+@frb.record
+class Mine:
+    """A record of the user's."""
+
+    texts: frb.RewardData
+    more: Any = None
+
+
+def texts(array: Any, n: int = 3, seed: int = 0) -> frb.RewardData:
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, 9, (n, 4)).astype(np.int32), rng.random((n, 4)) < 0.7, np.float32(rng.normal(size=n))
+    ids, mask, scores = map(array, numbers)
+    return frb.RewardData(ids, mask, end_scores=scores)
+
+
+def same(x: Any, y: Any) -> bool:
+    """Whether two nests have the same containers and the same bits, whoever's arrays they are."""
+    flat = [jax.tree.flatten(jax.tree.map(np.asarray, nest)) for nest in (x, y)]
+    alike = (a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(*(f[0] for f in flat), strict=True))
+    return flat[0][1] == flat[1][1] and all(alike)
+
+
+def tree_map(library: Backend, function: Any, *nests: Any) -> Any:
+    return jax.tree.map(function, *nests) if library.library == "jax" else pytree.tree_map(function, *nests)
+
+
+def test_a_record_is_a_pytree_in_which_none_has_no_leaf(library: Backend) -> None:
+    given = Mine(texts(library.array), (library.array(np.ones(2)),))
+    made = tree_map(library, lambda x: x[:1], given)
+    assert (type(made), type(made.texts), made.texts.rewards) == (Mine, frb.RewardData, None)
+    assert made.texts.input_ids.shape == (1, 4)
+    assert str(made.texts) == (
+        "RewardData(input_ids=int32 [1, 4], attention_mask=bool [1, 4], rewards=None, end_scores=float32 [1])"
+    )
+    both = tree_map(library, lambda x, y: x + y, frb.PromptData(1, 2, 3), frb.PromptData(10, 20, 30))
+    assert (both.input_ids, both.prompt_rindex, both.labels, both.loss) == (11, 33, None, None)
+    for other in (copy.deepcopy(given), pickle.loads(pickle.dumps(given))):
+        assert same(other.texts, given.texts)
+    keys = pytree.tree_flatten_with_path(given)[0] if library.library == "torch" else jax.tree.leaves_with_path(given)
+    assert [str(path[-1]).strip("'.[]") for path, _ in keys[:3]] == ["input_ids", "attention_mask", "end_scores"]
+
+
+def test_records_are_traced_and_differentiated(library: Backend) -> None:
+    given = texts(library.array)
+
+    def loss(data: frb.RewardData) -> Any:
+        assert data.rewards is None
+        return (data.end_scores * data.end_scores).sum()
+
+    if library.library == "jax":
+        found = jax.jit(jax.grad(loss, allow_int=True))(given)
+        assert np.allclose(found.end_scores, 2 * given.end_scores)
+    else:
+        compiled = torch.compile(lambda data: tree_map(library, lambda x: x * 2, data), fullgraph=True, backend="eager")
+        assert compiled(given).end_scores.tolist() == (given.end_scores * 2).tolist()
+        assert float(torch.func.grad(lambda s: loss(frb.RewardData(0, 0, None, s)))(given.end_scores)[0]) == float(
+            2 * given.end_scores[0]
+        )
+
+
+def test_checks_in_a_constructor_are_refused() -> None:
+    class Checked:
+        x: Any
+
+        def __post_init__(self) -> None:
+            assert self.x.shape
+
+    with pytest.raises(TypeError, match="Checked has __post_init__, which would be given what stands for arrays"):
+        frb.record(Checked)
+
+
+def test_items_of_a_buffer_come_out_as_the_record_that_went_in(backend: Backend) -> None:
+    pairs = frb.PairwiseDataset(texts(backend.array), texts(backend.array, seed=1))
+    state = backend.add(backend.init(PAIRS), pairs)
+    state, sample = backend.sample(state, backend.rb.key(0), 5)
+    assert type(sample.items) is frb.PairwiseDataset
+    assert (type(sample.items.chosen_data), sample.items.chosen_data.rewards) == (frb.RewardData, None)
+    rows = sample.indices.tolist()
+    for side in ("chosen_data", "rejected_data"):  # a pair stays one, whatever is drawn
+        drawn, stored = getattr(sample.items, side), getattr(pairs, side)
+        np.testing.assert_array_equal(backend.numpy(drawn.input_ids), backend.numpy(stored.input_ids)[rows])
+        np.testing.assert_array_equal(backend.numpy(drawn.end_scores), backend.numpy(stored.end_scores)[rows])
+    assert frb.from_json(frb.to_json(PAIRS)) == PAIRS
+    one = backend.rb.get(state, sample.indices[:1])
+    assert same(one, backend.rb.records.at(sample.items, slice(0, 1)))
+
+
+def test_a_record_crosses_to_the_other_backend(library: Backend) -> None:
+    other: Any = torch_backend if library.library == "jax" else jax_backend
+    given = Mine(texts(library.array))
+    found = other.from_dlpack(given, copy=True)
+    assert type(found) is Mine
+    assert isinstance(found.texts.input_ids, torch.Tensor) == (library.library == "jax")
+    assert same(found, given)
+
+
+@pytest.mark.parametrize("other", ["jax", "torch"])
+def test_files_take_records_whole_mapped_and_by_shape_alone(library: Backend, tmp_path: Path, other: str) -> None:
+    given = Mine(texts(library.array, 300), {"images": library.array(np.zeros((2, 700), np.uint8))})
+    frb.save(given, tmp_path)
+    for mmap in (False, True):
+        assert same(frb.load(tmp_path, other, mmap=mmap), given)
+    spec = frb.load_spec(tmp_path)
+    shapes = library.rb.zeros(spec) if library.library == "jax" else library.rb.zeros(spec, device="meta")
+    assert type(shapes) is Mine
+    assert shapes.texts.rewards is None
+    assert shapes.texts.input_ids.shape == (300, 4)
+    assert shapes.more["images"].dtype == given.more["images"].dtype
+    for file in tmp_path.glob("*.safetensors"):  # which nothing is read of
+        file.unlink()
+    assert frb.load_spec(tmp_path) == spec
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_mapped_record_stays_in_its_file(tmp_path: Path, dtype: torch.dtype) -> None:
+    given = texts(torch.from_numpy, 5)
+    frb.save(dataclasses.replace(given, input_ids=given.input_ids.to(dtype)), tmp_path)
+    one, other = (frb.load(tmp_path, "torch", mmap=True) for _ in range(2))
+    (file,) = tmp_path.glob("*.safetensors")
+    maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(file))]
+    spans = [tuple(int(x, 16) for x in line.split()[0].split("-")) for line in maps]
+    assert any(a <= one.input_ids.data_ptr() < b for a, b in spans)
+    one.input_ids.add_(1)  # of one's own: neither the file nor another reader sees it
+    assert torch.equal(one.input_ids, other.input_ids + 1)
+    assert torch.equal(frb.load(tmp_path, "torch").input_ids, other.input_ids)
+
+
+def test_a_record_whose_class_has_changed(tmp_path: Path) -> None:
+    """A class that is written again is the one that is meant: it may have more fields, but none renamed."""
+
+    def written_again(**fields: Any) -> type:
+        given = dict.fromkeys(fields, Any)
+        named = {"__module__": __name__, "__qualname__": "Again", "__annotations__": given}
+        return frb.record(type("Again", (), named | {k: v for k, v in fields.items() if v is not ...}))
+
+    frb.save(written_again(x=..., y=...)(np.zeros(2), np.ones(1)), tmp_path)
+    found = frb.load(tmp_path, "torch")
+    assert (found.x.tolist(), found.y.tolist()) == ([0, 0], [1])
+    longer = written_again(x=..., y=..., z=None)
+    found = frb.load(tmp_path, "torch")
+    assert type(found) is longer
+    assert found.z is None
+    assert len(pytree.tree_leaves(found)) == 2
+    for other in ({"x": ..., "z": ...}, {"x": ...}, {"x": ..., "y": ..., "z": ...}):
+        written_again(**other)
+        with pytest.raises(ValueError, match=r"expected a record of the fields \['x', 'y'\], got .*Again.* of"):
+            frb.load(tmp_path, "torch")
+
+
+def test_what_a_file_without_checkpoint_says(tmp_path: Path) -> None:
+    with pytest.raises(frb.NoCheckpointError, match="no checkpoint is there"):
+        frb.load_spec(tmp_path / "none")
+    frb.save(torch_backend.init(PAIRS), tmp_path)
+    assert frb.load_spec(tmp_path) == PAIRS
+    (manifest,) = tmp_path.glob("*.json")
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    with pytest.raises(frb.CorruptCheckpointError):
+        frb.load_spec(tmp_path)
+
+
+def test_rows_are_joined_and_taken_apart_as_arrays_are(library: Backend) -> None:
+    records, numpy = library.rb.records, library.numpy
+    one, two = texts(library.array), texts(library.array, 2, seed=1)
+    assert records.batch_shape(one) == (3,)
+    assert records.batch_shape(frb.PairwiseDataset(one, two)) == ()
+    assert records.batch_shape((one.input_ids, one.attention_mask)) == (3, 4)
+    both = records.cat([one, two])
+    for whole, *parts in ((x.input_ids, one.input_ids, two.input_ids) for x in [both]):
+        np.testing.assert_array_equal(numpy(whole), np.concatenate([numpy(part) for part in parts]))
+    assert type(both) is frb.RewardData
+    assert both.rewards is None
+    for axis in (0, 1):
+        stacked = records.stack([one, one, one], axis=axis)
+        np.testing.assert_array_equal(numpy(stacked.end_scores), np.stack([numpy(one.end_scores)] * 3, axis))
+        again = records.unbind(stacked, axis)
+        assert len(again) == 3
+        assert all(same(x, one) for x in again)
+    kinds = [1, slice(1, 3), -1, np.array([2, 0]), np.array([True, False, True])]
+    for index in kinds[: 2 if library.library == "jax" else None]:  # each of which XLA compiles for each leaf
+        found = records.at(one, index)
+        np.testing.assert_array_equal(numpy(found.input_ids), numpy(one.input_ids)[index])
+        np.testing.assert_array_equal(numpy(found.end_scores), numpy(one.end_scores)[index])
+    nested = records.at({"a": records.stack([one, one])}, (1, slice(0, 2)))
+    assert same(nested["a"], records.at(one, slice(0, 2)))
+
+
+def test_named_arrays_come_back_as_the_record(library: Backend) -> None:
+    records = library.rb.records
+    given = frb.PairwiseDataset(texts(library.array), texts(library.array, seed=1))
+    named = records.state_dict(given)
+    assert sorted(named) == [
+        f"{a}_data/{b}" for a in ("chosen", "rejected") for b in ("attention_mask", "end_scores", "input_ids")
+    ]
+    blank = frb.PairwiseDataset(texts(library.array, seed=2), texts(library.array, seed=3))
+    assert same(records.load_state_dict(blank, named), given)
+    named.pop("chosen_data/end_scores")
+    with pytest.raises(ValueError, match="expected the names"):
+        records.load_state_dict(blank, named)
+    for bad, kind, text in (
+        (np.zeros(2, np.float32), ValueError, r"leaf 'x': expected the shape \(3,\), got \(2,\)"),
+        (np.zeros(3, np.float16), TypeError, "leaf 'x': expected dtype float32, got float16"),
+    ):
+        with pytest.raises(kind, match=text):
+            records.load_state_dict({"x": library.array(np.zeros(3, np.float32))}, {"x": bad})
+
+
+REFUSED = {
+    "no row": (lambda r, x: r.at(x, 3), IndexError, r"leaf 'input_ids': 3 is out of range for the shape \(3, 4\)"),
+    "beyond the batch": (lambda r, x: r.at(x, (0, 0)), IndexError, r"leaf 'end_scores': \(0, 0\) is out of range"),
+    "no records": (lambda r, x: r.cat([]), ValueError, "cat: expected one record or more, got none"),
+    "no arrays": (lambda r, x: r.unbind(()), TypeError, "expected a record or a nest of arrays, got tuple without any"),
+    "no array": (lambda r, x: r.stack([{"x": 1.0}]), TypeError, "leaf 'x': expected an array, got float"),
+    "other shapes": (
+        lambda r, x: r.cat([x, frb.RewardData(x.input_ids[:, :2], x.attention_mask, None, x.end_scores)]),
+        ValueError,
+        "leaf 'input_ids': the shapes .* do not fit together along axis 0; pad them to one length first",
+    ),
+    "other fields": (
+        lambda r, x: r.stack([x, frb.RewardData(x.input_ids, x.attention_mask)]),
+        TypeError,
+        "leaf 'end_scores': expected an array, got NoneType",
+    ),
+    "other dtypes": (
+        lambda r, x: r.stack([(x.input_ids,), (x.end_scores,)]),
+        TypeError,
+        r"leaf '0': expected one dtype, got \['float32', 'int32'\]",
+    ),
+    "an axis of some": (lambda r, x: r.unbind(x, 1), ValueError, r"one of the 1 that all leaves share, \(3,\), got 1"),
+    "no such axis": (lambda r, x: r.cat([x, x], 1), ValueError, r"leaf 'end_scores' of shape \(3,\) has no axis 1"),
+}
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), REFUSED.values(), ids=REFUSED)
+def test_errors_name_the_leaf(library: Backend, call: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        call(library.rb.records, texts(library.array))
+
+
+def test_tensordicts_and_torchrls_classes_both_ways() -> None:
+    rb, tensordict = torch_backend, pytest.importorskip("tensordict")
+    rlhf = pytest.importorskip("torchrl.data")
+    given = frb.PairwiseDataset(texts(torch.from_numpy), texts(torch.from_numpy, seed=1))
+    made = rb.records.to_tensordict(given)
+    assert isinstance(made, tensordict.TensorDict)
+    assert made.batch_size == (3,)
+    assert made["chosen_data"].batch_size == (3,)
+    assert "rewards" not in made["chosen_data"].keys()  # noqa: SIM118  # of a TensorDict
+    assert same(rb.records.from_tensordict(made, frb.PairwiseDataset), given)
+    theirs = rb.records.to_tensordict(given.chosen_data, into=rlhf.RewardData)
+    assert type(theirs) is rlhf.RewardData
+    assert same(rb.records.from_tensordict(theirs, frb.RewardData), given.chosen_data)
+    state = rb.add(rb.init(frb.BufferSpec(ITEM, 4)), theirs)  # the names decide
+    assert same(rb.get(state, np.arange(3, dtype=np.int32)), given.chosen_data)
+    with pytest.raises(ValueError, match=r"expected the fields .* of RewardData, got"):
+        rb.records.from_tensordict(made, frb.RewardData)

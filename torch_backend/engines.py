@@ -1,0 +1,18 @@
+"""Which module carries the public functions out on which states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functional_rb.buffer.spec import BufferSpec
+from torch_backend import execute, shared
+
+
+def of(state: Any) -> Any:
+    """The engine of a state, which carries out in-place writes too."""
+    return shared.engine if isinstance(state, shared.SharedState) else execute
+
+
+def for_spec(spec: Any) -> Any:
+    """The engine that makes a state of a spec."""
+    return shared.engine if isinstance(spec, BufferSpec) and spec.storage.shared else execute

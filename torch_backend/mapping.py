@@ -1,0 +1,80 @@
+"""Functions of items on torch: called at once, or traced by torch.compile with what is around them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from functional_rb.buffer import mapping
+from functional_rb.buffer.mapping import Lead
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.item_function import ItemFunction
+from functional_rb.cpu_kernels.switch import switch
+from functional_rb.ops import part_kernels
+from functional_rb.specs.values import Outline
+from functional_rb.transforms.map_items import MapItems
+from torch_backend import library, ops, random
+from torch_backend.convert import build_mapping, convert, is_batched
+
+_compiling = torch.compiler.is_compiling
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, torch.Tensor)
+
+
+def map_items(
+    spec: BufferSpec, at: str, leaves: Sequence[Any], lead: Lead, key: torch.Tensor | None, mask: torch.Tensor | None
+) -> Any:
+    """What the function of items of a spec gives of leaves [*lead, *shape]; of added ones, the leaves to store."""
+    transform = mapping.of(spec, at)
+    own = None if key is None else random.for_maps(key)
+    draws = None
+    if transform.item_words:
+        assert own is not None
+        device = next((leaf.device for leaf in leaves if _is_array(leaf)), ops.CPU)
+        draws = library.numbers(own, (math.prod(lead), transform.item_words), device)
+    with part_kernels.using(library.KERNELS.TABLE if _by_kernels(transform, leaves) else part_kernels.NONE):
+        items = mapping.carried_out(ops, transform, leaves, lead, draws, own, mask, build_mapping)
+    if at == "add":
+        found, _ = mapping.flattened(transform, items, lead, _is_array)
+        return [_stored(x, leaf, name) for x, leaf, name in zip(found, spec.plan.leaves, spec.plan.names, strict=True)]
+    if transform.after is not None:
+        if transform.gives is not None and not _compiling():
+            mapping.flattened(transform, items, lead, _is_array)
+    elif not _compiling():
+        mapping.check_like_before(spec, items, lead, _is_array)
+    return items
+
+
+def _by_kernels(transform: MapItems, leaves: Sequence[Any]) -> bool:
+    """Whether kernels may stand in for parts of a function: of the library's own, on the CPU, and not while tracing."""
+    if not library.HAVE_KERNELS or not switch.on or _compiling() or not isinstance(transform.function, ItemFunction):
+        return False
+    tensors = [leaf for leaf in leaves if _is_array(leaf)]
+    return all(x.device.type == "cpu" and not x.requires_grad and not is_batched(x) for x in tensors)
+
+
+def _stored(leaf: Any, expected: Any, name: str) -> Any:
+    return leaf if expected.dtype == "object" else convert(leaf, expected, name)
+
+
+def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> Any:
+    """What a function of items gives of leaves [*lead, *shape]: fake tensors."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        leaves = [
+            np.full((*lead, *leaf.shape), None)
+            if leaf.dtype == "object"
+            else torch.empty((*lead, *leaf.shape), dtype=ops.DTYPES[leaf.dtype])
+            for leaf in outline.leaves
+        ]
+        words = transform.item_words
+        draws = torch.empty((math.prod(lead), words), dtype=torch.int32) if words else None
+        key = torch.empty((), dtype=torch.int64) if transform.keyed else None
+        return mapping.carried_out(ops, transform, leaves, lead, draws, key, None, build_mapping)

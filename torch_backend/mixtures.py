@@ -1,0 +1,244 @@
+"""Mixtures on torch: each buffer draws just what it gives; while tracing, a whole batch."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from functional_rb.buffer.state import State
+from functional_rb.core.counters import SIZE
+from functional_rb.core.draft import Arrays
+from functional_rb.core.strategy import Selection
+from functional_rb.cpu_kernels.switch import switch
+from functional_rb.mixture import drawing, functions
+from functional_rb.mixture.drawing import Drawn, Status
+from functional_rb.mixture.functions import check_drawable, check_heeding
+from functional_rb.mixture.layout import Form, Layout, layout_at_once, layout_of
+from functional_rb.mixture.shares import Assignment
+from functional_rb.mixture.value import Mixture
+from functional_rb.ops import numpy_ops
+from functional_rb.ops.part_kernels import NONE, Table, using
+from functional_rb.versions.state import readable
+from torch_backend import engines, execute, random
+from torch_backend import ops as ops
+from torch_backend.convert import is_batched
+from torch_backend.library import HAVE_KERNELS, KERNELS, TORCH, numbers
+from torch_backend.state import State as TorchState
+
+mapper, engine, in_place, is_compiling = execute, engines.of, engines.of, torch.compiler.is_compiling
+
+
+class _Eager:
+    """Draws where the numbers of all buffers are known."""
+
+    ops, mapper = ops, execute
+
+    def __init__(self, consume: bool = False) -> None:
+        self.consume = consume
+
+    def layout(self, form: Form) -> Layout:
+        return (layout_of if is_compiling() else layout_at_once)(form, execute)
+
+    def status(self, state: State) -> Status:
+        if engine(state) is not execute:  # others write to the same buffer
+            return Status(*engine(state).look(state, drawing.status).cpu().numpy())
+        known: Status | None = state.__dict__.get("_status")
+        if known is None:  # a state never changes, so it is asked once
+            found = _status_in_numpy(state)
+            known = Status(*(execute.look(state, drawing.status).cpu().numpy() if found is None else found))
+            state.__dict__["_status"] = known
+        return known
+
+    def shares(self, mixture: Mixture) -> Any:
+        assert mixture.p is not None
+        return _numpy(mixture.p).astype(np.float32)
+
+    def draw(self, state: State, key: torch.Tensor, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
+        number = None if wanted is None else torch.tensor(int(wanted), dtype=torch.int32)
+        drawn: tuple[State, list[Any], Selection] = engine(state).sample(state, key, batch, 0.0, number)
+        return drawn
+
+    def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
+        return random.split_at_once(key, n)
+
+    def draws(self, key: torch.Tensor, n: int, words: int) -> torch.Tensor:
+        return numbers(key, (n, words), key.device)
+
+    def in_numpy(self, array: torch.Tensor) -> Any:
+        return _numpy(array)
+
+
+def _status_in_numpy(state: Any) -> Any:
+    """`drawing.status` of a state whose memory NumPy can read as it is: the fastest for a few numbers; else None."""
+    version = readable(state)
+    with version.lock:
+        memory = version.own()
+        if not memory.is_ordinary or memory.rows.device.type != "cpu":
+            return None
+        tree = None if memory.tree is None else memory.tree.numpy()
+        kept = {name: x.numpy() for name, x in memory.auxiliary.items() if x.dtype in (torch.int32, torch.float32)}
+        arrays = Arrays(memory.rows, (), tree, state.counters.numpy(), kept)
+        return drawing.status(numpy_ops, arrays, state.spec)
+
+
+class _Traced(_Eager):
+    """Draws while nothing is known."""
+
+    def status(self, state: State) -> Status:
+        return Status(*engine(state).look(state, drawing.status).unbind())
+
+    def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
+        return random.split(key, n).unbind()
+
+    def shares(self, mixture: Mixture) -> Any:
+        assert mixture.p is not None
+        return mixture.p.to(torch.float32)
+
+    def computed(self, plan: Assignment) -> Assignment:
+        return plan
+
+    def draw(self, state: State, key: torch.Tensor, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
+        found = engine(state)
+        if not self.consume:
+            drawn: tuple[State, list[Any], Selection] = found.sample(state, key, batch, 0.0, wanted)
+            return drawn
+        after, (leaves, selection) = found.sample_(state, key, batch, 0.0, lambda *parts: parts, wanted)
+        return after, leaves, selection
+
+
+def _numpy(array: torch.Tensor) -> Any:
+    return array.detach().cpu().numpy()
+
+
+@functools.cache
+def _kernels() -> Table:
+    """Imported when first used, as numba takes long to import."""
+    table: Table = importlib.import_module("functional_rb.storage.host_kernels").TABLE
+    return table
+
+
+def draw(
+    mixture: Mixture, key: Any, batch: int, p: Any, beta: Any, consume: bool
+) -> tuple[Mixture, Drawn, torch.Tensor]:
+    """Draw a batch; where the numbers of the buffers are known, to draw from nothing is an error."""
+    random.check_key(key)
+    states = mixture.buffers
+    batched = any(is_batched(x) for x in (key, p, mixture.p, *(state.counters for state in states)))
+    if batch and not batched and not is_compiling():
+        return _draw(mixture, key, batch, p, beta)
+    check_heeding(mixture)
+    with torch.no_grad():
+        carrier = _Traced(consume)
+        looked = drawing.look(carrier, ops, mixture, None if p is None else p.to(torch.float32))
+        after, drawn = drawing.traced(carrier, looked, key, batch)
+        exponent = None if beta is None else torch.as_tensor(beta, dtype=torch.float32, device=drawn.chances.device)
+        return after, drawn, drawing.weights(ops, drawn, exponent)
+
+
+def _draw(mixture: Mixture, key: torch.Tensor, batch: int, p: Any, beta: Any) -> tuple[Mixture, Drawn, torch.Tensor]:
+    found = _draw_at_once(mixture, key, batch, p, beta)
+    if found is not None:
+        return mixture, *found
+    carrier = _Eager()
+    looked = drawing.look(carrier, numpy_ops, mixture, None if p is None else _numpy(p).astype(np.float32))
+    check_drawable(mixture, bool(looked.status.drawable > 0))
+    with torch.no_grad():
+        after, drawn = drawing.known(carrier, looked, key, batch)
+    with using(_kernels() if HAVE_KERNELS and switch.on and beta is not None else NONE):
+        weights = drawing.weights(numpy_ops, drawn, None if beta is None else np.float32(beta))
+    device = next((x.device for x in drawn.leaves if isinstance(x, torch.Tensor)), key.device)
+    return after, *drawing.lifted(drawn, weights, lambda x: torch.from_numpy(np.ascontiguousarray(x)).to(device))
+
+
+class _Plan(NamedTuple):
+    """How a batch is shared out that every draw from a mixture shares out alike.
+
+    Attributes:
+        counts: how many rows each buffer gives.
+        chances: float32 [K], the chance of each buffer for a row.
+        ids: int32 [B], the buffer of each row.
+        expected: float32 [B], the chance of that buffer.
+    """
+
+    counts: list[int]
+    chances: Any
+    ids: torch.Tensor
+    expected: torch.Tensor
+
+
+PLANS = 8
+"""So many are kept: shares that are annealed, or follow from what is stored, may be others each time."""
+
+
+def _plan(mixture: Mixture, batch: int, p: torch.Tensor | None) -> _Plan | None:
+    """None where a batch is not shared out so, or where fused kernels do not draw from all of the buffers."""
+    if mixture.spec.how != "exact" or not all(isinstance(x, TorchState) and x._target is None for x in mixture.states):
+        return None
+    p = mixture.p if p is None else p
+    if p is not None:
+        numbers = tuple(p.tolist())
+    else:
+        numbers = mixture.spec.p or tuple(x._counters[SIZE].item() for x in mixture.buffers)  # type: ignore[attr-defined]  # they are torch's
+    facts = functions.facts(execute, mixture)
+    if (batch, numbers) not in facts.plans:
+        if len(facts.plans) >= PLANS:
+            facts.plans.clear()
+        facts.plans[batch, numbers] = _new_plan(mixture, facts, numbers, batch)
+    plan: _Plan | None = facts.plans[batch, numbers]
+    return plan
+
+
+def _new_plan(mixture: Mixture, facts: functions.Facts, numbers: Sequence[float], batch: int) -> _Plan | None:
+    for spec, places in zip(facts.specs, facts.layout.places, strict=True):
+        if not spec.plan.fused or spec.plan.objects or places != tuple(range(len(spec.plan.leaves))):
+            return None
+    shared = None if facts.mapped else drawing.in_whole_shares(mixture.spec, numbers, batch)
+    if shared is None:
+        return None
+    ids, expected = torch.from_numpy(shared.ids), torch.from_numpy(shared.expected[shared.ids])
+    return _Plan(shared.counts.tolist(), shared.expected, ids, expected)
+
+
+def _draw_at_once(
+    mixture: Mixture, key: torch.Tensor, batch: int, p: Any, beta: Any
+) -> tuple[Drawn, torch.Tensor] | None:
+    """What `drawing.known` draws, into one batch without any copies; None where that cannot be, or nothing is there."""
+    plan = _plan(mixture, batch, p) if HAVE_KERNELS and switch.on else None
+    if plan is None:
+        return None
+    states: Any = mixture.states
+    into, first = KERNELS.together(states[0].spec.plan.layout, batch), 0
+    _, *keys = random.split_numbers(key, len(states) + 1)
+    for state, count, number in zip(states, plan.counts, keys, strict=True):
+        if not count:
+            continue
+        version = readable(state)
+        with version.lock:
+            memory = version.own()
+            rows = into, first, state.spec, memory, state._counters, number, count
+            if not (TORCH.uses_kernels(memory) and KERNELS.sample_rows(*rows)):
+                return None
+        first += count
+    chances, weights = into.probabilities.mul_(plan.expected), torch.ones_like(into.probabilities)
+    least = chances
+    if beta is not None:
+        found = drawing.least_of([_Eager().status(state) for state in states], plan.chances)
+        least, exponent = (torch.as_tensor(x, dtype=torch.float32, device=ops.CPU) for x in (found, beta))
+        weights = KERNELS.importance_weights(chances, least, exponent)
+    indices = torch.stack((plan.ids, into.handles), 1)
+    return Drawn(into.leaves, indices, chances, least, chances, drawing.NO_FLAGS, {}), weights
+
+
+def rows_of(own: torch.Tensor) -> torch.Tensor | None:
+    """The rows that are marked, where how many these are can be known."""
+    return None if is_compiling() or is_batched(own) else own.nonzero()[:, 0]
+
+
+def numbers_of(p: torch.Tensor) -> Sequence[float] | None:
+    """The numbers in an array, unless it is traced."""
+    return None if is_compiling() or is_batched(p) else p.tolist()

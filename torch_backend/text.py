@@ -1,0 +1,121 @@
+"""Text on torch: `rb.text`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from functional_rb.buffer.binding import bound
+from functional_rb.text import api, preferences
+from functional_rb.text import generation as core
+from functional_rb.text.api import EmptyCache, Step
+from functional_rb.text.generation import Generation, Settings
+from functional_rb.text.laws import Law
+from torch_backend import convert, ops, random
+
+P = ParamSpec("P")
+A = TypeVar("A")
+_FITS: dict[str, Callable[[torch.dtype], bool]] = {
+    "int32": lambda dtype: not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool),
+    "bool": lambda dtype: not (dtype.is_floating_point or dtype.is_complex),
+    "float32": lambda dtype: dtype.is_floating_point,
+}
+
+
+class _Backend:
+    """`functional_rb.text.api.Backend` on torch."""
+
+    build_mapping = staticmethod(convert.build_mapping)
+    convert = staticmethod(convert.convert)
+
+    def array(self, x: Any, dtype: str, name: str) -> torch.Tensor:
+        """Tensors and NumPy's arrays, also of 64 bits: token ids fit into 32."""
+        if isinstance(x, np.ndarray):
+            x = convert.from_numpy(x)
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name}: expected an array of torch or NumPy, got {type(x).__name__}")
+        if not _FITS[dtype](x.dtype):
+            raise TypeError(f"{name}: expected dtype {dtype}, got {str(x.dtype).removeprefix('torch.')}; convert it")
+        return ops.cast(x, dtype)
+
+    def without_gradients(self) -> AbstractContextManager[Any]:
+        """`torch.no_grad()`."""
+        return torch.no_grad()
+
+    def number(self, x: Any, dtype: str, like: torch.Tensor) -> torch.Tensor:
+        """A scalar."""
+        return torch.as_tensor(x, dtype=ops.DTYPES[dtype], device=like.device)
+
+    def values(self, x: torch.Tensor) -> Any:
+        """The array in NumPy; None while tracing."""
+        return None if torch.compiler.is_compiling() or convert.is_batched(x) else x.detach().cpu().numpy()
+
+    def generate(
+        self,
+        step: Step,
+        params: Any,
+        cache: EmptyCache | None,
+        prompts: torch.Tensor,
+        mask: torch.Tensor,
+        key: torch.Tensor,
+        law: Law,
+        settings: Settings,
+    ) -> Generation:
+        """Generate replies; torch.compile makes all n steps of them, as it cannot look whether all have ended."""
+        batch, n, replies = prompts.shape[0], settings.n, settings.replies
+        drawn = random.draws(random.check_key(key).to(prompts.device), batch * replies * n, 2)
+        settings = settings._replace(stops=not torch.compiler.is_compiling())
+        with torch.no_grad():
+            model, empty = core.prepared(ops, core.model_of(ops, step, params), cache, prompts, n)
+            bits = drawn.reshape(batch, replies, n, 2)
+            return core.generate(ops, model, empty, _copied, prompts, mask, bits, law, settings)
+
+    def log_probs(self, step: Step, params: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Tell log-probabilities."""
+        told: torch.Tensor = core.log_probs(ops, core.model_of(ops, step, params), ids, mask)
+        return told
+
+    def run(self, function: Callable[..., Any], *given: Any, static: tuple[Any, ...] = ()) -> Any:
+        """A function of the core."""
+        return function(ops, *given, *static)
+
+
+def _copied(cache: Any, rows: torch.Tensor) -> Any:
+    def copy(x: Any) -> Any:
+        if isinstance(x, (int, float)):
+            return x
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"cache: expected a nest of tensors and numbers, got {type(x).__name__} in it")
+        return x.index_select(0, rows) if x.dim() else x.clone()
+
+    return pytree.tree_map(copy, cache)
+
+
+_backend = _Backend()
+
+
+def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
+    """Bind a function of the core."""
+    return bound(core, lambda _: _backend)
+
+
+def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, torch.Tensor]:
+    """Bind a function of the core that gives an array."""
+    return bound(core, lambda _: _backend, "torch.Tensor")
+
+
+bradley_terry_loss = _reads(preferences.bradley_terry_loss)
+end_scores = _reads(preferences.end_scores)
+generate = _binds(api.generate)
+join = _binds(api.join)
+log_probs = _reads(api.log_probs)
+gae = _binds(api.gae)
+pairs_of_groups = _binds(preferences.pairs_of_groups)
+reward_loss = _reads(preferences.reward_loss)
+rollout = _binds(api.rollout)
+update_kl = _reads(preferences.update_kl)
