@@ -60,7 +60,7 @@ MEMBERS = {
     "slices, flat": Member(frb.Slices(2, batch="steps", flat=True), compiled=False),
     "slices of a dataset": Member(frb.Slices(2, strict_length=False), frb.Immutable(), compiled=False),
     "slices, prioritized": Member(frb.PrioritizedSlices(2), lanes=LANES),
-    "groups": Member(frb.Groups(2, "episode", "note", whole=False), lanes=LANES, compiled=False),
+    "groups": Member(frb.Groups(2, "episode", "id", whole=False), lanes=LANES, compiled=False),
     "slices without replacement": Member(frb.SlicesWithoutReplacement(2, strict_length=False), lanes=LANES),
     "slices without replacement, by windows": Member(
         frb.SlicesWithoutReplacement(2, trajectory_key="episode", weighting="window")
