@@ -13,5 +13,5 @@ def constant(function: Function) -> Function:
     The mark is that of `torch.compiler.assume_constant_result`, which first imports the compiler: a third of the time
     that importing this package would take, also in the many processes that compile nothing.
     """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # any function takes attributes
     return function

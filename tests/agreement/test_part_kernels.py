@@ -732,9 +732,9 @@ def test_no_kernel_is_in_force_behind_an_error_in_other_threads_and_for_the_user
 
 
 @pytest.mark.parametrize("table", [jax_kernels.TABLE, torch_kernels.TABLE, numpy_kernels.TABLE])
-def test_kernels_take_what_the_core_takes(table: part_kernels.Table) -> None:
+def test_kernels_take_what_the_core_takes(table: dict[Any, Callable[..., Any]]) -> None:
     for function, kernel in table.items():
-        ops, *wanted = inspect.signature(function.core).parameters  # type: ignore[attr-defined]
+        ops, *wanted = inspect.signature(function.core).parameters
         assert ops == "ops"
         found = list(inspect.signature(kernel).parameters)
         assert found in (wanted, ["args", "named"]), function

@@ -128,7 +128,7 @@ def test_the_setting_lasts_or_is_set_back() -> None:
         assert switch.switch.on
     assert not switch.switch.on
     with pytest.raises(TypeError, match="kernels: expected True or False, got 'off'"):
-        frb.kernels("off")  # type: ignore[arg-type]
+        frb.kernels("off")  # type: ignore[arg-type]  # refused
     assert not switch.switch.on
 
 

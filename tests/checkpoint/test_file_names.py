@@ -192,7 +192,7 @@ def test_a_path_that_names_nothing_is_refused_by_whatever_takes_one(
         assert "os.fsdecode" in told[1][1]
     for path in ("", b"bytes", 3):
         with pytest.raises((TypeError, ValueError), match=r"Memmap\.path: expected"):
-            frb.Memmap(path)  # type: ignore[arg-type]
+            frb.Memmap(path)  # type: ignore[arg-type]  # refused
     assert not os.listdir(tmp_path)
 
 

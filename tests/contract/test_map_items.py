@@ -442,8 +442,8 @@ def test_shapes_that_depend_on_values_are_refused_where_nothing_is_traced() -> N
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: frb.map_items(3), TypeError, "expected a function of items, or one of frb.items, got 3"),  # type: ignore[arg-type]
-        (lambda: frb.map_items(scaled, at="store"), ValueError, "expected at='sample' or at='add', got 'store'"),  # type: ignore[arg-type]
+        (lambda: frb.map_items(3), TypeError, "expected a function of items, or one of frb.items, got 3"),  # type: ignore[arg-type]  # refused
+        (lambda: frb.map_items(scaled, at="store"), ValueError, "expected at='sample' or at='add', got 'store'"),  # type: ignore[arg-type]  # refused
         (lambda: frb.map_items(Noise(), keyed=True), ValueError, "leave keyed, masked and gives out"),
         (lambda: frb.map_items(Unhashable()), TypeError, "can be hashed"),
         (

@@ -156,10 +156,10 @@ def test_values_out_of_range_are_refused() -> None:
     for make in (
         lambda: items.burn_in(-1),
         lambda: items.frame_stack(0, "v"),
-        lambda: items.frame_stack(2, None),  # type: ignore[arg-type]
-        lambda: items.frame_stack(2, "v", padding="edge"),  # type: ignore[arg-type]
+        lambda: items.frame_stack(2, None),  # type: ignore[arg-type]  # refused
+        lambda: items.frame_stack(2, "v", padding="edge"),  # type: ignore[arg-type]  # refused
         lambda: items.reward_to_go(1.5),
-        lambda: items.discount_cumsum(0.9, None),  # type: ignore[arg-type]
+        lambda: items.discount_cumsum(0.9, None),  # type: ignore[arg-type]  # refused
     ):
         with pytest.raises(ValueError, match=r"expected"):
             make()

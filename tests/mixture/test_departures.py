@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,8 @@ from tests.support.backends import Backend
 from tests.support.mixtures import UNIFORM, filled, numbers
 
 
-def three(library: Backend, **how: object) -> frb.Mixture:
-    return frb.Mixture([filled(library, UNIFORM, 10 * k, 4) for k in range(3)], **how)  # type: ignore[arg-type]
+def three(library: Backend, **how: Any) -> frb.Mixture:
+    return frb.Mixture([filled(library, UNIFORM, 10 * k, 4) for k in range(3)], **how)
 
 
 def ids(library: Backend, mixture: frb.Mixture, seed: int, batch: int) -> list[int]:

@@ -245,7 +245,7 @@ def test_a_mixture_is_a_value(library: Backend) -> None:
     other = mixture.replace(0, library.rb.init(UNIFORM))
     assert (int(rb.size(mixture[0])), int(rb.size(other[0])), len(mixture)) == (5, 0, 2)
     with pytest.raises(AttributeError, match="cannot assign"):
-        mixture.p = None  # type: ignore[misc]
+        mixture.p = None  # type: ignore[misc]  # refused
     array = frb.Mixture(mixture.states, p=library.array(np.array([1, 3], np.float32)), how="items")
     for one in (mixture, array):
         expected = numbers(library, rb.sample(one, rb.key(0), 8)[1])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import jax_backend.ops
 import torch_backend.ops
 from functional_rb.mixture import shares
-from functional_rb.mixture.value import MixtureSpec
+from functional_rb.mixture.value import How, MixtureSpec
 from functional_rb.ops import numpy_ops
 from tests.support.effort import effort
 
@@ -24,8 +24,8 @@ OPS: dict[str, tuple[Any, Any]] = {
 EIGHTHS = st.lists(st.integers(0, 8), min_size=1, max_size=4).filter(any)
 
 
-def spec_of(how: str, parts: int = 1) -> MixtureSpec:
-    return MixtureSpec(None, how, None, parts, False)  # type: ignore[arg-type]
+def spec_of(how: How, parts: int = 1) -> MixtureSpec:
+    return MixtureSpec(None, how, None, parts, False)
 
 
 def by_hand(weights: list[int], batch: int) -> list[int]:

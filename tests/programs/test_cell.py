@@ -157,7 +157,7 @@ def test_what_is_no_state_is_not_stored(library: Backend, cell: frb.Cell, return
 
 def test_what_is_no_state_is_refused(library: Backend, cell: frb.Cell) -> None:
     with pytest.raises(TypeError, match="Cell: expected a State, got dict"):
-        frb.Cell({})  # type: ignore[arg-type]
+        frb.Cell({})  # type: ignore[arg-type]  # refused
     with pytest.raises(TypeError, match="got tuple; unpack it"):
         cell.put(library.rb.sample(library.rb.add(cell.state, items()), library.rb.key(0)))
     consumed = library.rb.init(SPEC)

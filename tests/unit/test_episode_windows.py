@@ -304,7 +304,9 @@ def test_any_history(history: tuple[Rule, int, int, list[Batch]]) -> None:
     rule, lanes, length, writes = history
     checked = Checked(on_torch, rule, lanes, length)
     for batch in writes:
-        checked.write(batch, n=(batch.begins if batch.ends is None else batch.ends).shape[1])  # type: ignore[union-attr]
+        marks = batch.begins if batch.ends is None else batch.ends
+        assert marks is not None
+        checked.write(batch, n=marks.shape[1])
         for by_trajectory in (False, True):
             checked.check_slices(by_trajectory, pad_to=1)
 
