@@ -131,7 +131,7 @@ def test_kernels_that_draw_only_what_counts_give_the_rows_of_the_core() -> None:
     """
     rb = jax_backend
     centered = frb.BufferSpec(ITEM, 8, transforms=frb.map_items(lambda items: {"x": items["x"] - items["x"].mean()}))
-    inner = frb.Mixture([filled(rb, SKEWED, 10, 4), rb.init(SKEWED), filled(rb, centered, 20, 3)], how="items")
+    inner = frb.Mixture([filled(rb, SKEWED, 10, 4), filled(rb, centered, 20, 3)], how="items")
     cleared = rb.clear(filled(rb, UNIFORM, 30, 8))  # what is read of it is not what lies in fresh memory
     mixture = frb.Mixture([filled(rb, UNIFORM, 0, 5), inner, cleared])
     shares = jnp.asarray([[1, 0, 0], [0, 1, 0], [0.3, 0.6, 0.1], [0, 0, 1]], jnp.float32)

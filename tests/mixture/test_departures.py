@@ -11,35 +11,38 @@ import functional_rb as frb
 from tests.support.backends import Backend
 from tests.support.mixtures import UNIFORM, filled, numbers
 
+BATCH = 8
+
 
 def three(library: Backend, **how: Any) -> frb.Mixture:
     return frb.Mixture([filled(library, UNIFORM, 10 * k, 4) for k in range(3)], **how)
 
 
-def ids(library: Backend, mixture: frb.Mixture, seed: int, batch: int) -> list[int]:
-    found = numbers(library, library.rb.sample(mixture, library.rb.key(seed), batch)[1])["ids"]
-    return np.bincount(found, minlength=3).tolist()
+def ids(library: Backend, mixture: frb.Mixture, seed: int, batch: int = BATCH, p: Any = (1, 1, 1)) -> list[int]:
+    """How many rows each buffer gave."""
+    shares = library.array(np.array(p, np.float32))
+    _, sample = library.rb.sample(mixture, library.rb.key(seed), batch, p=shares)
+    return np.bincount(numbers(library, sample)["ids"], minlength=3).tolist()
 
 
-def test_no_buffer_gets_the_whole_remainder(library: Backend) -> None:
-    assert ids(library, three(library, p=[1, 1, 1]), 0, 8) == [3, 3, 2]
-    assert ids(library, three(library, p=[0.1, 0.45, 0.45]), 0, 16) == [2, 7, 7]
-
-
-def test_a_batch_that_the_buffers_do_not_divide_is_given(library: Backend) -> None:
-    assert ids(library, three(library), 0, 4) == [2, 1, 1]
+def test_no_buffer_gets_the_whole_remainder_and_batches_need_not_be_divisible(library: Backend) -> None:
+    mixture = three(library)
+    assert ids(library, mixture, 0) == [3, 3, 2]
+    assert ids(library, mixture, 0, p=[0.1, 0.45, 0.45]) == [1, 4, 3]
     with pytest.raises(ValueError, match="expected batch_size as a multiple of the mixture's 3 parts, got 4; give"):
         ids(library, three(library, how="buffers"), 0, 4)
 
 
 def test_shares_are_of_items_and_not_of_buffers(library: Backend) -> None:
-    """Of each batch, not of many: a batch of 12 whole from one buffer is one in 177,147."""
-    assert all(max(ids(library, three(library, how="items"), seed, 12)) < 12 for seed in range(3))
-    assert all(ids(library, three(library), seed, 12) == [4, 4, 4] for seed in range(3))
+    """Of each batch, not of many: a batch of 8 whole from one buffer is one in 2,187."""
+    drawn, exact = three(library, how="items"), three(library)
+    assert all(max(ids(library, drawn, seed)) < BATCH for seed in range(3))
+    assert all(ids(library, exact, seed) == [3, 3, 2] for seed in range(3))
 
 
 def test_all_follows_from_the_key(library: Backend) -> None:
-    mixture = three(library, how="buffers")
-    first, again = (numbers(library, library.rb.sample(mixture, library.rb.key(5), 12)[1]) for _ in range(2))
+    """Which buffer is drawn as well."""
+    mixture = three(library, how="items")
+    first, again = (numbers(library, library.rb.sample(mixture, library.rb.key(5), BATCH)[1]) for _ in range(2))
     assert (first["indices"] == again["indices"]).all()
-    assert len({tuple(ids(library, mixture, seed, 12)) for seed in range(8)}) > 1
+    assert len({tuple(ids(library, mixture, seed)) for seed in range(8)}) > 1

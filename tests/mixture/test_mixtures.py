@@ -14,6 +14,9 @@ from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.mixtures import ITEM, REMEMBERING, SKEWED, UNIFORM, filled, numbers, pair
 
+COMPILED = [frb.WithoutReplacement()]
+"""Of the samplers that remember, those for which programs of JAX are compiled."""
+
 
 def test_exact_shares_come_in_the_order_of_the_buffers(library: Backend) -> None:
     _, sample = library.rb.sample(pair(library, p=[0.25, 0.75]), library.rb.key(0), 8)
@@ -49,8 +52,9 @@ def test_equal_parts_come_from_one_buffer_each(library: Backend) -> None:
     assert (numbers(library, flat)["x"] == found["x"].reshape(-1)).all()
 
 
-@pytest.mark.parametrize("how", ["exact", "items", "buffers"])
+@pytest.mark.parametrize("how", ["exact", *effort([], ["items", "buffers"])])
 def test_empty_buffers_are_left_out(library: Backend, how: str) -> None:
+    """Other ways than "exact" are tried with one by `test_agreement`."""
     first, second = pair(library)
     empty, silent = library.rb.init(UNIFORM), filled(library, SKEWED, 50, 2, [0, 0])
     mixture = frb.Mixture([empty, first, silent, second], p=[0.6, 0.1, 0.1, 0.2], how=how)
@@ -76,8 +80,8 @@ def test_nothing_at_all_is_an_error(library: Backend) -> None:
 def test_weights_correct_to_the_uniform_law_over_all_items(library: Backend, how: str) -> None:
     """q_i * w_i is the same for all items, and the weight is 1 where q is least among those of all buffers."""
     mixture = pair(library, p=[0.25, 0.75], how=how)
-    _, sample = library.rb.sample(mixture, library.rb.key(0), 256)
-    found = numbers(library, sample)
+    batches = [numbers(library, library.rb.sample(mixture, library.rb.key(seed), 8)[1]) for seed in range(32)]
+    found = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     assert len(set(found["x"])) == 9
     product = found["weights"].astype(np.float64) * found["probabilities"]
     # The least likely are the five: 0.25 / 5 against 0.75 / 10.
@@ -118,7 +122,8 @@ def test_one_beta_holds_for_all(library: Backend) -> None:
     mixture = frb.Mixture([filled(library, alone, 0, 4)])
     with pytest.raises(ValueError, match="give replacement=True"):
         library.rb.sample(mixture, library.rb.key(0), 2)
-    assert len(set(numbers(library, library.rb.sample(mixture, library.rb.key(0), 3, beta=0.0)[1])["x"])) == 3
+    if library.library == "torch" or effort(False, True):
+        assert len(set(numbers(library, library.rb.sample(mixture, library.rb.key(0), 3, beta=0.0)[1])["x"])) == 3
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -162,9 +167,11 @@ def test_a_mixture_in_a_mixture(library: Backend) -> None:
     assert library.numpy(rb.sizes(mixture)).tolist() == [3, 10]
 
 
-@pytest.mark.parametrize("sampler", effort(REMEMBERING[:2], REMEMBERING), ids=repr)
+@pytest.mark.parametrize("sampler", REMEMBERING, ids=repr)
 def test_what_remembers_loses_nothing(library: Backend, sampler: Any) -> None:
     """Each item of such a buffer comes once, before any comes again, however many are wanted of it each time."""
+    if library.library == "jax" and sampler not in effort(COMPILED, REMEMBERING):
+        pytest.skip("test_compiled and test_agreement compare what is traced with what is not")
     spec = frb.BufferSpec(ITEM, capacity=8, sampler=sampler)
     mixture = frb.Mixture([filled(library, UNIFORM, 0, 5), filled(library, spec, 10, 8)], p=[0.5, 0.5], how="items")
     key, came = library.rb.key(5), []
@@ -246,7 +253,7 @@ def test_a_mixture_is_a_value(library: Backend) -> None:
     assert (int(rb.size(mixture[0])), int(rb.size(other[0])), len(mixture)) == (5, 0, 2)
     with pytest.raises(AttributeError, match="cannot assign"):
         mixture.p = None  # type: ignore[misc]  # refused
-    array = frb.Mixture(mixture.states, p=library.array(np.array([1, 3], np.float32)), how="items")
+    array = frb.Mixture(mixture.states, p=library.array(np.array([1, 3], np.float32)))
     for one in (mixture, array):
         expected = numbers(library, rb.sample(one, rb.key(0), 8)[1])
         for again in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one), copy.copy(one)):

@@ -1,9 +1,10 @@
 """How much of a batch each buffer gives: by largest remainders exactly, and by draws exactly in proportion."""
 
+import functools
 from fractions import Fraction
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import torch
 from hypothesis import given
@@ -16,11 +17,6 @@ from functional_rb.mixture.value import How, MixtureSpec
 from functional_rb.ops import numpy_ops
 from tests.support.effort import effort
 
-OPS: dict[str, tuple[Any, Any]] = {
-    "numpy": (numpy_ops, np.asarray),
-    "jax": (jax_backend.ops, jnp.asarray),
-    "torch": (torch_backend.ops, lambda x: torch.from_numpy(np.array(x))),
-}
 EIGHTHS = st.lists(st.integers(0, 8), min_size=1, max_size=4).filter(any)
 
 
@@ -97,19 +93,24 @@ def test_ranks_number_the_rows_of_each_buffer(data: st.DataObject) -> None:
         assert max(sizes) - min(sizes) <= 1
 
 
+def shared(ops: Any, how: str, parts: int, p: Any, drawable: Any, wanted: Any, batch: int, draws: Any) -> Any:
+    """What a mixture does with its shares."""
+    return shares.assign(ops, spec_of(how, parts), shares.normalized(ops, p, drawable), wanted, batch, draws)
+
+
 def test_all_backends_share_out_alike() -> None:
-    """The same draws, the same buffers, ranks and chances, bit for bit."""
+    """The same draws, the same buffers, ranks and chances, bit for bit, also where XLA puts steps together."""
     generator = np.random.default_rng(0)
-    for turn in range(effort(3, 200)):
+    compiled = jax.jit(functools.partial(shared, jax_backend.ops), static_argnums=(0, 1, 5))
+    for turn in range(effort(24, 300)):
         how, count, batch, parts = ("exact", "items", "buffers")[turn % 3], 3, 16, 4
         p = generator.random(count).astype(np.float32)
-        wanted, drawable = int(generator.integers(0, batch + 1)), generator.random(count) < 0.8
+        wanted, drawable = np.int32(generator.integers(0, batch + 1)), generator.random(count) < 0.8
         draws = generator.integers(0, 2**31, shares.words(spec_of(how, parts), batch)).astype(np.int32)
-        results = []
-        for ops, array in OPS.values():
-            found = shares.normalized(ops, array(p), array(drawable))
-            made = shares.assign(ops, spec_of(how, parts), found, array(np.int32(wanted)), batch, array(draws))
-            results.append([np.asarray(x) for x in made])
-        for other in results[1:]:
-            for mine, theirs in zip(results[0], other, strict=True):
-                np.testing.assert_array_equal(mine, theirs)
+        expected = shared(numpy_ops, how, parts, p, drawable, wanted, batch, draws)
+        found = compiled(how, parts, p, drawable, wanted, batch, draws)
+        tensors = [torch.from_numpy(np.array(x)) for x in (p, drawable, wanted, draws)]
+        other = shared(torch_backend.ops, how, parts, *tensors[:3], batch, tensors[3])
+        for mine, *theirs in zip(expected, found, other, strict=True):
+            for one in theirs:
+                np.testing.assert_array_equal(mine, np.asarray(one))
