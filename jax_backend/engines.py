@@ -18,9 +18,8 @@ def of(state: Any) -> Any:
     return execute if type(state) is State else _ENGINES.get(type(state), execute)
 
 
-def in_place(state: Any) -> Any:
-    """The engine that carries out in-place writes for a state."""
-    engine = of(state)
+def in_place(engine: Any) -> Any:
+    """What carries out in-place writes on the states of an engine."""
     return inplace if engine is execute else engine
 
 

@@ -98,8 +98,8 @@ def add(
     to: Any = None,
 ) -> AnyState:
     if isinstance(state, Mixture):
-        return mixed.add(add, state, to, items, mask, priorities, key, validate, time_major)  # type: ignore[return-value]  # of its kind
-    return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)  # type: ignore[return-value]  # of its kind
+        return mixed.add(add, state, to, items, mask, priorities, key, validate, time_major)
+    return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)
 
 
 @_binds(api.sample)
@@ -107,15 +107,15 @@ def sample(
     state: AnyState, key: jax.Array, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[AnyState, AnySample[Any]]:
     if isinstance(state, Mixture):
-        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample")  # type: ignore[return-value]  # of its kind
-    return api.sample(engines.of(state), state, key, batch_size, beta, p)  # type: ignore[return-value]  # of its kind
+        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample")
+    return api.sample(engines.of(state), state, key, batch_size, beta, p)
 
 
 @_binds(api.update)
 def update(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
     if isinstance(state, Mixture):
-        return mixed.update(mixtures, state, indices, priorities, items, "update")  # type: ignore[return-value]  # of its kind
-    return api.update(engines.of(state), state, indices, priorities, items)  # type: ignore[return-value]  # of its kind
+        return mixed.update(mixtures, state, indices, priorities, items, "update")
+    return api.update(engines.of(state), state, indices, priorities, items)
 
 
 @_binds(api.clear)
@@ -135,9 +135,10 @@ def add_(
     to: Any = None,
 ) -> AnyState:
     if isinstance(state, Mixture):
-        return mixed.add(add_, state, to, items, mask, priorities, key, validate, time_major)  # type: ignore[return-value]  # of its kind
-    return in_place.add_(  # type: ignore[return-value]  # of its kind
-        engines.of(state), engines.in_place(state), state, items, mask, priorities, key, validate, time_major, to
+        return mixed.add(add_, state, to, items, mask, priorities, key, validate, time_major)
+    engine = engines.of(state)
+    return in_place.add_(
+        engine, engines.in_place(engine), state, items, mask, priorities, key, validate, time_major, to
     )
 
 
@@ -146,20 +147,23 @@ def sample_(
     state: AnyState, key: jax.Array, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[AnyState, AnySample[Any]]:
     if isinstance(state, Mixture):
-        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample_")  # type: ignore[return-value]  # of its kind
-    return in_place.sample_(engines.of(state), engines.in_place(state), state, key, batch_size, beta, p)  # type: ignore[return-value]  # of its kind
+        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample_")
+    engine = engines.of(state)
+    return in_place.sample_(engine, engines.in_place(engine), state, key, batch_size, beta, p)
 
 
 @_binds(in_place.update_)
 def update_(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
     if isinstance(state, Mixture):
-        return mixed.update(mixtures, state, indices, priorities, items, "update_")  # type: ignore[return-value]  # of its kind
-    return in_place.update_(engines.of(state), engines.in_place(state), state, indices, priorities, items)  # type: ignore[return-value]  # of its kind
+        return mixed.update(mixtures, state, indices, priorities, items, "update_")
+    engine = engines.of(state)
+    return in_place.update_(engine, engines.in_place(engine), state, indices, priorities, items)
 
 
 @_binds(in_place.clear_)
 def clear_(state: State) -> State:
-    return in_place.clear_(engines.of(state), engines.in_place(state), state)
+    engine = engines.of(state)
+    return in_place.clear_(engine, engines.in_place(engine), state)
 
 
 @_binds(api.with_spec)

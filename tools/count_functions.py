@@ -6,6 +6,7 @@ A function counts as often as it is entered, if it is one of the library; `--nam
 from __future__ import annotations
 
 import collections
+import dataclasses
 import importlib
 import sys
 import tempfile
@@ -21,6 +22,8 @@ from functional_rb.ops import numpy_ops
 PACKAGES = ("functional_rb", "jax_backend", "torch_backend")
 ITEM = {"obs": frb.Unbounded((17,)), "reward": frb.Unbounded(()), "done": frb.Binary()}
 BATCH = 64
+SPEC = frb.BufferSpec(ITEM, 10_000, frb.Prioritized())
+"""One spec, as programs have: of several that are equal JAX would compare all fields at every call."""
 
 
 def entered(call: Callable[[], Any]) -> list[str]:
@@ -56,8 +59,8 @@ def public(library: str, storage: Any = None, in_place: bool = False) -> tuple[l
     convert = (
         importlib.import_module("jax.numpy").asarray if library == "jax" else importlib.import_module("torch").tensor
     )
-    given = {} if storage is None else {"storage": storage}
-    state, batch = rb.init(frb.BufferSpec(ITEM, 10_000, frb.Prioritized(), **given)), batch_of(convert)
+    spec = SPEC if storage is None else dataclasses.replace(SPEC, storage=storage)
+    state, batch = rb.init(spec), batch_of(convert)
     add, sample = (rb.add_, rb.sample_) if in_place else (rb.add, rb.sample)
     for _ in range(3):
         state = add(state, batch)
@@ -71,14 +74,13 @@ def public(library: str, storage: Any = None, in_place: bool = False) -> tuple[l
 
 def core() -> tuple[list[str], list[str]]:
     """What the core enters over NumPy's operations."""
-    spec = frb.BufferSpec(ITEM, 10_000, frb.Prioritized())
     leaves = list(dict(sorted(batch_of(np.asarray).items())).values())
-    held = [functions.init(numpy_ops, spec)]
-    adding = entered(lambda: held.append(functions.add(numpy_ops, held.pop(), spec, leaves, BATCH, None, None)))
-    rows, words = spec.sampler.draw_shape(spec.plan, 256)
+    held = [functions.init(numpy_ops, SPEC)]
+    adding = entered(lambda: held.append(functions.add(numpy_ops, held.pop(), SPEC, leaves, BATCH, None, None)))
+    rows, words = SPEC.sampler.draw_shape(SPEC.plan, 256)
     bits = np.random.default_rng(0).integers(0, 2**31, (rows, words), np.int32)
     beta = np.asarray(0.4, np.float32)
-    sampling = entered(lambda: functions.draw(numpy_ops, held[0], spec, bits, beta, 256))
+    sampling = entered(lambda: functions.draw(numpy_ops, held[0], SPEC, bits, beta, 256))
     return adding, sampling
 
 

@@ -53,8 +53,8 @@ def add(
     to: Any = None,
 ) -> AnyState:
     if isinstance(state, Mixture):
-        return mixed.add(add, state, to, items, mask, priorities, key, validate, time_major)  # type: ignore[return-value]  # of its kind
-    return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)  # type: ignore[return-value]  # of its kind
+        return mixed.add(add, state, to, items, mask, priorities, key, validate, time_major)
+    return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)
 
 
 @api.documented_by(api.sample)
@@ -62,15 +62,15 @@ def sample(
     state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[AnyState, AnySample[Any]]:
     if isinstance(state, Mixture):
-        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample")  # type: ignore[return-value]  # of its kind
-    return api.sample(engines.of(state), state, key, batch_size, beta, p)  # type: ignore[return-value]  # of its kind
+        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample")
+    return api.sample(engines.of(state), state, key, batch_size, beta, p)
 
 
 @api.documented_by(api.update)
 def update(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
     if isinstance(state, Mixture):
-        return mixed.update(mixtures, state, indices, priorities, items, "update")  # type: ignore[return-value]  # of its kind
-    return api.update(engines.of(state), state, indices, priorities, items)  # type: ignore[return-value]  # of its kind
+        return mixed.update(mixtures, state, indices, priorities, items, "update")
+    return api.update(engines.of(state), state, indices, priorities, items)
 
 
 @api.documented_by(api.clear)
@@ -90,10 +90,9 @@ def add_(
     to: Any = None,
 ) -> AnyState:
     if isinstance(state, Mixture):
-        return mixed.add(add_, state, to, items, mask, priorities, key, validate, time_major)  # type: ignore[return-value]  # of its kind
-    return in_place.add_(  # type: ignore[return-value]  # of its kind
-        engines.of(state), engines.of(state), state, items, mask, priorities, key, validate, time_major, to
-    )
+        return mixed.add(add_, state, to, items, mask, priorities, key, validate, time_major)
+    engine = engines.of(state)
+    return in_place.add_(engine, engine, state, items, mask, priorities, key, validate, time_major, to)
 
 
 @api.documented_by(in_place.sample_)
@@ -101,20 +100,23 @@ def sample_(
     state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[AnyState, AnySample[Any]]:
     if isinstance(state, Mixture):
-        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample_")  # type: ignore[return-value]  # of its kind
-    return in_place.sample_(engines.of(state), engines.of(state), state, key, batch_size, beta, p)  # type: ignore[return-value]  # of its kind
+        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample_")
+    engine = engines.of(state)
+    return in_place.sample_(engine, engine, state, key, batch_size, beta, p)
 
 
 @api.documented_by(in_place.update_)
 def update_(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
     if isinstance(state, Mixture):
-        return mixed.update(mixtures, state, indices, priorities, items, "update_")  # type: ignore[return-value]  # of its kind
-    return in_place.update_(engines.of(state), engines.of(state), state, indices, priorities, items)  # type: ignore[return-value]  # of its kind
+        return mixed.update(mixtures, state, indices, priorities, items, "update_")
+    engine = engines.of(state)
+    return in_place.update_(engine, engine, state, indices, priorities, items)
 
 
 @api.documented_by(in_place.clear_)
 def clear_(state: State) -> State:
-    return in_place.clear_(engines.of(state), engines.of(state), state)
+    engine = engines.of(state)
+    return in_place.clear_(engine, engine, state)
 
 
 @api.documented_by(api.with_spec)

@@ -30,7 +30,7 @@ from torch_backend.convert import is_batched
 from torch_backend.library import HAVE_KERNELS, KERNELS, TORCH, numbers
 from torch_backend.state import State as TorchState
 
-mapper, engine, in_place, is_compiling = execute, engines.of, engines.of, torch.compiler.is_compiling
+mapper, engine, is_compiling = execute, engines.of, torch.compiler.is_compiling
 
 
 class _Eager:
@@ -177,13 +177,12 @@ PLANS = 8
 
 def _plan(mixture: Mixture, batch: int, p: torch.Tensor | None) -> _Plan | None:
     """None where a batch is not shared out so, or where fused kernels do not draw from all of the buffers."""
-    if mixture.spec.how != "exact" or not all(isinstance(x, TorchState) and x._target is None for x in mixture.states):
+    states: Any = mixture.states
+    if mixture.spec.how != "exact" or not all(isinstance(x, TorchState) and x._target is None for x in states):
         return None
     p = mixture.p if p is None else p
-    if p is not None:
-        numbers = tuple(p.tolist())
-    else:
-        numbers = mixture.spec.p or tuple(x._counters[SIZE].item() for x in mixture.buffers)  # type: ignore[attr-defined]  # they are torch's
+    numbers = mixture.spec.p if p is None else tuple(p.tolist())
+    numbers = numbers or tuple(x._counters[SIZE].item() for x in states)  # in proportion to what they store
     facts = functions.facts(execute, mixture)
     if (batch, numbers) not in facts.plans:
         if len(facts.plans) >= PLANS:
@@ -232,6 +231,11 @@ def _draw_at_once(
         weights = KERNELS.importance_weights(chances, least, exponent)
     indices = torch.stack((plan.ids, into.handles), 1)
     return Drawn(into.leaves, indices, chances, least, chances, drawing.NO_FLAGS, {}), weights
+
+
+def in_place(engine: Any) -> Any:
+    """An engine carries out in-place writes too."""
+    return engine
 
 
 def rows_of(own: torch.Tensor) -> torch.Tensor | None:

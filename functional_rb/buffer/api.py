@@ -15,7 +15,7 @@ from functional_rb.base.containers import Registered
 from functional_rb.base.object_arrays import is_non_tensor
 from functional_rb.buffer import checks, functions, mapping, respec
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, Crop, MaskedSample, Sample, SliceSample, State
+from functional_rb.buffer.state import AnySample, Crop, MaskedSample, S, SameState, Sample, SliceSample, State
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
 from functional_rb.core.counters import REFUSED
@@ -61,7 +61,7 @@ class Backend(mapping.Mapper, Protocol):
 
     def add(
         self, state: State, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
-    ) -> State:
+    ) -> SameState:
         """Write a batch of checked items; returns the new state."""
 
     def value_of(self, scalar: Any) -> float | None:
@@ -73,15 +73,15 @@ class Backend(mapping.Mapper, Protocol):
     def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
         """Whether leaves [B, *shape] lie in the domain of each unit, bool [B]."""
 
-    def count_invalid(self, state: State, outside: Array) -> State:
+    def count_invalid(self, state: State, outside: Array) -> SameState:
         """The same state, in which the items that bool [B] marks are counted as invalid."""
 
-    def sample(self, state: State, key: Array, batch: int, beta: Any) -> tuple[State, list[Array], Selection]:
+    def sample(self, state: State, key: Array, batch: int, beta: Any) -> tuple[SameState, list[Array], Selection]:
         """Draw a batch of items; returns the new state, the items' leaves and their selection."""
 
     def update(
         self, state: State, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]
-    ) -> State:
+    ) -> SameState:
         """Set priorities and rewrite leaves."""
 
     def clear(self, state: State) -> State:
@@ -179,7 +179,7 @@ def init(
 
 def add(
     backend: Backend,
-    state: State,
+    state: S,
     items: Any,
     mask: Any = None,
     priorities: Any = None,
@@ -187,7 +187,7 @@ def add(
     validate: bool = False,
     time_major: bool = True,
     to: Any = None,
-) -> State:
+) -> S:
     """Write items; where they go, and what they replace, is the writer's to say: by default the oldest are replaced.
 
     Args:
@@ -294,8 +294,8 @@ def _validated(
 
 
 def sample(
-    backend: Backend, state: State, key: Any, batch_size: int | None = None, beta: Any = None, p: Any = None
-) -> tuple[State, AnySample[Any]]:
+    backend: Backend, state: S, key: Any, batch_size: int | None = None, beta: Any = None, p: Any = None
+) -> tuple[S, AnySample[Any]]:
     """Draw items, as the sampler of the spec says.
 
     What is stored is data: gradients through the items of a sample are zero, see the guide.
@@ -369,7 +369,7 @@ def as_sample(
     return slices
 
 
-def update(backend: Backend, state: State, indices: Any, priorities: Any = None, items: Any = None) -> State:
+def update(backend: Backend, state: S, indices: Any, priorities: Any = None, items: Any = None) -> S:
     """Set priorities, rewrite stored leaves, or both.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from functional_rb.buffer import api
 from functional_rb.buffer.api import Backend
-from functional_rb.buffer.state import AnySample, State
+from functional_rb.buffer.state import AnySample, S, SameState, State
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array
 
@@ -24,15 +24,17 @@ class InPlace(Protocol):
 
     def add_(
         self, state: State, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
-    ) -> State:
+    ) -> SameState:
         """Write a batch of items in place, and consume the state."""
 
-    def sample_(self, state: State, key: Array, batch: int, beta: Any, finish: Finish) -> tuple[State, AnySample[Any]]:
+    def sample_(
+        self, state: State, key: Array, batch: int, beta: Any, finish: Finish
+    ) -> tuple[SameState, AnySample[Any]]:
         """Draw a batch of items, finish the sample, and consume the state: what `finish` raises leaves it as it was."""
 
     def update_(
         self, state: State, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]
-    ) -> State:
+    ) -> SameState:
         """Set priorities and rewrite leaves."""
 
     def clear_(self, state: State) -> State:
@@ -42,7 +44,7 @@ class InPlace(Protocol):
 def add_(
     backend: Backend,
     in_place: InPlace,
-    state: State,
+    state: S,
     items: Any,
     mask: Any = None,
     priorities: Any = None,
@@ -50,7 +52,7 @@ def add_(
     validate: bool = False,
     time_major: bool = True,
     to: Any = None,
-) -> State:
+) -> S:
     """`add`, in place.
 
     The functions with an underscore write into the memory of the state that they are given, and consume it: go on with
@@ -81,12 +83,12 @@ def add_(
 def sample_(
     backend: Backend,
     in_place: InPlace,
-    state: State,
+    state: S,
     key: Any,
     batch_size: int | None = None,
     beta: Any = None,
     p: Any = None,
-) -> tuple[State, AnySample[Any]]:
+) -> tuple[S, AnySample[Any]]:
     """`sample`, in place.
 
     Args:
@@ -109,8 +111,8 @@ def sample_(
 
 
 def update_(
-    backend: Backend, in_place: InPlace, state: State, indices: Any, priorities: Any = None, items: Any = None
-) -> State:
+    backend: Backend, in_place: InPlace, state: S, indices: Any, priorities: Any = None, items: Any = None
+) -> S:
     """`update`, in place.
 
     Args:

@@ -111,6 +111,12 @@ class State:
         return ArrayReader(self, self.spec, lasting)
 
 
+S = TypeVar("S", bound=State)
+"""A state of one kind, such as a shared one."""
+SameState = Any
+"""A state of the kind that was given: each engine knows its own, which a protocol that modules meet cannot say."""
+
+
 def _is_deleted(array: Array) -> bool:
     """Whether an array is one of JAX's that was donated; what is traced, and what others make, never is."""
     try:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import row_layout
 from functional_rb.structures.ring import INT32_MAX, saturating_add
 
+M = TypeVar("M", bound=Mixture)
 IDS = "buffer_ids"
 """The entry of a sample's extras that tells which buffer gave each draw."""
 
@@ -50,12 +51,12 @@ class Backend(Protocol):
     def engine(self, state: State) -> api.Backend:
         """What carries the functions of buffers out on a state."""
 
-    def in_place(self, state: State) -> inplace.InPlace:
-        """What carries out writes that consume a state."""
+    def in_place(self, engine: api.Backend) -> inplace.InPlace:
+        """What carries out writes that consume a state, where an engine carries out the others."""
 
     def draw(
         self, mixture: Mixture, key: Any, batch: int, p: Any, beta: Any, consume: bool
-    ) -> tuple[Mixture, Drawn, Array]:
+    ) -> tuple[Any, Drawn, Array]:
         """Draw a batch: the mixture afterwards, the rows, and their weights.
 
         Raises:
@@ -71,13 +72,13 @@ class Backend(Protocol):
 
 def sample(
     backend: Backend,
-    mixture: Mixture,
+    mixture: M,
     key: Any,
     batch_size: int | None,
     beta: Any,
     p: Any,
     function: str = "sample",
-) -> tuple[Mixture, AnySample[Any]]:
+) -> tuple[M, AnySample[Any]]:
     """Draw a batch from a mixture; see `api.sample`."""
     size = given_size(batch_size)
     _check(backend, mixture, function)
@@ -292,7 +293,7 @@ def _beta(specs: Sequence[BufferSpec], beta: Any) -> Any:
     return beta
 
 
-def add(write: Callable[..., Any], mixture: Mixture, to: Any, *args: Any, **named: Any) -> Mixture:
+def add(write: Callable[..., Any], mixture: M, to: Any, *args: Any, **named: Any) -> M:
     """Write items by `write` to the buffer `to`; of a mixture in a mixture it is a tuple of numbers."""
     if to is None:
         raise ValueError("add: a mixture has several buffers; give the number of one, rb.add(mixture, items, to=k)")
@@ -303,7 +304,7 @@ def add(write: Callable[..., Any], mixture: Mixture, to: Any, *args: Any, **name
     return mixture.with_states([write(one, *args, **named) if j == k else one for j, one in enumerate(mixture.states)])
 
 
-def update(backend: Backend, mixture: Mixture, indices: Any, priorities: Any, items: Any, function: str) -> Mixture:
+def update(backend: Backend, mixture: M, indices: Any, priorities: Any, items: Any, function: str) -> M:
     """Set priorities and rewrite leaves of what handles [B, columns] name; see `api.update`."""
     _check(backend, mixture, function)
     buffers = mixture.buffers
@@ -334,7 +335,7 @@ def update(backend: Backend, mixture: Mixture, indices: Any, priorities: Any, it
         checked.append((handles, own, replacements))
     after = []
     for state, engine, (handles, own, replacements) in zip(buffers, engines, checked, strict=True):
-        carry_out = backend.in_place(state).update_ if function == "update_" else engine.update
+        carry_out = backend.in_place(engine).update_ if function == "update_" else engine.update
         after.append(carry_out(state, handles, own, replacements))
     return with_buffers(mixture, after)
 
@@ -489,12 +490,12 @@ def _own(backend: Backend, mixture: Mixture, indices: Array, place: int) -> tupl
     return backend.ops.where(own, handles, backend.ops.full_like(handles, NOTHING)), None
 
 
-def with_buffers(mixture: Mixture, buffers: Sequence[State]) -> Mixture:
+def with_buffers(mixture: M, buffers: Sequence[State]) -> M:
     """The same mixture of other buffers that are no mixtures, as many."""
     rest = iter(buffers)
 
     def again(node: Any) -> Any:
         return node.with_states([again(one) for one in node.states]) if isinstance(node, Mixture) else next(rest)
 
-    made: Mixture = again(mixture)
+    made: M = again(mixture)
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from functional_rb.base.containers import register_record
 from functional_rb.base.nest import Key, show_key
@@ -128,7 +128,7 @@ class Mixture(StateHolder):
         """The k-th buffer."""
         return self.states[k]
 
-    def replace(self, k: int, state: State | Mixture) -> Mixture:
+    def replace(self, k: int, state: State | Mixture) -> Self:
         """The same mixture with another k-th buffer.
 
         Raises:
@@ -152,9 +152,9 @@ class Mixture(StateHolder):
             raise IndexError(f"{function}: expected the number of a buffer from 0 to {len(self) - 1}, got {k}")
         return k % len(self)
 
-    def with_states(self, states: Sequence[Any]) -> Mixture:
+    def with_states(self, states: Sequence[Any]) -> Self:
         """The same mixture of other buffers, as many, unchecked: they follow from these."""
-        return Mixture(tuple(states), self.p, spec=self.spec)
+        return type(self)(tuple(states), self.p, spec=self.spec)
 
     @property
     def depth(self) -> int:
