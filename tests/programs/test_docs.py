@@ -31,15 +31,18 @@ def run(page: Path, text: str, backend: Backend) -> list[int]:
     namespace = vars(module)
     namespace["rb"] = backend.rb
     sys.modules["__page__"] = module  # so that pickle finds what the page defines
-    ran = []
+    ran, named = [], set[str]()
     for line, library, source in blocks_of(text):
         assert library in ("", "jax", "torch"), f"{page.name}:{line}: unknown tag {library!r}"
         if library in ("", backend.library):
             # Blank lines before it, so that a traceback names the page's own line.
-            exec(compile("\n" * (line - 1) + source, str(page), "exec", dont_inherit=True), namespace)
+            code = compile("\n" * (line - 1) + source, str(page), "exec", dont_inherit=True)
+            exec(code, namespace)
             ran.append(line)
+            named |= set(code.co_names)
     # Functions of a page may be part of specs, which compiled programs keep: and with them all that the page has made.
-    for name in [name for name in namespace if not name.startswith("__")]:
+    # Only what the page names itself goes: torch.compile puts globals there too, and takes them away by itself.
+    for name in named & namespace.keys():
         del namespace[name]
     return ran
 
