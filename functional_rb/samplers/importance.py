@@ -71,12 +71,13 @@ def priority_of(ops: Ops, values: Array, alpha: float) -> Array:
 
 
 def raised(ops: Ops, values: Array, alpha: float, other: float) -> Array:
-    """Priorities to one power, as the tree holds them, float32 [n], as those to another: `value ** (other / alpha)`.
+    """Priorities to one power, as the tree holds them, float32 [n], as those to another.
 
-    Alpha is positive. The result is within 1 + other / alpha units in the last place of what would be stored of the
-    priorities themselves; what is held at 2^-100 or 2^95 counts as that.
+    Alpha is positive. It goes by the priorities that are read of the values, so that what is stored is what some
+    priority would be stored as: `value ** (other / alpha)` need not be. The result is within 1 + other / min(alpha, 1)
+    units in the last place of what would be stored of the priorities themselves.
     """
-    return values if other == alpha else stored_value(ops, values, min(other / alpha, LARGEST_FACTOR))[0]
+    return values if other == alpha else stored_value(ops, priority_of(ops, values, alpha), other)[0]
 
 
 def power_of(ops: Ops, bits: Array, alpha: float) -> Array:
