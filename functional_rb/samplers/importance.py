@@ -53,15 +53,8 @@ def priority_of(ops: Ops, values: Array, alpha: float) -> Array:
     positive = values > 0
     if alpha == 1.0 or alpha == 0.0:
         return values if alpha else ops.cast(positive, "float32")
-    bits = ops.bitcast(ops.where(positive, values, ops.full_like(values, 1))[:, None], "int32")[:, 0]
-    y = _scaled_log(ops, bits, min(1 / alpha, LARGEST_FACTOR))
-    lowest, highest = ops.full_like(bits, SMALLEST_BITS), ops.full_like(bits, LARGEST_BITS)
-    root = fixed_point.exp2(ops, fixed_point.Fixed(_clip(ops, y.whole), y.fraction))
-    center = ops.bitcast(root[:, None], "int32")[:, 0]
-    # A whole part of 127 is one more in the exponent.
-    center = ops.where(y.whole == 127, ops.minimum(center, highest - EXPONENT) + EXPONENT, center)
-    center = ops.where(y.whole > 127, highest, ops.where(y.whole < -126, lowest, center))
-    found = center
+    center = found = _root(ops, values, alpha)
+    lowest, highest = ops.full_like(center, SMALLEST_BITS), ops.full_like(center, LARGEST_BITS)
     for step in NEIGHBOURS:
         near = ops.minimum(ops.maximum(center + step, lowest), highest)
         made, _ = stored_value(ops, ops.bitcast(near[:, None], "float32")[:, 0], alpha)
@@ -71,13 +64,30 @@ def priority_of(ops: Ops, values: Array, alpha: float) -> Array:
 
 
 def raised(ops: Ops, values: Array, alpha: float, other: float) -> Array:
-    """Priorities to one power, as the tree holds them, float32 [n], as those to another.
+    """Priorities to one power, as the tree holds them, float32 [n], as those to another: `value ** (other / alpha)`.
 
-    Alpha is positive. It goes by the priorities that are read of the values, so that what is stored is what some
-    priority would be stored as: `value ** (other / alpha)` need not be. The result is within 1 + other / min(alpha, 1)
-    units in the last place of what would be stored of the priorities themselves.
+    Alpha is positive. It goes by way of numbers near the priorities that were given, because not every number is a power
+    of one: what the tree holds has to be, or reading priorities and giving them back would change it. The result is
+    within 1 + other / min(alpha, 1) units in the last place of what would be stored of those.
     """
-    return values if other == alpha else stored_value(ops, priority_of(ops, values, alpha), other)[0]
+    if other == alpha:
+        return values
+    if alpha == 1.0:
+        return stored_value(ops, values, other)[0]
+    root = ops.bitcast(_root(ops, values, alpha)[:, None], "float32")[:, 0]
+    return stored_value(ops, ops.where(values > 0, root, ops.full_like(root, 0)), other)[0]
+
+
+def _root(ops: Ops, values: Array, alpha: float) -> Array:
+    """The bits, int32 [n], of the normal float32 next to `value ** (1 / alpha)`, or one beside it; of 0 those of 1."""
+    bits = ops.bitcast(ops.where(values > 0, values, ops.full_like(values, 1))[:, None], "int32")[:, 0]
+    y = _scaled_log(ops, bits, min(1 / alpha, LARGEST_FACTOR))
+    lowest, highest = ops.full_like(bits, SMALLEST_BITS), ops.full_like(bits, LARGEST_BITS)
+    root = fixed_point.exp2(ops, fixed_point.Fixed(_clip(ops, y.whole), y.fraction))
+    center = ops.bitcast(root[:, None], "int32")[:, 0]
+    # A whole part of 127 is one more in the exponent.
+    center = ops.where(y.whole == 127, ops.minimum(center, highest - EXPONENT) + EXPONENT, center)
+    return ops.where(y.whole > 127, highest, ops.where(y.whole < -126, lowest, center))
 
 
 def power_of(ops: Ops, bits: Array, alpha: float) -> Array:
