@@ -459,8 +459,8 @@ def with_spec(
     priorities. In particular:
 
     - A smaller capacity keeps the newest items, of each lane; `MaxValue` keeps the best.
-    - Another `alpha` (which may be annealed so) makes `priority ** alpha` anew of the priorities that can be read, exact
-      to 1 + new / min(old, 1) units in the last place; an item without a priority gets that of a new one.
+    - Another `alpha` (which may be annealed so) makes `priority ** alpha` anew of numbers near the priorities, exact to
+      1.5 + new / min(old, 1) units in the last place; an item without a priority gets that of a new one.
     - Another sampler or transform finds the steps in their episodes where the old one kept them; else the oldest stored
       step of each lane counts as the first of its trajectory. Epochs begin anew; how often items were drawn is kept
       where it was counted and is asked for.

@@ -66,9 +66,9 @@ def priority_of(ops: Ops, values: Array, alpha: float) -> Array:
 def raised(ops: Ops, values: Array, alpha: float, other: float) -> Array:
     """Priorities to one power, as the tree holds them, float32 [n], as those to another: `value ** (other / alpha)`.
 
-    Alpha is positive. It goes by way of numbers near the priorities that were given, because not every number is a power
-    of one: what the tree holds has to be, or reading priorities and giving them back would change it. The result is
-    within 1 + other / min(alpha, 1) units in the last place of what would be stored of those.
+    Alpha is positive. It goes by way of numbers near the priorities, because not every number is a power of one: what
+    the tree holds has to be, or reading priorities and giving them back would change it. The result is within
+    1.5 + other / min(alpha, 1) units in the last place of what would be stored of the priorities themselves.
     """
     if other == alpha:
         return values
