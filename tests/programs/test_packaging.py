@@ -84,7 +84,10 @@ def test_core_requires_numpy_only() -> None:
 
 def test_extras_are_those_promised() -> None:
     extras = PROJECT["optional-dependencies"]
-    assert set(extras) == {"jax", "torch", "checkpoint", "hdf5", "plot", "trees", "testing", "examples", "bench", "dev"}
+    assert set(extras) == {
+        *("jax", "torch", "checkpoint", "datasets", "hdf5", "plot", "text", "trees", "testing"),
+        *("examples", "bench", "dev"),
+    }
     assert names(extras["jax"]) == {"jax", "numba"}
     assert names(extras["torch"]) == {"torch", "tensordict", "numba"}
     for extra in ("examples", "bench", "dev"):
