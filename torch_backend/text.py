@@ -17,6 +17,8 @@ from functional_rb.text.api import EmptyCache, Step
 from functional_rb.text.generation import Generation, Settings
 from functional_rb.text.laws import Law
 from torch_backend import convert, ops, random
+from torch_backend.causal_lm import CausalLM as CausalLM
+from torch_backend.causal_lm import causal_lm as causal_lm
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -89,9 +91,11 @@ def _copied(cache: Any, rows: torch.Tensor) -> Any:
     def copy(x: Any) -> Any:
         if isinstance(x, (int, float)):
             return x
-        if not isinstance(x, torch.Tensor):
+        if isinstance(x, torch.Tensor):
+            return x.index_select(0, rows) if x.dim() else x.clone()
+        if not hasattr(x, "take"):
             raise TypeError(f"cache: expected a nest of tensors and numbers, got {type(x).__name__} in it")
-        return x.index_select(0, rows) if x.dim() else x.clone()
+        return x.take(rows)
 
     return pytree.tree_map(copy, cache)
 

@@ -129,7 +129,9 @@ def generate(
             tokens that follow those in the cache, and their positions int32 [B, T]; logits are [B, T, V], those of the
             token that follows each. A token at position -1 is padding: no other may see it, and what is computed of it
             must be finite. Tokens see those of their row at positions up to their own. On torch the cache may be
-            written in place. On JAX the function is traced, and a program compiled for each function that is given.
+            written in place. On JAX the function is traced, and a program compiled for each function that is given. If
+            it has an attribute `prefill`, a function of the same arguments that gives the cache alone, prompts go
+            through that, and their logits are never computed.
         params: of the model, handed to it as they are.
         prompts: integers [B, L].
         key: randomness, from `key(seed)` or `split`.
@@ -143,7 +145,8 @@ def generate(
         mask: [B, L], which are tokens of the prompt, bool or integers that are 0 or not; all if None. Padding may be
             anywhere.
         cache: makes an empty cache of so many rows and so many tokens, `cache(rows, tokens)`: a nest of arrays with the
-            rows as first axis, and scalars. Without it the model gets None, and all tokens at each step.
+            rows as first axis, and scalars; on torch also objects whose method `take(rows)` gives a copy of rows int32
+            [M]. Without it the model gets None, and all tokens at each step.
         replies: r, how many replies each prompt gets.
         at_once: how many replies of each prompt are generated together, a divisor of r; r if None. The cache of the
             prompts is computed once, and held at_once times: with 1, caches take O(B (L + n)) memory, whatever r is.

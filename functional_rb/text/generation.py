@@ -10,8 +10,18 @@ from functional_rb.text.laws import Law, choose, log_probs_of
 
 PADDING: Final = -1
 """The position of what is no token."""
-Model = Callable[[Any, Array, Array], tuple[Array, Any]]
-"""A model with its parameters: (cache, ids int32 [B, T], positions int32 [B, T]) to (logits [B, T, V], cache)."""
+
+
+class Model(NamedTuple):
+    """A model with its parameters; both functions take (cache, ids int32 [B, T], positions int32 [B, T]).
+
+    Attributes:
+        step: gives (logits [B, T, V], cache).
+        prefill: gives the cache alone.
+    """
+
+    step: Callable[[Any, Array, Array], tuple[Array, Any]]
+    prefill: Callable[[Any, Array, Array], Any]
 
 
 class Settings(NamedTuple):
@@ -71,19 +81,24 @@ class Joined(NamedTuple):
 
 
 def model_of(ops: TextOps, step: Callable[..., Any], params: Any) -> Model:
-    """A user's model with its parameters, whose logits are checked."""
+    """A user's model with its parameters, whose logits are checked; and not asked for where it can do without."""
 
-    def model(cache: Any, ids: Array, positions: Array) -> tuple[Array, Any]:
-        told = ops.call(step, params, cache, ids, positions)
-        if not isinstance(told, tuple) or len(told) != 2:
-            raise TypeError(f"step: expected a pair of logits and cache, got {type(told).__name__}")
-        shape = tuple(getattr(told[0], "shape", ()))
+    def told(cache: Any, ids: Array, positions: Array) -> tuple[Array, Any]:
+        pair = ops.call(step, params, cache, ids, positions)
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise TypeError(f"step: expected a pair of logits and cache, got {type(pair).__name__}")
+        shape = tuple(getattr(pair[0], "shape", ()))
         if len(shape) != 3 or shape[:2] != tuple(ids.shape):
             rows, width = ids.shape
             raise ValueError(f"step: logits: expected shape [{rows}, {width}, vocabulary], got {list(shape)}")
-        return told
+        return pair
 
-    return model
+    def prefill(cache: Any, ids: Array, positions: Array) -> Any:
+        if hasattr(step, "prefill"):
+            return ops.call(step.prefill, params, cache, ids, positions)
+        return told(cache, ids, positions)[1]
+
+    return Model(told, prefill)
 
 
 def positions_of(ops: TextOps, mask: Array) -> Array:
@@ -111,16 +126,20 @@ def without_cache(ops: TextOps, model: Model, room: int) -> Model:
         room: how many tokens of a row are remembered.
     """
 
-    def remembering(memory: tuple[Array, Array, Array], ids: Array, positions: Array) -> tuple[Array, Any]:
+    def prefill(memory: tuple[Array, Array, Array], ids: Array, positions: Array) -> tuple[Array, Array, Array]:
         seen, places, size = memory
         rows, width = ids.shape
         columns = ops.arange(width, like=ids) + size
         at = ops.arange(rows, like=ids)[:, None] * room + columns[None]
-        seen, places = ops.set_flat(seen, at, ids), ops.set_flat(places, at, positions)
-        logits, _ = model(None, seen, places)
-        return ops.moveaxis(ops.take(ops.moveaxis(logits, 1, 0), columns), 0, 1), (seen, places, size + width)
+        return ops.set_flat(seen, at, ids), ops.set_flat(places, at, positions), size + width
 
-    return remembering
+    def step(memory: tuple[Array, Array, Array], ids: Array, positions: Array) -> tuple[Array, Any]:
+        seen, places, size = prefill(memory, ids, positions)
+        logits, _ = model.step(None, seen, places)
+        columns = ops.arange(ids.shape[1], like=ids) + memory[2]
+        return ops.moveaxis(ops.take(ops.moveaxis(logits, 1, 0), columns), 0, 1), (seen, places, size)
+
+    return Model(step, prefill)
 
 
 def no_tokens(ops: TextOps, prompts: Array, room: int) -> tuple[Array, Array, Array]:
@@ -153,8 +172,9 @@ def generate(
 ) -> Generation:
     """Replies to prompts.
 
-    All tokens of the prompts but the last of each go through the model at once; what it says of them is not used, so
-    a compiler can leave out their logits. The last ones are the first tokens that go through it one by one.
+    All tokens of the prompts but the last of each go through the model at once; what it says of them is not used, and
+    where it has a `prefill`, or a compiler sees to it, it does not compute their logits. The last ones are the first
+    tokens that go through it one by one.
 
     Args:
         ops: the backend.
@@ -176,7 +196,7 @@ def generate(
     before = mask & (places != last[:, None])
     if width > 1:
         ids = ops.where(before, prompts, _filled(ops, mask, settings.pad))
-        _, cache = model(cache, ids, ops.where(before, positions_of(ops, mask), _filled(ops, mask, PADDING)))
+        cache = model.prefill(cache, ids, ops.where(before, positions_of(ops, mask), _filled(ops, mask, PADDING)))
 
     rows = ops.arange(batch * k, like=prompts) // k
     token, position = ops.take(first, rows), ops.take(ops.total(mask), rows) - 1
@@ -215,7 +235,7 @@ def _decoded(
         return (i < n) & (ops.count(ended) < rows)
 
     def further(i: Any, cache: Any, token: Array, position: Array, ended: Array, told: Any) -> Any:
-        logits, cache = model(cache, token[:, None], position[:, None])
+        logits, cache = model.step(cache, token[:, None], position[:, None])
         chosen = choose(ops, logits[:, 0], bits[i], law)
         live, nothing = ~ended, ops.full_like(chosen.log_prob, 0)
         token = ops.where(live, chosen.token, pad)
@@ -261,6 +281,6 @@ def log_probs(ops: TextOps, model: Model, ids: Array, mask: Array) -> Array:
     at = row + ops.where(known, before, _filled(ops, mask, width))
     empty = ops.concat([ids * 0, none * 0], 1)
     following = ops.set_flat(empty, at, ops.where(known, ids, ids * 0))[:, :-1]
-    logits, _ = model(None, ids, positions_of(ops, mask))
+    logits, _ = model.step(None, ids, positions_of(ops, mask))
     found = ops.take_along(log_probs_of(ops, logits, following), ops.maximum(before, ids * 0))
     return ops.where(known, found, ops.full_like(found, 0))
