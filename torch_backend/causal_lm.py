@@ -63,9 +63,10 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
         from transformers import DynamicCache, StaticCache
     except ImportError as error:
         raise ImportError("text.causal_lm needs transformers; pip install 'functional-rb[text]'") from error
-    config = getattr(model, "config", None)
-    if not isinstance(model, torch.nn.Module) or config is None:
+    is_model = isinstance(model, torch.nn.Module) and hasattr(model, "config")
+    if not is_model:
         raise TypeError(f"text.causal_lm: expected a model of transformers, got {type(model).__name__}")
+    config = model.config
     if getattr(config, "is_encoder_decoder", False) or model.get_output_embeddings() is None:
         raise TypeError(
             f"text.causal_lm: {type(model).__name__} does not tell which token comes next; load the model by "
