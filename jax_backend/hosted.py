@@ -163,11 +163,14 @@ def _bits_to_add(spec: BufferSpec, batch: int, key: Any) -> Vector | None:
     return None
 
 
-def sample(
-    state: Any, key: Any, batch: int, beta: Any, wanted: Vector | None = None
-) -> tuple[HostState, list[Any], Selection]:
-    """Draw a batch of items, of which the first `wanted` count, or all; the new state, leaves and selection."""
-    return _sent(*_engine.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), wanted))
+def sample(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
+    """Draw a batch of items; the new state, leaves and selection."""
+    return _sent(*drawn(state, key, batch, beta, None))
+
+
+def drawn(state: Any, key: Any, batch: int, beta: Any, wanted: Vector | None) -> tuple[HostState, list[Any], Selection]:
+    """What `sample` gives, of a batch of which the first `wanted` rows count, or all, in arrays of NumPy."""
+    return _engine.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), wanted)
 
 
 def sample_(state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any]) -> tuple[HostState, Any]:
@@ -194,7 +197,7 @@ def _sent(state: HostState, leaves: list[Any], selection: Selection) -> tuple[Ho
     return state, made[: len(leaves)], Selection(**named, extras=dict(zip(selection.extras, rest, strict=True)))
 
 
-def out(state: HostState, arrays: Sequence[Any]) -> list[Any]:
+def out(state: Any, arrays: Sequence[Any]) -> list[Any]:
     """Arrays that nobody writes to any more, as JAX has them; objects as they are."""
     found = list(arrays)
     places = [k for k, x in enumerate(found) if not is_object_array(x)]

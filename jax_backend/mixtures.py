@@ -70,9 +70,16 @@ class _Traced:
 
 
 class _Hosted:
-    """Draws where the numbers of all buffers are known, as those on the host are."""
+    """Draws where the numbers of all buffers are known, as those on the host are, into the host's memory.
+
+    A buffer on a device gives whole batches, of which the first rows count: how many each gives may be another number
+    each time, and would be another program.
+    """
 
     ops, mapper = ops, execute
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
 
     def layout(self, form: Form) -> Layout:
         return layout_at_once(form, execute)
@@ -83,8 +90,21 @@ class _Hosted:
     def shares(self, mixture: Mixture) -> Any:
         return np.asarray(mixture.p, np.float32)
 
-    def draw(self, state: State, key: jax.Array, batch: int, wanted: Any) -> tuple[State, list[jax.Array], Selection]:
-        return engine(state).sample(state, key, batch, 0.0, wanted)
+    def draw(self, state: State, key: jax.Array, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
+        found = engine(state)
+        if found is hosted:
+            return hosted.drawn(state, key, batch, 0.0, wanted)
+        if found is not execute:
+            return found.sample(state, key, batch, 0.0)
+        whole = self.batch if state.spec.sampler.heeds_wanted else batch
+        drawn = _rows(state, key, whole, np.int32(batch), kernels=compile.use_kernels())
+        changed, leaves, selection = drawn
+        count = state.spec.sampler.leading_shape(batch)[0]
+        leaves, selection = jax.tree.map(lambda x: np.asarray(x)[:count], (leaves, selection))
+        return execute.changed_by(state, changed) if state.spec.sampler.remembers else state, leaves, selection
+
+    def joined(self, pieces: Sequence[Any], order: Any) -> Any:
+        return drawing.joined([np.asarray(x) for x in pieces], order)
 
     def keys(self, key: jax.Array, n: int) -> Sequence[jax.Array]:
         return list(jax.random.split(key, n))
@@ -94,6 +114,13 @@ class _Hosted:
 
     def in_numpy(self, array: Any) -> Any:
         return np.asarray(array)
+
+
+@functools.partial(jax.jit, static_argnames=("batch", "kernels"))
+@compile.program
+def _rows(state: State, key: jax.Array, batch: int, wanted: jax.Array) -> Any:
+    """What a buffer on a device gives to others on the host."""
+    return execute.drawn_rows(state, key, batch, np.float32(0), wanted)
 
 
 @functools.partial(jax.jit, static_argnames=("batch", "kernels"), inline=True)
@@ -127,11 +154,16 @@ def draw(mixture: Mixture, key: Any, batch: int, p: Any, beta: Any, consume: boo
 
 
 def _draw_on_host(mixture: Mixture, key: Any, batch: int, p: Any, beta: Any) -> tuple[Mixture, Drawn, jax.Array]:
-    carrier = _Hosted()
+    carrier = _Hosted(batch)
     looked = drawing.look(carrier, numpy_ops, mixture, None if p is None else np.asarray(p, np.float32))
     check_drawable(mixture, looked.status.drawable > 0 or not batch)
     after, drawn = drawing.known(carrier, looked, key, batch)
     weights = drawing.weights(numpy_ops, drawn, None if beta is None else np.float32(beta))
+    host, extras = next(state for state in mixture.buffers if type(state) is not State), drawn.extras
+    leaves = hosted.out(host, [np.asarray(x) for x in (*drawn.leaves, *extras.values())])
+    drawn = drawn._replace(
+        leaves=leaves[: len(drawn.leaves)], extras=dict(zip(extras, leaves[len(drawn.leaves) :], strict=True))
+    )
     return after, *drawing.lifted(drawn, weights, jnp.asarray)
 
 

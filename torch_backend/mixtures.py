@@ -72,6 +72,10 @@ class _Eager:
     def in_numpy(self, array: torch.Tensor) -> Any:
         return _numpy(array)
 
+    def joined(self, pieces: Sequence[torch.Tensor], order: Any) -> torch.Tensor:
+        found = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
+        return found if order is None else found[torch.from_numpy(order).to(found.device)]
+
 
 def _status_in_numpy(state: Any) -> Any:
     """`drawing.status` of a state whose memory NumPy can read as it is: the fastest for a few numbers; else None."""

@@ -125,6 +125,9 @@ class KnownCarrier(Carrier, Protocol):
     def in_numpy(self, array: Array) -> Any:
         """An array of the backend as one of NumPy."""
 
+    def joined(self, pieces: Sequence[Array], order: Any) -> Array:
+        """Leaves of several buffers one after the other, or, if int32 [B] is given, their rows in this order."""
+
 
 class Looked(NamedTuple):
     """A state or mixture, and what a draw has to know of it.
@@ -217,7 +220,7 @@ def known(carrier: KnownCarrier, looked: Looked, key: Any, batch: int) -> tuple[
     Something can be drawn, and the batch is not empty. Of the rows all but leaves and extras are NumPy's: that is the
     fastest for arrays so small.
     """
-    ops, node = carrier.ops, looked.node
+    node = looked.node
     if not isinstance(node, Mixture):
         # Of lanes that give windows in turn any number may be asked for in this way alone.
         wanted = np.int32(batch) if node.spec.sampler.takes_out else None
@@ -247,18 +250,20 @@ def known(carrier: KnownCarrier, looked: Looked, key: Any, batch: int) -> tuple[
         order = starts[plan.ids] + plan.ranks
 
     def in_numpy(pieces: Sequence[Any]) -> Any:
-        found = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        return found if order is None else found[order]
+        return joined(pieces, order)
 
     def on_backend(pieces: Sequence[Array]) -> Array:
-        if is_object_array(pieces[0]):
-            return in_numpy(pieces)
-        found = pieces[0] if len(pieces) == 1 else ops.concat(pieces, 0)
-        return found if order is None else ops.take(found, ops.integers(order.tolist(), like=found))
+        return in_numpy(pieces) if is_object_array(pieces[0]) else carrier.joined(pieces, order)
 
     same = all(one is before for one, before in zip(after, node.states, strict=True))
     smallest = _least(numpy_ops, plan.expected, least)
     return node if same else node.with_states(after), _together(parts, in_numpy, on_backend, smallest)
+
+
+def joined(pieces: Sequence[Any], order: Any) -> Any:
+    """What `KnownCarrier.joined` does, of arrays of NumPy."""
+    found = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    return found if order is None else found[order]
 
 
 def in_whole_shares(spec: MixtureSpec, p: Sequence[float], batch: int) -> Assignment | None:

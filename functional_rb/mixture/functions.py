@@ -326,13 +326,12 @@ def update(backend: Backend, mixture: M, indices: Any, priorities: Any, items: A
     for place, (state, engine) in enumerate(zip(buffers, engines, strict=True)):
         handles, rows = _own(backend, mixture, indices, place)
         own = priorities if state.spec.sampler.has_priorities else None
-        given = items
+        replacements = checks.replacements(state.spec, items, engine.convert, count)
         if rows is not None:
             own = None if own is None else backend.ops.take(own, rows)
-        replacements = checks.replacements(state.spec, given, engine.convert, count)
-        if rows is not None:
             replacements = {k: backend.ops.take(leaf, rows) for k, leaf in replacements.items()}
-        checked.append((handles, own, replacements))
+        own = None if own is None else engine.as_vector(own, "priorities")  # as this buffer's storage wants it
+        checked.append((engine.as_vector(handles, "indices"), own, replacements))
     after = []
     for state, engine, (handles, own, replacements) in zip(buffers, engines, checked, strict=True):
         carry_out = backend.in_place(engine).update_ if function == "update_" else engine.update
@@ -408,7 +407,8 @@ def _read(
     for place, state in enumerate(mixture.buffers):
         own = _is_own(mixture, indices, place)
         handles = backend.ops.where(own, indices[:, -1], backend.ops.full_like(indices[:, -1], NOTHING))
-        pieces = found(backend.engine(state), state, names, handles)
+        engine = backend.engine(state)
+        pieces = found(engine, state, names, engine.as_vector(handles, "indices"))
         if made is None:
             made = pieces
             continue

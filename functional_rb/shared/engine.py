@@ -73,8 +73,10 @@ class Engine:
         state.buffer.clear()
         return state
 
-    def sample(self, state: Any, key: Any, batch: int, beta: Any) -> tuple[Any, list[Array], Selection]:
-        """Draw items."""
+    def sample(
+        self, state: Any, key: Any, batch: int, beta: Any, wanted: Array | None = None
+    ) -> tuple[Any, list[Array], Selection]:
+        """Draw items; all of them, whatever is wanted, as no sampler here remembers what it drew."""
         random_bits = self._library.random_bits(key, state.spec.draw_shape(batch))
         level = beta if isinstance(beta, float) else float(self._library.to_numpy(beta))
         leaves, selection = state.buffer.sample(random_bits, level)
@@ -86,7 +88,9 @@ class Engine:
 
     add_, update_, clear_ = add, update, clear  # in place as all is, and a handle stays one
 
-    def sample_(self, state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any]) -> tuple[Any, Any]:
+    def sample_(
+        self, state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any], wanted: Array | None = None
+    ) -> tuple[Any, Any]:
         """Draw items, and finish the sample."""
         return state, finish(*self.sample(state, key, batch, beta)[1:])
 
