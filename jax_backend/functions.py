@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from functional_rb.buffer import api, checks, in_place
-from functional_rb.buffer.binding import bound
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
 from functional_rb.core.item_function import ItemFunction
@@ -18,9 +17,10 @@ from functional_rb.mixture import functions as mixed
 from functional_rb.mixture.value import Mixture
 from functional_rb.specs import functions
 from jax_backend import engines, execute, hosted, inplace, mixtures, restore, rules, values
+from jax_backend.binder import Binder
 
-F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
+A = TypeVar("A")
 AnyState = TypeVar("AnyState", bound=State | Mixture)
 
 
@@ -29,27 +29,21 @@ def _engine(state: Any) -> Any:
     return mixtures if isinstance(state, Mixture) else engines.of(state)
 
 
-def _binds(core: Callable[..., Any]) -> Callable[[F], F]:
+def _binds(core: Callable[..., Any]) -> Callable[[Callable[P, A]], Callable[P, A]]:
     """Make a public function of one that binds the core's: with its docstring, and free to move arrays."""
 
-    def attach(function: F) -> F:
+    def attach(function: Callable[P, A]) -> Callable[P, A]:
         return rules.transfers(api.documented_by(core)(function))
 
     return attach
-
-
-def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, jax.Array]:
-    """Bind a function of the core that reads an array off a state."""
-    return rules.transfers(bound(core, _engine, "jax.Array", _as_array))
 
 
 def _as_array(found: Any) -> jax.Array:
     return found if isinstance(found, jax.Array) else jnp.asarray(found)
 
 
-def _of_specs(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, Any]:
-    """Bind a function of the core that makes values of a spec."""
-    return rules.transfers(bound(core, lambda _: values))
+_reads = Binder(_engine, _as_array).array
+_of_specs = Binder(lambda _: values)
 
 
 @rules.transfers

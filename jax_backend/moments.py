@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,24 +11,18 @@ from functional_rb.buffer.api import documented_by
 from functional_rb.items import moments as functions
 from functional_rb.items.moments import Moments
 from jax_backend import ops, rules
+from jax_backend.binder import Binder
 
+_binds = Binder(lambda _: ops)
 
-@rules.transfers
-@documented_by(functions.init)
-def init(shape: Sequence[int] = (), device: Any = None) -> Moments:
-    return functions.init(ops, shape, device)
+init = _binds(functions.init)
+merge = _binds(functions.merge)
 
 
 @rules.transfers
 @documented_by(functions.update)
 def update(moments: Moments, x: Any, mask: Any = None) -> Moments:
     return functions.update(ops, moments, jnp.asarray(x), None if mask is None else jnp.asarray(mask))
-
-
-@rules.transfers
-@documented_by(functions.merge)
-def merge(one: Moments, other: Moments) -> Moments:
-    return functions.merge(ops, one, other)
 
 
 @rules.transfers

@@ -12,7 +12,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 from jax.sharding import AxisType
@@ -20,7 +20,8 @@ from jax.sharding import PartitionSpec as P
 
 from functional_rb.buffer.state import State
 
-F = TypeVar("F", bound=Callable[..., Any])
+Given = ParamSpec("Given")
+A = TypeVar("A")
 
 _users: ContextVar[str | None] = ContextVar("rank promotion of the user", default=None)
 """What the user has set, where the library's rules hold."""
@@ -62,17 +63,17 @@ def _option(name: str) -> Any:
 _DIRECTIONS = tuple(f"transfer_guard_{way}" for way in ("host_to_device", "device_to_device", "device_to_host"))
 
 
-def transfers(function: F) -> F:
+def transfers(function: Callable[Given, A]) -> Callable[Given, A]:
     """Let a public function move arrays: its caller has asked for that, as by `jax.device_put`."""
 
     @functools.wraps(function)
-    def allowed(*args: Any, **others: Any) -> Any:
+    def allowed(*args: Given.args, **others: Given.kwargs) -> A:
         if not _is_guarded():
             return function(*args, **others)
         with explicit_transfers():
             return function(*args, **others)
 
-    return allowed  # type: ignore[return-value]  # of the same signature
+    return allowed
 
 
 def _is_guarded() -> bool:

@@ -6,22 +6,20 @@ import contextlib
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb.buffer.binding import bound
 from functional_rb.text import api, preferences
 from functional_rb.text import generation as core
 from functional_rb.text.api import EmptyCache, Step
 from functional_rb.text.generation import Generation, Settings
 from functional_rb.text.laws import Law
-from jax_backend import compile, convert, execute, ops, rules
+from jax_backend import compile, convert, execute, ops
+from jax_backend.binder import Binder
 
-P = ParamSpec("P")
-A = TypeVar("A")
 _KINDS = {"int32": "iu", "bool": "biu", "float32": "f"}
 
 
@@ -130,23 +128,15 @@ def _run(given: tuple[Any, ...], function: Callable[..., Any], static: tuple[Any
 _backend = _Backend()
 
 
-def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
-    """Bind a function of the core."""
-    return rules.transfers(bound(core, lambda _: _backend))
+_binds = Binder(lambda _: _backend)
 
-
-def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, jax.Array]:
-    """Bind a function of the core that gives an array."""
-    return rules.transfers(bound(core, lambda _: _backend, "jax.Array"))
-
-
-bradley_terry_loss = _reads(preferences.bradley_terry_loss)
-end_scores = _reads(preferences.end_scores)
+bradley_terry_loss = _binds.array(preferences.bradley_terry_loss)
+end_scores = _binds.array(preferences.end_scores)
 generate = _binds(api.generate)
 join = _binds(api.join)
-log_probs = _reads(api.log_probs)
+log_probs = _binds.array(api.log_probs)
 gae = _binds(api.gae)
 pairs_of_groups = _binds(preferences.pairs_of_groups)
-reward_loss = _reads(preferences.reward_loss)
+reward_loss = _binds.array(preferences.reward_loss)
 rollout = _binds(api.rollout)
-update_kl = _reads(preferences.update_kl)
+update_kl = _binds.array(preferences.update_kl)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from functional_rb.buffer.api import documented_by
-from functional_rb.buffer.binding import bound
 from functional_rb.trees import api, reuse
 from functional_rb.trees import nodes as tree_nodes
 from functional_rb.trees import search as core
@@ -21,9 +20,7 @@ from functional_rb.trees.search import Draws, Evaluated, Leaf
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import Expansion, Tree
 from jax_backend import compile, execute, ops, rules
-
-P = ParamSpec("P")
-A = TypeVar("A")
+from jax_backend.binder import Binder
 
 jax.tree_util.register_static(TreeSpec)
 
@@ -161,10 +158,7 @@ def _reset(tree: Tree, mask: jax.Array, root: Evaluated) -> Tree:
     return reuse.reset(ops, tree, core.init(ops, tree.spec, root, None), mask)
 
 
-def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
-    """Bind a function of the core."""
-    return rules.transfers(bound(core, lambda _: _backend))
-
+_binds = Binder(lambda _: _backend)
 
 init = _binds(api.init)
 expand = _binds(api.expand)

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 
 from functional_rb.buffer.api import documented_by
-from functional_rb.buffer.binding import bound
 from functional_rb.trees import forest as functions
 from functional_rb.trees import forest_tree
 from functional_rb.trees.forest import Forest
 from torch_backend import carried
+from torch_backend.binder import Binder
 
-P = ParamSpec("P")
-A = TypeVar("A")
-
-
-def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
-    """Bind a function of the core."""
-    return bound(core, lambda _: carried)
-
-
-def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, torch.Tensor]:
-    """Bind a function of the core that reads a tensor off a forest."""
-    return bound(core, lambda _: carried, "torch.Tensor")
-
+_binds = Binder(lambda _: carried)
 
 init = _binds(functions.init)
 extend = _binds(functions.extend)
-lookup = _reads(functions.lookup)
-count = _reads(functions.count)
-size = _reads(functions.size)
-refused = _reads(functions.refused)
+lookup = _binds.array(functions.lookup)
+count = _binds.array(functions.count)
+size = _binds.array(functions.size)
+refused = _binds.array(functions.refused)
 tree = _binds(forest_tree.tree)
 
 

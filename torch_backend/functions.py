@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from functional_rb.buffer import api, in_place
-from functional_rb.buffer.binding import bound
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
 from functional_rb.core.item_function import ItemFunction
@@ -16,8 +15,8 @@ from functional_rb.mixture import functions as mixed
 from functional_rb.mixture.value import Mixture
 from functional_rb.specs import functions
 from torch_backend import engines, execute, mixtures, restore, values
+from torch_backend.binder import Binder
 
-P = ParamSpec("P")
 AnyState = TypeVar("AnyState", bound=State | Mixture)
 
 
@@ -26,14 +25,8 @@ def _engine(state: Any) -> Any:
     return mixtures if isinstance(state, Mixture) else engines.of(state)
 
 
-def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, torch.Tensor]:
-    """Bind a function of the core that reads a tensor off a state."""
-    return bound(core, _engine, "torch.Tensor")
-
-
-def _of_specs(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, Any]:
-    """Bind a function of the core that makes values of a spec."""
-    return bound(core, lambda _: values)
+_reads = Binder(_engine).array
+_of_specs = Binder(lambda _: values)
 
 
 @api.documented_by(api.init)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,21 +10,17 @@ from functional_rb.buffer.api import documented_by
 from functional_rb.items import moments as functions
 from functional_rb.items.moments import Moments
 from torch_backend import ops
+from torch_backend.binder import Binder
 
+_binds = Binder(lambda _: ops)
 
-@documented_by(functions.init)
-def init(shape: Sequence[int] = (), device: Any = None) -> Moments:
-    return functions.init(ops, shape, device)
+init = _binds(functions.init)
+merge = _binds(functions.merge)
 
 
 @documented_by(functions.update)
 def update(moments: Moments, x: Any, mask: Any = None) -> Moments:
     return functions.update(ops, moments, torch.as_tensor(x), None if mask is None else torch.as_tensor(mask))
-
-
-@documented_by(functions.merge)
-def merge(one: Moments, other: Moments) -> Moments:
-    return functions.merge(ops, one, other)
 
 
 @documented_by(functions.apply)

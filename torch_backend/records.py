@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from functional_rb.base import nest
 from functional_rb.base.containers import RECORDS
-from functional_rb.buffer.binding import bound
 from functional_rb.interop import records
 from functional_rb.interop.records import batch_shape as batch_shape
 from functional_rb.interop.records import state_dict as state_dict
 from torch_backend import values
+from torch_backend.binder import Binder
 
-P = ParamSpec("P")
 A = TypeVar("A")
 
 
-def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
-    """Bind a function of the core."""
-    return bound(core, lambda _: values)
-
+_binds = Binder(lambda _: values)
 
 at = _binds(records.at)
 cat = _binds(records.cat)

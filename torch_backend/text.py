@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from functional_rb.buffer.binding import bound
 from functional_rb.text import api, preferences
 from functional_rb.text import generation as core
 from functional_rb.text.api import EmptyCache, Step
 from functional_rb.text.generation import Generation, Settings
 from functional_rb.text.laws import Law
 from torch_backend import convert, ops, random
+from torch_backend.binder import Binder
 from torch_backend.causal_lm import CausalLM as CausalLM
 from torch_backend.causal_lm import causal_lm as causal_lm
 
-P = ParamSpec("P")
-A = TypeVar("A")
 _FITS: dict[str, Callable[[torch.dtype], bool]] = {
     "int32": lambda dtype: not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool),
     "bool": lambda dtype: not (dtype.is_floating_point or dtype.is_complex),
@@ -103,23 +101,15 @@ def _copied(cache: Any, rows: torch.Tensor) -> Any:
 _backend = _Backend()
 
 
-def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
-    """Bind a function of the core."""
-    return bound(core, lambda _: _backend)
+_binds = Binder(lambda _: _backend)
 
-
-def _reads(core: Callable[Concatenate[Any, P], Any]) -> Callable[P, torch.Tensor]:
-    """Bind a function of the core that gives an array."""
-    return bound(core, lambda _: _backend, "torch.Tensor")
-
-
-bradley_terry_loss = _reads(preferences.bradley_terry_loss)
-end_scores = _reads(preferences.end_scores)
+bradley_terry_loss = _binds.array(preferences.bradley_terry_loss)
+end_scores = _binds.array(preferences.end_scores)
 generate = _binds(api.generate)
 join = _binds(api.join)
-log_probs = _reads(api.log_probs)
+log_probs = _binds.array(api.log_probs)
 gae = _binds(api.gae)
 pairs_of_groups = _binds(preferences.pairs_of_groups)
-reward_loss = _reads(preferences.reward_loss)
+reward_loss = _binds.array(preferences.reward_loss)
 rollout = _binds(api.rollout)
-update_kl = _reads(preferences.update_kl)
+update_kl = _binds.array(preferences.update_kl)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from functional_rb.buffer.api import documented_by
-from functional_rb.buffer.binding import bound
 from functional_rb.ops import part_kernels
 from functional_rb.trees import api, nodes, reuse
 from functional_rb.trees import search as core
@@ -22,9 +21,7 @@ from functional_rb.trees.search import Draws, Evaluated, Leaf
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import FIELDS, Expansion, Tree
 from torch_backend import convert, ops, random, tree_loops
-
-P = ParamSpec("P")
-A = TypeVar("A")
+from torch_backend.binder import Binder
 
 
 class _Backend:
@@ -113,10 +110,7 @@ def _cloned(x: Any) -> Any:
 _backend = _Backend()
 
 
-def _binds(core: Callable[Concatenate[Any, P], A]) -> Callable[P, A]:
-    """Bind a function of the core."""
-    return bound(core, lambda _: _backend)
-
+_binds = Binder(lambda _: _backend)
 
 init = _binds(api.init)
 expand = _binds(api.expand)

@@ -10,7 +10,8 @@ P = ParamSpec("P")
 A = TypeVar("A")
 
 
-def _as_it_is(found: Any) -> Any:
+def as_it_is(found: Any) -> Any:
+    """What the core gives."""
     return found
 
 
@@ -23,7 +24,7 @@ def bound(
     core: Callable[Concatenate[Any, P], Any],
     engine_of: Callable[[Any], Any],
     returns: str,
-    finish: Callable[[Any], A] = _as_it_is,
+    finish: Callable[[Any], A] = as_it_is,
 ) -> Callable[P, A]: ...
 
 
@@ -31,7 +32,7 @@ def bound(
     core: Callable[..., Any],
     engine_of: Callable[[Any], Any],
     returns: str | None = None,
-    finish: Callable[[Any], Any] = _as_it_is,
+    finish: Callable[[Any], Any] = as_it_is,
 ) -> Callable[..., Any]:
     """A function of the core without its first argument, the engine, which is looked up by the second one.
 
