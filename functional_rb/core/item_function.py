@@ -108,29 +108,13 @@ def item_after(function: ItemFunction, item: Any, lead: int = 1) -> Any:
     return regrouped(item, function.spec(leaves_of(item), lead))
 
 
-def applied(
-    function: ItemFunction,
-    ops: ItemOps,
-    before: Mapping[Path, ArraySpec | NonTensor],
-    leaves: Leaves,
-    lead: tuple[int, ...],
-    draws: Array | None,
-    mask: Array | None,
-) -> Leaves:
-    """What a function gives of leaves of these specs, after a check that it gives what it says.
+def check_leaves(who: str, expected: Mapping[Path, Any], found: Mapping[Path, Any], lead: tuple[int, ...]) -> None:
+    """Refuse leaves that a function gives and that are not those of its spec, each [*lead, *shape].
 
     Raises:
-        TypeError: for a leaf that is of another kind or dtype than the function's spec says, naming both.
+        TypeError: for a leaf of another kind or dtype than its spec, naming both.
         ValueError: for one of another shape, one that is missing, or one too many.
     """
-    expected = function.spec(dict(before), len(lead))
-    found = function.apply(ops, dict(leaves), lead, draws, mask)
-    check_leaves(str(function), expected, found, lead)
-    return {path: found[path] for path in expected}
-
-
-def check_leaves(who: str, expected: Mapping[Path, Any], found: Mapping[Path, Any], lead: tuple[int, ...]) -> None:
-    """Refuse leaves that are not those of some specs, each [*lead, *shape]; see `applied`."""
     if found.keys() != expected.keys():
         path = next(iter(found.keys() ^ expected.keys()))
         what = "got none" if path not in found else f"got one that is not among {list(map(nest.show, expected))}"
@@ -184,15 +168,19 @@ def chosen(
             if of is not None and kind not in of:
                 raise ValueError(
                     f"{who}: leaf {nest.show(path)!r}: expected a dtype of {' or '.join(of)}, got "
-                    f"{leaves[path].dtype}; leave it out of keys, or cast it first"  # type: ignore[index]  # a mapping
+                    f"{_dtype(leaves, path)}; leave it out of keys, or cast it first"
                 )
         found |= dict.fromkeys(named)
     return tuple(found)
 
 
 def _kind(leaves: Any, path: Path) -> str:
-    dtype = shown(leaves[path].dtype)
+    dtype = _dtype(leaves, path)
     return "object" if dtype == "object" else kind_of(dtype)
+
+
+def _dtype(leaves: Any, path: Path) -> str:
+    return shown(leaves[path].dtype)
 
 
 def by_item(numbers: Array, leaf: Array, lead: tuple[int, ...]) -> Array:

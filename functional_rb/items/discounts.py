@@ -90,8 +90,8 @@ class Discounted(InSlices):
         for origin, to in self._pairs(leaves).items():
             x = leaves[origin].reshape(*lead, -1)
             factors = ops.full_like(x[:, :, :1], self.gamma)
-            for stop in [] if ends is None else [ends]:
-                factors = ops.where(stop[:, :, None], ops.full_like(factors, 0), factors)
+            if ends is not None:
+                factors = ops.where(ends[:, :, None], ops.full_like(factors, 0), factors)
             if mask is not None:  # what is not there adds nothing
                 x = ops.where(mask[:, :, None], x, ops.full_like(x, 0))
             made[to] = ops.cast(discounted(ops, x, factors), shown(x.dtype)).reshape(leaves[origin].shape)

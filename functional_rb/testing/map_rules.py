@@ -11,8 +11,9 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.core.item_function import ItemFunction, applied
+from functional_rb.core.item_function import ItemFunction, Leaves, Specs, check_leaves
 from functional_rb.ops import numpy_ops
+from functional_rb.ops.protocol import ItemOps
 from functional_rb.specs.regrouped import leaves_of
 from functional_rb.specs.values import Outline
 from functional_rb.testing import carriers, strategies
@@ -64,6 +65,22 @@ def _check_alike(who: str, function: ItemFunction, spec: BufferSpec, libraries: 
                     shown(leaf),
                     "compute by `ops` alone",
                 )
+
+
+def applied(
+    function: ItemFunction,
+    ops: ItemOps,
+    before: Specs,
+    leaves: Leaves,
+    lead: tuple[int, ...],
+    draws: Any,
+    mask: Any,
+) -> Leaves:
+    """What a function gives of leaves of these specs, after a check that it gives what it says."""
+    expected = function.spec(dict(before), len(lead))
+    found = function.apply(ops, dict(leaves), lead, draws, mask)
+    check_leaves(str(function), expected, found, lead)
+    return {path: found[path] for path in expected}
 
 
 def _check_in_buffer(who: str, transform: MapItems, spec: BufferSpec, rb: Any) -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.core.item_function import applied, item_after
+from functional_rb.core.item_function import item_after
 from functional_rb.items import KINDS, Moments
 from functional_rb.ops import numpy_ops
 from functional_rb.specs.regrouped import leaves_of
+from functional_rb.testing.map_rules import applied
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.item_functions import close, ops_of, words

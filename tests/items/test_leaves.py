@@ -8,10 +8,10 @@ import pytest
 from hypothesis import strategies as st
 
 import functional_rb as frb
-from functional_rb.core.item_function import applied
 from functional_rb.items import Moments
 from functional_rb.ops import numpy_ops
 from functional_rb.specs.regrouped import leaves_of
+from functional_rb.testing.map_rules import applied
 from tests.support.item_functions import PIXELS, after, close, on_numpy
 
 items = frb.items

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
-from functional_rb.core.item_function import applied, item_after
+from functional_rb.core.item_function import item_after
 from functional_rb.ops import numpy_ops
 from functional_rb.specs.regrouped import leaves_of
+from functional_rb.testing.map_rules import applied
 from tests.support.backends import Backend
 
 Item = dict[str, Any]

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.core.item_function import ItemFunction, applied, by_item, chosen, item_after
+from functional_rb.core.item_function import ItemFunction, by_item, chosen, item_after
 from functional_rb.ops import numpy_ops
 from functional_rb.specs.regrouped import leaves_of, regrouped
+from functional_rb.testing.map_rules import applied
 
 
 class Pair(NamedTuple):
