@@ -4,7 +4,7 @@ This package has the specs and the algorithms, and imports neither JAX nor torch
 `import jax_backend as rb` or `import torch_backend as rb`.
 """
 
-from functional_rb import items, schedules, ted, text, trees
+from functional_rb import datasets, items, schedules, ted, text, trees
 from functional_rb.base import moved as _moved
 from functional_rb.base.containers import record
 from functional_rb.base.errors import (
@@ -174,6 +174,7 @@ __all__ = [
     "check_env",
     "checkpoints",
     "consolidate",
+    "datasets",
     "from_dm_env",
     "from_gymnasium",
     "from_json",

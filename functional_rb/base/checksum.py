@@ -14,6 +14,11 @@ def digest(content: Any) -> bytes:
     return hasher()(content)
 
 
+def running() -> Any:
+    """A checksum that grows: `update(content)` as often as wanted, then `digest()`."""
+    return _xxhash().xxh3_128()
+
+
 @functools.cache
 def hasher() -> Any:
     """The function of the xxhash library.
@@ -21,10 +26,14 @@ def hasher() -> Any:
     Raises:
         ImportError: if it is missing, saying what to install.
     """
+    return _xxhash().xxh3_128_digest
+
+
+def _xxhash() -> Any:
     try:
         import xxhash
     except ImportError as error:
         raise ImportError(
             "checkpoints need the xxhash library; pip install 'functional-rb[checkpoint]'", name="xxhash"
         ) from error
-    return xxhash.xxh3_128_digest
+    return xxhash

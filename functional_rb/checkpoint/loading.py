@@ -122,7 +122,7 @@ def _load(
     progress: bool | None,
 ) -> Any:
     """What `load` gives of a directory, or of one of its checkpoints by number; of mixtures what stands for them."""
-    named = _name_of(backend)
+    named = backend_name(backend)
     restore = importlib.import_module(f"{named}_backend.restore").restore
     if spec is not None:
         check_spec(spec, "load")
@@ -204,11 +204,16 @@ def load_spec(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Any:
     raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
 
 
-def _name_of(backend: ModuleType | str) -> str:
+def backend_name(backend: ModuleType | str, who: str = "load") -> str:
+    """Of a backend, or its name: "jax" or "torch".
+
+    Raises:
+        ValueError: for anything else.
+    """
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
     name = name.removesuffix("_backend")
     if name not in ("jax", "torch"):
-        raise ValueError(f"load: backend: expected jax_backend or torch_backend, or 'jax' or 'torch', got {backend!r}")
+        raise ValueError(f"{who}: backend: expected jax_backend or torch_backend, or 'jax' or 'torch', got {backend!r}")
     return name
 
 

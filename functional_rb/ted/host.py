@@ -9,7 +9,10 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from functional_rb.base import nest
+import numpy as np
+
+from functional_rb.base import dtypes, nest
+from functional_rb.base.dtypes import shown
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import Composite, MultiOneHot, OneHot, Sequence, Text, Varying, freeze
 from functional_rb.specs.values import Outline
@@ -76,6 +79,30 @@ def observation_parts(item: Any, observation: Any, key: str | None, who: str) ->
     following = named_parts(item[NEXT], who)
     specs = {name: spec for name, spec in following.items() if name != REWARD and name not in FLAGS}
     return specs, key if key is not None else _alone(specs, observation)
+
+
+def cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
+    """An array of NumPy in another dtype: floats are rounded, integers must fit.
+
+    Raises:
+        TypeError: for floats that would become integers, and the like, naming the leaf.
+        ValueError: for a number that does not fit, naming the leaf.
+    """
+    kinds = {"bool": 0, "int": 1, "float": 2, "complex": 3}
+    if kinds[dtypes.kind_of(shown(leaf.dtype))] > kinds[dtypes.kind_of(dtype)]:
+        raise TypeError(
+            f"{who}: leaf {name!r}: expected dtype {dtype} or what it can hold, got {shown(leaf.dtype)}; "
+            f"change the item, or convert it yourself"
+        )
+    with np.errstate(over="ignore"):  # an error below says so
+        made = leaf.astype(dtype)
+    lost = made != leaf if dtypes.kind_of(dtype) == "int" else np.isinf(made) & np.isfinite(leaf)
+    if lost.any():
+        raise ValueError(
+            f"{who}: leaf {name!r}: {leaf[lost].flat[0]} does not fit into {dtype}; "
+            f"change the item, or convert it yourself"
+        )
+    return made
 
 
 def _alone(specs: dict[str, Any], observation: Any) -> str | None:

@@ -52,7 +52,11 @@ def item_from_env(
         spec_of_space(getattr(env, f"{single}{of}_space"), narrow, max_length, max_edges, WHO, (of,))
         for of in ("observation", "action")
     )
-    named = by_name(observation, observation_key, WHO)
+    return item_of_specs(observation, action, Unbounded((), stored_dtype("float64", narrow)), observation_key, WHO)
+
+
+def item_of_specs(observation: Any, action: Any, reward: Any, observation_key: str | None, who: str) -> Composite:
+    """A step in TED with specs as leaves, of the specs of its parts."""
+    named = by_name(observation, observation_key, who)
     flags = dict.fromkeys(FLAGS, Binary())
-    reward = Unbounded((), stored_dtype("float64", narrow))
     return Composite({**named, ACTION: action, **flags, NEXT: {**named, REWARD: reward, **flags}})

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.base import dtypes, nest
+from functional_rb.base import nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Structure
 from functional_rb.buffer import checks
 from functional_rb.specs import Composite
 from functional_rb.ted.check import as_dict, is_leaf, leaves_of, values_of
-from functional_rb.ted.host import encoded, encoded_observation, encoding_item, is_encoding
+from functional_rb.ted.host import cast, encoded, encoded_observation, encoding_item, is_encoding
 from functional_rb.ted.steps import ACTION, Transition, as_array, assemble, check_rows, to_transitions
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
@@ -318,28 +318,10 @@ def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
         if spec is None or shown(leaf.dtype) == shown(spec.dtype):
             made.append(leaf)  # `add` refuses leaves that the item does not have
         elif isinstance(leaf, NUMPY) and shown(spec.dtype) != "bfloat16":  # which NumPy lacks
-            made.append(_cast(np.asarray(leaf), shown(spec.dtype), name, who))
+            made.append(cast(np.asarray(leaf), shown(spec.dtype), name, who))
         else:
             checks.check_dtype(name, leaf, spec.dtype)
     return nest.unflatten(structure, made, as_dict)
-
-
-def _cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
-    kinds = {"bool": 0, "int": 1, "float": 2, "complex": 3}
-    if kinds[dtypes.kind_of(shown(leaf.dtype))] > kinds[dtypes.kind_of(dtype)]:
-        raise TypeError(
-            f"{who}: leaf {name!r}: expected dtype {dtype} or what it can hold, got {shown(leaf.dtype)}; "
-            f"change the item, or convert it yourself"
-        )
-    with np.errstate(over="ignore"):  # an error below says so
-        made = leaf.astype(dtype)
-    lost = made != leaf if dtypes.kind_of(dtype) == "int" else np.isinf(made) & np.isfinite(leaf)
-    if lost.any():
-        raise ValueError(
-            f"{who}: leaf {name!r}: {leaf[lost].flat[0]} does not fit into {dtype}; "
-            f"change the item, or convert it yourself"
-        )
-    return made
 
 
 def _leaves_as(structure: Structure, given: Any, what: str) -> list[Any]:

@@ -1,0 +1,27 @@
+"""Offline datasets as buffers: readers of others' formats, one converter, and what is opened of it.
+
+A `Reader` gives `Episode`s. `convert` writes those of any reader as the mapped files of an immutable buffer, in TED;
+`load` opens them on either backend. What is exported here is public as `frb.datasets`.
+"""
+
+from functional_rb.datasets.convert import convert
+from functional_rb.datasets.description import Description
+from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
+from functional_rb.datasets.loading import info, load
+from functional_rb.datasets.reader import Counts, Reader, open_reader, register
+from functional_rb.datasets.sources import Source
+
+__all__ = [
+    "Counts",
+    "DatasetError",
+    "Description",
+    "Episode",
+    "Reader",
+    "Source",
+    "StepSpec",
+    "convert",
+    "info",
+    "load",
+    "open_reader",
+    "register",
+]

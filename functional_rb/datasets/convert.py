@@ -1,0 +1,222 @@
+"""The converter: the episodes of any reader become the files of an immutable buffer, piece by piece.
+
+It writes to a directory beside the one that is wanted, `<path>.part`, which gets its name once all is there. No more is
+in memory than a piece of an episode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base.files import as_path
+from functional_rb.checkpoint.progress import Progress
+from functional_rb.convert.json import to_json
+from functional_rb.core.episodes import STEP_IN_EPISODE
+from functional_rb.datasets.description import ABOUT, EPISODE, EPISODES, Description, is_dataset, read_description
+from functional_rb.datasets.episode import DatasetError, Episode
+from functional_rb.datasets.journal import Appended, Journal, Line
+from functional_rb.datasets.reader import Reader
+from functional_rb.datasets.rows import Form, Rows, infos_chosen
+from functional_rb.storage import disk
+from functional_rb.storage.directory import file_name, shapes
+from functional_rb.structures import frame_ring
+from functional_rb.structures.ring import INT32_MAX
+
+WHO = "datasets.convert"
+CHUNK = 2**26
+"""Bytes after which the journal gets a line, at the end of an episode."""
+
+
+def convert(
+    reader: Reader,
+    path: str | os.PathLike[str],
+    *,
+    narrow: bool = True,
+    infos: bool | Sequence[str] = (),
+    observation_key: str | None = None,
+    compact: bool = True,
+    facts: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+) -> Description:
+    """Write the episodes of a reader as a buffer in mapped files, which `datasets.load` opens at once.
+
+    Memory is bounded by a piece of an episode. Who is killed goes on from the end of an episode, and the files become
+    the same bytes. What is at `path` is whole, or not there.
+
+    Args:
+        reader: of the dataset.
+        path: the directory that is made. If a dataset is there already, nothing is done.
+        narrow: whether 64-bit numbers are stored in 32 bits, as learners compute: floats are rounded, integers must
+            fit.
+        infos: the names of the infos that are stored too, at "info" in the items; True for all.
+        observation_key: the name of the observation in the items, also if it is a dict.
+        compact: whether observations are stored once, though a step has two; see `Compact`.
+        facts: what is known of where it comes from, in values of JSON.
+        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
+
+    Returns:
+        What was made.
+
+    Raises:
+        DatasetError: for what is not as the format says, naming file, episode and field.
+        StorageFullError: if there is no room, naming the place; who calls again goes on.
+        ImportError: if xxhash is missing.
+        FileExistsError: if something else is at `path`.
+    """
+    target = os.path.abspath(as_path(path, WHO))
+    form = Form(reader.spec(narrow), infos_chosen(infos, reader.spec(narrow).infos), observation_key, compact)
+    options = {"narrow": narrow, "infos": list(form.infos), "observation_key": observation_key, "compact": compact}
+    disk.make_directory(os.path.dirname(target))
+    with disk.locked(f"{target}.lock"):
+        if is_dataset(target):
+            return read_description(target)
+        if os.path.lexists(target):
+            raise FileExistsError(f"{WHO}: {target} is there already, and no dataset; give another path")
+        part = f"{target}.part"
+        disk.make_directory(part)
+        begin = {"name": reader.name, "options": options, "files": {}, "source": _source(reader)}
+        writing = _Writing(part, form, begin | {"item": json.loads(to_json(form.item))})
+        with contextlib.closing(writing), _progress(reader, form, progress) as shown:
+            writing.write_all(reader, shown)
+            made = writing.finish(reader.name, options, dict(facts or {}))
+        disk.rename(part, target)
+        disk.fsync_directory(os.path.dirname(target))
+        return made
+
+
+def _source(reader: Reader) -> list[list[Any]]:
+    """What tells the files of a dataset from others: names, sizes, times."""
+    found = []
+    for name in reader.files:
+        status = os.stat(name)
+        found.append([os.path.abspath(name), status.st_size, status.st_mtime_ns])
+    return found
+
+
+def _progress(reader: Reader, form: Form, shown: bool | None) -> Progress:
+    return Progress((reader.counts.steps or 0) * form.spec.item_bytes, "convert", shown)
+
+
+@dataclasses.dataclass
+class _Position:
+    """How far a conversion has got: what a line of the journal keeps.
+
+    Attributes:
+        read: episodes that the reader has given, all of them.
+        episodes, steps, frames: how many are written.
+        dropped: steps that were left out.
+    """
+
+    read: int = 0
+    episodes: int = 0
+    steps: int = 0
+    frames: int = 0
+    dropped: int = 0
+
+
+class _Writing:
+    """A conversion under way."""
+
+    def __init__(self, directory: str, form: Form, begin: Line) -> None:
+        """Go on from where the journal in the directory says."""
+        self.directory, self.form = directory, form
+        self.journal = Journal(directory, begin)
+        last = self.journal.lines[-1]
+        fields = [field.name for field in dataclasses.fields(_Position)]
+        self.at = _Position(**{name: last[name] for name in fields if name in last})
+        self.shapes = shapes(form.spec)
+        for name in (STEP_IN_EPISODE, *((frame_ring.AT,) if form.compact else ())):
+            self.shapes[name] = (2,), "int32"
+        names = [*map(file_name, self.shapes), EPISODES, ABOUT]
+        sizes = {name: last["files"][name][1] if name in last["files"] else 0 for name in names}
+        self.files = {name: Appended(os.path.join(directory, name), size) for name, size in sizes.items()}
+        self.open: dict[str, Any] | None = None  # the episode that is being written
+
+    def write_all(self, reader: Reader, progress: Progress) -> None:
+        """Write what the reader gives."""
+        since = 0
+        for episode in reader.episodes(self.at.read):
+            before = sum(file.size for file in self.files.values())
+            self.write(episode, f"{reader.name}{episode.file and f' ({episode.file})'}, episode {self.at.read}")
+            written = sum(file.size for file in self.files.values()) - before
+            progress.advance(written)
+            since += written
+            if since >= CHUNK and self.open is None:
+                self.note()
+                since = 0
+        if self.open is not None:
+            raise DatasetError(f"{reader.name}, episode {self.at.read}: the last piece says that it goes on")
+        if since:
+            self.note()
+
+    def write(self, episode: Episode, where: str) -> None:
+        """Append an episode, or a piece of one."""
+        rows = self.form.rows(episode, self.open is not None, where)
+        if rows is None:
+            self.at.dropped += 1
+        else:
+            self.append(rows, episode.about)
+        if not episode.goes_on:
+            self.at.read += 1
+            self.end()
+
+    def append(self, rows: Rows, about: Mapping[str, Any]) -> None:
+        """Append the rows of a piece."""
+        if self.open is None:
+            self.open = {"first": self.at.steps, "total": 0.0, "terminated": False, "about": about}
+        if self.at.steps + rows.steps > INT32_MAX:
+            raise DatasetError(f"{WHO}: expected at most {INT32_MAX} steps; write several datasets, and mix them")
+        arrays = rows.arrays
+        arrays[STEP_IN_EPISODE] = arrays[STEP_IN_EPISODE] + np.int32(self.at.steps - self.open["first"])
+        if frame_ring.AT in arrays:
+            arrays[frame_ring.AT] = 2 * (arrays[frame_ring.AT] + np.int32(self.at.frames))
+        for name, array in arrays.items():
+            self.files[file_name(name)].append(array)
+        self.at.steps += rows.steps
+        self.at.frames += rows.frames
+        self.at.dropped += rows.dropped
+        self.open["total"] += rows.total
+        self.open["terminated"] = rows.terminated
+
+    def end(self) -> None:
+        """Note an episode that is written."""
+        if self.open is None:
+            return
+        row = self.open["first"], self.at.steps - self.open["first"], self.open["total"], self.open["terminated"]
+        self.files[EPISODES].append(np.array([row], EPISODE).tobytes())
+        self.files[ABOUT].append(json.dumps(dict(self.open["about"])).encode() + b"\n")
+        self.at.episodes += 1
+        self.open = None
+
+    def note(self) -> None:
+        """Write a line of the journal."""
+        parts = {name: file.since() for name, file in self.files.items()}
+        self.journal.write({"files": parts, **dataclasses.asdict(self.at)})
+
+    def finish(self, name: str, options: dict[str, Any], facts: dict[str, Any]) -> Description:
+        """Make the files what a buffer with as many slots as steps has, and describe them."""
+        at = self.at
+        if not at.steps:
+            raise DatasetError(f"{name}: there are no steps in it")
+        spare = max(at.frames - at.steps, 2) if self.form.compact else None
+        made = Description(name, self.form.item, at.steps, at.episodes, spare, at.frames, at.dropped, options, facts)
+        for array, (shape, dtype) in shapes(made.spec()).items():
+            nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            self.files[file_name(array)].lengthen(nbytes)
+        for file in (*self.files.values(), self.journal.file):
+            file.sync()
+        made.write(self.directory)
+        disk.fsync_directory(self.directory)
+        return made
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in (*self.files.values(), self.journal.file):
+            file.close()

@@ -1,0 +1,94 @@
+"""`dataset.json`: what lies in the directory of a converted dataset. It is written last: where it is, all is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base import files, strict_json
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.convert.json import from_json, to_json
+from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.rows import spec_of_item
+from functional_rb.storage import disk
+
+DESCRIPTION = "dataset.json"
+FORMAT = 1
+EPISODES, ABOUT = "episodes.bin", "about.jsonl"
+EPISODE = np.dtype([("first", "<i8"), ("steps", "<i8"), ("total", "<f8"), ("terminated", "<i8")])
+"""A row of `episodes.bin`: the slot of the first step, the steps, the sum of the rewards, whether it led to an end."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Description:
+    """What a converted dataset holds.
+
+    Attributes:
+        name: of the dataset, with its prefix.
+        item: the item of its buffer.
+        steps, episodes: how many.
+        spare: frames beyond the steps; None if observations are not stored as frames.
+        frames: how many observations are stored.
+        dropped: steps that were left out, since nobody knows what they led to.
+        options: those of the conversion.
+        facts: what is known of where it comes from: its licence, addresses, size.
+    """
+
+    name: str
+    item: Any
+    steps: int
+    episodes: int
+    spare: int | None
+    frames: int
+    dropped: int
+    options: dict[str, Any]
+    facts: dict[str, Any]
+
+    def spec(self, **more: Any) -> BufferSpec:
+        """The spec of its buffer; more are its fields."""
+        return spec_of_item(self.item, self.steps, self.spare, **more)
+
+    def write(self, directory: str) -> None:
+        """Write it, so that it lasts."""
+        numbers = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        content = {"format": FORMAT, "byteorder": sys.byteorder, **numbers, "item": json.loads(to_json(self.item))}
+        fd = disk.create(os.path.join(directory, DESCRIPTION))
+        try:
+            disk.write(fd, json.dumps(content, indent=1).encode())
+            disk.fsync(fd)
+        finally:
+            disk.close(fd)
+
+
+def is_dataset(directory: str) -> bool:
+    """Whether a converted dataset lies in a directory, whole."""
+    return os.path.isfile(os.path.join(directory, DESCRIPTION))
+
+
+def read_description(directory: str) -> Description:
+    """What lies in a directory.
+
+    Raises:
+        DatasetError: if no dataset does, or it is of a newer version or another machine.
+    """
+    path = os.path.join(directory, DESCRIPTION)
+    try:
+        content = strict_json.parse(files.read_text(path))
+        format_, byteorder, item = content.pop("format"), content.pop("byteorder"), content.pop("item")
+        if (format_, byteorder) != (FORMAT, sys.byteorder):
+            raise DatasetError(
+                f"{path}: expected format {FORMAT}, {sys.byteorder}-endian, got {format_!r}, {byteorder!r}; install a "
+                f"newer functional_rb, or convert the dataset again"
+            )
+        return Description(item=from_json(json.dumps(item)), **content)
+    except FileNotFoundError:
+        raise DatasetError(f"{directory}: no converted dataset is there; datasets.convert makes one") from None
+    except DatasetError:
+        raise
+    except (files.UnusableFileError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DatasetError(f"{path}: expected the description of a dataset, got something else: {error}") from None

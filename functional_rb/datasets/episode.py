@@ -1,0 +1,129 @@
+"""What readers of datasets give: episodes, and what they are made of; with checks that name file, episode and field."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base.dtypes import shown
+from functional_rb.specs import Unbounded
+
+Array = np.ndarray[Any, Any]
+
+
+class DatasetError(ValueError):
+    """A dataset is not what its format says, or does not fit what it is asked for. The message names the place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSpec:
+    """What the steps of a dataset are made of, as specs.
+
+    Attributes:
+        observation: a spec, or a nest of them.
+        action: likewise.
+        reward: the spec of a reward.
+        infos: what else there is of each step, by name: specs, or nests of them.
+
+    Example:
+        >>> import functional_rb as frb
+        >>> StepSpec(frb.Unbounded((3,)), frb.Categorical(4)).reward
+        Unbounded()
+    """
+
+    observation: Any
+    action: Any
+    reward: Any = dataclasses.field(default_factory=lambda: Unbounded(()))
+    infos: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Episode:
+    """An episode of T steps, or a piece of one, in arrays of NumPy.
+
+    Texts, sequences, graphs and one-hot vectors come as environments give them: sequences of T (or T + 1) values.
+
+    Attributes:
+        observations: a nest, leaves [T + 1, *shape]: what each step begins from, and what the last one led to.
+        actions: a nest, leaves [T, *shape].
+        rewards: numbers [T], of each action.
+        terminated: bool [T], whether the step led to a terminal state: the last one only.
+        truncated: bool [T], whether the episode was cut off after it: the last one only.
+        infos: what else there is of each step, by name: nests with leaves [T, *shape].
+        final_observed: whether the last observation was observed. If not, what stands there means nothing: then the
+            last step is kept only if it led to a terminal state, after which nobody looks at it.
+        goes_on: whether the next piece that the reader gives is of the same episode: its first observation is the
+            last one here.
+        file: the path of the file that it was read from, for errors.
+        about: what is known of the whole episode, in values of JSON: its seed, a task in words. Of pieces the first has
+            it.
+
+    Example:
+        >>> flags = np.zeros(4, bool)
+        >>> len(Episode(np.zeros((5, 3)), np.zeros((4, 2)), np.ones(4), flags, flags))
+        4
+    """
+
+    observations: Any
+    actions: Any
+    rewards: Any
+    terminated: Any
+    truncated: Any
+    infos: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    final_observed: bool = True
+    goes_on: bool = False
+    file: str = ""
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """How many steps there are."""
+        return len(self.rewards)
+
+
+def flags_of(episode: Episode, where: str) -> tuple[Array, Array]:
+    """The flags terminated and truncated, bool [T], of an episode whose last step alone may be an end.
+
+    An episode that ends without any flag was cut off where the dataset ends.
+
+    Args:
+        episode: or a piece of one.
+        where: file and episode, for errors.
+
+    Raises:
+        DatasetError: naming the field.
+    """
+    n = steps_of(episode, where)
+    terminated, truncated = (_flag(episode, name, n, where) for name in ("terminated", "truncated"))
+    last = n if episode.goes_on else n - 1
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if flag[:last].any():
+            raise DatasetError(
+                f"{where}, {name}: step {int(flag.argmax())} of {n} is marked, expected the last one of an episode "
+                f"only; the reader has to begin another episode after it"
+            )
+    if not episode.goes_on and not terminated[-1]:
+        truncated = truncated.copy()
+        truncated[-1] = True
+    return terminated, truncated
+
+
+def steps_of(episode: Episode, where: str) -> int:
+    """How many steps there are, by the rewards.
+
+    Raises:
+        DatasetError: if those are no vector, or there are none.
+    """
+    rewards = np.asarray(episode.rewards)
+    if rewards.ndim == 0 or not len(rewards):
+        raise DatasetError(f"{where}, rewards: expected one for each step, and some steps, got shape {rewards.shape}")
+    return len(rewards)
+
+
+def _flag(episode: Episode, name: str, n: int, where: str) -> Array:
+    flag = np.asarray(getattr(episode, name))
+    if flag.shape != (n,) or shown(flag.dtype) != "bool":
+        raise DatasetError(f"{where}, {name}: expected bool ({n},), got {shown(flag.dtype)} {flag.shape}")
+    return flag

@@ -1,0 +1,153 @@
+"""Files that are appended to, and the journal that says up to where: who is killed goes on from its last line.
+
+A line of the journal is written after what it speaks of, with the checksum of what was appended since the line before
+it. So whatever a killed process has left beyond the last line that is true is cut off, and what comes then are the same
+bytes as if nothing had happened. The journal stays, and a dataset is verified by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base import checksum, files, strict_json
+from functional_rb.base.errors import FULL, StorageFullError
+from functional_rb.storage import disk
+
+JOURNAL = "journal.jsonl"
+PIECE = 2**22
+"""Bytes that are read at a time."""
+Line = dict[str, Any]
+
+
+class Appended:
+    """A file that is appended to.
+
+    Attributes:
+        path: of it.
+        size: bytes so far.
+    """
+
+    def __init__(self, path: str, size: int) -> None:
+        """Open it, cut to a size, or make it."""
+        self.path, self.size = path, size
+        with explained(path):
+            self._fd = files.open_own(path)
+            disk.truncate(self._fd, size)
+        self._sum, self._counted = checksum.running(), size
+
+    def append(self, content: bytes | np.ndarray[Any, Any]) -> None:
+        """Append bytes, or those of an array."""
+        if not isinstance(content, bytes):
+            content = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data  # type: ignore[assignment]  # a memoryview is as good
+        with explained(self.path):
+            disk.write(self._fd, content)
+        self._sum.update(content)
+        self.size += len(content)
+
+    def lengthen(self, size: int) -> None:
+        """Make it longer by zeros, which take no room."""
+        with explained(self.path):
+            os.ftruncate(self._fd, size)
+
+    def since(self) -> list[Any]:
+        """First and last byte since this was last asked, and the checksum of what lies between them."""
+        part = [self._counted, self.size, self._sum.digest().hex()]
+        self._sum, self._counted = checksum.running(), self.size
+        return part
+
+    def sync(self) -> None:
+        """Wait until what was written lasts."""
+        with explained(self.path):
+            disk.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close it."""
+        disk.close(self._fd)
+
+
+class Journal:
+    """The journal of a directory.
+
+    Attributes:
+        lines: those that are true, the oldest first.
+        file: that they are in.
+    """
+
+    def __init__(self, directory: str, begin: Line) -> None:
+        """Go on with the one that is there, if it began with the same line; else begin anew, and remove all else."""
+        path = os.path.join(directory, JOURNAL)
+        self.lines = read_lines(path)
+        if not self.lines or self.lines[0] != begin:
+            for name in os.listdir(directory):
+                os.unlink(os.path.join(directory, name))
+            self.lines = []
+        true = 1
+        while true < len(self.lines) and problem_of_line(directory, self.lines[true]) is None:
+            true += 1
+        self.lines = self.lines[:true]
+        self.file = Appended(path, sum(len(_encoded(line)) for line in self.lines))
+        if not self.lines:
+            self.write(begin)
+
+    def write(self, line: Line) -> None:
+        """Append a line."""
+        self.file.append(_encoded(line))
+        self.lines.append(line)
+
+
+def read_lines(path: str) -> list[Line]:
+    """The lines of a journal that are whole; none if there is none."""
+    lines: list[Line] = []
+    with contextlib.suppress(FileNotFoundError, files.UnusableFileError):
+        for text in files.read_text(path).splitlines(keepends=True):
+            try:
+                found = strict_json.parse(text) if text.endswith("\n") else None
+            except (ValueError, RecursionError):
+                found = None
+            if not isinstance(found, dict) or _encoded(found) != text.encode():
+                break
+            lines.append(found)
+    return lines
+
+
+def problem_of_line(directory: str, line: Line) -> str | None:
+    """Why the files are not what a line says, naming one; None if they are."""
+    for name, (first, stop, digest) in line["files"].items():
+        path, found, at = os.path.join(directory, name), checksum.running(), first
+        try:
+            with open(path, "rb") as file:
+                file.seek(first)
+                while at < stop and (part := file.read(min(PIECE, stop - at))):
+                    found.update(part)
+                    at += len(part)
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+        if found.digest().hex() != digest:
+            return f"{path}: bytes {first} to {stop} are not what was written"
+    return None
+
+
+@contextlib.contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Errors of a full disk, with the place and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise StorageFullError(
+            error.errno,
+            f"{error.strerror}; what was converted so far stays: make room there (df; quota; ulimit -f) and call "
+            f"again, or give another root",
+            error.filename or path,
+        ) from error
+
+
+def _encoded(line: Line) -> bytes:
+    return json.dumps(line, separators=(",", ":"), sort_keys=True).encode() + b"\n"

@@ -1,0 +1,143 @@
+"""Loading datasets by name: found or converted, and opened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from functional_rb.base.files import as_path
+from functional_rb.checkpoint.loading import backend_name
+from functional_rb.datasets.convert import convert
+from functional_rb.datasets.description import Description, is_dataset, read_description
+from functional_rb.datasets.opening import opened
+from functional_rb.datasets.reader import open_reader, split_name
+from functional_rb.datasets.sources import facts_of
+from functional_rb.samplers.base import SamplerBase
+
+WHO = "datasets.load"
+ROOT = "FUNCTIONAL_RB_DATASETS"
+"""The environment variable that names the folder where datasets lie."""
+
+
+def load(
+    name: str | os.PathLike[str],
+    backend: ModuleType | str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    sampler: SamplerBase | None = None,
+    transforms: Any = (),
+    batch_size: int | None = None,
+    narrow: bool = True,
+    infos: bool | Sequence[str] = (),
+    observation_key: str | None = None,
+    compact: bool = True,
+    device: Any = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> Any:
+    """A dataset as an immutable buffer of steps in TED, in mapped files.
+
+    The first time it is converted, in bounded memory, under `root`; afterwards it is opened in milliseconds, by as many
+    processes as wanted. Items cannot be added. Priorities can be updated, and leaves that are not stored as frames be
+    rewritten: that stays in this process, and the files are as they were.
+
+    Args:
+        name: of the dataset with its prefix, "minari:D4RL/door/human-v2"; after the prefix there may be the path of its
+            files. Or the directory of a converted dataset.
+        backend: `jax_backend` or `torch_backend`, or "jax" or "torch".
+        root: the folder where datasets lie; by default what `FUNCTIONAL_RB_DATASETS` names, else
+            `~/.cache/functional_rb/datasets`.
+        sampler: how items are drawn, `frb.Uniform()` by default.
+        transforms: what happens to what is sampled: `n_step`, `her`, `map_items`.
+        batch_size: the default for `sample`.
+        narrow: whether 64-bit numbers are stored in 32 bits, as learners compute: floats are rounded, integers must
+            fit.
+        infos: the names of the infos that are stored too, at "info" in the items; True for all.
+        observation_key: the name of the observation in the items, also if it is a dict.
+        compact: whether observations are stored once, though a step has two; see `Compact`.
+        device: where samples go, as for `init`.
+        progress: whether to show a bar once converting takes more than a second; None for: on a terminal.
+        options: of the reader.
+
+    Returns:
+        A state, which samples, slices, sums n steps and mixes like any other.
+
+    Raises:
+        DatasetError: for files that are not as their format says, naming file, episode and field.
+        FileNotFoundError: if the dataset is not there.
+        ImportError: for a library that a reader needs, naming the extra to install.
+        StorageFullError: if there is no room to convert it; who calls again goes on.
+        ValueError: for an unknown prefix, a sampler or a transform that does not fit.
+
+    Example:
+        >>> state = load("minari:D4RL/door/human-v2", rb, sampler=frb.Slices(16))  # doctest: +SKIP
+    """
+    backend_name(backend, WHO)
+    directory = os.fspath(name)
+    if not is_dataset(directory):
+        kept = {"narrow": narrow, "infos": infos, "observation_key": observation_key, "compact": compact}
+        directory = prepare(directory, root, options, kept, progress)
+    description = read_description(directory)
+    return opened(directory, description, backend, sampler, transforms, batch_size, device)
+
+
+def prepare(
+    name: str, root: str | os.PathLike[str] | None, options: dict[str, Any], kept: dict[str, Any], progress: bool | None
+) -> str:
+    """The directory of a dataset, which is converted if it is not there.
+
+    Args:
+        name: of the dataset.
+        root: the folder where datasets lie.
+        options: of the reader.
+        kept: arguments of `convert`.
+        progress: see `load`.
+    """
+    split_name(name)
+    folder = folder_of(root)
+    directory = place(folder, name, {**options, **kept})
+    if not is_dataset(directory):
+        convert(open_reader(name, folder, **options), directory, facts=facts_of(name), progress=progress, **kept)
+    return directory
+
+
+def info(path: str | os.PathLike[str]) -> Description:
+    """What a converted dataset holds: its steps and episodes, its item, licence and addresses.
+
+    Args:
+        path: its directory: `state.spec.storage.path` of what `load` gave.
+
+    Raises:
+        DatasetError: if none is there.
+    """
+    return read_description(as_path(path, "datasets.info"))
+
+
+def folder_of(root: str | os.PathLike[str] | None) -> str:
+    """The folder where datasets lie, absolute."""
+    if root is None:
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        root = os.environ.get(ROOT) or os.path.join(cache, "functional_rb", "datasets")
+    return os.path.abspath(as_path(root, WHO))
+
+
+def place(folder: str, name: str, options: dict[str, Any]) -> str:
+    """The directory of a converted dataset: by its name, with a short checksum of all that makes its files differ.
+
+    Raises:
+        ValueError: for a name that is no part of a path.
+    """
+    prefix, rest = split_name(name)
+    if os.path.exists(rest):
+        rest = os.path.abspath(rest)
+    told = json.dumps([rest, options], sort_keys=True, default=repr)
+    parts = [re.sub(r"[^\w.-]+", "_", part) for part in rest.replace(os.sep, "/").split("/") if part]
+    if any(set(part) <= {"."} for part in parts):
+        raise ValueError(f"{WHO}: expected a dataset's name, got {name!r}, which leads out of the folder of datasets")
+    shown = "-".join(parts[-3:])
+    return os.path.join(folder, "converted", prefix, f"{shown}-{hashlib.sha256(told.encode()).hexdigest()[:8]}")

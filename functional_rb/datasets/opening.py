@@ -1,0 +1,93 @@
+"""The state of a converted dataset: its files mapped as they are, and what the sampler keeps made of them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from functional_rb.buffer import respec
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.checkpoint.loading import backend_name
+from functional_rb.core import counters
+from functional_rb.core.draft import Arrays
+from functional_rb.datasets.description import Description
+from functional_rb.ops import numpy_ops
+from functional_rb.samplers import Uniform
+from functional_rb.samplers.base import SamplerBase
+from functional_rb.storage import mapped
+from functional_rb.storage.directory import file_name, filed
+from functional_rb.storage.private import PrivateArray, PrivateFiles
+from functional_rb.structures import frame_ring
+from functional_rb.structures.ring import RingState
+from functional_rb.transforms import n_step
+
+WHO = "datasets.load"
+
+
+def opened(
+    directory: str,
+    description: Description,
+    backend: ModuleType | str,
+    sampler: SamplerBase | None,
+    transforms: Any,
+    batch_size: int | None,
+    device: Any,
+) -> Any:
+    """The state of a dataset; see `datasets.load`."""
+    named, storage = backend_name(backend, WHO), Memmap(os.path.abspath(directory))
+    more = {"transforms": transforms, "batch_size": batch_size, "storage": storage}
+    spec = description.spec(sampler=Uniform() if sampler is None else sampler, **more)
+    _check(spec)
+    files = PrivateFiles(spec, directory)
+    # Of it all that is kept beside the items is in files: the steps in their episodes too, which a transform asks for.
+    base = description.spec(transforms=n_step(2, 1.0), storage=storage)
+    if _is_in_files(spec, base):
+        arrays = _arrays(spec, files, directory, description)
+    else:
+        with np.errstate(all="ignore"):
+            arrays = respec.with_spec(numpy_ops, _arrays(base, files, directory, description), base, spec)
+    restore = importlib.import_module(f"{named}_backend.restore").restore
+    return restore(spec, arrays, device, files=files)
+
+
+def _check(spec: BufferSpec) -> None:
+    """Refuse transforms that have a part in what is stored: that is done."""
+    for transform in spec.transforms:
+        if transform.columns(spec.plan) or transform.auxiliary(spec.plan) or spec.on_add is not None:
+            raise ValueError(
+                f"{WHO}: transforms: expected some of what is sampled, as n_step(at='sample'), her, map_items, got "
+                f"{transform!r:.60}, which changes what is added; a dataset has been stored already: see datasets.map"
+            )
+
+
+def _is_in_files(spec: BufferSpec, base: BufferSpec) -> bool:
+    """Whether nothing is kept beside the items but what is in files."""
+    return (
+        spec.plan.tree_shape is None
+        and spec.plan.auxiliary.keys() <= base.plan.auxiliary.keys()
+        and set(spec.plan.counter_names) <= set(base.plan.counter_names)
+        and spec.plan.boundaries in (None, base.plan.boundaries)
+    )
+
+
+def _arrays(spec: BufferSpec, files: PrivateFiles, directory: str, description: Description) -> Arrays:
+    """The arrays of a state that keeps nothing but what is in files."""
+    plan, steps = spec.plan, description.steps
+    auxiliary = {
+        name: PrivateArray(os.path.join(directory, file_name(name)), array.shape, array.dtype).array
+        for name, array in plan.auxiliary.items()
+        if name not in filed(spec)
+    }
+    ends = RingState(np.full(1, steps % plan.ring.limit, np.int32), np.full(1, steps, np.int32))
+    numbers = counters.read(plan, np.zeros(counters.length(plan), np.int32)).replace(ends=ends)
+    if plan.frames is not None:
+        cursor = np.full(1, description.frames % plan.frames.limit, np.int32)
+        numbers = numbers.with_more(**{frame_ring.CURSOR: cursor})
+    vector = counters.write(numpy_ops, plan, numbers)
+    ordered = {name: (auxiliary | files.auxiliary)[name] for name in plan.auxiliary}
+    return mapped.within(files, Arrays(files.rows, files.wide, None, vector, ordered))

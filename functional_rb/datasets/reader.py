@@ -1,0 +1,123 @@
+"""The protocol of readers of datasets, and where they are found by the prefix of a dataset's name."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from functional_rb.datasets.episode import Episode, StepSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """How much a dataset holds; None where nobody can tell without reading it.
+
+    Attributes:
+        episodes: how many episodes.
+        steps: how many steps.
+        nbytes: bytes of the files that are read.
+    """
+
+    episodes: int | None = None
+    steps: int | None = None
+    nbytes: int | None = None
+
+
+class Reader(Protocol):
+    """What reads a dataset in some format of others. Opening one reads next to nothing.
+
+    Attributes:
+        name: of the dataset with its prefix, "minari:D4RL/door/human-v2".
+        files: the paths of the files that it is read from. What has been converted halfway is gone on with as long as
+            their sizes and times are the same.
+        counts: how much there is.
+    """
+
+    name: str
+    files: Sequence[str]
+    counts: Counts
+
+    def spec(self, narrow: bool) -> StepSpec:
+        """What its steps are made of.
+
+        Args:
+            narrow: whether 64-bit numbers are to be stored in 32 bits.
+        """
+
+    def episodes(self, first: int = 0) -> Iterator[Episode]:
+        """Its episodes from one on, always the same, in the same order and the same pieces.
+
+        Raises:
+            DatasetError: naming file, episode and field.
+        """
+
+
+Opener = Callable[..., Reader]
+"""Opens the reader of a dataset, given what follows the prefix, and as `root=` the folder where datasets lie."""
+
+_BUILT_IN: dict[str, str] = {}
+"""Readers by prefix, as "module:function", so that none is imported before it is needed."""
+_REGISTERED: dict[str, Opener] = {}
+
+
+def register(prefix: str, opener: Opener) -> None:
+    """Have the datasets of a prefix read by a reader of one's own.
+
+    Args:
+        prefix: what comes before the colon of their names: "mine" for "mine:pick/place". It may be a known one.
+        opener: called as `opener(rest, root=root, **options)` with what follows the colon; returns a `Reader`.
+
+    Raises:
+        TypeError: for an opener that cannot be called.
+        ValueError: for a prefix that is empty, or has a colon or a slash in it.
+
+    Example:
+        >>> register("mine", lambda rest, root, **options: open_mine(rest))  # doctest: +SKIP
+    """
+    if not callable(opener):
+        raise TypeError(f"datasets.register: expected a function that opens a reader, got {opener!r:.80}")
+    if not prefix or ":" in prefix or "/" in prefix or os.sep in prefix:
+        raise ValueError(f"datasets.register: expected a prefix such as 'mine', without ':' and '/', got {prefix!r}")
+    _REGISTERED[prefix] = opener
+
+
+def prefixes() -> list[str]:
+    """The prefixes whose datasets can be read, sorted."""
+    return sorted({*_BUILT_IN, *_REGISTERED})
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The prefix of a dataset's name, and the rest.
+
+    Raises:
+        ValueError: for a name without a known prefix.
+    """
+    prefix, colon, rest = name.partition(":")
+    if not colon or not rest or prefix not in prefixes():
+        raise ValueError(
+            f"datasets: expected a name such as 'minari:D4RL/door/human-v2', with one of the prefixes "
+            f"{', '.join(prefixes())}, or the folder of a converted dataset, got {name!r}"
+        )
+    return prefix, rest
+
+
+def open_reader(name: str, root: str | None = None, **options: Any) -> Reader:
+    """The reader of a dataset.
+
+    Args:
+        name: with its prefix; after that the dataset's own name, or the path of its files.
+        root: the folder where datasets lie.
+        options: of the reader.
+
+    Raises:
+        ValueError: for a prefix that nobody has registered.
+    """
+    prefix, rest = split_name(name)
+    opener = _REGISTERED.get(prefix)
+    if opener is None:
+        module, _, function = _BUILT_IN[prefix].partition(":")
+        opener = getattr(importlib.import_module(module), function)
+    return opener(rest, root=root, **options)

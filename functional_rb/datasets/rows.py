@@ -1,0 +1,216 @@
+"""Episodes as the bytes of a buffer's files: the rows of steps in TED, and the observations once (frames).
+
+Of a step the observations are stored once for it and for the step before, as `Compact` has them: an episode of T steps
+has T + 1 frames, one after the other, and `frame_at` says where the one of each step lies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functional_rb.base import nest
+from functional_rb.base.dtypes import shown
+from functional_rb.base.nest import Path
+from functional_rb.buffer.frame_dedup import Compact
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.episodes import STEP_IN_EPISODE
+from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec, flags_of, steps_of
+from functional_rb.ops import numpy_ops
+from functional_rb.specs import Composite
+from functional_rb.specs.values import Outline
+from functional_rb.structures import frame_ring, row_layout, stored_arrays
+from functional_rb.ted.check import FLAGS, NEXT, is_leaf
+from functional_rb.ted.host import cast, encoded
+from functional_rb.ted.items import item_of_specs
+from functional_rb.ted.steps import ACTION, REWARD, by_name
+from functional_rb.writers import Immutable
+
+WHO = "datasets"
+INFO = "info"
+Leaves = dict[Path, Array]
+
+
+class Rows(NamedTuple):
+    """What a piece of an episode adds to the files.
+
+    Attributes:
+        arrays: of each file, by the name of its array, the rows to append.
+        steps: how many steps.
+        frames: how many observations.
+        dropped: how many steps were left out, since nobody knows what they led to.
+        total: the sum of the rewards.
+        terminated: whether the last step led to a terminal state.
+    """
+
+    arrays: dict[str, Array]
+    steps: int
+    frames: int
+    dropped: int
+    total: float
+    terminated: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Form:
+    """How the steps of a dataset are stored.
+
+    Attributes:
+        steps: what they are made of, as the reader says.
+        infos: the names of the infos that are stored.
+        observation_key: the name of the observation in the items; None for what `ted.from_transitions` gives it.
+        compact: whether observations are stored once.
+        item: derived: the item of the buffer.
+        spec: derived: of a buffer of such items, but for its capacity.
+    """
+
+    steps: StepSpec
+    infos: tuple[str, ...] = ()
+    observation_key: str | None = None
+    compact: bool = True
+    item: Composite = dataclasses.field(init=False)
+    spec: BufferSpec = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the item.
+
+        Raises:
+            ValueError: for an info that there is not, or names that mean something else in TED.
+        """
+        for name in self.infos:
+            if name not in self.steps.infos:
+                raise ValueError(f"{WHO}: infos: there is no {name!r}, expected some of {sorted(self.steps.infos)}")
+        steps = self.steps
+        item = item_of_specs(steps.observation, steps.action, steps.reward, self.observation_key, WHO)
+        if self.infos:
+            item = Composite({**dict(item.items()), INFO: {name: steps.infos[name] for name in self.infos}})
+        object.__setattr__(self, "item", item)
+        object.__setattr__(self, "spec", spec_of_item(item, 2, 0 if self.compact else None))
+
+    def rows(self, episode: Episode, goes_on: bool, where: str) -> Rows | None:
+        """A piece of an episode as rows.
+
+        Args:
+            episode: the piece.
+            goes_on: whether it goes on with the piece before.
+            where: file and episode, for errors.
+
+        Returns:
+            The rows, with places counted from 0; None if nothing is left of the episode.
+
+        Raises:
+            DatasetError: for what does not fit, naming the field.
+        """
+        n = steps_of(episode, where)
+        terminated, truncated = flags_of(episode, where)
+        dropped = int(not episode.final_observed and not terminated[-1])
+        if dropped and n == 1:
+            if goes_on:
+                raise DatasetError(f"{where}: the last piece has one step, whose observation afterwards is not known")
+            return None
+        leaves = self._leaves(episode, n, terminated, truncated, where)
+        if dropped:
+            n -= 1
+            leaves = {path: leaf[:n] for path, leaf in leaves.items()}
+            for name in ("done", "truncated"):
+                leaves[NEXT, name][-1] = True
+        arrays, frames = self._packed(leaves, n, goes_on)
+        total = float(np.sum(leaves[NEXT, REWARD], dtype=np.float64))
+        return Rows(arrays, n, frames, dropped, total, bool(leaves[NEXT, "terminated"][-1]))
+
+    def _leaves(self, episode: Episode, n: int, terminated: Array, truncated: Array, where: str) -> Leaves:
+        """The leaves [n, *shape] of steps in TED, by path."""
+        steps = self.steps
+        named = by_name(steps.observation, self.observation_key, WHO)
+        alone = tuple(name for name, spec in named.items() if spec is steps.observation)
+        found = _part(steps.observation, episode.observations, n + 1, where, "observations", alone)
+        if not episode.final_observed:
+            found = {path: np.concatenate([leaf[:-1], leaf[-2:-1]]) for path, leaf in found.items()}
+        after = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+        leaves = {path: leaf[:-1] for path, leaf in found.items()} | {(name,): np.zeros(n, bool) for name in FLAGS}
+        leaves |= {(NEXT, *path): leaf[1:] for path, leaf in found.items()}
+        leaves |= {(NEXT, name): flag for name, flag in after.items()}
+        leaves |= _part(steps.action, episode.actions, n, where, "actions", (ACTION,))
+        leaves |= _part(steps.reward, episode.rewards, n, where, "rewards", (NEXT, REWARD))
+        for name in self.infos:
+            if name not in episode.infos:
+                raise DatasetError(f"{where}, infos: expected {name!r}, as the dataset has it, got {[*episode.infos]}")
+            leaves |= _part(steps.infos[name], episode.infos[name], n, where, f"infos/{name}", (INFO, name))
+        return leaves
+
+    def _packed(self, leaves: Leaves, n: int, goes_on: bool) -> tuple[dict[str, Array], int]:
+        """What is appended to each file, and how many frames."""
+        plan = self.spec.plan
+        ordered = [leaves[path] for path in plan.structure.paths]
+        counting = np.arange(n, dtype=np.int32)
+        arrays: dict[str, Array] = {STEP_IN_EPISODE: counting}
+        rows, wide = row_layout.pack(numpy_ops, plan.layout, [ordered[k] for k in plan.stored], counting)
+        arrays |= stored_arrays.named(rows, wide)
+        if plan.frames is None:
+            return arrays, 0
+        frames = [_frames(ordered, stack, goes_on) for stack in plan.frames.stacks]
+        numbers = np.arange(len(frames[0]), dtype=np.int32)
+        rows, wide = row_layout.pack(numpy_ops, plan.frames.layout, frames, numbers)
+        arrays |= {frame_ring.ROWS: rows} | {frame_ring.WIDE.format(k): x for k, x in enumerate(wide)}
+        arrays[frame_ring.AT] = counting - np.int32(goes_on)
+        return arrays, len(numbers)
+
+
+def spec_of_item(item: Any, capacity: int, spare: int | None, **more: Any) -> BufferSpec:
+    """The spec of a dataset's buffer.
+
+    Args:
+        item: of the buffer.
+        capacity: steps.
+        spare: how many frames there are beyond that; None if observations are not stored as frames.
+        more: fields of the spec.
+    """
+    compact = None if spare is None else Compact(spare=spare)
+    return BufferSpec(item, capacity, writer=Immutable(), compact=compact, **more)
+
+
+def _frames(leaves: Sequence[Array], stack: Any, goes_on: bool) -> Array:
+    """The frames of a leaf, one more than steps; not the first, if that is the last one of the piece before."""
+    following = leaves[stack.following]
+    return following if goes_on else np.concatenate([leaves[stack.leaf][:1], following])
+
+
+def _part(spec: Any, value: Any, n: int, where: str, field: str, prefix: Path) -> Leaves:
+    """The leaves [n, *shape] of a part of steps, in the dtypes of its spec.
+
+    Args:
+        spec: of the part.
+        value: of n steps.
+        n: how many there are to be.
+        where: file and episode, for errors.
+        field: of the episode, for errors.
+        prefix: of the paths by which the leaves are found.
+
+    Raises:
+        DatasetError: for another structure, shape or kind of number, naming the leaf.
+    """
+    outline = Outline.of(spec, WHO)
+    try:
+        leaves = nest.flatten_as(outline.structure, encoded(spec, value, (n,), field, where))
+    except (TypeError, ValueError) as error:
+        text = str(error)
+        raise DatasetError(text if text.startswith(where) else f"{where}, {field}: {text}") from None
+    made = {}
+    for path, own, leaf in zip(outline.structure.paths, outline.leaves, leaves, strict=True):
+        name = "/".join(map(str, (field, *path)))
+        array = leaf if is_leaf(leaf) else np.asarray(leaf)
+        if array.shape != (n, *own.shape):
+            raise DatasetError(f"{where}: leaf {name!r}: expected shape {(n, *own.shape)}, got {array.shape}")
+        try:
+            made[*prefix, *path] = array if shown(array.dtype) == own.dtype else cast(array, own.dtype, name, where)
+        except (TypeError, ValueError) as error:
+            raise DatasetError(str(error)) from None
+    return made
+
+
+def infos_chosen(infos: bool | Sequence[str], there: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of infos, sorted: all, none, or those given."""
+    return tuple(sorted(there if infos is True else infos or ()))

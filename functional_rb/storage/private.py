@@ -1,0 +1,78 @@
+"""Mapped files that nobody writes to: a page that is written is copied, for this process alone (MAP_PRIVATE).
+
+So as many processes as wanted have the same files open, without a lock, and share what is in the memory of the system.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import sys
+import weakref
+
+import numpy as np
+
+from functional_rb.base.errors import StorageLayoutError
+from functional_rb.base.files import open_regular
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.storage.directory import explained, file_name, need_posix, shapes
+from functional_rb.storage.mapped import MappedFiles
+from functional_rb.storage.mapped_array import MappedArray
+
+NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+"""MAP_NORESERVE: pages that are never written need no memory, so files may be larger than it."""
+
+
+class PrivateArray(MappedArray):
+    """An array over a file whose pages are copied when they are written; see `MappedArray` for the attributes."""
+
+    def __init__(self, path: str, shape: tuple[int, ...], dtype: str) -> None:
+        """Map a file that is there.
+
+        Raises:
+            StorageLayoutError: if it is missing, no file, or of another size.
+        """
+        with explained(path):
+            self._descriptor, size = open_regular(path)
+        self.path = path
+        weakref.finalize(self, os.close, self._descriptor)
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        if size != nbytes:
+            raise StorageLayoutError(
+                f"{path}: expected {nbytes} bytes, {dtype} {list(shape)}, got {size}: the file is damaged; make it anew"
+            )
+        self.item = nbytes // max(shape[0], 1)
+        self.new, self.complete, self.reserved = False, True, np.ones(0, bool)
+        self.array = np.empty(shape, dtype)
+        if nbytes:  # nothing cannot be mapped
+            flags, access = mmap.MAP_PRIVATE | NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+            with explained(path):
+                mapping = mmap.mmap(self._descriptor, nbytes, flags, access)
+            self.array = np.ndarray(shape, dtype, mapping)
+
+    def copy_to(self, other: MappedArray) -> None:
+        """Write the content to another of the same shape, what was changed here with it."""
+        other.fill(self.array)
+
+
+class PrivateFiles(MappedFiles):
+    """The files of a buffer in a directory, none of which is ever written to; see `MappedFiles` for the attributes."""
+
+    def __init__(self, spec: BufferSpec, directory: str) -> None:
+        """Map them.
+
+        Args:
+            spec: of the buffer.
+            directory: where they are.
+
+        Raises:
+            StorageLayoutError: for a file that is missing, or of another size, naming it.
+        """
+        need_posix()
+        found = {name: PrivateArray(os.path.join(directory, file_name(name)), *of) for name, of in shapes(spec).items()}
+        super().__init__(spec, dict(found), None)
+        self.directory = os.path.abspath(directory)
+
+    def check_process(self) -> None:
+        """A forked process may go on: its pages are its own."""

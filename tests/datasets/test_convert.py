@@ -1,0 +1,327 @@
+"""The converter: what is stored of any reader's episodes, whatever happens on the way; and the states opened of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.datasets import DatasetError, Episode, convert, info
+from tests.support.backends import Backend
+from tests.support.effort import effort
+from tests.support.made_up import MadeUp, expected
+
+converting = sys.modules["functional_rb.datasets.convert"]
+ROOT = Path(__file__).parents[2]
+LENGTHS = [3, 1, 6, 2, 5]
+READERS = {
+    "whole": MadeUp(LENGTHS),
+    "in pieces": MadeUp(LENGTHS, piece=2),
+    "without last observations": MadeUp(LENGTHS, blind=range(5)),
+    "large observations": MadeUp(LENGTHS, (40, 30), "uint8", piece=4, blind=[2]),
+    "none ends": MadeUp(LENGTHS, ends=[]),
+}
+
+
+def of(library: Backend, path: Path, **more: Any) -> Any:
+    return frb.datasets.load(path, library.rb, **more)
+
+
+def table(library: Backend, items: Any) -> dict[str, np.ndarray]:
+    """Items as `expected` has them."""
+    after = items["next"]
+    leaves = {"observation": items["observation"], "after": after["observation"], "action": items["action"]}
+    leaves |= {name: after[name] for name in ("reward", "terminated", "truncated")}
+    found = {name: library.numpy(leaf) for name, leaf in leaves.items()}
+    for name in ("observation", "after"):
+        flat = found[name].reshape(len(found[name]), -1)
+        assert (flat == flat[:, :1]).all()
+        found[name] = flat[:, 0]
+    return found
+
+
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_steps_are_stored_as_they_were(library: Backend, reader: MadeUp, compact: bool, tmp_path: Path) -> None:
+    made = convert(reader, tmp_path / "made", compact=compact)
+    wanted = expected(reader)
+    state = of(library, tmp_path / "made")
+    items = library.rb.items(state)
+    frb.ted.check(items, time_axis=0)
+    found = table(library, items)
+    for name, column in wanted.items():
+        np.testing.assert_array_equal(found[name], column, name)
+    assert made.steps == len(wanted["reward"]) == int(library.rb.size(state)) == state.spec.capacity
+    assert made.steps + made.dropped == sum(LENGTHS)
+    assert made.frames == (made.steps + made.episodes if compact else 0)
+
+
+def test_slices_and_n_steps_know_the_episodes(library: Backend, tmp_path: Path) -> None:
+    reader = READERS["in pieces"]
+    convert(reader, tmp_path / "made", infos=True)
+    slices = of(library, tmp_path / "made", sampler=frb.Slices(3))
+    slices, drawn = library.rb.sample(slices, library.rb.key(0), 64)
+    observation, after = (library.numpy(x["observation"]) for x in (drawn.items, drawn.items["next"]))
+    assert (np.diff(observation, axis=1) == 1).all()
+    assert (after - observation == 1).all()
+    assert {0, 6, 7, 8, 9, 16, 17, 18} == set(observation[:, 0].astype(int))
+
+    summed = of(library, tmp_path / "made", transforms=frb.n_step(2, 0.5))
+    summed, drawn = library.rb.sample(summed, library.rb.key(0), 64)
+    items = {name: library.numpy(leaf) for name, leaf in drawn.items["next"].items()}
+    t, wanted = library.numpy(drawn.items["observation"]), expected(reader)
+    last = np.isin(t, wanted["observation"][wanted["terminated"] | wanted["truncated"]])
+    np.testing.assert_array_equal(items["reward"], t + 0.25 + np.where(last, 0, 0.5 * (t + 1.25)))
+    np.testing.assert_array_equal(items["observation"], np.where(last, t + 1, t + 2))
+    np.testing.assert_array_equal(library.numpy(drawn.items["info"]["at"]), t)
+
+
+SAMPLERS = (frb.Prioritized(), frb.WithoutReplacement(), frb.Uniform(max_times_sampled=2), frb.Recency(4))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
+def test_every_sampler_draws_all_steps(library: Backend, sampler: Any, tmp_path: Path) -> None:
+    convert(MadeUp([5, 3]), tmp_path / "made")
+    state, seen = of(library, tmp_path / "made", sampler=sampler), set[float]()
+    for k in range(4):
+        state, drawn = library.rb.sample(state, library.rb.key(k), 4)
+        if sampler.has_priorities:
+            state = library.rb.update(state, drawn.indices, drawn.weights * 0 + 0.01)
+        seen |= {float(x) for x in library.numpy(drawn.items["observation"])}
+    there = set(expected(MadeUp([5, 3]))["observation"])
+    assert seen <= there
+    assert seen == there or not isinstance(sampler, frb.WithoutReplacement)
+
+
+def overwritten(library: Backend, state: Any) -> Any:
+    """A state that may be written to, in which the oldest step is one with the reward -1 now."""
+    state = library.rb.with_spec(state, dataclasses.replace(state.spec, writer=frb.RoundRobin()))
+    handles = library.rb.newest(state, 8).reshape(-1)
+    item = library.rb.get(state, handles[:1])
+    item["next"]["reward"] = item["next"]["reward"] * 0 - 1
+    return library.rb.add(state, item)
+
+
+def test_states_are_apart_and_files_stay(library: Backend, tmp_path: Path) -> None:
+    convert(MadeUp([5, 3]), tmp_path / "made", compact=False)
+    before = contents(tmp_path / "made")
+    first, second = (of(library, tmp_path / "made") for _ in range(2))
+    changed = overwritten(library, first)
+    assert table(library, library.rb.items(changed))["reward"].tolist() == [-1, *expected(MadeUp([5, 3]))["reward"][1:]]
+    for other in (first, second):  # an older state reads as it was, and so does who else has the files open
+        np.testing.assert_array_equal(
+            table(library, library.rb.items(other))["reward"], expected(MadeUp([5, 3]))["reward"]
+        )
+    assert contents(tmp_path / "made") == before
+    with pytest.raises(ValueError, match="Immutable"):
+        library.rb.add(second, library.rb.get(second, library.rb.newest(second, 1).reshape(-1)))
+
+
+def test_changed_states_are_saved_and_copied_as_they_are(library: Backend, tmp_path: Path) -> None:
+    convert(MadeUp([5, 3]), tmp_path / "made", compact=False)
+    state = overwritten(library, of(library, tmp_path / "made", sampler=frb.Prioritized()))
+    wanted = [-1, *expected(MadeUp([5, 3]))["reward"][1:]]
+    in_memory = library.rb.with_spec(state, dataclasses.replace(state.spec, storage=frb.Host()))
+    frb.save(state, tmp_path / "saved")
+    loaded = frb.load(tmp_path / "saved", library.rb, storage=frb.Host())
+    for other in (in_memory, loaded):
+        assert table(library, library.rb.items(other))["reward"].tolist() == wanted
+    # What is exported is a copy, in which the change is.
+    np.testing.assert_array_equal(library.numpy(state.rows), library.numpy(loaded.rows))
+
+
+def test_mixes_with_a_buffer_of_ones_own(library: Backend, tmp_path: Path) -> None:
+    convert(MadeUp([5, 3]), tmp_path / "made")
+    offline = of(library, tmp_path / "made")
+    online = library.rb.init(frb.BufferSpec(offline.spec.item, 10, storage=frb.Host()))
+    online = library.rb.add(online, library.rb.items(offline))
+    mixture = frb.Mixture((offline, online), p=(0.5, 0.5))
+    _, drawn = library.rb.sample(mixture, library.rb.key(0), 8)
+    assert sorted(library.numpy(drawn.extras["buffer_ids"])) == [0] * 4 + [1] * 4
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+class Stops(MadeUp):
+    """A reader that fails before it gives an episode, and keeps from which ones on it was asked."""
+
+    stops_at: int | None = None
+    asked: list[int]
+
+    def episodes(self, first: int = 0) -> Iterator[Episode]:
+        self.asked.append(first)
+        for k in range(first, len(self.lengths)):
+            if k == self.stops_at:
+                raise OSError("the net is gone")
+            yield from self._pieces(k, sum(self.lengths[:k]) + k)
+
+
+def test_goes_on_from_the_last_line_that_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converting, "CHUNK", 100)
+    reader = Stops([4, 7, 2, 9, 3, 5], piece=3, blind=[5])
+    reader.asked = []
+    convert(reader, tmp_path / "whole")
+    for reader.stops_at in range(6):
+        path = tmp_path / f"stopped {reader.stops_at}"
+        reader.asked = []
+        with pytest.raises(OSError, match="the net"):
+            convert(reader, path)
+        assert not path.exists()
+        part = Path(f"{path}.part")
+        for name in ("rows.bin", "journal.jsonl"):  # what a kill in the midst of writing leaves
+            with open(part / name, "ab") as file:
+                file.write(b'{"episodes":')
+        reached, reader.stops_at = reader.stops_at, None
+        if reached == 4:  # and a power failure: what the last line speaks of is not there
+            content = bytearray((part / "rows.bin").read_bytes())
+            content[-40] ^= 1
+            (part / "rows.bin").write_bytes(content)
+        convert(reader, path)
+        assert reader.asked == [0, reached if reached != 4 else 3]
+        assert contents(path) == contents(tmp_path / "whole")
+        assert not part.exists()
+
+
+def test_begins_anew_if_the_source_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converting, "CHUNK", 100)
+    source = tmp_path / "source"
+    source.write_text("one")
+    reader = Stops([4, 7, 2], files=[str(source)])
+    reader.asked, reader.stops_at = [], 2
+    with pytest.raises(OSError, match="the net"):
+        convert(reader, tmp_path / "made")
+    source.write_text("another")
+    reader.stops_at = None
+    convert(reader, tmp_path / "made")
+    assert reader.asked == [0, 0]
+    convert(reader, tmp_path / "made")  # which is there
+    assert reader.asked == [0, 0]
+
+
+def test_a_full_disk_names_the_place_and_is_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converting, "CHUNK", 2000)
+    reader = MadeUp([10] * 20, (30,))
+    convert(reader, tmp_path / "whole")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, limits[1]))
+    try:
+        with pytest.raises(frb.StorageFullError, match="make room") as caught:
+            convert(reader, tmp_path / "made")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.filename == str(tmp_path / "made.part" / "frames.bin")
+    assert len((tmp_path / "made.part" / "journal.jsonl").read_text().splitlines()) > 3
+    convert(reader, tmp_path / "made")
+    assert contents(tmp_path / "made") == contents(tmp_path / "whole")
+
+
+def test_kills_change_nothing_and_memory_is_bounded(tmp_path: Path) -> None:
+    """In a process of its own, as it starts and kills others. 250 MB are converted in less than 100 MB."""
+    arguments = [str(tmp_path), "0", str(effort(4, 100)), str(effort(250, 3000))]
+    run = [sys.executable, "-m", "tests.support.kill_conversions", *arguments]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    died, peak = map(int, done.stdout.split())
+    assert died >= effort(4, 100)
+    assert peak < 100
+
+
+ONE = next(MadeUp([4]).episodes())
+WRONG = {
+    ": leaf 'observations': expected shape (5,)": {"observations": ONE.observations[1:]},
+    ": leaf 'observations': expected shape (5,), got ()": {"observations": {"x": ONE.observations}},
+    ": leaf 'actions': expected shape (4,)": {"actions": np.zeros((5,))},
+    ": leaf 'actions': expected dtype float32 or what it can hold, got complex128": {"actions": np.zeros(4, complex)},
+    ", rewards: expected one for each step": {"rewards": 1.0},
+    ": leaf 'rewards': expected shape (4,), got (4, 2)": {"rewards": np.zeros((4, 2))},
+    ": leaf 'rewards': 1e+300 does not fit": {"rewards": np.array([0, 0, 0, 1e300])},
+    ", terminated: expected bool (4,), got float64": {"terminated": np.zeros(4)},
+    ", truncated: step 1 of 4 is marked": {"truncated": np.array([False, True, False, True])},
+    ", infos: expected 'at'": {"infos": {}},
+    ": leaf 'infos/at': 4294967296 does not fit": {"infos": {"at": np.full(4, 2**32)}},
+    ": the last piece says that it goes on": {"goes_on": True, "terminated": np.zeros(4, bool)},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_does_not_fit_is_named(what: str, tmp_path: Path) -> None:
+    class Wrong(MadeUp):
+        def episodes(self, first: int = 0) -> Iterator[Episode]:
+            yield ONE
+            yield dataclasses.replace(ONE, **WRONG[what])
+
+    with pytest.raises(DatasetError) as caught:
+        convert(Wrong([4, 4]), tmp_path / "made", infos=["at"])
+    assert f"made_up:episodes{' (made up)' * ('piece' not in what)}, episode 1{what}" in str(caught.value)
+
+
+def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no steps"):
+        convert(MadeUp([]), tmp_path / "empty")
+    with pytest.raises(ValueError, match=r"infos: there is no 'speed', expected some of \['at'\]"):
+        convert(MadeUp([1]), tmp_path / "infos", infos=["speed"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError, match="give another path"):
+        convert(MadeUp([1]), tmp_path / "file")
+    with pytest.raises(ValueError, match=r"expected a name such as .*, got 'unknown:thing'"):
+        frb.datasets.load("unknown:thing", library.rb)
+    with pytest.raises(DatasetError, match="no converted dataset is there"):
+        info(tmp_path)
+    with pytest.raises(ValueError, match="expected jax_backend or torch_backend"):
+        frb.datasets.load(tmp_path, "numpy")  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(ValueError, match="expected a prefix such as 'mine'"):
+        frb.datasets.register("a:b", MadeUp)
+    with pytest.raises(TypeError, match="expected a function"):
+        frb.datasets.register("a", None)  # type: ignore[arg-type]  # what is tested
+
+    convert(MadeUp([3]), tmp_path / "made")
+    added = frb.map_items(lambda item: item, at="add", gives=info(tmp_path / "made").item)
+    with pytest.raises(ValueError, match=r"datasets\.load: transforms: .* changes what is added"):
+        of(library, tmp_path / "made", transforms=added)
+    rows = tmp_path / "made" / "rows.bin"
+    rows.write_bytes(rows.read_bytes()[:-1])
+    with pytest.raises(frb.StorageLayoutError, match=r"rows\.bin: expected 36 bytes.*got 35"):
+        of(library, tmp_path / "made")
+    (tmp_path / "made" / "dataset.json").write_text("{}")
+    with pytest.raises(DatasetError, match=r"dataset\.json: expected the description of a dataset"):
+        of(library, tmp_path / "made")
+
+
+def test_datasets_are_found_by_name_and_options(library: Backend, tmp_path: Path) -> None:
+    opened = []
+
+    def open_made_up(rest: str, root: str, **options: Any) -> MadeUp:
+        opened.append((rest, root, options))
+        return MadeUp([3, 2], **options)
+
+    frb.datasets.register("made_up", open_made_up)
+
+    def load(**options: Any) -> Any:
+        return frb.datasets.load("made_up:some/thing", library.rb, root=tmp_path, **options)
+
+    first, again = load(), load()
+    other = load(infos=["at"], observation_key="seen", ends=[1])
+    assert opened == [("some/thing", str(tmp_path), {}), ("some/thing", str(tmp_path), {"ends": [1]})]
+    assert first.spec == again.spec
+    assert set(other.spec.item) == {"seen", "action", "done", "terminated", "truncated", "next", "info"}
+    if library.library == "torch":
+        assert load(narrow=False).spec.item["observation"].dtype == "float64"
+    else:
+        with pytest.raises(TypeError, match="float64"):  # which JAX lacks now
+            load(narrow=False)
+    moved = tmp_path / "elsewhere"
+    os.rename(first.spec.storage.path, moved)
+    state = of(library, moved)
+    assert state.spec.storage == frb.Memmap(str(moved))
+    assert info(moved).name == "made_up:episodes"
