@@ -173,7 +173,7 @@ def test_wheel_holds_every_module_and_the_type_markers(members: set[str]) -> Non
     sources = {
         str(path.relative_to(ROOT))
         for package in PACKAGES
-        for pattern in ("*.py", "py.typed")
+        for pattern in ("*.py", "py.typed", "sources.json")
         for path in (ROOT / package).rglob(pattern)
     }
     assert {f"{package}/{name}" for package in PACKAGES for name in ("__init__.py", "py.typed")} <= sources
