@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import atari, group_report, items, mixture, n_step, report, specs, storage, trees
 from benchmarks.compare import Effort, accelerated_backends, compare
@@ -27,6 +27,39 @@ PARTS = (
 APART = ("n_step", "atari", "specs", "storage", "trees", "items", "mixture")
 
 
+class Run(NamedTuple):
+    """What parts share that write files of their own.
+
+    Attributes:
+        out: the folder for results.
+        effort: of the whole run.
+        here: the machine, and the versions of libraries.
+        asked: how the run was called.
+        others: what other processes took meanwhile.
+    """
+
+    out: Path
+    effort: Effort
+    here: dict[str, Any]
+    asked: dict[str, Any]
+    others: OtherWork
+
+    def effort_of(self, share: int, burst: int) -> Effort:
+        """The effort for a part that takes long: one of so many rounds, but five at least."""
+        return Effort(max(5, self.effort.rounds // share), burst)
+
+    def write_table(self, part: str, title: str, text: str) -> None:
+        """Write and print the table of a part."""
+        (self.out / f"{part}.md").write_text(f"# {title}\n\n{text}\n")
+        print(f"\n{text}")
+
+    def write(self, part: str, title: str, text: str, effort: Effort, told: dict[str, Any]) -> None:
+        """Write the table of a part, and its figures."""
+        self.write_table(part, title, text)
+        settings = {**self.here, "effort": {**asdict(effort), **self.asked}}
+        _write(self.out / f"{part}.json", {**settings, **told, "other_work": self.others.share()})
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what was asked for, print it, and write it under the output folder."""
     options = _parse(arguments)
@@ -41,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started, others = time.perf_counter(), OtherWork()
     here: dict[str, Any] = {"machine": machine(), "versions": versions()}
     asked = {"quick": options.quick, "torch_threads": options.torch_threads}
+    run = Run(options.out, effort, here, asked, others)
     found: dict[str, Any] = {**here, "workload": asdict(work), "effort": {**asdict(effort), **asked}}
     print(", ".join(f"{name} {value}" for name, value in (here["machine"] | here["versions"]).items()))
     print(f"{effort.rounds} rounds of bursts of {effort.burst}, {work.capacity:,} items")
@@ -56,91 +90,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\nMemory of a full buffer, in bytes\n\n{report.memory_table(footprints)}")
     if "scaling" in parts:
         capacities = tuple(size for size in CAPACITIES if not options.quick or size <= 1_000_000)
-        points = scaling(work, Effort(max(5, effort.rounds // 4), effort.burst), capacities, say=_say)
+        points = scaling(work, run.effort_of(4, effort.burst), capacities, say=_say)
         found["scaling"] = as_json(points)
         report.draw_scaling(points, options.out / "scaling.png")
         print(f"\nMedians in microseconds by capacity\n\n{report.scaling_table(points)}")
     if "slices" in parts:
-        slice_work = SliceWorkload(capacity=options.capacity)
-        turns = Effort(max(5, effort.rounds // 4), burst=10)
+        turns, slice_work = run.effort_of(4, 10), SliceWorkload(capacity=options.capacity)
         capacities = capacities_around(slice_work, quick=options.quick)
         sequences = slices(slice_work, turns, capacities, groups=GROUPS, say=_say)
         found["slices"] = {"effort": asdict(turns), **sequences.as_json()}
         group_report.draw_groups(sequences, options.out / "slices.png")
-        text = group_report.slices_text(sequences)
-        (options.out / "slices.md").write_text(f"# Sampling slices of episodes\n\n{text}\n")
-        print(f"\n{text}")
+        run.write_table("slices", "Sampling slices of episodes", group_report.slices_text(sequences))
     if "n_step" in parts:
-        turns = Effort(max(5, effort.rounds // 4), burst=10)
-        n_step_work = NStepWorkload(capacity=options.capacity)
+        turns, n_step_work = run.effort_of(4, 10), NStepWorkload(capacity=options.capacity)
         capacities = capacities_around(n_step_work, quick=True)
         returns = n_step.n_step(n_step_work, turns, capacities, groups=n_step.GROUPS, say=_say)
         group_report.draw_groups(returns, options.out / "n_step.png", ("add", "sample", "step"))
-        text = group_report.n_step_text(returns)
-        (options.out / "n_step.md").write_text(f"# Sampling n-step transitions\n\n{text}\n")
-        print(f"\n{text}")
-        path = options.out / "n_step.json"
-        _write(path, {**here, "effort": {**asdict(turns), **asked}, **returns.as_json(), "other_work": others.share()})
+        run.write("n_step", "Sampling n-step transitions", group_report.n_step_text(returns), turns, returns.as_json())
     if "atari" in parts:
-        turns = Effort(max(5, effort.rounds // 4), burst=10)
+        turns = run.effort_of(4, 10)
         sections = [
             atari.atari(observations, turns, groups=groups, say=_say)
             for observations, groups in atari.sized(options.capacity // (100 if options.quick else 10))
         ]
         group_report.draw_observations(sections, options.out / "atari.png")
-        text = group_report.observations_text(sections)
-        (options.out / "atari.md").write_text(f"# Storing no observation twice\n\n{text}\n")
-        print(f"\n{text}")
-        told = [section.as_json() for section in sections]
-        path = options.out / "atari.json"
-        _write(path, {**here, "effort": {**asdict(turns), **asked}, "sections": told, "other_work": others.share()})
+        text, told = group_report.observations_text(sections), [section.as_json() for section in sections]
+        run.write("atari", "Storing no observation twice", text, turns, {"sections": told})
     if "specs" in parts:
-        turns = Effort(max(5, effort.rounds // 4), effort.burst)
-        checked = specs.specs(specs.WORK, turns, say=_say)
-        report.draw_ratios(checked, f"{specs.WORK.sample_size} values at a time", options.out / "specs.png")
-        text = specs.text(checked, specs.WORK)
-        (options.out / "specs.md").write_text(f"# Values of specs\n\n{text}\n")
-        print(f"\n{text}")
-        path = options.out / "specs.json"
-        _write(path, {**here, "effort": {**asdict(turns), **asked}, **checked.as_json(), "other_work": others.share()})
+        turns = run.effort_of(4, effort.burst)
+        section = specs.specs(specs.WORK, turns, say=_say)
+        report.draw_ratios(section, f"{specs.WORK.sample_size} values at a time", options.out / "specs.png")
+        run.write("specs", "Values of specs", specs.text(section, specs.WORK), turns, section.as_json())
     if "storage" in parts:
+        turns = run.effort_of(4, effort.burst)
         kept = replace(work, capacity=options.capacity // (10 if options.quick else 1))
-        turns = Effort(max(5, effort.rounds // 4), effort.burst)
         section = storage.storage(kept, turns, say=_say)
         report.draw_ratios(section, report.sizes_of(kept), options.out / "storage.png")
-        text = storage.text(section, kept)
-        (options.out / "storage.md").write_text(f"# Buffers that last\n\n{text}\n")
-        print(f"\n{text}")
-        path = options.out / "storage.json"
-        _write(path, {**here, "effort": {**asdict(turns), **asked}, **section.as_json(), "other_work": others.share()})
+        run.write("storage", "Buffers that last", storage.text(section, kept), turns, section.as_json())
     if "trees" in parts:
-        turns = Effort(max(5, effort.rounds // 30), burst=1)
-        groups = trees.QUICK if options.quick else trees.GROUPS
-        grown = trees.trees(trees.WORK, turns, groups=groups, say=_say)
-        report.draw_ratios(grown, f"{trees.WORK.keys:,} keys", options.out / "trees.png")
-        text = trees.text(grown, trees.WORK)
-        (options.out / "trees.md").write_text(f"# Maps, forests and trees\n\n{text}\n")
-        print(f"\n{text}")
-        path = options.out / "trees.json"
-        _write(path, {**here, "effort": {**asdict(turns), **asked}, **grown.as_json(), "other_work": others.share()})
+        turns, groups = run.effort_of(30, 1), trees.QUICK if options.quick else trees.GROUPS
+        section = trees.trees(trees.WORK, turns, groups=groups, say=_say)
+        report.draw_ratios(section, f"{trees.WORK.keys:,} keys", options.out / "trees.png")
+        run.write("trees", "Maps, forests and trees", trees.text(section, trees.WORK), turns, section.as_json())
     if "items" in parts:
-        turns = Effort(max(5, effort.rounds // 10), burst=1)
-        moved = items.items(items.WORK, turns, say=_say)
-        report.draw_ratios(moved, f"{items.WORK.batch} images", options.out / "items.png")
-        text = items.text(moved, items.WORK)
-        (options.out / "items.md").write_text(f"# Functions of images\n\n{text}\n")
-        print(f"\n{text}")
-        path = options.out / "items.json"
-        _write(path, {**here, "effort": {**asdict(turns), **asked}, **moved.as_json(), "other_work": others.share()})
+        turns = run.effort_of(10, 1)
+        section = items.items(items.WORK, turns, say=_say)
+        report.draw_ratios(section, f"{items.WORK.batch} images", options.out / "items.png")
+        run.write("items", "Functions of images", items.text(section, items.WORK), turns, section.as_json())
     if "mixture" in parts:
-        turns = Effort(max(5, effort.rounds // 4), burst=10)
-        drawn = mixture.mixture(mixture.WORK, turns, say=_say)
-        report.draw_ratios(drawn, f"batches of {mixture.WORK.batch}", options.out / "mixture.png")
-        text = mixture.text(drawn, mixture.WORK)
-        (options.out / "mixture.md").write_text(f"# Drawing from several buffers\n\n{text}\n")
-        print(f"\n{text}")
-        path = options.out / "mixture.json"
-        _write(path, {**here, "effort": {**asdict(turns), **asked}, **drawn.as_json(), "other_work": others.share()})
+        turns = run.effort_of(4, 10)
+        section = mixture.mixture(mixture.WORK, turns, say=_say)
+        report.draw_ratios(section, f"batches of {mixture.WORK.batch}", options.out / "mixture.png")
+        text = mixture.text(section, mixture.WORK)
+        run.write("mixture", "Drawing from several buffers", text, turns, section.as_json())
     if "gpu" in parts:
         backends = accelerated_backends()
         if backends:

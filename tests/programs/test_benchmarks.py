@@ -804,6 +804,7 @@ def test_main_writes_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_main_writes_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torchrl", reason="the peer torchrl is not installed")
     on_torch = partial(mixture.mixture, groups=[("torch", "uniform 2")])
     monkeypatch.setattr("benchmarks.mixture.mixture", on_torch)
     monkeypatch.setattr("benchmarks.mixture.WORK", mixture.MixtureWorkload(32, 3, 4, 8))
