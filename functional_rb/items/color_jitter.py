@@ -8,9 +8,17 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from functional_rb.base.nest import Key
-from functional_rb.items.crops import Per, repeated
 from functional_rb.items.grayscale import check_colours, luma
-from functional_rb.items.images import Channels, ImageFunction, channels_back, channels_first, fraction
+from functional_rb.items.images import (
+    Channels,
+    ImageFunction,
+    Per,
+    channels_back,
+    channels_first,
+    check_per,
+    drawn_per,
+    fraction,
+)
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded
 
@@ -35,8 +43,7 @@ class ColorJitter(ImageFunction):
             most, value = (0.5 if name == "hue" else math.inf), getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value <= most or value == math.inf:
                 raise ValueError(f"color_jitter: expected {name} as a number from 0 to {most}, got {value!r}")
-        if self.per not in ("slice", "step"):
-            raise ValueError(f"color_jitter: expected per as 'slice' or 'step', got {self.per!r}")
+        check_per(self.per, self.who)
 
     @property
     def words(self) -> int:
@@ -53,9 +60,7 @@ class ColorJitter(ImageFunction):
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
         """One after the other."""
         assert draws is not None
-        shape, steps = tuple(x.shape[len(lead) :]), math.prod(lead[1:])
-        if self.per == "slice":
-            draws = repeated(ops, draws.reshape(lead[0], steps, 4)[:, 0], steps)
+        shape, draws = tuple(x.shape[len(lead) :]), drawn_per(ops, draws, lead, self.per)
         where, (rows, columns, count) = self.where(shape), self.sizes(shape)
         frames = (count // 3, 3) if count % 3 == 0 else (count, 1)
         images = channels_first(ops, x, where).reshape(math.prod(lead), *frames, rows, columns)

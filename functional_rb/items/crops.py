@@ -6,19 +6,17 @@ import abc
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from functional_rb.base import dtypes
 from functional_rb.base.nest import Key
-from functional_rb.items.images import Channels, ImageFunction, pair
+from functional_rb.items.images import Channels, ImageFunction, Per, check_per, drawn_per, pair, repeated
 from functional_rb.items.leafwise import within
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, ItemOps, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.specs import ArraySpec
 
-Per = Literal["slice", "step"]
-"""What has a place of its own: each slice, or each of its steps."""
 MOVED = ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool")
 """Images that are only moved about may have any of these dtypes."""
 
@@ -133,8 +131,7 @@ class RandomWindows(Windows):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        if self.per not in ("slice", "step"):
-            raise ValueError(f"{self.who}: expected per as 'slice' or 'step', got {self.per!r}")
+        check_per(self.per, self.who)
 
     @property
     def words(self) -> int:
@@ -142,9 +139,8 @@ class RandomWindows(Windows):
         return 2
 
     def shared(self, ops: ItemOps, draws: Array, lead: tuple[int, ...]) -> Array:
-        """Of slices the words of their first step."""
-        steps = math.prod(lead[1:])
-        return draws if self.per == "step" else repeated(ops, draws.reshape(lead[0], steps, self.words)[:, 0], steps)
+        """Those of each step, or of its slice."""
+        return drawn_per(ops, draws, lead, self.per)
 
     @abc.abstractmethod
     def places(self, rows: int, columns: int) -> tuple[int, int, int]:
@@ -188,11 +184,6 @@ class RandomShift(RandomWindows):
     def places(self, rows: int, columns: int) -> tuple[int, int, int]:
         """So many pixels up or down, and to either side."""
         return 2 * self.pad + 1, 2 * self.pad + 1, -self.pad
-
-
-def repeated(ops: Ops, x: Array, times: int) -> Array:
-    """Each row of [n, ...] several times, one after the other."""
-    return x if times == 1 else ops.take(x, ops.arange(x.shape[0] * times, like=x) // times)
 
 
 def center_crop(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -11,11 +12,13 @@ from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key, Path
 from functional_rb.core.item_function import Leaves, Specs, chosen
 from functional_rb.items.leafwise import Leafwise
-from functional_rb.ops.protocol import Array, ItemOps
+from functional_rb.ops.protocol import Array, ItemOps, Ops
 
 Channels = Literal["first", "last"]
 """Where an image has its channels: [C, H, W] or [H, W, C]."""
 DTYPES = ("uint8", "float32")
+Per = Literal["slice", "step"]
+"""What has random numbers of its own: each slice, or each of its steps."""
 
 
 def channels_of(shape: Sequence[int]) -> Channels | None:
@@ -126,6 +129,25 @@ def to_bytes(ops: ItemOps, x: Array) -> Array:
 def fraction(ops: ItemOps, words: Array) -> Array:
     """Random words int32 in [0, 2^31) as float32 in [0, 1), multiples of 2^-24."""
     return ops.cast(words >> 7, "float32") * 2.0**-24
+
+
+def check_per(per: Any, who: str) -> None:
+    """Refuse what is no `Per`."""
+    if per not in ("slice", "step"):
+        raise ValueError(f"{who}: expected per as 'slice' or 'step', got {per!r}")
+
+
+def drawn_per(ops: Ops, draws: Array, lead: tuple[int, ...], per: Per) -> Array:
+    """The words of each step, int32 [n, w], given one row for each: of slices all may have those of the first step."""
+    if per == "step":
+        return draws
+    steps = math.prod(lead[1:])
+    return repeated(ops, draws.reshape(lead[0], steps, draws.shape[1])[:, 0], steps)
+
+
+def repeated(ops: Ops, x: Array, times: int) -> Array:
+    """Each row of [n, ...] several times, one after the other."""
+    return x if times == 1 else ops.take(x, ops.arange(x.shape[0] * times, like=x) // times)
 
 
 def pair(size: Any, who: str) -> tuple[int, int]:
