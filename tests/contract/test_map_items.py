@@ -66,6 +66,10 @@ def scaled(items: Any, factor: float = 1.0) -> Any:
     return items | {"reward": items["reward"] * factor}
 
 
+def forgetful(items: Any) -> Any:
+    return {name: leaf for name, leaf in items.items() if name != "reward"}
+
+
 @dataclasses.dataclass
 class Unhashable:
     def __call__(self, items: Any) -> Any:
@@ -349,10 +353,19 @@ def test_what_is_added_is_validated_as_it_came(library: Any) -> None:
 
 def test_what_is_told_of_samples_is_checked(library: Any) -> None:
     rb, storage = library.rb, frb.Host() if library.name == "jax" else frb.Device()
-    told = frb.map_items(scaled, gives=STEP | {"reward": frb.Unbounded((), "int32")})
-    state = rb.add(rb.init(frb.BufferSpec(STEP, 4, transforms=told, storage=storage)), batch(3))
-    with pytest.raises(TypeError, match=r"leaf 'reward': expected int32 \(2,\) as `gives` says, got float32 \(2,\)"):
-        rb.sample(state, rb.key(0), 2)
+    for function, gives, error, message in (
+        (
+            scaled,
+            {"reward": frb.Unbounded((), "int32")},
+            TypeError,
+            r"'reward': expected int32 \(2,\) as `gives` says, ",
+        ),
+        (forgetful, {}, ValueError, r"forgetful.*expected the keys .*'reward'\], got \['obs'"),
+    ):
+        told = frb.map_items(function, gives=STEP | gives)
+        state = rb.add(rb.init(frb.BufferSpec(STEP, 4, transforms=told, storage=storage)), batch(3))
+        with pytest.raises(error, match=message):
+            rb.sample(state, rb.key(0), 2)
 
 
 def test_a_living_state_takes_another_function(library: Any) -> None:

@@ -84,10 +84,17 @@ def test_what_one_batch_is_drawn_into_is_what_is_put_together(
     )
 
 
-def test_all_empty_gives_nothing_while_traced() -> None:
+def test_what_is_empty_is_left_out_by_the_program_that_draws_from_it_later() -> None:
     rb = jax_backend
     mixture = frb.Mixture([rb.init(UNIFORM), rb.init(SKEWED)], p=[0.5, 0.5])
-    mixture, sample = jax.jit(rb.sample, static_argnums=2)(mixture, rb.key(0), 4)
+    draw = jax.jit(rb.sample, static_argnums=2)
+    for added, ids in (((), [-1] * 4), ((1,), [1] * 4), ((0,), [0] * 4), ((0, 1), [0, 0, 1, 1])):
+        filled_now = mixture
+        for k in added:
+            filled_now = rb.add(filled_now, {"x": np.zeros(3, np.float32)}, to=k)
+        assert draw(filled_now, rb.key(0), 4)[1].extras["buffer_ids"].tolist() == ids
+    assert draw._cache_size() == 1  # all by one program
+    mixture, sample = draw(mixture, rb.key(0), 4)
     assert sample.indices.tolist() == [[-1, -1]] * 4
     assert sample.weights.tolist() == sample.probabilities.tolist() == [0] * 4
     mixture = rb.update(mixture, sample.indices, sample.weights)

@@ -1,9 +1,10 @@
-"""Histories of mixtures against a plain list of lists: adds, updates, older mixtures, copies."""
+"""Histories of mixtures against a plain list of lists: adds, updates, older mixtures, copies, checkpoints."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from tests.support.mixtures import ITEM
 
 CAPACITY = 4
 SPECS = [frb.BufferSpec(ITEM, CAPACITY), frb.BufferSpec(ITEM, CAPACITY, frb.Prioritized(alpha=1.0))]
+KINDS = ("add", "add_", "update", "update_", "older", "pickle", "copy", "save", "load")
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "add_", "update", "update_", "older", "pickle", "copy"]), st.integers(0, 2**16)),
+    st.tuples(st.sampled_from(KINDS), st.integers(0, 2**16)),
     max_size=12,
 )
 
@@ -66,8 +68,14 @@ def check(mixture: Any, model: Model) -> None:
 @settings(max_examples=effort(25, 1000))
 @given(STEPS)
 def test_a_history_is_that_of_lists(steps: list[tuple[str, int]]) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        go_through(steps, path)
+
+
+def go_through(steps: list[tuple[str, int]], path: str) -> None:
     mixture, model = frb.Mixture([rb.init(spec) for spec in SPECS]), Model()
     older: list[tuple[Any, Model]] = []
+    saved: Model | None = None
     for step, seed in steps:
         rng = np.random.default_rng(seed)
         if step.startswith("add"):
@@ -85,6 +93,11 @@ def test_a_history_is_that_of_lists(steps: list[tuple[str, int]]) -> None:
             model.update(handles, priorities, values)
         elif step == "older":
             older.append((mixture, copy.deepcopy(model)))
+        elif step == "save":
+            frb.save(mixture, path, incremental=bool(seed % 4))
+            saved = copy.deepcopy(model)
+        elif step == "load" and saved is not None:
+            mixture, model = frb.load(path, rb), copy.deepcopy(saved)
         else:
             mixture = pickle.loads(pickle.dumps(mixture)) if step == "pickle" else copy.deepcopy(mixture)
         check(mixture, model)

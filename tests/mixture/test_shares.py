@@ -6,10 +6,12 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import functional_rb as frb
 import jax_backend.ops
 import torch_backend.ops
 from functional_rb.mixture import shares
@@ -58,12 +60,13 @@ def test_shares_that_are_none_count_as_zero_where_nothing_can_be_known() -> None
     assert found.tolist() == [0, 0, 0, 0.5, 0, 0.5]
 
 
-def test_each_buffer_is_drawn_by_its_share() -> None:
+@pytest.mark.parametrize("how", ["items", "buffers"])
+def test_each_buffer_is_drawn_by_its_share(how: str) -> None:
     """All draws whose first word is a multiple of 2^18: each share gets its part, up to one for a border."""
     p = np.array([0.1, 0.0, 0.25, 0.65], np.float32)
     draws = np.zeros((2**13, 2), np.int32)
     draws[:, 0] = np.arange(2**13) << 18
-    found = shares.assign(numpy_ops, spec_of("items"), p, np.int32(2**13), 2**13, draws)
+    found = shares.assign(numpy_ops, spec_of(how, 2**13), p, np.int32(2**13), 2**13, draws)
     assert np.abs(found.counts - p * 2**13).max() <= 1
     assert found.counts[1] == 0
     assert (np.bincount(found.ids, minlength=4) == found.counts).all()
@@ -114,3 +117,39 @@ def test_all_backends_share_out_alike() -> None:
         for mine, *theirs in zip(expected, found, other, strict=True):
             for one in theirs:
                 np.testing.assert_array_equal(mine, np.asarray(one))
+
+
+@pytest.mark.parametrize("how", ["exact", "items", "buffers"])
+def test_items_come_by_the_chances_that_are_told(how: str) -> None:
+    """Chi-square over all items of a mixture of skewed buffers: by the law, and not by another one near to it."""
+    import torch_backend as rb
+
+    mixture, chances = skewed_pair(how)
+    _, sample = rb.sample(mixture, rb.key(1), 2**14)
+    counts = np.bincount(sample.items["x"].int().numpy(), minlength=8)
+    np.testing.assert_allclose(sample.probabilities.numpy(), chances[sample.items["x"].int()], rtol=1e-6)
+    assert chi_square(counts, chances) < 27, "a chance of 0.0003"
+    assert chi_square(counts, chances * [1.2, *[1] * 7] / (1 + 0.2 * chances[0])) > 27
+    # The weights make all of them one law, the uniform one.
+    weighed = np.bincount(sample.items["x"].int().numpy(), sample.weights.numpy(), minlength=8)
+    np.testing.assert_allclose(weighed / weighed.sum(), 1 / 8, atol=0.01)
+
+
+def skewed_pair(how: str) -> tuple[Any, np.ndarray]:
+    """Three items alike and five by priority, and how likely each of them is in a draw."""
+    import torch_backend as rb
+
+    item, weights = {"x": frb.Unbounded(())}, np.arange(1, 6, dtype=np.float32)
+    states = []
+    for sampler, first, n in ((frb.Uniform(), 0, 3), (frb.Prioritized(alpha=1.0, beta=1.0), 3, 5)):
+        items = {"x": np.arange(first, first + n, dtype=np.float32)}
+        priorities = weights if sampler.has_priorities else None
+        states.append(rb.add(rb.init(frb.BufferSpec(item, 8, sampler)), items, priorities=priorities))
+    parts = {"parts": 2**14} if how == "buffers" else {}
+    mixture = frb.Mixture(states, p=[0.25, 0.75], how=how, **parts)  # type: ignore[arg-type]  # each of them is one
+    return mixture, np.concatenate([np.full(3, 0.25 / 3), 0.75 * weights / weights.sum()])
+
+
+def chi_square(counts: np.ndarray, chances: np.ndarray) -> float:
+    expected = counts.sum() * chances
+    return float(((counts - expected) ** 2 / expected).sum())
