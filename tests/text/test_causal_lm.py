@@ -20,10 +20,11 @@ from tests.support.language_models import LAYERS
 EOS, PAD, VOCABULARY, N = 1, 0, 11, 6
 COMMON = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": EOS, "pad_token_id": PAD}
 LLAMA = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
-KINDS = {  # the second has rotated positions and grouped queries, the third sees the last three tokens only
+KINDS = {  # after GPT-2: rotated positions and grouped queries; the last three tokens alone; a state in place of tokens
     "GPT2": {"n_positions": 16, "n_embd": 16, "n_layer": LAYERS, "n_head": 2},
     "Llama": {**LLAMA, "num_hidden_layers": 2},
     "Mistral": {**LLAMA, "num_hidden_layers": 2, "sliding_window": 3},
+    "Mamba": {"hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
 }
 TEXTS = [[4, 2, 7, 9, 10, 3], [5], [8, 1, 6], [7, 0], [3, 3, 10, 9, 2]]
 """Prompts; an end and padding are among their tokens."""
@@ -191,9 +192,19 @@ def test_replies_share_the_cache_of_their_prompt(models: dict[str, Any], at_once
     assert seen == [(rows, 6)] + [(rows * at_once, 1)] * (2 * 3 // at_once)
     assert told[0] == (rows, 1, VOCABULARY)
     assert most == 2  # the prompts' and that of the replies under way
-    again = rb.text.generate(step, model, prompts, rb.key(0), 2, mask=mask, cache=cache, replies=3)
-    other = rb.text.generate(step, model, prompts, rb.key(0), 2, mask=mask, cache=cache, replies=3, at_once=1)
-    assert again.tokens.tolist() == other.tokens.tolist()  # no reply has written into the prompts' cache
+
+
+@pytest.mark.parametrize(("kind", "static"), [("Llama", False), ("Llama", True), ("Mamba", False)])
+def test_no_reply_writes_into_the_cache_of_its_prompt(models: dict[str, Any], kind: str, static: bool) -> None:
+    model, (step, cache) = models[kind], rb.text.causal_lm(models[kind], static)
+    prompts, mask = padded("anywhere")
+    tokens = [
+        rb.text.generate(
+            step, model, prompts, rb.key(0), 4, mask=mask, cache=cache, replies=6, at_once=at_once
+        ).tokens.tolist()
+        for at_once in (1, 2, 6)
+    ]
+    assert tokens[0] == tokens[1] == tokens[2]
 
 
 def test_jaxs_gpt2_reads_its_files(models: dict[str, Any], tmp_path: Path) -> None:
