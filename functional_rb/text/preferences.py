@@ -1,4 +1,4 @@
-"""Preferences: losses of reward models over pairs, pairs of groups, and the KL coefficient's next value.
+"""Preferences: losses of reward models over pairs, pairs and advantages of groups, and the KL coefficient's next value.
 
 A backend binds each public function here; the examples are run with either one as `rb`.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from typing import Any, Protocol
+
+import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import shown
@@ -28,6 +30,9 @@ class Backend(Protocol):
 
     def convert(self, leaf: Any, expected: Any, name: str) -> Array:
         """An array of the backend, of the dtype of a spec; that of another library is refused, naming the leaf."""
+
+    def values(self, x: Array) -> Any:
+        """The array in NumPy; None while tracing."""
 
     def build_mapping(self, container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
         """How mappings are made."""
@@ -177,6 +182,54 @@ def pairs_of_groups(backend: Backend, items: Any, scores: Any, mask: Any = None)
     return PairwiseDataset(*made), differ
 
 
+def group_advantages(
+    backend: Backend, scores: Any, mask: Any = None, scale: bool = True, epsilon: float = 1e-4
+) -> Array:
+    """How much better each item is than the others of its group, which stands for a value model in GRPO and RLOO.
+
+        A_i = (r_i - mean(r)) / (deviation(r) + epsilon)
+
+    over the items of its group (Z. Shao et al., "DeepSeekMath", 2024, section 4.1.2). The deviation has G - 1 in the
+    denominator, as in `frb.Groups` and in TRL. Without `scale` it is `r_i - mean(r)` (Z. Liu et al., "Understanding
+    R1-Zero-Like Training", 2025); times G / (G - 1) that is the score less the mean of the others (RLOO: A. Ahmadian et
+    al., "Back to Basics", 2024). Each token of a reply has the reply's advantage.
+
+    Args:
+        scores: float [n, G], such as `rollout(...).scores` of G replies to each of n prompts, reshaped.
+        mask: bool [n, G], which items there are, such as `sample.mask`; all if None.
+        scale: whether to divide by the deviation, static.
+        epsilon: what is added to it, a positive number.
+
+    Returns:
+        float32 [n, G]; 0 where there is no item, of a single item, and where all scores of a group are alike.
+
+    Raises:
+        ValueError: for shapes that do not fit, for a score that is NaN or infinite where that can be seen, naming its
+            place, and for an epsilon that is no positive number.
+        TypeError: for scores that are no floats.
+
+    Example:
+        >>> rb.text.group_advantages(np.array([[1, 3], [2, 2]], np.float32), scale=False).tolist()
+        [[-1.0, 1.0], [0.0, 0.0]]
+    """
+    values = backend.array(scores, "float32", "scores")
+    real = None if mask is None else backend.array(mask, "bool", "mask")
+    _check_shapes("group_advantages", 2, [values, *([] if real is None else [real])])
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"group_advantages: expected epsilon as a positive number, got {epsilon!r}")
+    known, there = backend.values(values), None if real is None else backend.values(real)
+    if known is not None:
+        wrong = ~np.isfinite(known) if there is None else ~np.isfinite(known) & there
+        if wrong.any():
+            row, column = (int(k[0]) for k in wrong.nonzero())
+            raise ValueError(
+                f"group_advantages: the score of item {column} of group {row} is {known[row, column]}; give a finite "
+                f"one, or mask it"
+            )
+    advantages: Array = backend.run(_group_advantages, values, real, static=(bool(scale), float(epsilon)))
+    return advantages
+
+
 def update_kl(backend: Backend, controller: KLController, coefficient: Any, kl: Any, mask: Any = None) -> Array:
     """The next coefficient of the KL divergence, after some replies.
 
@@ -264,6 +317,23 @@ def _extremes(
     rows = [leaf.reshape(groups * size, *leaf.shape[2:]) for leaf in leaves]
     differ = (ops.largest(high) > -ops.largest(low)) & (ops.total(real) > 0)
     return [ops.take(row, best) for row in rows], [ops.take(row, worst) for row in rows], differ
+
+
+def _group_advantages(ops: TreeOps, scores: Array, real: Array | None, scale: bool, epsilon: float) -> Array:
+    """Means and deviations in two passes, so that large scores that differ little lose nothing."""
+    real = ops.cast(ops.full_like(scores, 1), "bool") if real is None else real
+    none = ops.full_like(scores, 0)
+    given = ops.where(real, scores, none)
+    count = ops.cast(ops.total(real), "float32")[:, None]
+    one = ops.full_like(count, 1)
+    # From one of them, as the mean of equal scores need not be that score.
+    first = ops.largest(ops.where(real, scores, ops.full_like(scores, -math.inf)))[:, None]
+    given = ops.where(real, given - first, none)
+    apart = ops.where(real, given - ops.total(given)[:, None] / ops.maximum(count, one), none)
+    if not scale:
+        return apart
+    variance = ops.total(apart * apart)[:, None] / ops.maximum(count - one, one)
+    return apart / (variance**0.5 + epsilon)
 
 
 def _updated(ops: TreeOps, coefficient: Array, kl: Array, real: Array | None, controller: KLController) -> Array:

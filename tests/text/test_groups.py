@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from typing import Any
 
 import hypothesis
@@ -160,3 +161,44 @@ def test_pairs_of_records_on_either_backend(library: Backend) -> None:
     assert differ.tolist() == [True, True]
     with pytest.raises(ValueError, match=r"leaf 'x': expected the leading axes \(2, 3\) of the scores, got \(2, 2\)"):
         rb.text.pairs_of_groups({"x": array(np.zeros((2, 2), np.float32))}, scores)
+
+
+def test_advantages_of_groups_are_those_of_plain_python(library: Backend) -> None:
+    rng = np.random.default_rng(0)
+    scores = (rng.normal(size=(9, 4)) * 10.0 ** rng.integers(-2, 4, (9, 1)) + 3).astype(np.float32)
+    mask = np.ones((9, 4), bool)
+    mask[5:8, 3], mask[6:8, 1:], mask[7] = False, False, False  # of the last of these nothing is left
+    scores[8] = np.float32(1e6 + 0.3)  # all alike, where a mean of theirs would be rounded
+    expected = {scale: np.zeros((9, 4)) for scale in (True, False)}
+    for group in range(9):
+        there = [float(x) for x in scores[group][mask[group]]]
+        for k in np.flatnonzero(mask[group]):
+            apart = float(scores[group, k]) - statistics.fmean(there)
+            spread = statistics.stdev(there) if len(there) > 1 else 0.0
+            expected[False][group, k] = apart
+            expected[True][group, k] = apart / (spread + 1e-3)
+    scores[~mask] = np.nan  # what is not there counts for nothing
+    function = library.rb.text.group_advantages
+    for scale, known in expected.items():
+        found = library.numpy(function(library.array(scores), library.array(mask), scale=scale, epsilon=1e-3))
+        np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-5)
+        assert (found[8] == 0).all()
+    whole = library.numpy(function(library.array(scores[:5])))
+    np.testing.assert_allclose(whole.std(1, ddof=1), 1, rtol=0.02)  # of the smallest, 0.01 apart, by the epsilon
+    with pytest.raises(ValueError, match="the score of item 3 of group 5 is nan; give a finite one, or mask it"):
+        function(library.array(scores))
+    with pytest.raises(ValueError, match="expected epsilon as a positive number, got 0"):
+        function(library.array(scores), epsilon=0)
+
+
+def test_advantages_by_what_the_sampler_tells() -> None:
+    """The mean and the deviation of `frb.Groups` are those of the function."""
+    import torch_backend as rb
+
+    spec = frb.BufferSpec(ITEM, CAPACITY, frb.Groups(3, "prompt", "score", whole=False), batch_size=8)
+    state = rb.add(rb.init(spec), stored_of([4, 3, 2, 1]))
+    _, sample = rb.sample(state, rb.key(0))
+    told = (sample.items["score"] - sample.extras["group_mean"]) / (sample.extras["group_deviation"] + 1e-4)
+    found = rb.text.group_advantages(sample.items["score"], sample.mask)
+    np.testing.assert_allclose(found[sample.mask], told[sample.mask], atol=1e-5)
+    assert (~sample.mask).any()
