@@ -1,25 +1,33 @@
 """Offline datasets as buffers: readers of others' formats, one converter, and what is opened of it.
 
 A `Reader` gives `Episode`s. `convert` writes those of any reader as the mapped files of an immutable buffer, in TED;
-`load` opens them on either backend. What is exported here is public as `frb.datasets`.
+`load` opens them on either backend. `fetch` brings the files of others. What is exported here is public as
+`frb.datasets`.
 """
 
 from functional_rb.datasets.convert import convert
 from functional_rb.datasets.description import Description
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
+from functional_rb.datasets.fetching.fetch import FetchError, RemoteFile, fetch
+from functional_rb.datasets.fetching.retry import Backoff, Clock
 from functional_rb.datasets.loading import info, load
 from functional_rb.datasets.reader import Counts, Reader, open_reader, register
 from functional_rb.datasets.sources import Source
 
 __all__ = [
+    "Backoff",
+    "Clock",
     "Counts",
     "DatasetError",
     "Description",
     "Episode",
+    "FetchError",
     "Reader",
+    "RemoteFile",
     "Source",
     "StepSpec",
     "convert",
+    "fetch",
     "info",
     "load",
     "open_reader",

@@ -1,0 +1,261 @@
+"""`datasets.fetch`: the files of a dataset below a root, from the first of their sources that gives them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import urllib.parse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb.base.files import as_path
+from functional_rb.checkpoint.progress import Progress
+from functional_rb.datasets.fetching import local
+from functional_rb.datasets.fetching.failures import PassingError, RefusedError
+from functional_rb.datasets.fetching.names import WHO, checked, place
+from functional_rb.datasets.fetching.partial import Origin, Partial
+from functional_rb.datasets.fetching.retry import Backoff, Clock
+from functional_rb.storage import disk
+
+if TYPE_CHECKING:
+    import ssl
+
+    from functional_rb.datasets.fetching.http import Answer
+
+PIECE = 2**20
+
+
+class FetchError(OSError):
+    """A file could not be fetched. What had been fetched of it is kept, and the next call goes on from there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteFile:
+    """A file of a dataset, and where it may be had.
+
+    Attributes:
+        name: below the root, with "/" between its parts.
+        sources: its addresses (http, https), which are tried in turn; or folders in which it has the same name.
+        nbytes: its size, None if unknown.
+        sha256: its checksum in hexadecimal digits, "" if unknown.
+
+    Example:
+        >>> RemoteFile("door/data.hdf5", ("/data/mirror", "https://example.org/door/data.hdf5")).nbytes is None
+        True
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    nbytes: int | None = None
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            TypeError: for a name or sources of another type.
+            ValueError: for a name that leads out of the root, no source, or a checksum that is none.
+        """
+        checked(self.name)
+        if not isinstance(self.sources, tuple):
+            raise TypeError(f"{WHO}: {self.name!r}: expected a tuple of addresses or folders, got {self.sources!r:.80}")
+        if not all(self.sources) or not self.sources:
+            raise ValueError(f"{WHO}: {self.name!r}: expected an address or a folder, got none")
+        if self.sha256 and not re.fullmatch("[0-9a-f]{64}", self.sha256):
+            raise ValueError(f"{WHO}: {self.name!r}: expected 64 hexadecimal digits as sha256, got {self.sha256!r:.80}")
+
+
+def fetch(
+    sources: str | RemoteFile | Sequence[str | RemoteFile],
+    root: str | os.PathLike[str],
+    *,
+    offline: bool = False,
+    backoff: Backoff | None = None,
+    progress: bool | None = None,
+    clock: Clock | None = None,
+    certificates: ssl.SSLContext | None = None,
+) -> list[str]:
+    """Fetch files, those that are not there yet.
+
+    What was begun is gone on with, as long as ETag or Last-Modified say that the file is the same; a file that has
+    changed is begun anew. A file is whole, or not there: it is checked against its length, and its size and sha256
+    where they are known, and renamed into place. Processes that want the same file at once wait for one of them.
+
+    Args:
+        sources: the files; an address stands for a file of that name with that one source.
+        root: the folder below which they come to lie. Nothing outside of it is written to.
+        offline: whether to do without the network: what is neither below the root nor in a folder is an error.
+        backoff: how often failures that may pass are tried again, and when.
+        progress: whether to show a bar for a file that takes more than a second; None for: on a terminal.
+        clock: what waits; that of the system by default.
+        certificates: those that are believed; those of the system by default.
+
+    Returns:
+        The paths of the files, in their order.
+
+    Raises:
+        FetchError: if no source gives a file, naming it, each source, and why not. What there is of it is kept.
+        StorageFullError: if there is no room; whoever calls again goes on.
+        TypeError, ValueError: for names that lead out of the root, or come twice, before anything is fetched.
+
+    Example:
+        >>> fetch("https://example.org/door/data.hdf5", "datasets")  # doctest: +SKIP
+        ['/home/ada/datasets/data.hdf5']
+    """
+    wanted = [_file(source) for source in ([sources] if isinstance(sources, str | RemoteFile) else sources)]
+    names = [file.name for file in wanted]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{WHO}: {name!r} comes twice; expected another name for each file")
+    folder = os.path.abspath(as_path(root, WHO))
+    disk.make_directory(folder)
+    how = _How(offline, backoff or Backoff(), progress, clock or Clock(), certificates)
+    return [_one(file, folder, how) for file in wanted]
+
+
+def _file(source: str | RemoteFile) -> RemoteFile:
+    if isinstance(source, RemoteFile):
+        return source
+    if not isinstance(source, str):
+        raise TypeError(f"{WHO}: expected an address or a RemoteFile, got {source!r:.80}")
+    if local.is_folder(source):
+        raise ValueError(f"{WHO}: expected an address that begins with https:// or http://, got {source!r:.200}")
+    return RemoteFile(urllib.parse.unquote(urllib.parse.urlsplit(source).path).rpartition("/")[2], (source,))
+
+
+@dataclasses.dataclass(frozen=True)
+class _How:
+    """The arguments of `fetch`."""
+
+    offline: bool
+    backoff: Backoff
+    progress: bool | None
+    clock: Clock
+    certificates: ssl.SSLContext | None
+
+
+def _one(file: RemoteFile, root: str, how: _How) -> str:
+    """The path of a file, which is fetched unless it is there."""
+    target = place(root, file.name)
+    if _is_there(file, target):
+        return target
+    partial = Partial(root, file.name)
+    with partial.locked():
+        if not _is_there(file, target):  # another process may have fetched it meanwhile
+            with partial:
+                _from_any(file, partial, how, target)
+    return target
+
+
+def _is_there(file: RemoteFile, target: str) -> bool:
+    """Whether a file is there, of the size that it has to have."""
+    return os.path.isfile(target) and file.nbytes in (None, os.path.getsize(target))
+
+
+def _from_any(file: RemoteFile, partial: Partial, how: _How, target: str) -> None:
+    """Fetch a file from the first source that gives it."""
+    reasons = []
+    for source in file.sources:
+        try:
+            if local.is_folder(source):
+                _copy(file, source, partial)
+            elif how.offline:
+                raise RefusedError("not asked, since offline=True")
+            else:
+                _persist(file, source, partial, how)
+        except RefusedError as error:
+            reasons.append(f"{source}: {error}")
+            continue
+        partial.finish(target)
+        return
+    raise FetchError(
+        f"{WHO}: {file.name!r}: expected the file from one of its sources, got it from none:\n  "
+        + "\n  ".join(reasons)
+        + f"\nCall again to go on with the {partial.size} bytes that are there, or put the file at {target}"
+    )
+
+
+def _copy(file: RemoteFile, folder: str, partial: Partial) -> None:
+    """Copy a file from a folder."""
+    path = local.find(folder, file.name)
+    if path is None:
+        raise RefusedError("no such file in this folder")
+    partial.begin(Origin(path, os.path.getsize(path)))
+    with open(path, "rb") as source:
+        while piece := source.read(PIECE):
+            partial.append(piece)
+    _verify(file, partial, resumed=False)
+
+
+def _persist(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
+    """Fetch a file from an address, and try again after what may pass."""
+    failures, furthest = 0, partial.size
+    while True:
+        try:
+            return _try(file, url, partial, how)
+        except PassingError as error:
+            if partial.size > furthest:
+                failures, furthest = 0, partial.size
+            failures += 1
+            if failures > how.backoff.retries:
+                raise RefusedError(f"{error}; given up after {failures} tries in a row without a byte more") from None
+            how.clock.sleep(how.backoff.wait(failures, how.clock.uniform(), error.asked))
+
+
+def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
+    """Ask once for what is missing of a file, and append what comes."""
+    from functional_rb.datasets.fetching import http
+
+    begun = partial.origin
+    resumes = partial.size > 0 and bool(file.sha256 or (begun.url == url and begun.same))
+    if resumes and partial.size == begun.length:
+        return _verify(file, partial, resumes)
+    start = partial.size if resumes else 0
+    answer = http.ask(url, start, begun.same if begun.url == url else "", how.certificates)
+    if answer is None:
+        partial.drop()
+        raise PassingError(f"the server has no byte {start}, so that the file has changed")
+    with contextlib.closing(answer.body):
+        came = Origin(url, answer.length, answer.etag, answer.modified)
+        if None not in (file.nbytes, came.length) and file.nbytes != came.length:
+            raise RefusedError(f"expected {file.nbytes} bytes, but the server has {came.length}")
+        if not (answer.length is not None or file.nbytes is not None or file.sha256 or answer.body.chunked):
+            raise RefusedError(
+                "the server does not tell the file's length, so that nobody can tell whether it is whole"
+            )
+        if answer.start == 0:
+            resumes = False
+            partial.begin(came)
+        elif begun.url == url and not begun.agrees(came):
+            partial.drop()
+            raise PassingError("the file has changed since it was begun")
+        _append(answer, partial, came.length if came.length is not None else file.nbytes, file.name, how)
+    _verify(file, partial, resumes)
+
+
+def _append(answer: Answer, partial: Partial, length: int | None, name: str, how: _How) -> None:
+    """Append what comes, which has to be all of it."""
+    with Progress(length or 0, f"fetch {name}", how.progress) as shown:
+        shown.advance(partial.size)
+        while piece := answer.read(PIECE):
+            partial.append(piece)
+            shown.advance(len(piece))
+            if length is not None and partial.size > length:
+                partial.drop()
+                raise RefusedError(f"expected {length} bytes, and more came")
+    if length is not None and partial.size < length:
+        raise PassingError(f"the connection was cut after {partial.size} of {length} bytes")
+
+
+def _verify(file: RemoteFile, partial: Partial, resumed: bool) -> None:
+    """Forget what is not the file; if the begin of it came earlier, it is worth another try."""
+    wrong = ""
+    if file.nbytes not in (None, partial.size):
+        wrong = f"expected {file.nbytes} bytes, got {partial.size}"
+    elif file.sha256 and (found := partial.sha256()) != file.sha256:
+        wrong = f"expected sha256 {file.sha256}, got {found}: another file than is known"
+    if wrong:
+        partial.drop()
+        raise (PassingError if resumed else RefusedError)(wrong)

@@ -1,0 +1,162 @@
+"""One request for a file over HTTP(S), from a byte on, by the standard library.
+
+`urllib.request` knows proxies and certificates, and follows redirects; what it would do beyond that (other schemes,
+redirects to an address without encryption) is left out here. It takes long to import, so who needs it does so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import re
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from email.message import Message
+from typing import Any
+
+from functional_rb.datasets.fetching.failures import PassingError, RefusedError
+
+PASSING = (408, 425, 429, 500, 502, 503, 504)
+"""The answers after which the same request may succeed."""
+TIMEOUT = 60.0
+"""Seconds without a byte after which a connection is given up."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a server gives of a file.
+
+    Attributes:
+        start: the byte that it begins with: the one asked for, or 0.
+        length: bytes of the whole file, None if the server does not say.
+        etag: the strong ETag, "" if there is none.
+        modified: Last-Modified, "" if there is none.
+        body: what is read from.
+    """
+
+    start: int
+    length: int | None
+    etag: str
+    modified: str
+    body: Any
+
+    def read(self, n: int) -> bytes:
+        """Up to so many bytes, none at the end.
+
+        Raises:
+            PassingError: if the connection fails, or is cut where the answer says so.
+        """
+        try:
+            part: bytes = self.body.read(n)
+            return part
+        except (OSError, http.client.HTTPException) as error:
+            raise PassingError(f"the connection broke: {error!r}") from None
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but not from https to http."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        old, new = (urllib.parse.urlsplit(url).scheme for url in (req.full_url, newurl))
+        if new not in ("http", "https") or (old == "https" and new != "https"):
+            raise RefusedError(f"it redirects to {newurl}, from {old} to {new or 'nothing'}, which is refused")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
+    made = urllib.request.OpenerDirector()
+    handlers = (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(context=context),
+        _Redirects(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+    )
+    for handler in handlers:
+        made.add_handler(handler)
+    return made
+
+
+def ask(
+    url: str, start: int, same: str, context: ssl.SSLContext | None = None, timeout: float = TIMEOUT
+) -> Answer | None:
+    """Ask for a file from a byte on.
+
+    Args:
+        url: of the file, http or https.
+        start: the first byte that is wanted.
+        same: the ETag or Last-Modified that the file must still have; if it has another, all of it comes. "" for none.
+        context: certificates that are believed, None for those of the system.
+        timeout: seconds without a byte after which the connection is given up.
+
+    Returns:
+        What comes; None if the server has no byte there.
+
+    Raises:
+        RefusedError: if the address does not give the file.
+        PassingError: if it may do so later.
+    """
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise RefusedError("expected an address that begins with https:// or http://")
+    headers = {"User-Agent": "functional_rb", "Accept-Encoding": "identity"}
+    if start:
+        headers |= {"Range": f"bytes={start}-"} | ({"If-Range": same} if same else {})
+    try:
+        body = _opener(context).open(urllib.request.Request(url, headers=headers), timeout=timeout)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416:
+            return None
+        reason = f"HTTP {error.code} {error.reason}"
+        if error.code in PASSING:
+            raise PassingError(reason, _seconds(error.headers)) from None
+        raise RefusedError(reason) from None
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ssl.SSLCertVerificationError):
+            raise RefusedError(f"its certificate is not believed: {error.reason.verify_message}") from None
+        raise PassingError(f"no connection: {error.reason}") from None
+    except (http.client.InvalidURL, UnicodeError, ValueError) as error:
+        raise RefusedError(f"no address: {error}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise PassingError(f"no answer: {error!r}") from None
+    try:
+        return _answer(start, body)
+    except BaseException:
+        body.close()
+        raise
+
+
+def _answer(start: int, body: Any) -> Answer:
+    headers: Mapping[str, str] = body.headers
+    if headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise RefusedError(f"it sends the file as {headers['Content-Encoding']!r}, though asked for it as it is")
+    etag = headers.get("ETag", "")
+    etag, modified = "" if etag.startswith("W/") else etag, headers.get("Last-Modified", "")
+    length = _length(headers.get("Content-Length"))
+    if body.status == 200:
+        return Answer(0, length, etag, modified, body)
+    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", headers.get("Content-Range", "").strip(), re.ASCII)
+    if body.status != 206 or found is None or int(found[1]) != start or (length or 0) > int(found[2]) - start + 1:
+        raise RefusedError(
+            f"expected HTTP 200, or 206 with the bytes from {start} on, got {body.status} with Content-Range "
+            f"{headers.get('Content-Range')!r}"
+        )
+    return Answer(start, None if found[3] == "*" else int(found[3]), etag, modified, body)
+
+
+def _length(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII):
+        raise RefusedError(f"expected a number as Content-Length, got {text!r}")
+    return int(text)
+
+
+def _seconds(headers: Message) -> float | None:
+    """What Retry-After asks for, if it does so in seconds."""
+    asked = headers.get("Retry-After", "").strip()
+    return float(asked) if re.fullmatch(r"\d{1,6}", asked, re.ASCII) else None

@@ -1,0 +1,161 @@
+"""A file that is being fetched: its part, and a journal of what it is a part of.
+
+Both lie in a folder of their own below the root, so that whoever lists the files there finds whole ones only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from types import TracebackType
+from typing import Any
+
+from functional_rb.base import errors, files, strict_json
+from functional_rb.datasets.fetching.names import ASIDE, WHO, make_inside
+from functional_rb.storage import disk
+
+SYNC = 2**25
+"""Bytes after which the journal is written again. A process that is killed, or a machine that loses its power, costs at
+most as many: what came after the last line may be there or not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What a part is a part of.
+
+    Attributes:
+        url: where it comes from.
+        length: bytes of the whole file, None if unknown.
+        etag: the strong ETag, "" if unknown.
+        modified: Last-Modified, "" if unknown.
+    """
+
+    url: str
+    length: int | None = None
+    etag: str = ""
+    modified: str = ""
+
+    @property
+    def same(self) -> str:
+        """What tells the same file from a changed one."""
+        return self.etag or self.modified
+
+    def agrees(self, other: Origin) -> bool:
+        """Whether nothing says that the other one is of a changed file."""
+        pairs = ((self.length, other.length), (self.etag, other.etag), (self.modified, other.modified))
+        return all(mine == theirs or not mine or not theirs for mine, theirs in pairs)
+
+
+class Partial:
+    """The part of a file below a root. Only who holds its lock may open it.
+
+    Attributes:
+        path: of the part.
+        size: bytes that are there.
+        origin: what they are of.
+    """
+
+    def __init__(self, root: str, name: str) -> None:
+        """Find what is there of the file; nothing is opened."""
+        folder = os.path.join(root, ASIDE)
+        stem = os.path.join(folder, hashlib.sha256(name.encode()).hexdigest()[:32])
+        self.path, self._journal, self._lock = f"{stem}.part", f"{stem}.json", f"{stem}.lock"
+        self.size, self.origin, self._noted, self._fd = 0, Origin(""), 0, -1
+        make_inside(root, folder)
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the file's lock, waiting for another process or thread that fetches it; its death frees it."""
+        return disk.locked(self._lock)
+
+    def __enter__(self) -> Partial:
+        """Open the part, as long as its journal tells of it."""
+        self._fd = files.open_own(self.path)
+        try:
+            self.origin, self.size = self._read()
+            disk.truncate(self._fd, self.size)
+        except BaseException:
+            disk.close(self._fd)
+            raise
+        self._noted = self.size
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Note what is there, and close the part."""
+        try:
+            if self._fd >= 0 and self.size:
+                with contextlib.suppress(OSError):  # there may be no room for it: the line before holds still
+                    self.note()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            disk.close(fd)
+
+    def _read(self) -> tuple[Origin, int]:
+        """What the journal tells; nothing, if it is not there or was cut."""
+        try:
+            line: Any = strict_json.parse(files.read_text(self._journal))
+            synced = line.pop("synced")
+            if type(synced) is int and 0 <= synced <= os.fstat(self._fd).st_size:
+                return Origin(**line), synced
+        except (OSError, files.UnusableFileError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            pass
+        return Origin(""), 0
+
+    def begin(self, origin: Origin) -> None:
+        """Begin anew, with a file of this origin."""
+        self.origin, self.size = origin, 0
+        disk.truncate(self._fd, 0)
+        self.note()
+
+    def append(self, content: bytes) -> None:
+        """Append bytes.
+
+        Raises:
+            StorageFullError: if there is no room.
+        """
+        try:
+            disk.write(self._fd, content)
+        except OSError as error:
+            if error.errno in errors.FULL:
+                raise errors.StorageFullError(
+                    error.errno, f"{WHO}: no room for {self.origin.url}; free some, and call again to go on", self.path
+                ) from None
+            raise
+        self.size += len(content)
+        if self.size - self._noted >= SYNC:
+            self.note()
+
+    def note(self) -> None:
+        """Write the journal, of what is safely on the disk."""
+        disk.fsync(self._fd)
+        fd = disk.create(f"{self._journal}.new")
+        try:
+            disk.write(fd, json.dumps({**dataclasses.asdict(self.origin), "synced": self.size}).encode())
+        finally:
+            disk.close(fd)
+        disk.rename(f"{self._journal}.new", self._journal)
+        self._noted = self.size
+
+    def sha256(self) -> str:
+        """Of all that is there."""
+        with open(self.path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def drop(self) -> None:
+        """Forget what is there: it is wrong."""
+        self.begin(Origin(""))
+
+    def finish(self, target: str) -> None:
+        """Give the part its name: from now on the file is there."""
+        disk.fsync(self._fd)
+        self._close()
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(self._journal)
+        disk.rename(self.path, target)
+        disk.fsync_directory(os.path.dirname(target))
