@@ -1,4 +1,4 @@
-"""The functions of `buffer.api.Backend` on JAX: compiled once for a spec and the shapes."""
+"""The functions of `buffer.backend.Backend` on JAX: compiled once for a spec and the shapes."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb.buffer import api, checks, in_place
+from functional_rb.buffer import api, checks, in_place, reading, samples
+from functional_rb.buffer.binding import documented_by
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
 from functional_rb.core.item_function import ItemFunction
@@ -33,7 +34,7 @@ def _binds(core: Callable[..., Any]) -> Callable[[Callable[P, A]], Callable[P, A
     """Make a public function of one that binds the core's: with its docstring, and free to move arrays."""
 
     def attach(function: Callable[P, A]) -> Callable[P, A]:
-        return rules.transfers(api.documented_by(core)(function))
+        return rules.transfers(documented_by(core)(function))
 
     return attach
 
@@ -165,40 +166,40 @@ def with_spec(state: State, spec: BufferSpec) -> State:
     return api.with_spec(engines.of(state), state, spec, restore.elsewhere)
 
 
-@_binds(api.get)
+@_binds(reading.get)
 def get(state: State | Mixture, indices: Any) -> Any:
     if isinstance(state, Mixture):
         return mixed.get(mixtures, state, indices)
-    return api.get(engines.of(state), state, indices)
+    return reading.get(engines.of(state), state, indices)
 
 
-@_binds(api.items)
+@_binds(reading.items)
 def items(state: State) -> Any:
-    return api.items(engines.of(state), state)
+    return reading.items(engines.of(state), state)
 
 
-is_live = _reads(mixed.either(api.is_live, mixed.is_live))
-priorities = _reads(mixed.either(api.priorities, mixed.priorities))
-probabilities = _reads(api.probabilities)
-newest = _reads(api.newest)
-cursor = _reads(api.cursor)
-size = _reads(mixed.either(api.size, mixed.size))
-can_sample = _reads(mixed.either(api.can_sample, mixed.can_sample))
+is_live = _reads(mixed.either(reading.is_live, mixed.is_live))
+priorities = _reads(mixed.either(reading.priorities, mixed.priorities))
+probabilities = _reads(reading.probabilities)
+newest = _reads(reading.newest)
+cursor = _reads(reading.cursor)
+size = _reads(mixed.either(reading.size, mixed.size))
+can_sample = _reads(mixed.either(reading.can_sample, mixed.can_sample))
 sizes = _reads(mixed.sizes)
-rejected = _reads(api.rejected)
-stale = _reads(api.stale)
-invalid = _reads(api.invalid)
-lost = _reads(api.lost)
-refused = _reads(api.refused)
-epochs_done = _reads(api.epochs_done)
+rejected = _reads(reading.rejected)
+stale = _reads(reading.stale)
+invalid = _reads(reading.invalid)
+lost = _reads(reading.lost)
+refused = _reads(reading.refused)
+epochs_done = _reads(reading.epochs_done)
 
 
-@api.documented_by(api.epochs)
+@documented_by(samples.epochs)
 def epochs(
     state: State, key: jax.Array, batch_size: int | None = None, n: int = 1
 ) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
     following = None
-    draws = api.epochs(engines.of(state), state, key, batch_size, n)
+    draws = samples.epochs(engines.of(state), state, key, batch_size, n)
     while True:
         with rules.explicit_transfers():  # not for what the caller does between the draws
             try:
@@ -208,19 +209,19 @@ def epochs(
         following = yield selection
 
 
-@_binds(api.map_spec)
+@_binds(samples.map_spec)
 def map_spec(fn: Callable[..., Any] | ItemFunction, item: Any, keyed: bool = False, masked: bool = False) -> Any:
-    return api.map_spec(execute, fn, item, keyed, masked)
+    return samples.map_spec(execute, fn, item, keyed, masked)
 
 
-@_binds(api.sample_spec)
+@_binds(samples.sample_spec)
 def sample_spec(spec: BufferSpec, batch_size: int | None = None) -> Any:
-    return api.sample_spec(execute, spec, batch_size)
+    return samples.sample_spec(execute, spec, batch_size)
 
 
-@_binds(api.random_crop)
+@_binds(samples.random_crop)
 def random_crop(items: Any, key: jax.Array, length: int, lengths: Any = None) -> Crop[Any]:
-    return api.random_crop(hosted, items, key, length, lengths)
+    return samples.random_crop(hosted, items, key, length, lengths)
 
 
 @_binds(functions.rand)

@@ -1,4 +1,4 @@
-"""`functional_rb.buffer.api.Backend` on JAX for buffers in the host's memory: the functions are called outside of jit.
+"""`functional_rb.buffer.backend.Backend` on JAX for buffers in the host's memory: functions are called outside of jit.
 
 JAX's arrays come in without a copy where they lie in the host's memory, and go out without one where NumPy's memory is
 aligned as XLA wants it. Random numbers are JAX's, so that results are those of a buffer on a device.

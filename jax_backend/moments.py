@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from functional_rb.buffer.api import documented_by
+from functional_rb.buffer.binding import documented_by
 from functional_rb.items import moments as functions
 from functional_rb.items.moments import Moments
 from jax_backend import ops, rules

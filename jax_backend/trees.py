@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from functional_rb.buffer.api import documented_by
+from functional_rb.buffer.binding import documented_by
 from functional_rb.trees import api, reuse
 from functional_rb.trees import nodes as tree_nodes
 from functional_rb.trees import search as core

@@ -1,4 +1,4 @@
-"""The functions of `buffer.api.Backend` and `buffer.in_place.InPlace` on torch."""
+"""The functions of `buffer.backend.Backend` and `buffer.in_place.InPlace` on torch."""
 
 from __future__ import annotations
 

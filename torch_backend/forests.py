@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from functional_rb.buffer.api import documented_by
+from functional_rb.buffer.binding import documented_by
 from functional_rb.trees import forest as functions
 from functional_rb.trees import forest_tree
 from functional_rb.trees.forest import Forest

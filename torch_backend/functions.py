@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from functional_rb.buffer import api, in_place
+from functional_rb.buffer import api, in_place, reading, samples
+from functional_rb.buffer.binding import documented_by
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
 from functional_rb.core.item_function import ItemFunction
@@ -29,12 +30,12 @@ _reads = Binder(_engine).array
 _of_specs = Binder(lambda _: values)
 
 
-@api.documented_by(api.init)
+@documented_by(api.init)
 def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
     return api.init(engines.for_spec(spec), spec, device, items, validate)
 
 
-@api.documented_by(api.add)
+@documented_by(api.add)
 def add(
     state: AnyState,
     items: Any,
@@ -50,7 +51,7 @@ def add(
     return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)
 
 
-@api.documented_by(api.sample)
+@documented_by(api.sample)
 def sample(
     state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[AnyState, AnySample[Any]]:
@@ -59,19 +60,19 @@ def sample(
     return api.sample(engines.of(state), state, key, batch_size, beta, p)
 
 
-@api.documented_by(api.update)
+@documented_by(api.update)
 def update(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
     if isinstance(state, Mixture):
         return mixed.update(mixtures, state, indices, priorities, items, "update")
     return api.update(engines.of(state), state, indices, priorities, items)
 
 
-@api.documented_by(api.clear)
+@documented_by(api.clear)
 def clear(state: State) -> State:
     return api.clear(engines.of(state), state)
 
 
-@api.documented_by(in_place.add_)
+@documented_by(in_place.add_)
 def add_(
     state: AnyState,
     items: Any,
@@ -88,7 +89,7 @@ def add_(
     return in_place.add_(engine, engine, state, items, mask, priorities, key, validate, time_major, to)
 
 
-@api.documented_by(in_place.sample_)
+@documented_by(in_place.sample_)
 def sample_(
     state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[AnyState, AnySample[Any]]:
@@ -98,7 +99,7 @@ def sample_(
     return in_place.sample_(engine, engine, state, key, batch_size, beta, p)
 
 
-@api.documented_by(in_place.update_)
+@documented_by(in_place.update_)
 def update_(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
     if isinstance(state, Mixture):
         return mixed.update(mixtures, state, indices, priorities, items, "update_")
@@ -106,68 +107,68 @@ def update_(state: AnyState, indices: Any, priorities: Any = None, items: Any = 
     return in_place.update_(engine, engine, state, indices, priorities, items)
 
 
-@api.documented_by(in_place.clear_)
+@documented_by(in_place.clear_)
 def clear_(state: State) -> State:
     engine = engines.of(state)
     return in_place.clear_(engine, engine, state)
 
 
-@api.documented_by(api.with_spec)
+@documented_by(api.with_spec)
 def with_spec(state: State, spec: BufferSpec) -> State:
     return api.with_spec(engines.of(state), state, spec, restore.elsewhere)
 
 
-@api.documented_by(api.get)
+@documented_by(reading.get)
 def get(state: State | Mixture, indices: Any) -> Any:
     if isinstance(state, Mixture):
         return mixed.get(mixtures, state, indices)
-    return api.get(engines.of(state), state, indices)
+    return reading.get(engines.of(state), state, indices)
 
 
-@api.documented_by(api.items)
+@documented_by(reading.items)
 def items(state: State) -> Any:
-    return api.items(engines.of(state), state)
+    return reading.items(engines.of(state), state)
 
 
-is_live = _reads(mixed.either(api.is_live, mixed.is_live))
-priorities = _reads(mixed.either(api.priorities, mixed.priorities))
-probabilities = _reads(api.probabilities)
-newest = _reads(api.newest)
-cursor = _reads(api.cursor)
-size = _reads(mixed.either(api.size, mixed.size))
-can_sample = _reads(mixed.either(api.can_sample, mixed.can_sample))
+is_live = _reads(mixed.either(reading.is_live, mixed.is_live))
+priorities = _reads(mixed.either(reading.priorities, mixed.priorities))
+probabilities = _reads(reading.probabilities)
+newest = _reads(reading.newest)
+cursor = _reads(reading.cursor)
+size = _reads(mixed.either(reading.size, mixed.size))
+can_sample = _reads(mixed.either(reading.can_sample, mixed.can_sample))
 sizes = _reads(mixed.sizes)
-rejected = _reads(api.rejected)
-stale = _reads(api.stale)
-invalid = _reads(api.invalid)
-lost = _reads(api.lost)
-refused = _reads(api.refused)
-epochs_done = _reads(api.epochs_done)
+rejected = _reads(reading.rejected)
+stale = _reads(reading.stale)
+invalid = _reads(reading.invalid)
+lost = _reads(reading.lost)
+refused = _reads(reading.refused)
+epochs_done = _reads(reading.epochs_done)
 
 
-@api.documented_by(api.epochs)
+@documented_by(samples.epochs)
 def epochs(
     state: State, key: torch.Tensor, batch_size: int | None = None, n: int = 1
 ) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
-    return api.epochs(engines.of(state), state, key, batch_size, n)
+    return samples.epochs(engines.of(state), state, key, batch_size, n)
 
 
-@api.documented_by(api.map_spec)
+@documented_by(samples.map_spec)
 def map_spec(fn: Callable[..., Any] | ItemFunction, item: Any, keyed: bool = False, masked: bool = False) -> Any:
-    return api.map_spec(execute, fn, item, keyed, masked)
+    return samples.map_spec(execute, fn, item, keyed, masked)
 
 
-@api.documented_by(api.sample_spec)
+@documented_by(samples.sample_spec)
 def sample_spec(spec: BufferSpec, batch_size: int | None = None) -> Any:
-    return api.sample_spec(execute, spec, batch_size)
+    return samples.sample_spec(execute, spec, batch_size)
 
 
-@api.documented_by(api.random_crop)
+@documented_by(samples.random_crop)
 def random_crop(items: Any, key: torch.Tensor, length: int, lengths: Any = None) -> Crop[Any]:
-    return api.random_crop(execute, items, key, length, lengths)
+    return samples.random_crop(execute, items, key, length, lengths)
 
 
-@api.documented_by(functions.rand)
+@documented_by(functions.rand)
 def rand(spec: Any, key: torch.Tensor, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
     return functions.rand(values, spec, key, batch, device, mask)
 
@@ -179,12 +180,12 @@ encode = _of_specs(functions.encode)
 decode = _of_specs(functions.decode)
 
 
-@api.documented_by(functions.enumerate_values)
+@documented_by(functions.enumerate_values)
 def enumerate(spec: Any) -> Any:
     return functions.enumerate_values(values, spec)
 
 
-@api.documented_by(functions.contains)
+@documented_by(functions.contains)
 def contains(spec: Any, x: Any) -> torch.Tensor:
     found: torch.Tensor = functions.contains(values, spec, x)
     return found

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from functional_rb.buffer.api import documented_by
+from functional_rb.buffer.binding import documented_by
 from functional_rb.maps import functions
 from functional_rb.maps.functions import Inserted, Map
 from torch_backend import carried

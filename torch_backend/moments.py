@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from functional_rb.buffer.api import documented_by
+from functional_rb.buffer.binding import documented_by
 from functional_rb.items import moments as functions
 from functional_rb.items.moments import Moments
 from torch_backend import ops

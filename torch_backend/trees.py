@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from functional_rb.buffer.api import documented_by
+from functional_rb.buffer.binding import documented_by
 from functional_rb.ops import part_kernels
 from functional_rb.trees import api, nodes, reuse
 from functional_rb.trees import search as core

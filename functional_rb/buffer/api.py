@@ -1,4 +1,4 @@
-"""The public functions, up to the arrays: checked and flattened here, carried out by a backend.
+"""The public functions that write to buffers and draw from them: checked and flattened here, carried out by a backend.
 
 A backend binds each of these to itself and takes over its docstring; the examples are run with either one as `rb`.
 """
@@ -7,123 +7,18 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.containers import Registered
-from functional_rb.base.object_arrays import is_non_tensor
-from functional_rb.buffer import checks, functions, mapping, respec
+from functional_rb.buffer import checks, mapping, respec
+from functional_rb.buffer.backend import Backend, check_one, handles_of
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, Crop, MaskedSample, S, SameState, Sample, SliceSample, State
+from functional_rb.buffer.state import AnySample, MaskedSample, S, Sample, SliceSample, State
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
-from functional_rb.core.counters import REFUSED
-from functional_rb.core.item_function import ItemFunction
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers.epochs import EPOCHS_DONE
-from functional_rb.specs import ArraySpec, freeze
-from functional_rb.specs.regrouped import with_lead
-from functional_rb.specs.values import Outline
-from functional_rb.structures.ring import INT32_MAX
-from functional_rb.transforms.map_items import map_items
-
-F = TypeVar("F", bound=Callable[..., Any])
-OF_DRAWS = frozenset({"weights", "probabilities"})
-"""Fields of a sample that have one number for each draw, [B]."""
-ARRAYS = OF_DRAWS | {"indices", "mask", "is_first", "is_last", "truncated"}
-"""These, and the fields in the shape of the mask, which of slices is [B, length] or flat, [B * length]."""
-
-
-class Backend(mapping.Mapper, Protocol):
-    """What carries out the checked calls."""
-
-    def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
-        """Make an array of the backend of a leaf, refusing what would change its dtype."""
-
-    def check_state(self, state: Any, function: str) -> None:
-        """Refuse what is no state of this backend."""
-
-    def as_vector(self, array: Any, name: str) -> Any:
-        """A mask, priorities, indices or beta as an array of the backend, if they came as NumPy's."""
-
-    def unsupported(self, dtype: str) -> str | None:
-        """Why a dtype cannot be stored, with the remedy; None if it can."""
-
-    def build_mapping(
-        self, container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
-    ) -> Any:
-        """Make a mapping of its parts."""
-
-    def init(self, spec: BufferSpec, device: Any) -> State:
-        """Make an empty state of a spec."""
-
-    def add(
-        self, state: State, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
-    ) -> SameState:
-        """Write a batch of checked items; returns the new state."""
-
-    def value_of(self, scalar: Any) -> float | None:
-        """The number in a scalar array; None while tracing, and where reading it would wait for an accelerator."""
-
-    def known(self, state: State, mask: Array | None) -> tuple[Any, Any] | None:
-        """The state's counters and a mask as NumPy arrays, None while tracing."""
-
-    def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
-        """Whether leaves [B, *shape] lie in the domain of each unit, bool [B]."""
-
-    def count_invalid(self, state: State, outside: Array) -> SameState:
-        """The same state, in which the items that bool [B] marks are counted as invalid."""
-
-    def sample(self, state: State, key: Array, batch: int, beta: Any) -> tuple[SameState, list[Array], Selection]:
-        """Draw a batch of items; returns the new state, the items' leaves and their selection."""
-
-    def update(
-        self, state: State, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]
-    ) -> SameState:
-        """Set priorities and rewrite leaves."""
-
-    def clear(self, state: State) -> State:
-        """Take all items out."""
-
-    def with_spec(self, state: State, spec: BufferSpec) -> State:
-        """Another spec, with the items in the same place."""
-
-    def get(self, state: State, handles: Array) -> list[Array]:
-        """Read items by handle."""
-
-    def items(self, state: State) -> list[Array]:
-        """All of the storage, unpacked."""
-
-    def is_live(self, state: State, handles: Array) -> Array:
-        """Whether handles name stored items."""
-
-    def look(
-        self, state: State, function: Callable[..., Array], handles: Array | None = None, n: int | None = None
-    ) -> Array:
-        """What a function of `buffer` reads off a state: it takes handles int32 [B], or a number, or nothing."""
-
-    def split(self, key: Any) -> Any:
-        """Two keys from one."""
-
-    def random_crop(
-        self, leaves: Sequence[Array], lengths: Array | None, key: Any, length: int
-    ) -> tuple[list[Array], Array, Array]:
-        """Crop windows at random places, as `transforms.crop.random_crop` does."""
-
-    def drawable(self, state: State, n: int) -> Array:
-        """Whether n can be drawn."""
-
-
-def documented_by(core: Callable[..., Any]) -> Callable[[F], F]:
-    """Give a bound function the docstring of the core function that it binds."""
-
-    def attach(bound: F) -> F:
-        bound.__doc__ = core.__doc__
-        return bound
-
-    return attach
 
 
 def init(
@@ -244,7 +139,7 @@ def check_add(
     time_major: bool,
 ) -> tuple[list[Array], int, Array | None, Array | None, Any, Array | None]:
     """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], the key, and invalid [B]."""
-    _check_one(backend, state, function)
+    check_one(backend, state, function)
     spec = state.spec
     if mask is not None:
         mask = backend.as_vector(mask, "mask")
@@ -337,7 +232,7 @@ def sample(
 
 def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any, function: str) -> tuple[int, Any]:
     """The checked arguments of `sample`: how many to draw, and beta."""
-    _check_one(backend, state, function)
+    check_one(backend, state, function)
     spec = state.spec
     size = checks.batch_size(spec, batch_size)
     if not isinstance(beta, (int, float)):
@@ -405,8 +300,8 @@ def check_update(
     backend: Backend, state: State, indices: Any, priorities: Any, items: Any, function: str
 ) -> tuple[Array, Array | None, dict[int, Array]]:
     """The checked arguments of `update`: handles, priorities, and the leaves to rewrite by position."""
-    _check_one(backend, state, function)
-    indices = _handles(backend, indices)
+    check_one(backend, state, function)
+    indices = handles_of(backend, indices)
     count = int(indices.shape[0])
     priorities = checks.new_priorities(state.spec, backend.as_vector(priorities, "priorities"), count)
     return indices, priorities, checks.replacements(state.spec, items, backend.convert, count)
@@ -446,7 +341,7 @@ def clear(backend: Backend, state: State) -> State:
 
 def check_clear(backend: Backend, state: State, function: str) -> None:
     """Refuse to empty what can never be filled again."""
-    _check_one(backend, state, function)
+    check_one(backend, state, function)
     checks.check_writable(state.spec)
 
 
@@ -496,7 +391,7 @@ def with_spec(
         >>> rb.priorities(state, np.array([2, 3])).tolist()
         [1.0, 2.0]
     """
-    _check_one(backend, state, "with_spec")
+    check_one(backend, state, "with_spec")
     checks.check_spec(spec, "with_spec")
     if spec == state.spec:
         return state
@@ -512,417 +407,3 @@ def with_spec(
         respec.check_path(spec)
         return elsewhere(state, spec)
     return backend.with_spec(state, spec)
-
-
-def get(backend: Backend, state: State, indices: Any) -> Any:
-    """Read items by handle.
-
-    Args:
-        state: the buffer.
-        indices: int32 [B], handles.
-
-    Returns:
-        The items as they are stored, leaves [B, *shape]; zeros where a handle's item is no longer stored (`is_live`
-        tells), None in leaves of Python objects. Transforms that work as one samples have no part in this.
-
-    Example:
-        >>> state = rb.init(frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4))
-        >>> state = rb.add(state, {"reward": np.arange(3, dtype=np.float32)})
-        >>> rb.get(state, np.array([2, 9], np.int32))["reward"].tolist()
-        [2.0, 0.0]
-    """
-    _check_one(backend, state, "get")
-    indices = _handles(backend, indices)
-    leaves = backend.get(state, indices)
-    return nest.unflatten(state.spec.plan.structure, leaves, backend.build_mapping, (int(indices.shape[0]),))
-
-
-def items(backend: Backend, state: State) -> Any:
-    """All of the storage, unpacked.
-
-    Args:
-        state: the buffer.
-
-    Returns:
-        The item's structure, leaves [capacity, *shape]. The item of handle h lies in row `h % capacity`; rows never
-        written are zero, and rows whose item was taken out (by a `Queue`, by `clear`) may hold it still. On torch these
-        are views without a copy, and they never change afterwards. From compact storage (`frb.Compact`) all items are
-        rebuilt, and rows of which the item is gone are zero. Transforms that work as one samples have no part in this:
-        what is read is what is stored.
-
-    Example:
-        >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
-        >>> rb.items(rb.add(state, (5.0,)))[0].tolist()
-        [5.0, 0.0]
-    """
-    _check_one(backend, state, "items")
-    leaves = backend.items(state)
-    return nest.unflatten(state.spec.plan.structure, leaves, backend.build_mapping, (state.spec.capacity,))
-
-
-def is_live(backend: Backend, state: State, indices: Any) -> Array:
-    """Whether the items that handles name are still stored.
-
-    Args:
-        state: the buffer.
-        indices: int32 [B], handles.
-
-    Returns:
-        bool [B].
-
-    Example:
-        >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
-        >>> state = rb.add(state, (np.zeros(3, np.float32),))
-        >>> rb.is_live(state, np.array([0, 1, 2, 3], np.int32)).tolist()
-        [False, True, True, False]
-    """
-    _check_one(backend, state, "is_live")
-    return backend.is_live(state, _handles(backend, indices))
-
-
-def priorities(backend: Backend, state: State, indices: Any) -> Array:
-    """Read priorities, before alpha: as `update` takes them.
-
-    Given back to `update` they change nothing, bit for bit. What is kept is the priority to the power alpha, so what is
-    read is the number that was set up to some 2^-23 of itself, or 2^-23 / alpha for an alpha below 1; where alpha is 0
-    it is 1 for whatever is positive.
-
-    Args:
-        state: the buffer.
-        indices: int32 [B], handles.
-
-    Returns:
-        float32 [B], 0 where a handle's item is no longer stored, or may not be drawn any more (`max_times_sampled`).
-
-    Raises:
-        ValueError: if the sampler has no priorities.
-
-    Example:
-        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.Prioritized(alpha=0.5))
-        >>> state = rb.add(rb.init(spec), (np.zeros(2, np.float32),), priorities=np.array([9, 2], np.float32))
-        >>> [round(p, 5) for p in rb.priorities(state, np.array([0, 1, 7], np.int32)).tolist()]
-        [9.0, 2.0, 0.0]
-    """
-    _check_one(backend, state, "priorities")
-    checks.need_priorities(state.spec, "priorities")
-    return backend.look(state, functions.priorities, _handles(backend, indices))
-
-
-def probabilities(backend: Backend, state: State, indices: Any) -> Array:
-    """The probability with which the next draw gives each of some items.
-
-    That is of one draw, the first of the next sample; of slices, that the first begins with this step. Over all items
-    they add up to 1, unless nothing can be drawn. For samplers that leave nothing to chance the next item has 1 (of a
-    `Queue` with lanes, that of each lane), and the others 0.
-
-    Args:
-        state: the buffer.
-        indices: int32 [B], handles.
-
-    Returns:
-        float32 [B], 0 where a handle's item is no longer stored.
-
-    Example:
-        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.Prioritized(alpha=1.0))
-        >>> state = rb.add(rb.init(spec), (np.zeros(2, np.float32),), priorities=np.array([3, 1], np.float32))
-        >>> rb.probabilities(state, np.array([0, 1, 7], np.int32)).tolist()
-        [0.75, 0.25, 0.0]
-    """
-    _check_one(backend, state, "probabilities")
-    return backend.look(state, functions.probabilities, _handles(backend, indices))
-
-
-def newest(backend: Backend, state: State, n: int) -> Array:
-    """The handles of the items that were added last: those of a batch just added.
-
-    Args:
-        state: the buffer.
-        n: how many; with lanes, of each lane.
-
-    Returns:
-        int32 [n], the newest last; with lanes [n, E], as `add` takes steps [T, E]. -1 where so many are not stored.
-
-    Raises:
-        ValueError: for a writer that chooses slots (`MaxValue`, `Reservoir`): there nothing tells what came last.
-
-    Example:
-        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.Prioritized())
-        >>> state = rb.add(rb.init(spec), (np.zeros(3, np.float32),))
-        >>> handles = rb.newest(state, 2)
-        >>> handles.tolist(), rb.newest(state, 4).tolist()
-        ([1, 2], [-1, 0, 1, 2])
-    """
-    _check_one(backend, state, "newest")
-    checks.need_order(state.spec, "newest")
-    found = backend.look(state, functions.newest, n=checks.count("newest", "n", n))
-    return found if state.spec.lanes is not None else found.reshape(-1)
-
-
-def cursor(backend: Backend, state: State) -> Array:
-    """The handle that the next item gets; it will lie in slot `handle % capacity`.
-
-    Args:
-        state: the buffer.
-
-    Returns:
-        int32 scalar; with lanes [E], one for each lane.
-
-    Raises:
-        ValueError: for a writer that chooses slots (`MaxValue`, `Reservoir`).
-
-    Example:
-        >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
-        >>> int(rb.cursor(rb.add(state, (np.zeros(3, np.float32),))))
-        3
-    """
-    _check_one(backend, state, "cursor")
-    checks.need_order(state.spec, "cursor")
-    found = backend.look(state, functions.cursor)
-    return found if state.spec.lanes is not None else found[0]
-
-
-def _handles(backend: Backend, indices: Any) -> Array:
-    indices = backend.as_vector(indices, "indices")
-    checks.handles(indices)
-    return indices
-
-
-def size(backend: Backend, state: State) -> Array:
-    """How many items are stored, an int32 scalar.
-
-    Example:
-        >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
-        >>> int(rb.size(rb.add(state, (np.zeros(3, np.float32),))))
-        2
-    """
-    backend.check_state(state, "size")
-    return state.counters[..., counters.SIZE]
-
-
-def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
-    """Whether a batch of n can be drawn, a bool scalar.
-
-    That is, at least n items are stored and some can be drawn; of slices, which may come again, whether there is any.
-
-    Args:
-        state: the buffer.
-        n: by default the spec's batch size, else 1.
-
-    Example:
-        >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=8, batch_size=4))
-        >>> state = rb.add(state, (np.zeros(3, np.float32),))
-        >>> bool(rb.can_sample(state)), bool(rb.can_sample(state, 3))
-        (False, True)
-    """
-    _check_one(backend, state, "can_sample")
-    needed = state.spec.batch_size or 1 if n is None else checks.needed(n)
-    possible = backend.drawable(state, max(min(needed, INT32_MAX), 1))
-    return possible if needed <= INT32_MAX else possible & False
-
-
-def rejected(backend: Backend, state: State) -> Array:
-    """How many bad priorities (NaN, infinite, negative) have been refused, an int32 scalar."""
-    backend.check_state(state, "rejected")
-    return state.counters[..., counters.REJECTED]
-
-
-def stale(backend: Backend, state: State) -> Array:
-    """How many handles of overwritten items `update` has dropped, an int32 scalar."""
-    backend.check_state(state, "stale")
-    return state.counters[..., counters.STALE]
-
-
-def invalid(backend: Backend, state: State) -> Array:
-    """How many items outside of their specs `add(validate=True)` has left out while tracing, an int32 scalar."""
-    backend.check_state(state, "invalid")
-    return state.counters[..., counters.INVALID]
-
-
-def refused(backend: Backend, state: State) -> Array:
-    """How many items the writer has refused, an int32 scalar: for want of room, or because their rank was NaN."""
-    backend.check_state(state, "refused")
-    return _more(state, REFUSED)
-
-
-def lost(backend: Backend, state: State) -> Array:
-    """How many items writers of a shared buffer were adding when they died, an int32 scalar; 0 for other buffers.
-
-    These items are not in the buffer; of the stored ones, it gave up those that they were to replace, and no others.
-
-    Example:
-        >>> int(rb.lost(rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))))
-        0
-    """
-    backend.check_state(state, "lost")
-    return state.lost
-
-
-def epochs_done(backend: Backend, state: State) -> Array:
-    """How many epochs (passes without replacement) are done, an int32 scalar; 0 for samplers that have none.
-
-    Example:
-        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.WithoutReplacement())
-        >>> state = rb.add(rb.init(spec), (np.zeros(4, np.float32),))
-        >>> state, sample = rb.sample(state, rb.key(0), 3)
-        >>> state, short = rb.sample(state, rb.key(1), 3)
-        >>> int(rb.epochs_done(state)), short.mask.tolist()
-        (1, [True, False, False])
-    """
-    backend.check_state(state, "epochs_done")
-    return _more(state, EPOCHS_DONE)
-
-
-def epochs(
-    backend: Backend, state: State, key: Any, batch_size: int | None = None, n: int = 1
-) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
-    """Go through the buffer n times, batch by batch, the last batch of an epoch without its padding.
-
-    Args:
-        state: a buffer whose sampler is `WithoutReplacement` or `SlicesWithoutReplacement`. An epoch that is under
-            way counts as the first.
-        key: randomness, from `key(seed)` or `split`.
-        batch_size: by default the spec's.
-        n: how many epochs.
-
-    Yields:
-        The state after each draw, and the sample. To go on with another state (after `update`, say), send it.
-
-    Raises:
-        ValueError: for another sampler, a batch size of 0, or as `sample` does.
-
-    Example:
-        >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=8, sampler=frb.WithoutReplacement(shuffle=False))
-        >>> state = rb.add(rb.init(spec), (np.arange(5, dtype=np.float32),))
-        >>> [sample.items[0].tolist() for state, sample in rb.epochs(state, rb.key(0), 2)]
-        [[0.0, 1.0], [2.0, 3.0], [4.0]]
-    """
-    _check_one(backend, state, "epochs")
-    checks.check_epochs(state.spec, batch_size)
-    wanted = int(epochs_done(backend, state)) + checks.count("epochs", "n", n)
-    while int(epochs_done(backend, state)) < wanted:
-        key, now = backend.split(key)
-        state, selection = sample(backend, state, now, batch_size)
-        following = yield state, _unpadded(backend, state.spec, selection)
-        state = state if following is None else following
-
-
-def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[Any]) -> AnySample[Any]:
-    """A sample without the rows behind the last real one."""
-    mask = sample.mask
-    assert mask is not None
-    rows = int(mask.reshape(sample.weights.shape[0], -1)[:, 0].sum())
-    steps = mask.shape[0] // max(sample.weights.shape[0], 1) * rows  # of flat slices there are several in a row
-    leaves, structure = mapping.taken_apart(spec, sample.items)
-    items = nest.unflatten(
-        structure, [leaf[:steps] for leaf in leaves], backend.build_mapping, (steps, *mask.shape[1:])
-    )
-    extras = {name: x[:steps] for name, x in sample.extras.items()}
-    arrays = {name: x[: rows if name in OF_DRAWS else steps] for name, x in sample._asdict().items() if name in ARRAYS}
-    return sample._replace(items=items, extras=extras, **arrays)
-
-
-def map_spec(
-    backend: mapping.Mapper, fn: Callable[..., Any] | ItemFunction, item: Any, keyed: bool = False, masked: bool = False
-) -> Any:
-    """The spec of the items that a function of items gives, found by an abstract evaluation: no array is made.
-
-    Args:
-        fn: a function for `frb.map_items`, of a batch of items; one of `frb.items` says itself what it gives.
-        item: the spec of the items that it is given, or a nest of specs.
-        keyed: whether it takes a key.
-        masked: whether it takes `mask=`, which is None here.
-
-    Returns:
-        A nest of specs, for `map_items(fn, at="add", gives=...)`; of arrays of any values, `Unbounded` or `Binary`.
-
-    Raises:
-        TypeError: if `fn` is no function, or gives a leaf that is no array.
-        ValueError: if it fails on such items, or gives a leaf without an entry for each of them.
-
-    Example:
-        >>> rb.map_spec(lambda item: {"twice": item["x"] * 2}, {"x": frb.Unbounded((3,))})
-        Composite({'twice': Unbounded((3,))})
-    """
-    transform = map_items(fn, keyed=keyed, masked=masked)
-    if isinstance(fn, ItemFunction):
-        return freeze(transform.spec_after(item, 1))
-    return mapping.item_spec(backend, transform.bound(item, Outline.of(item, "map_spec"), 1))
-
-
-def sample_spec(backend: mapping.Mapper, spec: BufferSpec, batch_size: int | None = None) -> Any:
-    """The spec of the items of a whole sample, its leading axes included.
-
-    Args:
-        spec: of the buffer.
-        batch_size: as for `sample`; by default the spec's.
-
-    Returns:
-        A nest of specs; with a function of items (`map_items`) whose result is not told beforehand they are found by
-        an abstract evaluation.
-
-    Raises:
-        ValueError: as `map_spec` does.
-
-    Example:
-        >>> halved = frb.map_items(lambda item: {"x": item["x"][..., ::2]})
-        >>> rb.sample_spec(frb.BufferSpec({"x": frb.Unbounded((4,))}, 10, transforms=halved), batch_size=8)
-        Composite({'x': Unbounded((8, 2))})
-    """
-    checks.check_spec(spec, "sample_spec")
-    lead = spec.sampler.leading_shape(checks.batch_size(spec, batch_size))
-    one = spec.stored
-    if spec.on_sample is not None:
-        one = spec.on_sample.spec_after(spec.stored, len(lead))
-        if one is None:
-            return mapping.batch_spec(backend, spec.on_sample, lead)
-    return with_lead(one, lambda shape: (*lead, *shape))
-
-
-def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: Any = None) -> Crop[Any]:
-    """Cut a random piece out of each of a batch of trajectories, for buffers whose items are whole trajectories.
-
-    Args:
-        items: a nest of arrays [B, T, *shape], such as `sample.items`.
-        key: randomness, from `key(seed)` or `split`.
-        length: steps of a piece.
-        lengths: int32 [B], how many of the T steps are real; T by default. The rest is padding.
-
-    Returns:
-        The pieces, [B, length, *shape], every start from which a piece is whole being equally likely, with their
-        starts and a mask; a trajectory shorter than a piece comes from its start on, masked behind its end.
-
-    Raises:
-        TypeError: for a leaf that is no array of the backend, or lengths that are not int32.
-        ValueError: if a leaf is not [B, T, ...] as the first one is, or `length` is not from 1 to T.
-
-    Example:
-        >>> whole = {"reward": np.arange(10, dtype=np.float32)[None]}
-        >>> piece = rb.random_crop(whole, rb.key(0), length=3)
-        >>> start = int(piece.starts[0])
-        >>> piece.items["reward"][0].tolist() == [start, start + 1, start + 2]
-        True
-    """
-    leaves, structure = nest.flatten(
-        items, lambda x: is_non_tensor(x) or (hasattr(x, "dtype") and not hasattr(x, "keys"))
-    )
-    names = [nest.show(path) for path in structure.paths]
-    arrays = [backend.as_vector(leaf, f"leaf {name!r}") for name, leaf in zip(names, leaves, strict=True)]
-    batch = checks.crop(names, arrays, length, backend.unsupported)
-    if lengths is not None:
-        lengths = backend.as_vector(lengths, "lengths")
-        checks.crop_lengths(lengths, batch)
-    cut, starts, mask = backend.random_crop(arrays, lengths, key, length)
-    return Crop(nest.unflatten(structure, cut, backend.build_mapping, (batch, length)), starts, mask)
-
-
-def _more(state: State, name: str) -> Array:
-    """One number that sampler or writer keep; 0 for those that do not."""
-    place = counters.place(state.spec.plan, name)
-    return state.counters[..., counters.SIZE] * 0 if place is None else state.counters[..., place]
-
-
-def _check_one(backend: Backend, state: State, function: str) -> None:
-    """Refuse what is no state of the backend, and a stack of states, which only vmap takes apart."""
-    backend.check_state(state, function)
-    if len(state.axes) != 1:
-        raise checks.not_one(state.axes, function)

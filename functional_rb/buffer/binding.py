@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 P = ParamSpec("P")
 A = TypeVar("A")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_it_is(found: Any) -> Any:
@@ -57,3 +58,13 @@ def bound(
     signature = inspect.Signature(parameters, return_annotation=returned)
     public.__signature__ = signature  # type: ignore[attr-defined]  # `inspect` reads it, typeshed does not know it
     return public
+
+
+def documented_by(core: Callable[..., Any]) -> Callable[[F], F]:
+    """Give a bound function the docstring of the core function that it binds."""
+
+    def attach(public: F) -> F:
+        public.__doc__ = core.__doc__
+        return public
+
+    return attach

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from functional_rb.buffer import api
-from functional_rb.buffer.api import Backend
+from functional_rb.buffer.backend import Backend
 from functional_rb.buffer.state import AnySample, S, SameState, State
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array

@@ -15,9 +15,10 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.object_arrays import is_object_array
-from functional_rb.buffer import api, checks
+from functional_rb.buffer import checks, reading
 from functional_rb.buffer import functions as single
 from functional_rb.buffer import in_place as inplace
+from functional_rb.buffer.backend import Backend as Engine
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, MaskedSample, Sample, SliceSample, State
 from functional_rb.mixture.drawing import NOTHING, Drawn, steps_of
@@ -48,10 +49,10 @@ class Backend(Protocol):
     def is_compiling(self) -> bool:
         """Whether torch.compile traces Python itself, which goes through no caches of functions."""
 
-    def engine(self, state: State) -> api.Backend:
+    def engine(self, state: State) -> Engine:
         """What carries the functions of buffers out on a state."""
 
-    def in_place(self, engine: api.Backend) -> inplace.InPlace:
+    def in_place(self, engine: Engine) -> inplace.InPlace:
         """What carries out writes that consume a state, where an engine carries out the others."""
 
     def draw(
@@ -195,7 +196,7 @@ def given_size(batch_size: int | None) -> int:
     return checks.count("sample", "batch_size", batch_size)
 
 
-def _shares(backend: Backend, engine: api.Backend, p: Any, count: int) -> Any:
+def _shares(backend: Backend, engine: Engine, p: Any, count: int) -> Any:
     """Shares that are given with a call, as an array."""
     if not hasattr(p, "dtype"):
         p = np.asarray(p, np.float32)
@@ -339,7 +340,7 @@ def update(backend: Backend, mixture: M, indices: Any, priorities: Any, items: A
     return with_buffers(mixture, after)
 
 
-def _indices(engine: api.Backend, mixture: Mixture, indices: Any) -> Array:
+def _indices(engine: Engine, mixture: Mixture, indices: Any) -> Array:
     indices = engine.as_vector(indices, "indices")
     checks.check_dtype("indices", indices, "int32")
     columns = mixture.depth + 1
@@ -362,7 +363,7 @@ def either(core: Callable[..., Any], of_mixture: Callable[..., Any]) -> Callable
 
 
 def get(backend: Backend, mixture: Mixture, indices: Any) -> Any:
-    """The leaves [B, *shape] that samples have of what handles [B, columns] name; see `api.get`."""
+    """The leaves [B, *shape] that samples have of what handles [B, columns] name; see `reading.get`."""
     layout = layout_at_once(form_of(mixture))
     indices, leaves = _read(backend, mixture, indices, "get", _leaves_of)
     return nest.unflatten(
@@ -370,7 +371,7 @@ def get(backend: Backend, mixture: Mixture, indices: Any) -> Any:
     )
 
 
-def _leaves_of(engine: api.Backend, state: State, names: Sequence[str], handles: Array) -> list[Array]:
+def _leaves_of(engine: Engine, state: State, names: Sequence[str], handles: Array) -> list[Array]:
     found = engine.get(state, handles)
     return [found[state.spec.plan.names.index(name)] for name in names]
 
@@ -378,7 +379,7 @@ def _leaves_of(engine: api.Backend, state: State, names: Sequence[str], handles:
 def is_live(backend: Backend, mixture: Mixture, indices: Any) -> Array:
     """Which of handles [B, columns] name stored items, bool [B]."""
 
-    def found(engine: api.Backend, state: State, names: Sequence[str], handles: Array) -> list[Array]:
+    def found(engine: Engine, state: State, names: Sequence[str], handles: Array) -> list[Array]:
         return [engine.is_live(state, handles)]
 
     return _read(backend, mixture, indices, "is_live", found)[1][0]
@@ -389,7 +390,7 @@ def priorities(backend: Backend, mixture: Mixture, indices: Any) -> Array:
     if not any(state.spec.sampler.has_priorities for state in mixture.buffers):
         checks.need_priorities(mixture.buffers[0].spec, "priorities")
 
-    def found(engine: api.Backend, state: State, names: Sequence[str], handles: Array) -> list[Array]:
+    def found(engine: Engine, state: State, names: Sequence[str], handles: Array) -> list[Array]:
         if not state.spec.sampler.has_priorities:
             return [backend.ops.cast(backend.ops.full_like(handles, 0), "float32")]
         return [engine.look(state, single.priorities, handles)]
@@ -451,15 +452,15 @@ def size(backend: Backend, mixture: Mixture) -> Array:
 
 def _size(backend: Backend, node: Any) -> Array:
     if not isinstance(node, Mixture):
-        return api.size(backend.engine(node), node)
+        return reading.size(backend.engine(node), node)
     found = [_size(backend, one) for one in node.states]
     return functools.reduce(functools.partial(saturating_add, backend.ops), found)
 
 
 def can_sample(backend: Backend, mixture: Mixture, n: int | None = None) -> Array:
-    """Whether something can be drawn, and n items are stored in all buffers together; see `api.can_sample`."""
+    """Whether something can be drawn, and n items are stored in all buffers together; see `reading.can_sample`."""
     wanted = 1 if n is None else checks.needed(n)
-    possible = [api.can_sample(backend.engine(state), state, 1) for state in mixture.buffers]
+    possible = [reading.can_sample(backend.engine(state), state, 1) for state in mixture.buffers]
     some = functools.reduce(operator.or_, possible)
     return some & (size(backend, mixture) >= min(wanted, INT32_MAX)) & (wanted <= INT32_MAX)
 

@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 from functional_rb.base.nest import LEAF, Structure, show
-from functional_rb.buffer import api
+from functional_rb.buffer import samples
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.mixture.value import Mixture, MixtureSpec
 from functional_rb.specs.values import Outline
@@ -67,7 +67,7 @@ def layout_of(form: Form, mapper: Any = None) -> Layout:
     if isinstance(form, BufferSpec):
         outline, lead = form.plan.outline, form.sampler.leading_shape(2)[1:]
         if mapper is not None and form.on_sample is not None:
-            outline, lead = Outline.of(api.sample_spec(mapper, form, 2), "Mixture"), ()
+            outline, lead = Outline.of(samples.sample_spec(mapper, form, 2), "Mixture"), ()
         leaves = tuple(((*lead, *leaf.shape), str(leaf.dtype)) for leaf in outline.leaves)
         if mapper is not None and form.on_sample is not None:
             leaves = tuple((shape[1:], dtype) for shape, dtype in leaves)

@@ -19,7 +19,7 @@ from functional_rb.structures import row_layout
 
 
 class Engine:
-    """A `buffer.api.Backend` and `buffer.in_place.InPlace` for the shared buffers of one library.
+    """A `buffer.backend.Backend` and `buffer.in_place.InPlace` for the shared buffers of one library.
 
     Attributes:
         state_type: the class of its states.

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from functional_rb.buffer.api import Backend
+from functional_rb.buffer.backend import Backend
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays

@@ -2,7 +2,7 @@
 
 The way of a write is the same for all functions: lock the version, own its memory, make room for what is overwritten,
 let the next version succeed, write by the fused kernel or the core, and count what was saved. `Engine` is the part of
-`buffer.api.Backend` and `buffer.in_place.InPlace` that is so, for any library; inputs have been checked.
+`buffer.backend.Backend` and `buffer.in_place.InPlace` that is so, for any library; inputs have been checked.
 """
 
 from __future__ import annotations

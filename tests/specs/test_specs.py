@@ -275,6 +275,8 @@ BOUND = (
     "functional_rb.buffer.api",
     "functional_rb.iteration.cell",
     "functional_rb.buffer.in_place",
+    "functional_rb.buffer.reading",
+    "functional_rb.buffer.samples",
     "functional_rb.interop.records",
     "functional_rb.iteration.batches",
     "functional_rb.maps.functions",

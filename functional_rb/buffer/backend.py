@@ -1,0 +1,109 @@
+"""What carries out the functions on buffers, once their arguments are checked; and what it is asked first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from functional_rb.base.containers import Registered
+from functional_rb.buffer import checks, mapping
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import SameState, State
+from functional_rb.core.strategy import Selection
+from functional_rb.ops.protocol import Array
+from functional_rb.specs import ArraySpec
+from functional_rb.specs.values import Outline
+
+
+class Backend(mapping.Mapper, Protocol):
+    """What carries out the checked calls."""
+
+    def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
+        """Make an array of the backend of a leaf, refusing what would change its dtype."""
+
+    def check_state(self, state: Any, function: str) -> None:
+        """Refuse what is no state of this backend."""
+
+    def as_vector(self, array: Any, name: str) -> Any:
+        """A mask, priorities, indices or beta as an array of the backend, if they came as NumPy's."""
+
+    def unsupported(self, dtype: str) -> str | None:
+        """Why a dtype cannot be stored, with the remedy; None if it can."""
+
+    def build_mapping(
+        self, container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
+    ) -> Any:
+        """Make a mapping of its parts."""
+
+    def init(self, spec: BufferSpec, device: Any) -> State:
+        """Make an empty state of a spec."""
+
+    def add(
+        self, state: State, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
+    ) -> SameState:
+        """Write a batch of checked items; returns the new state."""
+
+    def value_of(self, scalar: Any) -> float | None:
+        """The number in a scalar array; None while tracing, and where reading it would wait for an accelerator."""
+
+    def known(self, state: State, mask: Array | None) -> tuple[Any, Any] | None:
+        """The state's counters and a mask as NumPy arrays, None while tracing."""
+
+    def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
+        """Whether leaves [B, *shape] lie in the domain of each unit, bool [B]."""
+
+    def count_invalid(self, state: State, outside: Array) -> SameState:
+        """The same state, in which the items that bool [B] marks are counted as invalid."""
+
+    def sample(self, state: State, key: Array, batch: int, beta: Any) -> tuple[SameState, list[Array], Selection]:
+        """Draw a batch of items; returns the new state, the items' leaves and their selection."""
+
+    def update(
+        self, state: State, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]
+    ) -> SameState:
+        """Set priorities and rewrite leaves."""
+
+    def clear(self, state: State) -> State:
+        """Take all items out."""
+
+    def with_spec(self, state: State, spec: BufferSpec) -> State:
+        """Another spec, with the items in the same place."""
+
+    def get(self, state: State, handles: Array) -> list[Array]:
+        """Read items by handle."""
+
+    def items(self, state: State) -> list[Array]:
+        """All of the storage, unpacked."""
+
+    def is_live(self, state: State, handles: Array) -> Array:
+        """Whether handles name stored items."""
+
+    def look(
+        self, state: State, function: Callable[..., Array], handles: Array | None = None, n: int | None = None
+    ) -> Array:
+        """What a function of `buffer` reads off a state: it takes handles int32 [B], or a number, or nothing."""
+
+    def split(self, key: Any) -> Any:
+        """Two keys from one."""
+
+    def random_crop(
+        self, leaves: Sequence[Array], lengths: Array | None, key: Any, length: int
+    ) -> tuple[list[Array], Array, Array]:
+        """Crop windows at random places, as `transforms.crop.random_crop` does."""
+
+    def drawable(self, state: State, n: int) -> Array:
+        """Whether n can be drawn."""
+
+
+def check_one(backend: Backend, state: State, function: str) -> None:
+    """Refuse what is no state of the backend, and a stack of states, which only vmap takes apart."""
+    backend.check_state(state, function)
+    if len(state.axes) != 1:
+        raise checks.not_one(state.axes, function)
+
+
+def handles_of(backend: Backend, indices: Any) -> Array:
+    """Handles int32 [B] as an array of the backend."""
+    indices = backend.as_vector(indices, "indices")
+    checks.handles(indices)
+    return indices
