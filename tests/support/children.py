@@ -1,0 +1,43 @@
+"""Children of a process, which work, end, or are killed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+LIBC = ctypes.CDLL(None)
+
+
+def forked(work: Callable[[], None], survives: bool = False) -> int:
+    """Work in a child, which dies with its parent unless it survives; the process."""
+    sys.stdout.flush()
+    process = os.fork()
+    if not process:
+        if not survives:
+            LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return process
+
+
+def ended(process: int, killed: bool = False) -> None:
+    """Wait for a child, which must have been killed, or have ended well."""
+    status = os.waitpid(process, 0)[1]
+    assert status == (signal.SIGKILL if killed else 0), status
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
