@@ -10,6 +10,7 @@ from functional_rb.datasets.description import Description
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.fetching.fetch import FetchError, RemoteFile, fetch
 from functional_rb.datasets.fetching.retry import Backoff, Clock
+from functional_rb.datasets.gymnasium import Recording
 from functional_rb.datasets.loading import info, load
 from functional_rb.datasets.reader import Counts, Reader, open_reader, register
 from functional_rb.datasets.sources import Source
@@ -24,6 +25,7 @@ __all__ = [
     "FetchError",
     "Reader",
     "RemoteFile",
+    "Recording",
     "Source",
     "StepSpec",
     "convert",

@@ -58,7 +58,7 @@ def convert(
         infos: the names of the infos that are stored too, at "info" in the items; True for all.
         observation_key: the name of the observation in the items, also if it is a dict.
         compact: whether observations are stored once, though a step has two; see `Compact`.
-        facts: what is known of where it comes from, in values of JSON.
+        facts: what is known of where it comes from, in values of JSON, beside what the files say.
         progress: whether to show a bar once it takes more than a second; None for: on a terminal.
 
     Returns:
@@ -85,7 +85,7 @@ def convert(
         writing = _Writing(part, form, begin | {"item": json.loads(to_json(form.item))})
         with contextlib.closing(writing), _progress(reader, form, progress) as shown:
             writing.write_all(reader, shown)
-            made = writing.finish(reader.name, options, dict(facts or {}))
+            made = writing.finish(reader.name, options, {**reader.facts, **(facts or {})})
         disk.rename(part, target)
         disk.fsync_directory(os.path.dirname(target))
         return made

@@ -52,7 +52,8 @@ class Episode:
         rewards: numbers [T], of each action.
         terminated: bool [T], whether the step led to a terminal state: the last one only.
         truncated: bool [T], whether the episode was cut off after it: the last one only.
-        infos: what else there is of each step, by name: nests with leaves [T, *shape].
+        infos: what else there is of each step, by name: nests with leaves [T, *shape]. A mapping may read them when
+            they are asked for, until the next episode is.
         final_observed: whether the last observation was observed. If not, what stands there means nothing: then the
             last step is kept only if it led to a terminal state, after which nobody looks at it.
         goes_on: whether the next piece that the reader gives is of the same episode: its first observation is the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from functional_rb.datasets.episode import Episode, StepSpec
@@ -34,11 +34,13 @@ class Reader(Protocol):
         files: the paths of the files that it is read from. What has been converted halfway is gone on with as long as
             their sizes and times are the same.
         counts: how much there is.
+        facts: what the files say of the dataset, in values of JSON: its authors, the environment, what is lossy.
     """
 
     name: str
     files: Sequence[str]
     counts: Counts
+    facts: Mapping[str, Any]
 
     def spec(self, narrow: bool) -> StepSpec:
         """What its steps are made of.
@@ -58,7 +60,11 @@ class Reader(Protocol):
 Opener = Callable[..., Reader]
 """Opens the reader of a dataset, given what follows the prefix, and as `root=` the folder where datasets lie."""
 
-_BUILT_IN: dict[str, str] = {}
+_BUILT_IN: dict[str, str] = {
+    "d4rl": "functional_rb.datasets.d4rl:open_d4rl",
+    "gymnasium": "functional_rb.datasets.gymnasium:open_gymnasium",
+    "minari": "functional_rb.datasets.minari:open_minari",
+}
 """Readers by prefix, as "module:function", so that none is imported before it is needed."""
 _REGISTERED: dict[str, Opener] = {}
 

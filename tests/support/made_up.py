@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class MadeUp:
     dies_at: int | None = None
     name: str = "made_up:episodes"
     files: Sequence[str] = ()
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def counts(self) -> Counts:

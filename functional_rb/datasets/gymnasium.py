@@ -1,0 +1,163 @@
+"""Recordings of environments of one's own: `gymnasium:CartPole-v1`, or any environment and policy by `Recording`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base import nest
+from functional_rb.convert.common import imported, stored_dtype
+from functional_rb.convert.gymnasium import spec_of_space
+from functional_rb.datasets.episode import Episode, StepSpec
+from functional_rb.datasets.pieces import steps_of_piece
+from functional_rb.datasets.reader import Counts
+from functional_rb.specs import Unbounded
+from functional_rb.specs.rows import is_unit
+
+WHO = "datasets: gymnasium"
+Policy = Callable[[Any], Any]
+
+
+class Recording:
+    """Records episodes of an environment; a `Reader`, so `convert` makes a dataset of it.
+
+    Episode k begins with `env.reset(seed=seed + k)`. If the policy is a function of the observation alone, a conversion
+    that was killed goes on with the same episodes.
+
+    Attributes:
+        name, files, counts, facts: see `Reader`.
+
+    Example:
+        >>> import tempfile
+        >>> import gymnasium, torch_backend as rb
+        >>> import functional_rb as frb
+        >>> env = gymnasium.make("CartPole-v1")
+        >>> recording = Recording(env, lambda observation: int(observation[2] > 0), episodes=3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = frb.datasets.convert(recording, f"{folder}/cartpole")
+        ...     state = frb.datasets.load(f"{folder}/cartpole", rb, batch_size=32)
+        ...     made.episodes, made.steps == int(rb.size(state))
+        (3, True)
+    """
+
+    files: Sequence[str] = ()
+
+    def __init__(
+        self,
+        env: Any,
+        policy: Policy | None = None,
+        *,
+        episodes: int,
+        seed: int = 0,
+        name: str | None = None,
+        infos: Mapping[str, Any] | None = None,
+        max_length: int | None = None,
+        max_edges: int | None = None,
+    ) -> None:
+        """Take an environment, which is not touched yet.
+
+        Args:
+            env: a Gymnasium environment, no vector one.
+            policy: gives an action for an observation; None for random actions.
+            episodes: how many.
+            seed: of the first one, and of random actions.
+            name: of the dataset; by default that of the environment.
+            infos: specs of what is kept of the infos that `env.step` returns, by name.
+            max_length: the most elements of a `Sequence`, and nodes of a `Graph`, if the spaces have some.
+            max_edges: the most edges of a `Graph`.
+        """
+        self._env, self._policy, self._seed = env, policy, seed
+        told = getattr(env, "spec", None)
+        self.name = name or f"gymnasium:{getattr(told, 'id', type(env).__name__)}"
+        self.counts, self.facts = Counts(episodes), {"seed": seed}
+        self._infos, self._limits = dict(infos or {}), (max_length, max_edges)
+
+    def spec(self, narrow: bool) -> StepSpec:
+        """What the spaces say; the reward is float64, as Gymnasium has it."""
+        observation, action = (
+            spec_of_space(getattr(self._env, f"{of}_space"), narrow, *self._limits, WHO, (of,))
+            for of in ("observation", "action")
+        )
+        return StepSpec(observation, action, Unbounded((), stored_dtype("float64", narrow)), self._infos)
+
+    def episodes(self, first: int = 0) -> Iterator[Episode]:
+        """Recorded as they are asked for."""
+        spec = self.spec(narrow=False)
+        most = steps_of_piece(spec)
+        for k in range(first, self.counts.episodes or 0):
+            yield from self._episode(k, spec, most)
+
+    def _episode(self, k: int, spec: StepSpec, most: int) -> Iterator[Episode]:
+        seed = self._seed + k
+        observation = _own(self._env.reset(seed=seed)[0])
+        if self._policy is None:
+            self._env.action_space.seed(seed)
+        steps: list[tuple[Any, ...]] = []
+        done = False
+        while not done:
+            action = _own(self._env.action_space.sample() if self._policy is None else self._policy(observation))
+            after, reward, terminated, truncated, infos = self._env.step(action)
+            kept = {name: _own(infos[name]) for name in self._infos}
+            steps.append((observation, action, float(reward), bool(terminated), bool(truncated), kept))
+            observation, done = _own(after), terminated or truncated
+            # One more is kept back, so that the last piece has two steps at least.
+            if done or len(steps) > most + 1:
+                given = steps if done else steps[:most]
+                steps = steps[len(given) :]
+                last = observation if done else steps[0][0]
+                yield self._piece(given, last, spec, not done, {"seed": seed})
+
+    def _piece(
+        self, steps: list[tuple[Any, ...]], last: Any, spec: StepSpec, goes_on: bool, about: dict[str, Any]
+    ) -> Episode:
+        observations, actions, rewards, terminated, truncated, infos = zip(*steps, strict=True)
+        return Episode(
+            _stacked(spec.observation, [*observations, last]),
+            _stacked(spec.action, actions),
+            np.array(rewards),
+            np.array(terminated),
+            np.array(truncated),
+            {name: _stacked(part, [info[name] for info in infos]) for name, part in self._infos.items()},
+            goes_on=goes_on,
+            about=about,
+        )
+
+
+def open_gymnasium(
+    rest: str,
+    root: str | None = None,
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    env: Mapping[str, Any] | None = None,
+) -> Recording:
+    """The recording of an environment by its name, with random actions.
+
+    Args:
+        rest: the name, as `gymnasium.make` knows it.
+        root: not needed.
+        episodes: how many.
+        seed: of the first episode, and of its actions.
+        env: arguments of `gymnasium.make`.
+    """
+    made = imported("gymnasium", WHO, "gymnasium").make(rest, **dict(env or {}))
+    return Recording(made, None, episodes=episodes, seed=seed, name=f"gymnasium:{rest}")
+
+
+def _own(value: Any) -> Any:
+    """A value whose arrays nobody else writes to."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Mapping):
+        return {name: _own(part) for name, part in value.items()}
+    return tuple(map(_own, value)) if isinstance(value, tuple) else value
+
+
+def _stacked(spec: Any, values: Sequence[Any]) -> Any:
+    """Values of a spec, in the form that episodes have: units of arrays as one array, others as a sequence."""
+    structure = nest.flatten(spec, is_unit)[1]
+    columns = zip(*(nest.flatten_as(structure, value) for value in values), strict=True)
+    stacked = [np.stack(column) if hasattr(column[0], "shape") else list(column) for column in columns]
+    return nest.unflatten(structure, stacked, lambda container, parts, batch: parts)

@@ -1,0 +1,92 @@
+"""What readers share: how long a piece of an episode is, and the specs of arrays in files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base import dtypes
+from functional_rb.convert.common import stored_dtype
+from functional_rb.datasets.episode import StepSpec
+from functional_rb.specs import Binary, Unbounded
+from functional_rb.specs.values import Outline
+
+PIECE = 2**23
+"""Bytes of a piece, about: there are some copies of it while it is being converted."""
+
+
+def steps_of_piece(spec: StepSpec) -> int:
+    """How many steps a piece of an episode may have: two at least."""
+    parts = {"observation": spec.observation, "action": spec.action, "infos": dict(spec.infos)}
+    leaves = Outline.of(parts, "datasets").leaves
+    nbytes = sum(math.prod(leaf.shape) * dtypes.ITEMSIZE[leaf.dtype] for leaf in leaves)
+    return max(2, PIECE // max(nbytes, 1))
+
+
+def spans(steps: int, most: int) -> Iterator[tuple[int, int]]:
+    """The pieces of so many steps, as (first, stop). Where there are several, the last has two steps at least.
+
+    Example:
+        >>> list(spans(7, 3)), list(spans(5, 2)), list(spans(1, 3))
+        ([(0, 3), (3, 5), (5, 7)], [(0, 2), (2, 5)], [(0, 1)])
+    """
+    first = 0
+    while first < steps:
+        stop = min(first + most, steps)
+        if steps - stop == 1:
+            stop += -1 if stop - first > 2 else 1
+        yield first, stop
+        first = stop
+
+
+class Lazy(Mapping[str, Any]):
+    """What is read when it is asked for, by name."""
+
+    def __init__(self, names: Iterable[str], read: Callable[[str], Any]) -> None:
+        """Read nothing yet."""
+        self._names, self._read = tuple(names), read
+
+    def __getitem__(self, name: str) -> Any:
+        """Read it."""
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._names)
+
+
+def repeated(values: Any) -> Any:
+    """Values [n, ...] of a nest with the last of them twice, where one more was not observed."""
+    if isinstance(values, dict):
+        return {name: repeated(part) for name, part in values.items()}
+    if isinstance(values, tuple):
+        return tuple(map(repeated, values))
+    return [*values, values[-1]] if isinstance(values, list) else np.concatenate([values, values[-1:]])
+
+
+def spec_of_values(shape: Sequence[int], dtype: Any, narrow: bool) -> Binary | Unbounded:
+    """The spec of arrays of which nothing is known but shape and dtype.
+
+    Raises:
+        TypeError: for a dtype that cannot be stored.
+    """
+    name = stored_dtype(dtype, narrow)
+    return Binary(tuple(shape)) if name == "bool" else Unbounded(tuple(shape), name)
+
+
+def can_be_stored(dtype: Any) -> bool:
+    """Whether values of a dtype are numbers of a kind that buffers have."""
+    try:
+        stored_dtype(dtype, True)
+    except (TypeError, ValueError, KeyError):
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""D4RL's files, with marker values: observation t, action t + 0.5, reward t + 0.25 in row t."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.datasets import DatasetError, convert, open_reader
+from functional_rb.datasets import pieces as sizes
+from tests.support.backends import Backend
+
+N = 12
+TERMINALS, TIMEOUTS = [3, 4], [8]  # episodes of 4, 1, 4 and 3 rows
+
+
+def write(path: Path, **changes: Any) -> Path:
+    """A file whose rows tell where they are; what is None is left out."""
+    t = np.arange(N)
+    marks = {"terminals": np.isin(t, TERMINALS), "timeouts": np.isin(t, TIMEOUTS)}
+    values = {"observations": np.repeat(t[:, None], 2, 1) + np.zeros(2, np.float32), "actions": t[:, None] + 0.5}
+    values |= {"rewards": t + 0.25, "infos/qpos": np.repeat(t[:, None], 3, 1), "metadata/name": np.bytes_("made up")}
+    with h5py.File(path, "w") as file:
+        for name, value in (values | marks | changes).items():
+            if value is not None:
+                file[name] = value
+    return path
+
+
+def column(library: Backend, leaf: Any) -> list[float]:
+    found = library.numpy(leaf)
+    return found.reshape(len(found), -1)[:, 0].tolist()
+
+
+@pytest.mark.parametrize("piece", [2**23, 1])
+def test_what_ends_led_to_is_not_made_up(
+    library: Backend, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps before a timeout are left out, as nobody knows what they led to; else a learner would go on from zeros."""
+    monkeypatch.setattr(sizes, "PIECE", piece)
+    path = write(tmp_path / "some.hdf5")
+    state = frb.datasets.load(f"d4rl:{path}", library.rb, root=tmp_path, infos=["qpos"])
+    items = library.rb.items(state)
+    frb.ted.check(items, time_axis=0)
+    after = items["next"]
+    assert column(library, items["observation"]) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10]
+    assert column(library, items["action"]) == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 9.5, 10.5]
+    assert column(library, after["reward"]) == [0.25, 1.25, 2.25, 3.25, 4.25, 5.25, 6.25, 7.25, 9.25, 10.25]
+    # After a terminal state nobody looks at the next observation.
+    assert column(library, after["observation"]) == [1, 2, 3, 3, 4, 6, 7, 8, 10, 11]
+    assert np.flatnonzero(library.numpy(after["terminated"])).tolist() == [3, 4]
+    assert np.flatnonzero(library.numpy(after["truncated"])).tolist() == [7, 9]
+    assert column(library, items["info"]["qpos"]) == column(library, items["observation"])
+    made = frb.datasets.info(state.spec.storage.path)
+    assert (made.dropped, made.episodes, made.facts["quirks"]["reward_of"]) == (2, 4, "action")
+
+    _, drawn = library.rb.sample(
+        frb.datasets.load(state.spec.storage.path, library.rb, transforms=frb.n_step(3, 1.0)), library.rb.key(0), 32
+    )
+    t, summed = column(library, drawn.items["observation"]), column(library, drawn.items["next"]["reward"])
+    last = {0: 3, 1: 3, 2: 3, 3: 3, 4: 4, 5: 7, 6: 7, 7: 7, 9: 10, 10: 10}
+    assert summed == [sum(range(int(x), min(int(x) + 3, last[x] + 1))) + 0.25 * min(3, last[x] + 1 - x) for x in t]
+
+
+def items_of(path: Path, to: Path, **options: Any) -> dict[str, list[float]]:
+    import torch_backend as rb
+
+    made = convert(open_reader(f"d4rl:{path}", **options), to)
+    items = rb.items(frb.datasets.load(to, rb))
+    frb.ted.check(items, time_axis=0)
+    after = items["next"]
+    rows = {"observation": items["observation"], "after": after["observation"], "action": items["action"]}
+    rows |= {"reward": after["reward"], "terminated": after["terminated"], "truncated": after["truncated"]}
+    found = {name: leaf.reshape(len(leaf), -1)[:, 0].tolist() for name, leaf in rows.items()}
+    return found | {"dropped": [made.dropped]}
+
+
+@pytest.mark.parametrize("piece", [2**23, 1])
+def test_next_observations_are_taken_where_the_file_has_them(
+    piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "PIECE", piece)
+    after = np.repeat(np.arange(N)[:, None], 2, 1) + np.float32(1)
+    path = write(tmp_path / "some.hdf5", next_observations=after)
+    found = items_of(path, tmp_path / "made")
+    assert found["observation"] == [*range(N)]
+    assert found["after"] == [*range(1, N + 1)]
+    assert found["dropped"] == [0]
+
+
+@pytest.mark.parametrize("piece", [2**23, 1])
+def test_maze2d_rewards_are_of_the_row_before(piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the reward in a row is that of its observation, which the action before it has earned."""
+    monkeypatch.setattr(sizes, "PIECE", piece)
+    path = write(tmp_path / "maze2d-umaze-v1.hdf5", terminals=np.zeros(N, bool))
+    found = items_of(path, tmp_path / "made")
+    assert found["observation"] == [*range(8), 9, 10]
+    assert found["reward"] == [t + 1.25 for t in found["observation"]]
+    as_it_is = items_of(path, tmp_path / "other", reward_of="action")
+    assert as_it_is["reward"] == [t + 0.25 for t in as_it_is["observation"]]
+
+
+def test_antmaze_ends_where_the_ant_jumps(tmp_path: Path) -> None:
+    """Before version 2 the timeouts are off."""
+    t = np.arange(N)
+    places = np.repeat(t[:, None], 2, 1) * 0.1 + np.where(t > 8, 50, 0)[:, None]
+    path = write(tmp_path / "antmaze-umaze-v0.hdf5", observations=places, timeouts=np.isin(t, [9]))
+    found = items_of(path, tmp_path / "made")
+    assert found["action"] == [t + 0.5 for t in (*range(8), 9, 10)]
+    assert np.flatnonzero(found["truncated"]).tolist() == [7, 9]
+    shifted = items_of(path, tmp_path / "other", jump=1e9)  # none is so far
+    assert shifted["action"] == [t + 0.5 for t in range(11)]
+
+
+def test_files_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "own"))
+    for folder, name in (("d4rl", "hopper_medium-v2.hdf5"), ("own/datasets", "pen-human-v1.hdf5")):
+        (tmp_path / folder).mkdir(parents=True)
+        write(tmp_path / folder / name)
+    assert open_reader("d4rl:hopper-medium-v2", str(tmp_path)).counts.steps == N
+    assert open_reader("d4rl:pen-human-v1", str(tmp_path)).name == "d4rl:pen-human-v1"
+    with pytest.raises(FileNotFoundError, match=r"no hopper-medium-v1\.hdf5 or hopper_medium-v1\.hdf5 in .*fetch"):
+        open_reader("d4rl:hopper-medium-v1", str(tmp_path))
+
+
+WRONG = {
+    "rewards.*there is no 'rewards'|there is no 'rewards'": {"rewards": None},
+    "actions: expected 12 rows, one for each reward, got 5": {"actions": np.zeros((5, 1))},
+    "timeouts: expected 12 marks, one for each reward, got shape": {"timeouts": np.zeros(7, bool)},
+    r"rewards: expected a number in each row, got shape \(2,\)": {"rewards": np.zeros((N, 2))},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_in_a_file_is_named(what: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "wrong.hdf5", **WRONG[what])
+    with pytest.raises(DatasetError, match=rf"wrong\.hdf5.*{what}"):
+        convert(open_reader(f"d4rl:{path}"), tmp_path / "made")
+    path.write_bytes(b"no file of HDF5")
+    with pytest.raises(DatasetError, match=r"wrong\.hdf5: expected a file of HDF5"):
+        open_reader(f"d4rl:{path}")

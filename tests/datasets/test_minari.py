@@ -1,0 +1,344 @@
+"""Minari's datasets, written by minari itself, against its own iteration; and those that it does not write."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import h5py
+import minari
+import numpy as np
+import pyarrow
+import pytest
+from gymnasium import spaces
+from minari.data_collector import EpisodeBuffer
+
+import functional_rb as frb
+from functional_rb.datasets import DatasetError, Episode, convert, open_reader
+from functional_rb.datasets import pieces as sizes
+from tests.support.backends import Backend
+
+FORMATS = ("hdf5", "arrow", "parquet")
+BOX = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+SPACES = {
+    "box": (BOX, spaces.Discrete(5, start=-2)),
+    "parts": (
+        spaces.Dict(
+            pose=spaces.Dict(at=spaces.Box(-1, 1, (2,)), grip=spaces.MultiBinary(3)),
+            task=spaces.Text(6, min_length=0),
+            both=spaces.Tuple([spaces.MultiDiscrete([3, 4]), spaces.Discrete(7)]),
+        ),
+        spaces.Dict(move=spaces.Box(-1, 1, (2,)), say=spaces.Text(4)),
+    ),
+    "images": (spaces.Box(0, 255, (36, 40, 3), np.uint8), spaces.Box(-1, 1, (1,))),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Datasets of minari, in all formats."""
+    root = tmp_path_factory.mktemp("minari")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(root))
+        for name, (observation, action) in SPACES.items():
+            for layout in FORMATS if name != "images" else ("hdf5", "arrow"):
+                write(f"{name}/{layout}-v0", observation, action, layout, jpeg_encoding=name == "images")
+        write("raw/hdf5-v0", *SPACES["images"], "hdf5", jpeg_encoding=False)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _found(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(made))
+
+
+def write(name: str, observation: Any, action: Any, layout: str, **more: Any) -> None:
+    observation.seed(0)
+    action.seed(0)
+    buffers = [buffer(observation, action, k, length) for k, length in enumerate((4, 1, 6))]
+    more |= {"data_format": layout, "observation_space": observation, "action_space": action, "author": {"A. Uthor"}}
+    described = {
+        "description": "of these tests",
+        "algorithm_name": "random",
+        "code_permalink": "here",
+        "author_email": {"a@b"},
+    }
+    with warnings.catch_warnings():  # of things that are recommended
+        warnings.simplefilter("ignore")
+        minari.create_dataset_from_buffers(name, buffers, **more, **described)
+
+
+def buffer(observation: Any, action: Any, k: int, n: int) -> EpisodeBuffer:
+    """Observation t, reward t + 0.25, where t counts the steps of all episodes, as far as the spaces have such."""
+    t = 100 * k + np.arange(n + 1)
+    seen = stacked([observation.sample() for _ in t])
+    if observation is BOX:
+        seen = np.repeat(t[:, None], 3, 1).astype(np.float64)
+    infos = {"speed": t + 0.125, "inner": {"grid": np.repeat(t[:, None, None], 2, 1)}}
+    ends = np.zeros(n, bool)
+    ends[-1] = k != 2
+    return EpisodeBuffer(
+        id=k,
+        seed=7 + k,
+        observations=seen,
+        actions=stacked([action.sample() for _ in t[1:]]),
+        rewards=list(t[:-1] + 0.25),
+        terminations=list(ends),
+        truncations=[False] * n,
+        infos=infos,
+    )
+
+
+def stacked(values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        return {name: stacked([value[name] for value in values]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(stacked([value[k] for value in values]) for k in range(len(first)))
+    return values if isinstance(first, str) else np.stack(values)
+
+
+STEPS = ("actions", "rewards", "terminated", "truncated", "infos")
+
+
+def joined(pieces: list[Episode]) -> list[Episode]:
+    """Episodes put together of their pieces."""
+
+    def both(first: Any, second: Any, skip: int) -> Any:
+        if isinstance(first, dict):
+            return {name: both(first[name], second[name], skip) for name in first}
+        if isinstance(first, tuple):
+            return tuple(both(x, y, skip) for x, y in zip(first, second, strict=True))
+        return [*first, *second[skip:]] if isinstance(first, list) else np.concatenate([first, second[skip:]])
+
+    whole: list[Episode] = []
+    for piece in pieces:
+        if whole and whole[-1].goes_on:
+            before = whole.pop()
+            rows = {name: both(getattr(before, name), getattr(piece, name), 0) for name in STEPS}
+            observations = both(before.observations, piece.observations, 1)
+            piece = dataclasses.replace(piece, observations=observations, about=before.about, **rows)
+        whole.append(piece)
+    return whole
+
+
+def equal(ours: Any, theirs: Any) -> None:
+    if isinstance(theirs, dict):
+        assert set(ours) == set(theirs)
+        for name in theirs:
+            equal(ours[name], theirs[name])
+    elif isinstance(theirs, tuple):
+        for x, y in zip(ours, theirs, strict=True):
+            equal(x, y)
+    else:
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def read(reader: Any, first: int = 0) -> list[Episode]:
+    """Its pieces, with their infos, which are read as long as the reader is there."""
+    return [dataclasses.replace(piece, infos=dict(piece.infos)) for piece in reader.episodes(first)]
+
+
+IN_HDF5 = ("box/hdf5", "parts/hdf5", "images/hdf5", "raw/hdf5")
+OTHERS = ("box/arrow", "box/parquet", "parts/arrow", "parts/parquet", "images/arrow")
+FIELDS = {"observations": "observations", "actions": "actions", "rewards": "rewards"}
+FIELDS |= {"terminated": "terminations", "truncated": "truncations"}
+
+
+@pytest.mark.parametrize("name", [*IN_HDF5, *OTHERS])
+@pytest.mark.parametrize("piece", [2**23, 1])
+def test_episodes_are_those_of_minari(name: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "PIECE", piece)
+    reader = open_reader(f"minari:{name}-v0")
+    pieces = read(reader)
+    assert len(pieces) == (3 if piece > 1 else 6)
+    ours = joined(pieces)
+    assert [episode.about["seed"] for episode in ours] == [7, 8, 9]
+    assert (reader.counts.episodes, reader.counts.steps) == (3, 11)
+    assert ("lossy" in reader.facts) == name.startswith("images")
+    # Of the other formats minari cannot read the infos that it has written.
+    in_hdf5 = f"{name.partition('/')[0]}/hdf5-v0"
+    for own, other in zip(ours, minari.load_dataset(in_hdf5).iterate_episodes(), strict=True):
+        for field, theirs in FIELDS.items():
+            equal(getattr(own, field), getattr(other, theirs))
+        equal(own.infos["speed"], other.infos["speed"][1:])
+        equal(own.infos["inner"]["grid"], other.infos["inner"]["grid"][1:])
+        assert own.final_observed
+    assert [len(episode) for episode in joined(read(reader, 1))] == [1, 6]
+
+
+def test_shifts_by_one_would_show(library: Backend, tmp_path: Path) -> None:
+    def load(**more: Any) -> Any:
+        return frb.datasets.load("minari:box/hdf5-v0", library.rb, root=tmp_path, infos=["speed"], **more)
+
+    t = np.array([0, 1, 2, 3, 100, 200, 201, 202, 203, 204, 205])
+    state = load()
+    items = library.rb.items(state)
+    frb.ted.check(items, time_axis=0)
+    after = items["next"]
+    np.testing.assert_array_equal(library.numpy(items["observation"]), np.repeat(t[:, None], 3, 1))
+    np.testing.assert_array_equal(library.numpy(after["observation"]), np.repeat(t[:, None], 3, 1) + 1)
+    np.testing.assert_array_equal(library.numpy(after["reward"]), t + 0.25)
+    np.testing.assert_array_equal(library.numpy(items["info"]["speed"]), t + 1.125)
+    assert library.numpy(after["terminated"]).nonzero()[0].tolist() == [3, 4]
+    assert library.numpy(after["truncated"]).nonzero()[0].tolist() == [10]  # where the dataset ends
+    assert state.spec.item["action"].start == -2
+
+    _, drawn = library.rb.sample(load(sampler=frb.Slices(3)), library.rb.key(0), 16)
+    assert (np.diff(library.numpy(drawn.items["observation"]), axis=1) == 1).all()
+    _, drawn = library.rb.sample(load(transforms=frb.n_step(4, 1.0)), library.rb.key(0), 16)
+    t = library.numpy(drawn.items["observation"])[:, 0]
+    steps = np.minimum(4, np.select([t < 4, t == 100], [4 - t, 1], 206 - t))
+    np.testing.assert_array_equal(library.numpy(drawn.items["next"]["observation"])[:, 0], t + steps)
+    np.testing.assert_array_equal(
+        library.numpy(drawn.items["next"]["reward"]), steps * (t + 0.25) + steps * (steps - 1) / 2
+    )
+
+
+def test_all_kinds_of_spaces_are_stored(library: Backend, tmp_path: Path) -> None:
+    """A Dict's parts are leaves; texts are code points; what one has of tuples comes back as such."""
+    state = frb.datasets.load("minari:parts/arrow-v0", library.rb, root=tmp_path)
+    item, items = state.spec.item, library.rb.items(state)
+    theirs = list(minari.load_dataset("parts/hdf5-v0").iterate_episodes())
+    tasks = [task for episode in theirs for task in episode.observations["task"][:-1]]
+    assert item["task"].to_host(library.numpy(items["task"])) == tasks
+    said = [say for episode in theirs for say in episode.actions["say"]]
+    assert item["action"]["say"].to_host(library.numpy(items["action"]["say"])) == said
+    chosen = np.concatenate([episode.observations["both"][0][1:] for episode in theirs])
+    np.testing.assert_array_equal(library.numpy(items["next"]["both"][0]), chosen)
+    grip = np.concatenate([episode.observations["pose"]["grip"][:-1] for episode in theirs])
+    np.testing.assert_array_equal(library.numpy(items["pose"]["grip"]), grip)
+
+
+def rewritten(made: Path, to: Path, change: Any) -> str:
+    """A copy of a dataset in HDF5 with a change."""
+    shutil.copytree(made / "box" / "hdf5-v0" / "data", to)
+    with h5py.File(to / "main_data.hdf5", "a") as file:
+        change(file, to)
+    return f"minari:{to}"
+
+
+def shortened(file: Any, to: Path) -> None:
+    for k in range(3):
+        observations = file[f"episode_{k}"]["observations"]
+        observations.resize(len(observations) - 1, 0)
+
+
+@pytest.mark.parametrize("piece", [2**23, 1])
+def test_episodes_without_their_last_observation(
+    made: Path, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some of Minari's have it: the last step stays only where it led to an end."""
+    monkeypatch.setattr(sizes, "PIECE", piece)
+    reader = open_reader(rewritten(made, tmp_path / "short", shortened))
+    assert [episode.final_observed for episode in joined(read(reader))] == [False] * 3
+    made_of_it = convert(reader, tmp_path / "made")
+    assert (made_of_it.steps, made_of_it.dropped, made_of_it.episodes) == (10, 1, 3)
+
+    folder = tmp_path / "arrow"
+    shutil.copytree(made / "box" / "arrow-v0" / "data", folder)
+    for k, n in enumerate((4, 1, 6)):
+        path = folder / str(k) / "part-0.arrow"
+        rows = pyarrow.ipc.open_file(pyarrow.py_buffer(path.read_bytes())).read_all().slice(0, n)
+        with pyarrow.ipc.new_file(str(path), rows.schema) as sink:
+            sink.write_table(rows)
+    ours = joined(read(open_reader(f"minari:{folder}")))
+    for own, other in zip(ours, joined(read(reader)), strict=True):
+        assert not own.final_observed
+        for field in FIELDS:
+            equal(getattr(own, field), getattr(other, field))
+
+
+def outside(file: Any, to: Path) -> None:
+    with h5py.File(to / "other.hdf5", "w") as other:
+        other["secret"] = np.zeros(4)
+    del file["episode_0/rewards"]
+    file["episode_0/rewards"] = h5py.ExternalLink("other.hdf5", "secret")
+
+
+def in_other_files(file: Any, to: Path) -> None:
+    del file["episode_0/rewards"]
+    file["episode_0"].create_dataset("rewards", (4,), "f8", external=[("/etc/passwd", 0, 32)])
+
+
+def put_together(file: Any, to: Path) -> None:
+    layout = h5py.VirtualLayout((4,), "f8")
+    layout[:] = h5py.VirtualSource("/etc/other.hdf5", "x", (4,))
+    del file["episode_0/rewards"]
+    file["episode_0"].create_virtual_dataset("rewards", layout)
+
+
+def bomb(file: Any, to: Path) -> None:
+    del file["episode_0/rewards"]
+    file["episode_0"].create_dataset("rewards", (10**12,), "f8", chunks=(10**6,), compression="gzip")
+
+
+def set_(name: str, values: Any) -> Any:
+    def change(file: Any, to: Path) -> None:
+        del file[f"episode_1/{name}"]
+        if values is not None:
+            file[f"episode_1/{name}"] = values
+
+    return change
+
+
+WRONG = {
+    "'rewards' is a link to somewhere else": outside,
+    "values of 'rewards' lie in other files": in_other_files,
+    "the values of 'rewards' lie in other": put_together,
+    "'rewards' claims 1000000000000 values": bomb,
+    "episode 1: there is no 'actions'": set_("actions", None),
+    "episode 1, observations: expected 2 for 1 rewards, got 5": set_("observations", np.zeros((5, 3))),
+    "episode 1: leaf 'actions': expected shape (1,), got (1, 2)": set_("actions", np.zeros((1, 2))),
+    "episode 1, infos 'speed': expected 2 for 1 rewards": set_("infos/speed", np.zeros(7)),
+    "episode 1: expected values in 'terminations', got a group": set_("terminations", {}),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_in_a_file_is_named(made: Path, what: str, tmp_path: Path) -> None:
+    change = WRONG[what]
+    if "group" in what:
+
+        def change(file: Any, to: Path) -> None:
+            del file["episode_1/terminations"]
+            file.create_group("episode_1/terminations")
+
+    name = rewritten(made, tmp_path / "wrong", change)
+    with pytest.raises(DatasetError) as caught:
+        convert(open_reader(name), tmp_path / "made", infos=["speed"])
+    assert what in str(caught.value)
+    assert "main_data.hdf5" in str(caught.value)
+
+
+def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"minari:no/such-v0: no metadata\.json in .*fetch the dataset first"):
+        open_reader("minari:no/such-v0", str(tmp_path))
+    copied = tmp_path / "minari" / "copied" / "x-v0"
+    shutil.copytree(made / "box" / "arrow-v0", copied)
+    assert open_reader("minari:copied/x-v0", str(tmp_path)).counts.steps == 11
+    table = copied / "data" / "1" / "part-0.arrow"
+    table.write_bytes(table.read_bytes()[:-100])
+    with pytest.raises(DatasetError, match=r"part-0\.arrow: expected a table of arrow"):
+        convert(open_reader(f"minari:{copied}"), tmp_path / "made")
+    table.unlink()
+    with pytest.raises(DatasetError, match="expected the episode's table"):
+        open_reader(f"minari:{copied}")
+    metadata = copied / "data" / "metadata.json"
+    told = json.loads(metadata.read_text())
+    for name, value in {
+        "data_format": "csv",
+        "total_episodes": "3",
+        "action_space": None,
+        "observation_space": "{}",
+    }.items():
+        metadata.write_text(json.dumps(told | {name: value}))
+        with pytest.raises(DatasetError, match=rf"metadata\.json: {name}"):
+            open_reader(f"minari:{copied}")
+    metadata.write_text("[]")
+    with pytest.raises(DatasetError, match="expected metadata by name"):
+        open_reader(f"minari:{copied}")
