@@ -1,0 +1,152 @@
+"""Arrays in the formats of NumPy, `.npy` and `.npz`: numbers only, and never more memory than asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.formats.inflate import read_exactly
+
+Array = np.ndarray[Any, Any]
+HEADER = 10_000
+"""Characters that the header of an array may have."""
+MOST = 2**31
+"""Bytes that an array may have which is read at once."""
+
+
+class NpyStream:
+    """An array in a stream, which is read forward, row by row.
+
+    Attributes:
+        shape: of the array.
+        dtype: of its values.
+        at: how many rows have been read.
+    """
+
+    def __init__(self, stream: Any, where: str, objects: bool = False) -> None:
+        """Read the header.
+
+        Args:
+            stream: of bytes.
+            where: its name, for errors.
+            objects: whether it may be an array of objects, a pickle, which begins where the header ends.
+
+        Raises:
+            DatasetError: if it is no array, or one of objects.
+        """
+        self._stream, self._where, self.at = stream, where, 0
+        try:
+            version = npy_format.read_magic(stream)
+            read = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}[version]
+            self.shape, self._fortran, self.dtype = read(stream, max_header_size=HEADER)
+        except (ValueError, KeyError, TypeError, SyntaxError, RecursionError) as error:
+            if isinstance(error, DatasetError):
+                raise
+            raise DatasetError(f"{where}: expected an array as numpy.save writes it: {error!r:.200}") from None
+        if self.dtype.hasobject and not objects:
+            raise DatasetError(f"{where}: an array of objects is a pickle, which may run any code; expected numbers")
+        if any(type(n) is not int or n < 0 for n in self.shape):
+            raise DatasetError(f"{where}: expected the shape of an array, got {self.shape!r:.200}")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the array claims to have."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def rows(self, n: int) -> Array:
+        """The next rows, at most so many: [n, *shape[1:]].
+
+        Raises:
+            DatasetError: if they are not there, or the array lies in columns.
+        """
+        if self._fortran and len(self.shape) > 1:
+            raise DatasetError(f"{self._where}: expected an array in rows (order C), got columns (Fortran's)")
+        n = min(n, self.shape[0] - self.at)
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        content = read_exactly(self._stream, n * row, f"{self._where}, rows {self.at} to {self.at + n}")
+        self.at += n
+        return _of(content, self.dtype, (n, *self.shape[1:]), "C", self._where)
+
+    def whole(self, most: int = MOST) -> Array:
+        """All of it.
+
+        Raises:
+            DatasetError: if it has more bytes than `most`, or is cut.
+        """
+        if self.nbytes > most:
+            raise DatasetError(
+                f"{self._where}: expected at most {most} bytes, the array {self.shape} claims {self.nbytes}"
+            )
+        content = read_exactly(self._stream, self.nbytes, self._where)
+        return _of(content, self.dtype, self.shape, "F" if self._fortran else "C", self._where)
+
+
+def _of(content: bytes, dtype: Any, shape: tuple[int, ...], order: Any, where: str) -> Array:
+    if dtype.itemsize == 0:
+        raise DatasetError(f"{where}: expected values with a size, got dtype {dtype}")
+    flat = np.frombuffer(content, dtype) if content else np.zeros(0, dtype)
+    return flat.reshape(shape, order=order)
+
+
+class Npz:
+    """The arrays in a file of `.npz`, by name, each read when it is asked for.
+
+    Attributes:
+        names: of the arrays.
+    """
+
+    def __init__(self, file: zipfile.ZipFile, path: str) -> None:
+        """Keep the file, which is open."""
+        self._file, self._path = file, path
+        self.names = tuple(name.removesuffix(".npy") for name in file.namelist() if name.endswith(".npy"))
+
+    @contextlib.contextmanager
+    def stream(self, name: str) -> Iterator[NpyStream]:
+        """An array that is read row by row.
+
+        Raises:
+            DatasetError: if it is not there, or is no array of numbers.
+        """
+        where = f"{self._path}, {name!r}"
+        if name not in self.names:
+            raise DatasetError(f"{where}: there is no such array, expected some of {sorted(self.names)[:20]}")
+        try:
+            with self._file.open(f"{name}.npy") as stream:
+                yield NpyStream(stream, where)
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+            raise DatasetError(f"{where}: the file is damaged: {error}; fetch it again") from None
+
+    def read(self, name: str, most: int = MOST) -> Array:
+        """All of an array.
+
+        Raises:
+            DatasetError: likewise, and for one of more bytes than `most`.
+        """
+        with self.stream(name) as array:
+            return array.whole(most)
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[Npz]:
+    """A file of `.npz`.
+
+    Raises:
+        DatasetError: if it is none.
+        FileNotFoundError: if there is no such file.
+    """
+    try:
+        file = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, NotImplementedError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise DatasetError(f"{path}: expected a file of .npz: {error}; fetch it again") from None
+    with file:
+        yield Npz(file, path)

@@ -1,0 +1,122 @@
+"""What pickles name to write arrays of NumPy, and how arrays are put together of it, without any call."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class RefusedError(Exception):
+    """Why a pickle is refused: what it holds."""
+
+
+class Name:
+    """A function or a class that pickles of arrays name."""
+
+    def __init__(self, name: str) -> None:
+        """Keep its name, for errors."""
+        self.name = name
+
+
+RECONSTRUCT, NDARRAY, DTYPE, SCALAR, FROM_BUFFER, ENCODE, ORDERED, BYTEARRAY = map(
+    Name, ("_reconstruct", "ndarray", "dtype", "scalar", "_frombuffer", "encode", "OrderedDict", "bytearray")
+)
+KNOWN: Final = {
+    "numpy.ndarray": NDARRAY,
+    "numpy.dtype": DTYPE,
+    "_codecs.encode": ENCODE,
+    "collections.OrderedDict": ORDERED,
+    "builtins.bytearray": BYTEARRAY,
+    # NumPy 1 and 2 call the package by different names.
+    "numpy.core.multiarray._reconstruct": RECONSTRUCT,
+    "numpy._core.multiarray._reconstruct": RECONSTRUCT,
+    "numpy.core.multiarray.scalar": SCALAR,
+    "numpy._core.multiarray.scalar": SCALAR,
+    "numpy.core.numeric._frombuffer": FROM_BUFFER,
+    "numpy._core.numeric._frombuffer": FROM_BUFFER,
+}
+"""What a pickle may name."""
+
+
+class PickledType:
+    """A dtype that is being put together: a text tells kind and size, its state the order of bytes."""
+
+    def __init__(self, text: Any) -> None:
+        """Take the text.
+
+        Raises:
+            RefusedError: for anything but numbers, truth values, and texts of one length.
+        """
+        if not isinstance(text, str) or not re.fullmatch(r"[biufcSU]\d{1,9}", text, re.ASCII):
+            raise RefusedError(
+                f"an array of dtype {text!r:.80}, expected numbers, truth values, or texts of one length"
+            )
+        self.dtype = np.dtype(text)
+
+    def set(self, state: Any) -> None:
+        """Take the state: a version, the order of bytes, what plain values do not have, and sizes."""
+        if not isinstance(state, tuple) or len(state) < 5 or state[1] not in (*"<>|=",) or any(state[2:5]):
+            raise RefusedError("a dtype of another kind, expected numbers, truth values, or texts of one length")
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class PendingArray:
+    """An array that was named, and gets its state later."""
+
+    def __init__(self) -> None:
+        """Wait for the state."""
+        self._array: Array | None = None
+
+    def set(self, state: Any) -> None:
+        """Take the state: a version, the shape, the dtype, whether the order is Fortran's, and the bytes."""
+        if not isinstance(state, tuple) or len(state) != 5:
+            raise RefusedError("an array without a state")
+        _, shape, kind, is_fortran, content = state
+        self._array = _array(content, kind, shape, "F" if is_fortran else "C")
+
+    def whole(self) -> Array:
+        """The array."""
+        if self._array is None:
+            raise RefusedError("an array without a state")
+        return self._array
+
+
+def made(name: Any, arguments: Any) -> Any:
+    """What stands for the call of a known name.
+
+    Raises:
+        RefusedError: for any other call.
+    """
+    match name, arguments:
+        case Name(), (first, *_) if name is RECONSTRUCT and first is NDARRAY:
+            return PendingArray()
+        case Name(), (str(text), *_) if name is DTYPE:
+            return PickledType(text)
+        case Name(), (kind, content) if name is SCALAR:
+            return _array(content, kind, (), "C")[()]
+        case Name(), (content, kind, shape, order) if name is FROM_BUFFER:
+            return _array(content, kind, shape, order)
+        case Name(), (str(text), "latin1") if name is ENCODE:
+            return text.encode("latin1")
+        case Name(), () if name is ORDERED:
+            return {}
+        case Name(), (bytes(content),) if name is BYTEARRAY:
+            return content
+    raise RefusedError(f"a call of {getattr(name, 'name', name)!r:.80} as arrays are not written with")
+
+
+def _array(content: Any, kind: Any, shape: Any, order: Any) -> Array:
+    """An array of bytes, which are not copied."""
+    if not isinstance(kind, PickledType) or not isinstance(content, bytes) or order not in ("C", "F"):
+        raise RefusedError("an array without dtype or bytes")
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise RefusedError(f"an array of shape {shape!r:.80}")
+    try:
+        flat = np.frombuffer(content, kind.dtype) if content else np.zeros(0, kind.dtype)
+        return flat.reshape(shape, order=order)
+    except ValueError:
+        raise RefusedError(f"an array {kind.dtype} {shape!r:.80} of {len(content)} bytes") from None

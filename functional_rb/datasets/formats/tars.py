@@ -1,0 +1,80 @@
+"""Archives of tar, also compressed, read from front to back; nothing is written anywhere."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+
+from functional_rb.base import files
+from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.formats.inflate import Inflated
+
+HEADERS = 2**20
+"""Bytes that the headers of a member may have: names and remarks."""
+LIMIT = 2**42
+"""Bytes that may come out of a compressed archive."""
+PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
+"""The kinds of members that are read: files and folders."""
+
+
+def members(path: str, limit: int = LIMIT) -> Iterator[tuple[str, int, Any]]:
+    """The files in an archive, in its order: name, bytes, and what is read from until the next one is asked for.
+
+    Args:
+        path: of the archive: tar, tar.gz, tar.xz.
+        limit: bytes that may come out of it.
+
+    Raises:
+        DatasetError: for what is no such archive, names that lead out of a folder, links and devices, naming them.
+        FileNotFoundError: if there is no such file.
+    """
+    try:
+        descriptor, _ = files.open_regular(path)
+    except files.UnusableFileError as error:
+        raise DatasetError(str(error)) from None
+    with os.fdopen(descriptor, "rb") as file:
+        stream: Any = _Headers(Inflated(file, limit, path), path)
+        try:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                while (member := stream.next_of(archive)) is not None:
+                    _check(member, path)
+                    if member.isfile():
+                        yield member.name, member.size, archive.extractfile(member)
+        except (tarfile.TarError, EOFError) as error:
+            raise DatasetError(f"{path}: expected an archive of tar: {error}; fetch it again") from None
+
+
+def _check(member: tarfile.TarInfo, path: str) -> None:
+    """Refuse what would be dangerous to unpack: whoever made it meant harm."""
+    name = member.name
+    if name.startswith("/") or "\0" in name or "\\" in name or ".." in name.split("/") or name[1:2] == ":":
+        raise DatasetError(f"{path}: member {name!r:.200} has a name that leads out of the archive's folder; refused")
+    if member.type not in PLAIN or member.sparse is not None:
+        raise DatasetError(
+            f"{path}: member {name!r:.200} is a link, a device, or has holes; expected files and folders"
+        )
+
+
+class _Headers:
+    """A stream of which headers of archives may take so many bytes, since the library keeps them in memory."""
+
+    def __init__(self, stream: Inflated, where: str) -> None:
+        self._stream, self._where, self._left = stream, where, HEADERS
+
+    def read(self, n: int) -> bytes:
+        """Up to so many bytes."""
+        part = self._stream.read(n) or b""
+        self._left -= len(part)
+        if self._left < 0:
+            raise DatasetError(f"{self._where}: expected at most {HEADERS} bytes of headers in front of a member")
+        return part
+
+    def next_of(self, archive: tarfile.TarFile) -> tarfile.TarInfo | None:
+        """The next member; what is left of the one before is passed over."""
+        member = archive.next()
+        if member is not None:
+            self._left = member.size + HEADERS
+            archive.members.clear()  # type: ignore[attr-defined]  # of which it would keep all; typeshed lacks it
+        return member

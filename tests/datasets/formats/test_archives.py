@@ -1,0 +1,242 @@
+"""Archives, compressed streams and NumPy's files: read as they are written, and refused where they mean harm."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import os
+import tarfile
+import tracemalloc
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from functional_rb.datasets import DatasetError
+from functional_rb.datasets.formats import npy, tars
+from functional_rb.datasets.formats.inflate import Inflated
+
+CONTENT = np.random.default_rng(0).integers(0, 9, 300_000, np.uint8).tobytes()
+COMPRESS = {"plain": lambda x: x, "gzip": gzip.compress, "xz": lzma.compress}
+
+
+def inflated(content: bytes, limit: int = 2**30, piece: int = 70_000) -> bytes:
+    return b"".join(read_all(Inflated(io.BytesIO(content), limit, "a file"), piece))
+
+
+def read_all(stream: Inflated, piece: int) -> list[bytes]:
+    return [*iter(lambda: stream.read(piece) or b"", b"")]
+
+
+@pytest.mark.parametrize("compress", COMPRESS.values(), ids=COMPRESS)
+def test_streams_hold_what_was_compressed(compress: Any) -> None:
+    for content in (CONTENT, b"", b"a", bytes(10**6)):
+        for piece in (1000, 70_000) if len(content) < 10**6 else (2**20,):
+            assert inflated(compress(content), piece=piece) == content
+
+
+@pytest.mark.parametrize("kind", ["gzip", "xz"])
+def test_streams_follow_on_each_other(kind: str) -> None:
+    compress = COMPRESS[kind]
+    assert inflated(compress(b"one") + compress(b"two") + bytes(8)) == b"onetwo"
+
+
+@pytest.mark.parametrize("kind", ["gzip", "xz"])
+def test_what_was_cut_or_changed_is_found_out(kind: str) -> None:
+    whole = COMPRESS[kind](CONTENT)
+    for damaged in (whole[:-1], whole[: len(whole) // 2], whole + b"rest", whole[:-20] + bytes(20)):
+        with pytest.raises(DatasetError, match="a file: it cannot be decompressed"):
+            inflated(damaged)
+
+
+@pytest.mark.parametrize("kind", ["gzip", "xz"])
+def test_bombs_are_refused_in_bounded_memory(kind: str) -> None:
+    bomb = COMPRESS[kind](bytes(20_000_000))
+    assert len(bomb) < 30_000
+    stream = Inflated(io.BytesIO(bomb), 5_000_000, "a file")
+    tracemalloc.start()
+    try:
+        with pytest.raises(DatasetError, match="expected at most 5000000 bytes, and more come out"):
+            read_all(stream, 2**16)
+        assert tracemalloc.get_traced_memory()[1] < 2**24  # xz goes by the last 8 MB
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_decompressor_that_wants_much_memory_is_refused() -> None:
+    header = bytearray(lzma.compress(b"abc", filters=[{"id": lzma.FILTER_LZMA2, "preset": 0}]))
+    assert inflated(bytes(header)) == b"abc"
+    header[16] = 38  # the byte that tells the size of the dictionary: 2 GiB
+    header[20:24] = zlib.crc32(bytes(header[12:20])).to_bytes(4, "little")
+    with pytest.raises(DatasetError, match=r"cannot be decompressed: .*[Mm]emory"):
+        inflated(bytes(header))
+
+
+def write(path: Path, members: list[tarfile.TarInfo], mode: str = "w") -> str:
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]  # the modes are texts
+        for member in members:
+            archive.addfile(member, io.BytesIO(CONTENT[: member.size]))
+    return str(path)
+
+
+def member(name: str, size: int = 5, **more: Any) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.size = size
+    for key, value in more.items():
+        setattr(made, key, value)
+    return made
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
+def test_members_are_read_in_order(mode: str, tmp_path: Path) -> None:
+    written = [member("a/b", 100_000), member("c" * 150, 0), member("folder", 0, type=tarfile.DIRTYPE), member("d", 7)]
+    path = write(tmp_path / "a.tar", written, mode)
+    found = [(name, size, stream.read(3)) for name, size, stream in tars.members(path)]
+    assert found == [("a/b", 100_000, CONTENT[:3]), ("c" * 150, 0, b""), ("d", 7, CONTENT[:3])]
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+HOSTILE = {
+    "above": member("../a"),
+    "in the midst": member("a/../../b"),
+    "absolute": member("/etc/a"),
+    "a drive": member("C:/a"),
+    "backslashes": member("..\\a"),
+    "a symbolic link": member("a", 0, type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+    "a hard link": member("a", 0, type=tarfile.LNKTYPE, linkname="../b"),
+    "a device": member("a", 0, type=tarfile.CHRTYPE),
+    "a pipe": member("a", 0, type=tarfile.FIFOTYPE),
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_members_are_refused_by_name(hostile: tarfile.TarInfo, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", [member("fine"), hostile])
+    found = tars.members(path)
+    assert next(found)[0] == "fine"
+    with pytest.raises(DatasetError, match=r"a.tar: member '") as caught:
+        next(found)
+    assert repr(hostile.name) in str(caught.value)
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+def test_a_bomb_of_an_archive_is_refused(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        archive.addfile(member("a", 30_000_000), io.BytesIO(bytes(30_000_000)))
+    (tmp_path / "a").write_bytes(content.getvalue())
+    tracemalloc.start()
+    try:
+        with pytest.raises(DatasetError, match="expected at most 10000000 bytes"):
+            [*tars.members(str(tmp_path / "a"), limit=10_000_000)]
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
+
+
+def test_headers_that_take_much_memory_are_refused(tmp_path: Path) -> None:
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 20_000_000
+    (tmp_path / "a").write_bytes(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + b"a" * 20_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DatasetError, match="bytes of headers"):
+            [*tars.members(str(tmp_path / "a"))]
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    for content in (b"text", CONTENT, gzip.compress(CONTENT)):
+        (tmp_path / "a").write_bytes(content)
+        with pytest.raises(DatasetError, match="archive of tar"):
+            [*tars.members(str(tmp_path / "a"))]
+    with pytest.raises(DatasetError, match="regular"):
+        [*tars.members(str(tmp_path))]
+
+
+def npy_bytes(array: Any, **more: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, **more)
+    return file.getvalue()
+
+
+def test_arrays_are_read_row_by_row() -> None:
+    array = np.arange(70).reshape(10, 7).astype(">i4")
+    stream = npy.NpyStream(io.BytesIO(npy_bytes(array)), "a file")
+    assert (stream.shape, stream.dtype, stream.nbytes) == ((10, 7), np.dtype(">i4"), 280)
+    np.testing.assert_array_equal(np.concatenate([stream.rows(4), stream.rows(4), stream.rows(4)]), array)
+    for whole in (array, np.asfortranarray(array), np.zeros((0, 3)), np.array(2.5), np.arange(3)):
+        np.testing.assert_array_equal(npy.NpyStream(io.BytesIO(npy_bytes(whole)), "a file").whole(), whole)
+    with pytest.raises(DatasetError, match="columns"):
+        npy.NpyStream(io.BytesIO(npy_bytes(np.asfortranarray(array))), "a file").rows(1)
+
+
+def claims(shape: str, descr: str = "'<f8'") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(64)
+
+
+NO_ARRAYS = {
+    "objects": (npy_bytes(np.array([None]), allow_pickle=True), "array of objects is a pickle"),
+    "cut": (claims("(100,)"), "736 are missing"),
+    "gigabytes": (claims("(10**12,)".replace("10**12", "1000000000000")), "expected at most"),
+    "a negative shape": (claims("(-5,)"), "expected the shape"),
+    "a shape of truth": (claims("(True,)"), "expected the shape|as numpy.save"),
+    "code": (claims("__import__('os')"), "as numpy.save"),
+    "text": (b"text", "as numpy.save"),
+    "no size": (claims("(1000000000,)", "'V0'"), "with a size"),
+    "a long header": (b"\x93NUMPY\x02\x00\xff\xff\xff\x00" + b"(" * 10**6, "as numpy.save"),
+}
+
+
+@pytest.mark.parametrize("case", NO_ARRAYS.values(), ids=NO_ARRAYS)
+def test_what_is_no_array_of_numbers_is_refused(case: tuple[bytes, str]) -> None:
+    content, message = case
+    tracemalloc.start()
+    try:
+        with pytest.raises(DatasetError, match=message) as caught:
+            npy.NpyStream(io.BytesIO(content), "a file").whole()
+        assert str(caught.value).startswith("a file")
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_has_arrays_by_name(save: Any, tmp_path: Path) -> None:
+    save(tmp_path / "a.npz", x=np.arange(5), y=np.ones((2, 3)))
+    with npy.opened(str(tmp_path / "a.npz")) as file:
+        assert sorted(file.names) == ["x", "y"]
+        np.testing.assert_array_equal(file.read("x"), np.arange(5))
+        np.testing.assert_array_equal(file.read("y"), np.ones((2, 3)))
+        with file.stream("x") as stream:
+            np.testing.assert_array_equal(stream.rows(2), [0, 1])
+        with pytest.raises(DatasetError, match="'z': there is no such array"):
+            file.read("z")
+
+
+def test_hostile_npz_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("bomb.npy", claims("(10000000,)") + bytes(80_000_000 - 64))
+        file.writestr("objects.npy", claims("()", "'|O'"))
+    with npy.opened(str(path)) as arrays:
+        with pytest.raises(DatasetError, match="expected at most 1000000 bytes"):
+            arrays.read("bomb", 1_000_000)
+        with pytest.raises(DatasetError, match="a pickle"):
+            arrays.read("objects")
+    np.savez_compressed(path, x=np.frombuffer(CONTENT, np.uint8))
+    damaged = bytearray(path.read_bytes())
+    damaged[20_000:20_020] = bytes(20)
+    path.write_bytes(damaged)
+    with npy.opened(str(path)) as arrays, pytest.raises(DatasetError, match="damaged"):
+        arrays.read("x")
+    path.write_bytes(b"text")
+    with pytest.raises(DatasetError, match=r"expected a file of .npz"), npy.opened(str(path)):
+        pass

@@ -1,0 +1,211 @@
+"""TFRecords and Examples: against a naive writer and Google's protobuf, and what is damaged or means harm."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from functional_rb.datasets import DatasetError
+from functional_rb.datasets.formats import crc32c, examples, tfrecord, wire
+from tests.support import protobuf
+from tests.support.effort import effort
+
+
+def test_known_checksums() -> None:
+    """Those of RFC 3720, appendix B.4."""
+    assert crc32c.crc32c(bytes(32)) == 0x8A9136AA
+    assert crc32c.crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert crc32c.crc32c(bytes(range(32))) == 0x46DD794E
+    assert crc32c.crc32c(b"") == 0
+
+
+@pytest.mark.parametrize("length", [1, 3, 256, 257, 258, 259, 260, 5685, 5686, 23_000, 300_001])
+def test_checksums_are_those_of_the_definition(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crc32c, "PIECE", 200_000)
+    content = np.random.default_rng(length).bytes(length)
+    assert crc32c.crc32c(content) == by_bytes(content)
+
+
+def by_bytes(content: bytes) -> int:
+    """A byte at a time, by a table."""
+    table = [protobuf.shifted(k) for k in range(256)]
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def read(path: Path, first: int = 0) -> list[bytes]:
+    return [bytes(record) for record in tfrecord.records(str(path), first)]
+
+
+def test_records_are_read_from_any_on(tmp_path: Path) -> None:
+    contents = [b"", b"a", bytes(1000), b"last"]
+    protobuf.write_records(tmp_path / "a", contents)
+    for first in range(5):
+        assert read(tmp_path / "a", first) == contents[first:]
+    (tmp_path / "empty").touch()
+    assert read(tmp_path / "empty") == []
+
+
+def test_every_byte_that_was_changed_or_cut_is_found_out(tmp_path: Path) -> None:
+    whole = protobuf.record(b"first one") + protobuf.record(b"second")
+    path = tmp_path / "a"
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= 0x10
+        path.write_bytes(changed)
+        with pytest.raises(DatasetError, match=r"a, record [01], byte (0|25).*fetch it again"):
+            read(path)
+    for cut in set(range(1, len(whole))) - {25}:
+        path.write_bytes(whole[:cut])
+        with pytest.raises(DatasetError, match="cut"):
+            read(path)
+
+
+def test_a_length_beyond_the_file_takes_no_memory(tmp_path: Path) -> None:
+    length = struct.pack("<Q", 2**62)
+    (tmp_path / "a").write_bytes(length + struct.pack("<I", protobuf.masked(length)) + b"abc")
+    with pytest.raises(DatasetError, match=f"expected {2**62} bytes, and the file is cut"):
+        read(tmp_path / "a")
+    with pytest.raises(DatasetError, match="no regular file"):
+        read(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "b")
+
+
+values = st.one_of(
+    st.lists(st.binary(max_size=9), max_size=4),
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9).map(lambda x: np.array(x, np.int64)),
+    st.lists(st.floats(width=32, allow_nan=False), max_size=9).map(lambda x: np.array(x, np.float32)),
+)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    if isinstance(expected, list):
+        assert [bytes(x) for x in found] == expected
+    else:
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+@settings(max_examples=effort(40, 2000), deadline=None)
+@given(st.dictionaries(st.text(max_size=5), values, max_size=4), st.booleans())
+def test_examples_are_read_as_written(features: dict[str, Any], packed: bool) -> None:
+    found = examples.example(memoryview(protobuf.example(features, packed)), "here")
+    assert found.keys() == features.keys()
+    for name, expected in features.items():
+        assert_equal(found[name], expected)
+
+
+def test_examples_of_googles_library_are_read() -> None:
+    """Its classes are made here of the definition, as TensorFlow's are."""
+    example = google_class()()
+    example.features.feature["x"].int64_list.value.extend([1, -1, 2**62])
+    example.features.feature["y"].float_list.value.extend([0.5, -3.25])
+    example.features.feature["z"].bytes_list.value.extend([b"", b"abc"])
+    found = examples.example(memoryview(example.SerializeToString()), "here")
+    assert_equal(found["x"], np.array([1, -1, 2**62]))
+    assert_equal(found["y"], np.array([0.5, -3.25], np.float32))
+    assert_equal(found["z"], [b"", b"abc"])
+
+
+def google_class() -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tf", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+
+    def message(name: str, parent: Any = file.message_type) -> Any:
+        made = parent.add()
+        made.name = name
+        return made
+
+    def add(to: Any, name: str, number: int, kind: int, of: str = "", repeated: bool = False) -> None:
+        label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+        to.field.add(name=name, number=number, type=kind, label=label, **({"type_name": of} if of else {}))
+
+    for name, kind in (
+        ("BytesList", kinds.TYPE_BYTES),
+        ("FloatList", kinds.TYPE_FLOAT),
+        ("Int64List", kinds.TYPE_INT64),
+    ):
+        add(message(name), "value", 1, kind, repeated=True)
+    feature = message("Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, of) in enumerate(
+        (("bytes_list", ".tf.BytesList"), ("float_list", ".tf.FloatList"), ("int64_list", ".tf.Int64List")), 1
+    ):
+        add(feature, name, number, kinds.TYPE_MESSAGE, of)
+        feature.field[-1].oneof_index = 0
+    features = message("Features")
+    entry = message("FeatureEntry", features.nested_type)
+    entry.options.map_entry = True
+    add(entry, "key", 1, kinds.TYPE_STRING)
+    add(entry, "value", 2, kinds.TYPE_MESSAGE, ".tf.Feature")
+    add(features, "feature", 1, kinds.TYPE_MESSAGE, ".tf.Features.FeatureEntry", repeated=True)
+    add(message("Example"), "features", 1, kinds.TYPE_MESSAGE, ".tf.Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tf.Example"))
+
+
+def test_sequence_examples_have_a_context_and_steps() -> None:
+    written = protobuf.sequence_example({"name": [b"ada"]}, {"x": [np.array([1, 2]), np.array([3])], "y": []})
+    context, steps = examples.sequence_example(memoryview(written), "here")
+    assert_equal(context["name"], [b"ada"])
+    assert_equal(steps["x"][0], np.array([1, 2]))
+    assert_equal(steps["x"][1], np.array([3]))
+    assert steps["y"] == []
+
+
+DAMAGED = {
+    "a field of no number": b"\x00\x01",
+    "a group": b"\x0b",
+    "a length beyond the end": b"\x0a\x7f\x00",
+    "a number without an end": b"\x08" + b"\x80" * 11,
+    "a cut number": b"\x08\x80",
+    "a number where bytes are expected": b"\x08\x01",
+    "half a float": protobuf.field(1, protobuf.entry("x", protobuf.field(2, protobuf.field(1, b"abc")))),
+    "a cut packed number": protobuf.field(1, protobuf.entry("x", protobuf.field(3, protobuf.field(1, b"\x80")))),
+    "a packed number too long": protobuf.field(
+        1, protobuf.entry("x", protobuf.field(3, protobuf.field(1, b"\x80" * 11 + b"\x00")))
+    ),
+    "a name that is no text": protobuf.field(1, protobuf.field(1, protobuf.field(1, b"\xff"))),
+}
+
+
+@pytest.mark.parametrize("message", DAMAGED.values(), ids=DAMAGED)
+def test_what_is_no_example_is_refused(message: bytes) -> None:
+    with pytest.raises(DatasetError, match="here"):
+        examples.example(memoryview(message), "here")
+
+
+@settings(max_examples=effort(40, 5000), deadline=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(message: bytes) -> None:
+    for decode in (examples.example, examples.sequence_example):
+        with contextlib.suppress(DatasetError):
+            decode(memoryview(message), "here")
+
+
+def test_lists_that_would_take_much_more_memory_than_the_file_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examples, "MOST", 10)
+    for values in ([b""] * 11, np.zeros(11, np.int64)):
+        message = memoryview(protobuf.example({"x": values}, packed=False))
+        with pytest.raises(DatasetError, match="at most 10"):
+            examples.example(message, "here")
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+@settings(max_examples=effort(40, 2000), deadline=None)
+def test_packed_numbers_are_those_written(numbers: list[int]) -> None:
+    packed = b"".join(map(protobuf.varint, numbers))
+    assert wire.varints(memoryview(packed), "here").tolist() == numbers
