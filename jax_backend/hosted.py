@@ -13,13 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from functional_rb.base import dtypes
+from functional_rb.base import dtypes, nest
 from functional_rb.base.object_arrays import is_non_tensor, is_object_array
-from functional_rb.buffer import checks
+from functional_rb.buffer import checks, mapping
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint import in_place
 from functional_rb.core.draft import Arrays, by_name
+from functional_rb.core.item_function import HostFunction
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.numpy_ops import Vector
 from functional_rb.specs import ArraySpec
@@ -233,6 +234,11 @@ def inside(outline: Outline, leaves: Sequence[Any]) -> list[Vector]:
 
 def map_items(spec: BufferSpec, at: str, leaves: Sequence[Any], lead: tuple[int, ...], key: Any, mask: Any) -> Any:
     """What a function of items gives, computed by JAX; the leaves to store as NumPy has them."""
+    transform = mapping.of(spec, at)
+    if isinstance(transform.function, HostFunction):
+        found, structure = mapping.on_host(transform, [np.asarray(x) for x in leaves], lead, build_mapping)
+        where = next((x.sharding for x in leaves if x.committed), None)  # the device that was asked for, if any was
+        return nest.unflatten(structure, sent(found, where), build_mapping, lead)
     found = execute.map_items(spec, at, leaves, lead, key, mask)
     if at == "sample":
         return found

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Structure
@@ -17,6 +18,7 @@ from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import mapping
 from functional_rb.buffer.mapping import Lead
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.item_function import HostFunction
 from functional_rb.specs.values import Outline
 from functional_rb.transforms.map_items import MapItems
 from jax_backend import compile, ops
@@ -64,6 +66,8 @@ def _given(
     as_told: bool = True,
 ) -> tuple[list[Any], _Static]:
     """The checked leaves that a function gives, and their structure."""
+    if isinstance(transform.function, HostFunction):
+        return _called_back(transform, leaves, lead)
     own = None if key is None else for_maps(key)
     draws = (
         None if own is None or not transform.item_words else compile.draws(own, math.prod(lead), transform.item_words)
@@ -71,6 +75,17 @@ def _given(
     items = mapping.carried_out(ops, transform, leaves, lead, draws, own, mask, build_mapping)
     found, structure = mapping.flattened(transform, items, lead, _is_array, as_told)
     return found, _Static(structure)
+
+
+def _called_back(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> tuple[list[Any], _Static]:
+    """What a function on the host gives, as a program that is compiled asks it."""
+    after = mapping.known_of_host(transform)
+
+    def call(*arrays: Any) -> list[Any]:
+        return mapping.on_host(transform, [np.asarray(x) for x in arrays], lead, build_mapping)[0]
+
+    kinds = [jax.ShapeDtypeStruct((*lead, *leaf.shape), jnp.dtype(leaf.dtype)) for leaf in after.leaves]
+    return jax.pure_callback(call, kinds, *leaves, vmap_method="sequential"), _Static(after.structure)
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "at", "lead", "kernels"), inline=True)

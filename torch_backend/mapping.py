@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from functional_rb.base import nest
 from functional_rb.buffer import mapping
 from functional_rb.buffer.mapping import Lead
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.core.item_function import ItemFunction
+from functional_rb.core.item_function import HostFunction, ItemFunction
 from functional_rb.cpu_kernels.switch import switch
 from functional_rb.ops import part_kernels
 from functional_rb.specs.values import Outline
@@ -32,6 +33,8 @@ def map_items(
 ) -> Any:
     """What the function of items of a spec gives of leaves [*lead, *shape]; of added ones, the leaves to store."""
     transform = mapping.of(spec, at)
+    if isinstance(transform.function, HostFunction):
+        return _on_host(transform, leaves, lead)
     own = None if key is None else random.for_maps(key)
     draws = None
     if transform.item_words:
@@ -51,6 +54,13 @@ def map_items(
     return items
 
 
+def _on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> Any:
+    """What a function on the host gives, on the device of what it is given."""
+    device = leaves[0].device
+    found, structure = mapping.on_host(transform, [x.detach().cpu().numpy() for x in leaves], lead, build_mapping)
+    return nest.unflatten(structure, [torch.from_numpy(x).to(device) for x in found], build_mapping, lead)
+
+
 def _by_kernels(transform: MapItems, leaves: Sequence[Any]) -> bool:
     """Whether kernels may stand in for parts of a function: of the library's own, on the CPU, and not while tracing."""
     if not library.HAVE_KERNELS or not switch.on or _compiling() or not isinstance(transform.function, ItemFunction):
@@ -67,6 +77,11 @@ def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> Any:
     """What a function of items gives of leaves [*lead, *shape]: fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    if isinstance(transform.function, HostFunction):
+        after = mapping.known_of_host(transform)
+        kinds = [((*lead, *leaf.shape), ops.DTYPES[leaf.dtype]) for leaf in after.leaves]
+        made = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in kinds]
+        return nest.unflatten(after.structure, made, build_mapping, lead)
     with FakeTensorMode(allow_non_fake_inputs=True):
         leaves = [
             np.full((*lead, *leaf.shape), None)

@@ -9,6 +9,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from functional_rb.base import nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import BuildMapping, Structure
@@ -89,6 +91,39 @@ def carried_out(
             f"{type(error).__name__}: {error!s:.300}; it has to be a pure function of arrays of this backend (for a "
             f"state that came from the other one: rb.with_spec(state, spec), with a function of this one)"
         ) from error
+
+
+def on_host(
+    transform: MapItems, leaves: Sequence[Any], lead: Lead, build_mapping: BuildMapping
+) -> tuple[list[Any], Structure]:
+    """What a `HostFunction` gives of a batch: arrays of NumPy, checked, and their structure.
+
+    Args:
+        transform: bound to the items.
+        leaves: of the items, arrays of NumPy [*lead, *shape].
+        lead: the axes in front.
+        build_mapping: how the backend makes its mappings.
+
+    Raises:
+        TypeError: if it gives leaves that are no arrays of NumPy.
+        ValueError: if it gives other leaves than its spec says, or of other leading axes than the batch.
+    """
+    found = transform.function(nest.unflatten(transform.given.structure, leaves, build_mapping, lead))
+    return flattened(transform, found, lead, lambda x: isinstance(x, np.ndarray))
+
+
+def known_of_host(transform: MapItems) -> Outline:
+    """What a `HostFunction` gives, taken apart, for a program that is compiled.
+
+    Raises:
+        ValueError: if that depends on values.
+    """
+    if transform.after is None:
+        raise ValueError(
+            f"{transform.who}: the shapes that it gives depend on values, which a compiled program cannot have; give "
+            f"it fixed ones (length=), or keep the buffer in the memory of the host (storage=frb.Memmap())"
+        )
+    return transform.after
 
 
 # ---------------------------------------------------------------- what a function gives

@@ -15,17 +15,18 @@ DELAY = 1.0
 
 
 class Progress:
-    """Counts bytes.
+    """Counts bytes, or something else.
 
     Args:
-        total: how many there are.
+        total: how many there are; None if that is not known.
         what: is being done.
         shown: True, False, or None for: if standard error is a terminal and tqdm is installed.
+        unit: what is counted.
     """
 
-    def __init__(self, total: int, what: str, shown: bool | None) -> None:
-        """Show nothing yet: `total` bytes are to be done."""
-        self._total, self._what, self._done = total, what, 0
+    def __init__(self, total: int | None, what: str, shown: bool | None, unit: str = "B") -> None:
+        """Show nothing yet: `total` units are to be done."""
+        self._total, self._what, self._done, self._unit = total, what, 0, unit
         self._bar: Any = None
         self._make: Any = None
         if shown is None:
@@ -34,14 +35,14 @@ class Progress:
             self._make = _bar()
         self._begun = time.monotonic()
 
-    def advance(self, nbytes: int) -> None:
-        """Count `nbytes` more bytes as done."""
-        self._done += nbytes
+    def advance(self, more: int) -> None:
+        """Count so many more as done."""
+        self._done += more
         if self._bar is not None:
-            self._bar.update(nbytes)
+            self._bar.update(more)
         elif self._make is not None and time.monotonic() - self._begun >= DELAY:
             self._bar = self._make(
-                total=self._total, initial=self._done, desc=self._what, unit="B", unit_scale=True, leave=False
+                total=self._total, initial=self._done, desc=self._what, unit=self._unit, unit_scale=True, leave=False
             )
 
     def __enter__(self) -> Progress:

@@ -97,6 +97,26 @@ class ItemFunction(abc.ABC):
         raise TypeError(f"{self}: has no inverse, as it gives the same for different items; add items as they are")
 
 
+class HostFunction(abc.ABC):
+    """A function of sampled items that reads what lies outside of the buffer, on the host: a frozen dataclass.
+
+    It is given arrays of NumPy in the containers of the items, and gives a nest of arrays of NumPy that have the same
+    first axis. The same items give the same. Its fields can be hashed and pickled, so that it can be part of a spec.
+    """
+
+    @property
+    @abc.abstractmethod
+    def gives(self) -> Any:
+        """The spec of one of the items that it gives.
+
+        None if shapes depend on values: then it is called outside of compiled programs alone.
+        """
+
+    @abc.abstractmethod
+    def __call__(self, items: Any) -> Any:
+        """What it gives of a batch of items, leaves [B, *shape]."""
+
+
 def item_after(function: ItemFunction, item: Any, lead: int = 1) -> Any:
     """The spec of the items that a function gives of items of a spec, in their containers.
 

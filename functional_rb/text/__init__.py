@@ -1,5 +1,11 @@
 """Text: the data of reinforcement learning from human feedback, as records and pure functions on both backends."""
 
+from functional_rb.convert import json as _json
 from functional_rb.text.packing import Packed, pack, unpack
+from functional_rb.text.padding import Padded
+from functional_rb.text.preparation import preference, prompts
+from functional_rb.text.prepared import Prepared
 
-__all__ = ["Packed", "pack", "unpack"]
+_json.register_records([Padded])
+
+__all__ = ["Packed", "Padded", "Prepared", "pack", "preference", "prompts", "unpack"]

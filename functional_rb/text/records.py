@@ -38,10 +38,13 @@ class PairwiseDataset:
     Attributes:
         chosen_data: the preferred texts.
         rejected_data: the others, in the same leading axes.
+        prompt_rindex: integer [B, 2], where the reply begins in the chosen and in the rejected text, as in
+            `PromptData`; None where it is not known.
     """
 
     chosen_data: RewardData
     rejected_data: RewardData
+    prompt_rindex: Array | None = None
 
 
 @record

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from functional_rb.base import functions
 from functional_rb.base.nest import Path
-from functional_rb.core.item_function import ItemFunction, Specs, item_after
+from functional_rb.core.item_function import HostFunction, ItemFunction, Specs, item_after
 from functional_rb.core.strategy import Transform
 from functional_rb.specs import freeze
 from functional_rb.specs.values import Outline
@@ -55,7 +55,9 @@ class MapItems(Transform):
                 f"map_items: expected a function that can be hashed, as it is part of the spec, got "
                 f"{self.function!r:.80}; {functions.REMEDY}"
             ) from None
-        if isinstance(self.function, ItemFunction) and (self.keyed or self.masked or self.gives is not None):
+        if isinstance(self.function, ItemFunction | HostFunction) and (
+            self.keyed or self.masked or self.gives is not None
+        ):
             raise ValueError(
                 f"map_items: {self.function} says itself what it takes and gives; leave keyed, masked and gives out"
             )
@@ -90,6 +92,8 @@ class MapItems(Transform):
 
     def spec_after(self, item: Any, lead: int) -> Any:
         """The spec of the items that it gives of those of a spec; None where only an evaluation can tell."""
+        if isinstance(self.function, HostFunction):
+            return self.function.gives
         return item_after(self.function, item, lead) if isinstance(self.function, ItemFunction) else self.gives
 
     def bound(self, item: Any, given: Outline, lead: int) -> Self:
@@ -123,6 +127,8 @@ class MapOfAdded(MapItems):
 
     def spec_after(self, item: Any, lead: int) -> Any:
         """The spec of what is stored, which must be known before any array exists."""
+        if isinstance(self.function, HostFunction):
+            raise ValueError(f"{self.who}: reads what lies elsewhere as items are sampled; give at='sample'")
         after = super().spec_after(item, lead)
         if after is None:
             raise ValueError(

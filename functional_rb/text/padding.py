@@ -1,0 +1,126 @@
+"""Ragged texts in a file of tokens, padded as they are sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from typing import Any, Literal
+
+import numpy as np
+
+from functional_rb.core.item_function import HostFunction
+from functional_rb.specs import Binary, Unbounded
+from functional_rb.text.records import PairwiseDataset, PromptData, RewardData
+
+Ints = np.ndarray[Any, np.dtype[np.int32]]
+Side = Literal["right", "left"]
+HALF = 2**31
+"""A place in a file is kept as two int32, of which the second is below this: JAX has no int64 unless asked."""
+IGNORED = -100
+"""The label of what is not to be learned, as losses of torch and of Hugging Face have it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Padded(HostFunction):
+    """The texts that rows name, padded to one length: what samples of prepared texts have as items.
+
+    A row tells of one text, or of two that begin with the same tokens, kept once: "start" int32 [2] says where they
+    are in the file, "shared" int32 [] how many tokens they have in common, "lengths" int32 [k] how many there are in
+    each, and "prompts" int32 [k] how many of these are the prompt's. "scores" float32 [k] may stand beside.
+
+    Attributes:
+        path: of the file of tokens.
+        dtype: of these.
+        texts: k, 1 for a `PromptData`, 2 for a `PairwiseDataset`.
+        labelled: of `PromptData`, whether there are replies, and so labels.
+        scored: whether there are scores.
+        pad: what stands where there is no token.
+        side: where that is.
+        bucket: padded to a multiple of so many tokens, as few as the longest text of a batch needs; None for `length`.
+        length: padded to so many tokens always.
+    """
+
+    path: str
+    dtype: str
+    texts: int
+    labelled: bool = False
+    scored: bool = False
+    pad: int = 0
+    side: Side = "right"
+    bucket: int | None = None
+    length: int | None = None
+
+    @property
+    def gives(self) -> Any:
+        """The record of one example, where all have one length."""
+        if self.length is None:
+            return None
+        ids, mask = Unbounded((self.length,), "int32"), Binary((self.length,))
+        if self.texts == 1:
+            return PromptData(ids, mask, Unbounded((), "int32"), ids if self.labelled else None)
+        text = RewardData(ids, mask, end_scores=Unbounded(()) if self.scored else None)
+        return PairwiseDataset(text, text, Unbounded((2,), "int32"))
+
+    def __call__(self, items: Any) -> Any:
+        """The record of a batch."""
+        ids, mask, begin = self.padded(items)
+        if self.texts == 1:
+            reply = mask[0] & (np.arange(ids.shape[2]) >= begin[0, :, None])
+            labels = np.where(reply, ids[0], np.int32(IGNORED)) if self.labelled else None
+            return PromptData(ids[0], mask[0], begin[0], labels)
+        scores = np.ascontiguousarray(items["scores"].T) if self.scored else (None, None)
+        chosen, rejected = (RewardData(ids[k], mask[k], end_scores=scores[k]) for k in (0, 1))
+        return PairwiseDataset(chosen, rejected, np.ascontiguousarray(begin.T))
+
+    def padded(self, items: Any) -> tuple[Ints, np.ndarray[Any, np.dtype[np.bool_]], Ints]:
+        """Tokens int32 [k, B, L], which of them are real bool [k, B, L], and where the replies begin int32 [k, B]."""
+        lengths = items["lengths"].T
+        longest = int(lengths.max(initial=1))
+        length = self.length or -(-longest // (self.bucket or 1)) * (self.bucket or 1)
+        if longest > length:
+            raise ValueError(
+                f"a text has {longest} tokens, and samples have a length of {length}; the rows are not those that were "
+                f"prepared"
+            )
+        before = np.zeros_like(lengths) if self.side == "right" else (length - lengths).astype(np.int32)
+        ids = np.full((*lengths.shape, length), self.pad, np.int32)
+        self._fill(ids, items, before.T.tolist())
+        place = np.arange(length, dtype=np.int32)
+        behind = (before + lengths)[..., None]
+        mask = place < behind if self.side == "right" else place >= before[..., None]
+        return ids, mask, items["prompts"].T + before
+
+    def _fill(self, ids: Ints, items: Any, before: list[list[int]]) -> None:
+        """Write the tokens, each text behind so many places."""
+        tokens = _mapped(self.path, self.dtype)
+        starts, lengths = items["start"].tolist(), items["lengths"].tolist()
+        shared = items["shared"].tolist() if self.texts > 1 else [0] * len(starts)
+        for row, (high, low) in enumerate(starts):
+            own = start = high * HALF + low
+            common = shared[row]
+            for k, size in enumerate(lengths[row]):
+                to, first = ids[k, row], before[row][k]
+                if k and common:
+                    to[first : first + common] = tokens[start : start + common]
+                    to[first + common : first + size] = tokens[own : own + size - common]
+                    own += size - common
+                else:  # the first text is whole
+                    to[first : first + size] = tokens[own : own + size]
+                    own += size
+
+
+def _mapped(path: str, dtype: str) -> Any:
+    """The tokens of a file, which is mapped once while it stays the same."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise type(error)(
+            error.errno, f"the file of tokens: {error.strerror}; prepare the texts anew, or put it back", path
+        ) from None
+    return _opened(path, dtype, status.st_ino, status.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _opened(path: str, dtype: str, inode: int, size: int) -> Any:
+    return np.asarray(np.memmap(path, dtype, mode="r")) if size else np.zeros(0, dtype)

@@ -1,0 +1,261 @@
+"""Rows of text as tokens in files, piece by piece: what `frb.text.preference` and `frb.text.prompts` do."""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import itertools
+import json
+import operator
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from functional_rb.base import files
+from functional_rb.base.files import as_path
+from functional_rb.checkpoint.progress import Progress as Bar
+from functional_rb.text import prepared, rows, sources, writing
+from functional_rb.text.prepared import FORMAT, ROWS, TOKENS, Kind, Prepared
+from functional_rb.text.rows import Columns, Texts, UnusableRow
+from functional_rb.text.sources import Source
+from functional_rb.text.tokenizing import Tokenizing, Tokens, common
+
+TooLong = Literal["drop", "truncate_prompt", "error"]
+Bad = Literal["error", "drop"]
+
+
+class Options(NamedTuple):
+    """How rows become tokens; what of it changes them is part of the cache's key."""
+
+    kind: Kind
+    max_length: int | None
+    too_long: TooLong
+    bad: Bad
+    jointly: bool
+    eos: bool | int
+    separator: str
+    columns: Columns
+
+
+class Example(NamedTuple):
+    """An example that is to be written: the tokens of each text, how many are the prompt's, and the scores."""
+
+    ids: list[list[int]]
+    prompts: list[int]
+    scores: tuple[float, ...]
+    merged: int
+
+
+def prepare(
+    options: Options,
+    given: Iterable[Any],
+    source: Source | None,
+    tokenizer: Any,
+    root: Any,
+    rows_at_once: int,
+    progress: bool | None,
+) -> Prepared:
+    """Write what is not there yet, and open it.
+
+    Args:
+        options: how.
+        given: the rows.
+        source: the same where they can be read again, else None: then they are first written to a file.
+        tokenizer: of Hugging Face.
+        root: the directory of all that was prepared; None for the usual one.
+        rows_at_once: how many rows are tokenized together.
+        progress: whether a bar is shown.
+    """
+    who = f"text.{options.kind}"
+    tokenizing = Tokenizing(tokenizer, who)
+    where = _root() if root is None else os.path.abspath(as_path(root, f"{who}: root"))
+    os.makedirs(where, exist_ok=True)
+    if source is not None:
+        return _written(options, source, tokenizing, where, rows_at_once, progress)
+    with files.aside(where) as scratch:
+        path, count = os.path.join(scratch, "rows.jsonl"), 0
+        with open(path, "wb") as file:
+            for row in given:
+                file.write(sources.as_line(row, options.columns.names))
+                count += 1
+        return _written(options, sources.Spooled(path, count), tokenizing, where, rows_at_once, progress)
+
+
+def _root() -> str:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "functional_rb", "text")
+
+
+def _written(
+    options: Options, source: Source, tokenizing: Tokenizing, where: str, rows_at_once: int, shown: bool | None
+) -> Prepared:
+    """What was prepared of a source, found or made."""
+    who = f"text.{options.kind}"
+    key = hashlib.blake2b(digest_size=16)
+    for part in (json.dumps([FORMAT, options]).encode(), tokenizing.identity(), source.digest(options.columns.names)):
+        key.update(part)
+    path = os.path.join(where, f"{options.kind}-{key.hexdigest()}")
+    with writing.growing(path) as growing:
+        if growing is not None:
+            with Bar(source.count, who, shown, unit="rows") as bar:
+                _grow(options, source, tokenizing, growing, rows_at_once, bar)
+            done = growing.progress
+            growing.finish(
+                {
+                    "format": FORMAT,
+                    "kind": options.kind,
+                    "examples": done.examples,
+                    "tokens": done.tokens,
+                    "text_tokens": done.text_tokens,
+                    "longest": done.longest,
+                    "dropped": done.dropped,
+                    "merged": done.merged,
+                    "pad": tokenizing.pad,
+                    "eos": _eos(options, tokenizing),
+                    "dtype": _dtype(options, tokenizing),
+                    "labelled": options.kind == "prompts" and bool(options.columns.replies),
+                    "scored": bool(options.columns.scores),
+                    "bytes": done.bytes,
+                }
+            )
+    return Prepared.open(path)
+
+
+def _dtype(options: Options, tokenizing: Tokenizing) -> str:
+    return "uint16" if max(tokenizing.vocabulary - 1, _eos(options, tokenizing) or 0) < 2**16 else "int32"
+
+
+def _grow(
+    options: Options, source: Source, tokenizing: Tokenizing, growing: writing.Growing, at_once: int, bar: Bar
+) -> None:
+    """Write what is not written yet, piece by piece."""
+    progress = growing.progress
+    given = source.rows(options.columns.names, progress.read)
+    bar.advance(progress.read)
+    table_dtype = prepared.row_dtype(2 if options.kind == "preference" else 1, bool(options.columns.scores))
+    while piece := list(itertools.islice(given, at_once)):
+        tokens, table = array.array("H" if _dtype(options, tokenizing) == "uint16" else "i"), []
+        for example in _examples(options, source, tokenizing, progress, piece):
+            row, size = _row(example, progress.tokens, tokens)
+            table.append(row)
+            progress.examples += 1
+            progress.tokens += size
+            progress.text_tokens += sum(map(len, example.ids))
+            progress.longest = max(progress.longest, *map(len, example.ids))
+            progress.merged += example.merged
+        progress.read += len(piece)
+        growing.append({TOKENS: tokens, ROWS: np.array(table, table_dtype).tobytes()})
+        bar.advance(len(piece))
+    if not progress.read:
+        growing.append({TOKENS: b"", ROWS: b""})
+
+
+def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[Any, ...], int]:
+    """The row of an example whose tokens are appended, and how many these are."""
+    first = example.ids[0]
+    tokens.extend(first)
+    size, lengths = len(first), [len(ids) for ids in example.ids]
+    row: tuple[Any, ...] = (prepared.halves(start),)
+    if len(example.ids) > 1:
+        shared = common(first, example.ids[1])
+        tokens.extend(example.ids[1][shared:])
+        size += lengths[1] - shared
+        row = (*row, shared)
+    row = (*row, tuple(example.prompts), tuple(lengths))
+    return ((*row, example.scores) if example.scores else row), size
+
+
+def _examples(
+    options: Options, source: Source, tokenizing: Tokenizing, progress: writing.Progress, piece: Sequence[Any]
+) -> Iterator[Example]:
+    """The examples of some rows; those that cannot be used are counted, or an error."""
+    usable: list[tuple[int, Texts]] = []
+    failed: list[tuple[int, UnusableRow]] = []
+    for number, row in enumerate(piece, progress.read):
+        found = _said(options, tokenizing, row)
+        if isinstance(found, Texts):
+            usable.append((number, found))
+        else:
+            failed.append((number, found))
+    made = _tokenized(options, tokenizing, [pair for _, texts in usable for pair in texts.pairs])
+    examples: list[Example] = []
+    for number, texts in usable:
+        example = _fitted(options, tokenizing, texts, list(itertools.islice(made, len(texts.pairs))))
+        if isinstance(example, Example):
+            examples.append(example)
+        else:
+            failed.append((number, example))
+    for number, error in sorted(failed, key=operator.itemgetter(0)):
+        if (options.too_long if error.reason == "too_long" else options.bad) == "error":
+            column = "" if error.column is None else f", column {error.column!r}"
+            remedy = "too_long='drop' or 'truncate_prompt'" if error.reason == "too_long" else "bad='drop'"
+            raise ValueError(
+                f"text.{options.kind}: {source.where(number)}{column}: {error.what}; correct it, or give {remedy}"
+            )
+        progress.drop(error.reason)
+    return iter(examples)
+
+
+def _said(options: Options, tokenizing: Tokenizing, row: Any) -> Texts | UnusableRow:
+    try:
+        return rows.texts_of(row, options.columns, options.separator, tokenizing.render)
+    except UnusableRow as error:
+        return error
+
+
+def _tokenized(options: Options, tokenizing: Tokenizing, pairs: Sequence[tuple[str, str]]) -> Iterator[Tokens]:
+    """The tokens of prompts and replies, without what stands around them."""
+    if options.jointly:
+        return iter(tokenizing.together(pairs))
+    prompts = list(dict.fromkeys(prompt for prompt, _ in pairs))  # those of a pair are most often one
+    begun = dict(zip(prompts, tokenizing.apart(prompts), strict=True))
+    replies = tokenizing.apart([reply for _, reply in pairs])
+    both = zip(pairs, replies, strict=True)
+    return (Tokens(begun[prompt] + ids, len(begun[prompt]), False) for (prompt, _), ids in both)
+
+
+def _fitted(options: Options, tokenizing: Tokenizing, texts: Texts, tokens: Sequence[Tokens]) -> Example | UnusableRow:
+    """An example with its special tokens, no longer than it may be; or why not: no token, or too many."""
+    columns = options.columns
+    replies = columns.replies or (columns.prompt,)
+    prefix = [] if texts.templated else tokenizing.prefix
+    suffix = [] if texts.templated or not columns.replies else _end(options, tokenizing)
+    ids, prompts = [], []
+    for name, one in zip(replies, tokens, strict=True):
+        if columns.replies and one.prompt == len(one.ids):
+            return UnusableRow("empty_reply", name, "expected a reply, got one without a token")
+        if options.kind == "prompts" and not prefix and not one.prompt:
+            return UnusableRow("empty_prompt", columns.prompt, "expected a prompt, got one without a token")
+        end = suffix[1:] if suffix[:1] == one.ids[-1:] else suffix  # a reply that ends itself does so once
+        ids.append(prefix + one.ids + end)
+        prompts.append(len(prefix) + one.prompt)
+    longest = max(map(len, ids))
+    beyond = 0 if options.max_length is None else max(longest - options.max_length, 0)
+    if beyond:
+        room = min(prompts) - max(len(prefix), 1)  # something is to be left of it
+        if options.too_long != "truncate_prompt" or beyond > room:
+            name = replies[[len(x) for x in ids].index(longest)]
+            return UnusableRow("too_long", name, f"{longest} tokens with the prompt, more than {options.max_length}")
+        ids = [x[: len(prefix)] + x[len(prefix) + beyond :] for x in ids]
+        prompts = [size - beyond for size in prompts]
+    return Example(ids, prompts, texts.scores, sum(one.merged for one in tokens))
+
+
+def _end(options: Options, tokenizing: Tokenizing) -> list[int]:
+    """What stands behind a reply."""
+    eos = _eos(options, tokenizing)
+    if options.eos is True and eos is None:
+        raise ValueError(
+            f"text.{options.kind}: the tokenizer has no eos_token_id, with which replies are to end; give eos= an id, "
+            f"or eos=False"
+        )
+    if options.eos is False or eos is None or tokenizing.suffix[-1:] == [eos]:
+        return tokenizing.suffix
+    return [*tokenizing.suffix, eos]
+
+
+def _eos(options: Options, tokenizing: Tokenizing) -> int | None:
+    """The token that ends a reply: the tokenizer's own, unless the caller has named one."""
+    return tokenizing.eos if isinstance(options.eos, bool) else options.eos

@@ -1,0 +1,232 @@
+"""Preparing texts: `frb.text.preference` and `frb.text.prompts`."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from functional_rb.text import pipeline, sources
+from functional_rb.text.pipeline import Bad, Options, TooLong
+from functional_rb.text.prepared import Kind, Prepared
+from functional_rb.text.rows import Columns
+from functional_rb.text.sources import Source
+
+LOOKED_AT = 100
+"""Rows in which columns are looked for, where the source does not tell them."""
+PIECE = 256
+
+
+def preference(
+    source: Any,
+    tokenizer: Any,
+    *,
+    max_length: int | None = None,
+    too_long: TooLong = "drop",
+    bad: Bad = "error",
+    jointly: bool = True,
+    eos: bool | int = True,
+    separator: str = "",
+    columns: Mapping[str, str | None] | None = None,
+    scores: tuple[str, str] | None = None,
+    root: Any = None,
+    rows_at_once: int = PIECE,
+    progress: bool | None = None,
+) -> Prepared:
+    """Tokenize pairs of texts, of which one is preferred, into files.
+
+    A row has the columns "prompt", "chosen" and "rejected"; without "prompt" both texts begin with it. Each is a text,
+    or a conversation, a list of messages {"role": ..., "content": ...}, to which the tokenizer's chat template is
+    applied. A row is an example or is left out: chosen and rejected texts cannot come apart.
+
+    What was prepared before of the same data, with the same tokenizer and options, is found again, whatever the kind of
+    source that the rows of dicts or of a `datasets.Dataset` come in; files are told by their bytes. Memory is bounded
+    by `rows_at_once`. A process that is killed leaves `*.part` in `root`, with which the next call goes on.
+
+    Args:
+        source: a `datasets.Dataset` or `IterableDataset`; a path of JSON lines (.jsonl, .json), parquet or arrow, or a
+            list of such; or dicts in any iterable. What can be read once only is first written to `root`.
+        tokenizer: of `transformers`, or of `tokenizers`, which has neither chat template nor end. It is left as it is.
+        max_length: how many tokens a text may have, special ones counted; None for no limit.
+        too_long: of longer ones: "drop" leaves the example out and counts it, "truncate_prompt" cuts the beginning of
+            the prompt off, as much of it for both texts, and drops what does not fit even so, "error" refuses.
+        bad: of rows that cannot be used: "error" names row and column, "drop" leaves them out and counts them. Reasons
+            are "no_row", "no_text" (no column of that name, or no text in it), "no_utf8", "empty_reply", "equal"
+            (chosen and rejected are the same), and "no_number" (a score that is NaN, infinite or none).
+        jointly: whether prompt and reply are tokenized as one text, as a model reads it. Then characters on both sides
+            of the border may become one token, which belongs to the reply; `Prepared.merged` counts those texts. If
+            apart, the prompt's tokens are those that it has alone, as where a model generates replies to it.
+        eos: whether replies end with the tokenizer's end token, or which other token they end with. In conversations
+            the chat template writes it.
+        separator: what stands between prompt and reply, as part of the prompt. No conversations.
+        columns: other names of columns, such as {"prompt": "question"}; {"prompt": None} to leave that out.
+        scores: the columns of the scores of the chosen and of the rejected text, which samples have as `end_scores`.
+        root: the directory for all that is prepared; ~/.cache/functional_rb/text if None.
+        rows_at_once: how many rows are tokenized at a time.
+        progress: whether a progress bar is shown; None for: on a terminal, if tqdm is installed.
+
+    Returns:
+        What was prepared. `rb.init(data.spec(batch_size), items=data.rows)` makes a buffer of it.
+
+    Raises:
+        ValueError: for a row that cannot be used, naming row and column; for missing columns, and for arguments out of
+            range.
+        TypeError: for a source or a tokenizer of another kind.
+        ImportError: if a library is missing; pip install 'functional-rb[text]'.
+        StorageFullError: if the disk is full; what was written stays, and the next call goes on with it.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> words = Tokenizer(models.WordLevel({"why": 0, "so": 1, "no": 2, "yes": 3, "end": 4}))
+        >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
+        >>> rows = [{"prompt": "why", "chosen": " yes so", "rejected": " no"}]
+        >>> data = preference(rows, words, eos=4, root=tmp_path)
+        >>> [tokens.tolist() for tokens in data.example(0)], data.examples, data.tokens
+        ([[0, 3, 1, 4], [0, 2, 4]], 1, 6)
+    """
+    usual = {"prompt": ("prompt",), "chosen": ("chosen",), "rejected": ("rejected",)}
+    told: tuple[str, ...] = () if scores is None else tuple(scores)
+    if len(told) not in (0, 2):
+        raise ValueError(f"text.preference: expected scores as two names of columns, got {scores!r}")
+    read, given = _opened("preference", source)
+    names, given = _named("preference", read, given, usual, columns, told)
+    chosen, rejected = (_needed("preference", names, part) for part in ("chosen", "rejected"))
+    found = Columns(names["prompt"], (chosen, rejected), told)
+    options = _checked("preference", max_length, too_long, bad, jointly, eos, separator, found)
+    return pipeline.prepare(options, given, read, tokenizer, root, _count(rows_at_once, "preference"), progress)
+
+
+def prompts(
+    source: Any,
+    tokenizer: Any,
+    *,
+    max_length: int | None = None,
+    too_long: TooLong = "drop",
+    bad: Bad = "error",
+    jointly: bool = True,
+    eos: bool | int = True,
+    separator: str = "",
+    columns: Mapping[str, str | None] | None = None,
+    root: Any = None,
+    rows_at_once: int = PIECE,
+    progress: bool | None = None,
+) -> Prepared:
+    """Tokenize prompts, with the replies to them where there are some, into files.
+
+    A row has the column "prompt", and "label" or "completion" for the reply. Samples are `PromptData`: with a reply,
+    `labels` are its tokens, -100 elsewhere; without, there are none, and no end token either.
+
+    Args:
+        source: as for `preference`, and so are all others.
+        tokenizer: of `transformers` or `tokenizers`.
+        max_length: how many tokens a text may have.
+        too_long: "drop", "truncate_prompt" or "error".
+        bad: "error" or "drop"; a prompt without any token is "empty_prompt".
+        jointly: whether prompt and reply are tokenized as one text.
+        eos: whether replies end with the tokenizer's end token, or with which other.
+        separator: what stands between prompt and reply.
+        columns: other names: {"prompt": ..., "reply": ...}; {"reply": None} for prompts alone.
+        root: the directory for all that is prepared.
+        rows_at_once: how many rows are tokenized at a time.
+        progress: whether a progress bar is shown.
+
+    Returns:
+        What was prepared.
+
+    Raises:
+        ValueError: as `preference` does.
+        TypeError: as `preference` does.
+        ImportError: as `preference` does.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> words = Tokenizer(models.WordLevel({"why": 0, "so": 1, "no": 2, "yes": 3, "end": 4}))
+        >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
+        >>> rows = [{"prompt": "why so", "label": " no"}, {"prompt": "why no", "label": " yes yes yes"}]
+        >>> data = prompts(rows, words, eos=4, max_length=5, root=tmp_path)
+        >>> [tokens.tolist() for tokens in data.example(0)], data.examples, data.dropped
+        ([[0, 1, 2, 4]], 1, {'too_long': 1})
+    """
+    usual = {"prompt": ("prompt",), "reply": ("label", "completion")}
+    read, given = _opened("prompts", source)
+    names, given = _named("prompts", read, given, usual, columns, ())
+    reply = names["reply"]
+    found = Columns(_needed("prompts", names, "prompt"), () if reply is None else (reply,))
+    options = _checked("prompts", max_length, too_long, bad, jointly, eos, separator, found)
+    return pipeline.prepare(options, given, read, tokenizer, root, _count(rows_at_once, "prompts"), progress)
+
+
+def _opened(kind: Kind, source: Any) -> tuple[Source | None, Iterable[Any]]:
+    """The source, if it can be read again, and the rows, if not."""
+    read = sources.opened(source, f"text.{kind}")
+    return read, (source if read is None else ())
+
+
+def _named(
+    kind: Kind,
+    source: Source | None,
+    given: Iterable[Any],
+    usual: Mapping[str, Sequence[str]],
+    columns: Mapping[str, str | None] | None,
+    more: Sequence[str],
+) -> tuple[dict[str, str | None], Iterable[Any]]:
+    """The columns' names by what they are, None of those that there are not; and the rows, from the first one on."""
+    who, named = f"text.{kind}", dict(columns or {})
+    if named.keys() - usual.keys():
+        raise ValueError(f"{who}: expected columns to name some of {list(usual)}, got {sorted(named)}")
+    if source is not None and source.columns is not None:
+        there = source.columns
+    else:
+        rows: Iterator[Any] = iter(given if source is None else source.rows(()))
+        first = list(itertools.islice(rows, LOOKED_AT))
+        given = itertools.chain(first, rows) if source is None else given
+        there = list(dict.fromkeys(name for row in first if isinstance(row, Mapping) for name in row))
+        if not first:
+            raise ValueError(f"{who}: the source has no row; an iterator that was read before has none any more")
+    for name in (*filter(None, named.values()), *more):
+        if name not in there:
+            raise ValueError(f"{who}: there is no column {name!r} among {there}; look at columns=")
+    found = {part: next((name for name in names if name in there), None) for part, names in usual.items()}
+    return found | named | {"among": str(there)}, given
+
+
+def _needed(kind: Kind, names: Mapping[str, str | None], part: str) -> str:
+    name = names[part]
+    if name is None:
+        raise ValueError(
+            f"text.{kind}: there is no column {part!r} among {names['among']}; name it, as in columns={{{part!r}: ...}}"
+        )
+    return name
+
+
+def _checked(
+    kind: Kind,
+    max_length: Any,
+    too_long: Any,
+    bad: Any,
+    jointly: Any,
+    eos: Any,
+    separator: Any,
+    columns: Columns,
+) -> Options:
+    """The options, each of which is one that there is."""
+    who = f"text.{kind}"
+    for name, value, allowed in (
+        ("too_long", too_long, get_args(TooLong)),
+        ("bad", bad, get_args(Bad)),
+        ("jointly", jointly, (True, False)),
+    ):
+        if value not in allowed:
+            raise ValueError(f"{who}: expected {name} as one of {allowed}, got {value!r}")
+    if not isinstance(separator, str):
+        raise TypeError(f"{who}: expected separator as a text, got {separator!r}")
+    limit = None if max_length is None else _count(max_length, kind, "max_length")
+    end = eos if isinstance(eos, bool) else operator.index(eos)
+    return Options(kind, limit, too_long, bad, bool(jointly), end, separator, columns)
+
+
+def _count(number: Any, kind: Kind, name: str = "rows_at_once") -> int:
+    if isinstance(number, bool) or operator.index(number) < 1:
+        raise ValueError(f"text.{kind}: expected {name} from 1 on, got {number!r}")
+    return operator.index(number)

@@ -1,0 +1,316 @@
+"""Where rows of text come from: tables of Hugging Face, files, and any iterables of dicts; read in pieces.
+
+Hugging Face's tables are known by what they offer, and pyarrow is imported for files that need it.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from functional_rb.base.files import as_path
+
+PIECE = 1000
+"""Rows read at a time."""
+LINES, PARQUET, ARROW = (".jsonl", ".ndjson", ".json"), (".parquet",), (".arrow", ".feather", ".ipc")
+
+
+class NoRow(dict[str, Any]):
+    """What could not be read as a row.
+
+    Attributes:
+        reason: why.
+    """
+
+    def __init__(self, reason: str) -> None:
+        """Say why."""
+        super().__init__()
+        self.reason = reason
+
+
+class Source(abc.ABC):
+    """Rows that can be read again, from any of them on.
+
+    Attributes:
+        columns: their names; None where each row has its own.
+        count: how many rows there are; None if that is not known.
+    """
+
+    columns: list[str] | None = None
+    count: int | None = None
+
+    @abc.abstractmethod
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+        """The rows from a number on, with at least the columns of these names that they have."""
+
+    def where(self, number: int) -> str:
+        """How errors name a row."""
+        return f"row {number}"
+
+    def digest(self, names: Sequence[str]) -> bytes:
+        """A checksum of what the columns of these names contain."""
+        found = hashlib.blake2b(digest_size=16)
+        for row in self.rows(names):
+            found.update(as_line(row, names))
+        return found.digest()
+
+
+def as_line(row: Any, names: Sequence[str]) -> bytes:
+    """A row's columns as one line of JSON, in ASCII: texts that are no UTF-8 (lone surrogates) go there and back."""
+    told: Any = {name: row[name] for name in names if name in row} if isinstance(row, Mapping) else _plain(row)
+    return (json.dumps(told, default=_plain) + "\n").encode()
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for: arrays and numbers of NumPy as Python's, anything else by its kind alone."""
+    return value.tolist() if hasattr(value, "tolist") else f"<{type(value).__name__}>"
+
+
+def opened(source: Any, who: str) -> Source | None:
+    """A source that can be read again; None for an iterable that perhaps can be read once only.
+
+    Raises:
+        TypeError: for anything else.
+        FileNotFoundError: for a path of no file.
+    """
+    if isinstance(source, str | os.PathLike):
+        return _of_file(as_path(source, f"{who}: source"), who)
+    if hasattr(source, "with_format") and hasattr(source, "select_columns"):
+        return OfDataset(source) if hasattr(source, "__len__") else None
+    if isinstance(source, Mapping):
+        names = ", ".join(map(repr, itertools.islice(source, 5)))
+        raise TypeError(f"{who}: source: expected rows, got a mapping of {names}; give one of its tables")
+    if isinstance(source, Sequence) and not isinstance(source, bytes):
+        if source and all(isinstance(x, str | os.PathLike) for x in source):
+            return Chained([_of_file(as_path(x, f"{who}: source"), who) for x in source])
+        return OfRows(source)
+    if not isinstance(source, Iterable):
+        raise TypeError(
+            f"{who}: source: expected a datasets.Dataset, paths of JSON lines, parquet or arrow files, or dicts, got "
+            f"{type(source).__name__}"
+        )
+    return None
+
+
+def _of_file(path: str, who: str) -> Source:
+    kind = os.path.splitext(path)[1].lower()
+    if kind not in LINES + PARQUET + ARROW:
+        raise ValueError(f"{who}: {path}: expected a file *{', *'.join(LINES + PARQUET + ARROW)}; rename it")
+    if not os.path.isfile(path):
+        raise FileNotFoundError(2, f"{who}: there is no such file", path)
+    return OfLines(path) if kind in LINES else OfTables(path, kind)
+
+
+class OfRows(Source):
+    """Dicts that are there already."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        """Take them."""
+        self._rows, self.count = rows, len(rows)
+
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+        """As they are."""
+        return itertools.islice(self._rows, start, None)
+
+
+class OfDataset(Source):
+    """A `datasets.Dataset`."""
+
+    def __init__(self, dataset: Any) -> None:
+        """Take it, whatever format it gives its rows in."""
+        self._dataset, self.count = dataset, len(dataset)
+        self.columns = list(dataset.column_names)
+
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+        """From its tables of arrow."""
+        table = self._dataset.select_columns([name for name in names if name in self._dataset.column_names])
+        table = table.with_format("arrow")
+        for at in range(start, len(table), PIECE):
+            yield from of_arrow(table[at : at + PIECE])
+
+
+class OfLines(Source):
+    """A file with a JSON object in each line that is not blank."""
+
+    def __init__(self, path: str) -> None:
+        """Name the file."""
+        self._path = path
+
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+        """Line by line; what is no UTF-8 has lone surrogates, by which its column is found."""
+        with open(self._path, "rb") as file:
+            for line in itertools.islice(filter(bytes.strip, file), start, None):
+                try:
+                    row = json.loads(line.decode("utf-8", "surrogateescape"))
+                except (ValueError, RecursionError) as error:
+                    yield NoRow(f"no JSON ({error})")
+                    continue
+                yield row if isinstance(row, dict) else NoRow(f"no JSON object but {type(row).__name__}")
+
+    def where(self, number: int) -> str:
+        """By file and line."""
+        with open(self._path, "rb") as file:
+            lines = (k for k, line in enumerate(file, 1) if line.strip())
+            return f"{self._path}, line {next(itertools.islice(lines, number, None), '?')}"
+
+    def digest(self, names: Sequence[str]) -> bytes:
+        """Of the file's bytes."""
+        return _digest_of_file(self._path)
+
+
+class Spooled(OfLines):
+    """Rows that could be read once only, written to a file by `as_line`."""
+
+    def __init__(self, path: str, count: int) -> None:
+        """Name the file, and how many rows it has."""
+        super().__init__(path)
+        self.count = count
+
+    def where(self, number: int) -> str:
+        """Nobody has seen the file."""
+        return f"row {number}"
+
+
+class OfTables(Source):
+    """A file of parquet or arrow."""
+
+    def __init__(self, path: str, kind: str) -> None:
+        """Read the columns' names."""
+        import_pyarrow()
+        self._path, self._is_parquet = path, kind in PARQUET
+        if self._is_parquet:
+            import pyarrow.parquet
+
+            with pyarrow.parquet.ParquetFile(path) as file:
+                self.columns, self.count = list(file.schema_arrow.names), file.metadata.num_rows
+        else:
+            self.columns = list(_arrow(path).schema.names)
+
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+        """Batch by batch."""
+        mine = [name for name in names if name in (self.columns or ())]
+        for batch in self._batches(mine):
+            if start >= len(batch):
+                start -= len(batch)
+                continue
+            yield from of_arrow(batch.slice(start))
+            start = 0
+
+    def _batches(self, names: list[str]) -> Iterator[Any]:
+        if self._is_parquet:
+            import pyarrow.parquet
+
+            with pyarrow.parquet.ParquetFile(self._path) as file:
+                yield from file.iter_batches(PIECE, columns=names)
+            return
+        reader = _arrow(self._path)
+        in_file = hasattr(reader, "num_record_batches")
+        batches = map(reader.get_batch, range(reader.num_record_batches)) if in_file else iter(reader)
+        for batch in batches:
+            for at in range(0, len(batch), PIECE):
+                yield batch.select(names).slice(at, PIECE)
+
+    def where(self, number: int) -> str:
+        """By file and row."""
+        return f"{self._path}, row {number}"
+
+    def digest(self, names: Sequence[str]) -> bytes:
+        """Of the file's bytes."""
+        return _digest_of_file(self._path)
+
+
+class Chained(Source):
+    """Several sources, one after the other."""
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        """Take them; a column is there if all have it."""
+        self._parts = parts
+        known = [part.columns for part in parts if part.columns is not None]
+        if known:
+            self.columns = [name for name in known[0] if all(name in columns for columns in known)]
+        counts = [part.count for part in parts]
+        self.count = None if None in counts else sum(count or 0 for count in counts)
+
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+        """Those of each."""
+        for part in self._parts:
+            for row in part.rows(names):
+                if start:
+                    start -= 1
+                else:
+                    yield row
+
+    def where(self, number: int) -> str:
+        """As the source has it that the row is of."""
+        for part in self._parts:
+            size = sum(1 for _ in part.rows(())) if part.count is None else part.count
+            if number < size:
+                return part.where(number)
+            number -= size
+        return super().where(number)
+
+    def digest(self, names: Sequence[str]) -> bytes:
+        """Of all of them, in this order."""
+        return b"".join(part.digest(names) for part in self._parts)
+
+
+def of_arrow(table: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a table or batch of arrow; texts that are no UTF-8 have lone surrogates."""
+    names = table.schema.names
+    if not names:
+        return iter([{}] * len(table))
+    columns = [_values(table.column(k)) for k in range(len(names))]
+    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+
+
+def _values(column: Any) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+        return found
+    except UnicodeDecodeError:
+        return [_value(x) for x in column]
+
+
+def _value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return (
+            bytes(scalar.as_buffer()).decode("utf-8", "surrogateescape") if hasattr(scalar, "as_buffer") else "\udcff"
+        )
+
+
+def import_pyarrow() -> Any:
+    """The library pyarrow.
+
+    Raises:
+        ImportError: if it is missing, saying what to install.
+    """
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError(
+            "parquet and arrow files need the pyarrow library; pip install 'functional-rb[text]'", name="pyarrow"
+        ) from error
+    return pyarrow
+
+
+def _arrow(path: str) -> Any:
+    """A reader of a file of arrow, of either kind."""
+    pyarrow = import_pyarrow()
+    mapped = pyarrow.memory_map(path)
+    try:
+        return pyarrow.ipc.open_file(mapped)
+    except pyarrow.ArrowInvalid:
+        mapped.seek(0)
+        return pyarrow.ipc.open_stream(mapped)
+
+
+def _digest_of_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()

@@ -1,0 +1,180 @@
+"""Tokenizers of Hugging Face behind one face: what tells tokens apart, and where a prompt ends among them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+FRAMED = "a"
+"""A text around which a tokenizer's own special tokens are looked for."""
+
+
+class Tokens(NamedTuple):
+    """A tokenized text.
+
+    Attributes:
+        ids: of prompt and reply.
+        prompt: how many of them are the prompt's.
+        merged: whether the prompt ends within a token.
+    """
+
+    ids: list[int]
+    prompt: int
+    merged: bool
+
+
+class Tokenizing:
+    """A tokenizer of `transformers` or `tokenizers`, which is left as it is.
+
+    Special tokens are put around texts here, the same whether prompt and reply are tokenized together or apart; those
+    that a text itself names are taken as such, as tokenizers do.
+
+    Attributes:
+        prefix: special tokens that the tokenizer puts before a text.
+        suffix: those that it puts behind one.
+        eos: the token that ends a reply, if there is one.
+        pad: the tokenizer's padding, else `eos`, else 0.
+        vocabulary: ids are below this.
+    """
+
+    def __init__(self, tokenizer: Any, who: str) -> None:
+        """Take a copy of what tokenizes, and look at the special tokens.
+
+        Raises:
+            TypeError: for what is no tokenizer.
+        """
+        self._tokenizer, self._who = tokenizer, who
+        fast = getattr(tokenizer, "backend_tokenizer", None)
+        if fast is None and hasattr(tokenizer, "encode_batch") and hasattr(tokenizer, "to_str"):
+            fast = tokenizer
+        if fast is None and not hasattr(tokenizer, "get_vocab"):
+            raise TypeError(
+                f"{who}: expected tokenizer as one of transformers, such as AutoTokenizer.from_pretrained(...), or of "
+                f"tokenizers, got {type(tokenizer).__name__}"
+            )
+        self._fast: Any = None if fast is None else _copy(fast, getattr(tokenizer, "split_special_tokens", None))
+        self.prefix, self.suffix = self._frame()
+        self.eos: int | None = getattr(tokenizer, "eos_token_id", None)
+        pad = getattr(tokenizer, "pad_token_id", None)
+        padding = getattr(tokenizer, "padding", None)
+        if pad is None and isinstance(padding, dict):
+            pad = padding["pad_id"]
+        self.pad: int = next(int(x) for x in (pad, self.eos, 0) if x is not None)
+        size = len(tokenizer) if hasattr(tokenizer, "__len__") else tokenizer.get_vocab_size(with_added_tokens=True)
+        self.vocabulary = max(size, self.pad + 1, max(tokenizer.get_vocab().values(), default=0) + 1)
+
+    def identity(self) -> bytes:
+        """A checksum of all that tokens and conversations depend on, but not of how the tokenizer pads and cuts."""
+        found = hashlib.blake2b(digest_size=16)
+        told = [type(self._tokenizer).__name__, self.prefix, self.suffix, self.eos, self.pad, self.vocabulary]
+        told.append(getattr(self._tokenizer, "chat_template", None))
+        found.update(json.dumps(told).encode())
+        if self._fast is not None:
+            found.update(self._fast.to_str().encode())
+            return found.digest()
+        with tempfile.TemporaryDirectory() as directory:
+            for path in sorted(self._tokenizer.save_pretrained(directory)):
+                found.update(os.path.basename(path).encode())
+                with open(path, "rb") as file:
+                    found.update(file.read())
+        return found.digest()
+
+    def together(self, pairs: Sequence[tuple[str, str]]) -> list[Tokens]:
+        """Prompts and their replies, each tokenized as one text, without special tokens around it.
+
+        A token that has characters of both is the reply's: a model that is given the prompt is to tell it.
+        """
+        texts = [prompt + reply for prompt, reply in pairs]
+        if self._fast is None:
+            return self._together_slowly(pairs, texts)
+        made = []
+        for (prompt, _), text, encoding in zip(pairs, texts, self._encoded(texts), strict=True):
+            at, ids = len(prompt), encoding.ids
+            border = None
+            while at < len(text) and (border := encoding.char_to_token(at)) is None:  # no token has this character
+                at += 1
+            border = len(ids) if border is None else border
+            within = border < len(ids) and encoding.token_to_chars(border)[0] < len(prompt)
+            made.append(Tokens(ids, border, within))
+        return made
+
+    def _together_slowly(self, pairs: Sequence[tuple[str, str]], texts: list[str]) -> list[Tokens]:
+        """By the tokens of the prompt alone, as there is no telling which token has which characters."""
+        made = []
+        for (prompt, _), ids, alone in zip(pairs, self.apart(texts), self.apart([p for p, _ in pairs]), strict=True):
+            border = common(alone, ids)
+            made.append(Tokens(ids, border, bool(prompt) and border < len(alone)))
+        return made
+
+    def apart(self, texts: Sequence[str]) -> list[list[int]]:
+        """Texts, each by itself, without special tokens around it."""
+        if self._fast is not None:
+            return [encoding.ids for encoding in self._encoded(list(texts))]
+        found: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+        return found
+
+    def render(self, messages: Sequence[Any], reply_follows: bool) -> str:
+        """A conversation by the tokenizer's chat template.
+
+        Args:
+            messages: dicts of role and content.
+            reply_follows: whether a reply is to follow, whose beginning the template then writes too.
+
+        Raises:
+            ValueError: if the tokenizer has no chat template.
+        """
+        if getattr(self._tokenizer, "chat_template", None) is None:
+            raise ValueError(
+                f"{self._who}: there are conversations, and the tokenizer has no chat template; give it one "
+                f"(tokenizer.chat_template = ...), or give texts"
+            )
+        text: str = self._tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=reply_follows
+        )
+        return text
+
+    def _encoded(self, texts: list[str]) -> list[Any]:
+        found: list[Any] = self._fast.encode_batch(texts, add_special_tokens=False)
+        return found
+
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """The special tokens that the tokenizer puts before a text, and those behind."""
+        if self._fast is not None and not self._fast.num_special_tokens_to_add(False):
+            return [], []
+        bare = self.apart([FRAMED])[0]
+        if self._fast is not None:
+            whole: list[int] = self._fast.encode(FRAMED).ids
+        else:
+            whole = self._tokenizer(FRAMED)["input_ids"]
+        for at in range(len(whole) - len(bare) + 1):
+            if whole[at : at + len(bare)] == bare:
+                return whole[:at], whole[at + len(bare) :]
+        return [], []
+
+
+def common(a: Any, b: Any) -> int:
+    """How long the longest common beginning of two texts or lists is."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _copy(fast: Any, split_special_tokens: bool | None) -> Any:
+    """A tokenizer of `tokenizers` that neither pads nor cuts, whatever its model does."""
+    made = type(fast).from_str(fast.to_str())
+    made.no_padding()
+    made.no_truncation()
+    if split_special_tokens is not None:
+        made.encode_special_tokens = split_special_tokens
+    return made

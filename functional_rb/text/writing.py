@@ -1,0 +1,140 @@
+"""Files that grow piece by piece, and are whole or not there: killed at any instant, writing goes on where it was.
+
+A directory `NAME.part` holds the files while they grow. After each piece `progress.json` says how long they are, and
+how many rows of the source they have; what lies behind that is cut off when writing goes on. Once all is written, the
+directory is renamed to `NAME`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from functional_rb.base import files
+from functional_rb.storage.directory import explained, need_posix
+from functional_rb.text.prepared import DESCRIPTION, ROWS, TOKENS
+
+if sys.platform != "win32":
+    import fcntl
+
+PROGRESS = "progress.json"
+
+
+@dataclasses.dataclass
+class Progress:
+    """What has been written so far.
+
+    Attributes:
+        read: rows of the source.
+        examples: rows of the table.
+        tokens: in the file.
+        text_tokens: in all texts.
+        longest: tokens of the longest text.
+        merged: texts whose prompt ends within a token.
+        dropped: rows that were left out, by reason.
+        bytes: how long each file is.
+    """
+
+    read: int = 0
+    examples: int = 0
+    tokens: int = 0
+    text_tokens: int = 0
+    longest: int = 0
+    merged: int = 0
+    dropped: dict[str, int] = dataclasses.field(default_factory=dict)
+    bytes: dict[str, int] = dataclasses.field(default_factory=lambda: {TOKENS: 0, ROWS: 0})
+
+    def drop(self, reason: str) -> None:
+        """Count a row as left out."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+
+class Growing:
+    """The files of a directory that grows.
+
+    Attributes:
+        progress: what is in them for good.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Go on with what is there, from the last piece that is known to be whole."""
+        self._directory = directory
+        found = os.path.join(directory, PROGRESS)
+        self.progress = Progress()
+        if os.path.exists(found):
+            self.progress = Progress(**json.loads(files.read_text(found)))
+
+    def append(self, contents: dict[str, Any]) -> None:
+        """Write a piece, and say so; `progress` has been brought up to date but for the bytes."""
+        for name, content in contents.items():
+            path = os.path.join(self._directory, name)
+            with explained(path), open(path, "ab") as file:
+                file.truncate(self.progress.bytes[name])
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            self.progress.bytes[name] += memoryview(content).nbytes
+        self._say(PROGRESS, dataclasses.asdict(self.progress))
+
+    def finish(self, description: dict[str, Any]) -> None:
+        """Say what the whole is; nothing is written behind it."""
+        self._say(DESCRIPTION, description)
+
+    def _say(self, name: str, content: dict[str, Any]) -> None:
+        path = os.path.join(self._directory, name)
+        with explained(path):
+            with open(f"{path}.new", "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(f"{path}.new", path)
+
+
+@contextlib.contextmanager
+def growing(path: str) -> Iterator[Growing | None]:
+    """The files that grow until they are a directory, which one process at a time writes; others wait.
+
+    After an error in what is to be written nothing is left of them. After one of the system, an interrupt, or the end
+    of the process, the next call goes on.
+
+    Yields:
+        None if the directory is there already, or was made meanwhile.
+    """
+    lock = _taken(path)
+    if lock is None:
+        yield None
+        return
+    part = f"{path}.part"
+    try:
+        yield Growing(part)
+        os.rename(part, path)
+        os.unlink(os.path.join(path, PROGRESS))  # last, so that whoever is killed before need not begin anew
+    except (ValueError, TypeError):
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    finally:
+        os.close(lock)
+
+
+def _taken(path: str) -> int | None:
+    """A lock on the directory that grows; None once there is the whole one."""
+    need_posix()
+    part = f"{path}.part"
+    while not os.path.isdir(path):
+        with explained(part):
+            os.makedirs(part, exist_ok=True)
+        try:
+            lock = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # it is whole by now, or was given up
+            continue
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if files.is_at(lock, part) and not os.path.isdir(path):
+            return lock
+        os.close(lock)
+    return None
