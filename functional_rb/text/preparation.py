@@ -77,12 +77,15 @@ def preference(
         StorageFullError: if the disk is full; what was written stays, and the next call goes on with it.
 
     Example:
+        >>> import tempfile
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
         >>> words = Tokenizer(models.WordLevel({"why": 0, "so": 1, "no": 2, "yes": 3, "end": 4}))
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
         >>> rows = [{"prompt": "why", "chosen": " yes so", "rejected": " no"}]
-        >>> data = preference(rows, words, eos=4, root=tmp_path)
-        >>> [tokens.tolist() for tokens in data.example(0)], data.examples, data.tokens
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     data = preference(rows, words, eos=4, root=root)
+        ...     tokens = [ids.tolist() for ids in data.example(0)]
+        >>> tokens, data.examples, data.tokens
         ([[0, 3, 1, 4], [0, 2, 4]], 1, 6)
     """
     usual = {"prompt": ("prompt",), "chosen": ("chosen",), "rejected": ("rejected",)}
@@ -140,12 +143,15 @@ def prompts(
         ImportError: as `preference` does.
 
     Example:
+        >>> import tempfile
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
         >>> words = Tokenizer(models.WordLevel({"why": 0, "so": 1, "no": 2, "yes": 3, "end": 4}))
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
         >>> rows = [{"prompt": "why so", "label": " no"}, {"prompt": "why no", "label": " yes yes yes"}]
-        >>> data = prompts(rows, words, eos=4, max_length=5, root=tmp_path)
-        >>> [tokens.tolist() for tokens in data.example(0)], data.examples, data.dropped
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     data = prompts(rows, words, eos=4, max_length=5, root=root)
+        ...     tokens = [ids.tolist() for ids in data.example(0)]
+        >>> tokens, data.examples, data.dropped
         ([[0, 1, 2, 4]], 1, {'too_long': 1})
     """
     usual = {"prompt": ("prompt",), "reply": ("label", "completion")}

@@ -1,0 +1,274 @@
+"""Ragged texts are padded as they are sampled: nothing is lost, nothing of the padding is taken for a token."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import pickle
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import functional_rb as frb
+from functional_rb.text import Padded
+from functional_rb.text.prepared import halves, row_dtype
+from tests.support.backends import Backend
+from tests.support.effort import effort
+from tests.support.tokenizers_trained import WORDS, of_words
+
+END = len(WORDS) - 1
+TOKENS = st.lists(st.integers(0, 3), max_size=9)
+EXAMPLE = st.tuples(TOKENS, st.lists(TOKENS.filter(bool), min_size=2, max_size=2))
+
+
+def stored(examples: list[list[tuple[list[int], int]]], path: Path) -> Any:
+    """Texts and where their replies begin, as the files have them; rows by leaf."""
+    tokens: list[int] = []
+    table = []
+    for texts in examples:
+        first, *others = [ids for ids, _ in texts]
+        row: tuple[Any, ...] = (halves(len(tokens)),)
+        tokens += first
+        if others:
+            shared = next(k for k in range(len(first) + 1) if first[: k + 1] != others[0][: k + 1] or k == len(first))
+            tokens += others[0][shared:]
+            row += (shared,)
+        table.append((*row, tuple(at for _, at in texts), tuple(len(ids) for ids, _ in texts)))
+    np.array(tokens, np.uint16).tofile(path)
+    rows = np.array(table, row_dtype(len(examples[0]), False))
+    return {name: rows[name] for name in rows.dtype.names or ()}
+
+
+@hypothesis.given(
+    st.lists(EXAMPLE, min_size=1, max_size=6),
+    st.sampled_from(["right", "left"]),
+    st.integers(1, 7),
+    st.integers(0, 4),
+    st.booleans(),
+)
+@hypothesis.settings(max_examples=effort(100, 3000))
+def test_padding_loses_nothing(
+    tmp_path_factory: pytest.TempPathFactory,
+    given: list[tuple[list[int], list[list[int]]]],
+    side: Any,
+    bucket: int,
+    pad: int,
+    fixed: bool,
+) -> None:
+    """Also where the padding is a token that there is in the texts."""
+    path = tmp_path_factory.mktemp("texts", numbered=True) / "tokens.bin"
+    for texts in (2, 1):
+        examples = [[(prompt + reply, len(prompt)) for reply in replies[:texts]] for prompt, replies in given]
+        longest = max(len(ids) for texts in examples for ids, _ in texts)
+        length = longest + bucket if fixed else None
+        padded = Padded(str(path), "uint16", texts, True, False, pad, side, None if fixed else bucket, length)
+        made = padded(stored(examples, path))
+        sides = [made.chosen_data, made.rejected_data] if texts == 2 else [made]
+        begins = made.prompt_rindex.T if texts == 2 else [made.prompt_rindex]
+        expected = length or -(-longest // bucket) * bucket
+        for k, (text, begin) in enumerate(zip(sides, begins, strict=True)):
+            assert text.input_ids.shape == text.attention_mask.shape == (len(given), expected)
+            assert (text.input_ids.dtype, text.attention_mask.dtype) == (np.int32, np.bool_)
+            for i, one in enumerate(examples):
+                ids, at = one[k]
+                mask = text.attention_mask[i]
+                assert text.input_ids[i][mask].tolist() == ids
+                assert (text.input_ids[i][~mask] == pad).all()
+                assert mask.nonzero()[0].tolist() == list(
+                    np.arange(len(ids)) + (expected - len(ids)) * (side == "left")
+                )
+                assert text.input_ids[i][: begin[i]][mask[: begin[i]]].tolist() == ids[:at]
+                if texts == 1:
+                    learned = made.labels[i] >= 0
+                    assert made.labels[i][learned].tolist() == ids[at:]
+                    assert (made.labels[i][~learned] == -100).all()
+                    assert learned.nonzero()[0].tolist() == list(begin[i] + np.arange(len(ids) - at))
+
+
+def prepared(path: Path, n: int = 21, seed: int = 0, **options: Any) -> frb.text.Prepared:
+    """Pairs whose texts are all different, and have 3 to 40 tokens; the padding is the end token."""
+    rng = np.random.default_rng(seed)
+
+    def text(most: int) -> str:
+        return " ".join(rng.choice(WORDS[:-1], rng.integers(1, most)))
+
+    rows = [
+        {
+            "prompt": f"{text(30)} {' '.join(np.array(WORDS)[[k // 5, k % 5]])}",
+            "chosen": f"yes {text(7)}",
+            "rejected": "no",
+        }
+        for k in range(n)
+    ]
+    return frb.text.preference(rows, of_words(), eos=END, separator=" ", root=path, **options)
+
+
+def texts_of(numpy: Any, items: Any, mask: Any = None) -> list[tuple[tuple[int, ...], ...]]:
+    """The tokens of each pair of a batch, whose arrays a function makes NumPy's."""
+    pair = items.chosen_data, items.rejected_data
+    sides = [(numpy(text.input_ids), numpy(text.attention_mask)) for text in pair]
+    real = np.ones(len(sides[0][0]), bool) if mask is None else numpy(mask)
+    return [tuple(tuple(ids[i][kept[i]].tolist()) for ids, kept in sides) for i in real.nonzero()[0]]
+
+
+def all_of(data: frb.text.Prepared) -> list[tuple[tuple[int, ...], ...]]:
+    return [tuple(tuple(ids.tolist()) for ids in data.example(k)) for k in range(data.examples)]
+
+
+def test_an_epoch_is_a_pass_and_the_end_is_a_token(library: Backend, tmp_path: Path) -> None:
+    data, rb = prepared(tmp_path), library.rb
+    spec = data.spec(4, bucket=16, pad=END)
+    assert (spec.sampler, spec.writer, spec.storage) == (frb.WithoutReplacement(), frb.Immutable(), frb.Memmap())
+    assert spec.item_bytes == 28
+    state = rb.init(spec, items=data.rows)
+    assert int(rb.size(state)) == 21
+    seen: Counter[Any] = Counter()
+    lengths = set()
+    for k, sample in enumerate(frb.iterate(rb, state, rb.key(0), n=18)):  # three epochs of six batches: without end
+        assert type(sample.items) is frb.PairwiseDataset
+        found = texts_of(library.numpy, sample.items, sample.mask)
+        assert all(text[-1] == END for pair in found for text in pair)  # whatever stands behind it
+        seen.update(found)
+        length = sample.items.chosen_data.input_ids.shape[1]
+        longest = max(len(text) for pair in found for text in pair)
+        assert length == sample.items.rejected_data.input_ids.shape[1]
+        assert length % 16 == 0
+        if len(found) == 4:
+            assert longest <= length < longest + 16
+        lengths.add(length)
+        if (k + 1) % 6 == 0:
+            assert seen == Counter(dict.fromkeys(all_of(data), (k + 1) // 6))
+    assert len(lengths) > 1
+    assert len(lengths) <= data.longest // 16 + 1
+
+
+def test_texts_are_read_one_by_one_too(tmp_path: Path) -> None:
+    data = prepared(tmp_path)
+    expected = data.spec(bucket=8).on_sample.function(data.rows)
+    assert texts_of(np.asarray, expected) == all_of(data)
+    for k in range(data.examples):
+        chosen, rejected = data.example(k)
+        at = data.rows["prompts"][k]
+        assert chosen[: at[0]].tolist() == rejected[: at[1]].tolist()
+    assert data.example(-1)[0].tolist() == data.example(20)[0].tolist()
+    with pytest.raises(IndexError, match="below 21"):
+        data.example(21)
+
+
+def test_a_fixed_length_is_sampled_in_compiled_programs_too(tmp_path: Path) -> None:
+    import jax_backend as rb
+    import torch_backend
+
+    data = prepared(tmp_path)
+    spec = data.spec(4, length=48, side="left", storage=frb.Device())
+    state = rb.init(spec, items=data.rows)
+    compiled = jax.jit(rb.sample)(state, rb.key(3))[1]
+    eager = rb.sample(state, rb.key(3))[1]
+    assert jax.tree.all(jax.tree.map(np.array_equal, compiled, eager))
+    assert compiled.items.chosen_data.input_ids.shape == (4, 48)
+
+    def two(state: Any, key: Any) -> Any:
+        return jax.lax.scan(lambda state, key: rb.sample(state, key), state, rb.split(key, 5))[1]
+
+    batches = jax.jit(two)(state, rb.key(0))
+    assert batches.items.prompt_rindex.shape == (5, 4, 2)
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batches.items)
+    drawn = set(texts_of(np.asarray, flat))
+    assert len(drawn) == 20
+    assert drawn < set(all_of(data))
+    given = rb.sample_spec(spec)
+    assert given == torch_backend.sample_spec(spec)
+    assert given["chosen_data"]["input_ids"].shape == (4, 48)
+    for name in ("jax", "torch"):
+        library = {"jax": rb, "torch": torch_backend}[name]
+        with pytest.raises(ValueError, match=r"shapes that it gives depend on values, .*length="):
+            library.sample_spec(data.spec(4))
+    with pytest.raises(ValueError, match=r"depend on values.*storage=frb\.Memmap"):
+        rb.sample(rb.init(data.spec(4, storage=frb.Device()), items=data.rows), rb.key(0))
+
+
+def test_buffers_of_texts_are_sent_saved_and_told(library: Backend, tmp_path: Path) -> None:
+    data, rb = prepared(tmp_path / "cache"), library.rb
+    spec = data.spec(4, bucket=16)
+    assert frb.from_json(frb.to_json(spec)) == spec == pickle.loads(pickle.dumps(spec))
+    state = rb.init(spec, items=data.rows)
+    expected = texts_of(library.numpy, rb.sample(state, rb.key(5))[1].items)
+    frb.save(state, tmp_path / "saved")
+    for other in (frb.load(tmp_path / "saved", rb), pickle.loads(pickle.dumps(state)), copy.deepcopy(state)):
+        assert texts_of(library.numpy, rb.sample(other, rb.key(5))[1].items) == expected
+    device = jax.devices()[0] if library.library == "jax" else "cpu"
+    there = rb.init(spec, items=data.rows, device=device)
+    batch = next(iter(frb.iterate(rb, there, rb.key(5), n=1, device=device)))
+    assert len(texts_of(library.numpy, batch.items)) == 4
+    if library.library == "jax":
+        assert batch.items.chosen_data.input_ids.committed
+    mixed = frb.Mixture([rb.init(data.spec(length=48), items=data.rows)] * 2, p=[0.5, 0.5])
+    assert rb.sample(mixed, rb.key(0), 4)[1].items.chosen_data.input_ids.shape == (4, 48)
+
+
+def test_prompts_are_prompt_data(library: Backend, tmp_path: Path) -> None:
+    rb = library.rb
+    rows = [{"prompt": "why so", "label": "no"}, {"prompt": "now", "label": "yes yes"}]
+    data = frb.text.prompts(rows, of_words(), eos=END, separator=" ", root=tmp_path)
+    state = rb.init(data.spec(2, bucket=3, sampler=frb.Fifo()), items=data.rows)
+    items = rb.sample(state, rb.key(0))[1].items
+    assert type(items) is frb.PromptData
+    assert library.numpy(items.input_ids).tolist() == [[0, 1, 2, END, 0, 0], [6, 3, 3, END, 0, 0]]
+    assert library.numpy(items.labels).tolist() == [[-100, -100, 2, END, -100, -100], [-100, 3, 3, END, -100, -100]]
+    assert library.numpy(items.prompt_rindex).tolist() == [2, 1]
+    alone = frb.text.prompts(rows, of_words(), columns={"reply": None}, root=tmp_path)
+    state = rb.init(alone.spec(2, bucket=3, side="left", pad=9, sampler=frb.Fifo()), items=alone.rows)
+    items = rb.sample(state, rb.key(0))[1].items
+    assert items.labels is None
+    assert library.numpy(items.input_ids).tolist() == [[9, 0, 1], [9, 9, 6]]
+    assert library.numpy(items.prompt_rindex).tolist() == [3, 3]
+
+
+def test_scores_are_those_of_the_end(library: Backend, tmp_path: Path) -> None:
+    rows = [{"prompt": "why", "chosen": " yes", "rejected": " no", "a": k, "b": -k} for k in range(3)]
+    data = frb.text.preference(rows, of_words(), eos=END, scores=("a", "b"), root=tmp_path)
+    rb = library.rb
+    items = rb.sample(rb.init(data.spec(3, sampler=frb.Fifo()), items=data.rows), rb.key(0))[1].items
+    assert library.numpy(items.chosen_data.end_scores).tolist() == [0, 1, 2]
+    assert library.numpy(items.rejected_data.end_scores).tolist() == [0, -1, -2]
+    loss = rb.text.bradley_terry_loss(items.chosen_data.end_scores, items.rejected_data.end_scores)
+    assert float(loss) < np.log(2)
+
+
+def test_some_of_the_rows_and_other_samplers(library: Backend, tmp_path: Path) -> None:
+    data, rb = prepared(tmp_path), library.rb
+    kept = data.rows["lengths"].max(1) <= 20
+    assert 0 < kept.sum() < len(kept)
+    spec = dataclasses.replace(data.spec(5, bucket=20), capacity=int(kept.sum()), sampler=frb.Uniform())
+    state = rb.init(spec, items={name: leaf[kept] for name, leaf in data.rows.items()})
+    sample = rb.sample(state, rb.key(0))[1]
+    assert sample.items.chosen_data.input_ids.shape == (5, 20)
+    assert set(texts_of(library.numpy, sample.items)) <= {all_of(data)[k] for k in kept.nonzero()[0]}
+
+
+def test_what_does_not_fit_is_refused(library: Backend, tmp_path: Path) -> None:
+    data, rb = prepared(tmp_path), library.rb
+    for options, message in (
+        ({"length": 5}, f"expected length from {data.longest} on, the tokens of the longest text; .*max_length=5"),
+        ({"bucket": 0}, "expected bucket from 1 on"),
+        ({"pad": -1}, "expected pad from 0 on"),
+        ({"side": "both"}, "expected side as 'right' or 'left'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            data.spec(4, **options)  # type: ignore[arg-type]  # that is what is tested
+    function = data.spec(4).on_sample.function
+    with pytest.raises(ValueError, match="at='sample'"):
+        frb.BufferSpec(data.spec(4).item, 9, transforms=frb.map_items(function, at="add"))
+    with pytest.raises(ValueError, match="says itself what it takes"):
+        frb.map_items(function, keyed=True)
+    state = rb.init(data.spec(4, length=data.longest), items=data.rows)
+    os.rename(data.path, f"{data.path}.moved")
+    with pytest.raises(FileNotFoundError, match=r"file of tokens.*prepare the texts anew, or put it back"):
+        rb.sample(state, rb.key(0))
