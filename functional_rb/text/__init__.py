@@ -6,6 +6,6 @@ from functional_rb.text.padding import Padded
 from functional_rb.text.preparation import preference, prompts
 from functional_rb.text.prepared import Prepared
 
-_json.register_records([Padded])
+_json.register_records((Padded,))
 
 __all__ = ["Packed", "Padded", "Prepared", "pack", "preference", "prompts", "unpack"]

@@ -108,6 +108,7 @@ BUFFERS = {
     ),
     "items added": frb.BufferSpec(STEP, 5, transforms=frb.map_items(frb.items.cast("float32", "action"), at="add")),
     "items sampled": frb.BufferSpec(STEP, 5, transforms=frb.map_items(reward, keyed=True)),
+    "texts": frb.BufferSpec(STEP, 5, transforms=frb.map_items(frb.text.Padded("tokens.bin", "uint16", 2, bucket=64))),
     "device": frb.BufferSpec(STEP, 5, storage=frb.Device("cpu")),
     "host": frb.BufferSpec(STEP, 5, storage=frb.Host()),
     "mapped": frb.BufferSpec(STEP, 5, storage=frb.Memmap("somewhere", existsok=True, auto_cleanup=False, shared=True)),
@@ -135,7 +136,7 @@ def test_every_class_of_buffers_is_in_the_registry() -> None:
             known = dataclasses.is_dataclass(thing) or thing is frb.Composite
             assert not known or name in module.OURS or name.endswith("Base"), name
     parts = [(spec.sampler, spec.writer, spec.storage, *spec.transforms) for spec in BUFFERS.values()]
-    used = {type(part) for several in parts for part in several}
+    used = {type(part) for several in parts for part in several} | {type(BUFFERS["texts"].on_sample.function)}
     assert set(typing.get_args(storage_kinds.Storage)) <= used
     # Functions of items are tried by items/test_every_function.py.
     unused = {kind for kind in module.OURS.values() if not issubclass(kind, frb.ArraySpec)} - used - set(KINDS)
