@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -77,7 +78,7 @@ class Groups(SamplerBase):
             raise ValueError(f"Groups: expected per_group as a positive int, got {self.per_group!r}")
         return operator.index(self.per_group)
 
-    @property
+    @functools.cached_property
     def _slices(self) -> Slices:
         """The sampler whose index finds groups: a group has a window of so many items if it has so many."""
         return Slices(self.per_group, (), self.group_key, strict_length=self.whole)

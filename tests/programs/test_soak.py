@@ -267,7 +267,8 @@ def soak(
     if spec.sampler.has_priorities:
         assert int(backend.rb.stale(state)) == stale > 2 * batch
     if spec.sampler.remembers:
-        assert epochs.done > effort(3, 10)
+        # A trajectory comes once an epoch, so that there are many epochs; of windows there are some 20 times as many.
+        assert epochs.done > (effort(20, 40) if spec.sampler.by_trajectory else effort(4, 10))
 
 
 def check_chances(stream: Stream, sampler: Any, sample: Any, lane: Array, k: Array) -> None:
