@@ -6,6 +6,9 @@ A `Reader` gives `Episode`s. `convert` writes those of any reader as the mapped 
 """
 
 from functional_rb.datasets.convert import convert
+from functional_rb.datasets.derived import concat, split
+from functional_rb.datasets.derived import filter_episodes as filter
+from functional_rb.datasets.derived import map_episodes as map
 from functional_rb.datasets.description import Description
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.fetching.fetch import FetchError, RemoteFile, fetch
@@ -14,6 +17,8 @@ from functional_rb.datasets.gymnasium import Recording
 from functional_rb.datasets.loading import info, load
 from functional_rb.datasets.reader import Counts, Reader, open_reader, register
 from functional_rb.datasets.sources import Source
+from functional_rb.datasets.statistics import statistics
+from functional_rb.datasets.stored import Stored, Summary
 
 __all__ = [
     "Backoff",
@@ -28,10 +33,17 @@ __all__ = [
     "RemoteFile",
     "Source",
     "StepSpec",
+    "Stored",
+    "Summary",
+    "concat",
     "convert",
     "fetch",
+    "filter",
     "info",
     "load",
+    "map",
     "open_reader",
     "register",
+    "split",
+    "statistics",
 ]

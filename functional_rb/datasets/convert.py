@@ -71,7 +71,8 @@ def convert(
         FileExistsError: if something else is at `path`.
     """
     target = os.path.abspath(as_path(path, WHO))
-    form = Form(reader.spec(narrow), infos_chosen(infos, reader.spec(narrow).infos), observation_key, compact)
+    steps = reader.spec(narrow)
+    form = Form(steps, infos_chosen(infos, steps.infos), observation_key, compact)
     options = {"narrow": narrow, "infos": list(form.infos), "observation_key": observation_key, "compact": compact}
     disk.make_directory(os.path.dirname(target))
     with disk.locked(f"{target}.lock"):
@@ -81,7 +82,8 @@ def convert(
             raise FileExistsError(f"{WHO}: {target} is there already, and no dataset; give another path")
         part = f"{target}.part"
         disk.make_directory(part)
-        begin = {"name": reader.name, "options": options, "files": {}, "source": _source(reader)}
+        known = {"source": _source(reader), "facts": dict(reader.facts)}
+        begin = {"name": reader.name, "options": options, "files": {}, **known}
         writing = _Writing(part, form, begin | {"item": json.loads(to_json(form.item))})
         with contextlib.closing(writing), _progress(reader, form, progress) as shown:
             writing.write_all(reader, shown)

@@ -27,6 +27,8 @@ class StepSpec:
         action: likewise.
         reward: the spec of a reward.
         infos: what else there is of each step, by name: specs, or nests of them.
+        encoded: whether texts and the like come in the arrays that stand for them, rather than as environments give
+            them.
 
     Example:
         >>> import functional_rb as frb
@@ -38,6 +40,7 @@ class StepSpec:
     action: Any
     reward: Any = dataclasses.field(default_factory=lambda: Unbounded(()))
     infos: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    encoded: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

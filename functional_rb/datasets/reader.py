@@ -27,20 +27,26 @@ class Counts:
 
 
 class Reader(Protocol):
-    """What reads a dataset in some format of others. Opening one reads next to nothing.
+    """What reads a dataset in some format of others. Opening one reads next to nothing."""
 
-    Attributes:
-        name: of the dataset with its prefix, "minari:D4RL/door/human-v2".
-        files: the paths of the files that it is read from. What has been converted halfway is gone on with as long as
-            their sizes and times are the same.
-        counts: how much there is.
-        facts: what the files say of the dataset, in values of JSON: its authors, the environment, what is lossy.
-    """
+    @property
+    def name(self) -> str:
+        """Of the dataset with its prefix, "minari:D4RL/door/human-v2"."""
 
-    name: str
-    files: Sequence[str]
-    counts: Counts
-    facts: Mapping[str, Any]
+    @property
+    def files(self) -> Sequence[str]:
+        """The paths of the files that it is read from.
+
+        What has been converted halfway is gone on with as long as their sizes and times are the same.
+        """
+
+    @property
+    def counts(self) -> Counts:
+        """How much there is."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the files say of the dataset, in values of JSON: its authors, the environment, what is lossy."""
 
     def spec(self, narrow: bool) -> StepSpec:
         """What its steps are made of.

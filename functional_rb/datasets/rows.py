@@ -123,22 +123,22 @@ class Form:
 
     def _leaves(self, episode: Episode, n: int, terminated: Array, truncated: Array, where: str) -> Leaves:
         """The leaves [n, *shape] of steps in TED, by path."""
-        steps = self.steps
+        steps, is_encoded = self.steps, self.steps.encoded
         named = by_name(steps.observation, self.observation_key, WHO)
         alone = tuple(name for name, spec in named.items() if spec is steps.observation)
-        found = _part(steps.observation, episode.observations, n + 1, where, "observations", alone)
+        found = _part(steps.observation, episode.observations, n + 1, where, "observations", alone, is_encoded)
         if not episode.final_observed:
             found = {path: np.concatenate([leaf[:-1], leaf[-2:-1]]) for path, leaf in found.items()}
         after = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         leaves = {path: leaf[:-1] for path, leaf in found.items()} | {(name,): np.zeros(n, bool) for name in FLAGS}
         leaves |= {(NEXT, *path): leaf[1:] for path, leaf in found.items()}
         leaves |= {(NEXT, name): flag for name, flag in after.items()}
-        leaves |= _part(steps.action, episode.actions, n, where, "actions", (ACTION,))
-        leaves |= _part(steps.reward, episode.rewards, n, where, "rewards", (NEXT, REWARD))
+        leaves |= _part(steps.action, episode.actions, n, where, "actions", (ACTION,), is_encoded)
+        leaves |= _part(steps.reward, episode.rewards, n, where, "rewards", (NEXT, REWARD), is_encoded)
         for name in self.infos:
             if name not in episode.infos:
                 raise DatasetError(f"{where}, infos: expected {name!r}, as the dataset has it, got {[*episode.infos]}")
-            leaves |= _part(steps.infos[name], episode.infos[name], n, where, f"infos/{name}", (INFO, name))
+            leaves |= _part(steps.infos[name], episode.infos[name], n, where, f"infos/{name}", (INFO, name), is_encoded)
         return leaves
 
     def _packed(self, leaves: Leaves, n: int, goes_on: bool) -> tuple[dict[str, Array], int]:
@@ -178,7 +178,7 @@ def _frames(leaves: Sequence[Array], stack: Any, goes_on: bool) -> Array:
     return following if goes_on else np.concatenate([leaves[stack.leaf][:1], following])
 
 
-def _part(spec: Any, value: Any, n: int, where: str, field: str, prefix: Path) -> Leaves:
+def _part(spec: Any, value: Any, n: int, where: str, field: str, prefix: Path, is_encoded: bool) -> Leaves:
     """The leaves [n, *shape] of a part of steps, in the dtypes of its spec.
 
     Args:
@@ -188,13 +188,15 @@ def _part(spec: Any, value: Any, n: int, where: str, field: str, prefix: Path) -
         where: file and episode, for errors.
         field: of the episode, for errors.
         prefix: of the paths by which the leaves are found.
+        is_encoded: whether texts and the like come in the arrays that stand for them.
 
     Raises:
         DatasetError: for another structure, shape or kind of number, naming the leaf.
     """
     outline = Outline.of(spec, WHO)
     try:
-        leaves = nest.flatten_as(outline.structure, encoded(spec, value, (n,), field, where))
+        given = value if is_encoded else encoded(spec, value, (n,), field, where)
+        leaves = nest.flatten_as(outline.structure, given)
     except (TypeError, ValueError) as error:
         text = str(error)
         raise DatasetError(text if text.startswith(where) else f"{where}, {field}: {text}") from None

@@ -1,0 +1,187 @@
+"""Datasets made of converted ones: some of the episodes, all of several, or with a function applied to each."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base import nest
+from functional_rb.datasets.convert import convert
+from functional_rb.datasets.description import Description
+from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
+from functional_rb.datasets.pieces import spec_of_values
+from functional_rb.datasets.reader import Counts, Reader
+from functional_rb.datasets.stored import Stored, Summary
+from functional_rb.specs.values import Outline
+from functional_rb.ted.check import as_dict, is_leaf
+
+Path = str | os.PathLike[str]
+
+
+def filter_episodes(path: Path, keep: Callable[[Summary], bool], to: Path) -> Description:
+    """Some of the episodes of a dataset, as a dataset of its own.
+
+    Args:
+        path: the directory of the dataset.
+        keep: whether an episode stays, by its `Summary`: number, steps, total (its return), terminated, about.
+        to: the directory that is made.
+
+    Raises:
+        DatasetError: if no dataset is there, or no episode stays.
+    """
+    chosen = [summary.number for summary in Stored(path).summaries() if keep(summary)]
+    reader = _Chosen(path, chosen, "filter")
+    return _written(reader, reader, to)
+
+
+def split(path: Path, shares: Sequence[float], to: Sequence[Path], seed: int = 0) -> list[Description]:
+    """Several datasets, each with a share of the episodes, drawn without replacement; their order stays.
+
+    Args:
+        path: the directory of the dataset.
+        shares: of the episodes, which sum to 1 or less.
+        to: a directory for each.
+        seed: of the drawing.
+
+    Raises:
+        DatasetError: if no dataset is there, or a share has no episode.
+        ValueError: for shares that are too large, or not as many as directories.
+    """
+    if len(shares) != len(to) or any(share < 0 for share in shares) or sum(shares) > 1 + 1e-9:
+        raise ValueError(f"datasets.split: expected {len(to)} shares that sum to 1 or less, got {list(shares)}")
+    n = Stored(path).counts.episodes or 0
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(n)
+    ends = np.round(np.cumsum([0.0, *shares]) * n).astype(int)
+    parts = [sorted(order[first:stop].tolist()) for first, stop in itertools.pairwise(ends)]
+    readers = [_Chosen(path, part, "split") for part in parts]
+    return [_written(reader, reader, place) for reader, place in zip(readers, to, strict=True)]
+
+
+def concat(paths: Sequence[Path], to: Path) -> Description:
+    """The episodes of several datasets with the same items, one after the other.
+
+    Raises:
+        DatasetError: if one has other items, or none is there.
+    """
+    joined = _Joined([Stored(path) for path in paths])
+    return _written(joined, joined.of[0], to)
+
+
+def map_episodes(path: Path, function: Callable[[Episode], Episode], to: Path, workers: int = 0) -> Description:
+    """A dataset with a function applied to each episode: done once, and not at every draw.
+
+    What is observed is changed at one place, for a step and for the step before it. The function gets a piece of an
+    episode that is too large for memory at a time (`Episode.goes_on`), with arrays as they are stored.
+
+    Args:
+        path: the directory of the dataset.
+        function: gives an `Episode` with as many steps: `dataclasses.replace(episode, observations=...)`.
+        to: the directory that is made. Who is killed begins anew.
+        workers: so many threads call the function; 0 for the one that calls this.
+
+    Raises:
+        DatasetError: if no dataset is there, or what the function gives does not fit together.
+    """
+    of = Stored(path)
+    return _written(_Mapped(of, function, workers), of, to)
+
+
+def _written(reader: Reader, of: Stored, to: Path) -> Description:
+    """What is made of a dataset, stored as that is."""
+    compact = of.description.spare is not None
+    return convert(reader, to, narrow=of.description.options["narrow"], infos=True, compact=compact)
+
+
+class _Chosen(Stored):
+    """Some episodes of a dataset."""
+
+    def __init__(self, path: Path, chosen: list[int], what: str) -> None:
+        super().__init__(path, chosen)
+        told = hashlib.sha256(repr(chosen).encode()).hexdigest()[:16]
+        self.facts = {**self.facts, what: {"of": self.path, "episodes": told}}
+
+
+class _Joined:
+    """The episodes of several datasets; see `Reader` for the attributes."""
+
+    def __init__(self, of: Sequence[Stored]) -> None:
+        if not of:
+            raise ValueError("datasets.concat: expected some datasets, got none")
+        self.of = of
+        first, *others = of
+        for other in others:
+            if other.description.item != first.description.item:
+                raise DatasetError(
+                    f"{other.path}: expected items as in {first.path}, {first.description.item}, got "
+                    f"{other.description.item}; datasets.map makes them the same"
+                )
+        self.name = " + ".join(dict.fromkeys(reader.name for reader in of))
+        self.files = [file for reader in of for file in reader.files]
+        self.facts = {"concat": [{"of": reader.path, **reader.facts} for reader in of]}
+        episodes, steps = ([getattr(reader.counts, name) or 0 for reader in of] for name in ("episodes", "steps"))
+        self.counts = Counts(sum(episodes), sum(steps))
+
+    def spec(self, narrow: bool) -> StepSpec:
+        return self.of[0].spec(narrow)
+
+    def episodes(self, first: int = 0) -> Iterator[Episode]:
+        for reader in self.of:
+            n = reader.counts.episodes or 0
+            if first < n:
+                yield from reader.episodes(first)
+            first = max(first - n, 0)
+
+
+class _Mapped:
+    """Episodes with a function applied to each; see `Reader` for the attributes."""
+
+    def __init__(self, of: Stored, function: Callable[[Episode], Episode], workers: int) -> None:
+        self.of, self._function, self._workers = of, function, workers
+        self.name, self.files, self.counts = of.name, of.files, of.counts
+        name = getattr(function, "__qualname__", type(function).__name__)
+        # Nobody can tell whether it is the same function: so what was begun is never gone on with.
+        self.facts = {**of.facts, "map": {"of": of.path, "function": name, "call": uuid.uuid4().hex}}
+
+    def spec(self, narrow: bool) -> StepSpec:
+        old, made = self.of.spec(narrow), self._function(next(self.of.episodes()))
+        return StepSpec(
+            _specs(old.observation, made.observations),
+            _specs(old.action, made.actions),
+            _specs(old.reward, made.rewards),
+            {name: _specs(old.infos.get(name), part) for name, part in made.infos.items()},
+            encoded=True,
+        )
+
+    def episodes(self, first: int = 0) -> Iterator[Episode]:
+        if not self._workers:
+            yield from map(self._function, self.of.episodes(first))
+            return
+        waiting: deque[Future[Episode]] = deque()
+        with ThreadPoolExecutor(self._workers) as pool:
+            for episode in self.of.episodes(first):
+                waiting.append(pool.submit(self._function, episode))
+                if len(waiting) > self._workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+
+def _specs(old: Any, values: Any) -> Any:
+    """The specs of what a function gives: those before, where shape and dtype are the same."""
+    outline = None if old is None else Outline.of(old, "datasets.map")
+    known = {} if outline is None else dict(zip(outline.structure.paths, outline.leaves, strict=True))
+    leaves, structure = nest.flatten(values, is_leaf)
+    made = []
+    for path, leaf in zip(structure.paths, map(np.asarray, leaves), strict=True):
+        spec, found = known.get(path), spec_of_values(leaf.shape[1:], leaf.dtype, narrow=False)
+        same = spec is not None and (spec.shape, spec.dtype) == (found.shape, found.dtype)
+        made.append(spec if same else found)
+    return nest.unflatten(structure, made, as_dict)

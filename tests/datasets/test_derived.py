@@ -1,0 +1,122 @@
+"""Datasets that are made of converted ones, and numbers that describe them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import functional_rb as frb
+import torch_backend as rb
+from functional_rb.datasets import DatasetError, Episode, Stored, convert, info
+from functional_rb.datasets import pieces as sizes
+from tests.datasets.test_convert import READERS, contents
+from tests.support.made_up import MadeUp, expected
+
+
+@pytest.fixture(params=[2**23, 1], autouse=True)
+def _piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole episodes, and pieces of two or three steps."""
+    monkeypatch.setattr(sizes, "PIECE", request.param)
+
+
+def observations(path: Path) -> list[float]:
+    items = rb.items(frb.datasets.load(path, rb))
+    frb.ted.check(items, time_axis=0)
+    return items["observation"].tolist()
+
+
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_what_is_read_and_converted_again_is_the_same(reader: MadeUp, compact: bool, tmp_path: Path) -> None:
+    convert(reader, tmp_path / "made", infos=True, compact=compact)
+    again = convert(Stored(tmp_path / "made"), tmp_path / "again", infos=True, compact=compact)
+    first, second = contents(tmp_path / "made"), contents(tmp_path / "again")
+    assert set(first) == set(second)
+    assert [name for name in first if first[name] != second[name]] in (
+        ["dataset.json", "journal.jsonl"],
+        ["journal.jsonl"],
+    )
+    assert again.item == info(tmp_path / "made").item
+
+
+def test_filter_split_and_concat(tmp_path: Path) -> None:
+    reader = MadeUp([3, 1, 6, 2, 5])
+    convert(reader, tmp_path / "made")
+    kept = frb.datasets.filter(tmp_path / "made", lambda x: x.terminated and x.steps > 3, tmp_path / "long")
+    assert observations(tmp_path / "long") == [*range(6, 12), *range(16, 21)]
+    assert kept.facts["filter"]["of"] == str(tmp_path / "made")
+    told = [(x.number, x.first, x.steps, x.total, x.terminated, x.about) for x in Stored(tmp_path / "made").summaries()]
+    assert told[1] == (1, 3, 1, 4.25, False, {"seed": 1})
+    assert told[2][3] == sum(t + 0.25 for t in range(6, 12))
+
+    places = [tmp_path / "train", tmp_path / "test"]
+    parts = frb.datasets.split(tmp_path / "made", [0.6, 0.4], places, seed=1)
+    assert [part.episodes for part in parts] == [3, 2]
+    both = [seed for place in places for seed in (x.about["seed"] for x in Stored(place).summaries())]
+    assert sorted(both) == [0, 1, 2, 3, 4]
+    assert both != sorted(both)
+
+    joined = frb.datasets.concat([tmp_path / "long", *places], tmp_path / "all")
+    assert joined.episodes == 7
+    assert observations(tmp_path / "all") == [
+        t for place in ("long", "train", "test") for t in observations(tmp_path / place)
+    ]
+    convert(MadeUp([2], (3,)), tmp_path / "other")
+    with pytest.raises(DatasetError, match=r"expected items as in .*made"):
+        frb.datasets.concat([tmp_path / "made", tmp_path / "other"], tmp_path / "refused")
+    with pytest.raises(DatasetError, match="no steps"):
+        frb.datasets.filter(tmp_path / "made", lambda x: False, tmp_path / "none")
+    with pytest.raises(ValueError, match="expected 1 shares that sum to 1 or less"):
+        frb.datasets.split(tmp_path / "made", [0.6, 0.5], places[:1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_map_changes_a_step_and_the_one_before_alike(workers: int, tmp_path: Path) -> None:
+    reader = MadeUp([3, 1, 6])
+    convert(reader, tmp_path / "made")
+
+    def doubled(episode: Episode) -> Episode:
+        seen = episode.observations["observation"]
+        both = {"observation": seen * 2, "norm": np.abs(seen).astype(np.float16)}
+        return dataclasses.replace(episode, observations=both, rewards=episode.rewards - 1)
+
+    made = frb.datasets.map(tmp_path / "made", doubled, tmp_path / "mapped", workers=workers)
+    assert made.item["norm"].dtype == "float16"
+    items, wanted = rb.items(frb.datasets.load(tmp_path / "mapped", rb)), expected(reader)
+    frb.ted.check(items, time_axis=0)
+    np.testing.assert_array_equal(items["observation"], wanted["observation"] * 2)
+    np.testing.assert_array_equal(items["next"]["norm"], wanted["after"])
+    np.testing.assert_array_equal(items["next"]["reward"], wanted["reward"] - 1)
+    np.testing.assert_array_equal(items["action"], wanted["action"])
+
+    def shorter(episode: Episode) -> Episode:
+        return dataclasses.replace(episode, actions=episode.actions[1:])
+
+    with pytest.raises(DatasetError, match="leaf 'actions': expected shape"):
+        frb.datasets.map(tmp_path / "made", shorter, tmp_path / "wrong", workers=workers)
+
+
+def test_statistics_are_those_of_all_numbers(tmp_path: Path) -> None:
+    reader = MadeUp([3, 1, 6], (2,), piece=2)
+    convert(reader, tmp_path / "made", infos=True)
+    found, wanted = frb.datasets.statistics(tmp_path / "made"), expected(reader)
+    assert (found["steps"], found["episodes"], found["terminated"]) == (10, 3, 2 / 3)
+    assert found["lengths"] == {"mean": 10 / 3, "std": pytest.approx(np.std([3, 1, 6])), "min": 1, "max": 6}
+    assert found["returns"]["max"] == sum(t + 0.25 for t in range(6, 12))
+    seen = np.arange(13.0)  # all observations, the last of each episode too
+    leaves: dict[str, Any] = {
+        "observations/observation": seen,
+        "actions": wanted["action"],
+        "rewards": wanted["reward"],
+    }
+    leaves["infos/at"] = wanted["observation"]
+    assert set(found["leaves"]) == set(leaves)
+    for name, values in leaves.items():
+        told = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
+        for what, number in told.items():
+            shape = (2,) if name.startswith("obs") else ()
+            np.testing.assert_allclose(found["leaves"][name][what], np.full(shape, number), rtol=1e-12)
