@@ -224,9 +224,8 @@ class Engine:
     ) -> tuple[Any, Any]:
         """Draw items, of which the first `wanted` count, or all, and finish the sample; then the state is consumed."""
         library, spec, counters = self.library, state.spec, state._counters
-        library.check_key(key)
-        version = readable(state)
         if spec.sampler.remembers and batch:
+            library.check_key(key)
             version, memory = self._take_over(state, "sample_")
             # Transforms call functions of the user's, which may fail.
             saved = Log() if spec.transforms and not library.is_tracing() else None
@@ -238,6 +237,7 @@ class Engine:
                     take_back(memory, [saved], spec.capacity)
                 raise
         else:
+            version = readable(state)
             sample = finish(*self.sample(state, key, batch, beta, wanted)[1:])
         # Consumed only now: where nothing can be drawn, that is an error, and nothing has changed.
         return self._followed_by(state, version, counters), sample

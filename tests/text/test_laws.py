@@ -139,6 +139,23 @@ def test_sums_and_shares_are_exact() -> None:
     assert is_exact.tolist() == [p % 2**62 == 0 for p in products]
 
 
+def test_top_p_keeps_what_less_than_it_is_before() -> None:
+    """Of exact numbers: also where that differs from top_p of the total by less than two words tell."""
+    rng = np.random.default_rng(0)
+    whole, fraction = rng.integers(0, 2**20, (100, 4)), rng.integers(0, 2**31, (100, 4))
+    top_p = rng.integers(1, 2**24, 100) / 2**24
+    whole[0], fraction[0], top_p[0] = (2**27, 8, 0, 0), (0, 0, 2**10, 1), 1 - 2.0**-24  # 2^-31 - 2^-45 - 2^-55 more
+    whole[1], fraction[1], top_p[1] = (2**27, 2**27, 0, 0), (0, 0, 0, 0), 0.5  # as much
+    for p in np.unique(top_p):
+        rows = top_p == p
+        given = [torch.tensor(x[rows], dtype=torch.int32) for x in (whole, fraction)]
+        sums = laws._running(torch_ops, *given)
+        kept = laws._within(torch_ops, sums, Fixed(*(x[:, -1] for x in sums)), torch.tensor(p, dtype=torch.float32))
+        reach = np.cumsum(whole[rows].astype(object) * 2**31 + fraction[rows], 1)
+        before = np.concatenate([reach[:, :1] * 0, reach[:, :-1]], 1)
+        assert (kept.numpy() == (before * 2**24 < int(p * 2**24) * reach[:, -1:])).all()
+
+
 @pytest.mark.parametrize("vocabulary", effort([300], [1, 2, 7, 3000, 50257, 70000]))
 def test_backends_draw_the_same_tokens(vocabulary: int) -> None:
     rng = np.random.default_rng(vocabulary)

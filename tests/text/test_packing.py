@@ -78,6 +78,8 @@ def test_each_goes_where_it_leaves_the_least_room() -> None:
     assert packed.sequence.tolist() == [0, 1, 2, 3, 4]
     packed = frb.text.pack([[4], [1] * 7, [2] * 5, [3] * 4], 10)  # the first row has room for the last one too
     assert packed.ids.tolist() == [[1] * 7 + [0] * 3, [2] * 5 + [3] * 4 + [4]]
+    packed = frb.text.pack([[1] * 5, [2] * 5, [3] * 5, [4] * 5], 10)  # equally long ones in their order
+    assert packed.ids.tolist() == [[1] * 5 + [2] * 5, [3] * 5 + [4] * 5]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ def test_descriptions_are_equal_by_their_arguments(make: Any) -> None:
     assert spec == make() != make(capacity=6)
     assert spec != X
     assert hash(spec) == hash(make())
+    other = make(capacity=6)
+    object.__setattr__(other, "_hash", hash(spec))  # as may happen
+    assert spec != other
 
 
 @pytest.mark.parametrize("make", SPECS.values(), ids=SPECS)
