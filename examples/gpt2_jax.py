@@ -22,8 +22,10 @@ Cache = dict[str, Any]
 UNSEEN = -1e30  # finite, so that a row of padding alone becomes no NaN
 
 
-def init_params(seed: int, vocabulary: int, context: int, width: int, layers: int) -> dict[str, np.ndarray]:
-    """Random parameters, float32."""
+def init_params(
+    seed: int, vocabulary: int, context: int, width: int, layers: int, deviation: float = 0.3
+) -> dict[str, np.ndarray]:
+    """Random parameters, float32, normal with a standard deviation; those of learned scales are around 1."""
     rng = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, ...]] = {"wte.weight": (vocabulary, width), "wpe.weight": (context, width)}
     for i in range(layers):
@@ -31,7 +33,7 @@ def init_params(seed: int, vocabulary: int, context: int, width: int, layers: in
             shapes |= {f"h.{i}.{name}.weight": (m * width, n * width), f"h.{i}.{name}.bias": (n * width,)}
         shapes |= {f"h.{i}.{ln}.{part}": (width,) for ln in ("ln_1", "ln_2") for part in ("weight", "bias")}
     shapes |= {"ln_f.weight": (width,), "ln_f.bias": (width,)}
-    drawn = {name: rng.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    drawn = {name: rng.normal(0.0, deviation, shape).astype(np.float32) for name, shape in shapes.items()}
     return {name: x + ("ln_" in name and name.endswith("weight")) for name, x in drawn.items()}
 
 

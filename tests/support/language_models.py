@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,3 +42,42 @@ def gpt2_params(library: Backend, seed: int = 0) -> Any:
     import gpt2_jax
 
     return library.tree(gpt2_jax.init_params(seed, VOCABULARY, CONTEXT, WIDTH, LAYERS))
+
+
+def law_of(logits: np.ndarray, temperature: float, top_k: int | None, top_p: float | None) -> np.ndarray:
+    """The probabilities of a law, float64 [V]; by its definition, token by token."""
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[:top_k]
+    weights = {i: np.exp((float(logits[i]) - float(logits[order[0]])) / temperature) for i in order}
+    total, before, kept = sum(weights.values()), 0.0, []
+    for i in order:
+        if top_p is None or before < float(np.float32(top_p)) * total:
+            kept.append(i)
+        before += weights[i]
+    found = np.zeros(len(logits))
+    found[kept] = [weights[i] for i in kept]
+    return found / found.sum()
+
+
+def all_replies(told: np.ndarray, *law: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Every reply of 3 tokens of 5, ended by END or not: its probability by the model and by a law, each [125].
+
+    Args:
+        told: float [125, 3], log-probabilities by the model of the tokens of all 125 rows, in order.
+        law: temperature, top_k and top_p.
+
+    Returns:
+        Of the row that begins with the reply and goes on with END; 0 for rows that are no reply, as END ends it.
+    """
+    given = np.float64(told).reshape(5, 5, 5, 3)
+    after = [given[:, 0, 0, 0], given[:, :, 0, 1], given[:, :, :, 2]]  # of each prefix, what follows
+    made = []
+    for rule in (lambda x: np.exp(x), lambda x: law_of(x, *law)):
+        whole = np.ones((5, 5, 5))
+        for rows in itertools.product(range(5), repeat=3):
+            for length in range(3):
+                if END in rows[:length]:
+                    whole[rows] *= rows[length] == END
+                else:
+                    whole[rows] *= rule(after[length][rows[:length]])[rows[length]]
+        made.append(whole.reshape(125))
+    return made[0], made[1]

@@ -16,7 +16,18 @@ from functional_rb.text.laws import Law
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from tests.support.language_models import END, MASK, PROMPTS, REPLIES, VOCABULARY, N, gpt2, gpt2_params, table
+from tests.support.language_models import (
+    END,
+    MASK,
+    PROMPTS,
+    REPLIES,
+    VOCABULARY,
+    N,
+    all_replies,
+    gpt2,
+    gpt2_params,
+    table,
+)
 
 LEFT = np.array([[1, 2, 3, 4], [9, 9, 9, 2], [9, 9, 3, 1]], np.int32) % VOCABULARY
 LEFT_MASK = MASK[:, ::-1]
@@ -87,22 +98,34 @@ def test_log_probs_of_padding_anywhere(library: Backend) -> None:
         for row in range(3):
             np.testing.assert_allclose(other[row][mask[row]], told[0][row][MASK[row]], atol=1e-5)
         assert (other[~mask] == 0).all()
+    some = HOLES_MASK & [[True], [False], [True]]  # a row without any token
+    empty = library.numpy(library.rb.text.log_probs(step, params, HOLES, some))
+    np.testing.assert_allclose(empty, np.where(some, told[2], 0), atol=1e-5)
 
 
-def test_all_replies_sum_to_one_and_are_drawn_by_their_probability(library: Backend) -> None:
-    """A vocabulary of 5 and replies of 3 tokens: 125 of them, each as likely as the model says."""
+@pytest.mark.parametrize("law", [(1.0, 5, 1.0), (0.6, 5, 1.0), (1.5, 3, 1.0), (1.0, 5, 0.7), (1.3, 4, 0.8)])
+def test_all_replies_sum_to_one_and_are_drawn_by_their_probability(library: Backend, law: Any) -> None:
+    """A vocabulary of 5 and replies of 3 tokens at most: each reply as likely as the model, or the law, says."""
     rb, (step, _), params = library.rb, gpt2(library), gpt2_params(library)
     prompt, every = np.array([[1, 3]], np.int32), np.array([*itertools.product(range(5), repeat=3)], np.int32)
-    told = rb.text.log_probs(step, params, np.concatenate([np.tile(prompt, (125, 1)), every], 1))
-    expected = np.exp(np.float64(library.numpy(told)[:, 2:]).sum(1))
-    assert expected.sum() == pytest.approx(1.0, abs=1e-5)
-    assert expected.max() < 0.5
-    made = generated(library, prompt, None, replies=effort(2000, 20000), eos=None, cache=None)
-    number = made.tokens @ np.array([25, 5, 1])
-    np.testing.assert_allclose(np.exp(made.log_probs.sum(1)), expected[number], rtol=1e-4)
-    counts = np.bincount(number, minlength=125)
-    often = expected * len(number) >= 5  # the others together
-    pairs = [np.append(x[often], x[~often].sum()) for x in (counts, expected * len(number) / expected.sum())]
+    told = library.numpy(rb.text.log_probs(step, params, np.concatenate([np.tile(prompt, (125, 1)), every], 1)))[:, 2:]
+    assert np.exp(np.float64(told).sum(1)).sum() == pytest.approx(1.0, abs=1e-5)  # of all 125 rows
+    by_model, by_law = all_replies(told, *law)
+    assert by_model.sum() == pytest.approx(1.0, abs=1e-5)
+    assert by_law.max() < 0.6
+    temperature, top_k, top_p = law
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "cache": None}
+    made = generated(library, prompt, None, replies=effort(2000, 20000), **options)
+    number = made.tokens @ np.array([25, 5, 1])  # behind its end a reply goes on with ends
+    assert (by_law[number] > 0).all()
+    np.testing.assert_allclose(np.exp(made.log_probs.sum(1)), by_model[number], rtol=1e-4)
+    np.testing.assert_allclose(np.exp(made.law_log_probs.sum(1)), by_law[number], rtol=1e-4)
+    counts, expected = np.bincount(number, minlength=125), by_law * len(number)
+    often = expected >= 5  # the others together
+    pairs = [np.append(x[often], x[~often].sum()) for x in (counts, expected / expected.sum() * len(number))]
+    if pairs[1][-1] < 1e-9:  # there are none
+        pairs = [x[:-1] for x in pairs]
+    assert len(pairs[0]) > 8
     assert stats.chisquare(*pairs).pvalue > 1e-3
 
 
@@ -171,7 +194,8 @@ def test_what_cannot_be_has_minus_infinity(library: Backend) -> None:
 
 
 def test_log_probs_have_gradients(library: Backend) -> None:
-    logits, ids = np.log(np.array([[0.5, 0.5], [0.25, 0.75]], np.float32)), np.array([[0, 1, 0]], np.int32)
+    logits, ids = np.full((3, 3), -np.inf, np.float32), np.array([[0, 1, 0]], np.int32)
+    logits[:2, :2] = np.log([[0.5, 0.5], [0.25, 0.75]])  # what cannot be has no gradient, which is not NaN
     if library.library == "jax":
         import jax
 
@@ -180,7 +204,8 @@ def test_log_probs_have_gradients(library: Backend) -> None:
         params = library.array(logits).requires_grad_()
         library.rb.text.log_probs(table, params, ids).sum().backward()
         gradient = params.grad
-    np.testing.assert_allclose(library.numpy(gradient), [[-0.5, 0.5], [0.75, -0.75]], atol=1e-6)
+    expected = [[-0.5, 0.5, 0], [0.75, -0.75, 0], [0, 0, 0]]
+    np.testing.assert_allclose(library.numpy(gradient), expected, atol=1e-6)
 
 
 def test_a_law_that_changes_is_not_compiled_again() -> None:

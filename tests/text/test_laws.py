@@ -17,25 +17,12 @@ from jax_backend import ops as jax_ops
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.effort import effort
+from tests.support.language_models import law_of
 from torch_backend import ops as torch_ops
 
 LAWS = [(1.0, None, None), (0.5, None, None), (2.0, 3, None), (1.0, None, 0.7), (0.8, 4, 0.9), (1.0, 1, None)]
 N = 2**12
 """How many rows are drawn at a time, and 5 tokens of each: JAX compiles for few shapes."""
-
-
-def law_of(logits: np.ndarray, temperature: float, top_k: int | None, top_p: float | None) -> np.ndarray:
-    """The probabilities of a law, float64 [V]; by its definition, token by token."""
-    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[:top_k]
-    weights = {i: np.exp((float(logits[i]) - float(logits[order[0]])) / temperature) for i in order}
-    total, before, kept = sum(weights.values()), 0.0, []
-    for i in order:
-        if top_p is None or before < float(np.float32(top_p)) * total:
-            kept.append(i)
-        before += weights[i]
-    found = np.zeros(len(logits))
-    found[kept] = [weights[i] for i in kept]
-    return found / found.sum()
 
 
 def choose(library: Backend, logits: np.ndarray, bits: np.ndarray, *law: Any) -> laws.Choice:

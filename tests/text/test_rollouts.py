@@ -12,7 +12,8 @@ import functional_rb as frb
 from functional_rb.text.api import Rollout
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.language_models import END, MASK, PROMPTS, REPLIES, N, gpt2, gpt2_params, table
+from tests.support.effort import effort
+from tests.support.language_models import END, MASK, PROMPTS, REPLIES, N, all_replies, gpt2, gpt2_params, table
 
 
 def longest_first(ids: Any, mask: Any, reply: Any) -> Any:
@@ -112,6 +113,28 @@ def test_the_penaltys_mean_is_the_divergence(library: Backend) -> None:
         exact += (reach * np.exp(blocks[0, :, at]) * (blocks[0, :, at] - blocks[1, :, at])).sum()
     assert exact > 0.01
     assert mean == pytest.approx(exact, rel=1e-4)
+
+
+def test_the_divergence_of_replies_is_that_of_all_sequences() -> None:
+    """Replies that end early among them, against the sum over all; on torch, as the rows are tested on both."""
+    with backends.make("torch") as library:
+        (step, cache), rb = gpt2(library), library.rb
+        every = np.array([*itertools.product(range(5), repeat=3)], np.int32)
+        rows = np.concatenate([np.full((125, 1), 2, np.int32), every], 1)
+        params = [gpt2_params(library, seed) for seed in (0, 1)]
+        told = [library.numpy(rb.text.log_probs(step, x, rows))[:, 1:] for x in params]
+        model, reference = (all_replies(x, 1.0, 5, 1.0)[0] for x in told)
+        made = rb.text.rollout(
+            step, params[0], rows[:1, :1], rb.key(0), 3, longest_first, reference=params[1], kl=1.0, eos=END, pad=END,
+            cache=cache, replies=effort(2000, 20000),
+        )  # fmt: skip
+    apart = np.where(model > 0, np.log(np.maximum(model, 1e-30)) - np.log(np.maximum(reference, 1e-30)), 0)
+    tokens, kl = library.numpy(made.generation.tokens), library.numpy(made.kl)
+    np.testing.assert_allclose(kl, apart[tokens @ np.array([25, 5, 1])], atol=1e-4)
+    exact = (model * apart).sum()
+    assert exact > 0.1
+    assert abs(kl.mean() - exact) < 5 * kl.std() / len(kl) ** 0.5
+    assert len(set(library.numpy(made.generation.lengths).tolist())) == 3
 
 
 def test_what_the_reference_never_says_is_infinitely_far(library: Backend) -> None:
