@@ -270,7 +270,9 @@ class _Change:
         ops, after = self.ops, self.after
         ours, theirs, alpha, power = self.before.counters, after.counters, _alpha(self.old), _alpha(self.new)
         after.counters = theirs.replace(rejected=ours.rejected, stale=ours.stale, invalid=ours.invalid)
-        named = {name: ours.more[name] for name in (REFUSED, EPOCHS_DONE) if name in ours.more and name in theirs.more}
+        # Frames that are moved get another cursor then.
+        kept = REFUSED, EPOCHS_DONE, frame_ring.CURSOR
+        named = {name: ours.more[name] for name in kept if name in ours.more and name in theirs.more}
         for transform in _lasting(self.new):
             named |= {name: ours.more[name] for name, _ in transform.counters(self.new.plan)}
             after.auxiliary |= {name: self.before.auxiliary[name] for name in transform.auxiliary(self.new.plan)}

@@ -555,6 +555,9 @@ def test_frames_come_along(backend: Backend, stack: int) -> None:
                     np.testing.assert_array_equal(backend.numpy(got[key]), leaf)
                 after, added = backend.add(after, rows(added, 4)), added + 4
     assert int(rb.size(state)) == before
+    # Frames that stay where they are go on being written behind the newest ones.
+    same = rb.with_spec(state, dataclasses.replace(state.spec, sampler=frb.Uniform()))
+    assert int(rb.size(backend.add(same, rows(23, 4)))) == int(rb.size(backend.add(state, rows(23, 4))))
     with pytest.raises(ValueError, match=r"with_spec: BufferSpec\.compact: the buffer has Compact.*got None"):
         rb.with_spec(state, dataclasses.replace(state.spec, compact=None))
 
