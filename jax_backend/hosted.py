@@ -236,7 +236,7 @@ def map_items(spec: BufferSpec, at: str, leaves: Sequence[Any], lead: tuple[int,
     """What a function of items gives, computed by JAX; the leaves to store as NumPy has them."""
     transform = mapping.of(spec, at)
     if isinstance(transform.function, HostFunction):
-        found, structure = mapping.on_host(transform, [np.asarray(x) for x in leaves], lead, build_mapping)
+        found, structure = mapping.on_host(transform, [np.asarray(x) for x in leaves], lead)
         where = next((x.sharding for x in leaves if x.committed), None)  # the device that was asked for, if any was
         return nest.unflatten(structure, sent(found, where), build_mapping, lead)
     found = execute.map_items(spec, at, leaves, lead, key, mask)

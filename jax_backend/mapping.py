@@ -82,7 +82,7 @@ def _called_back(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> tupl
     after = mapping.known_of_host(transform)
 
     def call(*arrays: Any) -> list[Any]:
-        return mapping.on_host(transform, [np.asarray(x) for x in arrays], lead, build_mapping)[0]
+        return mapping.on_host(transform, [np.asarray(x) for x in arrays], lead)[0]
 
     kinds = [jax.ShapeDtypeStruct((*lead, *leaf.shape), jnp.dtype(leaf.dtype)) for leaf in after.leaves]
     return jax.pure_callback(call, kinds, *leaves, vmap_method="sequential"), _Static(after.structure)

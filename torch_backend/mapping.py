@@ -34,7 +34,7 @@ def map_items(
     """What the function of items of a spec gives of leaves [*lead, *shape]; of added ones, the leaves to store."""
     transform = mapping.of(spec, at)
     if isinstance(transform.function, HostFunction):
-        return _on_host(transform, leaves, lead)
+        return _on_host(transform, leaves)
     own = None if key is None else random.for_maps(key)
     draws = None
     if transform.item_words:
@@ -54,11 +54,13 @@ def map_items(
     return items
 
 
-def _on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> Any:
+def _on_host(transform: MapItems, leaves: Sequence[Any]) -> Any:
     """What a function on the host gives, on the device of what it is given."""
     device = leaves[0].device
-    found, structure = mapping.on_host(transform, [x.detach().cpu().numpy() for x in leaves], lead, build_mapping)
-    return nest.unflatten(structure, [torch.from_numpy(x).to(device) for x in found], build_mapping, lead)
+    arrays = dict(zip(transform.given.names, [x.detach().cpu().numpy() for x in leaves], strict=True))
+    if device.type == "cpu":
+        return transform.function.read(arrays, torch.from_numpy)
+    return transform.function.read(arrays, lambda x: torch.from_numpy(x).to(device))
 
 
 def _by_kernels(transform: MapItems, leaves: Sequence[Any]) -> bool:

@@ -93,23 +93,24 @@ def carried_out(
         ) from error
 
 
-def on_host(
-    transform: MapItems, leaves: Sequence[Any], lead: Lead, build_mapping: BuildMapping
-) -> tuple[list[Any], Structure]:
+def on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> tuple[list[Any], Structure]:
     """What a `HostFunction` gives of a batch: arrays of NumPy, checked, and their structure.
 
     Args:
         transform: bound to the items.
         leaves: of the items, arrays of NumPy [*lead, *shape].
         lead: the axes in front.
-        build_mapping: how the backend makes its mappings.
 
     Raises:
         TypeError: if it gives leaves that are no arrays of NumPy.
         ValueError: if it gives other leaves than its spec says, or of other leading axes than the batch.
     """
-    found = transform.function(nest.unflatten(transform.given.structure, leaves, build_mapping, lead))
+    found = transform.function.read(dict(zip(transform.given.names, leaves, strict=True)), _as_it_is)
     return flattened(transform, found, lead, lambda x: isinstance(x, np.ndarray))
+
+
+def _as_it_is(array: Any) -> Any:
+    return array
 
 
 def known_of_host(transform: MapItems) -> Outline:

@@ -30,8 +30,10 @@ the sign of one item in two:
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import kind_of, shown
@@ -100,8 +102,7 @@ class ItemFunction(abc.ABC):
 class HostFunction(abc.ABC):
     """A function of sampled items that reads what lies outside of the buffer, on the host: a frozen dataclass.
 
-    It is given arrays of NumPy in the containers of the items, and gives a nest of arrays of NumPy that have the same
-    first axis. The same items give the same. Its fields can be hashed and pickled, so that it can be part of a spec.
+    Its fields can be hashed and pickled, so that it can be part of a spec. The same items give the same.
     """
 
     @property
@@ -113,8 +114,13 @@ class HostFunction(abc.ABC):
         """
 
     @abc.abstractmethod
-    def __call__(self, items: Any) -> Any:
-        """What it gives of a batch of items, leaves [B, *shape]."""
+    def read(self, leaves: Mapping[str, np.ndarray[Any, Any]], as_array: Callable[[np.ndarray[Any, Any]], Any]) -> Any:
+        """What it gives of a batch of items: a nest of arrays with the same first axis, [B, ...].
+
+        Args:
+            leaves: the items' by name, such as "obs/camera", arrays of NumPy [B, *shape].
+            as_array: makes an array of the backend of one of NumPy that nobody else will write to.
+        """
 
 
 def item_after(function: ItemFunction, item: Any, lead: int = 1) -> Any:

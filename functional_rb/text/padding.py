@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -62,18 +63,19 @@ class Padded(HostFunction):
         text = RewardData(ids, mask, end_scores=Unbounded(()) if self.scored else None)
         return PairwiseDataset(text, text, Unbounded((2,), "int32"))
 
-    def __call__(self, items: Any) -> Any:
+    def read(self, leaves: Mapping[str, Any], as_array: Callable[[Any], Any]) -> Any:
         """The record of a batch."""
-        ids, mask, begin = self.padded(items)
+        ids, mask, begin = self.padded(leaves)
         if self.texts == 1:
             reply = mask[0] & (np.arange(ids.shape[2]) >= begin[0, :, None])
-            labels = np.where(reply, ids[0], np.int32(IGNORED)) if self.labelled else None
-            return PromptData(ids[0], mask[0], begin[0], labels)
-        scores = np.ascontiguousarray(items["scores"].T) if self.scored else (None, None)
-        chosen, rejected = (RewardData(ids[k], mask[k], end_scores=scores[k]) for k in (0, 1))
-        return PairwiseDataset(chosen, rejected, np.ascontiguousarray(begin.T))
+            labels = as_array(np.where(reply, ids[0], np.int32(IGNORED))) if self.labelled else None
+            return PromptData(as_array(ids[0]), as_array(mask[0]), as_array(begin[0]), labels)
+        scores = map(as_array, np.ascontiguousarray(leaves["scores"].T)) if self.scored else (None, None)
+        texts = zip(map(as_array, ids), map(as_array, mask), scores, strict=True)
+        chosen, rejected = (RewardData(*text[:2], end_scores=text[2]) for text in texts)
+        return PairwiseDataset(chosen, rejected, as_array(np.ascontiguousarray(begin.T)))
 
-    def padded(self, items: Any) -> tuple[Ints, np.ndarray[Any, np.dtype[np.bool_]], Ints]:
+    def padded(self, items: Mapping[str, Any]) -> tuple[Ints, np.ndarray[Any, np.dtype[np.bool_]], Ints]:
         """Tokens int32 [k, B, L], which of them are real bool [k, B, L], and where the replies begin int32 [k, B]."""
         lengths = items["lengths"].T
         longest = int(lengths.max(initial=1))
@@ -91,7 +93,7 @@ class Padded(HostFunction):
         mask = place < behind if self.side == "right" else place >= before[..., None]
         return ids, mask, items["prompts"].T + before
 
-    def _fill(self, ids: Ints, items: Any, before: list[list[int]]) -> None:
+    def _fill(self, ids: Ints, items: Mapping[str, Any], before: list[list[int]]) -> None:
         """Write the tokens, each text behind so many places."""
         tokens = _mapped(self.path, self.dtype)
         starts, lengths = items["start"].tolist(), items["lengths"].tolist()

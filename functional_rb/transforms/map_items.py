@@ -45,7 +45,7 @@ class MapItems(Transform):
 
     def __post_init__(self) -> None:
         """Check what can be known without the items."""
-        if not callable(self.function) and not isinstance(self.function, ItemFunction):
+        if not callable(self.function) and not isinstance(self.function, ItemFunction | HostFunction):
             raise TypeError(f"map_items: expected a function of items, or one of frb.items, got {self.function!r:.80}")
         object.__setattr__(self, "function", functions.comparable(self.function))
         try:
@@ -147,7 +147,7 @@ class MapOfSampled(MapItems):
 
 
 def map_items(
-    fn: Callable[..., Any] | ItemFunction,
+    fn: Callable[..., Any] | ItemFunction | HostFunction,
     *,
     at: At = "sample",
     keyed: bool = False,

@@ -69,7 +69,7 @@ def test_padding_loses_nothing(
         longest = max(len(ids) for texts in examples for ids, _ in texts)
         length = longest + bucket if fixed else None
         padded = Padded(str(path), "uint16", texts, True, False, pad, side, None if fixed else bucket, length)
-        made = padded(stored(examples, path))
+        made = padded.read(stored(examples, path), np.asarray)
         sides = [made.chosen_data, made.rejected_data] if texts == 2 else [made]
         begins = made.prompt_rindex.T if texts == 2 else [made.prompt_rindex]
         expected = length or -(-longest // bucket) * bucket
@@ -153,7 +153,7 @@ def test_an_epoch_is_a_pass_and_the_end_is_a_token(library: Backend, tmp_path: P
 
 def test_texts_are_read_one_by_one_too(tmp_path: Path) -> None:
     data = prepared(tmp_path)
-    expected = data.spec(bucket=8).on_sample.function(data.rows)
+    expected = data.spec(bucket=8).on_sample.function.read(data.rows, np.asarray)
     assert texts_of(np.asarray, expected) == all_of(data)
     for k in range(data.examples):
         chosen, rejected = data.example(k)

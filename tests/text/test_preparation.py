@@ -540,7 +540,7 @@ def test_tokens_are_those_of_trl(tokenizer: Any, tmp_path: Path) -> None:
             assert at == other == len(prompt)
             examples.append({"prompt_ids": prompt, "chosen_ids": chosen[at:], "rejected_ids": rejected[at:]})
         batch = dpo.DataCollatorForPreference(pad_token_id=tokenizer.pad_token_id)(examples)
-        items = made.spec(1, bucket=1).on_sample.function(made.rows)
+        items = made.spec(1, bucket=1).on_sample.function.read(made.rows, np.asarray)
         ids = np.concatenate([items.chosen_data.input_ids, items.rejected_data.input_ids])
         mask = np.concatenate([items.chosen_data.attention_mask, items.rejected_data.attention_mask])
         assert ids.tolist() == batch["input_ids"].tolist()
