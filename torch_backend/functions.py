@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -114,7 +114,9 @@ def clear_(state: State) -> State:
 
 
 @documented_by(api.with_spec)
-def with_spec(state: State, spec: BufferSpec) -> State:
+def with_spec(state: AnyState, spec: BufferSpec | Sequence[Any]) -> AnyState:
+    if isinstance(state, Mixture):
+        return mixed.with_spec(with_spec, state, spec)
     return api.with_spec(engines.of(state), state, spec, restore.elsewhere)
 
 

@@ -14,7 +14,7 @@ from functional_rb.base import nest
 from functional_rb.buffer import checks, mapping, respec
 from functional_rb.buffer.backend import Backend, check_one, handles_of
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, MaskedSample, S, Sample, SliceSample, State
+from functional_rb.buffer.state import AnySample, MaskedSample, S, SameState, Sample, SliceSample, State
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
 from functional_rb.core.strategy import Selection
@@ -345,9 +345,7 @@ def check_clear(backend: Backend, state: State, function: str) -> None:
     checks.check_writable(state.spec)
 
 
-def with_spec(
-    backend: Backend, state: State, spec: BufferSpec, elsewhere: Callable[[State, BufferSpec], State]
-) -> State:
+def with_spec(backend: Backend, state: S, spec: Any, elsewhere: Callable[[State, BufferSpec], SameState]) -> S:
     """Give a buffer another spec: sampler, writer, capacity, batch size, storage.
 
     The new state is as if the items had been added to a buffer of the new spec, the oldest first, with their
@@ -368,11 +366,12 @@ def with_spec(
     slots (the same capacity, storage and kind of writer) no row is copied.
 
     Args:
-        state: the buffer.
-        spec: the new spec; its items have the same leaves, shapes and dtypes. Static under `jax.jit`.
+        state: the buffer, or a mixture.
+        spec: the new spec; its items have the same leaves, shapes and dtypes. Static under `jax.jit`. For a mixture one
+            for each of its buffers, or None for those that stay as they are.
 
     Returns:
-        The new state. The given one still reads as it did.
+        The new state, or mixture. The given one still reads as it did.
 
     Raises:
         ValueError: for what would change items or has no meaning, naming the field: other leaves, lanes, compact

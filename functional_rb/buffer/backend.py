@@ -66,7 +66,7 @@ class Backend(mapping.Mapper, Protocol):
     def clear(self, state: State) -> State:
         """Take all items out."""
 
-    def with_spec(self, state: State, spec: BufferSpec) -> State:
+    def with_spec(self, state: State, spec: BufferSpec) -> SameState:
         """Another spec, with the items in the same place."""
 
     def get(self, state: State, handles: Array) -> list[Array]:

@@ -8,9 +8,9 @@ import threading
 from typing import Any
 
 from functional_rb.base.errors import CheckpointError
-from functional_rb.buffer.reader import Reader
-from functional_rb.checkpoint import in_place, queue, records
-from functional_rb.checkpoint.saving import Request, Saved, request, write
+from functional_rb.checkpoint import queue
+from functional_rb.checkpoint.moment import How, Moment, hold
+from functional_rb.checkpoint.saving import Saved
 
 _log = logging.getLogger("functional_rb")
 
@@ -18,16 +18,16 @@ _log = logging.getLogger("functional_rb")
 class Saving:
     """A save that goes on in the background. The process's end waits for it."""
 
-    def __init__(self, reader: Reader, asked: Request) -> None:
-        """Take a request and its reader; a thread begins with the save at once, see `save_async`."""
-        self._reader, self._asked = reader, asked
+    def __init__(self, moment: Moment) -> None:
+        """Take what is to be written; a thread begins with the save at once, see `save_async`."""
+        self._moment = moment
         self._saved: Saved | None = None
         self._error: BaseException | None = None
         self._told = False
         self._finished = threading.Event()
         # No daemon: the interpreter waits for it.
         self._thread = threading.Thread(target=self._run, name="functional_rb.save_async")
-        self._place = os.path.realpath(asked.directory)
+        self._place = os.path.realpath(moment.directory)
         self._before = queue.enter(self._place, self)
         try:
             self._thread.start()
@@ -53,7 +53,7 @@ class Saving:
             CheckpointError: what `save` would have raised, and its other errors.
         """
         if not self._finished.wait(timeout):
-            raise TimeoutError(f"save_async: still writing to {self._asked.directory} after {timeout} s")
+            raise TimeoutError(f"save_async: still writing to {self._moment.directory} after {timeout} s")
         self._told = True
         if self._error is not None:
             raise self._error
@@ -68,14 +68,14 @@ class Saving:
         try:
             if self._before is not None:
                 self._before.wait()
-            self._saved = write(self._reader, self._asked)
+            self._saved = self._moment.write()
         except BaseException as error:
             self._error = error
         finally:
             self._finish()
 
     def _finish(self) -> None:
-        self._reader.close()
+        self._moment.close()
         self._before = None
         queue.leave(self._place, self)
         self._finished.set()
@@ -83,7 +83,7 @@ class Saving:
     def lost_by_fork(self) -> queue.Waiting | None:
         """In a forked child, which has not the thread that saves: end as failed; returns the save before it."""
         self._error = CheckpointError(
-            f"save_async to {self._asked.directory}: it goes on in the process that began it; ask for its result there"
+            f"save_async to {self._moment.directory}: it goes on in the process that began it; ask for its result there"
         )
         before, self._before = self._before, None
         self._told, self._finished = True, threading.Event()
@@ -93,7 +93,7 @@ class Saving:
     def __del__(self) -> None:
         """An error that nobody asked for is not passed over."""
         if getattr(self, "_error", None) is not None and not self._told:
-            _log.error("save_async to %s failed, and nobody called result(): %r", self._asked.directory, self._error)
+            _log.error("save_async to %s failed, and nobody called result(): %r", self._moment.directory, self._error)
 
 
 def save_async(
@@ -133,11 +133,9 @@ def save_async(
         ...     saving.result().items
         0
     """
-    state = records.as_state(state, "save_async")
-    asked = request(state, path, incremental, keep, progress, "save_async")
-    reader = state.reader(lasting=True, snapshot=in_place.taker(asked.directory))
+    moment = hold(state, path, How(incremental, keep, progress, "save_async", lasting=True))
     try:
-        return Saving(reader, asked)
+        return Saving(moment)
     except BaseException:
-        reader.close()
+        moment.close()
         raise

@@ -5,25 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import importlib
 import itertools
 import logging
 import os
 from collections.abc import Iterable
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.base.containers import Registered
 from functional_rb.base.errors import CorruptCheckpointError, NoCheckpointError, StorageInUseError
 from functional_rb.base.files import as_path
 from functional_rb.buffer import earlier, respec, soundness
-from functional_rb.buffer.checks import check_spec
 from functional_rb.buffer.reader import shapes_of
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
-from functional_rb.checkpoint import in_place, mixtures, records
+from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Stored, bytes_of, runs_of, stored_arrays
 from functional_rb.checkpoint.claims import checked, enough_memory, spec_of
@@ -36,7 +32,7 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
-from functional_rb.storage import elsewhere, mapped
+from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.structures import sum_tree
 from functional_rb.structures.stored_arrays import auxiliary_name, is_items
@@ -45,176 +41,6 @@ TRIES = 100
 """So often another save may remove what was about to be read."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _log = logging.getLogger("functional_rb")
-
-
-def load(
-    path: str | os.PathLike[str],
-    backend: ModuleType | str,
-    *,
-    mmap: bool = False,
-    device: Any = None,
-    known: Iterable[Any] = (),
-    fall_back: bool = False,
-    storage: Storage | None = None,
-    spec: BufferSpec | None = None,
-    progress: bool | None = None,
-) -> Any:
-    """The state, mixture or nest of the newest checkpoint in a directory. Nothing is run that the files contain.
-
-    Going on from it is bit for bit as going on from the state that was saved, on either backend, unless it is given
-    another spec.
-
-    Args:
-        path: a directory that `save` has written to.
-        backend: `jax_backend` or `torch_backend`, or "jax" or "torch".
-        mmap: do not read the rows into memory but map the file, copying what is written to page by page. The file is
-            verified all the same, which reads it once. Of a nest torch's arrays stay in the file.
-        device: where the state goes, as for `init`.
-        known: the user's classes and functions that the spec names, see `from_json`.
-        fall_back: if the newest checkpoint is damaged, take the newest that is not.
-        storage: in place of the spec's. Mapped files in this very directory are gone on with, without a copy, wherever
-            the directory was when they were made; if this is None, and another state writes to them or nobody may,
-            the checkpoint is read into memory (`Host()`).
-        spec: another spec for the items, as `rb.with_spec(state, spec)` has it: sampler, writer, capacity. Into mapped
-            files they go piece by piece, by way of others beside these, which nobody else sees.
-        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
-
-    Returns:
-        A state of that backend; or the mixture or the nest that was saved, with arrays of the backend.
-
-    Raises:
-        NoCheckpointError: if there is none.
-        CorruptCheckpointError: for a file that is cut, changed or gone, naming it.
-        CheckpointError: for a checkpoint of a future format, a directory that cannot be read, too little memory.
-        ValueError: for a spec that needs `known`, naming the manifest, an unknown backend, or a `spec` that would
-            change items.
-        OSError: for mapped files that cannot be made or written to, as from `init`.
-
-    Example:
-        >>> import tempfile
-        >>> state = rb.add(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), (1.0,))
-        >>> with tempfile.TemporaryDirectory() as path:
-        ...     done = frb.save(state, path)
-        ...     print(int(rb.size(frb.load(path, rb))))
-        1
-    """
-    directory = os.path.abspath(as_path(path, "load"))
-
-    def whole(where: str, number: int | None) -> Any:
-        if spec is not None and os.path.isdir(os.path.join(where, mixtures.BUFFERS)):
-            raise ValueError("load: spec was given, but a mixture has several buffers; give rb.with_spec one each")
-        found = _load(where, backend, number, mmap, device, known, fall_back, storage, spec, progress)
-        return mixtures.loaded(found, where, whole) if mixtures.is_record(found) else found
-
-    return whole(directory, None)
-
-
-def _load(
-    path: str,
-    backend: ModuleType | str,
-    number: int | None,
-    mmap: bool,
-    device: Any,
-    known: Iterable[Any],
-    fall_back: bool,
-    storage: Storage | None,
-    spec: BufferSpec | None,
-    progress: bool | None,
-) -> Any:
-    """What `load` gives of a directory, or of one of its checkpoints by number; of mixtures what stands for them."""
-    named = backend_name(backend)
-    restore = importlib.import_module(f"{named}_backend.restore").restore
-    if spec is not None:
-        check_spec(spec, "load")
-        spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
-    found = read(path, known, mmap, fall_back, progress, storage, here=True, wanted=spec, number=number)
-    if records.is_record(found.spec):
-        module = importlib.import_module(f"{named}_backend.restore")
-        return records.value_of(found.spec, found.arrays, module, device, mmap)
-    if spec is not None and not respec.same_place(found.spec, spec):
-        arrays, files = elsewhere.with_spec(found.arrays, found.spec, spec, in_place.create)
-        return restore(spec, arrays, device, objects=found.objects, files=files)
-    try:
-        state = restore(found.spec, found.arrays, device, objects=found.objects, stamp=found.stamp, files=found.files)
-        return state if spec is None else importlib.import_module(f"{named}_backend").with_spec(state, spec)
-    except BaseException:
-        if found.files is not None:
-            found.files.release()
-        raise
-
-
-def nest_at(directory: str, number: int) -> Any:
-    """The nest of one checkpoint, by its number, with arrays of NumPy; None of a state's, or of one that is damaged."""
-    try:
-        found = read(directory, number=number)
-    except (CorruptCheckpointError, OSError):
-        return None
-    if not records.is_record(found.spec):
-        return None
-    return records.value_of(found.spec, found.arrays, _NumPy, None, mapped=False)
-
-
-class _NumPy:
-    """How `records.value_of` puts a nest together with arrays of NumPy."""
-
-    @staticmethod
-    def placed(array: Any, device: Any) -> Any:
-        return array
-
-    @staticmethod
-    def build_mapping(container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Any:
-        return container.together(parts) if isinstance(container, Registered) else parts
-
-
-def load_spec(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Any:
-    """What the newest checkpoint in a directory holds: shapes and dtypes, without reading any of its arrays.
-
-    Args:
-        path: a directory that `save` has written to.
-        known: the user's classes and functions that the spec names, see `from_json`.
-
-    Returns:
-        Of a state its `BufferSpec`; of a nest the specs of its arrays in the same containers. `rb.zeros` makes arrays
-        of these, on torch also with `device="meta"`; `jax_backend.shape_dtype_struct` what `jax.eval_shape` gives.
-
-    Raises:
-        NoCheckpointError: if there is none.
-        CorruptCheckpointError: for a manifest that is damaged, naming it.
-        CheckpointError: for a checkpoint of a future format, or a directory that cannot be read.
-        ValueError: for a spec that needs `known`, naming the manifest.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as path:
-        ...     done = frb.save({"tokens": np.zeros((4, 8), np.int32)}, path)
-        ...     frb.load_spec(path)
-        Composite({'tokens': Unbounded((4, 8), 'int32')})
-    """
-    directory = os.path.abspath(as_path(path, "load_spec"))
-    for _ in range(TRIES):
-        found = there(directory)
-        if not found:
-            break
-        name = os.path.join(directory, manifests.name_of(found[0]))
-        with contextlib.suppress(FileNotFoundError):  # a save has removed it: there is a newer one
-            try:
-                return records.described(spec_of(read_manifest(directory, found[0]), known, name))
-            except KnownError as error:
-                raise KnownError(f"{name}: {error}") from None
-    raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
-
-
-def backend_name(backend: ModuleType | str, who: str = "load") -> str:
-    """Of a backend, or its name: "jax" or "torch".
-
-    Raises:
-        ValueError: for anything else.
-    """
-    name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
-    name = name.removesuffix("_backend")
-    if name not in ("jax", "torch"):
-        raise ValueError(f"{who}: backend: expected jax_backend or torch_backend, or 'jax' or 'torch', got {backend!r}")
-    return name
 
 
 class Content(NamedTuple):
@@ -226,6 +52,7 @@ class Content(NamedTuple):
         objects: Python objects by token.
         stamp: see `functional_rb.core.save_history`; None if a state of it is another than was saved.
         files: the mapped files in the checkpoint's directory, if some of the arrays are theirs.
+        generation: the number of the checkpoint.
     """
 
     spec: BufferSpec
@@ -233,6 +60,7 @@ class Content(NamedTuple):
     objects: dict[int, Any]
     stamp: str | None
     files: MappedFiles | None
+    generation: int
 
 
 def read(
@@ -352,7 +180,7 @@ class _Loading:
                 self.files.replace({there: read[name] for name, there in in_place.names(spec).items()})
             arrays = mapped.within(self.files, arrays)
         # What has been arranged anew differs from the checkpoint, whatever is added to it: saves have to look.
-        return Content(spec, arrays, objects, None if moved else manifest.stamp, self.files)
+        return Content(spec, arrays, objects, None if moved else manifest.stamp, self.files, manifest.generation)
 
     def elsewhere(self, spec: BufferSpec) -> BufferSpec:
         """The spec of what the state will be that cannot go on with the files here, as earlier versions made them."""

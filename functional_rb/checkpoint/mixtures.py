@@ -4,26 +4,28 @@
     path/buffers/0/ ...         the checkpoints of its first buffer, or of a mixture in it
 
 The small one is written last, so that what loads is all of a mixture as it was at one save, whenever a save stops. What
-its checkpoints name is kept for as long as these are.
+its checkpoints name is kept for as long as these are. A save holds `path/lock` from its first buffer to the small one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from functional_rb.base.errors import CorruptCheckpointError
 from functional_rb.checkpoint.listing import there
-from functional_rb.mixture.value import Mixture, MixtureSpec
+from functional_rb.mixture.value import Mixture, MixtureSpec, specs_of_buffers
 
 NAME = "functional_rb.Mixture"
 """The only name in the nest that is saved of a mixture."""
 BUFFERS = "buffers"
+_log = logging.getLogger("functional_rb")
 
 
 def place_of(directory: str, k: int) -> str:
@@ -31,34 +33,28 @@ def place_of(directory: str, k: int) -> str:
     return os.path.join(directory, BUFFERS, str(k))
 
 
-def saved(
-    mixture: Mixture,
-    directory: str,
-    keep: int,
-    save: Callable[[Any, str, int], Any],
-    record_at: Callable[[str, int], Any],
-) -> Any:
-    """Save the buffers, each only as far as it has changed where `save` does that, and then how they are mixed.
+def needed(directory: str, buffers: int, keep: int, record_at: Callable[[str, int], Any]) -> list[int]:
+    """How many checkpoints of each buffer have to stay beside a new one: those that the newest `keep` have named.
 
     Args:
-        mixture: what is saved.
-        directory: where to.
+        directory: of the mixture.
+        buffers: how many of them there are.
         keep: so many checkpoints of the whole mixture stay.
-        save: saves a state, mixture or nest to a directory and keeps so many checkpoints there.
         record_at: the nest of one checkpoint in a directory, by its number.
     """
     named = [_told(record_at(directory, number)) for number in there(directory)[:keep]]
-    numbers = []
-    for k, state in enumerate(mixture.states):
-        where = place_of(directory, k)
+    counts = []
+    for k in range(buffers):
         oldest = min((one["checkpoints"][k] for one in named if one and k < len(one["checkpoints"])), default=None)
-        needed = 0 if oldest is None else sum(number >= oldest for number in there(where))
-        numbers.append(save(state, where, needed + 1).generation)
-    told = {"checkpoints": numbers, "spec": dataclasses.asdict(mixture.spec)}
+        counts.append(0 if oldest is None else sum(number >= oldest for number in there(place_of(directory, k))))
+    return counts
+
+
+def record_of(numbers: Sequence[int], spec: MixtureSpec, p: Any) -> dict[str, Any]:
+    """The nest that is saved of a mixture: the numbers of its buffers' checkpoints, what is static, and the shares."""
+    told = {"checkpoints": list(numbers), "spec": dataclasses.asdict(spec)}
     record: dict[str, Any] = {"told": np.frombuffer(json.dumps(told).encode(), np.uint8)}
-    if mixture.p is not None:
-        record["p"] = mixture.p
-    return save({NAME: record}, directory, keep)
+    return {NAME: record if p is None else record | {"p": p}}
 
 
 def _told(record: Any) -> dict[str, Any] | None:
@@ -73,30 +69,92 @@ def _told(record: Any) -> dict[str, Any] | None:
 
 
 def is_record(found: Any) -> bool:
-    """Whether a nest that was loaded stands for a mixture."""
+    """Whether a nest that was loaded, or its specs, stand for a mixture."""
     return isinstance(found, Mapping) and set(found) == {NAME}
 
 
-def loaded(record: Any, directory: str, load: Callable[[str, int], Any]) -> Mixture:
-    """A mixture of what was loaded.
+def is_there(directory: str) -> bool:
+    """Whether a mixture has been saved to a directory."""
+    return os.path.isdir(os.path.join(directory, BUFFERS))
+
+
+Load = Callable[[str, int | None, Any], tuple[Any, int]]
+"""Loads the newest checkpoint in a directory, or one by its number, with another spec or None: and tells the number."""
+
+
+def loaded(directory: str, load: Load, specs: Any, fall_back: bool, number: int | None = None) -> Any:
+    """What a directory holds: of a mixture all of its buffers, as they were at one save.
 
     Args:
-        record: the nest.
         directory: where from.
-        load: loads a checkpoint in a directory, by its number.
+        load: see `Load`; of a mixture it gives the nest that stands for it.
+        specs: another spec, of a mixture one for each buffer, or None.
+        fall_back: whether an older checkpoint will do if the newest is damaged.
+        number: of the only checkpoint that is wanted; None for the newest.
 
     Raises:
         CorruptCheckpointError: if a buffer's checkpoint is gone, or what is said of the mixture is of none.
     """
+    wanted = number
+    while True:
+        found = wanted
+        try:
+            value, found = load(directory, wanted, specs)
+            return _together(value, directory, load, specs) if is_record(value) else value
+        except (CorruptCheckpointError, FileNotFoundError) as error:
+            if found is None or number is not None:
+                raise
+            left = there(directory)
+            if left and left[0] > found and found not in left:  # a save has removed it: there is a newer one
+                wanted = None
+                continue
+            older = next((one for one in left if one < found), None)
+            if not fall_back or older is None:
+                raise
+            _log.warning("checkpoint %d is tried, since %s", older, error)
+            wanted = older
+
+
+def _together(record: Any, directory: str, load: Load, specs: Any) -> Mixture:
+    """The mixture that a nest stands for."""
     told = _told(record)
     if told is None:
         raise CorruptCheckpointError(directory, "what it says of a mixture cannot be read")
-    fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in told["spec"].items()}
-    spec = MixtureSpec(**fields)
-    states = []
-    for k, number in enumerate(told["checkpoints"]):
-        where = place_of(directory, k)
+    numbers = told["checkpoints"]
+    given = [None] * len(numbers) if specs is None else specs_of_buffers(len(numbers), specs, "load")
+    places = _places(directory, numbers)
+    states = [loaded(where, load, spec, False, number) for (where, number), spec in zip(places, given, strict=True)]
+    return Mixture(tuple(states), record[NAME].get("p"), spec=_spec(told))
+
+
+def specs(described: Any, record: Any, directory: str, spec_at: Callable[[str, int], Any]) -> Mixture:
+    """A mixture with the specs of its buffers in their place, and that of its shares.
+
+    Args:
+        described: the specs of the nest that stands for it.
+        record: that nest, or None if it is damaged.
+        directory: where it is.
+        spec_at: what one checkpoint in a directory holds, by its number.
+
+    Raises:
+        CorruptCheckpointError: as `loaded` does.
+    """
+    told = _told(record)
+    if told is None:
+        raise CorruptCheckpointError(directory, "what it says of a mixture cannot be read")
+    found = tuple(spec_at(where, number) for where, number in _places(directory, told["checkpoints"]))
+    return Mixture(found, dict(described[NAME]).get("p"), spec=_spec(told))
+
+
+def _places(directory: str, numbers: Sequence[int]) -> list[tuple[str, int]]:
+    """Where the buffers' checkpoints are."""
+    places = [(place_of(directory, k), number) for k, number in enumerate(numbers)]
+    for where, number in places:
         if number not in there(where):
             raise CorruptCheckpointError(where, f"checkpoint {number} is missing, which the mixture's names")
-        states.append(load(where, number))
-    return Mixture(tuple(states), record[NAME].get("p"), spec=spec)
+    return places
+
+
+def _spec(told: dict[str, Any]) -> MixtureSpec:
+    fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in told["spec"].items()}
+    return MixtureSpec(**fields)

@@ -53,11 +53,11 @@ def as_state(value: Any, who: str) -> State:
             )
     record = Record(value)
     spec = BufferSpec(spec_of(record), capacity=1)
-    leaves = [_host(leaf)[None] for leaf in nest.flatten_as(spec.plan.structure, record)]
+    leaves = [on_host(leaf)[None] for leaf in nest.flatten_as(spec.plan.structure, record)]
     return State(*functions.add(numpy_ops, functions.init(numpy_ops, spec), spec, leaves, 1, None, None), spec)
 
 
-def _host(leaf: Any) -> np.ndarray[Any, Any]:
+def on_host(leaf: Any) -> np.ndarray[Any, Any]:
     """An array of either library in NumPy, bfloat16 among them."""
     if not hasattr(leaf, "detach"):
         return np.asarray(leaf)

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from functional_rb.base.files import as_path
 from functional_rb.buffer.reader import Reader
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
-from functional_rb.checkpoint import changes, in_place, loading, mixtures, python_objects, queue, records, segment
+from functional_rb.checkpoint import changes, in_place, python_objects, segment
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Run, Stored, chunks, runs_of, stored_arrays
 from functional_rb.checkpoint.changes import Masks
@@ -26,7 +27,6 @@ from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert import to_json
 from functional_rb.core.counters import SIZE
-from functional_rb.mixture.value import Mixture
 from functional_rb.storage import disk
 
 LOCK = "lock"
@@ -93,66 +93,25 @@ def check_keep(keep: int, who: str) -> None:
         raise ValueError(f"{who}: keep: expected 1 or more, as one checkpoint at least has to stay, got {keep}")
 
 
-def save(
-    state: Any,
-    path: str | os.PathLike[str],
-    *,
-    incremental: bool = False,
-    keep: int = 2,
-    progress: bool | None = None,
-) -> Saved:
-    """Write the whole of a state, or of another nest of arrays, to a directory of checkpoints.
-
-    All is written aside and renamed once it lasts: whenever the process or the machine stops, what loads is this
-    checkpoint or the one before. A save of another process to the same directory is waited for.
-
-    Args:
-        state: of either backend; or a `Mixture`, which loads as it was at one save, whenever a save stops; or a nest of
-            arrays (dicts, tuples, NamedTuples, dataclasses), such as a `Map`, a `Forest`, or parameters. Of a nest
-            nothing is written in parts: `incremental` writes all or nothing of it.
-        path: a directory, made if it is not there.
-        incremental: write only what differs from the newest checkpoint there, whosever that is.
-        keep: so many checkpoints, the newest ones, stay.
-        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
-
-    Returns:
-        What was written.
-
-    Raises:
-        StorageFullError: if there is no room.
-        CheckpointWriteError: if the system refuses for another reason.
-        CheckpointError: if checkpoints of a future format are there.
-        TypeError: for Python objects that are no JSON values, naming the leaf.
-        ValueError: for `keep`, and for a spec that has no JSON form (a lambda in it, say).
-
-    Example:
-        >>> import tempfile
-        >>> state = rb.add(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), (1.0,))
-        >>> with tempfile.TemporaryDirectory() as path:
-        ...     print(frb.save(state, path).generation, rb.items(frb.load(path, rb))[0].tolist())
-        1 [1.0, 0.0, 0.0, 0.0]
-    """
-    if isinstance(state, Mixture):
-        check_keep(keep, "save")
-        directory = os.path.abspath(as_path(path, "save"))
-
-        def one(part: Any, where: str, stay: int) -> Saved:
-            return save(part, where, incremental=incremental, keep=stay, progress=progress)
-
-        made: Saved = mixtures.saved(state, directory, keep, one, loading.nest_at)
-        return made
-    state = records.as_state(state, "save")
-    asked = request(state, path, incremental, keep, progress, "save")
-    queue.wait_for(asked.directory)
-    return write(state.reader(snapshot=in_place.taker(asked.directory)), asked)
-
-
 def write(reader: Reader, asked: Request) -> Saved:
     """Carry a save out, and close the reader."""
-    with contextlib.closing(reader), disk.typed(asked.directory):
-        disk.make_directory(asked.directory)
-        with disk.locked(os.path.join(asked.directory, LOCK)):
-            return _Save(reader, asked).run()
+    with contextlib.closing(reader), held(asked.directory):
+        return _Save(reader, asked).run()
+
+
+def write_where_held(reader: Reader, asked: Request) -> Saved:
+    """The same in a directory that the caller holds."""
+    with contextlib.closing(reader):
+        return _Save(reader, asked).run()
+
+
+@contextlib.contextmanager
+def held(directory: str) -> Iterator[None]:
+    """Hold a directory, which is made if it is not there: other saves to it wait, those of other processes too."""
+    with disk.typed(directory):
+        disk.make_directory(directory)
+        with disk.locked(os.path.join(directory, LOCK)):
+            yield
 
 
 class _Save:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from functional_rb.base.files import as_path
-from functional_rb.checkpoint.loading import backend_name
+from functional_rb.checkpoint.restoring import backend_name
 from functional_rb.datasets.convert import convert
 from functional_rb.datasets.description import Description, is_dataset, read_description
 from functional_rb.datasets.opening import opened

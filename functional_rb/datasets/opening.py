@@ -12,7 +12,7 @@ import numpy as np
 from functional_rb.buffer import respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
-from functional_rb.checkpoint.loading import backend_name
+from functional_rb.checkpoint.restoring import backend_name
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.datasets.description import Description

@@ -24,7 +24,7 @@ from functional_rb.buffer.state import AnySample, MaskedSample, Sample, SliceSam
 from functional_rb.mixture.drawing import NOTHING, Drawn, steps_of
 from functional_rb.mixture.layout import Form, Layout, form_of, layout_at_once, layout_of, specs_of
 from functional_rb.mixture.shares import LARGEST_BATCH
-from functional_rb.mixture.value import Mixture, check_numbers, check_shape
+from functional_rb.mixture.value import Mixture, check_numbers, check_shape, specs_of_buffers
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import row_layout
@@ -303,6 +303,13 @@ def add(write: Callable[..., Any], mixture: M, to: Any, *args: Any, **named: Any
     if rest:
         named["to"] = tuple(rest)
     return mixture.with_states([write(one, *args, **named) if j == k else one for j, one in enumerate(mixture.states)])
+
+
+def with_spec(change: Callable[[Any, Any], Any], mixture: M, specs: Any) -> M:
+    """Give the buffers other specs by `change`, one for each, or None; see `api.with_spec`."""
+    given = specs_of_buffers(len(mixture), specs, "with_spec")
+    changed = [one if spec is None else change(one, spec) for one, spec in zip(mixture.states, given, strict=True)]
+    return mixture.with_states(changed)
 
 
 def update(backend: Backend, mixture: M, indices: Any, priorities: Any, items: Any, function: str) -> M:

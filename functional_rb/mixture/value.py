@@ -213,6 +213,23 @@ def _checked_leaves(leaves: Any) -> tuple[str, ...]:
     return named
 
 
+def specs_of_buffers(count: int, specs: Any, who: str) -> Sequence[Any]:
+    """Other specs for the buffers of a mixture, one for each, or None for those that stay as they are.
+
+    Raises:
+        TypeError: for what is no list of them.
+        ValueError: for another number of them.
+    """
+    if not isinstance(specs, Sequence | Mixture):
+        raise TypeError(
+            f"{who}: spec: expected a list with a spec for each of the mixture's {count} buffers, None for what stays "
+            f"as it is, got {type(specs).__name__}"
+        )
+    if len(specs) != count:
+        raise ValueError(f"{who}: spec: expected one for each of the mixture's {count} buffers, got {len(specs)}")
+    return tuple(specs)
+
+
 def check_shape(p: Any, count: int, who: str) -> None:
     """Refuse shares that are not one for each buffer."""
     if tuple(p.shape) != (count,):

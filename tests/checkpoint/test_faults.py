@@ -625,19 +625,20 @@ def test_a_forked_child_does_not_wait_for_the_parents_saves(tmp_path: Path) -> N
     program = """
 import os, signal, sys, threading
 import functional_rb as frb
-from functional_rb.checkpoint import background
+from functional_rb.checkpoint import saving
 from functional_rb.checkpoint.loading import read
 from tests.support.kill_saves import state_at, check
-go, write = threading.Event(), background.write
-background.write = lambda *args: go.wait() and write(*args)
+go, write = threading.Event(), saving.write
+saving.write = lambda *args: go.wait() and write(*args)
 path = sys.argv[1]
 first, second = (frb.save_async(state_at(k), path) for k in (0, 1))
 child = os.fork()
 if not child:
     signal.alarm(20)
-    for saving in (first, second):
+    saving.write = write
+    for one in (first, second):
         try:
-            saving.result()
+            one.result()
         except frb.CheckpointError as error:
             assert "in the process that began it" in str(error)
     frb.save(state_at(2), path)

@@ -1,0 +1,170 @@
+"""What a save is of: a moment of a state, a nest, or all the buffers of a mixture, held until it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from typing import Any, Protocol
+
+from functional_rb.base.files import as_path
+from functional_rb.buffer.reader import Reader
+from functional_rb.buffer.state import State
+from functional_rb.checkpoint import in_place, mixtures, queue, records, saving
+from functional_rb.checkpoint.restoring import nest_at
+from functional_rb.checkpoint.saving import Request, Saved, check_keep, request
+from functional_rb.mixture.value import Mixture
+
+
+class Moment(Protocol):
+    """What is to be written."""
+
+    @property
+    def directory(self) -> str:
+        """Where to."""
+
+    def write(self, keep: int | None = None) -> Saved:
+        """Write it, and keep so many checkpoints there, or as many as was asked for."""
+
+    def close(self) -> None:
+        """Let it go, written or not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class How:
+    """The arguments of a save that hold for all of its parts; see `save`.
+
+    Attributes:
+        incremental, keep, progress: as in `save`.
+        who: how errors name the function.
+        lasting: whether the moment lasts while what it is of goes on; else it is written at once.
+    """
+
+    incremental: bool
+    keep: int
+    progress: bool | None
+    who: str
+    lasting: bool
+
+
+def hold(value: Any, path: Any, how: How) -> Moment:
+    """Check what a save is given, and hold it, before anything is touched."""
+    if isinstance(value, Mixture):
+        return OfMixture(value, os.path.abspath(as_path(path, how.who)), how)
+    return OfState(records.as_state(value, how.who), path, how)
+
+
+class OfState:
+    """A moment of a state, or of what stands for a nest."""
+
+    def __init__(self, state: State, path: Any, how: How) -> None:
+        """Hold it, from now on where it has to last, else from when it is written."""
+        self.asked: Request = request(state, path, how.incremental, how.keep, how.progress, how.who)
+        self._state = state
+        self._reader = self._read(lasting=True) if how.lasting else None
+
+    @property
+    def directory(self) -> str:
+        """Where to."""
+        return self.asked.directory
+
+    def write(self, keep: int | None = None) -> Saved:
+        """Write it, and keep so many checkpoints there, or as many as was asked for."""
+        asked = self.asked if keep is None else dataclasses.replace(self.asked, keep=keep)
+        return saving.write(self._reader or self._read(lasting=False), asked)
+
+    def write_where_held(self) -> Saved:
+        """Write it to a directory that the caller holds."""
+        return saving.write_where_held(self._reader or self._read(lasting=False), self.asked)
+
+    def close(self) -> None:
+        """Let it go, written or not."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _read(self, lasting: bool) -> Reader:
+        return self._state.reader(lasting=lasting, snapshot=in_place.taker(self.directory))
+
+
+class OfMixture:
+    """A moment of a mixture: of all its buffers, and of how they are mixed."""
+
+    def __init__(self, mixture: Mixture, directory: str, how: How) -> None:
+        """Hold all of it."""
+        check_keep(how.keep, how.who)
+        self.directory, self._how, self._spec = directory, how, mixture.spec
+        self._p = None if mixture.p is None else records.on_host(mixture.p).copy()
+        self._parts: list[Moment] = []
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
+            for k, state in enumerate(mixture.states):
+                self._parts.append(hold(state, mixtures.place_of(directory, k), how))
+            stack.pop_all()
+
+    def write(self, keep: int | None = None) -> Saved:
+        """Write the buffers, each only as far as it has changed where that was asked for, and then how they are mixed.
+
+        The whole is held meanwhile: of two saves the buffers of one are written, and named, before those of the other.
+        """
+        how = self._how if keep is None else dataclasses.replace(self._how, keep=keep)
+        with saving.held(self.directory):
+            needed = mixtures.needed(self.directory, len(self._parts), how.keep, nest_at)
+            saved = [part.write(count + 1) for part, count in zip(self._parts, needed, strict=True)]
+            record = mixtures.record_of([one.generation for one in saved], self._spec, self._p)
+            last = OfState(records.as_state(record, how.who), self.directory, how).write_where_held()
+        return dataclasses.replace(
+            last,
+            items=sum(one.items for one in saved),
+            nbytes=last.nbytes + sum(one.nbytes for one in saved),
+            written=last.written + sum(one.written for one in saved),
+            full=all(one.full for one in saved),
+        )
+
+    def close(self) -> None:
+        """Let all of it go, written or not."""
+        for part in self._parts:
+            part.close()
+
+
+def save(
+    state: Any,
+    path: str | os.PathLike[str],
+    *,
+    incremental: bool = False,
+    keep: int = 2,
+    progress: bool | None = None,
+) -> Saved:
+    """Write the whole of a state, or of another nest of arrays, to a directory of checkpoints.
+
+    All is written aside and renamed once it lasts: whenever the process or the machine stops, what loads is this
+    checkpoint or the one before. A save of another process to the same directory is waited for.
+
+    Args:
+        state: of either backend; or a `Mixture`, which loads as it was at one save, whenever a save stops; or a nest of
+            arrays (dicts, tuples, NamedTuples, dataclasses), such as a `Map`, a `Forest`, or parameters. Of a nest
+            nothing is written in parts: `incremental` writes all or nothing of it.
+        path: a directory, made if it is not there.
+        incremental: write only what differs from the newest checkpoint there, whosever that is.
+        keep: so many checkpoints, the newest ones, stay.
+        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
+
+    Returns:
+        What was written; of a mixture together, with the number and the path of the checkpoint that names the rest.
+
+    Raises:
+        StorageFullError: if there is no room.
+        CheckpointWriteError: if the system refuses for another reason.
+        CheckpointError: if checkpoints of a future format are there.
+        TypeError: for Python objects that are no JSON values, naming the leaf.
+        ValueError: for `keep`, and for a spec that has no JSON form (a lambda in it, say).
+
+    Example:
+        >>> import tempfile
+        >>> state = rb.add(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), (1.0,))
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     print(frb.save(state, path).generation, rb.items(frb.load(path, rb))[0].tolist())
+        1 [1.0, 0.0, 0.0, 0.0]
+    """
+    moment = hold(state, path, How(incremental, keep, progress, "save", lasting=False))
+    queue.wait_for(moment.directory)
+    return moment.write()

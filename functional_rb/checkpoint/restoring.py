@@ -1,0 +1,221 @@
+"""What users load: states, nests and mixtures of a backend, made of what was read and verified."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from functional_rb.base.containers import Registered
+from functional_rb.base.errors import CorruptCheckpointError, NoCheckpointError
+from functional_rb.base.files import as_path
+from functional_rb.buffer import respec
+from functional_rb.buffer.checks import check_spec
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Storage
+from functional_rb.checkpoint import in_place, mixtures, records
+from functional_rb.checkpoint import manifest as manifests
+from functional_rb.checkpoint.claims import spec_of
+from functional_rb.checkpoint.listing import there
+from functional_rb.checkpoint.loading import TRIES, read
+from functional_rb.checkpoint.opened import read_manifest
+from functional_rb.convert.json import KnownError
+from functional_rb.storage import elsewhere
+
+
+def load(
+    path: str | os.PathLike[str],
+    backend: ModuleType | str,
+    *,
+    mmap: bool = False,
+    device: Any = None,
+    known: Iterable[Any] = (),
+    fall_back: bool = False,
+    storage: Storage | None = None,
+    spec: BufferSpec | Sequence[Any] | None = None,
+    progress: bool | None = None,
+) -> Any:
+    """The state, mixture or nest of the newest checkpoint in a directory. Nothing is run that the files contain.
+
+    Going on from it is bit for bit as going on from the state that was saved, on either backend, unless it is given
+    another spec.
+
+    Args:
+        path: a directory that `save` has written to.
+        backend: `jax_backend` or `torch_backend`, or "jax" or "torch".
+        mmap: do not read the rows into memory but map the file, copying what is written to page by page. The file is
+            verified all the same, which reads it once. Of a nest torch's arrays stay in the file.
+        device: where the state goes, as for `init`.
+        known: the user's classes and functions that the spec names, see `from_json`.
+        fall_back: if the newest checkpoint is damaged, take the newest that is not; of a mixture the newest that is
+            whole.
+        storage: in place of the spec's. Mapped files in this very directory are gone on with, without a copy, wherever
+            the directory was when they were made; if this is None, and another state writes to them or nobody may,
+            the checkpoint is read into memory (`Host()`).
+        spec: another spec for the items, as `rb.with_spec(state, spec)` has it: sampler, writer, capacity. Into mapped
+            files they go piece by piece, by way of others beside these, which nobody else sees. For a mixture one for
+            each of its buffers, or None for those that stay as they are, as for `rb.with_spec(mixture, specs)`.
+        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
+
+    Returns:
+        A state of that backend; or the mixture or the nest that was saved, with arrays of the backend.
+
+    Raises:
+        NoCheckpointError: if there is none.
+        CorruptCheckpointError: for a file that is cut, changed or gone, naming it.
+        CheckpointError: for a checkpoint of a future format, a directory that cannot be read, too little memory.
+        ValueError: for a spec that needs `known`, naming the manifest, an unknown backend, or a `spec` that would
+            change items.
+        OSError: for mapped files that cannot be made or written to, as from `init`.
+
+    Example:
+        >>> import tempfile
+        >>> state = rb.add(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), (1.0,))
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     done = frb.save(state, path)
+        ...     print(int(rb.size(frb.load(path, rb))))
+        1
+    """
+    directory, known = os.path.abspath(as_path(path, "load")), tuple(known)
+
+    def one(where: str, number: int | None, given: Any) -> tuple[Any, int]:
+        if given is None or isinstance(given, BufferSpec):
+            return _load(where, backend, number, mmap, device, known, fall_back, storage, given, progress)
+        value, found = _load(where, backend, number, mmap, device, known, fall_back, storage, None, progress)
+        if not mixtures.is_record(value):
+            raise ValueError(
+                f"load: spec: expected one BufferSpec, as no mixture was saved, got {type(given).__name__}"
+            )
+        return value, found
+
+    if isinstance(spec, BufferSpec) and mixtures.is_there(directory):
+        raise ValueError("load: spec: a mixture has several buffers; give a list with one for each, or None")
+    return mixtures.loaded(directory, one, spec, fall_back)
+
+
+def _load(
+    path: str,
+    backend: ModuleType | str,
+    number: int | None,
+    mmap: bool,
+    device: Any,
+    known: Iterable[Any],
+    fall_back: bool,
+    storage: Storage | None,
+    spec: BufferSpec | None,
+    progress: bool | None,
+) -> tuple[Any, int]:
+    """What `load` gives of a directory, or of one of its checkpoints, and its number; what stands for a mixture."""
+    named = backend_name(backend)
+    restore = importlib.import_module(f"{named}_backend.restore").restore
+    if spec is not None:
+        check_spec(spec, "load")
+        spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
+    found = read(path, known, mmap, fall_back, progress, storage, here=True, wanted=spec, number=number)
+    if records.is_record(found.spec):
+        module = importlib.import_module(f"{named}_backend.restore")
+        return records.value_of(found.spec, found.arrays, module, device, mmap), found.generation
+    if spec is not None and not respec.same_place(found.spec, spec):
+        arrays, files = elsewhere.with_spec(found.arrays, found.spec, spec, in_place.create)
+        return restore(spec, arrays, device, objects=found.objects, files=files), found.generation
+    try:
+        state = restore(found.spec, found.arrays, device, objects=found.objects, stamp=found.stamp, files=found.files)
+        state = state if spec is None else importlib.import_module(f"{named}_backend").with_spec(state, spec)
+        return state, found.generation
+    except BaseException:
+        if found.files is not None:
+            found.files.release()
+        raise
+
+
+def nest_at(directory: str, number: int) -> Any:
+    """The nest of one checkpoint, by its number, with arrays of NumPy; None of a state's, or of one that is damaged."""
+    try:
+        found = read(directory, number=number)
+    except (CorruptCheckpointError, OSError):
+        return None
+    if not records.is_record(found.spec):
+        return None
+    return records.value_of(found.spec, found.arrays, _NumPy, None, mapped=False)
+
+
+class _NumPy:
+    """How `records.value_of` puts a nest together with arrays of NumPy."""
+
+    @staticmethod
+    def placed(array: Any, device: Any) -> Any:
+        return array
+
+    @staticmethod
+    def build_mapping(container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Any:
+        return container.together(parts) if isinstance(container, Registered) else parts
+
+
+def load_spec(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Any:
+    """What the newest checkpoint in a directory holds: shapes and dtypes, without reading any of its arrays.
+
+    Args:
+        path: a directory that `save` has written to.
+        known: the user's classes and functions that the spec names, see `from_json`.
+
+    Returns:
+        Of a state its `BufferSpec`; of a mixture a `Mixture` with the specs of its buffers in their place, and that of
+        `p` if it is an array; of a nest the specs of its arrays in the same containers. `rb.zeros` makes arrays of
+        these, on torch also with `device="meta"`; `jax_backend.shape_dtype_struct` what `jax.eval_shape` gives.
+
+    Raises:
+        NoCheckpointError: if there is none.
+        CorruptCheckpointError: for a manifest that is damaged, naming it.
+        CheckpointError: for a checkpoint of a future format, or a directory that cannot be read.
+        ValueError: for a spec that needs `known`, naming the manifest.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     done = frb.save({"tokens": np.zeros((4, 8), np.int32)}, path)
+        ...     frb.load_spec(path)
+        Composite({'tokens': Unbounded((4, 8), 'int32')})
+    """
+    directory = os.path.abspath(as_path(path, "load_spec"))
+    known = tuple(known)
+    for tries in itertools.count():
+        found = there(directory)
+        if not found:
+            break
+        try:
+            return _spec_at(directory, found[0], known)
+        except (FileNotFoundError, CorruptCheckpointError):
+            if tries == TRIES or os.path.exists(os.path.join(directory, manifests.name_of(found[0]))):
+                raise
+            # A save has removed it: there is a newer one.
+    raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
+
+
+def _spec_at(directory: str, number: int, known: tuple[Any, ...]) -> Any:
+    """What `load_spec` gives of one checkpoint, by its number."""
+    name = os.path.join(directory, manifests.name_of(number))
+    try:
+        described = records.described(spec_of(read_manifest(directory, number), known, name))
+    except KnownError as error:
+        raise KnownError(f"{name}: {error}") from None
+    if not mixtures.is_record(described):
+        return described
+    return mixtures.specs(described, nest_at(directory, number), directory, partial(_spec_at, known=known))
+
+
+def backend_name(backend: ModuleType | str, who: str = "load") -> str:
+    """Of a backend, or its name: "jax" or "torch".
+
+    Raises:
+        ValueError: for anything else.
+    """
+    name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
+    name = name.removesuffix("_backend")
+    if name not in ("jax", "torch"):
+        raise ValueError(f"{who}: backend: expected jax_backend or torch_backend, or 'jax' or 'torch', got {backend!r}")
+    return name
