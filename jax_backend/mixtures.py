@@ -137,7 +137,8 @@ def _drawn(
 def draw(mixture: Mixture, key: Any, batch: int, p: Any, beta: Any, consume: bool) -> tuple[Mixture, Drawn, jax.Array]:
     """Draw a batch; where the result is at hand, to draw from nothing is an error."""
     keys.check_key(key)
-    if any(type(state) is not State for state in mixture.buffers):
+    buffers = mixture.buffers
+    if any(type(state) is not State for state in buffers):
         return _draw_on_host(mixture, key, batch, p, beta)
     check_heeding(mixture)
     exponent = None if beta is None else convert.number(beta)
@@ -145,12 +146,14 @@ def draw(mixture: Mixture, key: Any, batch: int, p: Any, beta: Any, consume: boo
     traced = isinstance(drawn.indices, jax.core.Tracer)
     if batch and not traced and drawn.indices.is_fully_addressable:
         check_drawable(mixture, bool(np.asarray(drawn.indices).max() >= 0))
-    buffers = []
-    for state, changed in zip(mixture.buffers, changes, strict=True):
-        if state.spec.sampler.remembers or isinstance(state.counters, jax.core.Tracer):
-            state = copies.warned("sample", state, execute.changed_by(state, changed))
-        buffers.append(state)
-    return with_buffers(mixture, buffers), drawn, weights
+    after = [
+        copies.warned("sample", state, execute.changed_by(state, changed))
+        if state.spec.sampler.remembers or isinstance(state.counters, jax.core.Tracer)
+        else state
+        for state, changed in zip(buffers, changes, strict=True)
+    ]
+    same = all(one is before for one, before in zip(after, buffers, strict=True))
+    return mixture if same else with_buffers(mixture, after), drawn, weights
 
 
 def _draw_on_host(mixture: Mixture, key: Any, batch: int, p: Any, beta: Any) -> tuple[Mixture, Drawn, jax.Array]:

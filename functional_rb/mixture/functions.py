@@ -91,7 +91,7 @@ def sample(
         beta = engine.as_vector(beta, "beta")
     if beta is not None:
         checks.check_exponent(beta, engine.value_of)
-    beta = _beta(facts.specs, beta)
+    beta = _beta(facts, beta)
     mixture, drawn, weights = backend.draw(mixture, key, size, p, beta, function == "sample_")
     lead = (mixture.spec.parts, size // mixture.spec.parts) if mixture.spec.stacked else (size,)
     steps, flat = facts.steps, facts.flat
@@ -131,6 +131,8 @@ class Facts:
         mapped: whether a function of items is applied.
         may_be_short: whether a sample has a mask: where some buffer may have less to give than was asked for, or gives
             slices.
+        betas: the different beta of the samplers that have priorities, ascending.
+        without_chance: the first of these samplers for which the chance of a single draw is not known.
         sizes: the batch sizes that were checked.
         plans: how a backend shares batches out, by keys of its own.
     """
@@ -142,6 +144,8 @@ class Facts:
     flat: bool
     mapped: bool
     may_be_short: bool
+    betas: tuple[float, ...]
+    without_chance: Any
     sizes: set[int]
     plans: dict[Any, Any]
 
@@ -184,7 +188,10 @@ def _facts_of(form: Form, mapper: Any, layout: Callable[..., Layout]) -> Facts:
     steps, flat, _ = _kind(specs[0])
     mapped = any(spec.on_sample is not None for spec in specs)
     short = any(steps_of(spec) is not None or not spec.sampler.single_law or spec.sampler.remembers for spec in specs)
-    return Facts(form, specs, layout(form, mapper), steps, flat, mapped, short, set(), {})
+    weighing = [spec.sampler for spec in specs if spec.sampler.has_priorities]
+    betas = tuple(sorted({getattr(sampler, "beta", 0.0) for sampler in weighing}))
+    without_chance = next((sampler for sampler in weighing if not sampler.single_law), None)
+    return Facts(form, specs, layout(form, mapper), steps, flat, mapped, short, betas, without_chance, set(), {})
 
 
 def given_size(batch_size: int | None) -> int:
@@ -273,24 +280,21 @@ def check_drawable(mixture: Mixture, drawable: bool) -> None:
         )
 
 
-def _beta(specs: Sequence[BufferSpec], beta: Any) -> Any:
+def _beta(facts: Facts, beta: Any) -> Any:
     """The beta that holds; None where all weights are 1."""
-    samplers = [spec.sampler for spec in specs]
     if beta is None:
-        own = {getattr(sampler, "beta", 0.0) for sampler in samplers if sampler.has_priorities}
-        if len(own) > 1:
+        if len(facts.betas) > 1:
             raise ValueError(
-                f"sample: the samplers of the mixture have different beta, {sorted(own)}; give sample(..., beta=...)"
+                f"sample: the samplers of the mixture have different beta, {[*facts.betas]}; give sample(..., beta=...)"
             )
-        beta = own.pop() if own else 0.0
+        beta = facts.betas[0] if facts.betas else 0.0
     if isinstance(beta, (int, float)) and beta == 0:
         return None
-    for sampler in samplers:
-        if sampler.has_priorities and not sampler.single_law:
-            raise ValueError(
-                f"sample: the weights of a mixture follow from the chance of a single draw, which {sampler} does not "
-                f"have; give replacement=True, or sample(..., beta=0.0)"
-            )
+    if facts.without_chance is not None:
+        raise ValueError(
+            f"sample: the weights of a mixture follow from the chance of a single draw, which {facts.without_chance} "
+            f"does not have; give replacement=True, or sample(..., beta=0.0)"
+        )
     return beta
 
 
@@ -331,8 +335,8 @@ def update(backend: Backend, mixture: M, indices: Any, priorities: Any, items: A
                 f"priorities: expected shape ({count},), one for each index, got {tuple(priorities.shape)}"
             )
     checked = []
-    for place, (state, engine) in enumerate(zip(buffers, engines, strict=True)):
-        handles, rows = _own(backend, mixture, indices, place)
+    for path, state, engine in zip(places(mixture), buffers, engines, strict=True):
+        handles, rows = _own(backend, indices, path)
         own = priorities if state.spec.sampler.has_priorities else None
         replacements = checks.replacements(state.spec, items, engine.convert, count)
         if rows is not None:
@@ -412,8 +416,8 @@ def _read(
     _check(backend, mixture, function)
     names, made = layout_at_once(form_of(mixture)).names if function == "get" else (), None
     indices = _indices(backend.engine(mixture.buffers[0]), mixture, indices)
-    for place, state in enumerate(mixture.buffers):
-        own = _is_own(mixture, indices, place)
+    for path, state in zip(places(mixture), mixture.buffers, strict=True):
+        own = _is_own(indices, path)
         handles = backend.ops.where(own, indices[:, -1], backend.ops.full_like(indices[:, -1], NOTHING))
         engine = backend.engine(state)
         pieces = found(engine, state, names, engine.as_vector(handles, "indices"))
@@ -480,18 +484,17 @@ def places(mixture: Mixture, above: tuple[int, ...] = ()) -> list[tuple[int, ...
     return found
 
 
-def _is_own(mixture: Mixture, indices: Array, place: int) -> Array:
-    """Which of handles int32 [B, columns] are of one of the buffers, bool [B]."""
-    path = places(mixture)[place]
+def _is_own(indices: Array, path: tuple[int, ...]) -> Array:
+    """Which of handles int32 [B, columns] are of the buffer that these numbers name, bool [B]."""
     own = indices[:, 0] == path[0]
-    for column in range(1, mixture.depth):
+    for column in range(1, indices.shape[1] - 1):
         own = own & (indices[:, column] == (path[column] if column < len(path) else 0))
     return own
 
 
-def _own(backend: Backend, mixture: Mixture, indices: Array, place: int) -> tuple[Array, Array | None]:
+def _own(backend: Backend, indices: Array, path: tuple[int, ...]) -> tuple[Array, Array | None]:
     """The handles of one of the buffers among indices, and their rows; -1 for others where rows cannot be known."""
-    own, handles = _is_own(mixture, indices, place), indices[:, -1]
+    own, handles = _is_own(indices, path), indices[:, -1]
     rows = backend.rows_of(own)
     if rows is not None:
         return backend.ops.take(handles, rows), rows
