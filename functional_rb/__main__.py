@@ -1,4 +1,4 @@
-"""`python -m functional_rb inspect PATH`: what lies in a directory of checkpoints; `compile`: kernels, beforehand."""
+"""The command line: `inspect` directories of checkpoints, `datasets` to train from, `compile` kernels beforehand."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from functional_rb.base.errors import CheckpointError
+from functional_rb.datasets import command as command_of_datasets
 from functional_rb.inspection import inspect, page
 from functional_rb.inspection.page import printable
 from functional_rb.inspection.picture import draw
@@ -52,7 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Compile the CPU kernels of the backends that are installed, and keep them in the folder that "
         "FUNCTIONAL_RB_CACHE names, by default in the user's cache folder. The exit code is 1 if they cannot be kept.",
     )
+    command_of_datasets.add_to(commands)
     given = parser.parse_args(arguments)
+    if given.command == "datasets":
+        return command_of_datasets.run(given)
     return _compile() if given.command == "compile" else _inspect(given)
 
 

@@ -1,0 +1,124 @@
+"""`python -m functional_rb datasets list | info NAME | get NAME | convert NAME OUT`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.convert.json import to_json
+from functional_rb.datasets.convert import convert
+from functional_rb.datasets.description import DESCRIPTION, Description, is_dataset, read_description
+from functional_rb.datasets.loading import folder_of, prepare
+from functional_rb.datasets.reader import open_reader, prefixes
+from functional_rb.datasets.sources import facts_of
+from functional_rb.datasets.stored import Stored
+
+Told = dict[str, Any]
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to those of the program."""
+    command = commands.add_parser(
+        "datasets",
+        help="list, describe and convert offline datasets",
+        description="Offline datasets as buffers: list those that are converted, describe one, convert one.",
+    )
+    verbs = command.add_subparsers(dest="verb", required=True)
+    listing = verbs.add_parser("list", help="list what is converted, and the prefixes of names")
+    about = verbs.add_parser("info", help="describe a dataset: converted, or as its reader finds it")
+    about.add_argument("name", metavar="NAME", help="its name with a prefix, or the directory of a converted one")
+    get = verbs.add_parser("get", help="convert a dataset, as frb.datasets.load does it, and print its directory")
+    get.add_argument("name", metavar="NAME", help="its name with a prefix, as minari:D4RL/door/human-v2")
+    made = verbs.add_parser("convert", help="convert a dataset into a directory")
+    made.add_argument("name", metavar="NAME", help="its prefix and the path of its files, as minari:/data/mine")
+    made.add_argument("out", metavar="OUT", help="the directory that is made")
+    for verb in (listing, about, get, made):
+        verb.add_argument("--root", help="the folder where datasets lie")
+    for verb in (listing, about):
+        verb.add_argument("--json", action="store_true", help="print JSON in place of a page")
+    for verb in (get, made):
+        verb.add_argument("--infos", default="", metavar="A,B", help="infos that are stored too; * for all")
+        verb.add_argument("--wide", action="store_true", help="keep numbers of 64 bits")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Do what the command line says.
+
+    Returns:
+        0 if all went well, else 1.
+    """
+    try:
+        if given.verb in ("list", "info"):
+            told = listed(given.root) if given.verb == "list" else told_of(given.name, given.root)
+            sys.stdout.write(json.dumps(told, indent=2) + "\n" if given.json else _page(told))
+            return 0
+        infos: bool | Sequence[str] = given.infos == "*" or tuple(filter(None, given.infos.split(",")))
+        kept: dict[str, Any] = {"narrow": not given.wide, "infos": infos, "observation_key": None, "compact": True}
+        if given.verb == "get":
+            print(prepare(given.name, given.root, {}, kept, None))
+        else:
+            convert(open_reader(given.name, folder_of(given.root)), given.out, facts=facts_of(given.name), **kept)
+            print(os.path.abspath(given.out))
+    except (OSError, ValueError, ImportError) as error:
+        print(f"datasets: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def listed(root: str | None) -> Told:
+    """What is converted in the folder where datasets lie, and the prefixes of names."""
+    folder = os.path.join(folder_of(root), "converted")
+    found = {}
+    for directory, inside, names in sorted(os.walk(folder)):
+        inside.sort()
+        if DESCRIPTION in names and not directory.endswith(".part"):
+            described = read_description(directory)
+            found[directory] = {"name": described.name, "steps": described.steps, "episodes": described.episodes}
+    return {"prefixes": prefixes(), "converted": found}
+
+
+def told_of(name: str, root: str | None) -> Told:
+    """What is known of a dataset: of a converted one how long and how good its episodes are, too."""
+    if is_dataset(name):
+        return _of_converted(Stored(name))
+    reader = open_reader(name, folder_of(root))
+    counts = reader.counts
+    steps = reader.spec(narrow=True)
+    told = {"name": reader.name, "episodes": counts.episodes, "steps": counts.steps, "bytes": counts.nbytes}
+    specs = {"observation": steps.observation, "action": steps.action, "infos": sorted(steps.infos)}
+    shown = {key: repr(spec) for key, spec in specs.items()}
+    return {**told, **shown, **facts_of(name), **reader.facts}
+
+
+def _of_converted(reader: Stored) -> Told:
+    described: Description = reader.description
+    told: Told = {"name": described.name, "path": reader.path, "steps": described.steps, "episodes": described.episodes}
+    told |= {"dropped": described.dropped, "bytes": reader.counts.nbytes, "options": described.options}
+    summaries = list(reader.summaries())
+    for what, numbers in (
+        ("returns", [episode.total for episode in summaries]),
+        ("lengths", [episode.steps for episode in summaries]),
+    ):
+        quantiles = np.quantile(np.asarray(numbers, np.float64), [0, 0.25, 0.5, 0.75, 1]).tolist()
+        told[what] = dict(zip(("least", "quarter", "median", "three quarters", "most"), quantiles, strict=True))
+    told["terminated"] = sum(episode.terminated for episode in summaries)
+    return {**told, "item": json.loads(to_json(described.item)), "facts": described.facts}
+
+
+def _page(told: Told, indent: str = "") -> str:
+    """Names and values as lines, those of parts further right."""
+    lines = []
+    for name, value in told.items():
+        if isinstance(value, dict) and value and name != "item":
+            lines.append(f"{indent}{name}\n{_page(value, indent + '  ')}")
+        elif name != "item" and value not in ("", []):
+            shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
+            shown = f"{value:.6g}" if isinstance(value, float) else shown
+            lines.append(f"{indent}{name}: {', '.join(map(str, value)) if isinstance(value, list) else shown}\n")
+    return "".join(lines)
