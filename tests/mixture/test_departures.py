@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +27,14 @@ def ids(library: Backend, mixture: frb.Mixture, seed: int, batch: int = BATCH, p
     return np.bincount(numbers(library, sample)["ids"], minlength=3).tolist()
 
 
-def test_no_buffer_gets_the_whole_remainder_and_batches_need_not_be_divisible(library: Backend) -> None:
+def test_no_buffer_gets_the_whole_remainder(library: Backend) -> None:
     mixture = three(library)
     assert ids(library, mixture, 0) == [3, 3, 2]
     assert ids(library, mixture, 0, p=[0.1, 0.45, 0.45]) == [1, 4, 3]
+
+
+def test_batches_need_not_be_divisible(library: Backend) -> None:
+    assert sum(ids(library, three(library), 0)) == BATCH
     with pytest.raises(ValueError, match="expected batch_size as a multiple of the mixture's 3 parts, got 4; give"):
         ids(library, three(library, how="buffers"), 0, 4)
 
@@ -46,3 +52,12 @@ def test_all_follows_from_the_key(library: Backend) -> None:
     first, again = (numbers(library, library.rb.sample(mixture, library.rb.key(5), BATCH)[1]) for _ in range(2))
     assert (first["indices"] == again["indices"]).all()
     assert len({tuple(ids(library, mixture, seed)) for seed in range(8)}) > 1
+
+
+def test_the_page_names_the_tests_that_show_its_rows() -> None:
+    folder = Path(__file__).parent
+    page = (folder.parents[1] / "docs" / "departures.md").read_text()
+    named = re.findall(r"\[`(test_\w+)`\]\(\.\./tests/mixture/(\w+\.py)\)", page)
+    assert len(named) == 10
+    for test, module in named:
+        assert f"def {test}(" in (folder / module).read_text(), test
