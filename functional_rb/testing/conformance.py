@@ -63,7 +63,8 @@ def check_sampler(
     Whatever is added, drawn, updated and cleared: draws name items that are stored, and tell of each what is stored;
     weights and probabilities lie in (0, 1]; a draw changes the state only if the sampler says so (`remembers`); what it
     keeps stays in the shapes and dtypes that it declares; `probabilities` adds up to 1 and is what draws obey; an empty
-    buffer gives nothing. All carriers give the same bits.
+    buffer gives nothing; of a draw of which not all counts, as in a mixture, it remembers what counts (`heeds_wanted`).
+    All carriers give the same bits.
 
     Args:
         sampler: an instance.
@@ -145,8 +146,8 @@ def check_transform(
     """See that a transform keeps the contract of transforms.
 
     Whatever is added and drawn: leaves keep the shapes and dtypes of their specs, extras have a row for each item;
-    drawing changes nothing that is stored. All carriers give the same bits. Of functions of items (`map_items`): a
-    sample is as `rb.sample_spec` tells, the same for the same key, and what is stored does not change; an
+    drawing changes nothing that is stored. All carriers give the same bits. Of functions of items (`map_items`), with
+    batches of several sizes: a sample is as `rb.sample_spec` tells, the same for the same key, and what is stored does not change; an
     `ItemFunction` gives the same numbers of the same draws with each library.
 
     Args:

@@ -21,8 +21,9 @@ from functional_rb.testing.faults import differing, expect, kind_of, near, no_er
 from functional_rb.transforms.map_items import MapItems
 
 Array = np.ndarray[Any, Any]
-SIZE = 6
-LEADS = ((SIZE,), (2, 3))
+SIZES = (6, 1, 3)
+"""How many items are added, and sampled, at a time."""
+LEADS = ((6,), (1,), (2, 3), (1, 1))
 """The leading axes of what item functions are tried with: single items, and slices."""
 
 
@@ -32,7 +33,8 @@ def check_map(who: str, transform: MapItems, spec: BufferSpec, names: Sequence[s
     if isinstance(transform.function, ItemFunction):
         _check_alike(who, transform.function, spec, libraries)
     for library in libraries:
-        _check_in_buffer(who, transform, spec, importlib.import_module(f"{library}_backend"))
+        for size in SIZES:
+            _check_in_buffer(who, transform, spec, importlib.import_module(f"{library}_backend"), size)
 
 
 def _check_alike(who: str, function: ItemFunction, spec: BufferSpec, libraries: Sequence[str]) -> None:
@@ -83,18 +85,18 @@ def applied(
     return {path: found[path] for path in expected}
 
 
-def _check_in_buffer(who: str, transform: MapItems, spec: BufferSpec, rb: Any) -> None:
+def _check_in_buffer(who: str, transform: MapItems, spec: BufferSpec, rb: Any, size: int) -> None:
     """Samples are as `rb.sample_spec` tells, the same for the same key; what is stored does not change by sampling."""
-    size = SIZE * (spec.lanes or 1)
-    batch = leaves_of_batch(spec, size)
-    lead = (size,) if spec.lanes is None else (SIZE, spec.lanes)
+    count = size * (spec.lanes or 1)
+    batch = leaves_of_batch(spec, count)
+    lead = (count,) if spec.lanes is None else (size, spec.lanes)
     shaped = [batch[path].reshape(*lead, *batch[path].shape[1:]) for path in spec.added.structure.paths]
     items = nest.unflatten(spec.added.structure, shaped, lambda _, parts, __: parts)
-    with no_error(who, f"`add` and `sample` on {rb.__name__}"):
+    with no_error(who, f"`add` and `sample` of a batch of {size} on {rb.__name__}"):
         state = rb.add(rb.init(spec), items, key=rb.key(1))
         stored = rb.items(state)
-        samples = [rb.sample(state, rb.key(2), SIZE)[1] for _ in range(2)]
-        told = Outline.of(rb.sample_spec(spec, SIZE), who)
+        samples = [rb.sample(state, rb.key(2), size)[1] for _ in range(2)]
+        told = Outline.of(rb.sample_spec(spec, size), who)
     for part, one, other in differing(_in_numpy(stored), _in_numpy(rb.items(state)), "items"):
         expect(False, who, f"what is stored, {part}, after a sample", shown(one), shown(other), "write to no array")
     first, again = ([carriers.as_numpy(x) for x in nest.flatten_as(told.structure, s.items)] for s in samples)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.testing.faults import kind_of
+from functional_rb.testing.faults import differing, kind_of, no_error
 from functional_rb.testing.laws import TINY, Step, shares
 from functional_rb.testing.strategies import BITS
 from functional_rb.testing.transform_rules import check_leaves
@@ -93,6 +93,31 @@ def check_selection(
             list(extra.shape),
             "give one row for each of `own`",
         )
+
+
+def check_heeding(tried: Tried, count: int, bits: Array, beta: Array, size: int, more: Array | None) -> None:
+    """A draw of which the first rows count, in a mixture, is one of so many, and remembers no others."""
+    spec, carrier = tried.spec, tried.carriers[0]
+    if not (spec.sampler.heeds_wanted and spec.sampler.remembers):
+        return
+    try:
+        spec.sampler.check_batch(spec.plan, count)
+    except ValueError:
+        return
+    rows, words = spec.sampler.draw_shape(spec.plan, count)
+    fewer = None if more is None else more[: spec.extra_shape(count)[0]]
+    with no_error(tried.who, f"`draw` of {size}, of which {count} count"):
+        whole = carrier.run("draw", tried.arrays, spec, bits, beta, size, more, np.asarray(count, np.int32))
+        part = carrier.run("draw", tried.arrays, spec, bits[:rows, :words], beta, count, fewer)
+    changed = [name for name, _, _ in differing(part[0], whole[0], "state")]
+    drawn, expected = whole[2].handles.reshape(-1), part[2].handles.reshape(-1)
+    tried.expect(
+        not changed and (drawn[: expected.size] == expected).all(),
+        f"a draw of {size}, of which {count} count",
+        f"what a draw of {count} gives, handles {expected.tolist()}, and the state after it",
+        f"handles {drawn.tolist()}, and a difference in {', '.join(changed) or 'nothing'}",
+        "remember the first `draft.wanted` rows alone, or let `heeds_wanted` be False",
+    )
 
 
 def check_probabilities(tried: Tried, some: bool) -> None:

@@ -13,7 +13,7 @@ from functional_rb.ops import numpy_ops
 from functional_rb.testing import carriers
 from functional_rb.testing.faults import alike, differing, kind_of, shown_item
 from functional_rb.testing.laws import Step
-from functional_rb.testing.sampler_rules import check_probabilities, check_selection
+from functional_rb.testing.sampler_rules import check_heeding, check_probabilities, check_selection
 from functional_rb.testing.strategies import BITS, Action, Add, Clear, Sample, Update
 from functional_rb.testing.tried import Tried
 from functional_rb.testing.writer_rules import check_added
@@ -93,6 +93,7 @@ class Walk(Tried):
         enough = bool(self.call("drawable", self.arrays, spec, size))
         if self.model is None or not self.model.law.epochs_done:
             check_probabilities(self, some)
+        check_heeding(self, action.seed % (size + 1), bits, np.asarray(beta), size, more)
         after, leaves, selection = self.call("draw", self.arrays, spec, bits, np.asarray(beta), size, more)
         before = self.stored
         check_selection(self, selection, leaves, size, some, enough, more)

@@ -153,6 +153,15 @@ class Unforgetting(frb.Prioritized):
         pass
 
 
+@dataclasses.dataclass(frozen=True)
+class Grasping(frb.WithoutReplacement):
+    """Remembers all that it draws, and says that it heeds how much of that counts."""
+
+    def draw(self, ops: Any, draft: Any, draws: Any, beta: Any, batch: int) -> Any:
+        draft.wanted = None
+        return super().draw(ops, draft, draws, beta, batch)
+
+
 BROKEN_SAMPLERS = {
     Stale(): r"a draw: expected handles of what is stored, some of \[.*\], got \[.*; draw from `draft.size",
     Elsewhere(): r"the item of handle \d+ as it is sampled: expected .*; the slots that `draw` returns are",
@@ -164,6 +173,7 @@ BROKEN_SAMPLERS = {
     Late(): r"`update.tree` by .*values: expected the bits .*; read what is needed of an array before it is written",
     Growing(): r"`state.auxiliary\['seen'\]` after `add`: expected no such array, got int32 .*; let `auxiliary`, `coun",
     Overconfident(): r"`probabilities` of all that is stored: expected a sum of 1, .* got \d+ of",
+    Grasping(): r"a draw of 6, of which \d count: expected what a draw of \d gives, .*; remember the first `draft.wanted`",
     Unforgetting(): r"`drawable` after a clear: expected False|handles of -1|a sum of 1",
 }
 

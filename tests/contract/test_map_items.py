@@ -553,6 +553,11 @@ def unrepeatable(items: Any) -> Any:
     return items | {"obs": torch.rand(items["obs"].shape)}
 
 
+def of_several(items: Any) -> Any:
+    """Loses the axis of a batch of one."""
+    return items | {"reward": items["reward"].squeeze()}
+
+
 @dataclasses.dataclass(frozen=True)
 class Uneven(Noise):
     """Computes something else on NumPy than on torch."""
@@ -574,6 +579,10 @@ def test_the_conformance_suite_tries_functions_of_items() -> None:
     for at in ("sample", "add"):
         check_transform(frb.map_items(Noise(), at=at), run_on=on, lanes=2)
     for function, message in (
+        (
+            of_several,
+            r"`add` and `sample` of a batch of 1 on torch_backend: .*leaf 'reward': expected a first axis of 1",
+        ),
         (unrepeatable, r"leaf 'obs' of a second sample by the same key: .*keyed=True"),
         (Uneven(), r"leaf 'reward' on torch: expected what NumPy gives.*by `ops` alone"),
         (Lying(), r"`apply` on numpy: .*leaf 'reward': expected float16 as its spec says, got float32"),
