@@ -147,8 +147,8 @@ def check_transform(
 
     Whatever is added and drawn: leaves keep the shapes and dtypes of their specs, extras have a row for each item;
     drawing changes nothing that is stored. All carriers give the same bits. Of functions of items (`map_items`), with
-    batches of several sizes: a sample is as `rb.sample_spec` tells, the same for the same key, and what is stored does not change; an
-    `ItemFunction` gives the same numbers of the same draws with each library.
+    batches of several sizes: a sample is as `rb.sample_spec` tells, the same for the same key, and what is stored does
+    not change; an `ItemFunction` gives the same numbers of the same draws with each library.
 
     Args:
         transform: an instance. With a function that is written for one backend, `run_on` names that.

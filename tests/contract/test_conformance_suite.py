@@ -173,7 +173,7 @@ BROKEN_SAMPLERS = {
     Late(): r"`update.tree` by .*values: expected the bits .*; read what is needed of an array before it is written",
     Growing(): r"`state.auxiliary\['seen'\]` after `add`: expected no such array, got int32 .*; let `auxiliary`, `coun",
     Overconfident(): r"`probabilities` of all that is stored: expected a sum of 1, .* got \d+ of",
-    Grasping(): r"a draw of 6, of which \d count: expected what a draw of \d gives, .*; remember the first `draft.wanted`",
+    Grasping(): r"a draw of 6, of which \d count: expected what a draw of \d gives, .*; remember the first `dr",
     Unforgetting(): r"`drawable` after a clear: expected False|handles of -1|a sum of 1",
 }
 
