@@ -101,16 +101,17 @@ class D4rl:
         """In the order of the rows."""
         most = steps_of_piece(self.spec(narrow=False))
         with hdf5.opened(self._path) as file:
+            blocks = hdf5.Blocks(file, most)
             for k in range(first, len(self._stops)):
                 start = self._stops[k - 1] if k else 0
                 for begin, stop in spans(self._stops[k] - start, most):
-                    yield self._piece(file, start + begin, start + stop, self._stops[k], f"{self._path}, episode {k}")
+                    yield self._piece(blocks, start + begin, start + stop, self._stops[k], f"{self._path}, episode {k}")
 
-    def _piece(self, file: Any, first: int, stop: int, end: int, where: str) -> Episode:
+    def _piece(self, blocks: hdf5.Blocks, first: int, stop: int, end: int, where: str) -> Episode:
         """Rows [first, stop) of an episode whose rows end before `end`."""
 
         def rows(field: str, first: int = first, stop: int = stop) -> Array:
-            return hdf5.rows(hdf5.data(file, field, where), first, stop, where)
+            return blocks.rows(field, first, stop, where)
 
         observations, observed = rows("observations", first, min(stop + 1, end)), True
         if stop == end:
@@ -131,7 +132,7 @@ class D4rl:
             rewards,
             terminated,
             np.zeros(stop - first, bool),
-            Lazy(self._infos, lambda key: hdf5.rows(hdf5.data(file["infos"], key, where), first, stop, where)),
+            Lazy(self._infos, lambda key: rows(f"infos/{key}")),
             final_observed=observed,
             goes_on=stop < end,
             file=self._path,

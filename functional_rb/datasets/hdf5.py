@@ -67,12 +67,37 @@ def data(group: Any, name: str, where: str) -> Any:
     Raises:
         DatasetError: for what `member` refuses, a group, or a data set of which the file holds next to nothing.
     """
-    found = member(group, name, where)
+    *parents, last = name.split("/")
+    for parent in parents:
+        group = member(group, parent, where)
+    found = member(group, last, where)
     if not hasattr(found, "shape") or found.shape is None:
         raise DatasetError(f"{where}: expected values in {name!r}, got a group")
     if not files.believed(found.size * found.dtype.itemsize, found.id.get_storage_size()):
         raise DatasetError(f"{where}: {name!r} claims {found.size} values, and the file does not hold them")
     return found
+
+
+class Blocks:
+    """Rows of data sets that are read in their order, many at a time: each reading takes as long as many rows do."""
+
+    def __init__(self, group: Any, rows_at_once: int) -> None:
+        """Read nothing yet."""
+        self._group, self._count = group, rows_at_once
+        self._there: dict[str, tuple[Any, int, Array]] = {}
+
+    def rows(self, name: str, first: int, stop: int, where: str) -> Array:
+        """Rows [first, stop) of a data set, which nobody writes to.
+
+        Raises:
+            DatasetError: for what `data` refuses, or if they cannot be read.
+        """
+        dataset, begin, block = self._there.get(name) or (data(self._group, name, where), 0, np.empty(0))
+        if first < begin or stop > begin + len(block):
+            begin, block = first, rows(dataset, first, max(stop, first + self._count), where)
+            block.flags.writeable = False
+            self._there[name] = dataset, begin, block
+        return block[first - begin : stop - begin]
 
 
 def rows(dataset: Any, first: int, stop: int, where: str) -> Array:

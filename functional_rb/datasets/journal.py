@@ -22,6 +22,8 @@ from functional_rb.storage import disk
 JOURNAL = "journal.jsonl"
 PIECE = 2**22
 """Bytes that are read at a time."""
+AT_ONCE = 2**20
+"""Bytes that are written at once, unless a journal is: fewer are kept until then."""
 Line = dict[str, Any]
 
 
@@ -39,30 +41,42 @@ class Appended:
         with explained(path):
             self._fd = files.open_own(path)
             disk.truncate(self._fd, size)
-        self._sum, self._counted = checksum.running(), size
+        self._sum, self._counted, self._written = checksum.running(), size, size
+        self._waiting: list[Any] = []
 
     def append(self, content: bytes | np.ndarray[Any, Any]) -> None:
-        """Append bytes, or those of an array."""
-        if not isinstance(content, bytes):
-            content = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data  # type: ignore[assignment]  # a memoryview is as good
+        """Append bytes, or those of an array that nobody writes to any more."""
+        part = content if isinstance(content, bytes) else np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
+        self._waiting.append(part)
+        self.size += len(part)
+        if self.size - self._written >= AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits to be written: small pieces together."""
+        content = b"".join(self._waiting)
+        self._waiting.clear()
         with explained(self.path):
             disk.write(self._fd, content)
         self._sum.update(content)
-        self.size += len(content)
+        self._written = self.size
 
     def lengthen(self, size: int) -> None:
         """Make it longer by zeros, which take no room."""
+        self.flush()
         with explained(self.path):
             os.ftruncate(self._fd, size)
 
     def since(self) -> list[Any]:
         """First and last byte since this was last asked, and the checksum of what lies between them."""
+        self.flush()
         part = [self._counted, self.size, self._sum.digest().hex()]
         self._sum, self._counted = checksum.running(), self.size
         return part
 
     def sync(self) -> None:
-        """Wait until what was written lasts."""
+        """Wait until what was appended lasts."""
+        self.flush()
         with explained(self.path):
             disk.fsync(self._fd)
 
@@ -98,6 +112,7 @@ class Journal:
     def write(self, line: Line) -> None:
         """Append a line."""
         self.file.append(_encoded(line))
+        self.file.flush()
         self.lines.append(line)
 
 

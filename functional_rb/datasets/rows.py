@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Path
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.spec import BufferSpec
@@ -24,7 +23,8 @@ from functional_rb.specs import Composite
 from functional_rb.specs.values import Outline
 from functional_rb.structures import frame_ring, row_layout, stored_arrays
 from functional_rb.ted.check import FLAGS, NEXT, is_leaf
-from functional_rb.ted.host import cast, encoded
+from functional_rb.ted.forms import kept_dtype
+from functional_rb.ted.host import cast, encoded, is_encoding
 from functional_rb.ted.items import item_of_specs
 from functional_rb.ted.steps import ACTION, REWARD, by_name
 from functional_rb.writers import Immutable
@@ -54,6 +54,63 @@ class Rows(NamedTuple):
     terminated: bool
 
 
+class Part:
+    """A part of steps: of which field of an episode it is made, and what it has to be."""
+
+    def __init__(self, spec: Any, field: str, prefix: Path, is_encoded: bool) -> None:
+        """Take its spec apart once.
+
+        Args:
+            spec: of the part.
+            field: of the episode, for errors.
+            prefix: of the paths by which the leaves are found.
+            is_encoded: whether texts and the like come in the arrays that stand for them.
+        """
+        self._spec, self._field = spec, field
+        self._encodes = not is_encoded and is_encoding(spec)
+        outline = Outline.of(spec, WHO)
+        self._structure = outline.structure
+        named = zip(outline.structure.paths, outline.leaves, strict=True)
+        self._leaves = [
+            (
+                (*prefix, *path),
+                "/".join(map(str, (field, *path))),
+                leaf.shape,
+                np.dtype(kept_dtype(leaf.dtype)),
+                leaf.dtype,
+            )
+            for path, leaf in named
+        ]
+
+    def leaves(self, value: Any, n: int, where: str) -> Leaves:
+        """The leaves [n, *shape] of a value, by path, in the dtypes of the spec.
+
+        Args:
+            value: of n steps.
+            n: how many there are to be.
+            where: file and episode, for errors.
+
+        Raises:
+            DatasetError: for another structure, shape or kind of number, naming the leaf.
+        """
+        try:
+            given = encoded(self._spec, value, (n,), self._field, where) if self._encodes else value
+            found = nest.flatten_as(self._structure, given)
+        except (TypeError, ValueError) as error:
+            text = str(error)
+            raise DatasetError(text if text.startswith(where) else f"{where}, {self._field}: {text}") from None
+        made = {}
+        for (path, name, shape, dtype, dtype_name), leaf in zip(self._leaves, found, strict=True):
+            array = leaf if is_leaf(leaf) else np.asarray(leaf)
+            if array.shape != (n, *shape):
+                raise DatasetError(f"{where}: leaf {name!r}: expected shape {(n, *shape)}, got {array.shape}")
+            try:
+                made[path] = array if array.dtype == dtype else cast(array, dtype_name, name, where)
+            except (TypeError, ValueError) as error:
+                raise DatasetError(str(error)) from None
+        return made
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Form:
     """How the steps of a dataset are stored.
@@ -63,6 +120,7 @@ class Form:
         infos: the names of the infos that are stored.
         observation_key: the name of the observation in the items; None for what `ted.from_transitions` gives it.
         compact: whether observations are stored once.
+        parts: derived: of the steps, by the field of an episode.
         item: derived: the item of the buffer.
         spec: derived: of a buffer of such items, but for its capacity.
     """
@@ -71,6 +129,7 @@ class Form:
     infos: tuple[str, ...] = ()
     observation_key: str | None = None
     compact: bool = True
+    parts: dict[str, Part] = dataclasses.field(init=False, repr=False)
     item: Composite = dataclasses.field(init=False)
     spec: BufferSpec = dataclasses.field(init=False)
 
@@ -87,6 +146,13 @@ class Form:
         item = item_of_specs(steps.observation, steps.action, steps.reward, self.observation_key, WHO)
         if self.infos:
             item = Composite({**dict(item.items()), INFO: {name: steps.infos[name] for name in self.infos}})
+        named = by_name(steps.observation, self.observation_key, WHO)
+        alone = tuple(name for name, spec in named.items() if spec is steps.observation)
+        of = {"observations": (steps.observation, alone), "actions": (steps.action, (ACTION,))}
+        of |= {"rewards": (steps.reward, (NEXT, REWARD))}
+        of |= {f"infos/{name}": (steps.infos[name], (INFO, name)) for name in self.infos}
+        parts = {field: Part(spec, field, prefix, steps.encoded) for field, (spec, prefix) in of.items()}
+        object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "item", item)
         object.__setattr__(self, "spec", spec_of_item(item, 2, 0 if self.compact else None))
 
@@ -123,22 +189,19 @@ class Form:
 
     def _leaves(self, episode: Episode, n: int, terminated: Array, truncated: Array, where: str) -> Leaves:
         """The leaves [n, *shape] of steps in TED, by path."""
-        steps, is_encoded = self.steps, self.steps.encoded
-        named = by_name(steps.observation, self.observation_key, WHO)
-        alone = tuple(name for name, spec in named.items() if spec is steps.observation)
-        found = _part(steps.observation, episode.observations, n + 1, where, "observations", alone, is_encoded)
+        found = self.parts["observations"].leaves(episode.observations, n + 1, where)
         if not episode.final_observed:
             found = {path: np.concatenate([leaf[:-1], leaf[-2:-1]]) for path, leaf in found.items()}
         after = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         leaves = {path: leaf[:-1] for path, leaf in found.items()} | {(name,): np.zeros(n, bool) for name in FLAGS}
         leaves |= {(NEXT, *path): leaf[1:] for path, leaf in found.items()}
         leaves |= {(NEXT, name): flag for name, flag in after.items()}
-        leaves |= _part(steps.action, episode.actions, n, where, "actions", (ACTION,), is_encoded)
-        leaves |= _part(steps.reward, episode.rewards, n, where, "rewards", (NEXT, REWARD), is_encoded)
+        leaves |= self.parts["actions"].leaves(episode.actions, n, where)
+        leaves |= self.parts["rewards"].leaves(episode.rewards, n, where)
         for name in self.infos:
             if name not in episode.infos:
                 raise DatasetError(f"{where}, infos: expected {name!r}, as the dataset has it, got {[*episode.infos]}")
-            leaves |= _part(steps.infos[name], episode.infos[name], n, where, f"infos/{name}", (INFO, name), is_encoded)
+            leaves |= self.parts[f"infos/{name}"].leaves(episode.infos[name], n, where)
         return leaves
 
     def _packed(self, leaves: Leaves, n: int, goes_on: bool) -> tuple[dict[str, Array], int]:
@@ -176,41 +239,6 @@ def _frames(leaves: Sequence[Array], stack: Any, goes_on: bool) -> Array:
     """The frames of a leaf, one more than steps; not the first, if that is the last one of the piece before."""
     following = leaves[stack.following]
     return following if goes_on else np.concatenate([leaves[stack.leaf][:1], following])
-
-
-def _part(spec: Any, value: Any, n: int, where: str, field: str, prefix: Path, is_encoded: bool) -> Leaves:
-    """The leaves [n, *shape] of a part of steps, in the dtypes of its spec.
-
-    Args:
-        spec: of the part.
-        value: of n steps.
-        n: how many there are to be.
-        where: file and episode, for errors.
-        field: of the episode, for errors.
-        prefix: of the paths by which the leaves are found.
-        is_encoded: whether texts and the like come in the arrays that stand for them.
-
-    Raises:
-        DatasetError: for another structure, shape or kind of number, naming the leaf.
-    """
-    outline = Outline.of(spec, WHO)
-    try:
-        given = value if is_encoded else encoded(spec, value, (n,), field, where)
-        leaves = nest.flatten_as(outline.structure, given)
-    except (TypeError, ValueError) as error:
-        text = str(error)
-        raise DatasetError(text if text.startswith(where) else f"{where}, {field}: {text}") from None
-    made = {}
-    for path, own, leaf in zip(outline.structure.paths, outline.leaves, leaves, strict=True):
-        name = "/".join(map(str, (field, *path)))
-        array = leaf if is_leaf(leaf) else np.asarray(leaf)
-        if array.shape != (n, *own.shape):
-            raise DatasetError(f"{where}: leaf {name!r}: expected shape {(n, *own.shape)}, got {array.shape}")
-        try:
-            made[*prefix, *path] = array if shown(array.dtype) == own.dtype else cast(array, own.dtype, name, where)
-        except (TypeError, ValueError) as error:
-            raise DatasetError(str(error)) from None
-    return made
 
 
 def infos_chosen(infos: bool | Sequence[str], there: Mapping[str, Any]) -> tuple[str, ...]:
