@@ -67,9 +67,13 @@ Opener = Callable[..., Reader]
 """Opens the reader of a dataset, given what follows the prefix, and as `root=` the folder where datasets lie."""
 
 _BUILT_IN: dict[str, str] = {
+    "atari_dqn": "functional_rb.datasets.atari_dqn:open_atari_dqn",
     "d4rl": "functional_rb.datasets.d4rl:open_d4rl",
+    "gen_dgrl": "functional_rb.datasets.gen_dgrl:open_gen_dgrl",
     "gymnasium": "functional_rb.datasets.gymnasium:open_gymnasium",
     "minari": "functional_rb.datasets.minari:open_minari",
+    "roboset": "functional_rb.datasets.roboset:open_roboset",
+    "vd4rl": "functional_rb.datasets.vd4rl:open_vd4rl",
 }
 """Readers by prefix, as "module:function", so that none is imported before it is needed."""
 _REGISTERED: dict[str, Opener] = {}

@@ -43,7 +43,12 @@ KNOWN: Final = {
 
 
 class PickledType:
-    """A dtype that is being put together: a text tells kind and size, its state the order of bytes."""
+    """A dtype that is being put together: a text tells kind and size, its state the order of bytes.
+
+    Attributes:
+        dtype: the dtype.
+        holds_objects: whether it is that of arrays of objects, which are read as lists.
+    """
 
     def __init__(self, text: Any) -> None:
         """Take the text.
@@ -51,7 +56,8 @@ class PickledType:
         Raises:
             RefusedError: for anything but numbers, truth values, and texts of one length.
         """
-        if not isinstance(text, str) or not re.fullmatch(r"[biufcSU]\d{1,9}", text, re.ASCII):
+        self.holds_objects = text == "O8"
+        if not isinstance(text, str) or not re.fullmatch(r"[biufcSU]\d{1,9}|O8", text, re.ASCII):
             raise RefusedError(
                 f"an array of dtype {text!r:.80}, expected numbers, truth values, or texts of one length"
             )
@@ -61,28 +67,32 @@ class PickledType:
         """Take the state: a version, the order of bytes, what plain values do not have, and sizes."""
         if not isinstance(state, tuple) or len(state) < 5 or state[1] not in (*"<>|=",) or any(state[2:5]):
             raise RefusedError("a dtype of another kind, expected numbers, truth values, or texts of one length")
-        self.dtype = self.dtype.newbyteorder(state[1])
+        if not self.holds_objects:
+            self.dtype = self.dtype.newbyteorder(state[1])
 
 
 class PendingArray:
-    """An array that was named, and gets its state later."""
+    """An array that was named, and gets its state later.
+
+    Attributes:
+        value: the array; of an array of objects the list of them, or the single one of an array without axes.
+    """
 
     def __init__(self) -> None:
         """Wait for the state."""
-        self._array: Array | None = None
+        self.value: Any = self
 
     def set(self, state: Any) -> None:
         """Take the state: a version, the shape, the dtype, whether the order is Fortran's, and the bytes."""
         if not isinstance(state, tuple) or len(state) != 5:
             raise RefusedError("an array without a state")
         _, shape, kind, is_fortran, content = state
-        self._array = _array(content, kind, shape, "F" if is_fortran else "C")
-
-    def whole(self) -> Array:
-        """The array."""
-        if self._array is None:
-            raise RefusedError("an array without a state")
-        return self._array
+        if not isinstance(kind, PickledType) or not kind.holds_objects:
+            self.value = _array(content, kind, shape, "F" if is_fortran else "C")
+        elif type(content) is list and shape in ((), (len(content),)) and (shape or len(content) == 1):
+            self.value = content if shape else content[0]
+        else:
+            raise RefusedError(f"an array of objects of shape {shape!r:.80}")
 
 
 def made(name: Any, arguments: Any) -> Any:
@@ -113,6 +123,8 @@ def _array(content: Any, kind: Any, shape: Any, order: Any) -> Array:
     """An array of bytes, which are not copied."""
     if not isinstance(kind, PickledType) or not isinstance(content, bytes) or order not in ("C", "F"):
         raise RefusedError("an array without dtype or bytes")
+    if kind.holds_objects:
+        raise RefusedError("an array of objects that is made of bytes")
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
         raise RefusedError(f"an array of shape {shape!r:.80}")
     try:

@@ -26,6 +26,8 @@ OBJECT = 100
 def unpickle(stream: BinaryIO | bytes, where: str, most: int = MOST) -> Any:
     """What a pickle holds: dicts, lists, tuples, numbers, texts, bytes, and arrays, which are read-only.
 
+    Arrays of objects become lists; those without axes, in which `numpy.save` puts what is no array, their content.
+
     Args:
         stream: read up to the end of the pickle; or its bytes. Of protocol 2 or above, which Python 3 writes.
         where: its name, for errors.
@@ -167,7 +169,9 @@ def _filled(root: Any) -> Any:
         if depth > 100:
             raise RefusedError("containers in more than 100 others")
         if isinstance(value, PendingArray):
-            return value.whole()
+            if value.value is value:
+                raise RefusedError("an array without a state")
+            return filled(value.value, depth + 1)
         if not isinstance(value, dict | list | tuple):
             if isinstance(value, PickledType | Name):
                 raise RefusedError("something that is no value")

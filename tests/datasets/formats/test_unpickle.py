@@ -133,7 +133,7 @@ def test_pickles_that_run_code_are_refused_by_name(value: Any, name: str, protoc
 
 STRUCTURED = np.zeros(2, [("a", "f4"), ("b", "i4")])
 UNKNOWN = {
-    "objects": np.array([1, None], object),
+    "tables of objects": np.array([[1, None]], object),
     "fields": STRUCTURED,
     "dates": np.zeros(2, "M8[s]"),
     "long doubles": np.zeros(2, "V3"),
@@ -142,8 +142,22 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("array", UNKNOWN.values(), ids=UNKNOWN)
 def test_arrays_of_other_kinds_are_refused(array: Any) -> None:
-    with pytest.raises(DatasetError, match="array of dtype"):
+    with pytest.raises(DatasetError, match=r"array of (dtype|objects)"):
         unpickle(pickle.dumps(array), "here")
+
+
+def test_arrays_of_objects_become_lists() -> None:
+    for content in ({"a": np.ones(2)}, [1, [np.zeros(2)]], None):
+        whole = np.empty((), object)
+        whole[()] = content
+        assert_same(unpickle(pickle.dumps(whole), "here"), content)
+    several = np.empty(2, object)
+    several[:] = [{"a": np.ones(2)}, "b"]
+    assert_same(unpickle(pickle.dumps(several), "here"), [{"a": np.ones(2)}, "b"])
+    circle = np.empty(1, object)
+    circle[0] = circle
+    found = unpickle(pickle.dumps(circle), "here")
+    assert found[0] is found
 
 
 def array_with(shape: bytes, content: bytes = b"C\x08" + bytes(8), dtype: bytes = b"\x8c\x02f8") -> bytes:
@@ -164,6 +178,8 @@ HOSTILE = {
     "a shape that is none": array_with(b"K\x01"),
     "no bytes": array_with(b"K\x01\x85", b"N"),
     "objects in disguise": array_with(b"K\x01\x85", dtype=b"\x8c\x02O8"),
+    "objects that are missing": array_with(b"K\x02\x85", b"]", dtype=b"\x8c\x02O8"),
+    "no object without axes": array_with(b")", b"]", dtype=b"\x8c\x02O8"),
     "many values of a text": array_with(b"K\x01\x85", dtype=b"\x8c\x1099999999999999f8"),
     "a dtype of a module": array_with(b"K\x01\x85", dtype=b"\x8c\x05V8,f8"),
     "more bytes than there are": b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b"abc.",
