@@ -72,6 +72,8 @@ _BUILT_IN: dict[str, str] = {
     "gen_dgrl": "functional_rb.datasets.gen_dgrl:open_gen_dgrl",
     "gymnasium": "functional_rb.datasets.gymnasium:open_gymnasium",
     "minari": "functional_rb.datasets.minari:open_minari",
+    "openx": "functional_rb.datasets.rlds:open_openx",
+    "rlds": "functional_rb.datasets.rlds:open_rlds",
     "roboset": "functional_rb.datasets.roboset:open_roboset",
     "vd4rl": "functional_rb.datasets.vd4rl:open_vd4rl",
 }

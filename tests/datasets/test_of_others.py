@@ -12,8 +12,7 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.datasets import open_reader
 from functional_rb.datasets import pieces as sizes
-from tests.support.datasets_of_others import FORMATS, Format
-from tests.support.made_up import expected
+from tests.support.datasets_of_others import FORMATS, LENGTHS, Format
 
 pytestmark = pytest.mark.parametrize("given", FORMATS.values(), ids=FORMATS)
 
@@ -34,7 +33,8 @@ def observed(items: Any, given: Format) -> np.ndarray:
 def table(items: Any, given: Format) -> dict[str, np.ndarray]:
     """Items as `expected` has them."""
     after = items["next"]
-    found = {"observation": observed(items, given), "after": observed(after, given), "action": column(items["action"])}
+    found = {"observation": observed(items, given), "after": observed(after, given)}
+    found["action"] = column(items["action"]) / given.action_of
     return found | {name: column(after[name]) for name in ("reward", "terminated", "truncated")}
 
 
@@ -45,14 +45,14 @@ def test_steps_are_what_was_done(given: Format, piece: int, tmp_path: Path, monk
     items = rb.items(state)
     frb.ted.check(items, time_axis=0)
     found = table(items, given)
-    for name, wanted in expected(given.made_up).items():
+    for name, wanted in given.wanted.items():
         np.testing.assert_array_equal(found[name], wanted, name)
     described = frb.datasets.info(state.spec.storage.path)
-    assert described.steps + described.dropped == sum(given.made_up.lengths)
+    assert described.steps + described.dropped == sum(LENGTHS)
 
 
 def test_slices_and_n_steps_know_the_episodes(given: Format, tmp_path: Path) -> None:
-    name, wanted = given.write(tmp_path), expected(given.made_up)
+    name, wanted = given.write(tmp_path), given.wanted
     ends = np.cumsum(wanted["terminated"] + wanted["truncated"])
     episode = dict(zip(wanted["observation"], ends - wanted["terminated"] - wanted["truncated"], strict=True))
     sampler = frb.Slices(2, strict_length=False)
@@ -89,7 +89,7 @@ def test_reading_goes_on_from_any_episode(given: Format, tmp_path: Path) -> None
             np.testing.assert_array_equal(one.rewards, other.rewards)
             np.testing.assert_array_equal(one.actions, other.actions)
     assert reader.spec(True).reward == frb.Unbounded(())
-    assert reader.counts.episodes in (None, len(given.made_up.lengths))
+    assert reader.counts.episodes in (None, len(LENGTHS))
     assert all(Path(file).is_file() for file in reader.files)
 
 

@@ -1,8 +1,8 @@
 """Datasets in the formats of others, written by the formats' own writers or as their definitions say, with markers.
 
-Each function writes `LENGTHS` episodes and gives the dataset's name. What a reader has to make of them is a `MadeUp`:
-observation t, action t + 0.5, reward t + 0.25, where t counts observations over all episodes. Where a format has rows
-that mean nothing, there is a number that is found nowhere else.
+Each function writes `LENGTHS` episodes and gives the dataset's name. They are those of a `MadeUp`: observation t,
+action t + 0.5, reward t + 0.25, where t counts observations over all episodes. Where a format has rows that mean
+nothing, there is a number that is found nowhere else.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import io
+import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.made_up import MadeUp
+from tests.support import protobuf
+from tests.support.made_up import MadeUp, expected
 
 LENGTHS = (3, 1, 6, 2, 5)
 NOTHING = 99
@@ -29,13 +31,15 @@ class Format:
 
     Attributes:
         write: writes a dataset into a folder, and gives its name.
-        made_up: what it holds.
+        wanted: what it holds, as a table of steps.
         observation: the name of the observation in the items.
+        action_of: what an action is times, where actions are whole numbers.
     """
 
     write: Callable[[Path], str]
-    made_up: MadeUp
+    wanted: dict[str, np.ndarray]
     observation: tuple[str, ...] = ("observation",)
+    action_of: int = 1
 
 
 def times() -> list[np.ndarray]:
@@ -142,13 +146,99 @@ def atari_dqn(root: Path, capacity: int = 17) -> str:
 
 
 def save(path: Path, array: Any) -> None:
+    """Save an array; of one that is nothing but one value, again and again, the header."""
     with gzip.open(path, "wb") as file:
-        np.save(file, array)
+        if 0 in array.strides:
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        else:
+            np.save(file, array)
 
 
+def tensor(shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
+    told = {"shape": {"dimensions": [str(n) for n in shape]} if shape else {}, "dtype": dtype, "encoding": "none"}
+    return {"pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor", "tensor": told}
+
+
+def features_dict(**parts: Any) -> dict[str, Any]:
+    name = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
+    return {"pythonClassName": name, "featuresDict": {"features": parts}}
+
+
+def rlds_features(image: tuple[int, ...] = (4, 4, 3)) -> dict[str, Any]:
+    told = {"shape": {"dimensions": [str(n) for n in image]}, "dtype": "uint8", "encodingFormat": "png"}
+    name = "tensorflow_datasets.core.features.image_feature.Image"
+    step = features_dict(
+        observation=features_dict(
+            image={"pythonClassName": name, "image": told},
+            state=tensor((2,), "float32"),
+            count=tensor((), "uint8"),
+            instruction={"pythonClassName": "tensorflow_datasets.core.features.text_feature.Text", "text": {}},
+        ),
+        action=tensor((3,), "float32"),
+        reward=tensor((), "float32"),
+        discount=tensor((), "float32"),
+        is_first=tensor((), "bool"),
+        is_last=tensor((), "bool"),
+        is_terminal=tensor((), "bool"),
+    )
+    dataset = "tensorflow_datasets.core.features.dataset_feature.Dataset"
+    steps = {"pythonClassName": dataset, "sequence": {"feature": step, "length": "-1"}}
+    return features_dict(steps=steps, episode_metadata=features_dict(file_path={"text": {}}))
+
+
+def png(value: int, shape: tuple[int, ...] = (4, 4, 3)) -> bytes:
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(np.full(shape, value, np.uint8)).save(content, "PNG")
+    return content.getvalue()
+
+
+def rlds_record(t: np.ndarray, ends: bool) -> bytes:
+    """A record of TensorFlow Datasets: the values of all steps in a row, by the names of features."""
+    last = t == t[-1]
+    features = {
+        "steps/observation/image": [png(int(x)) for x in t],
+        "steps/observation/state": np.repeat(t[:, None], 2, 1).astype(np.float32),
+        "steps/observation/count": t,
+        "steps/observation/instruction": [b"open the door"] * len(t),
+        "steps/action": np.repeat(np.where(last, NOTHING, t + 0.5)[:, None], 3, 1),
+        "steps/reward": np.where(last, NOTHING, t + 0.25),
+        "steps/discount": np.ones(len(t)),
+        "steps/is_first": (t == t[0]).astype(int),
+        "steps/is_last": last.astype(int),
+        "steps/is_terminal": (last & ends).astype(int),
+        "episode_metadata/file_path": [b"somewhere"],
+    }
+    return protobuf.example(features)
+
+
+def rlds(root: Path) -> str:
+    """In two shards, of which one has two episodes."""
+    folder = root / "openx" / "doors" / "0.10.0"
+    (folder.parent / "0.9.0").mkdir(parents=True)
+    folder.mkdir()
+    (folder.parent / "0.9.0" / "features.json").write_text("{}")
+    (folder / "features.json").write_text(json.dumps(rlds_features()))
+    rows = [rlds_record(t, k % 2 == 0) for k, t in enumerate(times())]
+    for k, part in enumerate((rows[:3], rows[3:])):
+        protobuf.write_records(folder / f"doors-train.tfrecord-{k:05}-of-00002", part)
+    return "openx:doors"
+
+
+def cut_at(t: int, wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A table without the step t, so that the one before is the last of an episode."""
+    cut = wanted["truncated"] | (wanted["observation"] == t - 1)
+    return {name: values[wanted["observation"] != t] for name, values in {**wanted, "truncated": cut}.items()}
+
+
+WHOLE = expected(MadeUp(LENGTHS))
+BLIND = expected(MadeUp(LENGTHS, blind=range(5), ends=range(5)))
 FORMATS = {
-    "vd4rl, npz": Format(vd4rl_npz, MadeUp(LENGTHS), ("pixels",)),
-    "vd4rl, hdf5": Format(vd4rl_hdf5, MadeUp(LENGTHS), ("pixels",)),
-    "roboset": Format(roboset, MadeUp(LENGTHS)),
-    "gen_dgrl": Format(gen_dgrl, MadeUp(LENGTHS)),
+    "vd4rl, npz": Format(vd4rl_npz, WHOLE, ("pixels",)),
+    "vd4rl, hdf5": Format(vd4rl_hdf5, WHOLE, ("pixels",)),
+    "roboset": Format(roboset, WHOLE),
+    "gen_dgrl": Format(gen_dgrl, WHOLE),
+    "rlds": Format(rlds, WHOLE, ("image",)),
+    "atari_dqn": Format(atari_dqn, cut_at(8, BLIND), action_of=2),
 }

@@ -26,6 +26,24 @@ def records(path: str, first: int = 0) -> Iterator[memoryview]:
         DatasetError: for a wrong checksum or length, naming the file, the record and the byte.
         FileNotFoundError: if there is no such file.
     """
+    for number, (record, checksum, where) in enumerate(_framed(path)):
+        if number >= first:
+            _check(record, checksum, where)
+            yield record
+
+
+def count(path: str) -> int:
+    """How many records a file has, by their lengths.
+
+    Raises:
+        DatasetError: for a wrong length.
+        FileNotFoundError: if there is no such file.
+    """
+    return sum(1 for _ in _framed(path))
+
+
+def _framed(path: str) -> Iterator[tuple[memoryview, memoryview, str]]:
+    """Each record, its checksum, and where it stands."""
     try:
         descriptor, size = files.open_regular(path)
     except files.UnusableFileError as error:
@@ -39,11 +57,9 @@ def records(path: str, first: int = 0) -> Iterator[memoryview]:
     while at < size:
         where = f"{path}, record {number}, byte {at}"
         record = _record(content, at, where)
-        if number >= first:
-            _check(record, content[at + BEFORE + len(record) :][:AFTER], where)
-            yield record
-        at += BEFORE + len(record) + AFTER
-        number += 1
+        end = at + BEFORE + len(record)
+        yield record, content[end : end + AFTER], where
+        at, number = end + AFTER, number + 1
 
 
 def _record(content: memoryview, at: int, where: str) -> memoryview:

@@ -1,0 +1,65 @@
+"""Images as PNG or JPEG, of a size that is known before they are decoded."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.convert.common import imported
+from functional_rb.datasets.episode import Array, DatasetError
+
+KINDS = ("PNG", "JPEG")
+
+
+def decoded(contents: Sequence[Any], shape: tuple[int, ...], dtype: Any, where: str) -> Array:
+    """Images [n, *shape].
+
+    Args:
+        contents: of each, its bytes.
+        shape: height and width, and channels.
+        dtype: of the values.
+        where: file and episode, for errors.
+
+    Raises:
+        DatasetError: for what is no such image, or one of another size: it is not decoded.
+        ImportError: if Pillow is missing.
+    """
+    made = np.empty((len(contents), *shape), dtype)
+    for k, content in enumerate(contents):
+        with _opened(content, f"{where}, image {k}") as image:
+            if image.size != (shape[1], shape[0]):
+                found = f"{image.size[0]} by {image.size[1]}"
+                raise DatasetError(f"{where}, image {k}: expected {shape[1]} by {shape[0]} pixels, got {found}")
+            try:
+                values = np.asarray(image)
+            except (OSError, ValueError, SyntaxError) as error:
+                raise DatasetError(f"{where}, image {k}: it cannot be decoded: {error}") from None
+        if values.size != made[k].size or values.dtype.kind not in "bu" or values.dtype.itemsize > made.dtype.itemsize:
+            raise DatasetError(
+                f"{where}, image {k}: expected {made.dtype} {shape}, got {values.dtype} {values.shape}; "
+                f"its colours are of another kind"
+            )
+        made[k] = values.reshape(shape)
+    return made
+
+
+def size_of(content: Any, where: str) -> tuple[int, int]:
+    """Height and width of an image, which is not decoded.
+
+    Raises:
+        DatasetError: for what is no image.
+        ImportError: if Pillow is missing.
+    """
+    with _opened(content, where) as image:
+        return int(image.size[1]), int(image.size[0])
+
+
+def _opened(content: Any, where: str) -> Any:
+    image = imported("PIL.Image", "datasets: images", "functional-rb[datasets] pillow")
+    try:
+        return image.open(io.BytesIO(bytes(content)), formats=KINDS)
+    except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
+        raise DatasetError(f"{where}: expected an image, {' or '.join(KINDS)}: {error}") from None

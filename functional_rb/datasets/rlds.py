@@ -1,0 +1,199 @@
+"""Datasets in RLDS, as TensorFlow Datasets stores them: `rlds:PATH`, and Open X-Embodiment's: `openx:bridge`.
+
+A record is an episode. A step of it has an observation, the action that was taken there, and the reward of that. In the
+last step nothing is done any more: its observation is what the one before has led to, its action and reward are there
+to fill the row, and `is_terminal` says whether that is a terminal state. TensorFlow is not needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from functional_rb.datasets.by_rows import Read, Whole, found, nested, nested_spec
+from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
+from functional_rb.datasets.formats import images, tfrecord
+from functional_rb.datasets.formats.examples import Feature, example
+from functional_rb.datasets.pieces import can_be_stored, spec_of_values, steps_of_piece
+from functional_rb.datasets.reader import Counts
+from functional_rb.datasets.rlds_features import Leaf, Path, decoded, features
+
+FEATURES = "features.json"
+SHARD = re.compile(r"(.+)-([^-]+)\.tfrecord-(\d{5,})-of-(\d{5,})", re.ASCII)
+MARKS = ("is_first", "is_last", "is_terminal")
+Last = Literal["padding", "step"]
+
+
+class Rlds:
+    """Reads a folder of TensorFlow Datasets; see `Reader` for the attributes."""
+
+    def __init__(self, path: str, name: str, split: str, last: Last) -> None:
+        """Look at the features, and at the first episode where they do not tell the size of images.
+
+        Raises:
+            DatasetError: for a folder of something else, and for parts that are missing.
+        """
+        self.name, self._last = name, last
+        self.facts: dict[str, Any] = {"split": split, "last": last}
+        shards = _shards(path, split)
+        self.files = [os.path.join(path, FEATURES), *shards]
+        leaves = {leaf[1:]: told for leaf, told in features(self.files[0]).items() if leaf[:1] == ("steps",)}
+        self._leaves = {leaf: _sized(told, leaf, shards) for leaf, told in leaves.items()}
+        for field in ("observation", "action"):
+            if not self._paths(field):
+                raise DatasetError(f"{self.files[0]}: expected numbers or images in steps/{field}, got none")
+        self.counts = Counts(nbytes=sum(map(os.path.getsize, self.files)))
+
+    def _paths(self, field: str) -> list[Path]:
+        """The paths of what can be stored in a part of steps."""
+        return [path for path, leaf in self._leaves.items() if path[0] == field and _can_be_stored(leaf)]
+
+    def spec(self, narrow: bool) -> StepSpec:
+        """What the features say."""
+
+        def part(field: str) -> Any:
+            leaves = {path[1:]: self._leaves[path] for path in self._paths(field)}
+            return nested_spec({path: spec_of_values(leaf.sizes, leaf.dtype, narrow) for path, leaf in leaves.items()})
+
+        others = {path[0] for path in self._leaves} - {"observation", "action", "reward", *MARKS}
+        infos = {field: part(field) for field in sorted(others) if self._paths(field)}
+        reward = self._leaves.get(("reward",), Leaf("tensor", (), "float32"))
+        return StepSpec(part("observation"), part("action"), spec_of_values((), reward.dtype, narrow), infos)
+
+    def episodes(self, first: int = 0) -> Iterator[Episode]:
+        """File by file, in the order of the records."""
+        most, infos = steps_of_piece(self.spec(narrow=False)), tuple(self.spec(narrow=False).infos)
+        for shard in self.files[1:]:
+            there = tfrecord.count(shard) if first else 0
+            if there and first >= there:
+                first -= there
+                continue
+            for number, record in enumerate(tfrecord.records(shard, first), first):
+                where = f"{shard}, record {number}"
+                yield from self._episode(example(record, where), infos, where, shard).pieces(most)
+            first = 0
+
+    def _episode(self, values: Mapping[str, Feature], infos: tuple[str, ...], where: str, shard: str) -> Whole:
+        """The steps of a record."""
+
+        def read(field: str) -> Read:
+            paths = self._paths(field)
+            return lambda first, stop: nested(
+                {path[1:]: self._decoded(path, values, first, stop, where) for path in paths}
+            )
+
+        n = self._count(values, where)
+        terminal = ("is_terminal",) in self._leaves and bool(
+            self._decoded(("is_terminal",), values, n - 1, n, where)[0]
+        )
+        padded = self._last == "padding" and n > 1
+        return Whole(
+            n - 1 if padded else n,
+            read("observation"),
+            read("action"),
+            read("reward") if ("reward",) in self._leaves else None,
+            terminal and (padded or self._last == "step"),
+            padded,
+            shard,
+            {name: read(name) for name in infos},
+            self._about(values, n, where),
+        )
+
+    def _count(self, values: Mapping[str, Feature], where: str) -> int:
+        """How many steps there are, by a feature with one number for each."""
+        for path, leaf in self._leaves.items():
+            if leaf.kind == "tensor" and leaf.shape == () and path[0] in (*MARKS, "reward", "discount"):
+                n = len(values.get("/".join(("steps", *path)), ()))
+                if n:
+                    return n
+        raise DatasetError(f"{where}: expected steps with is_first, is_last, is_terminal, reward or discount, got none")
+
+    def _decoded(self, path: Path, values: Mapping[str, Feature], first: int, stop: int, where: str) -> Any:
+        name = "/".join(("steps", *path))
+        return decoded(self._leaves[path], values.get(name, []), first, stop, f"{where}, {name}")
+
+    def _about(self, values: Mapping[str, Feature], n: int, where: str) -> dict[str, Any]:
+        """The texts of an episode: one, where all its steps have the same."""
+        told: dict[str, Any] = {}
+        for path, leaf in self._leaves.items():
+            if leaf.kind == "text":
+                texts = self._decoded(path, values, 0, n, where)
+                told["/".join(path)] = texts[0] if len(set(texts)) == 1 else texts
+        return told
+
+
+def _can_be_stored(leaf: Leaf) -> bool:
+    return leaf.kind in ("tensor", "image") and can_be_stored(np.dtype(leaf.dtype))
+
+
+def _sized(leaf: Leaf, path: Path, shards: list[str]) -> Leaf:
+    """A feature whose shape is known: that of images is the one of the first image, if nothing else is told."""
+    if leaf.kind != "image" or None not in leaf.shape:
+        return leaf
+    name = "/".join(("steps", *path))
+    where = f"{shards[0]}, record 0"
+    record = next(tfrecord.records(shards[0]), None)
+    feature = [] if record is None else example(record, where).get(name, [])
+    if not len(feature):
+        raise DatasetError(f"{where}: expected images in {name}, got none")
+    height, width = images.size_of(feature[0], f"{where}, {name}")
+    return Leaf("image", (height, width, leaf.shape[-1] or 3), leaf.dtype)
+
+
+def _shards(folder: str, split: str) -> list[str]:
+    """The files of a split, all of them, in their order."""
+    matches = [match for name in sorted(os.listdir(folder)) if (match := SHARD.fullmatch(name))]
+    names = {int(match[3]): match[0] for match in matches if match[2] == split}
+    total = max((int(match[4]) for match in matches if match[2] == split), default=0)
+    if not names:
+        raise DatasetError(
+            f"{folder}: expected files such as name-{split}.tfrecord-00000-of-00001, there are those of the splits "
+            f"{sorted({match[2] for match in matches})}"
+        )
+    missing = sorted(set(range(total)) - set(names))
+    if missing or len(names) != total:
+        raise DatasetError(f"{folder}: expected {total} files of the split {split!r}, number {missing[:10]} is missing")
+    return [os.path.join(folder, names[k]) for k in range(total)]
+
+
+def open_rlds(
+    rest: str, root: str | None = None, *, split: str = "train", last: Last = "padding", prefix: str = "rlds"
+) -> Rlds:
+    """The reader of a dataset in RLDS.
+
+    Args:
+        rest: its name, or the path of its folder; of several versions the newest is taken.
+        root: the folder where datasets lie.
+        split: the part of the dataset.
+        last: what the last step of an episode is: "padding", as RLDS says, whose observation is what the step before
+            has led to; or a "step" like the others, of which nobody knows what it led to.
+        prefix: of the dataset's name.
+
+    Raises:
+        FileNotFoundError: if it is nowhere, saying where that is.
+        DatasetError: for a folder of something else, and for parts that are missing.
+        ValueError: for another `last`.
+    """
+    if last not in ("padding", "step"):
+        raise ValueError(f"{prefix}:{rest}: last: expected 'padding' or 'step', got {last!r}")
+    place = found(prefix, rest, root, lambda place: _version(place) is not None, f"a folder with {FEATURES}")
+    return Rlds(_version(place) or place, f"{prefix}:{rest}", split, last)
+
+
+def open_openx(rest: str, root: str | None = None, **options: Any) -> Rlds:
+    """The reader of a dataset of Open X-Embodiment; see `open_rlds`."""
+    return open_rlds(rest, root, prefix="openx", **options)
+
+
+def _version(place: str) -> str | None:
+    """The folder with the features: this one, or the one of the newest version in it."""
+    if os.path.isfile(os.path.join(place, FEATURES)):
+        return place
+    names = os.listdir(place) if os.path.isdir(place) else []
+    versions = [name for name in names if os.path.isfile(os.path.join(place, name, FEATURES))]
+    numbers = {name: [int(part) for part in re.findall(r"\d+", name)] for name in versions}
+    return os.path.join(place, max(versions, key=lambda name: (numbers[name], name))) if versions else None
