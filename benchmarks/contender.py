@@ -24,7 +24,7 @@ Storing = Literal["memmap", "checkpoint", "prefetch", "shared writer", "shared r
 # The groups of the section `trees`: what was met, what was seen, and trees that are read.
 Growing = Literal["maps", "forests", "reading"]
 # The groups of the section `items`: images that are shifted, with their channels behind or in front, and resized.
-Imaging = Literal["shift", "shift_front", "resize"]
+Imaging = Literal["shift", "shift_front", "resize", "nothing"]
 # The groups of the section `mixture`: how buffers are drawn from, and how many there are.
 Mixing = Literal["uniform 2", "uniform 4", "prioritized 2", "prioritized 4"]
 Searching = Literal["search 32", "search 200", "search 800"]

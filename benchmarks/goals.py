@@ -170,10 +170,16 @@ def tree_comparisons() -> list[Comparison]:
 
 
 def item_comparisons() -> list[Comparison]:
-    """Every comparison of the section `items`, in its order; a shift is to cost no more than as it is usually done."""
+    """Every comparison of the section `items`, in its order.
+
+    A shift is to cost no more than as it is usually done, and a function that does nothing, compiled, nothing.
+    """
     table: list[Comparison] = []
     for backend in get_args(Backend):
         for group in get_args(Imaging):
+            if group == "nothing":
+                table.append(Comparison(backend, group, "map", ours.PLAIN, at_least=0.9 if backend == "jax" else None))
+                continue
             peer, bound = (RESIZES[backend], None) if group == "resize" else (SHIFTS[backend], 1.0)
             table.append(Comparison(backend, group, "map", peer, at_least=bound))
             table.append(Comparison(backend, group, "map", ours.NAME, COPY))

@@ -1,4 +1,4 @@
-"""Functions of images beside what is usual: DrQ's random shift, and images in another size."""
+"""Functions of items beside what is usual: DrQ's random shift, images in another size, and a function of nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from typing import Any, get_args
 
 import numpy as np
@@ -30,6 +31,7 @@ class ImageWorkload:
         size: rows, columns, and channels of those that are shifted.
         pad: by how many pixels, at most.
         before, after: rows and columns of those that are resized, of three channels.
+        stored: items of 40 float32 numbers in the buffer that a batch is drawn from by which nothing else is done.
         seed: of all random numbers.
     """
 
@@ -38,6 +40,7 @@ class ImageWorkload:
     pad: int = 4
     before: tuple[int, int] = (105, 80)
     after: tuple[int, int] = (84, 84)
+    stored: int = 10_000
     seed: int = 0
 
 
@@ -55,6 +58,9 @@ def images(work: ImageWorkload, group: Imaging) -> np.ndarray[Any, Any]:
 
 def roster(work: ImageWorkload, backend: Backend, group: Imaging) -> list[Entry]:
     """Everyone who takes part in one group."""
+    if group == "nothing":
+        both = {ours.NAME: frb.map_items(handed_on), ours.PLAIN: ()}
+        return [Entry(name, backend, group, partial(drawn, name, work, backend, made)) for name, made in both.items()]
     peers = RESIZES if group == "resize" else SHIFTS
     of_peer = {
         ("torch", False): torch_shift,
@@ -87,7 +93,8 @@ def text(section: Section, work: ImageWorkload) -> str:
     about = (
         f"{work.batch} images uint8 of {rows} x {columns} x {count} (`shift`), and with their channels in front "
         f"(`shift_front`), are shifted by up to {work.pad} pixels, each by its own; as many images float32 of 3 x "
-        f"{work.before[0]} x {work.before[1]} become {work.after[0]} x {work.after[1]}, with antialiasing (`resize`)."
+        f"{work.before[0]} x {work.before[1]} become {work.after[0]} x {work.after[1]}, with antialiasing (`resize`). "
+        f"{work.batch} items of 40 float32 numbers are drawn from {work.stored:,} (`nothing`)."
     )
     who = [
         f"- {ours.NAME}: `frb.items.random_shift` and `frb.items.resize`, with their random words",
@@ -95,6 +102,7 @@ def text(section: Section, work: ImageWorkload) -> str:
         f"- {SHIFTS['jax']}: images padded by their edges, and a slice of each, compiled",
         f"- {RESIZES['torch']}, {RESIZES['jax']}: with antialiasing, the latter compiled",
         f"- {COPY}: of the images, compiled on JAX",
+        f"- of `nothing`, {ours.NAME}: with a function of items that hands them on; {ours.PLAIN}: without",
     ]
     times = "Time of `compared` over time of `against`, median and quartiles of the rounds' ratios:"
     return "\n".join([about, "", *who, "", times, "", *markdown(ratio_rows(section)), "", *who_did_not_run(section)])
@@ -133,6 +141,26 @@ def of_ours(name: str, work: ImageWorkload, backend: Backend, group: Imaging) ->
     )
     key = None if resizes else rb.key(work.seed)
     return _calls(name, backend, group, lambda: mapping.map_items(spec, "sample", [x], (work.batch,), key, None)["x"])
+
+
+def handed_on(items: Any) -> Any:
+    """A function that does nothing."""
+    return items
+
+
+def drawn(name: str, work: ImageWorkload, backend: Backend, transforms: Any) -> Calls:
+    """Samples as a user draws them, on JAX compiled."""
+    rb = importlib.import_module(f"{backend}_backend")
+    item = {"obs": frb.Unbounded((39,)), "reward": frb.Unbounded(())}
+    rows = np.random.default_rng(work.seed).random((work.stored, 40), np.float32)
+    spec = frb.BufferSpec(item, work.stored, transforms=transforms)
+    state, sample = rb.init(spec, items={"obs": rows[:, 1:], "reward": rows[:, 0]}), rb.sample
+    if backend == "jax":
+        import jax
+
+        sample = jax.jit(rb.sample, static_argnums=2)
+    keys = cycle([rb.key(seed) for seed in range(64)])
+    return _calls(name, backend, "nothing", lambda: sample(state, next(keys), work.batch)[1].items["obs"])
 
 
 def of_copy(name: str, work: ImageWorkload, backend: Backend, group: Imaging) -> Calls:

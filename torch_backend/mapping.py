@@ -65,7 +65,7 @@ def _on_host(transform: MapItems, leaves: Sequence[Any]) -> Any:
 
 def _by_kernels(transform: MapItems, leaves: Sequence[Any]) -> bool:
     """Whether kernels may stand in for parts of a function: of the library's own, on the CPU, and not while tracing."""
-    if not library.HAVE_KERNELS or not switch.on or _compiling() or not isinstance(transform.function, ItemFunction):
+    if not isinstance(transform.function, ItemFunction) or not library.HAVE_KERNELS or not switch.on or _compiling():
         return False
     tensors = [leaf for leaf in leaves if _is_array(leaf)]
     return all(x.device.type == "cpu" and not x.requires_grad and not is_batched(x) for x in tensors)

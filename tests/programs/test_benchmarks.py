@@ -794,12 +794,13 @@ def test_main_writes_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_main_writes_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_torch = partial(items.items, groups=[group for group in items.GROUPS if group[0] == "torch"])
     monkeypatch.setattr("benchmarks.items.items", on_torch)
-    monkeypatch.setattr("benchmarks.items.WORK", items.ImageWorkload(3, (9, 8, 3), 2, (9, 8), (6, 7)))
+    monkeypatch.setattr("benchmarks.items.WORK", items.ImageWorkload(3, (9, 8, 3), 2, (9, 8), (6, 7), 20))
     found = main_of("items", tmp_path)
     measured = {(figure["contender"], figure["sampler"]) for figure in found["figures"]}
     names = (ours.NAME, goals.COPY)
     peers = {"shift": goals.SHIFTS, "shift_front": goals.SHIFTS, "resize": goals.RESIZES}
-    assert {(name, group) for group, of in peers.items() for name in (*names, of["torch"])} == measured
+    expected = {(name, group) for group, of in peers.items() for name in (*names, of["torch"])}
+    assert expected | {(ours.NAME, "nothing"), (ours.PLAIN, "nothing")} == measured
     assert {row["sampler"] for row in found["ratios"] if row["goal"]} == {"shift", "shift_front"}
 
 
