@@ -34,7 +34,7 @@ class Cast(Leafwise):
         """The other dtype."""
         return plain(spec.shape, self.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
         """Convert values."""
         return ops.cast(x, self.dtype)
 

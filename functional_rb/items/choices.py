@@ -46,7 +46,7 @@ class OneHotted(Leafwise):
         mask = spec.mask if isinstance(spec, Categorical) and spec.n == self.n else None
         return OneHot(self.n, mask, (*spec.shape, self.n), self.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
         """Compare with every number; a number that is none of them has no one."""
         dtype = dtypes.shown(x.dtype)
         if dtypes.ITEMSIZE[dtype] < 4:  # which need not hold all n numbers
@@ -117,7 +117,7 @@ class ActionDiscretize(Leafwise):
             return Categorical(int(np.asarray(self.bins)))
         return MultiCategorical(self.bins, shape=spec.shape)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
         """`floor((x - low) bins / (high - low))`, between 0 and bins - 1."""
         low, width, count = (ops.table(values, self.space.dtype, x) for values in self._tables())
         place = (x - low) / width * count

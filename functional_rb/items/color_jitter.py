@@ -57,14 +57,18 @@ class ColorJitter(ImageFunction):
             check_colours(self.who, name, count)
         return Bounded(0, 1, spec.shape)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
-        """One after the other."""
+    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> list[Array]:
+        """Numbers in [0, 1) for each of the four, [n, 1, 1, 1, 1]."""
         assert draws is not None
-        shape, draws = tuple(x.shape[len(lead) :]), drawn_per(ops, draws, lead, self.per)
+        draws = drawn_per(ops, draws, lead, self.per)
+        return [fraction(ops, draws[:, k]).reshape(-1, 1, 1, 1, 1) for k in range(4)]
+
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: list[Array]) -> Array:
+        """One after the other."""
+        shape, amounts = tuple(x.shape[len(lead) :]), common
         where, (rows, columns, count) = self.where(shape), self.sizes(shape)
         frames = (count // 3, 3) if count % 3 == 0 else (count, 1)
         images = channels_first(ops, x, where).reshape(math.prod(lead), *frames, rows, columns)
-        amounts = [u.reshape(-1, 1, 1, 1, 1) for u in (fraction(ops, draws[:, k]) for k in range(4))]
         if self.brightness:
             images = _between(ops, images * _factor(amounts[0], self.brightness))
         if self.contrast:

@@ -45,6 +45,10 @@ def windows(ops: Ops, images: Array, top: Array, left: Array, size: tuple[int, i
     return ops.take(images.reshape(shape), pixel.reshape(-1)).reshape(count, *size, each)
 
 
+Corners = dict[tuple[int, int], tuple[Array, Array]]
+"""The first row and column of each window, int32 [n], by the size of the images."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Windows(ImageFunction):
     """A window of each image, in the same place for all leaves of an item that have the same size."""
@@ -59,22 +63,27 @@ class Windows(ImageFunction):
     def corner(self, ops: ItemOps, words: Array, rows: int, columns: int) -> tuple[Array, Array]:
         """The first row and column of each window, int32 [n], for words int32 [n, w]."""
 
-    def shared(self, ops: ItemOps, draws: Array, lead: tuple[int, ...]) -> Array:
-        """The words of each image [n, w], given those of each step."""
-        return draws
+    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> Corners:
+        """The first row and column of each window, for images of so many rows and columns."""
+        words, found = draws, {}
+        for x in arrays:
+            rows, columns, _ = self.sizes(tuple(x.shape[len(lead) :]))
+            if words is None:
+                words = ops.arange(math.prod(lead), like=x)[:, None]
+            if (rows, columns) not in found:
+                found[rows, columns] = self.corner(ops, words, rows, columns)
+        return found
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
         """The size of the windows."""
         rows, columns, count = self.sizes(spec.shape)
         return within(spec, self.shape(*self.window(rows, columns), count, spec.shape))
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Corners) -> Array:
         """Take the windows."""
         shape = tuple(x.shape[len(lead) :])
         (rows, columns, count), n = self.sizes(shape), math.prod(lead)
-        size = self.window(rows, columns)
-        words = ops.arange(n, like=x)[:, None] if draws is None else self.shared(ops, draws, lead)
-        top, left = self.corner(ops, words, rows, columns)
+        size, (top, left) = self.window(rows, columns), common[rows, columns]
         if self.where(shape) == "first":
             made = windows(
                 ops, x.reshape(n * count, rows, columns, 1), repeated(ops, top, count), repeated(ops, left, count), size
@@ -138,9 +147,10 @@ class RandomWindows(Windows):
         """Two random words: one number below how many places there are."""
         return 2
 
-    def shared(self, ops: ItemOps, draws: Array, lead: tuple[int, ...]) -> Array:
-        """Those of each step, or of its slice."""
-        return drawn_per(ops, draws, lead, self.per)
+    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> Corners:
+        """Of each step by its own words, or of its slice."""
+        assert draws is not None
+        return super().common(ops, arrays, lead, drawn_per(ops, draws, lead, self.per))
 
     @abc.abstractmethod
     def places(self, rows: int, columns: int) -> tuple[int, int, int]:

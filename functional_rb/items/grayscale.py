@@ -48,7 +48,7 @@ class Grayscale(ImageFunction):
         check_colours(self.who, name, count)
         return within(spec, self.shape(rows, columns, count // 3, spec.shape))
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
         """Weigh red, green and blue."""
         where = self.where(tuple(x.shape[len(lead) :]))
         return channels_back(ops, luma(ops, channels_first(ops, x, where)), where)

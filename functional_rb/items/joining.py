@@ -131,7 +131,7 @@ class Flatten(Leafwise):
             return flat
         return plain((spec.size,), spec.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
         """All axes but those in front as one."""
         size = 1
         for n in x.shape[len(lead) :]:

@@ -42,9 +42,13 @@ class Leafwise(ItemFunction):
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
         """The spec of what becomes of a leaf."""
 
+    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> Any:
+        """What is computed once for all leaves that it changes: by default the draws are as they are."""
+        return draws
+
     @abc.abstractmethod
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
-        """What becomes of a leaf [*lead, *shape]."""
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
+        """What becomes of a leaf [*lead, *shape], with what is common to all."""
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
         """The same leaves, some of them changed."""
@@ -54,7 +58,9 @@ class Leafwise(ItemFunction):
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
         """Change them."""
-        return leaves | {k: self.leaf(ops, leaves[k], lead, draws) for k in self.chosen(leaves, len(lead))}
+        paths = self.chosen(leaves, len(lead))
+        common = self.common(ops, [leaves[path] for path in paths], lead, draws)
+        return leaves | {path: self.leaf(ops, leaves[path], lead, common) for path in paths}
 
 
 class LeafwiseBack(ItemFunction):

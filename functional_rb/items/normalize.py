@@ -62,7 +62,7 @@ class Normalize(Leafwise):
         margin = np.where(exact | np.isinf(widest), 0.0, 4.0 * EPSILON[spec.dtype] * widest / scale)
         return Bounded(low - margin, high + margin, spec.shape, spec.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
         """Shift and scale."""
         return (x - _table(ops, self.loc, x)) / _table(ops, self.scale, x)
 

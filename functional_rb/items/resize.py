@@ -100,7 +100,7 @@ class Resize(ImageFunction):
                 weights(before, after, self.method, self.antialias)
         return plain(shape, spec.dtype) if self.method == "cubic" else within(spec, shape)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
         """Multiply the columns by one matrix, and the rows by another."""
         shape = tuple(x.shape[len(lead) :])
         where, (rows, columns, _) = self.where(shape), self.sizes(shape)

@@ -27,7 +27,7 @@ class ToImage(ImageFunction):
         rows, columns, count = self.sizes(spec.shape)
         return Bounded(0, 1, (count, rows, columns))
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], draws: Array | None) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
         """Divide by 255."""
         where = self.where(tuple(x.shape[len(lead) :]))
         return ops.cast(channels_first(ops, x, where), "float32") / 255.0

@@ -53,6 +53,11 @@ def test_other_leaves_stay_in_the_containers_that_can_hold_them(item: Any) -> No
         assert after.batch_shape == item.batch_shape
 
 
+def test_leaves_keep_their_order_and_new_ones_come_last() -> None:
+    made = regrouped({"b": NUMBER, "a": NUMBER}, {("c",): NUMBER, ("a",): TRIPLE, ("b",): TRIPLE})
+    assert list(made) == ["b", "a", "c"]
+
+
 def test_containers_that_cannot_hold_the_leaves_become_dicts() -> None:
     without = regrouped(Pair(NUMBER, TRIPLE), {("left",): NUMBER})
     assert without == frb.Composite(left=NUMBER)
