@@ -23,7 +23,7 @@ from functional_rb.datasets.description import ABOUT, EPISODE, EPISODES, Descrip
 from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.journal import Appended, Journal, Line
 from functional_rb.datasets.reader import Reader
-from functional_rb.datasets.rows import Form, Rows, infos_chosen
+from functional_rb.datasets.rows import Form, Rows, infos_chosen, is_large
 from functional_rb.storage import disk
 from functional_rb.storage.directory import file_name, shapes
 from functional_rb.structures import frame_ring
@@ -41,7 +41,7 @@ def convert(
     narrow: bool = True,
     infos: bool | Sequence[str] = (),
     observation_key: str | None = None,
-    compact: bool = True,
+    compact: bool | None = None,
     facts: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Description:
@@ -57,7 +57,8 @@ def convert(
             fit.
         infos: the names of the infos that are stored too, at "info" in the items; True for all.
         observation_key: the name of the observation in the items, also if it is a dict.
-        compact: whether observations are stored once, though a step has two; see `Compact`.
+        compact: whether observations are stored once, though a step has two; see `Compact`. None for: if they are
+            large, of a kilobyte or more. Where they are small, drawing them takes longer than reading them twice.
         facts: what is known of where it comes from, in values of JSON, beside what the files say.
         progress: whether to show a bar once it takes more than a second; None for: on a terminal.
 
@@ -72,6 +73,7 @@ def convert(
     """
     target = os.path.abspath(as_path(path, WHO))
     steps = reader.spec(narrow)
+    compact = is_large(steps.observation) if compact is None else compact
     form = Form(steps, infos_chosen(infos, steps.infos), observation_key, compact)
     options = {"narrow": narrow, "infos": list(form.infos), "observation_key": observation_key, "compact": compact}
     disk.make_directory(os.path.dirname(target))

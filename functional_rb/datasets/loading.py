@@ -35,7 +35,7 @@ def load(
     narrow: bool = True,
     infos: bool | Sequence[str] = (),
     observation_key: str | None = None,
-    compact: bool = True,
+    compact: bool | None = None,
     device: Any = None,
     progress: bool | None = None,
     **options: Any,
@@ -59,7 +59,8 @@ def load(
             fit.
         infos: the names of the infos that are stored too, at "info" in the items; True for all.
         observation_key: the name of the observation in the items, also if it is a dict.
-        compact: whether observations are stored once, though a step has two; see `Compact`.
+        compact: whether observations are stored once, though a step has two; see `Compact`. None for: if they are
+            large, of a kilobyte or more.
         device: where samples go, as for `init`.
         progress: whether to show a bar once converting takes more than a second; None for: on a terminal.
         options: of the reader.

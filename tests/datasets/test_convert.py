@@ -220,7 +220,7 @@ def test_a_full_disk_names_the_place_and_is_gone_on_from(tmp_path: Path, monkeyp
             convert(reader, tmp_path / "made")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert caught.value.filename == str(tmp_path / "made.part" / "frames.bin")
+    assert caught.value.filename == str(tmp_path / "made.part" / "rows.bin")
     assert len((tmp_path / "made.part" / "journal.jsonl").read_text().splitlines()) > 3
     convert(reader, tmp_path / "made")
     assert contents(tmp_path / "made") == contents(tmp_path / "whole")
@@ -291,7 +291,7 @@ def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None
         of(library, tmp_path / "made", transforms=added)
     rows = tmp_path / "made" / "rows.bin"
     rows.write_bytes(rows.read_bytes()[:-1])
-    with pytest.raises(frb.StorageLayoutError, match=r"rows\.bin: expected 24 bytes.*got 23"):
+    with pytest.raises(frb.StorageLayoutError, match=r"rows\.bin: expected 72 bytes.*got 71"):
         of(library, tmp_path / "made")
     (tmp_path / "made" / "dataset.json").write_text("{}")
     with pytest.raises(DatasetError, match=r"dataset\.json: expected the description of a dataset"):
