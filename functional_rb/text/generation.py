@@ -216,7 +216,7 @@ def generate(
     tokens, live, log_probs, law_log_probs = (
         ops.moveaxis(ops.moveaxis(x.reshape(turns, n, batch, k), 1, 3), 0, 1).reshape(-1, n) for x in told
     )
-    terminated = ops.total(_is_any(ops, tokens, settings.eos) & live) > 0
+    terminated = ops.total(_is_any(ops, tokens, settings.eos)) > 0  # padding is there only where a reply has ended
     return Generation(tokens, live, ops.total(live), terminated, ~terminated, log_probs, law_log_probs)
 
 

@@ -114,7 +114,10 @@ def _finite_top(ops: TextOps, x: Array) -> Array:
 def _log_total(ops: TextOps, x: Array) -> Array:
     """The logarithm of the sum of exponentials along the last axis."""
     top = _finite_top(ops, x)
-    return top + ops.log(ops.total(ops.exp(x - top[..., None])))
+    total = ops.total(ops.exp(x - top[..., None]))
+    # Of nothing but minus infinity too, whose gradient would become NaN by the logarithm of 0.
+    logarithm = ops.log(ops.where(total == 0, ops.full_like(total, 1), total))
+    return ops.where(total == 0, ops.full_like(total, -math.inf), top + logarithm)
 
 
 def _weights(ops: TextOps, logits: Array, temperature: Array) -> tuple[Array, Array]:

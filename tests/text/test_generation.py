@@ -194,7 +194,7 @@ def test_what_cannot_be_has_minus_infinity(library: Backend) -> None:
 
 
 def test_log_probs_have_gradients(library: Backend) -> None:
-    logits, ids = np.full((3, 3), -np.inf, np.float32), np.array([[0, 1, 0]], np.int32)
+    logits, ids = np.full((3, 3), -np.inf, np.float32), np.array([[0, 1, 0, 2, 1]], np.int32)
     logits[:2, :2] = np.log([[0.5, 0.5], [0.25, 0.75]])  # what cannot be has no gradient, which is not NaN
     if library.library == "jax":
         import jax

@@ -167,8 +167,8 @@ def test_advantages_of_groups_are_those_of_plain_python(library: Backend) -> Non
     rng = np.random.default_rng(0)
     scores = (rng.normal(size=(9, 4)) * 10.0 ** rng.integers(-2, 4, (9, 1)) + 3).astype(np.float32)
     mask = np.ones((9, 4), bool)
-    mask[5:8, 3], mask[6:8, 1:], mask[7] = False, False, False  # of the last of these nothing is left
-    scores[8] = np.float32(1e6 + 0.3)  # all alike, where a mean of theirs would be rounded
+    mask[5:, 3], mask[6:8, 1:], mask[7] = False, False, False  # of the last of these nothing is left
+    scores[8] = np.float32(12345.67)  # all three alike, of which the mean would be rounded
     expected = {scale: np.zeros((9, 4)) for scale in (True, False)}
     for group in range(9):
         there = [float(x) for x in scores[group][mask[group]]]

@@ -24,7 +24,7 @@ def longest_first(ids: Any, mask: Any, reply: Any) -> Any:
 def rolled(library: Backend, score: Any = longest_first, kl: float = 0.5, seed: int = 0) -> Rollout:
     step, cache = gpt2(library)
     params, reference = (gpt2_params(library, seed) for seed in (0, 1))
-    options = {"eos": END, "pad": END, "replies": REPLIES, "mask": MASK, "cache": cache}
+    options = {"eos": END, "pad": END, "replies": REPLIES, "mask": MASK, "cache": cache, "temperature": 1.3}
     return library.rb.text.rollout(
         step, params, PROMPTS, library.rb.key(seed), N, score, reference=reference, kl=kl, **options
     )
