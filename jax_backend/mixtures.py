@@ -15,8 +15,9 @@ from functional_rb.buffer.state import State
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture import drawing
 from functional_rb.mixture.drawing import Drawn, Status
-from functional_rb.mixture.functions import check_drawable, check_heeding, with_buffers
+from functional_rb.mixture.functions import with_buffers
 from functional_rb.mixture.layout import Form, Layout, layout_at_once
+from functional_rb.mixture.sampling import check_drawable, check_heeding
 from functional_rb.mixture.shares import Assignment
 from functional_rb.mixture.value import Mixture
 from functional_rb.ops import numpy_ops

@@ -13,6 +13,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Crop, State
 from functional_rb.core.item_function import ItemFunction
 from functional_rb.mixture import functions as mixed
+from functional_rb.mixture import sampling
 from functional_rb.mixture.value import Mixture
 from functional_rb.specs import functions
 from torch_backend import engines, execute, mixtures, restore, values
@@ -56,7 +57,7 @@ def sample(
     state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[AnyState, AnySample[Any]]:
     if isinstance(state, Mixture):
-        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample")
+        return sampling.sample(mixtures, state, key, batch_size, beta, p, "sample")
     return api.sample(engines.of(state), state, key, batch_size, beta, p)
 
 
@@ -94,7 +95,7 @@ def sample_(
     state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[AnyState, AnySample[Any]]:
     if isinstance(state, Mixture):
-        return mixed.sample(mixtures, state, key, batch_size, beta, p, "sample_")
+        return sampling.sample(mixtures, state, key, batch_size, beta, p, "sample_")
     engine = engines.of(state)
     return in_place.sample_(engine, engine, state, key, batch_size, beta, p)
 

@@ -15,10 +15,10 @@ from functional_rb.core.counters import SIZE
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels.switch import switch
-from functional_rb.mixture import drawing, functions
+from functional_rb.mixture import drawing, sampling
 from functional_rb.mixture.drawing import Drawn, Status
-from functional_rb.mixture.functions import check_drawable, check_heeding
 from functional_rb.mixture.layout import Form, Layout, layout_at_once, layout_of
+from functional_rb.mixture.sampling import check_drawable, check_heeding
 from functional_rb.mixture.shares import Assignment
 from functional_rb.mixture.value import Mixture
 from functional_rb.ops import numpy_ops
@@ -187,7 +187,7 @@ def _plan(mixture: Mixture, batch: int, p: torch.Tensor | None) -> _Plan | None:
     p = mixture.p if p is None else p
     numbers = mixture.spec.p if p is None else tuple(p.tolist())
     numbers = numbers or tuple(x._counters[SIZE].item() for x in states)  # in proportion to what they store
-    facts = functions.facts(execute, mixture)
+    facts = sampling.facts(execute, mixture)
     if (batch, numbers) not in facts.plans:
         if len(facts.plans) >= PLANS:
             facts.plans.clear()
@@ -196,7 +196,7 @@ def _plan(mixture: Mixture, batch: int, p: torch.Tensor | None) -> _Plan | None:
     return plan
 
 
-def _new_plan(mixture: Mixture, facts: functions.Facts, numbers: Sequence[float], batch: int) -> _Plan | None:
+def _new_plan(mixture: Mixture, facts: sampling.Facts, numbers: Sequence[float], batch: int) -> _Plan | None:
     for spec, places in zip(facts.specs, facts.layout.places, strict=True):
         if not spec.plan.fused or spec.plan.objects or places != tuple(range(len(spec.plan.leaves))):
             return None

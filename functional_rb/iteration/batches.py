@@ -17,8 +17,8 @@ from functional_rb.buffer.state import AnySample, State
 from functional_rb.iteration.cell import Cell, parted
 from functional_rb.iteration.drawing import Batch, Beta, Drawing, release
 from functional_rb.iteration.turns import Turns
-from functional_rb.mixture.functions import given_size
 from functional_rb.mixture.layout import form_of, remembers, specs_of
+from functional_rb.mixture.sampling import given_size
 from functional_rb.mixture.value import Mixture
 
 WHO = "iterate"
