@@ -32,8 +32,8 @@ def example(message: memoryview, where: str) -> dict[str, Feature]:
         DatasetError: for anything else.
 
     Example:
-        >>> example(memoryview(bytes.fromhex("0a0a0a080a01781203 1a0107".replace(" ", ""))), "a file")
-        {'x': []}
+        >>> example(memoryview(bytes.fromhex("0a0c0a0a0a017812051a030a0107")), "a file")
+        {'x': array([7])}
     """
     found: dict[str, Feature] = {}
     for part in _messages(message, 1, where):
