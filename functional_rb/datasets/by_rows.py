@@ -30,6 +30,7 @@ class Whole:
         final_observed: whether the last observation was observed.
         file: it is read from.
         about: see `Episode`.
+        terminated_by: tells it of the last step, if it stands in a row.
     """
 
     steps: int
@@ -41,6 +42,7 @@ class Whole:
     file: str
     infos: Mapping[str, Read] = dataclasses.field(default_factory=dict)
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    terminated_by: Read | None = None
 
     def pieces(self, most: int) -> Iterator[Episode]:
         """The episode in pieces of so many steps."""
@@ -52,7 +54,9 @@ class Whole:
         is_seen = not is_last or self.final_observed
         observations = self.observations(first, stop + is_seen)
         terminated = np.zeros(stop - first, bool)
-        terminated[-1] = is_last and self.terminated
+        if is_last:
+            by = self.terminated_by
+            terminated[-1] = self.terminated if by is None else np.any(by(first, stop)[-1])
         return Episode(
             observations if is_seen else repeated(observations),
             self.actions(first, stop),

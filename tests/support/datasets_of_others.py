@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import importlib
 import io
 import json
 import tarfile
@@ -226,6 +227,95 @@ def rlds(root: Path) -> str:
     return "openx:doors"
 
 
+def lerobot_features() -> dict[str, Any]:
+    numbers = {"observation.state": [2], "action": [3], "next.reward": [1], "timestamp": [1]}
+    features: dict[str, Any] = {name: {"dtype": "float32", "shape": shape} for name, shape in numbers.items()}
+    names = ["channels", "height", "width"]
+    features["observation.images.top"] = {"dtype": "image", "shape": [3, 4, 4], "names": names}
+    features["observation.images.side"] = {"dtype": "video", "shape": [4, 4, 3], "names": names[1:] + names[:1]}
+    features |= {name: {"dtype": "int64", "shape": [1]} for name in ("episode_index", "frame_index", "task_index")}
+    features["next.done"] = {"dtype": "bool", "shape": [1]}
+    features["next.word"] = {"dtype": "string", "shape": [1]}
+    return features
+
+
+def lerobot_table(k: int) -> Any:
+    """The rows of an episode, as the library `datasets` writes them."""
+    import datasets
+
+    t = times()[k][:-1]
+    n = len(t)
+    rows = {
+        "observation.state": [[float(x)] * 2 for x in t],
+        "action": [[x + 0.5] * 3 for x in t],
+        "next.reward": (t + 0.25).astype(np.float32),
+        "timestamp": (np.arange(n) / 10).astype(np.float32),
+        "observation.images.top": [{"bytes": png(int(x)), "path": None} for x in t],
+        "episode_index": np.full(n, k),
+        "frame_index": np.arange(n),
+        "task_index": np.zeros(n, int),
+        "next.done": t == t[-1],
+        "next.word": ["word"] * n,
+    }
+    state = datasets.Sequence(datasets.Value("float32"), length=2)
+    action = datasets.Sequence(datasets.Value("float32"), length=3)
+    table = datasets.Dataset.from_dict(rows).cast_column("observation.state", state).cast_column("action", action)
+    return table.cast_column("observation.images.top", datasets.Image()).data.table
+
+
+def lerobot_v2(root: Path) -> str:
+    import pyarrow.parquet
+
+    folder = root / "lerobot" / "doors"
+    (folder / "data" / "chunk-000").mkdir(parents=True)
+    (folder / "data" / "chunk-001").mkdir()
+    (folder / "meta").mkdir()
+    info = {
+        "codebase_version": "v2.1",
+        "chunks_size": 3,
+        "fps": 10,
+        "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+        "features": lerobot_features(),
+    }
+    (folder / "meta" / "info.json").write_text(json.dumps(info))
+    lines = [{"episode_index": k, "tasks": ["open it"], "length": n} for k, n in enumerate(LENGTHS)]
+    (folder / "meta" / "episodes.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    for k in range(5):
+        path = folder / "data" / f"chunk-{k // 3:03}" / f"episode_{k:06}.parquet"
+        pyarrow.parquet.write_table(lerobot_table(k), path)
+    return "lerobot:doors"
+
+
+def lerobot_v3(root: Path) -> str:
+    """Two files with several episodes each, in groups of four rows."""
+    import pyarrow
+
+    folder = root / "lerobot" / "doors"
+    for part in ("data", "meta/episodes"):
+        (folder / part / "chunk-000").mkdir(parents=True)
+    info = {
+        "codebase_version": "v3.0",
+        "fps": 10,
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+        "features": lerobot_features(),
+    }
+    (folder / "meta" / "info.json").write_text(json.dumps(info))
+    video = "videos/observation.images.side"
+    rows = [
+        {"episode_index": k, "length": n, "tasks": ["open it"], "data/chunk_index": 0, "data/file_index": k // 3}
+        | {f"{video}/chunk_index": 0, f"{video}/file_index": 0, f"{video}/from_timestamp": float(times()[k][0])}
+        for k, n in enumerate(LENGTHS)
+    ]
+    write = importlib.import_module("pyarrow.parquet").write_table
+    write(pyarrow.Table.from_pylist(rows[::-1]), folder / "meta/episodes/chunk-000/file-000.parquet")
+    for k, part in enumerate((range(3), range(3, 5))):
+        whole = pyarrow.concat_tables([lerobot_table(episode) for episode in part])
+        write(whole, folder / f"data/chunk-000/file-{k:03}.parquet", row_group_size=4)
+    return "lerobot:doors"
+
+
 def cut_at(t: int, wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A table without the step t, so that the one before is the last of an episode."""
     cut = wanted["truncated"] | (wanted["observation"] == t - 1)
@@ -240,5 +330,7 @@ FORMATS = {
     "roboset": Format(roboset, WHOLE),
     "gen_dgrl": Format(gen_dgrl, WHOLE),
     "rlds": Format(rlds, WHOLE, ("image",)),
+    "lerobot 2.1": Format(lerobot_v2, BLIND, ("state",)),
+    "lerobot 3.0": Format(lerobot_v3, BLIND, ("state",)),
     "atari_dqn": Format(atari_dqn, cut_at(8, BLIND), action_of=2),
 }
