@@ -30,7 +30,7 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
     """A causal language model of Hugging Face, any `AutoModelForCausalLM`, as `rb.text` takes models.
 
     Its parameters are then the model itself, another one of its kind, or a dict of tensors by their names such as
-    `dict(model.named_parameters())`, in place of the model's own: a reference needs no second module.
+    `dict(model.named_parameters())`, tied ones once, in place of the model's own: a reference needs no second module.
 
     Rows are handed to the model with their padding in front, wherever it was, and with positions that count tokens
     alone: as in the model's own `generate`, so that sliding windows and recurrent layers are right too. Of the prompts

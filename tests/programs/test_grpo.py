@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import grpo_jax
 import grpo_task
 import grpo_torch
 import jax
-from grpo_task import COLON, DIGITS, END, PROMPT, QUICK, ROW
+from grpo_task import COLON, DIGITS, END, PROMPT, QUICK, ROW, Config
 
 from tests.support.backends import Backend
 from tests.support.language_models import table
@@ -87,3 +88,16 @@ def test_quick_run(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert rows[0].coefficient == pytest.approx((QUICK.controller.initial + first) / 2)  # nearer than was wanted
     assert capsys.readouterr().out.startswith(grpo_task.table(rows))
     assert (tmp_path / "new" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_it_learns(program: Any, tmp_path: Path) -> None:
+    rows = program.main(replace(Config(), lessons=400, iterations=60), tmp_path / "curves.png")
+    assert rows[0].score < 0.5  # the reference: one place of five by chance, and the end
+    assert rows[-1].score > 0.8
+    assert rows[-1].kl > 3
+    assert rows[-1].kl < 7
+    coefficients = [row.coefficient for row in rows]
+    assert coefficients[3] < coefficients[0]  # while replies were nearer than was wanted
+    assert coefficients[-1] > min(coefficients)
