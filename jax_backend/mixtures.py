@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture import drawing
@@ -20,7 +21,7 @@ from functional_rb.mixture.layout import Form, Layout, layout_at_once
 from functional_rb.mixture.sampling import check_drawable, check_heeding
 from functional_rb.mixture.shares import Assignment
 from functional_rb.mixture.value import Mixture
-from functional_rb.ops import numpy_ops
+from functional_rb.ops import numpy_ops, part_kernels
 from jax_backend import compile, convert, copies, engines, execute, hosted, keys
 from jax_backend import ops as ops
 from jax_backend.custom_call import barrier
@@ -55,6 +56,21 @@ class _Traced:
 
     def computed(self, plan: Assignment) -> Assignment:
         return Assignment(*barrier(plan))
+
+    def chooses(self, spec: BufferSpec) -> bool:
+        """On CPUs: an accelerator would wait for the host to choose. Kernels leave out what does not count anyway."""
+        return jax.default_backend() == "cpu" and not (compile.leaves_out(spec) and part_kernels.in_force())
+
+    def either(
+        self, condition: jax.Array, first: Callable[[_Traced], Drawn], other: Callable[[_Traced], Drawn]
+    ) -> Drawn:
+        def branch(draw: Callable[[_Traced], Drawn]) -> tuple[Drawn, list[jax.Array]]:
+            own = _Traced()
+            return draw(own), [changed["counters"] for changed in own.changed]
+
+        drawn, changed = jax.lax.cond(condition, lambda: branch(first), lambda: branch(other))
+        self.changed += [{"counters": counters, "auxiliary": {}} for counters in changed]
+        return drawn
 
     def draw(
         self, state: State, key: jax.Array, batch: int, wanted: jax.Array | None

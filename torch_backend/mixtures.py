@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.counters import SIZE
 from functional_rb.core.draft import Arrays
@@ -105,6 +106,12 @@ class _Traced(_Eager):
 
     def computed(self, plan: Assignment) -> Assignment:
         return plan
+
+    def chooses(self, spec: BufferSpec) -> bool:
+        return False
+
+    def either(self, condition: torch.Tensor, first: Any, other: Any) -> Drawn:
+        raise AssertionError  # as it does not choose
 
     def draw(self, state: State, key: torch.Tensor, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
         found = engine(state)

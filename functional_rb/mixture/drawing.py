@@ -118,6 +118,16 @@ class TracedCarrier(Carrier, Protocol):
     def computed(self, plan: Assignment) -> Assignment:
         """The same, for a compiler that would else compute it again for each element of what it chooses."""
 
+    def chooses(self, spec: BufferSpec) -> bool:
+        """Whether a program may find out as it runs to draw fewer rows of a buffer, which costs less."""
+
+    def either(self, condition: Array, first: Branch, other: Branch) -> Drawn:
+        """What one of two gives, by a bool scalar; of buffers that remember nothing."""
+
+
+Branch = Callable[[TracedCarrier], Drawn]
+"""Draws what a program may draw or not, by a carrier of its own."""
+
 
 class KnownCarrier(Carrier, Protocol):
     """What a backend does for a mixture whose numbers are known."""
@@ -137,12 +147,16 @@ class Looked(NamedTuple):
         status: of it; the least chance in a mixture is that by its shares.
         members: of a mixture, its buffers.
         shares: of a mixture, float32 [K], normalized.
+        p: of a mixture, the shares that are plain numbers, if it is drawn from by these.
+        drawable: of a mixture, which of its buffers can be drawn from, bool [K].
     """
 
     node: Any
     status: Status
     members: Sequence[Looked] = ()
     shares: Any = None
+    p: Sequence[float] | None = None
+    drawable: Any = None
 
 
 def look(carrier: Carrier, ops: Ops, node: Any, p: Any = None) -> Looked:
@@ -158,13 +172,15 @@ def look(carrier: Carrier, ops: Ops, node: Any, p: Any = None) -> Looked:
         return Looked(node, carrier.status(node))
     members = [look(carrier, ops, one) for one in node.states]
     drawable, sizes, least = (ops.stack([getattr(one.status, name) for one in members]) for name in Status._fields)
+    known = node.spec.p if p is None else None
     if p is None:
         p = carrier.shares(node) if node.p is not None else sizes
         p = p if node.spec.p is None else ops.floats(node.spec.p, like=sizes)
     found = shares.normalized(ops, p, drawable > 0)
     there = ops.where(found > 0, sizes, ops.full_like(sizes, 0))
     any_drawable = ops.cast(ops.count(found > 0) > 0, "float32")
-    return Looked(node, Status(any_drawable, shares.added_up(there), _least(ops, found, least)), members, found)
+    status = Status(any_drawable, shares.added_up(there), _least(ops, found, least))
+    return Looked(node, status, members, found, known, drawable > 0)
 
 
 def _least(ops: Ops, expected: Array, least: Array) -> Array:
@@ -188,6 +204,47 @@ def traced(
     if not isinstance(node, Mixture):
         state, leaves, selection = carrier.draw(node, key, batch, wanted)
         return state, _of_selection(carrier, node.spec, batch, key, leaves, selection, looked.status.least)
+    plan = None if wanted is not None else _without_asking(carrier, looked, batch)
+    if plan is not None:
+        usual = ops.count(looked.drawable) == len(node)
+        return node, carrier.either(
+            usual,
+            lambda own: _in_shares(own, looked, key, plan),
+            lambda own: _rows(own, looked, key, batch, None)[1],
+        )
+    return _rows(carrier, looked, key, batch, wanted)
+
+
+def _without_asking(carrier: TracedCarrier, looked: Looked, batch: int) -> Assignment | None:
+    """How a batch is shared out where all buffers can be drawn from, if it pays to draw just that."""
+    node, specs = looked.node, [state.spec for state in looked.node.buffers]
+    if node.spec.how != "exact" or looked.p is None or any(spec.sampler.remembers for spec in specs):
+        return None
+    if not any(carrier.chooses(spec) for spec in specs):
+        return None
+    plan = in_whole_shares(node.spec, looked.p, batch) if batch else None
+    return plan if plan is not None and plan.counts.all() else None
+
+
+def _in_shares(carrier: TracedCarrier, looked: Looked, key: Any, plan: Assignment) -> Drawn:
+    """A batch of which each buffer draws what it gives; these are numbers of NumPy."""
+    ops, node = carrier.ops, looked.node
+    _, *keys = carrier.keys(key, len(node) + 1)
+    parts = []
+    for k, (member, count) in enumerate(zip(looked.members, plan.counts.tolist(), strict=True)):
+        drawn = traced(carrier, member, keys[k], count)[1]
+        parts.append(_as_part(ops, carrier, drawn, k, plan.expected[k], node))
+
+    def together(pieces: Sequence[Array]) -> Array:
+        return ops.concat(pieces, 0)
+
+    expected = ops.floats(plan.expected.tolist(), like=looked.shares)
+    return _together(parts, together, together, _least(ops, expected, ops.stack([part.least for part in parts])))
+
+
+def _rows(carrier: TracedCarrier, looked: Looked, key: Any, batch: int, wanted: Array | None) -> tuple[Any, Drawn]:
+    """What `traced` gives of a mixture, each of whose buffers draws a whole batch."""
+    ops, node = carrier.ops, looked.node
     first, *keys = carrier.keys(key, len(node) + 1)
     if wanted is None:
         wanted = ops.cast(ops.full_like(looked.status.size, batch), "int32")

@@ -156,6 +156,28 @@ def test_kernels_that_draw_only_what_counts_give_the_rows_of_the_core() -> None:
         assert some[: max(wanted, 1)].tolist() == every[: max(wanted, 1)].tolist()
 
 
+def test_shares_that_are_plain_numbers_are_drawn_without_the_rest() -> None:
+    """Outside of kernels: the same rows as by shares that are known while running alone, also where one is empty."""
+    rb = jax_backend
+    recent = frb.BufferSpec(ITEM, 8, frb.Recency(2))
+    mixture = frb.Mixture([filled(rb, recent, 0, 8), filled(rb, SKEWED, 10, 4)], p=[2, 1])
+    others = [mixture.replace(0, rb.clear(mixture[0])), mixture.replace(1, rb.init(SKEWED))]
+    numbers = jnp.asarray([2.0, 1.0])
+    draw, told = jax.jit(lambda m, k: rb.sample(m, k, 10)[1]), jax.jit(lambda m, k: rb.sample(m, k, 10, p=numbers)[1])
+    for state in (mixture, *others):
+        for by_plan, by_rows in zip(*(jax.tree.leaves(f(state, rb.key(3))) for f in (draw, told)), strict=True):
+            np.testing.assert_array_equal(by_plan, by_rows)
+    assert "stablehlo.case" in draw.lower(mixture, rb.key(0)).as_text()
+
+    def step(mixture: frb.Mixture, key: Any) -> Any:
+        mixture, sample = rb.sample(mixture, key, 10)
+        return rb.add(mixture, {"x": np.zeros(2, np.float32)}, to=0), sample.items
+
+    large = mixture.replace(0, rb.init(frb.BufferSpec(ITEM, 4096, frb.Recency(2))))
+    text = rb.jit(step).lower(large, rb.key(0)).compile().as_text()
+    assert re.findall(r"s32\[4096,1\]\S* copy\(", text) == []
+
+
 def test_no_storage_is_copied() -> None:
     """A donated step of sample, update and add moves none of the storages, and vmap over keys gathers rows alone."""
     rb = jax_backend
