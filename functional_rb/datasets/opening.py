@@ -22,14 +22,12 @@ from functional_rb.samplers import Uniform
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.storage import mapped
 from functional_rb.storage.directory import file_name, filed
-from functional_rb.storage.host_state import NumPy
 from functional_rb.storage.private import PrivateArray, PrivateFiles
 from functional_rb.structures import frame_ring
 from functional_rb.structures.ring import RingState
 from functional_rb.transforms import n_step
 
 WHO = "datasets.load"
-HOST = NumPy()
 
 
 def opened(
@@ -52,7 +50,10 @@ def opened(
     if _is_in_files(spec, base):
         arrays = _arrays(spec, files, directory, description)
     else:
-        table = HOST.kernels.TABLE if HOST.have_kernels and switch.on else part_kernels.NONE
+        from functional_rb.storage.host_state import NumPy  # which looks for numba
+
+        host = NumPy()
+        table = host.kernels.TABLE if host.have_kernels and switch.on else part_kernels.NONE
         with np.errstate(all="ignore"), part_kernels.using(table):
             arrays = respec.with_spec(numpy_ops, _arrays(base, files, directory, description), base, spec)
     restore = importlib.import_module(f"{named}_backend.restore").restore

@@ -20,17 +20,7 @@ from functional_rb.storage import disk
 from tests.support.backends import Backend
 from tests.support.checkpoints import ROOT, Killed, failing
 from tests.support.effort import effort
-
-ITEM = {"x": frb.Unbounded(())}
-SPECS = [frb.BufferSpec(ITEM, 4), frb.BufferSpec(ITEM, 6, frb.Prioritized())]
-
-
-def mixture_at(number: float, backend: Any = rb) -> frb.Mixture:
-    """A mixture in a mixture, all of whose items, and shares, tell a number."""
-    specs = [SPECS[1], *SPECS]
-    first, *states = (backend.add(backend.init(spec), {"x": np.full(3, number, np.float32)}) for spec in specs)
-    p = backend.items(first)["x"][:2] + 1
-    return frb.Mixture([first, frb.Mixture(states, how="items", p=p)], p=[0.5, 0.5])
+from tests.support.numbered_mixtures import ITEM, SPECS, mixture_at
 
 
 def number_of(mixture: Any) -> float:
@@ -121,7 +111,7 @@ def test_processes_that_save_at_once_are_not_mixed(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import functional_rb as frb
-from tests.checkpoint.test_mixtures import mixture_at
+from tests.support.numbered_mixtures import mixture_at
 for k in range(40):
     frb.save(mixture_at(int(sys.argv[2]) + k), Path(sys.argv[1]), incremental=True, keep=1)
 """

@@ -9,7 +9,7 @@ import pytest
 
 from functional_rb.__main__ import main
 from functional_rb.datasets import info
-from tests.datasets.test_d4rl import write
+from tests.support.d4rl_files import write
 
 
 def test_datasets_are_described_converted_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,18 +18,10 @@ import functional_rb as frb
 from functional_rb.datasets import DatasetError, Episode, convert, info
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from tests.support.made_up import MadeUp, expected
+from tests.support.made_up import LENGTHS, READERS, MadeUp, contents, expected
 
 converting = sys.modules["functional_rb.datasets.convert"]
 ROOT = Path(__file__).parents[2]
-LENGTHS = [3, 1, 6, 2, 5]
-READERS = {
-    "whole": MadeUp(LENGTHS),
-    "in pieces": MadeUp(LENGTHS, piece=2),
-    "without last observations": MadeUp(LENGTHS, blind=range(5)),
-    "large observations": MadeUp(LENGTHS, (40, 30), "uint8", piece=4, blind=[2]),
-    "none ends": MadeUp(LENGTHS, ends=[]),
-}
 
 
 def of(library: Backend, path: Path, **more: Any) -> Any:
@@ -147,10 +139,6 @@ def test_mixes_with_a_buffer_of_ones_own(library: Backend, tmp_path: Path) -> No
     mixture = frb.Mixture((offline, online), p=(0.5, 0.5))
     _, drawn = library.rb.sample(mixture, library.rb.key(0), 8)
     assert sorted(library.numpy(drawn.extras["buffer_ids"])) == [0] * 4 + [1] * 4
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
 class Stops(MadeUp):

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from tests.support import protobuf
-from tests.support.made_up import MadeUp, expected
+from tests.support.made_up import LENGTHS, MadeUp, expected
 
-LENGTHS = (3, 1, 6, 2, 5)
 NOTHING = 99
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,18 @@ def expected(reader: MadeUp) -> dict[str, np.ndarray]:
         start += n + 1
     names = ("observation", "after", "action", "reward", "terminated", "truncated")
     return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+LENGTHS = (3, 1, 6, 2, 5)
+READERS = {
+    "whole": MadeUp(LENGTHS),
+    "in pieces": MadeUp(LENGTHS, piece=2),
+    "without last observations": MadeUp(LENGTHS, blind=range(5)),
+    "large observations": MadeUp(LENGTHS, (40, 30), "uint8", piece=4, blind=[2]),
+    "none ends": MadeUp(LENGTHS, ends=[]),
+}
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """The files of a folder."""
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
