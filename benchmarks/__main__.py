@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import atari, group_report, items, mixture, n_step, report, specs, storage, trees
+from benchmarks import atari, datasets, group_report, items, mixture, n_step, report, specs, storage, trees
 from benchmarks.compare import Effort, accelerated_backends, compare
 from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
@@ -21,10 +21,10 @@ from benchmarks.workload import NStepWorkload, SliceWorkload, Workload
 
 PARTS = (
     *("compare", "memory", "scaling", "slices", "n_step", "atari", "specs", "storage", "trees", "items", "mixture"),
-    "gpu",
+    *("datasets", "gpu"),
 )
 # Written to files of their own, so that measuring them anew leaves the other figures as they are.
-APART = ("n_step", "atari", "specs", "storage", "trees", "items", "mixture")
+APART = ("n_step", "atari", "specs", "storage", "trees", "items", "mixture", "datasets")
 
 
 class Run(NamedTuple):
@@ -143,6 +143,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.draw_ratios(section, f"batches of {mixture.WORK.batch}", options.out / "mixture.png")
         text = mixture.text(section, mixture.WORK)
         run.write("mixture", "Drawing from several buffers", text, turns, section.as_json())
+    if "datasets" in parts:
+        turns = run.effort_of(30, 1)
+        section = datasets.datasets(datasets.WORK, turns, say=_say)
+        report.draw_ratios(section, f"{datasets.WORK.episodes:,} episodes", options.out / "datasets.png")
+        text = datasets.text(section, datasets.WORK)
+        run.write("datasets", "Offline datasets", text, turns, section.as_json())
     if "gpu" in parts:
         backends = accelerated_backends()
         if backends:

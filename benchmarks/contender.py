@@ -27,11 +27,13 @@ Growing = Literal["maps", "forests", "reading"]
 Imaging = Literal["shift", "shift_front", "resize", "nothing"]
 # The groups of the section `mixture`: how buffers are drawn from, and how many there are.
 Mixing = Literal["uniform 2", "uniform 4", "prioritized 2", "prioritized 4"]
+# The groups of the section `datasets`: the formats that are converted.
+Offline = Literal["minari", "d4rl", "d4rl gzip"]
 Searching = Literal["search 32", "search 200", "search 800"]
-AnySampler = Sampler | Sequencing | Reading | Checking | Storing | Growing | Searching | Imaging | Mixing
+AnySampler = Sampler | Sequencing | Reading | Checking | Storing | Growing | Searching | Imaging | Mixing | Offline
 Operation = Literal[
     *("add", "sample", "update", "step", "rand", "contains", "project", "save", "load"),
-    *("insert", "extend", "tree", "paths", "vertices", "edges", "muzero", "gumbel", "map"),
+    *("insert", "extend", "tree", "paths", "vertices", "edges", "muzero", "gumbel", "map", "convert"),
 ]
 
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)

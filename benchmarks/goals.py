@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from benchmarks import floor, ours
-from benchmarks.contender import AnySampler, Backend, Imaging, Mixing, Operation, Sampler, Searching, Sequencing
+from benchmarks.contender import (
+    AnySampler,
+    Backend,
+    Imaging,
+    Mixing,
+    Offline,
+    Operation,
+    Sampler,
+    Searching,
+    Sequencing,
+)
 from benchmarks.measure import Spread, Timings, ratios
 
 Verdict = Literal["pass", "MISSED", "not run", ""]
@@ -18,6 +28,7 @@ DICT = "a dict's loop"
 COPY = "a copy"
 SHIFTS: Mapping[Backend, str] = {"torch": "DrQ's grid_sample", "jax": "vmap of dynamic_slice"}
 RESIZES: Mapping[Backend, str] = {"torch": "torch's interpolate", "jax": "jax.image.resize"}
+BYTES, MINARI = "bytes by h5py", "minari"
 MIXERS: Mapping[Backend, str] = {"torch": "torchrl's ensemble", "jax": "flashbax's mixer"}
 
 
@@ -194,6 +205,13 @@ def mixture_comparisons() -> list[Comparison]:
         for backend in get_args(Backend)
         for group in get_args(Mixing)
     ]
+
+
+def dataset_comparisons() -> list[Comparison]:
+    """Every comparison of the section `datasets`, in its order."""
+    converting = [Comparison("torch", group, "convert", BYTES, at_least=0.5) for group in get_args(Offline)]
+    drawing = [Comparison(backend, "minari", "sample", MINARI, at_least=3.0) for backend in get_args(Backend)]
+    return converting + drawing
 
 
 def storage_comparisons(backend: Backend) -> list[Comparison]:

@@ -50,14 +50,18 @@ def member(group: Any, name: str, where: str) -> Any:
         DatasetError: if there is none, or it is a link, or lies elsewhere.
     """
     h5py = imported("h5py", "datasets", EXTRA)
-    link = group.get(name, getlink=True)
-    if link is None:
-        raise DatasetError(f"{where}: there is no {name!r} in {group.name!r}, expected some of {sorted(group)[:20]}")
-    if not isinstance(link, h5py.HardLink):
+    try:
+        kind = group.id.links.get_info(name.encode()).type
+    except (KeyError, RuntimeError):
+        there = sorted(group)[:20]
+        raise DatasetError(f"{where}: there is no {name!r} in {group.name!r}, expected some of {there}") from None
+    if kind != h5py.h5l.TYPE_HARD:
         raise DatasetError(f"{where}: {name!r} is a link to somewhere else, which is not followed")
     found = group[name]
-    if isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
-        raise DatasetError(f"{where}: the values of {name!r} lie in other files, which are not read")
+    if isinstance(found, h5py.Dataset):
+        plan = found.id.get_create_plist()
+        if plan.get_external_count() or plan.get_layout() == h5py.h5d.VIRTUAL:
+            raise DatasetError(f"{where}: the values of {name!r} lie in other files, which are not read")
     return found
 
 
@@ -73,9 +77,54 @@ def data(group: Any, name: str, where: str) -> Any:
     found = member(group, last, where)
     if not hasattr(found, "shape") or found.shape is None:
         raise DatasetError(f"{where}: expected values in {name!r}, got a group")
-    if not files.believed(found.size * found.dtype.itemsize, found.id.get_storage_size()):
-        raise DatasetError(f"{where}: {name!r} claims {found.size} values, and the file does not hold them")
+    count = found.id.get_space().get_simple_extent_npoints()
+    claimed = count * found.id.get_type().get_size()
+    if claimed > files.SMALL and not files.believed(claimed, found.id.get_storage_size()):
+        raise DatasetError(f"{where}: {name!r} claims {count} values, and the file does not hold them")
     return found
+
+
+class Members:
+    """What lies in a group, each found and looked at once."""
+
+    def __init__(self, group: Any, where: str) -> None:
+        """Look at nothing yet.
+
+        Args:
+            group: of h5py.
+            where: file and episode, for errors.
+        """
+        self.group, self._where = group, where
+        self._inside: dict[str, Members] = {}
+        self._data: dict[str, Any] = {}
+
+    def inside(self, name: str) -> Members:
+        """A group within.
+
+        Raises:
+            DatasetError: for what `member` refuses.
+        """
+        if name not in self._inside:
+            self._inside[name] = Members(member(self.group, name, self._where), self._where)
+        return self._inside[name]
+
+    def data(self, name: str) -> Any:
+        """A data set.
+
+        Raises:
+            DatasetError: for what `data` refuses.
+        """
+        if name not in self._data:
+            self._data[name] = data(self.group, name, self._where)
+        return self._data[name]
+
+    def rows(self, name: str, first: int, stop: int) -> Array:
+        """Rows [first, stop) of a data set.
+
+        Raises:
+            DatasetError: for what `data` refuses, or if they cannot be read.
+        """
+        return rows(self.data(name), first, stop, self._where)
 
 
 class Blocks:
@@ -106,7 +155,13 @@ def rows(dataset: Any, first: int, stop: int, where: str) -> Array:
     Raises:
         DatasetError: if they cannot be read.
     """
+    h5s = imported("h5py", "datasets", EXTRA).h5s
     try:
-        return np.asarray(dataset[first:stop])
+        shape, dtype = dataset.shape, dataset.dtype
+        if first or stop < shape[0] or dtype.kind not in "biuf" or not dataset.size:
+            return np.asarray(dataset[first:stop])
+        whole = np.empty(shape, dtype)  # h5py takes as long to say which part of a small one is read as to read it
+        dataset.id.read(h5s.ALL, h5s.ALL, whole)
+        return whole
     except (OSError, RuntimeError) as error:
         raise DatasetError(f"{where}: {dataset.name!r} cannot be read, the file is damaged: {error}") from None

@@ -7,15 +7,13 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from functional_rb.datasets import hdf5
 from functional_rb.datasets.episode import DatasetError, Episode
+from functional_rb.datasets.hdf5 import Members
 from functional_rb.datasets.minari_spaces import Folder, decoded, is_image
 from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans, spec_of_values
 
 MAIN = "main_data.hdf5"
-TOLD = ("seed", "id", "total_steps")
 
 
 class Hdf5:
@@ -41,23 +39,24 @@ class Hdf5:
         with hdf5.opened(self._path) as file:
             for k in range(first, self._folder.episodes):
                 where = f"{self._path}, episode {k}"
-                yield from self._pieces(hdf5.member(file, f"episode_{k}", where), most, where)
+                yield from self._pieces(Members(hdf5.member(file, f"episode_{k}", where), where), most, where)
 
-    def _pieces(self, group: Any, most: int, where: str) -> Iterator[Episode]:
+    def _pieces(self, group: Members, most: int, where: str) -> Iterator[Episode]:
         folder = self._folder
-        rewards, *flags = (hdf5.data(group, name, where) for name in ("rewards", "terminations", "truncations"))
-        n, observed = len(rewards), _length(hdf5.member(group, "observations", where), folder.observation, where)
+        n, observed = len(group.data("rewards")), _length(group, "observations", folder.observation, where)
         if observed not in (n, n + 1):
             raise DatasetError(f"{where}, observations: expected {n + 1} for {n} rewards, got {observed}")
-        about = {name: _plain(group.attrs[name]) for name in TOLD if name in group.attrs}
+        about = {"seed": int(group.group.attrs["seed"])} if "seed" in group.group.attrs else {}
         for first, stop in spans(n, most):
             until = min(stop + 1, observed)
             observations = self._values(group, "observations", folder.observation, first, until, where)
-            terminated, truncated = (hdf5.rows(flag, first, stop, where).astype(bool) for flag in flags)
+            terminated, truncated = (
+                group.rows(name, first, stop).astype(bool) for name in ("terminations", "truncations")
+            )
             yield Episode(
                 observations if until > stop else repeated(observations),
                 self._values(group, "actions", folder.action, first, stop, where),
-                hdf5.rows(rewards, first, stop, where),
+                group.rows("rewards", first, stop),
                 terminated,
                 truncated,
                 Lazy(self._infos, functools.partial(self._info, group, first, stop, n, where)),
@@ -67,48 +66,47 @@ class Hdf5:
                 about=about,
             )
 
-    def _info(self, group: Any, first: int, stop: int, n: int, where: str, name: str) -> Any:
+    def _info(self, group: Members, first: int, stop: int, n: int, where: str, name: str) -> Any:
         """What the steps have returned: where there are infos of the reset too, they come first."""
 
-        def read(inside: Any, key: str, part: Any) -> Any:
+        def read(inside: Members, key: str, part: Any) -> Any:
             if isinstance(part, dict):
-                inner = hdf5.member(inside, key, where)
-                return {name: read(inner, name, own) for name, own in part.items()}
-            found = hdf5.data(inside, key, where)
-            before = len(found) - n
+                return {name: read(inside.inside(key), name, own) for name, own in part.items()}
+            before = len(inside.data(key)) - n
             if before not in (0, 1):
-                raise DatasetError(f"{where}, infos {key!r}: expected {n + 1} for {n} rewards, got {len(found)}")
-            return hdf5.rows(found, first + before, stop + before, where)
+                got = before + n
+                raise DatasetError(f"{where}, infos {key!r}: expected {n + 1} for {n} rewards, got {got}")
+            return inside.rows(key, first + before, stop + before)
 
-        return read(hdf5.member(group, "infos", where), name, self._infos[name])
+        return read(group.inside("infos"), name, self._infos[name])
 
-    def _values(self, group: Any, name: str, space: Any, first: int, stop: int, where: str) -> Any:
+    def _values(self, group: Members, name: str, space: Any, first: int, stop: int, where: str) -> Any:
         """Rows [first, stop) of what is of a space."""
-        if type(space).__name__ in ("Dict", "Tuple"):
-            inner = hdf5.member(group, name, where)
-            if type(space).__name__ == "Dict":
-                return {key: self._values(inner, key, part, first, stop, where) for key, part in space.spaces.items()}
-            return tuple(
-                self._values(inner, f"_index_{k}", part, first, stop, where) for k, part in enumerate(space.spaces)
-            )
-        found = hdf5.data(group, name, where)
-        rows = hdf5.rows(found, first, stop, where)
-        if type(space).__name__ == "Text":
+        kind = type(space).__name__
+        if kind == "Dict":
+            inner, parts = group.inside(name), space.spaces.items()
+            return {key: self._values(inner, key, part, first, stop, where) for key, part in parts}
+        if kind == "Tuple":
+            inner, parts = group.inside(name), enumerate(space.spaces)
+            return tuple(self._values(inner, f"_index_{k}", part, first, stop, where) for k, part in parts)
+        rows = group.rows(name, first, stop)
+        if kind == "Text":
             return [text.decode() if isinstance(text, bytes) else text for text in rows]
-        if self._folder.jpeg and is_image(space) and found.ndim < 1 + len(space.shape):
+        if self._folder.jpeg and is_image(space) and group.data(name).ndim < 1 + len(space.shape):
             return decoded(list(rows), space, f"{where}, {name}")
         return rows
 
 
-def _length(found: Any, space: Any, where: str) -> int:
+def _length(group: Members, name: str, space: Any, where: str) -> int:
     """How many values there are of a space."""
     while type(space).__name__ in ("Dict", "Tuple"):
         if not len(space.spaces):
             raise DatasetError(f"{where}, observations: expected a space with some part")
+        group = group.inside(name)
         is_dict = type(space).__name__ == "Dict"
         name = next(iter(space.spaces)) if is_dict else "_index_0"
-        found, space = hdf5.member(found, name, where), space.spaces[name if is_dict else 0]
-    return len(found)
+        space = space.spaces[name if is_dict else 0]
+    return len(group.data(name))
 
 
 def _shapes(group: Any, where: str) -> dict[str, Any]:
@@ -130,7 +128,3 @@ def _specs(part: Any, narrow: bool) -> Any:
         return {name: _specs(inner, narrow) for name, inner in part.items()}
     shape, dtype = part
     return spec_of_values(shape, dtype, narrow)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") and np.ndim(value) == 0 else str(value)

@@ -14,7 +14,21 @@ from typing import Any, cast, get_args
 import numpy as np
 import pytest
 
-from benchmarks import atari, floor, goals, group_report, items, mixture, n_step, ours, report, specs, storage, trees
+from benchmarks import (
+    atari,
+    datasets,
+    floor,
+    goals,
+    group_report,
+    items,
+    mixture,
+    n_step,
+    ours,
+    report,
+    specs,
+    storage,
+    trees,
+)
 from benchmarks import compare as comparing
 from benchmarks.__main__ import main
 from benchmarks.compare import Effort, compare
@@ -812,6 +826,15 @@ def test_main_writes_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     found = main_of("mixture", tmp_path)
     assert {figure["contender"] for figure in found["figures"]} == {ours.NAME, goals.MIXERS["torch"]}
     assert {row["goal"] for row in found["ratios"]} == {">= 4"}
+
+
+def test_main_writes_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_torch = partial(datasets.datasets, groups=[("torch", "minari"), ("torch", "d4rl gzip")])
+    monkeypatch.setattr("benchmarks.datasets.datasets", on_torch)
+    monkeypatch.setattr("benchmarks.datasets.WORK", datasets.DatasetWorkload(4, 5, 3, 2, 2, 8))
+    found = main_of("datasets", tmp_path)
+    assert {figure["contender"] for figure in found["figures"]} == {ours.NAME, goals.BYTES, goals.MINARI}
+    assert [row["goal"] for row in found["ratios"] if row["goal"]].count(">= 3") == 1
 
 
 def test_the_usual_shifts_are_shifts() -> None:
