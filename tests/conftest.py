@@ -18,6 +18,9 @@ from tests.support.backends import Backend
 # Two workers share two cores: torch's own threads would wait for each other. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# The collector comes seldom: imports make a million objects that stay, and tracing very many that live for a while.
+gc.set_threshold(20_000, 50, 100)
+
 # Programs are compiled for XLA quickly rather than well: that takes a quarter of the time. Processes that tests start
 # do so too. Tests that read compiled programs ask for what is left out here, see `support.compiled_programs`.
 QUICKLY = (
@@ -42,23 +45,21 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_collections() -> None:
-    """Let Python's collector look at a module's own objects alone: JAX and torch have made a million that stay.
-
-    And seldom, as tracing makes very many that live for a while.
-    """
-    gc.set_threshold(20_000, 50, 100)
+    """Let Python's collector look at a module's own objects alone: JAX and torch have made a million that stay."""
     gc.collect()
     gc.freeze()
 
 
 LONGEST = (
     # The first has no kernels, which the second compiles meanwhile: a worker would compile what the other one compiles.
-    *("test_exponential_race", "test_torch_interop", "test_jax", "test_members", "test_torch_values"),
-    *("test_part_kernels", "test_histories", "test_docs", "test_processes", "test_addresses", "test_values"),
-    *("test_meshes", "test_soak", "test_search_games", "test_every_variant", "test_sampler_distributions"),
-    *("test_jax_loops", "test_frame_dedup", "test_specs", "test_faults", "test_bridge", "test_search_mctx"),
-    *("test_sum_tree", "test_fixed_point", "test_lifecycle", "test_n_step", "test_paths", "test_storages"),
-    *("test_conformance_suite", "test_in_place", "test_sparse_set", "test_kills", "test_hindsight"),
+    *("test_exponential_race", "test_torch_interop", "test_members", "test_histories", "test_docs", "test_jax"),
+    *("test_part_kernels", "test_meshes", "test_sampler_distributions", "test_frame_dedup", "test_specs"),
+    *("test_every_variant", "test_search_games", "test_faults", "test_addresses", "test_kills", "test_jax_loops"),
+    *("test_lifecycle", "test_respec", "test_soak", "test_sum_tree", "test_search_mctx", "test_processes"),
+    *("test_torch_values", "test_bridge", "test_map_items", "test_kernel_cache", "test_in_place", "test_maps"),
+    *("test_forests", "test_mixtures", "test_values", "test_collector_threads", "test_fixed_point", "test_n_step"),
+    *("test_rollouts", "test_one_process", "test_hindsight", "test_search_model", "test_storages", "test_paths"),
+    "test_conformance_suite",
 )
 
 

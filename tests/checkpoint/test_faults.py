@@ -36,6 +36,7 @@ from tests.support.checkpoints import (
     small_blocks,
     stored_bits,
 )
+from tests.support.effort import effort
 
 ROOT = Path(__file__).parents[2]
 
@@ -240,7 +241,7 @@ def test_killed_at_random_instants(tmp_path: Path) -> None:
     # On a file system in memory there is no waiting for the disk: more of the instants fall where something happens.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as directory:
-        command = [sys.executable, "-m", "tests.support.kill_saves", directory, "11", "70"]
+        command = [sys.executable, "-m", "tests.support.kill_saves", directory, "11", effort("40", "70")]
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 0, run.stderr
     told = [line.split() for line in run.stdout.splitlines()]

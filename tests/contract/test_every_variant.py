@@ -18,15 +18,17 @@ from tests.support.effort import effort
 
 SAMPLERS = [frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever")]
 CAPACITIES = [1, 3, 16, 17, 257]  # around a row of the tree
+BRIEFLY = {
+    **{(variant, SAMPLERS[1]): (3, 257) for variant in ("jax-core", "jax-jit")},
+    **{("jax-core", sampler): (17,) for sampler in SAMPLERS[::2]},
+}
 CASES = [
     (variant, sampler, capacity)
     for variant in backends.VARIANTS
     for sampler in SAMPLERS
     for capacity in CAPACITIES
-    # XLA's operations take a second to compile, and the user's jit half of one: some capacities with one of the
-    # samplers, the others with one.
-    if variant not in ("jax-core", "jax-jit")
-    or capacity in effort((3, 17, 257) if sampler == SAMPLERS[1] else (17,), CAPACITIES)
+    # XLA's operations take a second to compile, and the user's jit half of one: few capacities, with few samplers.
+    if variant not in ("jax-core", "jax-jit") or capacity in effort(BRIEFLY.get((variant, sampler), ()), CAPACITIES)
 ]
 ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary(())}
 

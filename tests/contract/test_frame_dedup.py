@@ -18,6 +18,7 @@ from functional_rb.testing.laws import Step as Stored
 from functional_rb.testing.stores import Ring
 from tests.support import backends, walks
 from tests.support.backends import Backend
+from tests.support.effort import effort
 from tests.support.goals import STRATEGIES, TASKS, how_near
 from tests.support.goals import tell as tell_of_goals
 from tests.support.histories import STEP, History, Rng, Shapes, histories, pick
@@ -135,7 +136,7 @@ ON_BOTH = {
 }
 
 
-@pytest.mark.parametrize("name", ON_BOTH)
+@pytest.mark.parametrize("name", effort([name for name in ON_BOTH if name != "next"], list(ON_BOTH)))
 @histories(1)
 def test_from_one_backend_to_the_other(name: str, rng: Rng) -> None:
     (kind, compact), (sampler, lanes, jax_variant) = LAYOUTS[name], ON_BOTH[name]
@@ -241,7 +242,7 @@ GONE_ON_BOTH = {
 }
 
 
-@pytest.mark.parametrize("name", GONE_ON_BOTH)
+@pytest.mark.parametrize("name", effort(["slices"], list(GONE_ON_BOTH)))
 @histories(1)
 def test_what_is_gone_is_never_drawn_on_either_backend(name: str, rng: Rng) -> None:
     told(rng, ["jax", "torch"], GONE_ON_BOTH[name], "next", 0, Shapes((8,), (4,), True), 30)

@@ -19,6 +19,7 @@ import functional_rb as frb
 import jax_backend as rb
 from jax_backend import compile, execute
 from tests.support.compiled_programs import AS_USERS, big_copies
+from tests.support.effort import effort
 
 ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary(())}
 SPEC = frb.BufferSpec(ITEM, 14, frb.Prioritized())
@@ -396,7 +397,15 @@ def test_64_bit_leaves_need_the_64_bit_mode() -> None:
 
 # Capacities of different values, since equal specs share a trace.
 @pytest.mark.parametrize(
-    ("capacity", "sampler"), [(5, SAMPLERS[1]), *((np.int64(6), sampler) for sampler in SAMPLERS)], ids=str
+    ("kernels", "capacity", "sampler"),
+    [
+        (form, capacity, sampler)
+        for form in ("kernels", "core")
+        for capacity, sampler in [(5, SAMPLERS[1]), *((np.int64(6), sampler) for sampler in SAMPLERS)]
+        if form == "kernels" or effort(capacity == 5, True)  # XLA takes a second for each of the core
+    ],
+    ids=str,
+    indirect=["kernels"],
 )
 def test_64_bit_leaves_in_the_64_bit_mode(kernels: bool, sampler: Any, capacity: int) -> None:
     with jax.enable_x64(True):

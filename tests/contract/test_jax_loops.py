@@ -78,6 +78,7 @@ def step(state: frb.State, key: jax.Array) -> tuple[frb.State, Any]:
 
 ALIKE = {"uniform", "uniform, some times", "prioritized", "prioritized in lanes", "recency", "in order", "slices"}
 ALIKE |= {"slices by key", "n steps in lanes", "compact"}
+ALIKE |= {"uniform in lanes", "without replacement", "n steps", "compact stacks"}
 """Others have the same arrays, and more."""
 
 
@@ -104,7 +105,10 @@ def test_nothing_large_is_copied(name: str) -> None:
     assert 0 < int(rb.size(state)) + int(rb.refused(state)) <= 80
 
 
-@pytest.mark.parametrize("name", ["prioritized", "uniform in lanes", "without replacement", "prioritized slices"])
+STACKED = ("without replacement", "prioritized slices")
+
+
+@pytest.mark.parametrize("name", effort(STACKED, ("prioritized", "uniform in lanes", *STACKED)))
 def test_nothing_large_is_copied_of_stacked_buffers(name: str) -> None:
     """One program for several seeds: a loop of a step under `vmap`."""
     sampler, others = LOOPS[name]

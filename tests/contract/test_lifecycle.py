@@ -20,6 +20,7 @@ from functional_rb.cpu_kernels import shared_control as control
 from functional_rb.shared.buffer import SharedBuffer
 from tests.support import backends
 from tests.support.backends import Backend
+from tests.support.effort import effort
 
 STEP = {"id": frb.Unbounded((), "int32"), "reward": frb.Unbounded(()), "done": frb.Binary()}
 CORES = ["jax", "torch", "jax-host"]
@@ -243,6 +244,8 @@ def test_who_dies_as_he_empties_a_shared_buffer_has_emptied_it(tmp_path: Any, mo
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 1.0, 1.7])
 def test_priorities_given_back_change_nothing(library: Backend, alpha: float) -> None:
+    if library.library == "jax" and alpha not in effort((0.6,), (0.0, 0.3, 0.6, 1.0, 1.7)):
+        pytest.skip("a long search: make test-all")
     rb, count = library.rb, 2000
     spec = frb.BufferSpec(frb.Unbounded((), "int32"), count, frb.Prioritized(alpha=alpha))
     rng = np.random.default_rng(0)

@@ -20,6 +20,7 @@ import pytest
 
 import functional_rb as frb
 from tests.support.backends import Backend
+from tests.support.effort import effort
 from tests.support.grammar import Data, Pair
 
 INF = math.inf
@@ -311,8 +312,9 @@ def test_examples_of_the_functions(library: Backend) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         extra = {"rb": library.rb, "frb": frb, "np": np}
-        # What the core says of a function is true on either backend.
-        assert sum(run_examples(name, extra) for name in BOUND) >= 30
+        # What the core says of a function is true on either backend; on JAX, which compiles, most is said again.
+        bound = BOUND if library.library == "torch" else effort((), BOUND)
+        assert sum(run_examples(name, extra) for name in bound) >= 30 * bool(bound)
         counts = {name: run_examples(name, extra) for name in modules_of(f"{library.library}_backend")}
     assert sum(counts.values()) >= 15, counts
 

@@ -135,7 +135,10 @@ def test_stacked_buffers_keep_their_axis_in_the_types(name: str) -> None:
         assert [x.sharding.spec for x in scalars] == [P("d"), P("d")]
 
 
-@pytest.mark.parametrize(("kind", "name"), [(AxisType.Auto, "prioritized"), (AxisType.Explicit, "slices, prioritized")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(AxisType.Auto, "slices, prioritized"), *effort([], [(AxisType.Explicit, "prioritized")])],
+)
 def test_stacked_buffers_are_trained_apart(kind: AxisType, name: str) -> None:
     """XLA divides the program: each device gets what it gets by itself, and asks no other for anything."""
     begun, given, expected = alone(name)
@@ -246,15 +249,17 @@ def test_where_the_arrays_of_a_state_go(kind: AxisType, tmp_path: Path) -> None:
         rb.init(dataclasses.replace(spec, compact=frb.Compact(spare=5)), device=where)
 
 
-def test_axes_that_are_split_by_the_user() -> None:
+@pytest.mark.parametrize("name", effort(BOTH[2:], BOTH[1:]))
+def test_axes_that_are_split_by_the_user(name: str) -> None:
     """Also what goes by slot beside the rows: it stays as it is."""
-    spec, mesh = split_spec("slices, prioritized"), mesh_of(AxisType.Auto)
-    chance, expected = whole("slices, prioritized")
+    spec, mesh = split_spec(name), mesh_of(AxisType.Auto)
+    chance, expected = whole(name)
 
     def place(x: jax.Array) -> jax.Array:
         return jax.device_put(x, NamedSharding(mesh, P("d") if x.shape[0] == CAPACITY else P()))
 
     state = jax.tree.map(place, rb.init(spec))
     after = training.jit(step)(state, chance)
-    assert shardings(after[0]) == shardings(state) == {"rows": "d", "age": "d", "value": "d"}
+    assert shardings(after[0]) == shardings(state)
+    assert shardings(state).keys() > {"rows"}
     training.assert_same_bits(after, expected)

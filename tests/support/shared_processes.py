@@ -168,13 +168,13 @@ def check_end(shared: SharedBuffer, acked: np.ndarray, capacity: int) -> int:
 
 def spacious(path: str) -> dict[str, Any]:
     """Room for all that is added, so that all of it must be there."""
-    return kills(path, 60_000, PRIORITIZED, effort(15, 50))
+    return kills(path, 60_000, PRIORITIZED, effort(9, 50))
 
 
 def crowded(path: str) -> dict[str, Any]:
     """A small ring, around and around."""
-    prioritized = kills(path, 500, PRIORITIZED, effort(9, 30))
-    return prioritized | {"uniform": kills(path + "u", 300, frb.Uniform(), effort(6, 20))}
+    prioritized = kills(path, 500, PRIORITIZED, effort(6, 30))
+    return prioritized | {"uniform": kills(path + "u", 300, frb.Uniform(), effort(4, 20))}
 
 
 def held_lock(path: str) -> dict[str, Any]:

@@ -1,12 +1,10 @@
-"""Steps of a training loop on torch, and the bits of all that they give."""
+"""Steps of a training loop on torch, and the bits of all that they give; a process that is spawned imports no more."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import torch._dynamo.testing
-import torch.multiprocessing
 from torch.utils import _pytree as pytree
 
 import functional_rb as frb
@@ -67,3 +65,13 @@ def inputs(number: int, device: str = "cpu") -> tuple[Any, ...]:
         rb.key(number),
         torch.tensor(0.1 * number, device=device),
     )
+
+
+def draw_when_told(inbox: Any, outbox: Any) -> None:
+    """Draws from the state that it was sent, at once and again when told to."""
+    state = inbox.get()
+    for seed in iter(inbox.get, None):
+        sample = rb.sample(state, rb.key(seed), 64)[1]
+        outbox.put((as_bytes(sample.indices), as_bytes(sample.items["x"]), as_bytes(state.counters)))
+    state = rb.add(state, batch(700, 5))
+    outbox.put((as_bytes(state.rows), as_bytes(state.tree), as_bytes(state.counters)))

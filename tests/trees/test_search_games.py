@@ -255,7 +255,7 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
             function()
 
 
-@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+@pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_compiled_by_torch_as_one_graph(compiler: str) -> None:
     import torch
 
