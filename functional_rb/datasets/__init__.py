@@ -11,8 +11,10 @@ from functional_rb.datasets.derived import filter_episodes as filter
 from functional_rb.datasets.derived import map_episodes as map
 from functional_rb.datasets.description import Description
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
-from functional_rb.datasets.fetching.fetch import FetchError, RemoteFile, fetch
+from functional_rb.datasets.fetching.fetch import fetch
+from functional_rb.datasets.fetching.remote import FetchError, RemoteFile
 from functional_rb.datasets.fetching.retry import Backoff, Clock
+from functional_rb.datasets.getting import get
 from functional_rb.datasets.gymnasium import Recording
 from functional_rb.datasets.loading import info, load
 from functional_rb.datasets.reader import Counts, Reader, open_reader, register
@@ -39,6 +41,7 @@ __all__ = [
     "convert",
     "fetch",
     "filter",
+    "get",
     "info",
     "load",
     "map",

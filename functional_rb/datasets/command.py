@@ -14,9 +14,10 @@ import numpy as np
 from functional_rb.convert.json import to_json
 from functional_rb.datasets.convert import convert
 from functional_rb.datasets.description import DESCRIPTION, Description, is_dataset, read_description
+from functional_rb.datasets.getting import get
 from functional_rb.datasets.loading import folder_of, prepare
 from functional_rb.datasets.reader import open_reader, prefixes
-from functional_rb.datasets.sources import facts_of
+from functional_rb.datasets.sources import facts_of, source_of
 from functional_rb.datasets.stored import Stored
 
 Told = dict[str, Any]
@@ -33,16 +34,16 @@ def add_to(commands: Any) -> None:
     listing = verbs.add_parser("list", help="list what is converted, and the prefixes of names")
     about = verbs.add_parser("info", help="describe a dataset: converted, or as its reader finds it")
     about.add_argument("name", metavar="NAME", help="its name with a prefix, or the directory of a converted one")
-    get = verbs.add_parser("get", help="convert a dataset, as frb.datasets.load does it, and print its directory")
-    get.add_argument("name", metavar="NAME", help="its name with a prefix, as minari:D4RL/door/human-v2")
+    getting = verbs.add_parser("get", help="fetch and convert a dataset, and print the directory that load opens")
+    getting.add_argument("name", metavar="NAME", help="its name with a prefix, as minari:D4RL/door/human-v2")
     made = verbs.add_parser("convert", help="convert a dataset into a directory")
     made.add_argument("name", metavar="NAME", help="its prefix and the path of its files, as minari:/data/mine")
     made.add_argument("out", metavar="OUT", help="the directory that is made")
-    for verb in (listing, about, get, made):
+    for verb in (listing, about, getting, made):
         verb.add_argument("--root", help="the folder where datasets lie")
     for verb in (listing, about):
         verb.add_argument("--json", action="store_true", help="print JSON in place of a page")
-    for verb in (get, made):
+    for verb in (getting, made):
         verb.add_argument("--infos", default="", metavar="A,B", help="infos that are stored too; * for all")
         verb.add_argument("--wide", action="store_true", help="keep numbers of 64 bits")
 
@@ -61,6 +62,7 @@ def run(given: argparse.Namespace) -> int:
         infos: bool | Sequence[str] = given.infos == "*" or tuple(filter(None, given.infos.split(",")))
         kept: dict[str, Any] = {"narrow": not given.wide, "infos": infos, "observation_key": None, "compact": None}
         if given.verb == "get":
+            _fetch(given.name, folder_of(given.root))
             print(prepare(given.name, given.root, {}, kept, None))
         else:
             convert(open_reader(given.name, folder_of(given.root)), given.out, facts=facts_of(given.name), **kept)
@@ -69,6 +71,16 @@ def run(given: argparse.Namespace) -> int:
         print(f"datasets: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _fetch(name: str, folder: str) -> None:
+    """Fetch the files of a dataset that is not there."""
+    try:
+        open_reader(name, folder)
+    except FileNotFoundError:
+        if not any((source_of(name).files, source_of(name).hub, source_of(name).bucket)):
+            raise
+        get(name, folder)
 
 
 def listed(root: str | None) -> Told:

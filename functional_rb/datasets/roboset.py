@@ -34,7 +34,7 @@ class Roboset:
         """
         self.name, self._shift = name, 1 if reward_of == "observation" else 0
         self.facts: dict[str, Any] = {"reward_of": reward_of}
-        self.files = [os.path.join(path, file) for file in sorted(os.listdir(path)) if _is_file(file)]
+        self.files = _files(path)
         self._trials: list[tuple[str, str]] = []
         for file_path in self.files:
             with hdf5.opened(file_path) as file:
@@ -159,4 +159,10 @@ def open_roboset(rest: str, root: str | None = None, *, reward_of: RewardOf = "o
 
 
 def _has_files(folder: str) -> bool:
-    return os.path.isdir(folder) and any(map(_is_file, os.listdir(folder)))
+    return os.path.isdir(folder) and bool(_files(folder))
+
+
+def _files(folder: str) -> list[str]:
+    """The files in a folder and those in it, in the order of their paths."""
+    found = (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if _is_file(name))
+    return sorted(found)

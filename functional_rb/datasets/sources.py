@@ -1,4 +1,9 @@
-"""Where datasets come from: licence, addresses and size by the dataset's name, from the table `sources.json`."""
+"""Where datasets come from: licence, addresses, files and sizes by the dataset's name, from the table `sources.json`.
+
+What several rows tell of a dataset is put together; the row whose names are longest says it last. In texts, "{name}"
+stands for what comes after the prefix, "{head}" for its part before the first "/", "{tail}" for the rest of it, and
+"{stem}" for all before its first "-".
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import fnmatch
 import functools
 import json
 import os
+import re
 from typing import Any
 
 TABLE = os.path.join(os.path.dirname(__file__), "sources.json")
@@ -19,7 +25,13 @@ class Source:
     Attributes:
         names: which datasets it is of, with "*" for any text: "minari:D4RL/*".
         licence: under which they may be used.
-        urls: where they lie; "{name}" stands for what comes after the prefix.
+        homepage: of those who made them.
+        urls: where they lie.
+        files: the address of each file, by its path below the folder of the prefix.
+        hub: the repository on Hugging Face that the files are in, "owner/name".
+        bucket: of Google's cloud storage that the files are in.
+        folder: in the repository or bucket.
+        into: the path of that folder below the folder of the prefix, "{name}" if it is empty.
         nbytes: of all files, for a single dataset.
         sha256: of files, by their names.
         cite: the paper.
@@ -27,7 +39,13 @@ class Source:
 
     names: str
     licence: str = ""
+    homepage: str = ""
     urls: tuple[str, ...] = ()
+    files: dict[str, str] = dataclasses.field(default_factory=dict)
+    hub: str = ""
+    bucket: str = ""
+    folder: str = ""
+    into: str = ""
     nbytes: int | None = None
     sha256: dict[str, str] = dataclasses.field(default_factory=dict)
     cite: str = ""
@@ -35,24 +53,47 @@ class Source:
 
 @functools.cache
 def table() -> tuple[Source, ...]:
-    """All rows."""
+    """All rows.
+
+    Raises:
+        TypeError: for a row with something else in it.
+    """
     with open(TABLE, encoding="utf-8") as file:
         return tuple(Source(**{**row, "urls": tuple(row.get("urls", ()))}) for row in json.load(file))
 
 
 def source_of(name: str) -> Source:
-    """The row of a dataset, the most exact one that fits its name; an empty one if nothing is known.
+    """What the table tells of a dataset, with its name put in; nothing if it is unknown.
 
     Example:
-        >>> source_of("mine:unheard/of")
-        Source(names='mine:unheard/of', licence='', urls=(), nbytes=None, sha256={}, cite='')
+        >>> source_of("mine:unheard/of").licence
+        ''
+        >>> source_of("vd4rl:main/walker_walk/expert/64px").folder
+        'vd4rl/main/walker_walk/expert/64px'
     """
-    found = [row for row in table() if fnmatch.fnmatchcase(name, row.names)]
-    return max(found, key=lambda row: len(row.names), default=Source(name))
+    rows = sorted((row for row in table() if fnmatch.fnmatchcase(name, row.names)), key=lambda row: len(row.names))
+    told: dict[str, Any] = {}
+    for row in rows:
+        told |= {field.name: value for field in dataclasses.fields(row) if (value := getattr(row, field.name))}
+    return Source(**{key: _filled(value, name) for key, value in told.items()} | {"names": name})
+
+
+def _filled(value: Any, name: str) -> Any:
+    """A value with the dataset's name in its texts."""
+    rest = name.partition(":")[2]
+    head, _, tail = rest.partition("/")
+    known = {"name": rest, "head": head, "tail": tail, "stem": rest.partition("-")[0]}
+    if isinstance(value, str):
+        return re.sub(r"\{(\w+)\}", lambda match: known[match[1]], value)
+    if isinstance(value, tuple):
+        return tuple(_filled(part, name) for part in value)
+    return (
+        {_filled(key, name): _filled(part, name) for key, part in value.items()} if isinstance(value, dict) else value
+    )
 
 
 def facts_of(name: str) -> dict[str, Any]:
     """What is known of a dataset, in values of JSON."""
     row = source_of(name)
-    rest = name.partition(":")[2]
-    return {"licence": row.licence, "urls": [url.replace("{name}", rest) for url in row.urls], "cite": row.cite}
+    urls = [*row.urls, *row.files.values()]
+    return {"licence": row.licence, "homepage": row.homepage, "urls": urls, "cite": row.cite}

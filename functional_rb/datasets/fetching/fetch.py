@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import urllib.parse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,8 +13,9 @@ from functional_rb.base.files import as_path
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.datasets.fetching import local
 from functional_rb.datasets.fetching.failures import PassingError, RefusedError
-from functional_rb.datasets.fetching.names import WHO, checked, place
+from functional_rb.datasets.fetching.names import WHO, place
 from functional_rb.datasets.fetching.partial import Origin, Partial
+from functional_rb.datasets.fetching.remote import FetchError, RemoteFile
 from functional_rb.datasets.fetching.retry import Backoff, Clock
 from functional_rb.storage import disk
 
@@ -25,46 +25,6 @@ if TYPE_CHECKING:
     from functional_rb.datasets.fetching.http import Answer
 
 PIECE = 2**20
-
-
-class FetchError(OSError):
-    """A file could not be fetched. What had been fetched of it is kept, and the next call goes on from there."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RemoteFile:
-    """A file of a dataset, and where it may be had.
-
-    Attributes:
-        name: below the root, with "/" between its parts.
-        sources: its addresses (http, https), which are tried in turn; or folders in which it has the same name.
-        nbytes: its size, None if unknown.
-        sha256: its checksum in hexadecimal digits, "" if unknown.
-
-    Example:
-        >>> RemoteFile("door/data.hdf5", ("/data/mirror", "https://example.org/door/data.hdf5")).nbytes is None
-        True
-    """
-
-    name: str
-    sources: tuple[str, ...]
-    nbytes: int | None = None
-    sha256: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            TypeError: for a name or sources of another type.
-            ValueError: for a name that leads out of the root, no source, or a checksum that is none.
-        """
-        checked(self.name)
-        if not isinstance(self.sources, tuple):
-            raise TypeError(f"{WHO}: {self.name!r}: expected a tuple of addresses or folders, got {self.sources!r:.80}")
-        if not all(self.sources) or not self.sources:
-            raise ValueError(f"{WHO}: {self.name!r}: expected an address or a folder, got none")
-        if self.sha256 and not re.fullmatch("[0-9a-f]{64}", self.sha256):
-            raise ValueError(f"{WHO}: {self.name!r}: expected 64 hexadecimal digits as sha256, got {self.sha256!r:.80}")
 
 
 def fetch(
@@ -179,7 +139,7 @@ def _from_any(file: RemoteFile, partial: Partial, how: _How, target: str) -> Non
 
 def _copy(file: RemoteFile, folder: str, partial: Partial) -> None:
     """Copy a file from a folder."""
-    path = local.find(folder, file.name)
+    path = local.find(folder, file.inside or file.name)
     if path is None:
         raise RefusedError("no such file in this folder")
     partial.begin(Origin(path, os.path.getsize(path)))

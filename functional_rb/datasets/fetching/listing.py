@@ -1,0 +1,114 @@
+"""Which files there are: in a repository of Hugging Face, and in a bucket of Google's cloud storage."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+from functional_rb.datasets.fetching.failures import PassingError, RefusedError
+from functional_rb.datasets.fetching.local import REVISION, hub_folder
+from functional_rb.datasets.fetching.names import checked
+from functional_rb.datasets.fetching.remote import FetchError, RemoteFile
+from functional_rb.datasets.fetching.retry import Backoff, Clock
+
+HUB, STORAGE = "https://huggingface.co", "https://storage.googleapis.com"
+MOST = 2**26
+"""Bytes that a page of a listing may have."""
+PAGES = 10_000
+
+
+def of_hub(repository: str, folder: str, into: str, clock: Clock) -> list[RemoteFile]:
+    """The files in a folder of a dataset's repository; those in the cache of Hugging Face are taken from there.
+
+    Args:
+        repository: "owner/name".
+        folder: in the repository, "" for all of it.
+        into: the path below the root that stands for the folder.
+        clock: what waits between tries.
+
+    Raises:
+        FetchError: if the files cannot be listed.
+    """
+    inside, made = urllib.parse.quote(folder), []
+    first = f"{HUB}/api/datasets/{checked(repository)}/tree/{REVISION}/{inside}?recursive=true"
+    for page in _pages(first, clock):
+        for entry in page:
+            if entry.get("type") == "file":
+                path = entry["path"]
+                url = f"{HUB}/datasets/{repository}/resolve/{REVISION}/{urllib.parse.quote(path)}"
+                sha256 = (entry.get("lfs") or {}).get("oid", "")
+                made.append(_file(path, folder, into, (hub_folder(repository), url), entry["size"], sha256))
+    return made
+
+
+def of_bucket(bucket: str, folder: str, into: str, clock: Clock) -> list[RemoteFile]:
+    """The files in a folder of a bucket.
+
+    Args:
+        bucket: its name.
+        folder: in the bucket.
+        into: the path below the root that stands for the folder.
+        clock: what waits between tries.
+
+    Raises:
+        FetchError: if the files cannot be listed.
+    """
+    made: list[RemoteFile] = []
+    first = f"{STORAGE}/storage/v1/b/{bucket}/o?prefix={urllib.parse.quote(folder, '')}%2F"
+    for page in _pages(first, clock):
+        for entry in page.get("items", ()):
+            if not entry["name"].endswith("/"):
+                url = f"{STORAGE}/{bucket}/{urllib.parse.quote(entry['name'])}"
+                made.append(_file(entry["name"], folder, into, (url,), int(entry["size"]), ""))
+    return made
+
+
+def _file(path: str, folder: str, into: str, sources: tuple[str, ...], nbytes: int, sha256: str) -> RemoteFile:
+    """A file that is listed."""
+    inner = path[len(folder) :].lstrip("/") if folder else path
+    name = checked(f"{into}/{inner}" if into else inner)
+    known = sha256 if re.fullmatch("[0-9a-f]{64}", sha256) else ""
+    return RemoteFile(name, sources, nbytes, known, path)
+
+
+def _pages(url: str, clock: Clock) -> Iterator[Any]:
+    """The pages of a listing: each tells the address of the next, or what to ask it by."""
+    start = url
+    for _ in range(PAGES):
+        page, link = _page(url, clock)
+        yield page
+        following = re.search(r'<([^>]+)>;\s*rel="next"', link)
+        token = page.get("nextPageToken") if isinstance(page, dict) else None
+        if following is None and token is None:
+            return
+        url = f"{start}&pageToken={urllib.parse.quote(str(token), '')}" if following is None else following[1]
+        if urllib.parse.urlsplit(url)[:2] != urllib.parse.urlsplit(start)[:2]:
+            raise FetchError(f"datasets.fetch: {start}: its next page is elsewhere, at {url}; refused")
+    raise FetchError(f"datasets.fetch: {start}: expected at most {PAGES} pages")
+
+
+def _page(url: str, clock: Clock) -> tuple[Any, str]:
+    from functional_rb.datasets.fetching import http
+
+    backoff = Backoff()
+    for failures in range(1, backoff.retries + 2):
+        try:
+            answer = http.ask(url, 0, "")
+            assert answer is not None  # from its first byte on
+            with contextlib.closing(answer.body):
+                content = b"".join(iter(lambda: answer.read(2**16), b""))[: MOST + 1]  # noqa: B023  # read at once
+                if len(content) > MOST:
+                    raise FetchError(f"datasets.fetch: {url}: expected at most {MOST} bytes")
+                return json.loads(content), answer.body.headers.get("Link", "")
+        except PassingError as error:
+            reason = str(error)
+            if failures <= backoff.retries:
+                clock.sleep(backoff.wait(failures, clock.uniform(), error.asked))
+        except (RefusedError, ValueError) as error:
+            reason = str(error)
+            break
+    raise FetchError(f"datasets.fetch: {url}: expected a list of files: {reason}")
