@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import atari, datasets, group_report, items, mixture, n_step, report, specs, storage, trees
+from benchmarks import atari, datasets, group_report, items, mixture, n_step, report, specs, storage, texts, trees
 from benchmarks.compare import Effort, accelerated_backends, compare
 from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
@@ -21,10 +21,10 @@ from benchmarks.workload import NStepWorkload, SliceWorkload, Workload
 
 PARTS = (
     *("compare", "memory", "scaling", "slices", "n_step", "atari", "specs", "storage", "trees", "items", "mixture"),
-    *("datasets", "gpu"),
+    *("datasets", "text", "gpu"),
 )
 # Written to files of their own, so that measuring them anew leaves the other figures as they are.
-APART = ("n_step", "atari", "specs", "storage", "trees", "items", "mixture", "datasets")
+APART = ("n_step", "atari", "specs", "storage", "trees", "items", "mixture", "datasets", "text")
 
 
 class Run(NamedTuple):
@@ -149,6 +149,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.draw_ratios(section, f"{datasets.WORK.episodes:,} episodes", options.out / "datasets.png")
         text = datasets.text(section, datasets.WORK)
         run.write("datasets", "Offline datasets", text, turns, section.as_json())
+    if "text" in parts:
+        turns = run.effort_of(4, 10)
+        section = texts.text_section(texts.WORK, turns, say=_say)
+        report.draw_ratios(section, f"{texts.WORK.pairs:,} pairs of texts", options.out / "text.png")
+        told = {**section.as_json(), "bytes": texts.held(texts.WORK)}
+        run.write("text", "Preparing and loading texts", texts.text(section, texts.WORK), turns, told)
     if "gpu" in parts:
         backends = accelerated_backends()
         if backends:

@@ -29,11 +29,15 @@ Imaging = Literal["shift", "shift_front", "resize", "nothing"]
 Mixing = Literal["uniform 2", "uniform 4", "prioritized 2", "prioritized 4"]
 # The groups of the section `datasets`: the formats that are converted.
 Offline = Literal["minari", "d4rl", "d4rl gzip"]
+# The groups of the section `text`: texts that become tokens, and pairs of them that are drawn and padded.
+Texting = Literal["tokenizing", "batches of texts"]
 Searching = Literal["search 32", "search 200", "search 800"]
-AnySampler = Sampler | Sequencing | Reading | Checking | Storing | Growing | Searching | Imaging | Mixing | Offline
+AnySampler = (
+    Sampler | Sequencing | Reading | Checking | Storing | Growing | Searching | Imaging | Mixing | Offline | Texting
+)
 Operation = Literal[
     *("add", "sample", "update", "step", "rand", "contains", "project", "save", "load"),
-    *("insert", "extend", "tree", "paths", "vertices", "edges", "muzero", "gumbel", "map", "convert"),
+    *("insert", "extend", "tree", "paths", "vertices", "edges", "muzero", "gumbel", "map", "convert", "tokenize"),
 ]
 
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)

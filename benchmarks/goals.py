@@ -31,6 +31,10 @@ RESIZES: Mapping[Backend, str] = {"torch": "torch's interpolate", "jax": "jax.im
 BYTES, MINARI = "bytes by h5py", "minari"
 MIXERS: Mapping[Backend, str] = {"torch": "torchrl's ensemble", "jax": "flashbax's mixer"}
 
+DATASETS_MAP, LOADER, OURS_UNIFORM = "datasets.map", "torchrl's loader", "ours uniform"
+LEAST_SHARE = 0.2
+"""Of the bytes of torchrl's padded tables, tokens may take so many."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -212,6 +216,15 @@ def dataset_comparisons() -> list[Comparison]:
     converting = [Comparison("torch", group, "convert", BYTES, at_least=0.5) for group in get_args(Offline)]
     drawing = [Comparison(backend, "minari", "sample", MINARI, at_least=3.0) for backend in get_args(Backend)]
     return converting + drawing
+
+
+def text_comparisons() -> list[Comparison]:
+    """Every comparison of the section `text`, in its order."""
+    return [
+        Comparison("torch", "tokenizing", "tokenize", DATASETS_MAP, at_least=1.0),
+        Comparison("torch", "batches of texts", "sample", LOADER, at_least=5.0),
+        Comparison("torch", "batches of texts", "sample", LOADER, OURS_UNIFORM),
+    ]
 
 
 def storage_comparisons(backend: Backend) -> list[Comparison]:

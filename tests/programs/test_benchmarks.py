@@ -27,6 +27,7 @@ from benchmarks import (
     report,
     specs,
     storage,
+    texts,
     trees,
 )
 from benchmarks import compare as comparing
@@ -835,6 +836,14 @@ def test_main_writes_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     found = main_of("datasets", tmp_path)
     assert {figure["contender"] for figure in found["figures"]} == {ours.NAME, goals.BYTES, goals.MINARI}
     assert [row["goal"] for row in found["ratios"] if row["goal"]].count(">= 3") == 1
+
+
+def test_main_writes_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.texts.WORK", texts.TextWorkload(12, 20, 10, 60, 300, 4, 16))
+    found = main_of("text", tmp_path)
+    assert {figure["operation"] for figure in found["figures"]} == {"tokenize", "sample"}
+    assert {row["goal"] for row in found["ratios"]} == {">= 1", ">= 5", ""}
+    assert found["bytes"][ours.NAME] < found["bytes"][goals.LOADER] * goals.LEAST_SHARE
 
 
 def test_the_usual_shifts_are_shifts() -> None:
