@@ -56,6 +56,8 @@ def map_items(
 
 def _on_host(transform: MapItems, leaves: Sequence[Any]) -> Any:
     """What a function on the host gives, on the device of what it is given."""
+    if _compiling():
+        raise ValueError(f"{transform.who}: reads files, which torch.compile cannot trace; sample outside of it")
     device = leaves[0].device
     arrays = dict(zip(transform.given.names, [x.detach().cpu().numpy() for x in leaves], strict=True))
     if device.type == "cpu":

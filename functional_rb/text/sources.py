@@ -80,11 +80,11 @@ def opened(source: Any, who: str) -> Source | None:
     """
     if isinstance(source, str | os.PathLike):
         return _of_file(as_path(source, f"{who}: source"), who)
-    if hasattr(source, "with_format") and hasattr(source, "select_columns"):
-        return OfDataset(source) if hasattr(source, "__len__") else None
-    if isinstance(source, Mapping):
+    if isinstance(source, Mapping):  # such as a datasets.DatasetDict
         names = ", ".join(map(repr, itertools.islice(source, 5)))
         raise TypeError(f"{who}: source: expected rows, got a mapping of {names}; give one of its tables")
+    if hasattr(source, "with_format") and hasattr(source, "select_columns"):
+        return OfDataset(source) if hasattr(source, "__len__") else None
     if isinstance(source, Sequence) and not isinstance(source, bytes):
         if source and all(isinstance(x, str | os.PathLike) for x in source):
             return Chained([_of_file(as_path(x, f"{who}: source"), who) for x in source])

@@ -162,10 +162,10 @@ def map_items(
     `rb.get`, `rb.items`, `rb.update(items=...)` and samples have what `fn` gives.
 
     Args:
-        fn: one of `frb.items`, or another `ItemFunction`; or any pure function `fn(items)` of a batch of items, in
-            the containers that these have, leaves [B, *shape], of slices [B, T, *shape]. It gives a nest of
-            arrays of the backend with the same first axis. On JAX it is traced. What is to be pickled or saved takes a
-            function of a module, or a `functools.partial` of one.
+        fn: one of `frb.items`, or another `ItemFunction` or `HostFunction`; or any pure function `fn(items)` of a batch
+            of items, in the containers that these have, leaves [B, *shape], of slices [B, T, *shape]. It gives a nest
+            of arrays of the backend with the same first axis. On JAX it is traced. What is to be pickled or saved takes
+            a function of a module, or a `functools.partial` of one.
         at: "sample" or "add".
         keyed: whether it is called as `fn(items, key)`, with a key that follows from the one given to `rb.sample`, or
             to `rb.add`, which then needs one. The same key gives the same items.

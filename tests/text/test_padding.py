@@ -92,6 +92,29 @@ def test_padding_loses_nothing(
                     assert learned.nonzero()[0].tolist() == list(begin[i] + np.arange(len(ids) - at))
 
 
+def test_there_is_room_for_more_tokens_than_an_int32_tells(tmp_path: Path) -> None:
+    place = 2**31 + 5
+    with open(tmp_path / "tokens.bin", "wb") as file:  # the file is sparse
+        file.seek(2 * place)
+        file.write(np.array([7, 8, 9], np.uint16).tobytes())
+    row = np.array([(halves(place), (1,), (3,))], row_dtype(1, False))
+    rows = {name: row[name] for name in row.dtype.names or ()}
+    made = Padded(str(tmp_path / "tokens.bin"), "uint16", 1, bucket=4).read(rows, np.asarray)
+    assert made.input_ids.tolist() == [[7, 8, 9, 0]]
+
+
+@pytest.mark.long
+def test_torch_compile_is_told_that_files_are_not_traced(tmp_path: Path) -> None:
+    import torch
+
+    import torch_backend as rb
+
+    data = prepared(tmp_path)
+    state = rb.init(data.spec(4, length=48, sampler=frb.Uniform(), storage=frb.Device()), items=data.rows)
+    with pytest.raises(Exception, match=r"torch\.compile cannot trace; sample outside of it"):
+        torch.compile(rb.sample_, fullgraph=True)(state, rb.key(0))
+
+
 def prepared(path: Path, n: int = 21, seed: int = 0, **options: Any) -> frb.text.Prepared:
     """Pairs whose texts are all different, and have 3 to 40 tokens; the padding is the end token."""
     rng = np.random.default_rng(seed)
@@ -210,7 +233,8 @@ def test_buffers_of_texts_are_sent_saved_and_told(library: Backend, tmp_path: Pa
     batch = next(iter(frb.iterate(rb, there, rb.key(5), n=1, device=device)))
     assert len(texts_of(library.numpy, batch.items)) == 4
     if library.library == "jax":
-        assert batch.items.chosen_data.input_ids.committed
+        assert rb.sample(there, rb.key(5))[1].items.chosen_data.input_ids.committed
+        assert not rb.sample(state, rb.key(5))[1].items.chosen_data.input_ids.committed
     mixed = frb.Mixture([rb.init(data.spec(length=48), items=data.rows)] * 2, p=[0.5, 0.5])
     assert rb.sample(mixed, rb.key(0), 4)[1].items.chosen_data.input_ids.shape == (4, 48)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.text import writing
+from functional_rb.text import sources, writing
 from tests.support.effort import effort
 from tests.support.tokenizers_trained import END, WORDS, bpe, of_merges, of_transformers, of_words
 
@@ -355,7 +355,7 @@ def written(kind: str, rows: list[dict[str, Any]], tmp_path: Path) -> Any:
 
     made = datasets.Dataset.from_list(rows)
     if kind == "selected":
-        more = datasets.Dataset.from_list([GOOD, *rows])
+        more = datasets.Dataset.from_list([rows[-1], *rows])
         return more.select(range(1, 1 + len(rows))).with_format("numpy")
     return made.to_iterable_dataset() if kind == "iterable" else made
 
@@ -376,6 +376,16 @@ def test_any_source_gives_the_same(kind: str, tmp_path: Path) -> None:
         assert made.path == expected.path
     assert sorted(os.listdir(made.path)) == ["prepared.json", "rows.bin", "tokens.bin"]
     assert all(name.startswith("preference-") for name in os.listdir(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("kind", [*SOURCES[1:-1], "dicts"])
+def test_sources_are_read_from_any_row_on(kind: str, tmp_path: Path) -> None:
+    rows = [row | {"more": k} for k, row in enumerate(ROWS * 3)]
+    source = sources.opened(rows if kind == "dicts" else written(kind, rows, tmp_path), "test")
+    assert source is not None
+    assert source.count in (len(rows), None)
+    for start in range(len(rows) + 2):
+        assert [row["more"] for row in source.rows(["prompt", "more"], start)] == list(range(start, len(rows)))
 
 
 @pytest.mark.parametrize("kind", ["lines", "lines in parts", "parquet", "stream"])
