@@ -244,14 +244,26 @@ def test_torch_compiles_it_as_a_whole() -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("with_prefill", [True, False])
 @pytest.mark.parametrize("at_once", effort([2], [1, 2, 4]))
-def test_prompts_go_through_the_model_once_and_caches_are_held_for_few(library: Backend, at_once: int) -> None:
+def test_prompts_go_through_the_model_once_and_caches_are_held_for_few(
+    library: Backend, at_once: int, with_prefill: bool
+) -> None:
+    """And where the model has a prefill, it is never asked what comes after a prompt's tokens."""
     seen = []
 
     def step(params: Any, cache: Any, ids: Any, positions: Any) -> Any:
         assert cache["x"].shape == (ids.shape[0], 4 + N)
         seen.append(tuple(ids.shape))
+        assert ids.shape[1] == 1 or not with_prefill
         return params[ids], cache
+
+    def prefill(params: Any, cache: Any, ids: Any, positions: Any) -> Any:
+        seen.append(tuple(ids.shape))
+        return cache
+
+    if with_prefill:
+        step.prefill = prefill
 
     def cache(rows: int, tokens: int) -> Any:
         return {"x": library.array(np.zeros((rows, tokens), np.float32)), "size": library.array(np.int32(0))}
