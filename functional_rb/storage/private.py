@@ -10,6 +10,7 @@ import mmap
 import os
 import sys
 import weakref
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from functional_rb.base.errors import StorageLayoutError
 from functional_rb.base.files import open_regular
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.storage.directory import explained, file_name, need_posix, shapes
-from functional_rb.storage.mapped import MappedFiles
+from functional_rb.storage.mapped import MappedFiles, Vector
 from functional_rb.storage.mapped_array import MappedArray
 
 NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
@@ -57,7 +58,11 @@ class PrivateArray(MappedArray):
 
 
 class PrivateFiles(MappedFiles):
-    """The files of a buffer in a directory, none of which is ever written to; see `MappedFiles` for the attributes."""
+    """The files of a buffer in a directory, none of which is ever written to; see `MappedFiles` for other attributes.
+
+    Attributes:
+        touched: whether a page may have been written, and so be another than the file's.
+    """
 
     def __init__(self, spec: BufferSpec, directory: str) -> None:
         """Map them.
@@ -72,7 +77,26 @@ class PrivateFiles(MappedFiles):
         need_posix()
         found = {name: PrivateArray(os.path.join(directory, file_name(name)), *of) for name, of in shapes(spec).items()}
         super().__init__(spec, dict(found), None)
-        self.directory = os.path.abspath(directory)
+        self._place = os.path.abspath(directory)
+        self.directory = self._place
+        self.touched = False
 
     def check_process(self) -> None:
         """A forked process may go on: its pages are its own."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it was asked before whether something may be written."""
+        return self.touched
+
+    def make_room(self, spec: BufferSpec, numbers: Vector, batch: int) -> None:
+        """There is room; from now on pages may be other than the file's."""
+        self.touched = True
+
+    def prepare_slots(self, slots: Any) -> None:
+        """Likewise."""
+        self.touched = True
+
+    def copy(self) -> MappedFiles:
+        """The same files mapped once more, or, if a page was written, their content in files without a name."""
+        return super().copy() if self.touched else PrivateFiles(self.spec, self._place)

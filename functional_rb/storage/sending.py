@@ -20,6 +20,7 @@ from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
+from functional_rb.storage.private import PrivateFiles
 from functional_rb.versions.memory import Memory
 
 _KEPT: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -55,6 +56,7 @@ class Filed(NamedTuple):
         tree: float32 [rows, FANOUT], or None.
         auxiliary: what the sampler and the writer keep in memory, by name.
         counters: int32 [n].
+        directory: of files to which nobody writes: they are opened there once more, and `files` is empty.
     """
 
     files: dict[str, Any]
@@ -62,15 +64,20 @@ class Filed(NamedTuple):
     tree: np.ndarray[Any, Any] | None
     auxiliary: dict[str, np.ndarray[Any, Any]]
     counters: np.ndarray[Any, Any]
+    directory: str | None = None
 
 
 def take_apart(memory: Memory, counters: Array) -> Filed:
     """Of memory in files without a name, which nobody will write to again."""
     files, inherited = memory.files, lasting()
     assert isinstance(files, MappedFiles)
-    if inherited:
+    sent: dict[str, Any]
+    directory = files.directory if isinstance(files, PrivateFiles) else None
+    if directory is not None:
+        inherited, sent = False, {}
+    elif inherited:
         keep(files)
-        sent: dict[str, Any] = {name: reduction.DupFd(fd) for name, fd in files.descriptors().items()}
+        sent = {name: reduction.DupFd(fd) for name, fd in files.descriptors().items()}
     else:
         sent = {
             name: [(first, array[first:stop]) for first, stop in files.written(name)]
@@ -78,12 +85,14 @@ def take_apart(memory: Memory, counters: Array) -> Filed:
         }
     tree = None if memory.tree is None else memory.as_numpy(memory.tree)
     auxiliary = {name: memory.as_numpy(x) for name, x in memory.auxiliary.items() if name not in files.auxiliary}
-    return Filed(sent, inherited, tree, auxiliary, memory.as_numpy(counters))
+    return Filed(sent, inherited, tree, auxiliary, memory.as_numpy(counters), directory)
 
 
 def put_together(spec: BufferSpec, state: Filed) -> tuple[MappedFiles, Arrays]:
     """The files, and the arrays of the state; inherited ones may not be written."""
-    if state.inherited:
+    if state.directory is not None:
+        files: MappedFiles = PrivateFiles(spec, state.directory)
+    elif state.inherited:
         files = mapped.inherited(spec, {name: sent.detach() for name, sent in state.files.items()})
     else:
         files = mapped.pieced(spec, state.files)

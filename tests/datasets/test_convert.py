@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,23 @@ def test_changed_states_are_saved_and_copied_as_they_are(library: Backend, tmp_p
         assert table(library, library.rb.items(other))["reward"].tolist() == wanted
     # What is exported is a copy, in which the change is.
     np.testing.assert_array_equal(library.numpy(state.rows), library.numpy(loaded.rows))
+
+
+def test_states_are_sent_by_the_directory_of_their_files(library: Backend, tmp_path: Path) -> None:
+    convert(MadeUp([100] * 40, (30,)), tmp_path / "made")
+    state = of(library, tmp_path / "made")
+    sent = bytes(ForkingPickler.dumps(state))
+    assert len(sent) < 10_000
+    other = pickle.loads(sent)
+    drawn = [library.rb.sample(one, library.rb.key(0), 8)[1].items["observation"] for one in (state, other)]
+    np.testing.assert_array_equal(*map(library.numpy, drawn))
+
+    changed = library.rb.with_spec(state, dataclasses.replace(state.spec, writer=frb.RoundRobin()))
+    changed = library.rb.add(changed, library.rb.get(state, library.rb.newest(state, 3).reshape(-1)))
+    other = pickle.loads(pickle.dumps(changed))
+    for one in (changed, other):
+        np.testing.assert_array_equal(library.numpy(one.rows), library.numpy(changed.rows))
+    assert not np.array_equal(library.numpy(changed.rows), library.numpy(state.rows))
 
 
 def test_mixes_with_a_buffer_of_ones_own(library: Backend, tmp_path: Path) -> None:
