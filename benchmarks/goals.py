@@ -27,6 +27,7 @@ TORCHRL_PLAIN = "torchrl plain"
 DICT = "a dict's loop"
 COPY = "a copy"
 SHIFTS: Mapping[Backend, str] = {"torch": "DrQ's grid_sample", "jax": "vmap of dynamic_slice"}
+KORNIA = "kornia's RandomCrop"
 RESIZES: Mapping[Backend, str] = {"torch": "torch's interpolate", "jax": "jax.image.resize"}
 BYTES, MINARI = "bytes by h5py", "minari"
 MIXERS: Mapping[Backend, str] = {"torch": "torchrl's ensemble", "jax": "flashbax's mixer"}
@@ -195,8 +196,11 @@ def item_comparisons() -> list[Comparison]:
             if group == "nothing":
                 table.append(Comparison(backend, group, "map", ours.PLAIN, at_least=0.9 if backend == "jax" else None))
                 continue
-            peer, bound = (RESIZES[backend], None) if group == "resize" else (SHIFTS[backend], 1.0)
+            peer = (RESIZES if group == "resize" else SHIFTS)[backend]
+            bound = None if (backend, group) == ("torch", "resize") else 1.0
             table.append(Comparison(backend, group, "map", peer, at_least=bound))
+            if backend == "torch" and group != "resize":
+                table.append(Comparison(backend, group, "map", KORNIA, at_least=1.0))
             table.append(Comparison(backend, group, "map", ours.NAME, COPY))
     return table
 

@@ -15,7 +15,7 @@ import functional_rb as frb
 from benchmarks import ours
 from benchmarks.compare import Effort, Section, measure
 from benchmarks.contender import AnySampler, Backend, Calls, Entry, Imaging
-from benchmarks.goals import COPY, RESIZES, SHIFTS, item_comparisons
+from benchmarks.goals import COPY, KORNIA, RESIZES, SHIFTS, item_comparisons
 from benchmarks.group_report import markdown, who_did_not_run
 from benchmarks.report import ratio_rows
 
@@ -68,7 +68,10 @@ def roster(work: ImageWorkload, backend: Backend, group: Imaging) -> list[Entry]
         ("torch", True): torch_resize,
         ("jax", True): jax_resize,
     }[backend, group == "resize"]
-    builders: dict[str, Callable[..., Calls]] = {ours.NAME: of_ours, peers[backend]: of_peer, COPY: of_copy}
+    builders: dict[str, Callable[..., Calls]] = {ours.NAME: of_ours, peers[backend]: of_peer}
+    if backend == "torch" and group != "resize":
+        builders[KORNIA] = kornia_shift
+    builders[COPY] = of_copy
     return [Entry(name, backend, group, partial(build, name, work, backend, group)) for name, build in builders.items()]
 
 
@@ -99,6 +102,7 @@ def text(section: Section, work: ImageWorkload) -> str:
     who = [
         f"- {ours.NAME}: `frb.items.random_shift` and `frb.items.resize`, with their random words",
         f"- {SHIFTS['torch']}: images as floats, padded by their edges, and sampled by a grid, as DrQ's code has it",
+        f"- {KORNIA}: behind a `ReplicationPad2d`, as floats; `pip install kornia` brings it",
         f"- {SHIFTS['jax']}: images padded by their edges, and a slice of each, compiled",
         f"- {RESIZES['torch']}, {RESIZES['jax']}: with antialiasing, the latter compiled",
         f"- {COPY}: of the images, compiled on JAX",
@@ -192,6 +196,17 @@ def grid_sampled(x: Any, pad: int) -> Any:
     base = torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], -1)
     moved = torch.randint(0, 2 * pad + 1, (n, 1, 1, 2)) * 2.0 / torch.tensor([columns, rows])
     return F.grid_sample(padded, base + moved, padding_mode="zeros", align_corners=False)
+
+
+def kornia_shift(name: str, work: ImageWorkload, backend: Backend, group: Imaging) -> Calls:
+    """The shift of DrQ's first code: kornia's crop of padded images, in the faster of its two ways."""
+    import torch
+
+    augmentation = importlib.import_module("kornia.augmentation")
+    given = _on(work, backend, group)
+    x = given.permute(0, 3, 1, 2) if group == "shift" else given
+    crop = augmentation.RandomCrop(tuple(x.shape[2:]), cropping_mode="resample")
+    return _calls(name, backend, group, lambda: crop(torch.nn.functional.pad(x.float(), (work.pad,) * 4, "replicate")))
 
 
 def jax_shift(name: str, work: ImageWorkload, backend: Backend, group: Imaging) -> Calls:

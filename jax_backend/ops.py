@@ -237,6 +237,29 @@ def scale(high: jax.Array, low: jax.Array, n: jax.Array) -> jax.Array:
     return top + (rest > 0x7FFFFFFF - mul_wide(low, n)[0])
 
 
+MOST_ADDED = 16
+"""So many elements of a row are added up one by one: a matrix product takes as long for many more."""
+
+
+def resampled(x: jax.Array, weights: np.ndarray[Any, Any], axis: int) -> jax.Array:
+    """Lines along an axis times a matrix, by the few elements of each of its rows that are not 0.
+
+    XLA puts the sums of those together with what comes before and after: a fifth of the time of a matrix product.
+    """
+    count = int((weights != 0).sum(1).max())
+    if count > MOST_ADDED:
+        return moveaxis(matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x)), -1, axis)
+    first = np.minimum((weights != 0).argmax(1), weights.shape[1] - count)
+    total: jax.Array | None = None
+    for k in range(count):
+        factors = table(weights[np.arange(len(weights)), first + k], "float32", x)
+        taken = jnp.take(x, first + k, axis=axis, mode="clip")
+        part = taken * lax.expand_dims(factors, range(1, x.ndim - axis % x.ndim))
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
 def matmul(x: jax.Array, y: jax.Array) -> jax.Array:
     """Matrix products; XLA would leave out digits on a GPU or TPU."""
     return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)

@@ -110,11 +110,12 @@ class Resize(ImageFunction):
                 taken = ops.take(ops.moveaxis(images, axis, 0), ops.integers(nearest(before, after), like=x))
                 images = ops.moveaxis(taken, 0, axis)
             return channels_back(ops, images, where)
-        down = ops.table(weights(rows, self.size[0], self.method, self.antialias).T, "float32", x)
-        across = ops.table(weights(columns, self.size[1], self.method, self.antialias).T, "float32", x)
+        down, across = (
+            weights(before, after, self.method, self.antialias)
+            for before, after in zip((rows, columns), self.size, strict=True)
+        )
         flat = ops.cast(images, "float32").reshape(math.prod(images.shape[:-2]), rows, columns)
-        # Each matrix comes second: one product for all images, where XLA would make one for each.
-        made = ops.matmul(ops.moveaxis(ops.matmul(ops.moveaxis(flat, 1, 2), down), 1, 2), across)
+        made = ops.resampled(ops.resampled(flat, down, 1), across, 2)
         made = made.reshape(*images.shape[:-2], *self.size)
         return channels_back(ops, to_bytes(ops, made - A_HALF) if "uint8" in str(x.dtype) else made, where)
 

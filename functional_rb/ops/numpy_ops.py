@@ -231,6 +231,12 @@ def cos(x: Vector) -> Vector:
     return np.asarray(np.cos(x))
 
 
+def resampled(x: Vector, weights: Vector, axis: int) -> Vector:
+    """Lines along an axis times a matrix: one product for all of them."""
+    made = matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
+    return moveaxis(made, -1, axis)
+
+
 def matmul(x: Vector, y: Vector) -> Vector:
     return np.matmul(x, y)
 

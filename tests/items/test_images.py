@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 from functional_rb.items import crops
+from functional_rb.items.resize import weights
 from functional_rb.ops import numpy_ops, part_kernels
 from tests.support.item_functions import PIXELS, after, close, on_numpy
 
@@ -58,6 +59,19 @@ def test_resize_is_what_torch_and_jax_compute(before: Any, size: Any, method: An
     mode = {"linear": "bilinear", "cubic": "bicubic"}[method]
     of_torch = torch.nn.functional.interpolate(torch.from_numpy(x), size, mode=mode, antialias=antialias)
     close(made, of_torch.numpy())
+
+
+@pytest.mark.parametrize(("before", "after"), [(9, 13), (60, 4)])
+def test_lines_are_resampled_by_few_elements_and_by_many(before: int, after: int) -> None:
+    import jax_backend.ops
+
+    matrix, x = weights(before, after, "linear", True), images(2, before, 3, dtype="float32")
+    most = (matrix != 0).sum(1).max()
+    assert (most > jax_backend.ops.MOST_ADDED) == (before == 60)
+    for axis in (1, -2):
+        expected = np.einsum("nbc,ab->nac", x, matrix)
+        np.testing.assert_allclose(numpy_ops.resampled(x, matrix, axis), expected, rtol=1e-5)
+        np.testing.assert_allclose(jax_backend.ops.resampled(x, matrix, axis), expected, rtol=1e-5)
 
 
 def test_resize_of_bytes_rounds_and_of_nearest_takes() -> None:
