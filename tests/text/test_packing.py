@@ -82,6 +82,21 @@ def test_each_goes_where_it_leaves_the_least_room() -> None:
     assert packed.ids.tolist() == [[1] * 5 + [2] * 5, [3] * 5 + [4] * 5]
 
 
+@pytest.mark.long
+def test_rows_are_as_full_as_those_of_trl() -> None:
+    trl = pytest.importorskip("trl.data_utils")
+    datasets = pytest.importorskip("datasets")
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(0, 99, n).tolist() for n in rng.integers(1, 90, 800)]
+    table = datasets.Dataset.from_dict({"input_ids": sequences})
+    for length, strategy in ((90, "bfd"), (40, "bfd_split")):
+        packed = frb.text.pack(sequences, length, too_long="split")
+        theirs = trl.pack_dataset(table, length, strategy, {"keep_in_memory": True})
+        full = sorted(map(sum, theirs["seq_lengths"]))
+        assert sorted((packed.segments >= 0).sum(1).tolist()) == full
+        assert sum(full) == sum(map(len, sequences))
+
+
 @pytest.mark.parametrize(
     ("sequences", "options", "error", "message"),
     [
