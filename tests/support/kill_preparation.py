@@ -13,11 +13,13 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import functional_rb as frb
+from functional_rb.text import writing
 from tests.support.tokenizers_trained import WORDS, of_words
 
-ROWS = 240
+ROWS, PIECE = 240, 3
 
 
 def rows() -> list[dict[str, str]]:
@@ -33,7 +35,7 @@ def rows() -> list[dict[str, str]]:
 def prepare(root: str) -> frb.text.Prepared:
     """What each process does; at one half of them the rows can be read once only."""
     given = rows() if root.endswith("0") else iter(rows())
-    return frb.text.preference(given, of_words(), eos=12, max_length=15, separator=" ", root=root, rows_at_once=3)
+    return frb.text.preference(given, of_words(), eos=12, max_length=15, separator=" ", root=root, rows_at_once=PIECE)
 
 
 def content(prepared: frb.text.Prepared) -> dict[str, bytes]:
@@ -41,32 +43,48 @@ def content(prepared: frb.text.Prepared) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path(prepared.path).iterdir()}
 
 
-def killed(root: str, seconds: float) -> bool:
-    """Kill a process that prepares after so many seconds; whether it was at work."""
+def tell(told: int) -> None:
+    """Have this process say whenever a piece is written."""
+    append = writing.Growing.append
+
+    def appended(self: writing.Growing, contents: dict[str, Any]) -> None:
+        append(self, contents)
+        os.write(told, b".")
+
+    writing.Growing.append = appended  # type: ignore[method-assign]  # of this process alone
+
+
+def killed(root: str, pieces: int, seconds: float) -> bool:
+    """Kill a process that prepares, so long after it has written so many pieces; whether it was at work."""
+    reading, telling = os.pipe()
     child = os.fork()
     if not child:
         try:
+            tell(telling)
             prepare(root)
         finally:
             os._exit(0)
+    os.close(telling)
+    while pieces > 0 and (said := os.read(reading, pieces)):
+        pieces -= len(said)
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
+    os.close(reading)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
 def main(directory: str, seed: int, kills: int) -> None:
     """Kill so many, up to three in a row, and print how many were at work, and how many had begun to write."""
     chance = random.Random(seed)
-    begun = time.perf_counter()
     expected = content(prepare(os.path.join(directory, "whole")))
-    seconds = time.perf_counter() - begun
     assert set(expected) == {"tokens.bin", "rows.bin", "prepared.json"}
     at_work = begun_to_write = done = trial = 0
     while done < kills:
         root = os.path.join(directory, f"{trial}-{trial % 2}")
         for _ in range(chance.randrange(1, 4)):
             done += 1
-            at_work += killed(root, chance.random() * seconds)
+            # Some before the first piece, or after the last.
+            at_work += killed(root, chance.randrange(ROWS // PIECE), chance.random() * 0.004)
             begun_to_write += any(path.stat().st_size for path in Path(root).glob("*.part/tokens.bin"))
         made = prepare(root)
         assert content(made) == expected, f"trial {trial}: other bytes"
