@@ -16,7 +16,7 @@ from functional_rb.datasets.fetching.remote import FetchError, RemoteFile
 from functional_rb.datasets.fetching.retry import Backoff, Clock
 from functional_rb.datasets.getting import get
 from functional_rb.datasets.gymnasium import Recording
-from functional_rb.datasets.loading import info, load
+from functional_rb.datasets.loading import info, load, verify
 from functional_rb.datasets.reader import Counts, Reader, open_reader, register
 from functional_rb.datasets.sources import Source
 from functional_rb.datasets.statistics import statistics
@@ -49,4 +49,5 @@ __all__ = [
     "register",
     "split",
     "statistics",
+    "verify",
 ]

@@ -14,6 +14,8 @@ from functional_rb.base.files import as_path
 from functional_rb.checkpoint.restoring import backend_name
 from functional_rb.datasets.convert import convert
 from functional_rb.datasets.description import Description, is_dataset, read_description
+from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.journal import JOURNAL, problem_of_line, read_lines
 from functional_rb.datasets.opening import opened
 from functional_rb.datasets.reader import open_reader, split_name
 from functional_rb.datasets.sources import facts_of
@@ -117,6 +119,27 @@ def info(path: str | os.PathLike[str]) -> Description:
         DatasetError: if none is there.
     """
     return read_description(as_path(path, "datasets.info"))
+
+
+def verify(path: str | os.PathLike[str]) -> None:
+    """Read all files of a converted dataset, and compare them with the checksums that were taken as they were written.
+
+    Args:
+        path: its directory.
+
+    Raises:
+        DatasetError: if no dataset is there, or a file is not what was written, naming it.
+        ImportError: if xxhash is missing.
+    """
+    directory = os.path.abspath(as_path(path, "datasets.verify"))
+    described = read_description(directory)
+    begin, *lines = read_lines(os.path.join(directory, JOURNAL)) or [{}]
+    if (begin.get("name"), lines[-1]["steps"] if lines else None) != (described.name, described.steps):
+        raise DatasetError(f"{os.path.join(directory, JOURNAL)}: the file is damaged, or of another dataset")
+    for line in lines:
+        problem = problem_of_line(directory, line)
+        if problem is not None:
+            raise DatasetError(f"{problem}; convert the dataset again")
 
 
 def folder_of(root: str | os.PathLike[str] | None) -> str:

@@ -273,6 +273,22 @@ def test_what_does_not_fit_is_named(what: str, tmp_path: Path) -> None:
     assert f"made_up:episodes{' (made up)' * ('piece' not in what)}, episode 1{what}" in str(caught.value)
 
 
+def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converting, "CHUNK", 1000)
+    convert(MadeUp([9] * 30, (20,)), tmp_path / "made", compact=True)
+    frb.datasets.verify(tmp_path / "made")
+    for name in sorted(set(contents(tmp_path / "made")) - {"dataset.json"}):
+        path = tmp_path / "made" / name
+        whole = path.read_bytes()
+        for at in (len(whole) // 2, -45 if name != "frames.bin" else -300):  # its end is room, and holds zeros
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at:][1:])
+            named = "" if name == "journal.jsonl" else name.replace(".", r"\.")  # a checksum is that of another file
+            with pytest.raises(DatasetError, match=named):
+                frb.datasets.verify(tmp_path / "made")
+        path.write_bytes(whole)
+    frb.datasets.verify(tmp_path / "made")
+
+
 def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no steps"):
         convert(MadeUp([]), tmp_path / "empty")
