@@ -239,27 +239,25 @@ def lerobot_features() -> dict[str, Any]:
 
 
 def lerobot_table(k: int) -> Any:
-    """The rows of an episode, as the library `datasets` writes them."""
-    import datasets
+    """The rows of an episode, of the types that the library `datasets` makes of these features."""
+    import pyarrow
 
     t = times()[k][:-1]
     n = len(t)
+    numbers = pyarrow.float32()
     rows = {
-        "observation.state": [[float(x)] * 2 for x in t],
-        "action": [[x + 0.5] * 3 for x in t],
+        "observation.state": pyarrow.array([[float(x)] * 2 for x in t], pyarrow.list_(numbers, 2)),
+        "action": pyarrow.array([[x + 0.5] * 3 for x in t], pyarrow.list_(numbers)),
         "next.reward": (t + 0.25).astype(np.float32),
         "timestamp": (np.arange(n) / 10).astype(np.float32),
-        "observation.images.top": [{"bytes": png(int(x)), "path": None} for x in t],
+        "observation.images.top": [{"bytes": png(int(x)), "path": "frame.png"} for x in t],
         "episode_index": np.full(n, k),
         "frame_index": np.arange(n),
         "task_index": np.zeros(n, int),
         "next.done": t == t[-1],
         "next.word": ["word"] * n,
     }
-    state = datasets.Sequence(datasets.Value("float32"), length=2)
-    action = datasets.Sequence(datasets.Value("float32"), length=3)
-    table = datasets.Dataset.from_dict(rows).cast_column("observation.state", state).cast_column("action", action)
-    return table.cast_column("observation.images.top", datasets.Image()).data.table
+    return pyarrow.table(rows)
 
 
 def lerobot_v2(root: Path) -> str:

@@ -19,7 +19,7 @@ from tests.support.file_server import Served, serving
 
 fetching = sys.modules["functional_rb.datasets.fetching.fetch"]
 partial = sys.modules["functional_rb.datasets.fetching.partial"]
-CONTENT = random.Random(0).randbytes(4_000_000)
+CONTENT = random.Random(0).randbytes(1_500_000)
 
 
 def child(url: str, root: Path) -> int:

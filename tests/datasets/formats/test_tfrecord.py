@@ -96,7 +96,7 @@ def assert_equal(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-@settings(max_examples=effort(40, 2000), deadline=None)
+@settings(max_examples=effort(20, 2000), deadline=None)
 @given(st.dictionaries(st.text(max_size=5), values, max_size=4), st.booleans())
 def test_examples_are_read_as_written(features: dict[str, Any], packed: bool) -> None:
     found = examples.example(memoryview(protobuf.example(features, packed)), "here")
@@ -188,7 +188,7 @@ def test_what_is_no_example_is_refused(message: bytes) -> None:
         examples.example(memoryview(message), "here")
 
 
-@settings(max_examples=effort(40, 5000), deadline=None)
+@settings(max_examples=effort(30, 5000), deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(message: bytes) -> None:
     for decode in (examples.example, examples.sequence_example):
@@ -205,7 +205,7 @@ def test_lists_that_would_take_much_more_memory_than_the_file_are_refused(monkey
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-@settings(max_examples=effort(40, 2000), deadline=None)
+@settings(max_examples=effort(20, 2000), deadline=None)
 def test_packed_numbers_are_those_written(numbers: list[int]) -> None:
     packed = b"".join(map(protobuf.varint, numbers))
     assert wire.varints(memoryview(packed), "here").tolist() == numbers

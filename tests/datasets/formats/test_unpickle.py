@@ -64,7 +64,7 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-@settings(max_examples=effort(60, 5000), deadline=None)
+@settings(max_examples=effort(30, 5000), deadline=None)
 @given(nests, st.integers(2, 5))
 @example({"a": [np.ones(3), (np.ones(2),)]}, 2)
 def test_what_was_pickled_is_read(value: Any, protocol: int) -> None:
@@ -222,7 +222,7 @@ def test_memory_is_bounded_by_what_may_be_taken() -> None:
             unpickle(content, "here", most=2**20)
 
 
-@settings(max_examples=effort(100, 10_000), deadline=None)
+@settings(max_examples=effort(50, 10_000), deadline=None)
 @given(st.binary(max_size=80))
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     with contextlib.suppress(DatasetError):
