@@ -72,6 +72,19 @@ def test_a_file_is_fetched_once(served: Served, url: str, tmp_path: Path) -> Non
     assert inside(tmp_path) == ["root/a.bin"]
 
 
+def test_a_file_gets_its_name_at_one_instant(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, rename, seen = partial.disk, partial.disk.rename, []  # type: ignore[attr-defined]  # what it imports
+
+    def watched(old: str, new: str) -> None:
+        if new == str(tmp_path / "a.bin"):
+            seen.append((os.path.exists(new), Path(old).read_bytes() == CONTENT))
+        rename(old, new)
+
+    monkeypatch.setattr(disk, "rename", watched)
+    fetch(url, tmp_path)
+    assert seen == [(False, True)]
+
+
 def test_an_empty_file_is_one(served: Served, url: str, tmp_path: Path) -> None:
     served.content = b""
     assert os.path.getsize(fetch(url, tmp_path)[0]) == 0
@@ -123,8 +136,9 @@ def test_a_changed_file_is_begun_anew(served: Served, url: str, waits: Waits, tm
     served.faults = [("cut", 60_000), *[404] * 2]
     with pytest.raises(FetchError, match="404"):
         fetch(url, tmp_path, clock=waits.clock)
-    served.content, served.etag, served.faults = CONTENT[::-1], '"second"', []
+    served.content, served.etag, served.faults, before = CONTENT[::-1], '"second"', [], len(served.requests)
     assert Path(fetch(url, tmp_path)[0]).read_bytes() == CONTENT[::-1]
+    assert served.requests[before:] == ["bytes=60000-"]  # with If-Range, the server gives all of it at once
 
 
 def test_a_server_that_ignores_if_range_is_found_out(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:

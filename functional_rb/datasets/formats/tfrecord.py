@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -16,7 +17,7 @@ BEFORE, AFTER = 12, 4
 
 
 def records(path: str, first: int = 0) -> Iterator[memoryview]:
-    """The records of a file, from one on, each a view of the file in memory that is mapped, as are views of it.
+    """The records of a file, from one on, each a view of a part of the file that is mapped for it.
 
     Args:
         path: of the file.
@@ -26,10 +27,15 @@ def records(path: str, first: int = 0) -> Iterator[memoryview]:
         DatasetError: for a wrong checksum or length, naming the file, the record and the byte.
         FileNotFoundError: if there is no such file.
     """
-    for number, (record, checksum, where) in enumerate(_framed(path)):
-        if number >= first:
-            _check(record, checksum, where)
-            yield record
+    with _opened(path) as (descriptor, size):
+        for number, (at, length, where) in enumerate(_framed(descriptor, size, path)):
+            if number >= first:
+                start = at - at % mmap.ALLOCATIONGRANULARITY
+                # It is unmapped when nobody has a view of it any more.
+                part = mmap.mmap(descriptor, at + length + AFTER - start, access=mmap.ACCESS_READ, offset=start)
+                record = memoryview(part)[at - start :]
+                _check(record[:length], record[length:], where)
+                yield record[:length]
 
 
 def count(path: str) -> int:
@@ -39,39 +45,37 @@ def count(path: str) -> int:
         DatasetError: for a wrong length.
         FileNotFoundError: if there is no such file.
     """
-    return sum(1 for _ in _framed(path))
+    with _opened(path) as (descriptor, size):
+        return sum(1 for _ in _framed(descriptor, size, path))
 
 
-def _framed(path: str) -> Iterator[tuple[memoryview, memoryview, str]]:
-    """Each record, its checksum, and where it stands."""
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[int, int]]:
+    """A file's descriptor and size."""
     try:
         descriptor, size = files.open_regular(path)
     except files.UnusableFileError as error:
         raise DatasetError(str(error)) from None
-    with os.fdopen(descriptor, "rb") as file:
-        if size == 0:
-            return
-        # It is unmapped when nobody has a view of it any more.
-        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    try:
+        yield descriptor, size
+    finally:
+        os.close(descriptor)
+
+
+def _framed(descriptor: int, size: int, path: str) -> Iterator[tuple[int, int, str]]:
+    """Of each record the byte at which it begins, its length, and where it stands."""
     at = number = 0
     while at < size:
         where = f"{path}, record {number}, byte {at}"
-        record = _record(content, at, where)
-        end = at + BEFORE + len(record)
-        yield record, content[end : end + AFTER], where
-        at, number = end + AFTER, number + 1
-
-
-def _record(content: memoryview, at: int, where: str) -> memoryview:
-    """The record at a byte, whose length is what was written."""
-    head = content[at : at + BEFORE]
-    if len(head) < BEFORE:
-        raise DatasetError(f"{where}: the file is cut in front of a record; fetch it again")
-    _check(head[:8], head[8:], f"{where}, its length")
-    (length,) = struct.unpack("<Q", head[:8])
-    if length > len(content) - at - BEFORE - AFTER:
-        raise DatasetError(f"{where}: expected {length} bytes, and the file is cut before; fetch it again")
-    return content[at + BEFORE : at + BEFORE + length]
+        head = memoryview(os.pread(descriptor, BEFORE, at))
+        if len(head) < BEFORE:
+            raise DatasetError(f"{where}: the file is cut in front of a record; fetch it again")
+        _check(head[:8], head[8:], f"{where}, its length")
+        (length,) = struct.unpack("<Q", head[:8])
+        if length > size - at - BEFORE - AFTER:
+            raise DatasetError(f"{where}: expected {length} bytes, and the file is cut before; fetch it again")
+        yield at + BEFORE, length, where
+        at, number = at + BEFORE + length + AFTER, number + 1
 
 
 def _check(content: memoryview, checksum: memoryview, where: str) -> None:
