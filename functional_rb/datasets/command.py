@@ -59,7 +59,7 @@ def run(given: argparse.Namespace) -> int:
             told = listed(given.root) if given.verb == "list" else told_of(given.name, given.root)
             sys.stdout.write(json.dumps(told, indent=2) + "\n" if given.json else _page(told))
             return 0
-        infos: bool | Sequence[str] = given.infos == "*" or tuple(filter(None, given.infos.split(",")))
+        infos: bool | Sequence[str] = given.infos == "*" or sorted(filter(None, given.infos.split(",")))
         kept: dict[str, Any] = {"narrow": not given.wide, "infos": infos, "observation_key": None, "compact": None}
         if given.verb == "get":
             _fetch(given.name, folder_of(given.root))

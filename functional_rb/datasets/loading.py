@@ -83,7 +83,8 @@ def load(
     backend_name(backend, WHO)
     directory = os.fspath(name)
     if not is_dataset(directory):
-        kept = {"narrow": narrow, "infos": infos, "observation_key": observation_key, "compact": compact}
+        chosen = infos if isinstance(infos, bool) else sorted(infos)
+        kept = {"narrow": narrow, "infos": chosen, "observation_key": observation_key, "compact": compact}
         directory = prepare(directory, root, options, kept, progress)
     description = read_description(directory)
     return opened(directory, description, backend, sampler, transforms, batch_size, device)

@@ -333,7 +333,7 @@ def test_datasets_are_found_by_name_and_options(library: Backend, tmp_path: Path
     def load(**options: Any) -> Any:
         return frb.datasets.load("made_up:some/thing", library.rb, root=tmp_path, **options)
 
-    first, again = load(), load()
+    first, again = load(infos=()), load(infos=[])
     other = load(infos=["at"], observation_key="seen", ends=[1])
     assert opened == [("some/thing", str(tmp_path), {}), ("some/thing", str(tmp_path), {"ends": [1]})]
     assert first.spec == again.spec
