@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 import torch_backend as rb
 from tests.support import backends
@@ -124,6 +123,8 @@ def test_log_probs_have_the_gradients_of_the_model(models: dict[str, Any]) -> No
 
 def test_all_replies_are_drawn_by_their_probability_beside_longer_prompts() -> None:
     """A vocabulary of 5 and replies of 3 tokens: 125 of them, after a prompt that is padded."""
+    from scipy import stats  # takes a second to import, which only this worker has to spend
+
     model = made("GPT2", vocab_size=5, initializer_range=0.3)
     step, cache = rb.text.causal_lm(model)
     every = [*itertools.product(range(5), repeat=3)]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from functional_rb.text import generation as core
 from functional_rb.text.generation import Generation
@@ -106,6 +105,8 @@ def test_log_probs_of_padding_anywhere(library: Backend) -> None:
 @pytest.mark.parametrize("law", [(1.0, 5, 1.0), (0.6, 5, 1.0), (1.5, 3, 1.0), (1.0, 5, 0.7), (1.3, 4, 0.8)])
 def test_all_replies_sum_to_one_and_are_drawn_by_their_probability(library: Backend, law: Any) -> None:
     """A vocabulary of 5 and replies of 3 tokens at most: each reply as likely as the model, or the law, says."""
+    from scipy import stats  # takes a second to import, which only this worker has to spend
+
     rb, (step, _), params = library.rb, gpt2(library), gpt2_params(library)
     prompt, every = np.array([[1, 3]], np.int32), np.array([*itertools.product(range(5), repeat=3)], np.int32)
     told = library.numpy(rb.text.log_probs(step, params, np.concatenate([np.tile(prompt, (125, 1)), every], 1)))[:, 2:]
