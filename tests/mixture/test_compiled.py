@@ -18,6 +18,7 @@ import torch_backend.ops
 from functional_rb.mixture import drawing
 from functional_rb.ops import numpy_ops
 from jax_backend import compile
+from tests.support.effort import effort
 from tests.support.mixtures import ITEM, REMEMBERING, SKEWED, UNIFORM
 from torch_backend import mixtures
 
@@ -142,13 +143,20 @@ def test_kernels_that_draw_only_what_counts_give_the_rows_of_the_core() -> None:
     cleared = rb.clear(filled(rb, UNIFORM, 30, 8))  # what is read of it is not what lies in fresh memory
     mixture = frb.Mixture([filled(rb, UNIFORM, 0, 5), inner, cleared])
     shares = jnp.asarray([[1, 0, 0], [0, 1, 0], [0.3, 0.6, 0.1], [0, 0, 1]], jnp.float32)
-    found = []
+    keys = rb.split(rb.key(0), 4)
+    draw = jax.jit(lambda key, p: rb.sample(mixture, key, 8, p=p)[1])
+    alone = [draw(key, p) for key, p in zip(keys, shares, strict=True)]
+    expected = jax.tree.map(lambda *x: jnp.stack(x), *alone)  # the core's rows, as test_agreement shows
+    for on in effort((True,), (True, False)):
+        with frb.kernels(on):
+            found = jax.jit(jax.vmap(lambda key, p: rb.sample(mixture, key, 8, p=p)[1]))(keys, shares)
+        for mapped, one in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_array_equal(mapped, one)
+    small, found = frb.Mixture([filled(rb, UNIFORM, 0, 5), filled(rb, centered, 20, 3)]), []
     for on in (True, False):
         with frb.kernels(on):
-            draw = jax.jit(jax.vmap(lambda key, p: rb.sample(mixture, key, 8, p=p)[1]))
-            found.append(jax.tree.leaves(draw(rb.split(rb.key(0), 4), shares)))
-    for by_kernels, by_core in zip(*found, strict=True):
-        np.testing.assert_array_equal(by_kernels, by_core)
+            found.append(rb.sample(small, keys[0], 8)[1].items["x"])
+    np.testing.assert_array_equal(*found)
     rows = jax.jit(compile.draws, static_argnums=(1, 2))
     every = rows(rb.key(0), 5, 3)
     for wanted in range(6):

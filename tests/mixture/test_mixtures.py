@@ -48,8 +48,9 @@ def test_equal_parts_come_from_one_buffer_each(library: Backend) -> None:
     assert found["indices"].shape == (4, 3, 2)
     assert (found["ids"] == found["ids"][:, :1]).all()
     assert len(set(found["ids"][:, 0])) == 2
-    _, flat = library.rb.sample(pair(library, p=[0.5, 0.5], how="buffers", parts=4), library.rb.key(3), 12)
-    assert (numbers(library, flat)["x"] == found["x"].reshape(-1)).all()
+    if library.library == "torch" or effort(False, True):  # on JAX it is a program of its own
+        _, flat = library.rb.sample(pair(library, p=[0.5, 0.5], how="buffers", parts=4), library.rb.key(3), 12)
+        assert (numbers(library, flat)["x"] == found["x"].reshape(-1)).all()
 
 
 @pytest.mark.parametrize("how", ["exact", *effort([], ["items", "buffers"])])
@@ -71,9 +72,10 @@ def test_nothing_at_all_is_an_error(library: Backend) -> None:
     assert not bool(library.rb.can_sample(mixture))
     with pytest.raises(ValueError, match="nothing can be drawn from any of the 2 buffers"):
         library.rb.sample(mixture, library.rb.key(0), 4)
-    only = frb.Mixture([library.rb.init(UNIFORM), filled(library, UNIFORM, 0, 2)], p=[1.0, 0.0])
-    with pytest.raises(ValueError, match="nothing can be drawn"):
-        library.rb.sample(only, library.rb.key(0), 4)
+    if library.library == "torch" or effort(False, True):
+        only = frb.Mixture([library.rb.init(UNIFORM), filled(library, UNIFORM, 0, 2)], p=[1.0, 0.0])
+        with pytest.raises(ValueError, match="nothing can be drawn"):
+            library.rb.sample(only, library.rb.key(0), 4)
 
 
 @pytest.mark.parametrize("how", ["exact", "items"])
