@@ -22,7 +22,7 @@ from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.made_up import LENGTHS, READERS, MadeUp, contents, expected
 
-converting = sys.modules["functional_rb.datasets.convert"]
+converting, reading = (sys.modules[f"functional_rb.datasets.{name}"] for name in ("convert", "reader"))
 ROOT = Path(__file__).parents[2]
 
 
@@ -321,7 +321,10 @@ def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None
         of(library, tmp_path / "made")
 
 
-def test_datasets_are_found_by_name_and_options(library: Backend, tmp_path: Path) -> None:
+def test_datasets_are_found_by_name_and_options(
+    library: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_REGISTERED", {})
     opened = []
 
     def open_made_up(rest: str, root: str, **options: Any) -> MadeUp:

@@ -30,7 +30,8 @@ def server_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
         yield files
 
 
-def test_the_table_has_what_every_prefix_needs() -> None:
+def test_the_table_has_what_every_prefix_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("functional_rb.datasets.reader._REGISTERED", {})  # by other tests
     names = [row.names for row in sources.table()]
     assert len(set(names)) == len(names)
     for prefix in {*prefixes()} - {"gymnasium", "rlds", "stored"}:
