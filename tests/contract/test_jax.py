@@ -35,6 +35,10 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return bool(request.param == "kernels")
 
 
+by_kernels = pytest.mark.parametrize("kernels", effort(["kernels"], ["kernels", "core"]), indirect=True)
+"""For what JAX makes of either form alike: XLA takes a second or two for each function of the core."""
+
+
 def in_turn(*cases: tuple[str, Any]) -> Any:
     """Kernels or the core with a sampler: few of the core, which takes XLA seconds; test_conformance has the rest."""
     return pytest.mark.parametrize(("kernels", "sampler"), cases, ids=str, indirect=["kernels"])
@@ -165,6 +169,7 @@ def test_storage_takes_values_that_depend_on_parameters(kernels: bool) -> None:
     np.testing.assert_allclose(tangent, value / 2, rtol=1e-6)
 
 
+@by_kernels
 def test_eval_shape_and_ahead_of_time(kernels: bool) -> None:
     shapes = jax.eval_shape(lambda: rb.init(SPEC))
     assert shapes.spec is SPEC
@@ -214,6 +219,7 @@ def test_typed_and_legacy_keys_draw_alike() -> None:
     assert_same_bits(rb.sample(state, jax.random.key(7), 9)[1], rb.sample(state, jax.random.PRNGKey(7), 9)[1])
 
 
+@by_kernels
 def test_beta_may_be_annealed_in_a_scan(kernels: bool) -> None:
     state = rb.add(rb.init(SPEC), batch(0, 14), priorities=jnp.arange(1.0, 15.0))
     betas = jnp.linspace(0.0, 1.0, 5)
@@ -227,6 +233,7 @@ def test_beta_may_be_annealed_in_a_scan(kernels: bool) -> None:
 # --- one trace ------------------------------------------------------------------------------------------------------
 
 
+@by_kernels
 def test_one_trace_for_equal_specs(kernels: bool) -> None:
     chex.clear_trace_counter()
 
@@ -344,6 +351,7 @@ def test_the_donated_memory_is_the_result(kernels: bool) -> None:
         assert state.rows.is_deleted()
 
 
+@by_kernels
 def test_without_donation_the_old_state_stays(kernels: bool) -> None:
     state = filled()
     before = jax.tree.map(np.array, state)

@@ -300,6 +300,8 @@ BOUND = (
     "functional_rb.trees.reading",
 )
 """The functions that backends bind: their examples need one."""
+SAID_AGAIN = ("jax_backend.forests", "jax_backend.text", "jax_backend.trees")
+"""What these say is run on torch, of `BOUND`; here it would be compiled."""
 
 
 def test_examples_of_the_core() -> None:
@@ -315,7 +317,8 @@ def test_examples_of_the_functions(library: Backend) -> None:
         # What the core says of a function is true on either backend; on JAX, which compiles, most is said again.
         bound = BOUND if library.library == "torch" else effort((), BOUND)
         assert sum(run_examples(name, extra) for name in bound) >= 30 * bool(bound)
-        counts = {name: run_examples(name, extra) for name in modules_of(f"{library.library}_backend")}
+        modules = [name for name in modules_of(f"{library.library}_backend") if name not in effort(SAID_AGAIN, ())]
+        counts = {name: run_examples(name, extra) for name in modules}
     assert sum(counts.values()) >= 15, counts
 
 
