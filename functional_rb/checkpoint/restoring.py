@@ -86,6 +86,11 @@ def load(
     def one(where: str, number: int | None, given: Any) -> tuple[Any, int]:
         if given is None or isinstance(given, BufferSpec):
             return _load(where, backend, number, mmap, device, known, fall_back, storage, given, progress)
+        if not isinstance(given, Sequence):
+            raise TypeError(
+                f"load: expected a BufferSpec as spec, or a list with one for each buffer of a mixture, got "
+                f"{type(given).__name__}"
+            )
         value, found = _load(where, backend, number, mmap, device, known, fall_back, storage, None, progress)
         if not mixtures.is_record(value):
             raise ValueError(

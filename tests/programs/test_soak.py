@@ -351,7 +351,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-SIZES = effort((800, 8 * 10**4), (6250, 10**6))
+SIZES = effort((800, 13 * 10**4), (6250, 10**6))
 """How many steps a lane holds, and how many are written."""
 
 
