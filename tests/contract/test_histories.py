@@ -96,8 +96,8 @@ ACROSS: dict[str, tuple[Sequence[str], frb.BufferSpec]] = {
     "traced": (["jax-jit"], frb.BufferSpec(STEP | BYTES, 17, frb.Prioritized(alpha=1.0, beta=1.0))),
 }
 ACROSS |= {f"nest {k}": (["jax", "torch"], POOL[k]) for k in effort([2], range(len(POOL)))}
-ALIKE = ("lifo", "in order", "slices", "full, traced")
-"""What these keep, others in the table keep too."""
+ALIKE = ("lifo", "in order", "shuffled", "slices", "slices without replacement", "reservoir", "full, traced")
+"""What these keep, others in the table keep too, or the members that go from backend to backend in `test_members`."""
 
 
 @pytest.mark.parametrize("name", [name for name in ACROSS if name not in effort(ALIKE, ())])
