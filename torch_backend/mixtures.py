@@ -138,8 +138,7 @@ def draw(
 ) -> tuple[Mixture, Drawn, torch.Tensor]:
     """Draw a batch; where the numbers of the buffers are known, to draw from nothing is an error."""
     random.check_key(key)
-    states = mixture.buffers
-    batched = any(is_batched(x) for x in (key, p, mixture.p, *(state.counters for state in states)))
+    batched = any(map(is_batched, (key, p, mixture.p, *[state.counters for state in mixture.buffers])))
     if batch and not batched and not is_compiling():
         return _draw(mixture, key, batch, p, beta)
     check_heeding(mixture)
