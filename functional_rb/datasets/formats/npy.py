@@ -20,6 +20,8 @@ HEADER = 10_000
 """Characters that the header of an array may have."""
 MOST = 2**31
 """Bytes that an array may have which is read at once."""
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""How `numpy.savez` packs arrays. What is packed by other methods `zipfile` unpacks without a limit."""
 
 
 class NpyStream:
@@ -47,9 +49,9 @@ class NpyStream:
             version = npy_format.read_magic(stream)
             read = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}[version]
             self.shape, self._fortran, self.dtype = read(stream, max_header_size=HEADER)
+        except DatasetError:
+            raise
         except (ValueError, KeyError, TypeError, SyntaxError, RecursionError) as error:
-            if isinstance(error, DatasetError):
-                raise
             raise DatasetError(f"{where}: expected an array as numpy.save writes it: {error!r:.200}") from None
         if self.dtype.hasobject and not objects:
             raise DatasetError(f"{where}: an array of objects is a pickle, which may run any code; expected numbers")
@@ -118,9 +120,15 @@ class Npz:
         where = f"{self._path}, {name!r}"
         if name not in self.names:
             raise DatasetError(f"{where}: there is no such array, expected some of {sorted(self.names)[:20]}")
+        method = self._file.getinfo(f"{name}.npy").compress_type
+        if method not in METHODS:
+            raise DatasetError(
+                f"{where}: expected what numpy.savez writes, got method {method} of compression; refused"
+            )
         try:
             with self._file.open(f"{name}.npy") as stream:
                 yield NpyStream(stream, where)
+        # RuntimeError: it has a password; NotImplementedError: so it says of patches and strong encryption.
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
             raise DatasetError(f"{where}: the file is damaged: {error}; fetch it again") from None
 
@@ -144,9 +152,13 @@ def opened(path: str) -> Iterator[Npz]:
     """
     try:
         file = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, NotImplementedError, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+    except FileNotFoundError:
+        raise
+    except (
+        zipfile.BadZipFile,
+        NotImplementedError,
+        OSError,
+    ) as error:  # NotImplementedError: of a newer version of zip
         raise DatasetError(f"{path}: expected a file of .npz: {error}; fetch it again") from None
     with file:
         yield Npz(file, path)

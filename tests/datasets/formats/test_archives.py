@@ -240,3 +240,40 @@ def test_hostile_npz_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"text")
     with pytest.raises(DatasetError, match=r"expected a file of .npz"), npy.opened(str(path)):
         pass
+
+
+def marked(path: Path, flags: int = 0, version: int = 20) -> None:
+    """Set the flags of the first member of an archive, and the version of zip that it takes to read it."""
+    content = bytearray(path.read_bytes())
+    for signature, at in ((b"PK\x03\x04", 4), (b"PK\x01\x02", 6)):
+        begin = content.index(signature) + at
+        content[begin : begin + 4] = version.to_bytes(2, "little") + flags.to_bytes(2, "little")
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("flags", [1, 1 << 5, 1 << 6], ids=["a password", "a patch", "strong encryption"])
+def test_npz_that_zip_files_cannot_give_are_refused(flags: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.arange(5))
+    marked(path, flags)
+    with npy.opened(str(path)) as arrays, pytest.raises(DatasetError, match=r"a\.npz, 'x': the file is damaged"):
+        arrays.read("x")
+    marked(path, version=99)
+    with pytest.raises(DatasetError, match=r"expected a file of \.npz: zip file version 9\.9"), npy.opened(str(path)):
+        pass
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "lzma"])
+def test_npz_of_methods_that_unpack_without_a_limit_are_refused(method: int, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", method) as file:
+        file.writestr("bomb.npy", bytes(2**24))
+    tracemalloc.start()
+    try:
+        with (
+            npy.opened(str(tmp_path / "a.npz")) as arrays,
+            pytest.raises(DatasetError, match=r"method \d+ of compression; refused"),
+        ):
+            arrays.read("bomb")
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
