@@ -308,10 +308,15 @@ def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> d
 
 
 def new_priorities(spec: BufferSpec, priorities: Any, size: int) -> Any:
-    """The priorities that `update` sets, float32 [B], where they are given as that or as [B, 1]."""
+    """The priorities that `update` sets, see `one_for_each`; None if none are given."""
     if priorities is None:
         return None
     check_prioritized(spec, "update")
+    return one_for_each(priorities, size)
+
+
+def one_for_each(priorities: Any, size: int) -> Any:
+    """Priorities float32 [B], where they are given as that or as [B, 1]."""
     check_dtype("priorities", priorities, "float32")
     shape = tuple(priorities.shape)
     if shape == (size, 1):

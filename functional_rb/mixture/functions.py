@@ -101,14 +101,7 @@ def update(backend: Backend, mixture: M, indices: Any, priorities: Any, items: A
     if priorities is not None:
         if not any(state.spec.sampler.has_priorities for state in buffers):
             checks.check_prioritized(buffers[0].spec, function)
-        priorities = engines[0].as_vector(priorities, "priorities")
-        checks.check_dtype("priorities", priorities, "float32")
-        if tuple(priorities.shape) == (count, 1):
-            priorities = priorities.reshape(count)
-        if tuple(priorities.shape) != (count,):
-            raise ValueError(
-                f"priorities: expected shape ({count},), one for each index, got {tuple(priorities.shape)}"
-            )
+        priorities = checks.one_for_each(engines[0].as_vector(priorities, "priorities"), count)
     checked = []
     for path, state, engine in zip(places(mixture), buffers, engines, strict=True):
         handles, rows = _own(backend, indices, path)

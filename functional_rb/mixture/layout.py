@@ -65,12 +65,10 @@ def layout_of(form: Form, mapper: Any = None) -> Layout:
         ValueError: if the buffers hold different items and no leaves are named, or one of those is not in all of them.
     """
     if isinstance(form, BufferSpec):
-        outline, lead = form.plan.outline, form.sampler.leading_shape(2)[1:]
-        if mapper is not None and form.on_sample is not None:
+        outline, lead = form.plan.outline, form.sampler.leading_shape(2)
+        if mapper is not None and form.on_sample is not None:  # its spec has the batch's axes itself
             outline, lead = Outline.of(samples.sample_spec(mapper, form, 2), "Mixture"), ()
-        leaves = tuple(((*lead, *leaf.shape), str(leaf.dtype)) for leaf in outline.leaves)
-        if mapper is not None and form.on_sample is not None:
-            leaves = tuple((shape[1:], dtype) for shape, dtype in leaves)
+        leaves = tuple(((*lead, *leaf.shape)[1:], str(leaf.dtype)) for leaf in outline.leaves)
         return Layout(outline.structure, outline.names, leaves, ())
     spec, forms = form
     members = [layout_of(one, mapper) for one in forms]

@@ -77,7 +77,6 @@ class Facts:
     """What is known of all mixtures whose buffers have the same specs, and what was found out about them.
 
     Attributes:
-        form: of these mixtures.
         specs: of their buffers.
         layout: of their samples.
         steps: how many steps a slice has; None for single items.
@@ -91,7 +90,6 @@ class Facts:
         plans: how a backend shares batches out, by keys of its own.
     """
 
-    form: Form
     specs: tuple[BufferSpec, ...]
     layout: Layout
     steps: int | None
@@ -145,7 +143,7 @@ def _facts_of(form: Form, mapper: Any, layout: Callable[..., Layout]) -> Facts:
     weighing = [spec.sampler for spec in specs if spec.sampler.has_priorities]
     betas = tuple(sorted({getattr(sampler, "beta", 0.0) for sampler in weighing}))
     without_chance = next((sampler for sampler in weighing if not sampler.single_law), None)
-    return Facts(form, specs, layout(form, mapper), steps, flat, mapped, short, betas, without_chance, set(), {})
+    return Facts(specs, layout(form, mapper), steps, flat, mapped, short, betas, without_chance, set(), {})
 
 
 def given_size(batch_size: int | None) -> int:
