@@ -15,8 +15,8 @@ import numpy as np
 from functional_rb.base import files
 from functional_rb.convert.common import imported
 from functional_rb.datasets.episode import Array, DatasetError, Episode
-from functional_rb.datasets.minari_spaces import Folder, decoded, is_image
-from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans, spec_of_values
+from functional_rb.datasets.minari_spaces import Folder, decoded, is_image, specs_of_infos
+from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans
 
 METADATA = "metadata.json"
 WHO, EXTRA = "datasets: minari", "functional-rb[datasets]"
@@ -42,7 +42,8 @@ class Arrow:
 
     def infos(self, narrow: bool) -> Mapping[str, Any]:
         """Those of the first episode that are numbers."""
-        return {name: _specs(part, narrow) for name, part in self._infos.items()}
+        specs: dict[str, Any] = specs_of_infos(self._infos, narrow)
+        return specs
 
     def episodes(self, first: int, most: int) -> Iterator[Episode]:
         """The episodes from one on, in pieces."""
@@ -210,13 +211,6 @@ def _kinds(struct: Any) -> dict[str, Any]:
         if can_be_stored(dtype) and _size(shape) == (field.type.list_size if is_list else 1):
             made[field.name] = shape, dtype
     return made
-
-
-def _specs(part: Any, narrow: bool) -> Any:
-    if isinstance(part, dict):
-        return {name: _specs(inner, narrow) for name, inner in part.items()}
-    shape, dtype = part
-    return spec_of_values(shape, dtype, narrow)
 
 
 def _info(array: Any, part: Any, where: str, name: str) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 from functional_rb.datasets import hdf5
 from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.hdf5 import Members
-from functional_rb.datasets.minari_spaces import Folder, decoded, is_image
-from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans, spec_of_values
+from functional_rb.datasets.minari_spaces import Folder, decoded, is_image, specs_of_infos
+from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans
 
 MAIN = "main_data.hdf5"
 
@@ -32,7 +32,8 @@ class Hdf5:
 
     def infos(self, narrow: bool) -> Mapping[str, Any]:
         """Those of the first episode that are numbers."""
-        return {name: _specs(part, narrow) for name, part in self._infos.items()}
+        specs: dict[str, Any] = specs_of_infos(self._infos, narrow)
+        return specs
 
     def episodes(self, first: int, most: int) -> Iterator[Episode]:
         """The episodes from one on, in pieces."""
@@ -121,10 +122,3 @@ def _shapes(group: Any, where: str) -> dict[str, Any]:
         elif part.ndim and can_be_stored(part.dtype):
             made[name] = part.shape[1:], part.dtype
     return made
-
-
-def _specs(part: Any, narrow: bool) -> Any:
-    if isinstance(part, dict):
-        return {name: _specs(inner, narrow) for name, inner in part.items()}
-    shape, dtype = part
-    return spec_of_values(shape, dtype, narrow)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,8 @@ import numpy as np
 
 from functional_rb.convert.common import imported
 from functional_rb.datasets.episode import Array, DatasetError
+from functional_rb.datasets.formats import images
+from functional_rb.datasets.pieces import spec_of_values
 
 LEAST_SIDE = 32
 """Arrays of bytes with fewer rows or columns are no images, and so are not compressed."""
@@ -96,15 +97,12 @@ def decoded(encoded: Sequence[Any], space: Any, where: str) -> Array:
         ImportError: if Pillow is missing.
         DatasetError: for what is no JPEG, or an image of another size.
     """
-    image = imported("PIL.Image", "datasets: minari", "functional-rb[datasets] pillow")
-    made = np.empty((len(encoded), *space.shape), np.uint8)
-    for k, content in enumerate(encoded):
-        try:
-            with image.open(io.BytesIO(bytes(content)), formats=["JPEG"]) as opened:
-                height, width = space.shape[:2]
-                if opened.size != (width, height):
-                    raise ValueError(f"expected an image of {width} by {height}, got {opened.size}")
-                made[k] = np.asarray(opened).reshape(space.shape)
-        except (OSError, ValueError, SyntaxError) as error:
-            raise DatasetError(f"{where}: image {k}: {error}") from None
-    return made
+    return images.decoded(encoded, space.shape, np.uint8, where, ("JPEG",))
+
+
+def specs_of_infos(kinds: Any, narrow: bool) -> Any:
+    """The specs of infos, whose shapes and dtypes stand in dicts by their names, nested."""
+    if isinstance(kinds, dict):
+        return {name: specs_of_infos(kind, narrow) for name, kind in kinds.items()}
+    shape, dtype = kinds
+    return spec_of_values(shape, dtype, narrow)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from functional_rb.base import files
 from functional_rb.convert.common import imported
 from functional_rb.datasets.episode import Array, DatasetError
 
@@ -35,13 +37,10 @@ class Rows:
         """
         self._arrow = imported("pyarrow", WHO, EXTRA)
         with _errors(path):
-            file = imported("pyarrow.parquet", WHO, EXTRA).ParquetFile(path)
-            there = file.schema_arrow.names
-            if missing := sorted(set(columns) - set(there)):
-                raise DatasetError(f"{path}: expected columns {missing[:10]}, there are {there[:30]}")
-            self._file, self._columns = file, list(columns)
-            self.kinds = dict(zip(there, file.schema_arrow.types, strict=True))
-            self.count: int = file.metadata.num_rows
+            self._file, self._columns = _opened(path, columns), list(columns)
+            schema = self._file.schema_arrow
+            self.kinds = dict(zip(schema.names, schema.types, strict=True))
+            self.count: int = self._file.metadata.num_rows
         self.path, self.at = path, 0
         self._held: Any = None
         self._batches: Iterator[Any] = iter(())
@@ -86,12 +85,9 @@ def table(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         ImportError: if pyarrow is missing.
         DatasetError: for a file of something else, or without these columns.
     """
-    parquet = imported("pyarrow.parquet", WHO, EXTRA)
     with _errors(path):
-        there = parquet.ParquetFile(path).schema_arrow.names
-        if missing := sorted(set(columns) - set(there)):
-            raise DatasetError(f"{path}: expected columns {missing[:10]}, there are {there[:30]}")
-        rows: list[dict[str, Any]] = parquet.ParquetFile(path).read(columns=list(columns)).to_pylist()
+        file = _opened(path, columns)
+        rows: list[dict[str, Any]] = file.read(columns=list(columns)).to_pylist()
         return rows
 
 
@@ -129,11 +125,24 @@ def bytes_of(column: Any, where: str) -> list[bytes]:
     return contents
 
 
+def _opened(path: str, columns: Sequence[str]) -> Any:
+    """A file of Parquet that has these columns."""
+    os.close(files.open_regular(path)[0])
+    file = imported("pyarrow.parquet", WHO, EXTRA).ParquetFile(path)
+    there = file.schema_arrow.names
+    if missing := sorted(set(columns) - set(there)):
+        raise DatasetError(f"{path}: expected columns {missing[:10]}, there are {there[:30]}")
+    return file
+
+
 @contextlib.contextmanager
 def _errors(path: str) -> Iterator[None]:
     """Errors of Arrow as those of datasets."""
     arrow = imported("pyarrow", WHO, EXTRA)
     try:
         yield
-    except arrow.ArrowException as error:
-        raise DatasetError(f"{path}: expected a table of Parquet: {error}; fetch it again") from None
+    except (arrow.ArrowException, files.UnusableFileError, OSError) as error:
+        # Of damaged pages Arrow gives an OSError without a number. One with a number is the system's: no file, no room.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DatasetError(f"{path}: expected a table of Parquet: {str(error).strip()}; fetch it again") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -130,4 +131,20 @@ def test_tables_that_are_cut_are_refused(tmp_path: Path) -> None:
     table = next(iter(sorted(tmp_path.rglob("*.parquet"))))
     table.write_bytes(table.read_bytes()[:-20])
     with pytest.raises(DatasetError, match=r"episode_000000.parquet: expected a table of Parquet"):
+        [*open_reader(name, str(tmp_path)).episodes()]
+
+
+def test_tables_with_damaged_pages_are_refused(tmp_path: Path) -> None:
+    name = others.lerobot_v2(tmp_path)
+    table = next(iter(sorted(tmp_path.rglob("*.parquet"))))
+    content = bytearray(table.read_bytes())
+    content[4:20] = b"\xff" * 16
+    table.write_bytes(content)
+    with pytest.raises(
+        DatasetError, match=r"(?s)episode_000000.parquet: expected a table of Parquet.*[^\n]; fetch it again"
+    ):
+        [*open_reader(name, str(tmp_path)).episodes()]
+    table.unlink()
+    os.mkfifo(table)  # which would keep who opens it waiting
+    with pytest.raises(DatasetError, match=r"episode_000000.parquet: no regular file"):
         [*open_reader(name, str(tmp_path)).episodes()]

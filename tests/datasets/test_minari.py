@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import shutil
 import warnings
@@ -16,6 +17,7 @@ import pyarrow
 import pytest
 from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
+from PIL import Image
 
 import functional_rb as frb
 from functional_rb.datasets import DatasetError, Episode, convert, open_reader
@@ -214,9 +216,9 @@ def test_all_kinds_of_spaces_are_stored(library: Backend, tmp_path: Path) -> Non
     np.testing.assert_array_equal(library.numpy(items["pose"]["grip"]), grip)
 
 
-def rewritten(made: Path, to: Path, change: Any) -> str:
+def rewritten(made: Path, to: Path, change: Any, of: str = "box") -> str:
     """A copy of a dataset in HDF5 with a change."""
-    shutil.copytree(made / "box" / "hdf5-v0" / "data", to)
+    shutil.copytree(made / of / "hdf5-v0" / "data", to)
     with h5py.File(to / "main_data.hdf5", "a") as file:
         change(file, to)
     return f"minari:{to}"
@@ -342,3 +344,34 @@ def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:
     metadata.write_text("[]")
     with pytest.raises(DatasetError, match="expected metadata by name"):
         open_reader(f"minari:{copied}")
+
+
+def damaged_image(file: Any, to: Path) -> None:
+    file["episode_0/observations"][1] = np.frombuffer(b"no image", np.uint8)
+
+
+def smaller_image(file: Any, to: Path) -> None:
+    content = io.BytesIO()
+    Image.fromarray(np.zeros((9, 40, 3), np.uint8)).save(content, "JPEG")
+    file["episode_0/observations"][1] = np.frombuffer(content.getvalue(), np.uint8)
+
+
+def another_kind_of_image(file: Any, to: Path) -> None:
+    content = io.BytesIO()
+    Image.fromarray(np.zeros((36, 40, 3), np.uint8)).save(content, "PNG")
+    file["episode_0/observations"][1] = np.frombuffer(content.getvalue(), np.uint8)
+
+
+IMAGES = {
+    "image 1: expected an image, JPEG": damaged_image,
+    "image 1: expected 40 by 36 pixels, got 40 by 9": smaller_image,
+    "image 1: expected an image, JPEG: cannot identify": another_kind_of_image,
+}
+
+
+@pytest.mark.parametrize("what", IMAGES)
+def test_images_of_another_kind_or_size_are_named(made: Path, what: str, tmp_path: Path) -> None:
+    name = rewritten(made, tmp_path / "wrong", IMAGES[what], "images")
+    with pytest.raises(DatasetError) as caught:
+        read(open_reader(name))
+    assert f"main_data.hdf5, episode 0, observations, {what}" in str(caught.value)

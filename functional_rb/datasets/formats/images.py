@@ -14,7 +14,9 @@ from functional_rb.datasets.episode import Array, DatasetError
 KINDS = ("PNG", "JPEG")
 
 
-def decoded(contents: Sequence[Any], shape: tuple[int, ...], dtype: Any, where: str) -> Array:
+def decoded(
+    contents: Sequence[Any], shape: tuple[int, ...], dtype: Any, where: str, kinds: Sequence[str] = KINDS
+) -> Array:
     """Images [n, *shape].
 
     Args:
@@ -22,6 +24,7 @@ def decoded(contents: Sequence[Any], shape: tuple[int, ...], dtype: Any, where: 
         shape: height and width, and channels.
         dtype: of the values.
         where: file and episode, for errors.
+        kinds: those that are read.
 
     Raises:
         DatasetError: for what is no such image, or one of another size: it is not decoded.
@@ -29,7 +32,7 @@ def decoded(contents: Sequence[Any], shape: tuple[int, ...], dtype: Any, where: 
     """
     made = np.empty((len(contents), *shape), dtype)
     for k, content in enumerate(contents):
-        with _opened(content, f"{where}, image {k}") as image:
+        with _opened(content, f"{where}, image {k}", kinds) as image:
             if image.size != (shape[1], shape[0]):
                 found = f"{image.size[0]} by {image.size[1]}"
                 raise DatasetError(f"{where}, image {k}: expected {shape[1]} by {shape[0]} pixels, got {found}")
@@ -53,13 +56,13 @@ def size_of(content: Any, where: str) -> tuple[int, int]:
         DatasetError: for what is no image.
         ImportError: if Pillow is missing.
     """
-    with _opened(content, where) as image:
+    with _opened(content, where, KINDS) as image:
         return int(image.size[1]), int(image.size[0])
 
 
-def _opened(content: Any, where: str) -> Any:
+def _opened(content: Any, where: str, kinds: Sequence[str]) -> Any:
     image = imported("PIL.Image", "datasets: images", "functional-rb[datasets] pillow")
     try:
-        return image.open(io.BytesIO(bytes(content)), formats=KINDS)
-    except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
-        raise DatasetError(f"{where}: expected an image, {' or '.join(KINDS)}: {error}") from None
+        return image.open(io.BytesIO(bytes(content)), formats=list(kinds))
+    except (OSError, ValueError, SyntaxError, TypeError, image.DecompressionBombError) as error:  # TypeError: of None
+        raise DatasetError(f"{where}: expected an image, {' or '.join(kinds)}: {error}") from None
