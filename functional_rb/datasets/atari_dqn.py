@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base import files
 from functional_rb.datasets.by_rows import Forward, Whole, found, of, same_rows
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
+from functional_rb.datasets.formats import regular
 from functional_rb.datasets.formats.inflate import Inflated
 from functional_rb.datasets.formats.npy import HEADER, NpyStream
 from functional_rb.datasets.pieces import spec_of_values, steps_of_piece
@@ -151,11 +151,7 @@ def _episode(checkpoint: _Checkpoint, frames: Forward, start: int, stop: int, pa
 @contextlib.contextmanager
 def _array(path: str, limit: int) -> Iterator[NpyStream]:
     """A gzipped array, to be read row by row."""
-    try:
-        descriptor, _ = files.open_regular(path)
-    except files.UnusableFileError as error:
-        raise DatasetError(str(error)) from None
-    with os.fdopen(descriptor, "rb") as file:
+    with regular.opened(path) as file:
         yield NpyStream(Inflated(file, limit, path), path)
 
 

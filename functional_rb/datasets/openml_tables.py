@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gzip
+import io
 import itertools
 import re
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from functional_rb.convert.common import imported
 from functional_rb.datasets.episode import Array, DatasetError
+from functional_rb.datasets.formats import regular
+from functional_rb.datasets.formats.inflate import BLOCK, Inflated
 from functional_rb.datasets.parquet import Rows
 
 BATCH = 4096
@@ -23,6 +25,8 @@ ATTRIBUTE = re.compile(r"""@attribute\s+(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*
 NUMBERS = ("numeric", "real", "integer")
 LINE = 2**20
 """Characters that a line may have."""
+LIMIT = 2**40
+"""Bytes that may come out of a table that is gzipped."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Arff:
         """
         self._path = path
         self.columns: list[Column | None] = []
-        with self._lines() as (_, lines):
+        with self._lines() as lines:
             for line in lines:
                 if line.lower().startswith("@data"):
                     break
@@ -63,15 +67,15 @@ class Arff:
                 raise DatasetError(f"{path}: expected a table in ARFF, there is no @data in it")
 
     @contextlib.contextmanager
-    def _lines(self) -> Iterator[tuple[IO[str], Iterator[str]]]:
-        opened: Any = gzip.open if self._path.endswith(".gz") else open
-        try:
-            with opened(self._path, "rt", encoding="utf-8") as file:
-                short = iter(lambda: file.readline(LINE), "")
-                lines = (line.strip() for line in short)
-                yield file, (line for line in lines if line and not line.startswith("%"))
-        except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-            raise DatasetError(f"{self._path}: expected a table in ARFF: {error}") from None
+    def _lines(self) -> Iterator[Iterator[str]]:
+        with regular.opened(self._path) as file:
+            content = io.BufferedReader(Inflated(file, LIMIT, self._path), BLOCK)
+            text = io.TextIOWrapper(content, encoding="utf-8")
+            lines = (line.strip() for line in iter(lambda: text.readline(LINE), ""))
+            try:
+                yield (line for line in lines if line and not line.startswith("%"))
+            except UnicodeDecodeError as error:
+                raise DatasetError(f"{self._path}: expected a table in ARFF: {error}") from None
 
     def _column(self, line: str) -> Column | None:
         found = ATTRIBUTE.fullmatch(line)
@@ -86,30 +90,31 @@ class Arff:
 
     def batches(self) -> Iterator[list[Array]]:
         """The columns of some rows: numbers float64 [n], NaN if missing; choices int64 [n], -1 if missing."""
-        codes = [
-            None if column is None or column.choices is None else {word: k for k, word in enumerate(column.choices)}
-            for column in self.columns
-        ]
-        with self._lines() as (_, lines):
+        codes = [_codes(column) for column in self.columns]
+        with self._lines() as lines:
             data = itertools.dropwhile(lambda line: not line.lower().startswith("@data"), lines)
             next(data)
             number = 0
-            while rows := [_words(line, f"{self._path}, row {number + k}") for k, line in _few(data)]:
-                yield [self._values(rows, k, codes[k], number) for k in range(len(self.columns))]
+            while rows := [self._row(line, number + k) for k, line in enumerate(itertools.islice(data, BATCH))]:
+                columns = zip(self.columns, codes, zip(*rows, strict=True), strict=True)
+                yield [self._values(*column, number) for column in columns]
                 number += len(rows)
 
-    def _values(self, rows: list[list[str | None]], at: int, codes: dict[str, int] | None, first: int) -> Array:
-        column = self.columns[at]
-        values = []
-        for k, row in enumerate(rows):
-            if len(row) != len(self.columns):
-                raise DatasetError(
-                    f"{self._path}, row {first + k}: expected {len(self.columns)} values, got {len(row)}; tables of "
-                    f"sparse rows are not read"
-                )
-            values.append(row[at])
+    def _row(self, line: str, number: int) -> list[str | None]:
+        """The values in a line, one for each column."""
+        row = _words(line, f"{self._path}, row {number}")
+        if len(row) != len(self.columns):
+            raise DatasetError(
+                f"{self._path}, row {number}: expected {len(self.columns)} values, got {len(row)}; tables of sparse "
+                f"rows are not read"
+            )
+        return row
+
+    def _values(
+        self, column: Column | None, codes: dict[str, int] | None, values: Sequence[str | None], first: int
+    ) -> Array:
         if column is None:
-            return np.zeros(len(rows))
+            return np.zeros(len(values))
         try:
             if codes is None:
                 return np.array([np.nan if value is None else float(value) for value in values])
@@ -151,21 +156,17 @@ class Parquet:
         """The columns of some rows: numbers float64 [n], NaN if missing; choices int64 [n], -1 if missing."""
         kept = [column for column in self.columns if column is not None]
         rows = Rows(self._path, [column.name for column in kept])
-        codes = {
-            column.name: {word: k for k, word in enumerate(column.choices)}
-            for column in kept
-            if column.choices is not None
-        }
+        codes = {column.name: _codes(column) for column in kept}
         for first in range(0, rows.count, BATCH):
             stop, made = min(first + BATCH, rows.count), []
             for column in self.columns:
                 values = [] if column is None else rows.column(column.name, first, stop).to_pylist()
+                told = None if column is None else codes[column.name]
                 if column is None:
                     made.append(np.zeros(stop - first))
-                elif column.choices is None:
+                elif told is None:
                     made.append(np.array([np.nan if value is None else value for value in values], np.float64))
                 else:
-                    told = codes[column.name]
                     made.append(np.array([-1 if value is None else told[str(value)] for value in values]))
             yield made
 
@@ -175,8 +176,11 @@ def _parts(rows: Rows, name: str) -> Iterator[list[Any]]:
         yield rows.column(name, first, min(first + BATCH, rows.count)).to_pylist()
 
 
-def _few(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
-    return enumerate(itertools.islice(lines, BATCH))
+def _codes(column: Column | None) -> dict[str, int] | None:
+    """The number of each choice; None if there are none."""
+    if column is None or column.choices is None:
+        return None
+    return {word: k for k, word in enumerate(column.choices)}
 
 
 def _words(line: str, where: str) -> list[str | None]:

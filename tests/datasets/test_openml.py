@@ -105,6 +105,16 @@ REFUSED = {
 }
 
 
+def test_gzip_that_is_damaged_or_cut_is_refused(tmp_path: Path) -> None:
+    name = zipped(tmp_path)
+    path = tmp_path / "a.arff.gz"
+    whole = path.read_bytes()
+    for content in (whole[:50] + bytes(9) + whole[59:], whole[:-20]):
+        path.write_bytes(content)
+        with pytest.raises(DatasetError, match=r"a\.arff\.gz: it cannot be decompressed.*fetch it again"):
+            [*open_reader(name).episodes()]
+
+
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
 def test_other_tables_are_refused(case: tuple[str, str], tmp_path: Path) -> None:
     name = arff(tmp_path, case[0])

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.formats import regular
 from functional_rb.datasets.formats.inflate import read_exactly
 
 Array = np.ndarray[Any, Any]
@@ -150,15 +151,11 @@ def opened(path: str) -> Iterator[Npz]:
         DatasetError: if it is none.
         FileNotFoundError: if there is no such file.
     """
-    try:
-        file = zipfile.ZipFile(path)
-    except FileNotFoundError:
-        raise
-    except (
-        zipfile.BadZipFile,
-        NotImplementedError,
-        OSError,
-    ) as error:  # NotImplementedError: of a newer version of zip
-        raise DatasetError(f"{path}: expected a file of .npz: {error}; fetch it again") from None
-    with file:
-        yield Npz(file, path)
+    with regular.opened(path) as content:
+        try:
+            file = zipfile.ZipFile(content)
+        # NotImplementedError: of a newer version of zip; UnicodeError: of names.
+        except (zipfile.BadZipFile, NotImplementedError, UnicodeError, OSError) as error:
+            raise DatasetError(f"{path}: expected a file of .npz: {error}; fetch it again") from None
+        with file:
+            yield Npz(file, path)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
 from collections.abc import Iterator
 from typing import Any
 
-from functional_rb.base import files
 from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.formats import regular
 from functional_rb.datasets.formats.inflate import Inflated
 
 HEADERS = 2**20
@@ -30,11 +29,7 @@ def members(path: str, limit: int = LIMIT) -> Iterator[tuple[str, int, Any]]:
         DatasetError: for what is no such archive, names that lead out of a folder, links and devices, naming them.
         FileNotFoundError: if there is no such file.
     """
-    try:
-        descriptor, _ = files.open_regular(path)
-    except files.UnusableFileError as error:
-        raise DatasetError(str(error)) from None
-    with os.fdopen(descriptor, "rb") as file:
+    with regular.opened(path) as file:
         stream: Any = _Headers(Inflated(file, limit, path), path)
         try:
             with tarfile.open(fileobj=stream, mode="r|") as archive:

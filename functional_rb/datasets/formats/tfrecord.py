@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import struct
 from collections.abc import Iterator
+from typing import BinaryIO
 
-from functional_rb.base import files
 from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.formats import regular
 from functional_rb.datasets.formats.crc32c import masked
 
 BEFORE, AFTER = 12, 4
@@ -27,12 +27,12 @@ def records(path: str, first: int = 0) -> Iterator[memoryview]:
         DatasetError: for a wrong checksum or length, naming the file, the record and the byte.
         FileNotFoundError: if there is no such file.
     """
-    with _opened(path) as (descriptor, size):
-        for number, (at, length, where) in enumerate(_framed(descriptor, size, path)):
+    with regular.opened(path) as file:
+        for number, (at, length, where) in enumerate(_framed(file, path)):
             if number >= first:
                 start = at - at % mmap.ALLOCATIONGRANULARITY
                 # It is unmapped when nobody has a view of it any more.
-                part = mmap.mmap(descriptor, at + length + AFTER - start, access=mmap.ACCESS_READ, offset=start)
+                part = mmap.mmap(file.fileno(), at + length + AFTER - start, access=mmap.ACCESS_READ, offset=start)
                 record = memoryview(part)[at - start :]
                 _check(record[:length], record[length:], where)
                 yield record[:length]
@@ -45,26 +45,14 @@ def count(path: str) -> int:
         DatasetError: for a wrong length.
         FileNotFoundError: if there is no such file.
     """
-    with _opened(path) as (descriptor, size):
-        return sum(1 for _ in _framed(descriptor, size, path))
+    with regular.opened(path) as file:
+        return sum(1 for _ in _framed(file, path))
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[tuple[int, int]]:
-    """A file's descriptor and size."""
-    try:
-        descriptor, size = files.open_regular(path)
-    except files.UnusableFileError as error:
-        raise DatasetError(str(error)) from None
-    try:
-        yield descriptor, size
-    finally:
-        os.close(descriptor)
-
-
-def _framed(descriptor: int, size: int, path: str) -> Iterator[tuple[int, int, str]]:
+def _framed(file: BinaryIO, path: str) -> Iterator[tuple[int, int, str]]:
     """Of each record the byte at which it begins, its length, and where it stands."""
-    at = number = 0
+    descriptor, at, number = file.fileno(), 0, 0
+    size = os.fstat(descriptor).st_size
     while at < size:
         where = f"{path}, record {number}, byte {at}"
         head = memoryview(os.pread(descriptor, BEFORE, at))

@@ -240,6 +240,10 @@ def test_hostile_npz_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"text")
     with pytest.raises(DatasetError, match=r"expected a file of .npz"), npy.opened(str(path)):
         pass
+    path.unlink()
+    os.mkfifo(path)  # which would keep who opens it waiting
+    with pytest.raises(DatasetError, match=r"a\.npz: no regular file"), npy.opened(str(path)):
+        pass
 
 
 def marked(path: Path, flags: int = 0, version: int = 20) -> None:
@@ -260,6 +264,10 @@ def test_npz_that_zip_files_cannot_give_are_refused(flags: int, tmp_path: Path) 
         arrays.read("x")
     marked(path, version=99)
     with pytest.raises(DatasetError, match=r"expected a file of \.npz: zip file version 9\.9"), npy.opened(str(path)):
+        pass
+    marked(path, 1 << 11)  # names are in UTF-8
+    path.write_bytes(path.read_bytes().replace(b"x.npy", b"\xff.npy"))
+    with pytest.raises(DatasetError, match=r"expected a file of \.npz: 'utf-8' codec"), npy.opened(str(path)):
         pass
 
 
