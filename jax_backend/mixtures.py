@@ -16,17 +16,17 @@ from functional_rb.buffer.state import State
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture import drawing
 from functional_rb.mixture.drawing import Drawn, Status
-from functional_rb.mixture.functions import with_buffers
+from functional_rb.mixture.functions import Place, with_buffers
 from functional_rb.mixture.layout import Form, Layout, layout_at_once
 from functional_rb.mixture.sampling import check_drawable, check_heeding
 from functional_rb.mixture.shares import Assignment
 from functional_rb.mixture.value import Mixture
 from functional_rb.ops import numpy_ops, part_kernels
-from jax_backend import compile, convert, copies, engines, execute, hosted, keys
+from jax_backend import carried, compile, convert, copies, engines, execute, hosted, keys
 from jax_backend import ops as ops
 from jax_backend.custom_call import barrier
 
-mapper, engine, in_place = execute, engines.of, engines.in_place
+mapper, engine, in_place, carry_out = execute, engines.of, engines.in_place, carried.carry_out
 
 
 def _keys(key: jax.Array, n: int) -> list[jax.Array]:
@@ -192,7 +192,7 @@ def is_compiling() -> bool:
     return False
 
 
-def rows_of(own: jax.Array) -> None:
+def rows_of(indices: jax.Array, paths: Sequence[Place]) -> None:
     """None: programs are compiled for a number of rows."""
 
 

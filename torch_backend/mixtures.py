@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels.switch import switch
 from functional_rb.mixture import drawing, sampling
 from functional_rb.mixture.drawing import Drawn, Status
+from functional_rb.mixture.functions import Place, is_own
 from functional_rb.mixture.layout import Form, Layout, layout_at_once, layout_of
 from functional_rb.mixture.sampling import check_drawable, check_heeding
 from functional_rb.mixture.shares import Assignment
@@ -248,9 +249,16 @@ def in_place(engine: Any) -> Any:
     return engine
 
 
-def rows_of(own: torch.Tensor) -> torch.Tensor | None:
-    """The rows that are marked, where how many these are can be known."""
-    return None if is_compiling() or is_batched(own) else own.nonzero()[:, 0]
+def carry_out(function: Callable[..., Any], static: Any, *arrays: Any) -> Any:
+    """A function of the core, as it is."""
+    return function(ops, static, *arrays)
+
+
+def rows_of(indices: torch.Tensor, paths: Sequence[Place]) -> Sequence[torch.Tensor] | None:
+    """The rows of each buffer, where how many these are can be known."""
+    if is_compiling() or is_batched(indices):
+        return None
+    return [is_own(indices, path).nonzero()[:, 0] for path in paths]
 
 
 def numbers_of(p: torch.Tensor) -> Sequence[float] | None:

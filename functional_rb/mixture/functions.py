@@ -22,11 +22,14 @@ from functional_rb.buffer.state import State
 from functional_rb.mixture.drawing import NOTHING, Drawn
 from functional_rb.mixture.layout import form_of, layout_at_once
 from functional_rb.mixture.value import Mixture, specs_of_buffers
+from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import row_layout
 from functional_rb.structures.ring import INT32_MAX, saturating_add
 
 M = TypeVar("M", bound=Mixture)
+Place = tuple[int, ...]
+"""The numbers that name a buffer, one for each level of mixtures."""
 
 
 class Backend(Protocol):
@@ -58,8 +61,11 @@ class Backend(Protocol):
             ValueError: if nothing can be drawn, and that is known.
         """
 
-    def rows_of(self, own: Array) -> Array | None:
-        """The rows that bool [n] marks, int32 [m]; None where m cannot be known."""
+    def carry_out(self, function: Callable[..., Any], static: Any, arrays: Any, /, *more: Any) -> Any:
+        """`function(ops, static, arrays, *more)`, in one program where it is compiled; what is static can be hashed."""
+
+    def rows_of(self, indices: Array, paths: Sequence[Place]) -> Sequence[Array] | None:
+        """The rows of handles [B, columns] that each buffer has, int32 [m] each; None where m cannot be known."""
 
     def numbers_of(self, p: Array) -> Sequence[float] | None:
         """The numbers in an array; None where they cannot be known yet."""
@@ -103,8 +109,7 @@ def update(backend: Backend, mixture: M, indices: Any, priorities: Any, items: A
             checks.check_prioritized(buffers[0].spec, function)
         priorities = checks.one_for_each(engines[0].as_vector(priorities, "priorities"), count)
     checked = []
-    for path, state, engine in zip(places(mixture), buffers, engines, strict=True):
-        handles, rows = _own(backend, indices, path)
+    for state, engine, (handles, rows) in zip(buffers, engines, _parted(backend, mixture, indices), strict=True):
         own = priorities if state.spec.sampler.has_priorities else None
         replacements = checks.replacements(state.spec, items, engine.convert, count)
         if rows is not None:
@@ -144,21 +149,21 @@ def either(core: Callable[..., Any], of_mixture: Callable[..., Any]) -> Callable
 def get(backend: Backend, mixture: Mixture, indices: Any) -> Any:
     """The leaves [B, *shape] that samples have of what handles [B, columns] name; see `reading.get`."""
     layout = layout_at_once(form_of(mixture))
-    indices, leaves = _read(backend, mixture, indices, "get", _leaves_of)
+
+    def found(engine: Engine, state: State, handles: Array) -> list[Array]:
+        leaves = engine.get(state, handles)
+        return [leaves[state.spec.plan.names.index(name)] for name in layout.names]
+
+    indices, leaves = _read(backend, mixture, indices, "get", found)
     return nest.unflatten(
         layout.structure, leaves, backend.engine(mixture.buffers[0]).build_mapping, (int(indices.shape[0]),)
     )
 
 
-def _leaves_of(engine: Engine, state: State, names: Sequence[str], handles: Array) -> list[Array]:
-    found = engine.get(state, handles)
-    return [found[state.spec.plan.names.index(name)] for name in names]
-
-
 def is_live(backend: Backend, mixture: Mixture, indices: Any) -> Array:
     """Which of handles [B, columns] name stored items, bool [B]."""
 
-    def found(engine: Engine, state: State, names: Sequence[str], handles: Array) -> list[Array]:
+    def found(engine: Engine, state: State, handles: Array) -> list[Array]:
         return [engine.is_live(state, handles)]
 
     return _read(backend, mixture, indices, "is_live", found)[1][0]
@@ -169,7 +174,7 @@ def priorities(backend: Backend, mixture: Mixture, indices: Any) -> Array:
     if not any(state.spec.sampler.has_priorities for state in mixture.buffers):
         checks.need_priorities(mixture.buffers[0].spec, "priorities")
 
-    def found(engine: Engine, state: State, names: Sequence[str], handles: Array) -> list[Array]:
+    def found(engine: Engine, state: State, handles: Array) -> list[Array]:
         if not state.spec.sampler.has_priorities:
             return [backend.ops.cast(backend.ops.full_like(handles, 0), "float32")]
         return [engine.look(state, single.priorities, handles)]
@@ -182,27 +187,33 @@ def _read(
 ) -> tuple[Array, list[Array]]:
     """What is found in each buffer of those that handles name, put together; and the handles."""
     check_buffers(backend, mixture, function)
-    names, made = layout_at_once(form_of(mixture)).names if function == "get" else (), None
+    paths, pieces = places(mixture), []
     indices = _indices(backend.engine(mixture.buffers[0]), mixture, indices)
-    for path, state in zip(places(mixture), mixture.buffers, strict=True):
-        own = _is_own(indices, path)
-        handles = backend.ops.where(own, indices[:, -1], backend.ops.full_like(indices[:, -1], NOTHING))
+    for state, handles in zip(mixture.buffers, backend.carry_out(apart, paths, indices), strict=True):
         engine = backend.engine(state)
-        pieces = found(engine, state, names, engine.as_vector(handles, "indices"))
-        if made is None:
-            made = pieces
-            continue
-        made = [_chosen(backend.ops, own, piece, other) for piece, other in zip(pieces, made, strict=True)]
-    assert made is not None
-    return indices, made
+        pieces.append(found(engine, state, engine.as_vector(handles, "indices")))
+    leaves = list(zip(*pieces, strict=True))
+    arrays = iter(backend.carry_out(chosen, paths, indices, [leaf for leaf in leaves if not is_object_array(leaf[0])]))
+    return indices, [
+        chosen(numpy_ops, paths, np.asarray(indices), [leaf])[0] if is_object_array(leaf[0]) else next(arrays)
+        for leaf in leaves
+    ]
 
 
-def _chosen(ops: Ops, own: Array, piece: Any, other: Any) -> Any:
-    """Rows of a piece where bool [B] marks them, and of another elsewhere."""
-    if is_object_array(piece):
-        rows = np.asarray(own)
-        return np.where(rows.reshape(rows.shape[0], *[1] * (piece.ndim - 1)), piece, other)
-    return ops.where(row_layout.along(own, piece), piece, other)
+def apart(ops: Ops, paths: Sequence[Place], indices: Array) -> list[Array]:
+    """For each buffer handles int32 [B]: its own of [B, columns], and in place of others' what names nothing."""
+    handles = indices[:, -1]
+    return [ops.where(is_own(indices, path), handles, ops.full_like(handles, NOTHING)) for path in paths]
+
+
+def chosen(ops: Ops, paths: Sequence[Place], indices: Array, leaves: Sequence[Sequence[Array]]) -> list[Array]:
+    """Leaves of which each buffer has a piece [B, ...], of rows of the buffers that handles [B, columns] name."""
+    made = [pieces[0] for pieces in leaves]
+    for k in range(1, len(paths)):
+        own = is_own(indices, paths[k])
+        for j, pieces in enumerate(leaves):
+            made[j] = ops.where(row_layout.along(own, pieces[k]), pieces[k], made[j])
+    return made
 
 
 def sizes(backend: Backend, mixture: Mixture) -> Array:
@@ -244,15 +255,15 @@ def can_sample(backend: Backend, mixture: Mixture, n: int | None = None) -> Arra
     return some & (size(backend, mixture) >= min(wanted, INT32_MAX)) & (wanted <= INT32_MAX)
 
 
-def places(mixture: Mixture, above: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
-    """The numbers that name each buffer, in their order, one for each level."""
-    found = []
+def places(mixture: Mixture, above: Place = ()) -> tuple[Place, ...]:
+    """The numbers that name each buffer, in their order."""
+    found: list[Place] = []
     for k, one in enumerate(mixture.states):
         found += places(one, (*above, k)) if isinstance(one, Mixture) else [(*above, k)]
-    return found
+    return tuple(found)
 
 
-def _is_own(indices: Array, path: tuple[int, ...]) -> Array:
+def is_own(indices: Array, path: Place) -> Array:
     """Which of handles int32 [B, columns] are of the buffer that these numbers name, bool [B]."""
     own = indices[:, 0] == path[0]
     for column in range(1, indices.shape[1] - 1):
@@ -260,13 +271,13 @@ def _is_own(indices: Array, path: tuple[int, ...]) -> Array:
     return own
 
 
-def _own(backend: Backend, indices: Array, path: tuple[int, ...]) -> tuple[Array, Array | None]:
-    """The handles of one of the buffers among indices, and their rows; -1 for others where rows cannot be known."""
-    own, handles = _is_own(indices, path), indices[:, -1]
-    rows = backend.rows_of(own)
-    if rows is not None:
-        return backend.ops.take(handles, rows), rows
-    return backend.ops.where(own, handles, backend.ops.full_like(handles, NOTHING)), None
+def _parted(backend: Backend, mixture: Mixture, indices: Array) -> list[tuple[Array, Array | None]]:
+    """The handles of each buffer among indices, and their rows; as `apart` has them where rows cannot be known."""
+    paths = places(mixture)
+    rows = backend.rows_of(indices, paths)
+    if rows is None:
+        return [(handles, None) for handles in backend.carry_out(apart, paths, indices)]
+    return [(backend.ops.take(indices[:, -1], own), own) for own in rows]
 
 
 def with_buffers(mixture: M, buffers: Sequence[State]) -> M:
