@@ -248,7 +248,9 @@ def resampled(x: jax.Array, weights: np.ndarray[Any, Any], axis: int) -> jax.Arr
     """
     count = int((weights != 0).sum(1).max())
     if count > MOST_ADDED:
-        return moveaxis(matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x)), -1, axis)
+        lines, matrix = moveaxis(x, axis, -1), table(weights.T, "float32", x)
+        # XLA would leave out digits on a GPU or TPU.
+        return moveaxis(jnp.matmul(lines, matrix, precision=lax.Precision.HIGHEST), -1, axis)
     first = np.minimum((weights != 0).argmax(1), weights.shape[1] - count)
     total: jax.Array | None = None
     for k in range(count):
@@ -258,11 +260,6 @@ def resampled(x: jax.Array, weights: np.ndarray[Any, Any], axis: int) -> jax.Arr
         total = part if total is None else total + part
     assert total is not None
     return total
-
-
-def matmul(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Matrix products; XLA would leave out digits on a GPU or TPU."""
-    return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
 
 
 def rounded(x: jax.Array) -> jax.Array:

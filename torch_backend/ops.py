@@ -240,12 +240,8 @@ def scale(high: torch.Tensor, low: torch.Tensor, n: Any) -> torch.Tensor:
 
 def resampled(x: torch.Tensor, weights: np.ndarray[Any, Any], axis: int) -> torch.Tensor:
     """Lines along an axis times a matrix: one product for all of them."""
-    made = matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
+    made = torch.matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
     return moveaxis(made, -1, axis)
-
-
-def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.matmul(x, y)
 
 
 def rounded(x: torch.Tensor) -> torch.Tensor:

@@ -15,27 +15,7 @@ from functional_rb.items.leafwise import array_spec, name_of, needed_keys, path_
 from functional_rb.items.names import Select
 from functional_rb.items.rewards import reward_path
 from functional_rb.ops.protocol import Array, ItemOps
-
-
-def discounted(ops: ItemOps, x: Array, factors: Array) -> Array:
-    """`g[t] = x[t] + factors[t] g[t + 1]` along the second axis, with 0 behind the last step.
-
-    By doubling: sums over 2 k steps are made of two over k, so that T steps take log2(T) operations on whole arrays.
-
-    Args:
-        x: floats [B, T, k].
-        factors: floats [B, T, 1].
-    """
-    ahead, steps = 1, x.shape[1]
-    while ahead < steps:
-        x = x + factors * _later(ops, x, ahead)
-        factors = factors * _later(ops, factors, ahead)
-        ahead *= 2
-    return x
-
-
-def _later(ops: ItemOps, x: Array, by: int) -> Array:
-    return ops.concat([x[:, by:], ops.full_like(x[:, :by], 0)], 1)
+from functional_rb.ops.recurrence import discounted
 
 
 @dataclasses.dataclass(frozen=True)

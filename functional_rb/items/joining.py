@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -57,10 +58,9 @@ class Cat(ItemFunction):
         sizes = list(shapes[0])
         sizes[self.axis] = sum(shape[self.axis] for shape in shapes)
         if all(isinstance(part, Bounded) for part in parts):
+            pairs = list(zip(parts, shapes, strict=True))
             low, high = (
-                np.concatenate([part.table(name).reshape(shape) for part, shape in zip(parts, shapes, strict=True)])
-                if len(sizes) == 1
-                else np.concatenate([part.table(name) for part in parts], self.axis)
+                np.concatenate([part.table(name).reshape(shape) for part, shape in pairs], self.axis)
                 for name in ("low", "high")
             )
             return rest | {path_of(self.out): Bounded(low, high, tuple(sizes), parts[0].dtype)}
@@ -133,10 +133,7 @@ class Flatten(Leafwise):
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
         """All axes but those in front as one."""
-        size = 1
-        for n in x.shape[len(lead) :]:
-            size *= n
-        return x.reshape(*lead, size)
+        return x.reshape(*lead, math.prod(x.shape[len(lead) :]))
 
     def inverse(self, item: Any) -> ItemFunction:
         """The shapes again."""

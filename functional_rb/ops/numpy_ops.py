@@ -233,12 +233,8 @@ def cos(x: Vector) -> Vector:
 
 def resampled(x: Vector, weights: Vector, axis: int) -> Vector:
     """Lines along an axis times a matrix: one product for all of them."""
-    made = matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
+    made = np.matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
     return moveaxis(made, -1, axis)
-
-
-def matmul(x: Vector, y: Vector) -> Vector:
-    return np.matmul(x, y)
 
 
 def rounded(x: Vector) -> Vector:

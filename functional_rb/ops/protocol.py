@@ -156,13 +156,10 @@ class TreeOps(Ops, Protocol):
 
 
 class ItemOps(TreeOps, Protocol):
-    """The primitives that functions of items are written in: those of trees, and three for the arithmetic of images."""
+    """The primitives that functions of items are written in: those of trees, and two for the arithmetic of images."""
 
     def resampled(self, x: Array, weights: np.ndarray[Any, Any], axis: int) -> Array:
         """Lines of floats along an axis times `weights.T`, float32 [after, before] of NumPy, which may be sparse."""
-
-    def matmul(self, x: Array, y: Array) -> Array:
-        """Matrix products over the last two axes, those in front broadcast; float32 with all of its digits."""
 
     def rounded(self, x: Array) -> Array:
         """The nearest whole numbers, halves to the even one, as floats of the same dtype."""

@@ -169,7 +169,7 @@ def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[
 
 def _examples(
     options: Options, source: Source, tokenizing: Tokenizing, progress: writing.Progress, piece: Sequence[Any]
-) -> Iterator[Example]:
+) -> list[Example]:
     """The examples of some rows; those that cannot be used are counted, or an error."""
     usable: list[tuple[int, Texts]] = []
     failed: list[tuple[int, UnusableRow]] = []
@@ -195,7 +195,7 @@ def _examples(
                 f"text.{options.kind}: {source.where(number)}{column}: {error.what}; correct it, or give {remedy}"
             )
         progress.drop(error.reason)
-    return iter(examples)
+    return examples
 
 
 def _said(options: Options, tokenizing: Tokenizing, row: Any) -> Texts | UnusableRow:

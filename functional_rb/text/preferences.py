@@ -68,8 +68,7 @@ def bradley_terry_loss(backend: Backend, chosen: Any, rejected: Any, margin: Any
     arrays = [backend.array(x, "float32", name) for x, name in ((chosen, "chosen"), (rejected, "rejected"))]
     if not isinstance(margin, int | float):
         arrays.append(backend.array(margin, "float32", "margin"))
-    real = None if mask is None else backend.array(mask, "bool", "mask")
-    _check_shapes("bradley_terry_loss", 1, [*arrays, *([] if real is None else [real])])
+    real = _checked_mask(backend, "bradley_terry_loss", 1, arrays, mask)
     if len(arrays) == 2:
         arrays.append(backend.number(margin, "float32", arrays[0]))
     loss: Array = backend.run(_bradley_terry, *arrays, real)
@@ -164,8 +163,7 @@ def pairs_of_groups(backend: Backend, items: Any, scores: Any, mask: Any = None)
         ([1, 3], [0, 3], [True, False])
     """
     ranked = backend.array(scores, "float32", "scores")
-    real = None if mask is None else backend.array(mask, "bool", "mask")
-    _check_shapes("pairs_of_groups", 2, [ranked, *([] if real is None else [real])])
+    real = _checked_mask(backend, "pairs_of_groups", 2, [ranked], mask)
     leaves, structure = nest.flatten(items, lambda x: hasattr(x, "dtype") and not hasattr(x, "keys"))
     given = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
@@ -213,8 +211,7 @@ def group_advantages(
         [[-1.0, 1.0], [0.0, 0.0]]
     """
     values = backend.array(scores, "float32", "scores")
-    real = None if mask is None else backend.array(mask, "bool", "mask")
-    _check_shapes("group_advantages", 2, [values, *([] if real is None else [real])])
+    real = _checked_mask(backend, "group_advantages", 2, [values], mask)
     if not 0 < epsilon < math.inf:
         raise ValueError(f"group_advantages: expected epsilon as a positive number, got {epsilon!r}")
     known, there = backend.values(values), None if real is None else backend.values(real)
@@ -260,11 +257,17 @@ def update_kl(backend: Backend, controller: KLController, coefficient: Any, kl: 
             f"update_kl: expected kl [N], one number for each reply, got shape {tuple(values.shape)}; sum over the "
             f"tokens of each reply, not over padding"
         )
-    real = None if mask is None else backend.array(mask, "bool", "mask")
-    _check_shapes("update_kl", 1, [values, *([] if real is None else [real])])
+    real = _checked_mask(backend, "update_kl", 1, [values], mask)
     number = backend.number(coefficient, "float32", values)
     updated: Array = backend.run(_updated, number, values, real, static=(controller,))
     return updated
+
+
+def _checked_mask(backend: Backend, who: str, axes: int, given: list[Array], mask: Any) -> Array | None:
+    """The mask, bool, in the one shape of the arrays; None for none."""
+    real = None if mask is None else backend.array(mask, "bool", "mask")
+    _check_shapes(who, axes, [*given, *([] if real is None else [real])])
+    return real
 
 
 def _check_shapes(who: str, axes: int, given: Any) -> None:
@@ -315,7 +318,7 @@ def _extremes(
     first = ops.arange(groups, like=scores) * size
     best, worst = first + ops.argmax(high), first + ops.argmax(low)
     rows = [leaf.reshape(groups * size, *leaf.shape[2:]) for leaf in leaves]
-    differ = (ops.largest(high) > -ops.largest(low)) & (ops.total(real) > 0)
+    differ = ops.largest(high) > -ops.largest(low)  # of no item minus infinity is told, then infinity
     return [ops.take(row, best) for row in rows], [ops.take(row, worst) for row in rows], differ
 
 
