@@ -24,6 +24,7 @@ from functional_rb.mixture.layout import form_of, layout_at_once
 from functional_rb.mixture.value import Mixture, specs_of_buffers
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
+from functional_rb.specs import ArraySpec
 from functional_rb.structures import row_layout
 from functional_rb.structures.ring import INT32_MAX, saturating_add
 
@@ -109,9 +110,10 @@ def update(backend: Backend, mixture: M, indices: Any, priorities: Any, items: A
             checks.check_prioritized(buffers[0].spec, function)
         priorities = checks.one_for_each(engines[0].as_vector(priorities, "priorities"), count)
     checked = []
+    converts = {engine: _once(engine.convert) for engine in engines}
     for state, engine, (handles, rows) in zip(buffers, engines, _parted(backend, mixture, indices), strict=True):
         own = priorities if state.spec.sampler.has_priorities else None
-        replacements = checks.replacements(state.spec, items, engine.convert, count)
+        replacements = checks.replacements(state.spec, items, converts[engine], count)
         if rows is not None:
             own = None if own is None else backend.ops.take(own, rows)
             replacements = {k: backend.ops.take(leaf, rows) for k, leaf in replacements.items()}
@@ -122,6 +124,19 @@ def update(backend: Backend, mixture: M, indices: Any, priorities: Any, items: A
         carry_out = backend.in_place(engine).update_ if function == "update_" else engine.update
         after.append(carry_out(state, handles, own, replacements))
     return with_buffers(mixture, after)
+
+
+def _once(convert: Callable[..., Array]) -> Callable[..., Array]:
+    """The same for the leaves of one nest: what is for several buffers is converted, and maybe copied, once."""
+    made: dict[Any, Array] = {}
+
+    def converted(leaf: Any, expected: ArraySpec, name: str) -> Array:
+        key = name, expected.dtype, expected.shape
+        if key not in made:
+            made[key] = convert(leaf, expected, name)
+        return made[key]
+
+    return converted
 
 
 def _indices(engine: Engine, mixture: Mixture, indices: Any) -> Array:

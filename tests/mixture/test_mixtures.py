@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
 from typing import Any
 
@@ -149,6 +150,15 @@ def test_handles_find_their_buffer(library: Backend, in_place: bool) -> None:
     assert library.numpy(rb.sizes(mixture)).tolist() == [5, 6]
     assert bool(rb.can_sample(mixture, 11))
     assert not bool(rb.can_sample(mixture, 12))
+
+
+def test_items_for_several_buffers_are_converted_once(library: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixture, execute = pair(library), importlib.import_module(f"{library.library}_backend.execute")
+    convert, converted = execute.convert, []
+    monkeypatch.setattr(execute, "convert", lambda *given: converted.append(given[-1]) or convert(*given))
+    mixture = library.rb.update(mixture, np.array([[0, 1], [1, 1]], np.int32), items={"x": np.ones(2, np.float32)})
+    assert converted == ["x"]
+    assert [library.numpy(library.rb.items(one)["x"])[1] for one in mixture] == [1, 1]
 
 
 def test_a_mixture_in_a_mixture(library: Backend) -> None:
