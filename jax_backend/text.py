@@ -14,7 +14,7 @@ import numpy as np
 
 from functional_rb.text import api, preferences
 from functional_rb.text import generation as core
-from functional_rb.text.api import EmptyCache, Step
+from functional_rb.text.backend import EmptyCache, Step
 from functional_rb.text.generation import Generation, Settings
 from functional_rb.text.laws import Law
 from jax_backend import compile, convert, execute, ops
@@ -24,7 +24,7 @@ _KINDS = {"int32": "iu", "bool": "biu", "float32": "f"}
 
 
 class _Backend:
-    """`functional_rb.text.api.Backend` on JAX; its functions are compiled once for what is static and the shapes."""
+    """`functional_rb.text.backend.Backend` on JAX: functions are compiled once for what is static and the shapes."""
 
     build_mapping = staticmethod(convert.build_mapping)
     convert = staticmethod(convert.convert)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from functional_rb.text.api import EmptyCache, Step
+from functional_rb.text.backend import EmptyCache, Step
 
 
 class CausalLM(NamedTuple):

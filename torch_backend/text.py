@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from functional_rb.text import api, preferences
 from functional_rb.text import generation as core
-from functional_rb.text.api import EmptyCache, Step
+from functional_rb.text.backend import EmptyCache, Step
 from functional_rb.text.generation import Generation, Settings
 from functional_rb.text.laws import Law
 from torch_backend import convert, ops, random
@@ -28,7 +28,7 @@ _FITS: dict[str, Callable[[torch.dtype], bool]] = {
 
 
 class _Backend:
-    """`functional_rb.text.api.Backend` on torch."""
+    """`functional_rb.text.backend.Backend` on torch."""
 
     build_mapping = staticmethod(convert.build_mapping)
     convert = staticmethod(convert.convert)

@@ -5,23 +5,16 @@ A backend binds each of these to itself and takes over its docstring; the exampl
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from functional_rb import ted
 from functional_rb.ops.protocol import Array
 from functional_rb.text import advantages, rollouts
 from functional_rb.text import generation as core
-from functional_rb.text.generation import Generation, Joined, Settings
-from functional_rb.text.laws import Law
-
-Step = Callable[[Any, Any, Array, Array], tuple[Array, Any]]
-"""A model: (params, cache, ids int32 [B, T], positions int32 [B, T]) to (logits [B, T, V], cache)."""
-EmptyCache = Callable[[int, int], Any]
-"""Makes a cache before the first token, for so many rows with room for so many tokens."""
+from functional_rb.text.backend import Backend, EmptyCache, Step
+from functional_rb.text.checks import check_callable, law_of, rows_of, settings_of, shaped, unset, whole
+from functional_rb.text.generation import Generation, Joined
 
 
 class Rollout(NamedTuple):
@@ -56,48 +49,6 @@ class Advantages(NamedTuple):
 
     advantages: Array
     returns: Array
-
-
-class Backend(Protocol):
-    """What carries out the checked calls."""
-
-    def array(self, x: Any, dtype: str, name: str) -> Array:
-        """An array of the backend: "int32" of any integers, "bool" of these too, "float32" of floats."""
-        ...
-
-    def without_gradients(self) -> AbstractContextManager[Any]:
-        """A context in which nothing is remembered for gradients."""
-        ...
-
-    def number(self, x: Any, dtype: str, like: Array) -> Array:
-        """A number as a scalar, on the device of an array."""
-        ...
-
-    def values(self, x: Array) -> Any:
-        """The array in NumPy; None while tracing."""
-        ...
-
-    def generate(
-        self,
-        step: Step,
-        params: Any,
-        cache: EmptyCache | None,
-        prompts: Array,
-        mask: Array,
-        key: Any,
-        law: Law,
-        settings: Settings,
-    ) -> Generation:
-        """Generate replies."""
-        ...
-
-    def log_probs(self, step: Step, params: Any, ids: Array, mask: Array) -> Array:
-        """Tell log-probabilities."""
-        ...
-
-    def run(self, function: Callable[..., Any], *given: Any, static: tuple[Any, ...] = ()) -> Any:
-        """`function(ops, *given, *static)`, of nests of arrays and of what is hashable."""
-        ...
 
 
 def generate(
@@ -169,12 +120,12 @@ def generate(
         ([[2, 3, 3], [0, 1, 2]], [2, 3], [True, False])
     """
     who = "text.generate"
-    _check_callable(step, "step", who)
-    prompts, mask = _rows(backend, prompts, mask, "prompts", who)
-    law = Law(*_law(backend, prompts, temperature, top_k, top_p, who))
-    settings = _settings(n, replies, at_once, eos, pad, who)
+    check_callable(step, "step", who)
+    prompts, mask = rows_of(backend, prompts, mask, "prompts", who)
+    law = law_of(backend, prompts, temperature, top_k, top_p, who)
+    settings = settings_of(n, replies, at_once, eos, pad, who)
     if cache is not None:
-        _check_callable(cache, "cache", who)
+        check_callable(cache, "cache", who)
     known = backend.values(mask)
     if known is not None and not known.any(1).all():
         row = int((~known.any(1)).argmax())
@@ -209,11 +160,12 @@ def join(backend: Backend, prompts: Any, generation: Generation, mask: Any = Non
         ([[1, 0, 0, 3], [2, 3, 0, 0]], [[False, True, True, False], [False, False, True, True]])
     """
     who = "text.join"
-    prompts, mask = _rows(backend, prompts, mask, "prompts", who)
+    prompts, mask = rows_of(backend, prompts, mask, "prompts", who)
     count, rows = int(prompts.shape[0]), int(generation.tokens.shape[0])
     if rows % count:
         raise ValueError(f"{who}: expected a multiple of {count} replies, as there are prompts, got {rows}")
-    return backend.run(core.join, prompts, mask, generation.tokens, generation.mask, static=(_int(pad, "pad", 0, who),))
+    static = (whole(pad, "pad", 0, who),)
+    return backend.run(core.join, prompts, mask, generation.tokens, generation.mask, static=static)
 
 
 def log_probs(backend: Backend, step: Step, params: Any, ids: Any, mask: Any = None) -> Array:
@@ -243,8 +195,8 @@ def log_probs(backend: Backend, step: Step, params: Any, ids: Any, mask: Any = N
         [[1.0, 0.5, 0.75]]
     """
     who = "text.log_probs"
-    _check_callable(step, "step", who)
-    return backend.log_probs(step, params, *_rows(backend, ids, mask, "ids", who))
+    check_callable(step, "step", who)
+    return backend.log_probs(step, params, *rows_of(backend, ids, mask, "ids", who))
 
 
 def gae(
@@ -294,13 +246,13 @@ def gae(
     if len(rewards.shape) != 2 or not rewards.shape[1]:
         raise ValueError(f"{who}: rewards: expected shape [N, T], got {list(rewards.shape)}")
     rows, steps = (int(size) for size in rewards.shape)
-    values = _shaped(backend, values, "float32", (rows, steps + 1), "values", who)
-    none = backend.run(_unset, rewards)
+    values = shaped(backend, values, "float32", (rows, steps + 1), "values", who)
+    none = backend.run(unset, rewards)
     flags = [
-        none if x is None else _shaped(backend, x, "bool", (rows, steps), name, who)
+        none if x is None else shaped(backend, x, "bool", (rows, steps), name, who)
         for name, x in (("terminated", terminated), ("truncated", truncated))
     ]
-    there = ~none if mask is None else _shaped(backend, mask, "bool", (rows, steps), "mask", who)
+    there = ~none if mask is None else shaped(backend, mask, "bool", (rows, steps), "mask", who)
     numbers = [backend.number(x, "float32", rewards) for x in (gamma, lam)]
     return Advantages(*backend.run(advantages.gae, rewards, values, *flags, there, *numbers))
 
@@ -378,7 +330,7 @@ def rollout(
         ([[0.0, 0.0, 2.0, 0.0]], [[1, 2, 3, 0]], [[True, True, True, False]])
     """
     who = "text.rollout"
-    _check_callable(score, "score", who)
+    check_callable(score, "score", who)
     if reference is None and reference_step is not None:
         raise ValueError(f"{who}: reference_step was given without parameters; give reference=... too")
     with backend.without_gradients():
@@ -386,7 +338,7 @@ def rollout(
         made = generate(backend, step, params, prompts, key, n, temperature, top_k, top_p, eos, pad, **options)
         joined = join(backend, prompts, made, mask, pad)
         rows = (int(joined.ids.shape[0]),)
-        scores = _shaped(backend, score(*joined), "float32", rows, "what score gave", who)
+        scores = shaped(backend, score(*joined), "float32", rows, "what score gave", who)
         known = backend.values(scores)
         if known is not None and (known != known).any():
             raise ValueError(f"{who}: the score of row {int((known != known).argmax())} is NaN; give a finite one")
@@ -402,68 +354,3 @@ def rollout(
     if reference is not None:
         steps["reference_log_prob"] = told.reference_log_prob
     return Rollout(steps, told.mask, scores, told.kl, made, joined)
-
-
-def _unset(ops: Any, x: Array) -> Array:
-    """False in the shape of an array, which may hold NaN."""
-    return ops.cast(ops.full_like(x, 0), "bool")
-
-
-def _check_callable(function: Any, name: str, who: str) -> None:
-    if not callable(function):
-        raise TypeError(f"{who}: expected {name} as a function, got {type(function).__name__}")
-
-
-def _rows(backend: Backend, ids: Any, mask: Any, name: str, who: str) -> tuple[Array, Array]:
-    """Rows of tokens and their mask."""
-    ids = backend.array(ids, "int32", f"{who}: {name}")
-    shape = tuple(int(size) for size in ids.shape)
-    if len(shape) != 2 or not all(shape):
-        raise ValueError(f"{who}: {name}: expected shape [rows, tokens], at least one of each, got {list(shape)}")
-    if mask is None:
-        return ids, ~backend.run(_unset, ids)
-    return ids, _shaped(backend, mask, "bool", shape, "mask", who)
-
-
-def _shaped(backend: Backend, x: Any, dtype: str, shape: tuple[int, ...], name: str, who: str) -> Array:
-    array = backend.array(x, dtype, f"{who}: {name}")
-    if tuple(array.shape) != shape:
-        raise ValueError(f"{who}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
-    return array
-
-
-def _int(value: Any, name: str, least: int, who: str) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{who}: expected {name} as an int, got {value!r}") from None
-    if isinstance(value, bool) or number < least:
-        raise ValueError(f"{who}: expected {name} as an int from {least} on, got {value!r}")
-    return number
-
-
-def _settings(n: Any, replies: Any, at_once: Any, eos: Any, pad: Any, who: str) -> Settings:
-    count = _int(replies, "replies", 1, who)
-    together = count if at_once is None else _int(at_once, "at_once", 1, who)
-    if count % together:
-        raise ValueError(f"{who}: expected at_once to divide replies={count}, got {together}")
-    ends = () if eos is None else tuple(eos) if isinstance(eos, Sequence) else (eos,)
-    ends = tuple(_int(token, "eos", 0, who) for token in ends)
-    return Settings(_int(n, "n", 1, who), count, together, ends, _int(pad, "pad", 0, who))
-
-
-def _law(backend: Backend, like: Array, temperature: Any, top_k: Any, top_p: Any, who: str) -> list[Any]:
-    """The numbers of a law as scalars, checked where they are Python's."""
-    bounds: tuple[tuple[str, Any, str, str, Callable[[Any], bool]], ...] = (
-        ("temperature", temperature, "float32", "a finite number from 0 on", lambda x: 0 <= x < math.inf),
-        ("top_k", top_k, "int32", "an int from 1 on", lambda x: x >= 1 and int(x) == x),
-        ("top_p", top_p, "float32", "a number above 0, up to 1", lambda x: 0 < x <= 1),
-    )
-    numbers = []
-    for name, value, dtype, expected, fits in bounds:
-        if isinstance(value, (bool, str)) or (isinstance(value, (int, float)) and not fits(value)):
-            raise ValueError(f"{who}: expected {name} as {expected}, got {value!r}")
-        if value is None and name == "temperature":
-            raise TypeError(f"{who}: expected {name} as {expected}, got None")
-        numbers.append(None if value is None else backend.number(value, dtype, like))
-    return numbers

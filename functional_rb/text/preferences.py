@@ -6,8 +6,7 @@ A backend binds each public function here; the examples are run with either one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,30 +14,9 @@ from functional_rb.base import nest
 from functional_rb.base.dtypes import shown
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.specs import Unbounded
+from functional_rb.text.backend import Backend
 from functional_rb.text.kl import KLController
 from functional_rb.text.records import PairwiseDataset, RewardData
-
-
-class Backend(Protocol):
-    """What carries out the checked calls."""
-
-    def array(self, x: Any, dtype: str, name: str) -> Array:
-        """An array of the backend: "int32" of any integers, "bool" of these too, "float32" of floats."""
-
-    def number(self, x: Any, dtype: str, like: Array) -> Array:
-        """A number as a scalar, on the device of an array."""
-
-    def convert(self, leaf: Any, expected: Any, name: str) -> Array:
-        """An array of the backend, of the dtype of a spec; that of another library is refused, naming the leaf."""
-
-    def values(self, x: Array) -> Any:
-        """The array in NumPy; None while tracing."""
-
-    def build_mapping(self, container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
-        """How mappings are made."""
-
-    def run(self, function: Callable[..., Any], *given: Any, static: tuple[Any, ...] = ()) -> Any:
-        """`function(ops, *given, *static)`, compiled where that is the backend's way."""
 
 
 def bradley_terry_loss(backend: Backend, chosen: Any, rejected: Any, margin: Any = 0.0, mask: Any = None) -> Array:

@@ -190,7 +190,7 @@ def test_colours_change_by_the_formulas() -> None:
     x[0] = 0.5
     x[1, ..., 1] = x[1, ..., 0]
     draws = RNG.integers(0, 2**31, (9, 4)).astype(np.int32)
-    draws[:3, 3] = 0, 2**31 - 1, 2**30
+    draws[:5, 3] = 0, 2**31 - 1, 2**30, 2**31 - 1, 2**31 - 1  # the farthest hues twice around
     strengths = (0.4, 0.5, 1.5, 0.5)
     made = on_numpy(items.color_jitter(*strengths), {"x": frb.Bounded(0, 1, (4, 5, 3))}, {"x": x}, (9,), draws)["x"]
     amounts = (draws >> 7) / 2**24

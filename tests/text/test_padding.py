@@ -103,6 +103,15 @@ def test_there_is_room_for_more_tokens_than_an_int32_tells(tmp_path: Path) -> No
     assert made.input_ids.tolist() == [[7, 8, 9, 0]]
 
 
+def test_another_file_in_the_place_of_one_that_was_read_is_read_anew(tmp_path: Path) -> None:
+    read = Padded(str(tmp_path / "tokens.bin"), "uint16", 1, bucket=2).read
+    rows = stored([[([7, 8], 1)]], tmp_path / "tokens.bin")
+    assert read(rows, np.asarray).input_ids.tolist() == [[7, 8]]
+    stored([[([5, 6], 1)]], tmp_path / "new.bin")
+    os.replace(tmp_path / "new.bin", tmp_path / "tokens.bin")
+    assert read(rows, np.asarray).input_ids.tolist() == [[5, 6]]
+
+
 @pytest.mark.long
 def test_torch_compile_is_told_that_files_are_not_traced(tmp_path: Path) -> None:
     import torch

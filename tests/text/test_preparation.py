@@ -138,6 +138,8 @@ def test_special_tokens_of_the_tokenizer_stand_around_texts(tmp_path: Path) -> N
     assert ids_of(alone) == [[[8, 0, 1]]]
     plain = frb.text.preference(rows, of_words(), eos=12, root=tmp_path)
     assert ids_of(plain) == [[[0, 1, 2, 12], [0, 1, 3, 12]]]
+    beyond = frb.text.preference(rows, of_words(), eos=70_000, root=tmp_path)  # which 16 bits do not hold
+    assert ids_of(beyond) == [[[0, 1, 2, 70_000], [0, 1, 3, 12, 70_000]]]
 
 
 def test_conversations_are_what_the_chat_template_writes(tokenizer: Any, tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""What the public functions of text check of their arguments, and as what they hand them on."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from functional_rb.ops.protocol import Array
+from functional_rb.text.backend import Backend
+from functional_rb.text.generation import Settings
+from functional_rb.text.laws import Law
+
+
+def unset(ops: Any, x: Array) -> Array:
+    """False in the shape of an array, which may hold NaN."""
+    return ops.cast(ops.full_like(x, 0), "bool")
+
+
+def check_callable(function: Any, name: str, who: str) -> None:
+    """Refuse what is no function."""
+    if not callable(function):
+        raise TypeError(f"{who}: expected {name} as a function, got {type(function).__name__}")
+
+
+def rows_of(backend: Backend, ids: Any, mask: Any, name: str, who: str) -> tuple[Array, Array]:
+    """Rows of tokens and their mask."""
+    ids = backend.array(ids, "int32", f"{who}: {name}")
+    shape = tuple(int(size) for size in ids.shape)
+    if len(shape) != 2 or not all(shape):
+        raise ValueError(f"{who}: {name}: expected shape [rows, tokens], at least one of each, got {list(shape)}")
+    if mask is None:
+        return ids, ~backend.run(unset, ids)
+    return ids, shaped(backend, mask, "bool", shape, "mask", who)
+
+
+def shaped(backend: Backend, x: Any, dtype: str, shape: tuple[int, ...], name: str, who: str) -> Array:
+    """An array of a shape."""
+    array = backend.array(x, dtype, f"{who}: {name}")
+    if tuple(array.shape) != shape:
+        raise ValueError(f"{who}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
+    return array
+
+
+def whole(value: Any, name: str, least: int, who: str) -> int:
+    """A whole number from the least one on."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{who}: expected {name} as an int, got {value!r}") from None
+    if isinstance(value, bool) or number < least:
+        raise ValueError(f"{who}: expected {name} as an int from {least} on, got {value!r}")
+    return number
+
+
+def settings_of(n: Any, replies: Any, at_once: Any, eos: Any, pad: Any, who: str) -> Settings:
+    """What is static about generation."""
+    count = whole(replies, "replies", 1, who)
+    together = count if at_once is None else whole(at_once, "at_once", 1, who)
+    if count % together:
+        raise ValueError(f"{who}: expected at_once to divide replies={count}, got {together}")
+    ends = () if eos is None else tuple(eos) if isinstance(eos, Sequence) else (eos,)
+    ends = tuple(whole(token, "eos", 0, who) for token in ends)
+    return Settings(whole(n, "n", 1, who), count, together, ends, whole(pad, "pad", 0, who))
+
+
+def law_of(backend: Backend, like: Array, temperature: Any, top_k: Any, top_p: Any, who: str) -> Law:
+    """A law whose numbers are scalars, checked where they are Python's."""
+    bounds: tuple[tuple[str, Any, str, str, Callable[[Any], bool]], ...] = (
+        ("temperature", temperature, "float32", "a finite number from 0 on", lambda x: 0 <= x < math.inf),
+        ("top_k", top_k, "int32", "an int from 1 on", lambda x: x >= 1 and int(x) == x),
+        ("top_p", top_p, "float32", "a number above 0, up to 1", lambda x: 0 < x <= 1),
+    )
+    numbers: list[Any] = []
+    for name, value, dtype, expected, fits in bounds:
+        if isinstance(value, (bool, str)) or (isinstance(value, (int, float)) and not fits(value)):
+            raise ValueError(f"{who}: expected {name} as {expected}, got {value!r}")
+        if value is None and name == "temperature":
+            raise TypeError(f"{who}: expected {name} as {expected}, got None")
+        numbers.append(None if value is None else backend.number(value, dtype, like))
+    return Law(*numbers)
