@@ -19,6 +19,7 @@ from functional_rb.buffer import functions as single
 from functional_rb.buffer import in_place as inplace
 from functional_rb.buffer.backend import Backend as Engine
 from functional_rb.buffer.state import State
+from functional_rb.core.counters import SIZE
 from functional_rb.mixture.drawing import NOTHING, Drawn
 from functional_rb.mixture.layout import form_of, layout_at_once
 from functional_rb.mixture.value import Mixture, specs_of_buffers
@@ -245,29 +246,41 @@ def sizes(backend: Backend, mixture: Mixture) -> Array:
     """
     if not isinstance(mixture, Mixture):
         raise TypeError(f"sizes: expected a Mixture, got {type(mixture).__name__}; of a state take rb.size(state)")
-    check_buffers(backend, mixture, "sizes")
-    return backend.ops.stack([_size(backend, one) for one in mixture.states])
+    return backend.carry_out(sizes_of_all, places(mixture), _counters(backend, mixture, "sizes"))
 
 
 def size(backend: Backend, mixture: Mixture) -> Array:
     """How many items all buffers store, an int32 scalar (2^31 - 1 if they are more)."""
-    check_buffers(backend, mixture, "size")
-    return _size(backend, mixture)
+    return backend.carry_out(total, None, _counters(backend, mixture, "size"))
 
 
-def _size(backend: Backend, node: Any) -> Array:
-    if not isinstance(node, Mixture):
-        return reading.size(backend.engine(node), node)
-    found = [_size(backend, one) for one in node.states]
-    return functools.reduce(functools.partial(saturating_add, backend.ops), found)
+def _counters(backend: Backend, mixture: Mixture, function: str) -> list[Array]:
+    check_buffers(backend, mixture, function)
+    return [state.counters for state in mixture.buffers]
+
+
+def total(ops: Ops, _: None, counters: Sequence[Array]) -> Array:
+    """How many items are stored together, by the counters of each buffer."""
+    return functools.reduce(functools.partial(saturating_add, ops), [each[SIZE] for each in counters])
+
+
+def sizes_of_all(ops: Ops, paths: Sequence[Place], counters: Sequence[Array]) -> Array:
+    """The same for each of a mixture's states, int32 [K], by the places of the buffers."""
+    buffers = list(zip(paths, counters, strict=True))
+    return ops.stack([total(ops, None, [x for path, x in buffers if path[0] == k]) for k in range(paths[-1][0] + 1)])
 
 
 def can_sample(backend: Backend, mixture: Mixture, n: int | None = None) -> Array:
     """Whether something can be drawn, and n items are stored in all buffers together; see `reading.can_sample`."""
     wanted = 1 if n is None else checks.needed(n)
     possible = [reading.can_sample(backend.engine(state), state, 1) for state in mixture.buffers]
+    return backend.carry_out(enough, wanted, possible, _counters(backend, mixture, "can_sample"))
+
+
+def enough(ops: Ops, wanted: int, possible: Sequence[Array], counters: Sequence[Array]) -> Array:
+    """Whether any of the buffers can be drawn from, bool scalars, and so many items are stored together."""
     some = functools.reduce(operator.or_, possible)
-    return some & (size(backend, mixture) >= min(wanted, INT32_MAX)) & (wanted <= INT32_MAX)
+    return some & (total(ops, None, counters) >= min(wanted, INT32_MAX)) & (wanted <= INT32_MAX)
 
 
 def places(mixture: Mixture, above: Place = ()) -> tuple[Place, ...]:
