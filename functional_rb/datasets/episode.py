@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base.dtypes import shown
-from functional_rb.specs import Unbounded
+from functional_rb.specs import Unbounded, freeze
 
 Array = np.ndarray[Any, Any]
 
@@ -41,6 +41,12 @@ class StepSpec:
     reward: Any = dataclasses.field(default_factory=lambda: Unbounded(()))
     infos: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     encoded: bool = False
+
+    def __post_init__(self) -> None:
+        """Make specs of the nests: a dict of specs is a `Composite`."""
+        for part in ("observation", "action", "reward"):
+            object.__setattr__(self, part, freeze(getattr(self, part)))
+        object.__setattr__(self, "infos", {name: freeze(spec) for name, spec in self.infos.items()})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, Episode, convert, info
+from functional_rb.datasets import DatasetError, Episode, StepSpec, convert, info
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.made_up import LENGTHS, READERS, MadeUp, contents, expected
@@ -158,6 +158,32 @@ def test_mixes_with_a_buffer_of_ones_own(library: Backend, tmp_path: Path) -> No
     mixture = frb.Mixture((offline, online), p=(0.5, 0.5))
     _, drawn = library.rb.sample(mixture, library.rb.key(0), 8)
     assert sorted(library.numpy(drawn.extras["buffer_ids"])) == [0] * 4 + [1] * 4
+
+
+class Nested(MadeUp):
+    """Parts of steps in dicts: the observation at "arm" and "angle"; and so on."""
+
+    def spec(self, narrow: bool) -> StepSpec:
+        steps = super().spec(narrow)
+        whole = {"arm": {"angle": steps.observation}}
+        return StepSpec(whole, {"turn": steps.action}, steps.reward, {"told": {"at": steps.infos["at"]}})
+
+    def episodes(self, first: int = 0) -> Iterator[Episode]:
+        for episode in super().episodes(first):
+            observations, infos = {"arm": {"angle": episode.observations}}, {"told": episode.infos}
+            yield dataclasses.replace(
+                episode, observations=observations, actions={"turn": episode.actions}, infos=infos
+            )
+
+
+def test_parts_of_steps_may_be_nests_of_dicts(library: Backend, tmp_path: Path) -> None:
+    convert(Nested(LENGTHS), tmp_path / "made", infos=True)
+    items, wanted = library.rb.items(of(library, tmp_path / "made")), expected(MadeUp(LENGTHS))
+    frb.ted.check(items, time_axis=0)
+    np.testing.assert_array_equal(library.numpy(items["arm"]["angle"]), wanted["observation"])
+    np.testing.assert_array_equal(library.numpy(items["next"]["arm"]["angle"]), wanted["after"])
+    np.testing.assert_array_equal(library.numpy(items["action"]["turn"]), wanted["action"])
+    np.testing.assert_array_equal(library.numpy(items["info"]["told"]["at"]), wanted["observation"])
 
 
 class Stops(MadeUp):
