@@ -74,12 +74,11 @@ class D4rl:
         """
         self.name, self.files, self._path, self._quirks = name, [path], path, quirks
         with hdf5.opened(path) as file:
-            kinds = {field: _kind(hdf5.data(file, field, path)) for field in NAMES}
-            n = len(hdf5.data(file, "rewards", path))
-            for field in NAMES:
-                if len(hdf5.data(file, field, path)) != n:
-                    found = len(hdf5.data(file, field, path))
-                    raise DatasetError(f"{path}: {field}: expected {n} rows, one for each reward, got {found}")
+            rows = {field: hdf5.data(file, field, path) for field in NAMES}
+            kinds, n = {field: _kind(dataset) for field, dataset in rows.items()}, len(rows["rewards"])
+            for field, dataset in rows.items():
+                if len(dataset) != n:
+                    raise DatasetError(f"{path}: {field}: expected {n} rows, one for each reward, got {len(dataset)}")
             if kinds["rewards"][0]:
                 raise DatasetError(f"{path}: rewards: expected a number in each row, got shape {kinds['rewards'][0]}")
             self._kinds = kinds
@@ -87,7 +86,7 @@ class D4rl:
             infos = hdf5.member(file, "infos", path) if "infos" in file else {}
             self._infos = {key: _kind(part) for key in infos if (part := _info(infos, key, n, path)) is not None}
             self._terminals = _flags(file, "terminals", n, path)
-            self._stops = self._found_stops(file, n)
+            self._stops = self._found_stops(file, rows["observations"])
         self.counts = Counts(len(self._stops), n, os.path.getsize(path))
         self.facts: dict[str, Any] = {"quirks": dataclasses.asdict(quirks)}
 
@@ -138,11 +137,11 @@ class D4rl:
             file=self._path,
         )
 
-    def _found_stops(self, file: Any, n: int) -> list[int]:
+    def _found_stops(self, file: Any, observations: Any) -> list[int]:
         """The rows before which episodes end."""
-        ends = self._terminals.copy()
+        ends, n = self._terminals.copy(), len(observations)
         if self._quirks.jump is not None:
-            ends |= _jumps(hdf5.data(file, "observations", self._path), n, self._quirks.jump, self._path)
+            ends |= _jumps(observations, n, self._quirks.jump, self._path)
         else:
             ends |= _flags(file, "timeouts", n, self._path)
         if n:

@@ -52,7 +52,7 @@ def member(group: Any, name: str, where: str) -> Any:
     h5py = imported("h5py", "datasets", EXTRA)
     try:
         kind = group.id.links.get_info(name.encode()).type
-    except (KeyError, RuntimeError):
+    except (KeyError, RuntimeError):  # which of them, depends on the version of h5py
         there = sorted(group)[:20]
         raise DatasetError(f"{where}: there is no {name!r} in {group.name!r}, expected some of {there}") from None
     if kind != h5py.h5l.TYPE_HARD:
@@ -69,7 +69,8 @@ def data(group: Any, name: str, where: str) -> Any:
     """A data set in a group, that may be read.
 
     Raises:
-        DatasetError: for what `member` refuses, a group, or a data set of which the file holds next to nothing.
+        DatasetError: for what `member` refuses, a group, a single value, or a data set of which the file holds next to
+            nothing.
     """
     *parents, last = name.split("/")
     for parent in parents:
@@ -77,6 +78,8 @@ def data(group: Any, name: str, where: str) -> Any:
     found = member(group, last, where)
     if not hasattr(found, "shape") or found.shape is None:
         raise DatasetError(f"{where}: expected values in {name!r}, got a group")
+    if found.shape == ():
+        raise DatasetError(f"{where}: expected rows in {name!r}, got a single value")
     count = found.id.get_space().get_simple_extent_npoints()
     claimed = count * found.id.get_type().get_size()
     if claimed > files.SMALL and not files.believed(claimed, found.id.get_storage_size()):

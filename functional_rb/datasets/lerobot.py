@@ -133,7 +133,7 @@ def _is_number(kind: str) -> bool:
 
 def _feature(told: Any, where: str) -> tuple[tuple[int, ...], str]:
     """Shape and kind of a feature; of images with the channels last, as they are when decoded."""
-    shape, kind = told.get("shape"), told.get("dtype") if isinstance(told, Mapping) else None
+    shape, kind = (told.get("shape"), told.get("dtype")) if isinstance(told, Mapping) else (None, None)
     if not isinstance(kind, str) or not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
         raise DatasetError(f"{where}: expected dtype and shape of a feature, got {told!r:.200}")
     names = told.get("names")

@@ -48,12 +48,18 @@ def places(folder: str, info: Mapping[str, Any]) -> list[Place]:
     videos = [name for name, told in info["features"].items() if told.get("dtype") == "video"]
     try:
         if version.startswith("v2."):
-            return [*_version_2(folder, info, videos)]
+            return [_checked(place, folder) for place in _version_2(folder, info, videos)]
         if version.startswith("v3."):
-            return [*_version_3(folder, info, videos)]
+            return [_checked(place, folder) for place in _version_3(folder, info, videos)]
     except (KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{folder}: expected metadata of LeRobot, {error!r} is missing or of another kind") from None
     raise DatasetError(f"{folder}/{INFO}: codebase_version: expected v2.0, v2.1 or v3.0, got {version!r}")
+
+
+def _checked(place: Place, folder: str) -> Place:
+    if type(place.steps) is not int or place.steps < 0:
+        raise DatasetError(f"{folder}, episode {place.number}: length: expected how many rows, got {place.steps!r:.60}")
+    return place
 
 
 def _version_2(folder: str, info: Mapping[str, Any], videos: list[str]) -> Iterator[Place]:

@@ -63,7 +63,7 @@ class Arrow:
                 raise DatasetError(f"{where}: expected {n} or {n + 1} rows, got more")
             names = ("rewards", "terminations", "truncations")
             rewards, terminated, truncated = (
-                _numbers(window.column(rows, name), where, name)[:steps] for name in names
+                _numbers(window.column(rows, name), (), where, name)[:steps] for name in names
             )
             observations = self._values(window.column(rows, "observations"), folder.observation, where, "observations")
             actions = window.column(rows, "actions").slice(0, steps)
@@ -84,7 +84,8 @@ class Arrow:
         """What the steps have returned: the infos of the reset come first, if there are any."""
 
         def read(name: str) -> Any:
-            found = _info(window.column(rows, "infos").field(name), self._infos[name], where, name)
+            infos = window.column(rows, "infos")
+            found = _info(_field(infos, name, where, "infos"), self._infos[name], where, f"infos/{name}")
             return _last_rows(found, steps)
 
         return Lazy(self._infos, read)
@@ -95,16 +96,13 @@ class Arrow:
             parts = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
             made = {}
             for key, part in parts:
-                if array.type.get_field_index(str(key)) < 0:
-                    raise DatasetError(f"{where}, {name}: there is no {str(key)!r} in {array.type}")
-                made[key] = self._values(array.field(str(key)), part, where, f"{name}/{key}")
+                made[key] = self._values(_field(array, str(key), where, name), part, where, f"{name}/{key}")
             return made if kind == "Dict" else tuple(made.values())
         if kind == "Text":
             return array.to_pylist()
         if self._folder.jpeg and is_image(space) and "binary" in str(array.type):
             return decoded(array.to_pylist(), space, f"{where}, {name}")
-        found = _numbers(array, where, name)
-        return found.reshape(len(array), *space.shape) if found.size == len(array) * _size(space.shape) else found
+        return _numbers(array, space.shape, where, name)
 
     def _found(self, k: int) -> list[str]:
         """The files of an episode."""
@@ -173,18 +171,37 @@ class _Window:
         return column.chunk(0) if hasattr(column, "chunk") else column
 
 
-def _numbers(array: Any, where: str, name: str) -> Array:
-    """The numbers of a column, flat if they are in lists.
+def _field(array: Any, name: str, where: str, of: str) -> Any:
+    """A field of a column of structs.
+
+    Raises:
+        DatasetError: if there is none.
+    """
+    if not hasattr(array.type, "get_field_index") or array.type.get_field_index(name) < 0:
+        raise DatasetError(f"{where}, {of}: there is no {name!r} in {array.type}")
+    return array.field(name)
+
+
+def _numbers(array: Any, shape: tuple[int, ...], where: str, name: str) -> Array:
+    """The numbers [n, *shape] of a column; flat if they are not as many.
 
     Raises:
         DatasetError: for texts, lists of any length, or places without a value.
     """
     kind = str(array.type)
     flat = array.flatten() if kind.startswith("fixed_size_list") else array
-    if flat.null_count or array.null_count or not can_be_stored(flat.type.to_pandas_dtype()):
+    if flat.null_count or array.null_count or not can_be_stored(_dtype(flat.type)):
         raise DatasetError(f"{where}, {name}: expected numbers, got {kind} with {array.null_count} of them missing")
     found: Array = flat.to_numpy(zero_copy_only=False)
-    return found
+    return found.reshape(len(array), *shape) if found.size == len(array) * _size(shape) else found
+
+
+def _dtype(kind: Any) -> np.dtype[Any]:
+    """What NumPy has for a type of Arrow: "object" if it has nothing."""
+    try:
+        return np.dtype(kind.to_pandas_dtype())
+    except (NotImplementedError, TypeError):  # so Arrow says of structs and times; and NumPy of types of pandas
+        return np.dtype(object)
 
 
 def _kinds(struct: Any) -> dict[str, Any]:
@@ -204,10 +221,7 @@ def _kinds(struct: Any) -> dict[str, Any]:
         told = (field.metadata or {}).get(b"shape")
         if told is not None:
             shape = tuple(int(size) for size in told.split(b",") if size)
-        try:
-            dtype = np.dtype(value.to_pandas_dtype())
-        except (NotImplementedError, TypeError):
-            continue
+        dtype = _dtype(value)
         if can_be_stored(dtype) and _size(shape) == (field.type.list_size if is_list else 1):
             made[field.name] = shape, dtype
     return made
@@ -215,8 +229,10 @@ def _kinds(struct: Any) -> dict[str, Any]:
 
 def _info(array: Any, part: Any, where: str, name: str) -> Any:
     if isinstance(part, dict):
-        return {key: _info(array.field(key), inner, where, f"{name}/{key}") for key, inner in part.items()}
-    return _numbers(array, where, name).reshape(len(array), *part[0])
+        return {
+            key: _info(_field(array, key, where, name), inner, where, f"{name}/{key}") for key, inner in part.items()
+        }
+    return _numbers(array, part[0], where, name)
 
 
 def _last_rows(values: Any, n: int) -> Any:

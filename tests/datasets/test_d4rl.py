@@ -115,6 +115,8 @@ WRONG = {
     "rewards.*there is no 'rewards'|there is no 'rewards'": {"rewards": None},
     "actions: expected 12 rows, one for each reward, got 5": {"actions": np.zeros((5, 1))},
     "timeouts: expected 12 marks, one for each reward, got shape": {"timeouts": np.zeros(7, bool)},
+    "expected rows in 'rewards', got a single value": {"rewards": 1.0},
+    "expected rows in 'timeouts', got a single value": {"timeouts": True},
     r"rewards: expected a number in each row, got shape \(2,\)": {"rewards": np.zeros((N, 2))},
 }
 

@@ -131,6 +131,13 @@ def test_what_cannot_be_listed_is_told(server: dict[str, Served], tmp_path: Path
     server["/api/datasets/conglu/vd4rl/tree/main/vd4rl/main?recursive=true"] = Served(b"no list")
     with pytest.raises(FetchError, match="expected a list of files"):
         getting.get("vd4rl:main", tmp_path, clock=CLOCK)
+    for content in (b'{"error": "gated"}', b"[1]", b'[{"type": "file", "path": "a"}]'):
+        server["/api/datasets/conglu/vd4rl/tree/main/vd4rl/main?recursive=true"] = Served(content)
+        with pytest.raises(FetchError, match=r"tree/main/vd4rl/main.*: expected a list of files, got something else"):
+            getting.get("vd4rl:main", tmp_path, clock=CLOCK)
+    server["/storage/v1/b/atari-replay-datasets/o?prefix=dqn%2FPong%2F1%2Freplay_logs%2F"] = Served(b'{"items": [3]}')
+    with pytest.raises(FetchError, match=r"/o\?prefix=.*: expected a list of files, got something else"):
+        getting.get("atari_dqn:Pong/1", tmp_path, clock=CLOCK)
     outside = [{"type": "file", "path": "vd4rl/main/../../../a", "size": 1}]
     server["/api/datasets/conglu/vd4rl/tree/main/vd4rl/main?recursive=true"] = Served(json.dumps(outside).encode())
     with pytest.raises(ValueError, match="may not be absolute, and not have"):

@@ -100,6 +100,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
         {"features": {"observation": {"dtype": "int64", "shape": [1]}}},
         "expected numbers or images in 'act",
     ),
+    "no feature": ({"features": {"action": 3}}, "info.json, action: expected dtype and shape of a feature, got 3"),
     "a feature without a shape": ({"features": {"action": {"dtype": "int64"}}}, "expected dtype and shape"),
     "another column": (
         {"features": {"action": {"dtype": "int64", "shape": [1]}, "observation": {"dtype": "int64", "shape": [1]}}},
@@ -111,6 +112,15 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a longer episode": ({}, "expected 9 rows, the file has 3"),
 }
+
+
+@pytest.mark.parametrize("length", ["3", -1, True, 3.5])
+def test_lengths_that_are_none_are_refused(length: Any, tmp_path: Path) -> None:
+    name = others.lerobot_v2(tmp_path)
+    lines = tmp_path / "lerobot" / "doors" / "meta" / "episodes.jsonl"
+    lines.write_text(json.dumps({"episode_index": 4, "length": length}))
+    with pytest.raises(DatasetError, match="doors, episode 4: length: expected how many rows"):
+        open_reader(name, str(tmp_path))
 
 
 @pytest.mark.parametrize("case", CHANGES.values(), ids=CHANGES)

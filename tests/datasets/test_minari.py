@@ -375,3 +375,32 @@ def test_images_of_another_kind_or_size_are_named(made: Path, what: str, tmp_pat
     with pytest.raises(DatasetError) as caught:
         read(open_reader(name))
     assert f"main_data.hdf5, episode 0, observations, {what}" in str(caught.value)
+
+
+def columns_changed(table: Any, **columns: Any) -> Any:
+    return pyarrow.table({name: columns.get(name, table[name]) for name in table.column_names})
+
+
+TABLES: dict[str, dict[str, Any]] = {
+    "observations: expected numbers, got struct": {"observations": [{"x": 1}] * 2},
+    "rewards: expected numbers, got dictionary": {"rewards": pyarrow.array(["a", "b"]).dictionary_encode()},
+    "infos: there is no 'inner' in struct<x: int64>": {"infos": [{"x": 1}] * 2},
+    "infos: there is no 'inner' in int64": {"infos": [1, 2]},
+    "infos/inner: there is no 'grid' in struct": {"infos": [{"speed": 1.0, "inner": {"x": 1}}] * 2},
+    "leaf 'infos/inner/grid': expected shape (1, 2, 1), got (1,)": {
+        "infos": [{"speed": 1.0, "inner": {"grid": 1.0}}] * 2
+    },
+}
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_what_is_wrong_in_a_table_is_named(made: Path, what: str, tmp_path: Path) -> None:
+    shutil.copytree(made / "box" / "arrow-v0" / "data", tmp_path / "arrow")
+    path = tmp_path / "arrow" / "1" / "part-0.arrow"
+    rows = columns_changed(pyarrow.ipc.open_file(pyarrow.py_buffer(path.read_bytes())).read_all(), **TABLES[what])
+    with pyarrow.ipc.new_file(str(path), rows.schema) as sink:
+        sink.write_table(rows)
+    with pytest.raises(DatasetError) as caught:
+        convert(open_reader(f"minari:{tmp_path / 'arrow'}"), tmp_path / "made", infos=True)
+    assert what in str(caught.value)
+    assert "episode 1" in str(caught.value)

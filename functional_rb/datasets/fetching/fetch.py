@@ -65,10 +65,11 @@ def fetch(
         ['/home/ada/datasets/data.hdf5']
     """
     wanted = [_file(source) for source in ([sources] if isinstance(sources, str | RemoteFile) else sources)]
-    names = [file.name for file in wanted]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{WHO}: {name!r} comes twice; expected another name for each file")
+    names = set[str]()
+    for file in wanted:
+        if file.name in names:
+            raise ValueError(f"{WHO}: {file.name!r} comes twice; expected another name for each file")
+        names.add(file.name)
     folder = os.path.abspath(as_path(root, WHO))
     disk.make_directory(folder)
     how = _How(offline, backoff or Backoff(), progress, clock or Clock(), certificates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import urllib.parse
@@ -11,7 +12,7 @@ from typing import Any
 
 from functional_rb.datasets.fetching.failures import PassingError, RefusedError
 from functional_rb.datasets.fetching.local import REVISION, hub_folder
-from functional_rb.datasets.fetching.names import checked
+from functional_rb.datasets.fetching.names import WHO, checked
 from functional_rb.datasets.fetching.remote import FetchError, RemoteFile
 from functional_rb.datasets.fetching.retry import Backoff, Clock
 
@@ -35,8 +36,8 @@ def of_hub(repository: str, folder: str, into: str, clock: Clock) -> list[Remote
     """
     inside, made = urllib.parse.quote(folder), []
     first = f"{HUB}/api/datasets/{checked(repository)}/tree/{REVISION}/{inside}?recursive=true"
-    for page in _pages(first, clock):
-        for entry in page:
+    with _understood(first):
+        for entry in itertools.chain.from_iterable(_pages(first, clock)):
             if entry.get("type") == "file":
                 path = entry["path"]
                 url = f"{HUB}/datasets/{repository}/resolve/{REVISION}/{urllib.parse.quote(path)}"
@@ -59,12 +60,21 @@ def of_bucket(bucket: str, folder: str, into: str, clock: Clock) -> list[RemoteF
     """
     made: list[RemoteFile] = []
     first = f"{STORAGE}/storage/v1/b/{bucket}/o?prefix={urllib.parse.quote(folder, '')}%2F"
-    for page in _pages(first, clock):
-        for entry in page.get("items", ()):
+    with _understood(first):
+        for entry in itertools.chain.from_iterable(page.get("items", ()) for page in _pages(first, clock)):
             if not entry["name"].endswith("/"):
                 url = f"{STORAGE}/{bucket}/{urllib.parse.quote(entry['name'])}"
                 made.append(_file(entry["name"], folder, into, (url,), int(entry["size"]), ""))
     return made
+
+
+@contextlib.contextmanager
+def _understood(url: str) -> Iterator[None]:
+    """Answers that are JSON, but no listing, as errors that name the address."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FetchError(f"{WHO}: {url}: expected a list of files, got something else: {error!r}") from None
 
 
 def _file(path: str, folder: str, into: str, sources: tuple[str, ...], nbytes: int, sha256: str) -> RemoteFile:
@@ -87,8 +97,8 @@ def _pages(url: str, clock: Clock) -> Iterator[Any]:
             return
         url = f"{start}&pageToken={urllib.parse.quote(str(token), '')}" if following is None else following[1]
         if urllib.parse.urlsplit(url)[:2] != urllib.parse.urlsplit(start)[:2]:
-            raise FetchError(f"datasets.fetch: {start}: its next page is elsewhere, at {url}; refused")
-    raise FetchError(f"datasets.fetch: {start}: expected at most {PAGES} pages")
+            raise FetchError(f"{WHO}: {start}: its next page is elsewhere, at {url}; refused")
+    raise FetchError(f"{WHO}: {start}: expected at most {PAGES} pages")
 
 
 def _page(url: str, clock: Clock) -> tuple[Any, str]:
@@ -102,7 +112,7 @@ def _page(url: str, clock: Clock) -> tuple[Any, str]:
             with contextlib.closing(answer.body):
                 content = b"".join(iter(lambda: answer.read(2**16), b""))[: MOST + 1]  # noqa: B023  # read at once
                 if len(content) > MOST:
-                    raise FetchError(f"datasets.fetch: {url}: expected at most {MOST} bytes")
+                    raise FetchError(f"{WHO}: {url}: expected at most {MOST} bytes")
                 return json.loads(content), answer.body.headers.get("Link", "")
         except PassingError as error:
             reason = str(error)
@@ -111,4 +121,4 @@ def _page(url: str, clock: Clock) -> tuple[Any, str]:
         except (RefusedError, ValueError) as error:
             reason = str(error)
             break
-    raise FetchError(f"datasets.fetch: {url}: expected a list of files: {reason}")
+    raise FetchError(f"{WHO}: {url}: expected a list of files: {reason}")
