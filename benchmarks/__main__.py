@@ -6,13 +6,14 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import atari, datasets, group_report, items, mixture, n_step, report, specs, storage, texts, trees
-from benchmarks.compare import Effort, accelerated_backends, compare
+from benchmarks.compare import Effort, Section, accelerated_backends, compare
 from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
 from benchmarks.scaling import CAPACITIES, as_json, scaling
@@ -59,6 +60,24 @@ class Run(NamedTuple):
         settings = {**self.here, "effort": {**asdict(effort), **self.asked}}
         _write(self.out / f"{part}.json", {**settings, **told, "other_work": self.others.share()})
 
+    def section(
+        self,
+        part: str,
+        title: str,
+        measure: Callable[..., Section],
+        text: Callable[..., str],
+        work: Any,
+        sizes: str,
+        share: int,
+        burst: int,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Measure a part that compares times, draw its ratios, and write its table and figures."""
+        turns = self.effort_of(share, burst)
+        found = measure(work, turns, say=_say)
+        report.draw_ratios(found, sizes, self.out / f"{part}.png")
+        self.write(part, title, text(found, work), turns, {**found.as_json(), **(more or {})})
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what was asked for, print it, and write it under the output folder."""
@@ -75,97 +94,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     here: dict[str, Any] = {"machine": machine(), "versions": versions()}
     asked = {"quick": options.quick, "torch_threads": options.torch_threads}
     run = Run(options.out, effort, here, asked, others)
-    found: dict[str, Any] = {**here, "workload": asdict(work), "effort": {**asdict(effort), **asked}}
     print(", ".join(f"{name} {value}" for name, value in (here["machine"] | here["versions"]).items()))
     print(f"{effort.rounds} rounds of bursts of {effort.burst}, {work.capacity:,} items")
 
-    if "compare" in parts:
-        section = compare(work, effort, say=_say)
-        found["compare"] = section.as_json()
-        report.draw_ratios(section, report.sizes_of(work), options.out / "ratios.png")
-        print(f"\n{report.table(section)}")
-    if "memory" in parts:
-        footprints = memory(work)
-        found["memory"] = [held.as_json() for held in footprints]
-        print(f"\nMemory of a full buffer, in bytes\n\n{report.memory_table(footprints)}")
-    if "scaling" in parts:
-        capacities = tuple(size for size in CAPACITIES if not options.quick or size <= 1_000_000)
-        points = scaling(work, run.effort_of(4, effort.burst), capacities, say=_say)
-        found["scaling"] = as_json(points)
-        report.draw_scaling(points, options.out / "scaling.png")
-        print(f"\nMedians in microseconds by capacity\n\n{report.scaling_table(points)}")
-    if "slices" in parts:
-        turns, slice_work = run.effort_of(4, 10), SliceWorkload(capacity=options.capacity)
-        capacities = capacities_around(slice_work, quick=options.quick)
-        sequences = slices(slice_work, turns, capacities, groups=GROUPS, say=_say)
-        found["slices"] = {"effort": asdict(turns), **sequences.as_json()}
-        group_report.draw_groups(sequences, options.out / "slices.png")
-        run.write_table("slices", "Sampling slices of episodes", group_report.slices_text(sequences))
-    if "n_step" in parts:
-        turns, n_step_work = run.effort_of(4, 10), NStepWorkload(capacity=options.capacity)
-        capacities = capacities_around(n_step_work, quick=True)
-        returns = n_step.n_step(n_step_work, turns, capacities, groups=n_step.GROUPS, say=_say)
-        group_report.draw_groups(returns, options.out / "n_step.png", ("add", "sample", "step"))
-        run.write("n_step", "Sampling n-step transitions", group_report.n_step_text(returns), turns, returns.as_json())
-    if "atari" in parts:
-        turns = run.effort_of(4, 10)
-        sections = [
-            atari.atari(observations, turns, groups=groups, say=_say)
-            for observations, groups in atari.sized(options.capacity // (100 if options.quick else 10))
-        ]
-        group_report.draw_observations(sections, options.out / "atari.png")
-        text, told = group_report.observations_text(sections), [section.as_json() for section in sections]
-        run.write("atari", "Storing no observation twice", text, turns, {"sections": told})
-    if "specs" in parts:
-        turns = run.effort_of(4, effort.burst)
-        section = specs.specs(specs.WORK, turns, say=_say)
-        report.draw_ratios(section, f"{specs.WORK.sample_size} values at a time", options.out / "specs.png")
-        run.write("specs", "Values of specs", specs.text(section, specs.WORK), turns, section.as_json())
-    if "storage" in parts:
-        turns = run.effort_of(4, effort.burst)
-        kept = replace(work, capacity=options.capacity // (10 if options.quick else 1))
-        section = storage.storage(kept, turns, say=_say)
-        report.draw_ratios(section, report.sizes_of(kept), options.out / "storage.png")
-        run.write("storage", "Buffers that last", storage.text(section, kept), turns, section.as_json())
-    if "trees" in parts:
-        turns, groups = run.effort_of(30, 1), trees.QUICK if options.quick else trees.GROUPS
-        section = trees.trees(trees.WORK, turns, groups=groups, say=_say)
-        report.draw_ratios(section, f"{trees.WORK.keys:,} keys", options.out / "trees.png")
-        run.write("trees", "Maps, forests and trees", trees.text(section, trees.WORK), turns, section.as_json())
-    if "items" in parts:
-        turns = run.effort_of(10, 1)
-        section = items.items(items.WORK, turns, say=_say)
-        report.draw_ratios(section, f"{items.WORK.batch} images", options.out / "items.png")
-        run.write("items", "Functions of images", items.text(section, items.WORK), turns, section.as_json())
-    if "mixture" in parts:
-        turns = run.effort_of(4, 10)
-        section = mixture.mixture(mixture.WORK, turns, say=_say)
-        report.draw_ratios(section, f"batches of {mixture.WORK.batch}", options.out / "mixture.png")
-        text = mixture.text(section, mixture.WORK)
-        run.write("mixture", "Drawing from several buffers", text, turns, section.as_json())
-    if "datasets" in parts:
-        turns = run.effort_of(30, 1)
-        section = datasets.datasets(datasets.WORK, turns, say=_say)
-        report.draw_ratios(section, f"{datasets.WORK.episodes:,} episodes", options.out / "datasets.png")
-        text = datasets.text(section, datasets.WORK)
-        run.write("datasets", "Offline datasets", text, turns, section.as_json())
-    if "text" in parts:
-        turns = run.effort_of(4, 10)
-        section = texts.text_section(texts.WORK, turns, say=_say)
-        report.draw_ratios(section, f"{texts.WORK.pairs:,} pairs of texts", options.out / "text.png")
-        told = {**section.as_json(), "bytes": texts.held(texts.WORK)}
-        run.write("text", "Preparing and loading texts", texts.text(section, texts.WORK), turns, told)
-    if "gpu" in parts:
-        backends = accelerated_backends()
-        if backends:
-            section = compare(work, effort, device="cuda", backends=backends, say=_say)
-            found["gpu"] = section.as_json()
-            report.draw_ratios(section, report.sizes_of(work), options.out / "ratios_gpu.png")
-            print(f"\n{report.table(section)}")
-        else:
-            found["gpu"] = None
-            print("\nGPU: skipped, neither JAX nor torch sees one here")
-
+    found: dict[str, Any] = {**here, "workload": asdict(work), "effort": {**asdict(effort), **asked}}
+    found |= _together(run, parts, work, options)
+    _apart(run, parts, work, options)
     found["other_work"] = others.share()
     if (found["other_work"] or 0.0) > 0.1:
         print(f"\nCAUTION: other processes took {found['other_work']:.0%} of a core; measure again when it is quiet")
@@ -173,6 +107,86 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write(options.out / "results.json", found)
     print(f"\n{time.perf_counter() - started:.0f} s; results in {options.out}")
     return 0
+
+
+def _together(run: Run, parts: Sequence[str], work: Workload, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the parts whose figures stand in one file; the figures."""
+    found: dict[str, Any] = {}
+    if "compare" in parts:
+        section = compare(work, run.effort, say=_say)
+        found["compare"] = section.as_json()
+        report.draw_ratios(section, report.sizes_of(work), run.out / "ratios.png")
+        print(f"\n{report.table(section)}")
+    if "memory" in parts:
+        footprints = memory(work)
+        found["memory"] = [held.as_json() for held in footprints]
+        print(f"\nMemory of a full buffer, in bytes\n\n{report.memory_table(footprints)}")
+    if "scaling" in parts:
+        capacities = tuple(size for size in CAPACITIES if not options.quick or size <= 1_000_000)
+        points = scaling(work, run.effort_of(4, run.effort.burst), capacities, say=_say)
+        found["scaling"] = as_json(points)
+        report.draw_scaling(points, run.out / "scaling.png")
+        print(f"\nMedians in microseconds by capacity\n\n{report.scaling_table(points)}")
+    if "slices" in parts:
+        turns, slice_work = run.effort_of(4, 10), SliceWorkload(capacity=options.capacity)
+        capacities = capacities_around(slice_work, quick=options.quick)
+        sequences = slices(slice_work, turns, capacities, groups=GROUPS, say=_say)
+        found["slices"] = {"effort": asdict(turns), **sequences.as_json()}
+        group_report.draw_groups(sequences, run.out / "slices.png")
+        run.write_table("slices", "Sampling slices of episodes", group_report.slices_text(sequences))
+    if "gpu" in parts:
+        backends = accelerated_backends()
+        if backends:
+            section = compare(work, run.effort, device="cuda", backends=backends, say=_say)
+            found["gpu"] = section.as_json()
+            report.draw_ratios(section, report.sizes_of(work), run.out / "ratios_gpu.png")
+            print(f"\n{report.table(section)}")
+        else:
+            found["gpu"] = None
+            print("\nGPU: skipped, neither JAX nor torch sees one here")
+    return found
+
+
+def _apart(run: Run, parts: Sequence[str], work: Workload, options: argparse.Namespace) -> None:
+    """Measure the parts that write files of their own."""
+    if "n_step" in parts:
+        turns, n_step_work = run.effort_of(4, 10), NStepWorkload(capacity=options.capacity)
+        capacities = capacities_around(n_step_work, quick=True)
+        returns = n_step.n_step(n_step_work, turns, capacities, groups=n_step.GROUPS, say=_say)
+        group_report.draw_groups(returns, run.out / "n_step.png", ("add", "sample", "step"))
+        run.write("n_step", "Sampling n-step transitions", group_report.n_step_text(returns), turns, returns.as_json())
+    if "atari" in parts:
+        turns = run.effort_of(4, 10)
+        sections = [
+            atari.atari(observations, turns, groups=groups, say=_say)
+            for observations, groups in atari.sized(options.capacity // (100 if options.quick else 10))
+        ]
+        group_report.draw_observations(sections, run.out / "atari.png")
+        text, told = group_report.observations_text(sections), [section.as_json() for section in sections]
+        run.write("atari", "Storing no observation twice", text, turns, {"sections": told})
+    if "specs" in parts:
+        sizes = f"{specs.WORK.sample_size} values at a time"
+        run.section("specs", "Values of specs", specs.specs, specs.text, specs.WORK, sizes, 4, run.effort.burst)
+    if "storage" in parts:
+        kept, title = replace(work, capacity=options.capacity // (10 if options.quick else 1)), "Buffers that last"
+        run.section("storage", title, storage.storage, storage.text, kept, report.sizes_of(kept), 4, run.effort.burst)
+    if "trees" in parts:
+        measure = partial(trees.trees, groups=trees.QUICK if options.quick else trees.GROUPS)
+        sizes = f"{trees.WORK.keys:,} keys"
+        run.section("trees", "Maps, forests and trees", measure, trees.text, trees.WORK, sizes, 30, 1)
+    if "items" in parts:
+        sizes = f"{items.WORK.batch} images"
+        run.section("items", "Functions of images", items.items, items.text, items.WORK, sizes, 10, 1)
+    if "mixture" in parts:
+        title, sizes = "Drawing from several buffers", f"batches of {mixture.WORK.batch}"
+        run.section("mixture", title, mixture.mixture, mixture.text, mixture.WORK, sizes, 4, 10)
+    if "datasets" in parts:
+        sizes = f"{datasets.WORK.episodes:,} episodes"
+        run.section("datasets", "Offline datasets", datasets.datasets, datasets.text, datasets.WORK, sizes, 30, 1)
+    if "text" in parts:
+        title, sizes = "Preparing and loading texts", f"{texts.WORK.pairs:,} pairs of texts"
+        held = {"bytes": texts.held(texts.WORK)}
+        run.section("text", title, texts.text_section, texts.text, texts.WORK, sizes, 4, 10, held)
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
