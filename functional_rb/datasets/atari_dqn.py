@@ -25,7 +25,7 @@ from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpe
 from functional_rb.datasets.formats import regular
 from functional_rb.datasets.formats.inflate import Inflated
 from functional_rb.datasets.formats.npy import HEADER, NpyStream
-from functional_rb.datasets.pieces import spec_of_values, steps_of_piece
+from functional_rb.datasets.pieces import kind_of_rows, spec_of_values, steps_of_piece
 from functional_rb.datasets.reader import Counts
 
 FIELDS = ("observation", "action", "reward", "terminal")
@@ -78,8 +78,9 @@ class AtariDqn:
                 raise DatasetError(f"{file}: expected this file too; fetch it")
         kinds = []
         for field in FIELDS[:3]:
-            with _array(self._file(f"$store$_{field}", self._numbers[0]), LIMIT) as array:
-                kinds.append((array.shape[1:], array.dtype))
+            file = self._file(f"$store$_{field}", self._numbers[0])
+            with _array(file, LIMIT) as array:
+                kinds.append(kind_of_rows(array, file))
         self._kinds = kinds
         self.counts = Counts(nbytes=sum(map(os.path.getsize, self.files)))
 
@@ -112,6 +113,9 @@ class AtariDqn:
     def _checkpoint(self, k: int) -> _Checkpoint:
         paths = {field: self._file(f"$store$_{field}", k) for field in FIELDS[1:]}
         arrays = {field: _small(path) for field, path in paths.items()}
+        for field, array in arrays.items():
+            if array.ndim != 1:
+                raise DatasetError(f"{paths[field]}: expected a number for each row, got shape {array.shape}")
         n = len(arrays["terminal"])
         same_rows(arrays, n, f"{self._path}, checkpoint {k}")
         count = _small(self._file("add_count", k)).reshape(-1)

@@ -21,7 +21,15 @@ import numpy as np
 
 from functional_rb.datasets import hdf5
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
-from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans, spec_of_values, steps_of_piece
+from functional_rb.datasets.pieces import (
+    Lazy,
+    can_be_stored,
+    kind_of_rows,
+    repeated,
+    spans,
+    spec_of_values,
+    steps_of_piece,
+)
 from functional_rb.datasets.reader import Counts
 
 NAMES = ("observations", "actions", "rewards")
@@ -75,7 +83,7 @@ class D4rl:
         self.name, self.files, self._path, self._quirks = name, [path], path, quirks
         with hdf5.opened(path) as file:
             rows = {field: hdf5.data(file, field, path) for field in NAMES}
-            kinds, n = {field: _kind(dataset) for field, dataset in rows.items()}, len(rows["rewards"])
+            kinds, n = {field: kind_of_rows(x, f"{path}: {field}") for field, x in rows.items()}, len(rows["rewards"])
             for field, dataset in rows.items():
                 if len(dataset) != n:
                     raise DatasetError(f"{path}: {field}: expected {n} rows, one for each reward, got {len(dataset)}")
@@ -84,7 +92,9 @@ class D4rl:
             self._kinds = kinds
             self._has_next = "next_observations" in file
             infos = hdf5.member(file, "infos", path) if "infos" in file else {}
-            self._infos = {key: _kind(part) for key in infos if (part := _info(infos, key, n, path)) is not None}
+            self._infos = {
+                key: kind_of_rows(part, path) for key in infos if (part := _info(infos, key, n, path)) is not None
+            }
             self._terminals = _flags(file, "terminals", n, path)
             self._stops = self._found_stops(file, rows["observations"])
         self.counts = Counts(len(self._stops), n, os.path.getsize(path))
@@ -195,10 +205,6 @@ def found(rest: str, root: str | None) -> str:
     )
 
 
-def _kind(dataset: Any) -> tuple[tuple[int, ...], Any]:
-    return dataset.shape[1:], dataset.dtype
-
-
 def _info(infos: Mapping[str, Any], name: str, n: int, path: str) -> Any:
     """The values of an info, None if there are none for each row."""
     part = hdf5.member(infos, name, path)
@@ -218,6 +224,8 @@ def _flags(file: Any, name: str, n: int, path: str) -> Array:
 
 def _jumps(observations: Any, n: int, most: float, path: str) -> Array:
     """After which rows the first two coordinates change by more than `most`, bool [n]."""
+    if len(observations.shape) != 2:
+        raise DatasetError(f"{path}: observations: expected coordinates in each row, got shape {observations.shape}")
     found = np.zeros(n, bool)
     for first in range(0, n - 1, CHUNK):
         rows = hdf5.rows(observations, first, min(first + CHUNK + 1, n), path)[:, :2]

@@ -17,7 +17,7 @@ from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.formats import tars
 from functional_rb.datasets.formats.npy import NpyStream
 from functional_rb.datasets.formats.unpickle import unpickle
-from functional_rb.datasets.pieces import spec_of_values, steps_of_piece
+from functional_rb.datasets.pieces import kind_of_rows, spec_of_values, steps_of_piece
 from functional_rb.datasets.reader import Counts
 
 FIELDS = ("observations", "actions", "rewards", "dones")
@@ -36,8 +36,8 @@ class GenDgrl:
         """
         self.name, self.files, self.facts = name, [path], dict[str, Any]()
         self.counts = Counts(nbytes=os.path.getsize(path))
-        for _, fields in _contents(path, 0):
-            self._kinds = [(fields[field].shape[1:], fields[field].dtype) for field in FIELDS[:3]]
+        for inside, fields in _contents(path, 0):
+            self._kinds = [kind_of_rows(fields[field], f"{path}, {inside!r}, {field}") for field in FIELDS[:3]]
             return
         raise DatasetError(f"{path}: expected files of .npy in it, got none")
 
@@ -84,11 +84,12 @@ def _fields(stream: Any, where: str) -> dict[str, Any]:
         raise DatasetError(f"{where}: expected arrays {', '.join(FIELDS)}, got {sorted(map(str, fields))[:20]}")
     rewards, dones, observations = fields["rewards"], fields["dones"], fields["observations"]
     n = len(rewards) if rewards.ndim == 1 else 0
+    same_rows({name: fields[name] for name in ("actions", "dones")}, n, where)
     if n == 0 or np.flatnonzero(dones[:-1]).size:
         raise DatasetError(f"{where}: expected the steps of one episode, done after the last one only")
-    same_rows({name: fields[name] for name in ("actions", "dones")}, n, where)
-    if len(observations) not in (n, n + 1):
-        raise DatasetError(f"{where}, observations: expected {n + 1}, one more than rewards, got {len(observations)}")
+    if observations.shape[:1] not in ((n,), (n + 1,)):
+        got = observations.shape
+        raise DatasetError(f"{where}, observations: expected {n + 1}, one more than rewards, got shape {got}")
     return fields
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from functional_rb.base import dtypes
 from functional_rb.convert.common import stored_dtype
-from functional_rb.datasets.episode import StepSpec
+from functional_rb.datasets.episode import DatasetError, StepSpec
 from functional_rb.specs import Binary, Unbounded
 from functional_rb.specs.values import Outline
 
@@ -81,6 +81,17 @@ def spec_of_values(shape: Sequence[int], dtype: Any, narrow: bool) -> Binary | U
     """
     name = stored_dtype(dtype, narrow)
     return Binary(tuple(shape)) if name == "bool" else Unbounded(tuple(shape), name)
+
+
+def kind_of_rows(array: Any, where: str) -> tuple[tuple[int, ...], Any]:
+    """The shape of a row and the dtype of an array, or of what stands for one in a file.
+
+    Raises:
+        DatasetError: if there are no rows, or no numbers in them.
+    """
+    if not array.shape or not can_be_stored(array.dtype):
+        raise DatasetError(f"{where}: expected rows of numbers, got {array.dtype} {array.shape}")
+    return tuple(array.shape[1:]), array.dtype
 
 
 def can_be_stored(dtype: Any) -> bool:

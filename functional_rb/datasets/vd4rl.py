@@ -42,6 +42,9 @@ class VD4rl:
             known = (self._image, "action", "reward", *KNOWN)
             self._kinds = {field: file.kind(field) for field in (self._image, "action", "reward")}
             others = {field: file.kind(field) for field in file.names if field not in known}
+            for field, (shape, dtype) in self._kinds.items():
+                if shape is None:
+                    raise DatasetError(f"{self.files[0]}, {field}: expected rows of numbers, got dtype {dtype}")
             self._infos = {field: kind for field, kind in others.items() if kind[0] is not None}
         self.counts = Counts(nbytes=sum(map(os.path.getsize, self.files)))
 
@@ -107,6 +110,8 @@ class _File:
             return hdf5.rows(hdf5.data(self._file, name, self._path), first, stop, self._path)
         if name not in self._kept:  # which is read as a whole: it is one episode
             self._kept[name] = self._file.read(name)
+            if not self._kept[name].shape:
+                raise DatasetError(f"{self._path}, {name}: expected rows, got a single value")
         return self._kept[name][first:stop]
 
     def kind(self, name: str) -> tuple[Any, Any]:
@@ -138,7 +143,9 @@ class _File:
         """Whether a row is a terminal state: it is marked, or discounts all that comes."""
         for name, value in (("is_terminal", True), ("discount", 0)):
             if name in self.names:
-                return bool(self.read(name, row, row + 1).reshape(-1)[0] == value)
+                marks = self.read(name, row, row + 1).reshape(-1)
+                same_rows({name: marks}, 1, f"{self._path}, row {row}")
+                return bool(marks[0] == value)
         return False
 
     def _rows(self, name: str) -> int:

@@ -100,6 +100,14 @@ def test_antmaze_ends_where_the_ant_jumps(tmp_path: Path) -> None:
     assert shifted["action"] == [t + 0.5 for t in range(11)]
 
 
+def test_observations_without_coordinates_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "antmaze-umaze-v0.hdf5", observations=np.zeros(N))
+    with pytest.raises(
+        DatasetError, match=r"antmaze.*observations: expected coordinates in each row, got shape \(12,\)"
+    ):
+        open_reader(f"d4rl:{path}")
+
+
 def test_files_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "own"))
     for folder, name in (("d4rl", "hopper_medium-v2.hdf5"), ("own/datasets", "pen-human-v1.hdf5")):
@@ -117,6 +125,7 @@ WRONG = {
     "timeouts: expected 12 marks, one for each reward, got shape": {"timeouts": np.zeros(7, bool)},
     "expected rows in 'rewards', got a single value": {"rewards": 1.0},
     "expected rows in 'timeouts', got a single value": {"timeouts": True},
+    "observations: expected rows of numbers, got": {"observations": np.array([b"a"] * N)},
     r"rewards: expected a number in each row, got shape \(2,\)": {"rewards": np.zeros((N, 2))},
 }
 

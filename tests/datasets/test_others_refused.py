@@ -160,6 +160,15 @@ def of(n: int, **more: Any) -> dict[str, Any]:
     return arrays | more
 
 
+def vd4rl(**more: Any) -> Callable[[Path], str]:
+    def write(root: Path) -> str:
+        arrays = {"image": np.zeros((4, 2, 2, 3), np.uint8), "action": np.zeros((4, 1)), "reward": np.zeros(4)}
+        np.savez(root / "0.npz", **arrays | more)
+        return f"vd4rl:{root}"
+
+    return write
+
+
 class Runs:
     def __reduce__(self) -> Any:
         return os.system, ("touch ran",)
@@ -196,6 +205,14 @@ FILES: dict[str, tuple[Callable[[Path], str], str]] = {
         hdf5("observation", h5py.ExternalLink("/etc/passwd", "/a"), others.vd4rl_hdf5),
         "'observation' is a link",
     ),
+    "vd4rl, an image": (vd4rl(image=np.array(1)), r"0.npz, image: expected rows of numbers"),
+    "vd4rl, words": (vd4rl(action=np.array(["a"] * 4)), r"0.npz, action: expected rows of numbers"),
+    "vd4rl, a mark": (vd4rl(is_first=np.array(True)), r"0.npz, is_first: expected rows, got a single value"),
+    "vd4rl, fewer marks": (vd4rl(discount=np.ones(2)), r"0.npz, row 3, discount: expected 1 rows, got shape \(0,\)"),
+    "roboset, a reward": (
+        hdf5("Trial8/rewards", 1.0, others.roboset),
+        "expected rows in 'rewards', got a single value",
+    ),
     "roboset, fewer actions": (
         hdf5("Trial9/actions", np.zeros((1, 1)), others.roboset),
         "Trial9, actions: expected 2 rows, one for each reward, got 1",
@@ -204,6 +221,20 @@ FILES: dict[str, tuple[Callable[[Path], str], str]] = {
         hdf5("Trial8/observations", h5py.SoftLink("/Trial9/observations"), others.roboset),
         "'observations' is a link",
     ),
+    "atari, pairs": (
+        atari(lambda path: others.save(path / "$store$_terminal_ckpt.0.gz", np.zeros((17, 2)))),
+        r"terminal_ckpt.0.gz: expected a number for each row, got shape \(17, 2\)",
+    ),
+    "atari, a frame": (
+        atari(lambda path: others.save(path / "$store$_observation_ckpt.0.gz", np.array(1, np.uint8))),
+        r"observation_ckpt.0.gz: expected rows of numbers, got uint8 \(\)",
+    ),
+    "gen_dgrl, an end": (gen_dgrl_of(of(3, dones=np.array(1))), r"dones: expected 3 rows, got shape \(\)"),
+    "gen_dgrl, an observation": (
+        gen_dgrl_of(of(3, observations=np.array(1))),
+        r"one more than rewards, got shape \(\)",
+    ),
+    "gen_dgrl, words": (gen_dgrl_of(of(3, actions=np.array(["a"] * 3))), "'a.npy', actions: expected rows of numbers"),
     "gen_dgrl, code": (gen_dgrl_of({"observations": Runs()}), "'a.npy': the pickle holds .*system.*no code is run"),
     "gen_dgrl, a list": (gen_dgrl_of([1, 2]), r"expected a dict, pickled by numpy.save, got an array \(2,\)"),
     "gen_dgrl, other fields": (gen_dgrl_of({"rewards": np.zeros(3)}), "expected arrays observations, actions"),
