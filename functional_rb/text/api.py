@@ -333,6 +333,7 @@ def rollout(
     check_callable(score, "score", who)
     if reference is None and reference_step is not None:
         raise ValueError(f"{who}: reference_step was given without parameters; give reference=... too")
+    prompts, mask = rows_of(backend, prompts, mask, "prompts", who)
     with backend.without_gradients():
         options = {"mask": mask, "cache": cache, "replies": replies, "at_once": at_once}
         made = generate(backend, step, params, prompts, key, n, temperature, top_k, top_p, eos, pad, **options)
