@@ -317,6 +317,17 @@ def is_live(state: State, handles: jax.Array) -> jax.Array:
     return functions.is_live(ops, state, state.spec, handles)
 
 
+@functools.partial(jax.jit, static_argnames="place", inline=True)
+@compile.program
+def _counter(counters: jax.Array, place: int) -> jax.Array:
+    return counters[..., place]
+
+
+def counter(state: State, place: int) -> jax.Array:
+    """One of the counters; indexing outside of a compiled program takes ten times as long."""
+    return _counter(state.counters, place)
+
+
 @functools.partial(jax.jit, static_argnames="n", inline=True)
 @compile.program
 def drawable(state: State, n: int) -> jax.Array:

@@ -264,6 +264,11 @@ def is_live(state: Any, handles: Vector) -> jax.Array:
     return out(state, [_engine.is_live(state, handles)])[0]
 
 
+def counter(state: Any, place: int) -> Vector:
+    """One of the counters."""
+    return _engine.counter(state, place)
+
+
 def drawable(state: Any, n: int) -> jax.Array:
     """Whether n items can be drawn from the state now."""
     return out(state, [np.asarray(_engine.drawable(state, n))])[0]

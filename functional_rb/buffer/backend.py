@@ -83,6 +83,9 @@ class Backend(mapping.Mapper, Protocol):
     ) -> Array:
         """What a function of `buffer` reads off a state: it takes handles int32 [B], or a number, or nothing."""
 
+    def counter(self, state: State, place: int) -> Array:
+        """One of a state's counters, int32; of stacked states one for each."""
+
     def split(self, key: Any) -> Any:
         """Two keys from one."""
 

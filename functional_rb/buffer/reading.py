@@ -194,7 +194,7 @@ def size(backend: Backend, state: State) -> Array:
         2
     """
     backend.check_state(state, "size")
-    return state.counters[..., counters.SIZE]
+    return backend.counter(state, counters.SIZE)
 
 
 def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
@@ -221,25 +221,25 @@ def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
 def rejected(backend: Backend, state: State) -> Array:
     """How many bad priorities (NaN, infinite, negative) have been refused, an int32 scalar."""
     backend.check_state(state, "rejected")
-    return state.counters[..., counters.REJECTED]
+    return backend.counter(state, counters.REJECTED)
 
 
 def stale(backend: Backend, state: State) -> Array:
     """How many handles of overwritten items `update` has dropped, an int32 scalar."""
     backend.check_state(state, "stale")
-    return state.counters[..., counters.STALE]
+    return backend.counter(state, counters.STALE)
 
 
 def invalid(backend: Backend, state: State) -> Array:
     """How many items outside of their specs `add(validate=True)` has left out while tracing, an int32 scalar."""
     backend.check_state(state, "invalid")
-    return state.counters[..., counters.INVALID]
+    return backend.counter(state, counters.INVALID)
 
 
 def refused(backend: Backend, state: State) -> Array:
     """How many items the writer has refused, an int32 scalar: for want of room, or because their rank was NaN."""
     backend.check_state(state, "refused")
-    return _more(state, REFUSED)
+    return _more(backend, state, REFUSED)
 
 
 def lost(backend: Backend, state: State) -> Array:
@@ -267,10 +267,10 @@ def epochs_done(backend: Backend, state: State) -> Array:
         (1, [True, False, False])
     """
     backend.check_state(state, "epochs_done")
-    return _more(state, EPOCHS_DONE)
+    return _more(backend, state, EPOCHS_DONE)
 
 
-def _more(state: State, name: str) -> Array:
+def _more(backend: Backend, state: State, name: str) -> Array:
     """One number that sampler or writer keep; 0 for those that do not."""
     place = counters.place(state.spec.plan, name)
-    return state.counters[..., counters.SIZE] * 0 if place is None else state.counters[..., place]
+    return backend.counter(state, counters.SIZE) * 0 if place is None else backend.counter(state, place)

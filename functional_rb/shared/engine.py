@@ -116,6 +116,11 @@ class Engine:
         found = state.buffer.look(function, *given)
         return state.from_numpy(found, found.dtype.name)
 
+    def counter(self, state: Any, place: int) -> Array:
+        """One of the counters, int32."""
+        found: Array = state.counters[..., place]
+        return found
+
     def drawable(self, state: Any, n: int) -> Array:
         """Whether n can be drawn, bool scalar."""
         return state.from_numpy(np.array([state.buffer.drawable(n)]), "bool")[0]

@@ -180,6 +180,11 @@ class Engine:
             live = functions.is_live(self.library.ops, memory.state_arrays(state._counters), state.spec, handles)
             return self.library.sent(live, target)
 
+    def counter(self, state: Any, place: int) -> Array:
+        """One of the counters, int32."""
+        found: Array = state.counters[..., place]
+        return found
+
     def drawable(self, state: Any, n: int) -> Array:
         """Whether n items can be drawn from the state now."""
         version = readable(state)
