@@ -117,19 +117,20 @@ def _load(
 ) -> tuple[Any, int]:
     """What `load` gives of a directory, or of one of its checkpoints, and its number; what stands for a mixture."""
     named = backend_name(backend)
-    restore = importlib.import_module(f"{named}_backend.restore").restore
+    module = importlib.import_module(f"{named}_backend.restore")
     if spec is not None:
         check_spec(spec, "load")
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
     found = read(path, known, mmap, fall_back, progress, storage, here=True, wanted=spec, number=number)
     if records.is_record(found.spec):
-        module = importlib.import_module(f"{named}_backend.restore")
         return records.value_of(found.spec, found.arrays, module, device, mmap), found.generation
     if spec is not None and not respec.same_place(found.spec, spec):
         arrays, files = elsewhere.with_spec(found.arrays, found.spec, spec, in_place.create)
-        return restore(spec, arrays, device, objects=found.objects, files=files), found.generation
+        return module.restore(spec, arrays, device, objects=found.objects, files=files), found.generation
     try:
-        state = restore(found.spec, found.arrays, device, objects=found.objects, stamp=found.stamp, files=found.files)
+        state = module.restore(
+            found.spec, found.arrays, device, objects=found.objects, stamp=found.stamp, files=found.files
+        )
         state = state if spec is None else importlib.import_module(f"{named}_backend").with_spec(state, spec)
         return state, found.generation
     except BaseException:
