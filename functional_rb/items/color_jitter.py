@@ -17,9 +17,9 @@ from functional_rb.items.images import (
     channels_first,
     check_per,
     drawn_per,
-    fraction,
 )
 from functional_rb.ops.protocol import Array, ItemOps
+from functional_rb.ops.random_bits import fraction
 from functional_rb.specs import ArraySpec, Bounded
 
 

@@ -126,11 +126,6 @@ def to_bytes(ops: ItemOps, x: Array) -> Array:
     return ops.cast(ops.rounded(bounded), "uint8")
 
 
-def fraction(ops: ItemOps, words: Array) -> Array:
-    """Random words int32 in [0, 2^31) as float32 in [0, 1), multiples of 2^-24."""
-    return ops.cast(words >> 7, "float32") * 2.0**-24
-
-
 def check_per(per: Any, who: str) -> None:
     """Refuse what is no `Per`."""
     if per not in ("slice", "step"):

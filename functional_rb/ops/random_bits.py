@@ -11,7 +11,7 @@ from typing import Final
 
 from functional_rb.ops.fixed_point import MASK, mul_high
 from functional_rb.ops.part_kernels import replaceable
-from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.protocol import Array, CommonOps, Ops
 
 GAMMA: Final = 0x9E3779B97F4A7C15
 FACTORS: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -55,3 +55,10 @@ def below(ops: Ops, draws: Array, n: Array) -> Array:
     high, low = ops.mul_wide(draws[:, 0], n)
     carry = low > MASK - mul_high(ops, draws[:, 1], n)
     return high + ops.cast(carry, "int32")
+
+
+def fraction(ops: CommonOps, words: Array, dtype: str = "float32") -> Array:
+    """Random words int32 in [0, 2^31) as fractions in [0, 1), multiples of 2^-24 (float32) or 2^-31 (float64)."""
+    if dtype == "float64":
+        return ops.cast(words, dtype) * 2.0**-31
+    return ops.cast(words >> 7, dtype) * 2.0**-24

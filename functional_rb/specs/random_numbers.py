@@ -11,6 +11,7 @@ import numpy as np
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.fixed_point import MASK
 from functional_rb.ops.protocol import Array
+from functional_rb.ops.random_bits import fraction
 from functional_rb.specs.ops import SpecOps
 
 BITS = 31
@@ -166,7 +167,7 @@ class Real:
     def draw(self, ops: SpecOps, bits: Array) -> Array:
         """Numbers [N, *shape] of the dtype, never outside of the bounds, from random bits int32 [N, *shape, words]."""
         work = self._work
-        fractions = _fraction(ops, bits, work)
+        fractions = fraction(ops, bits, work)
         u = [fractions[..., i] for i in range(self.words)]
         if self._bounded:
             fine = u[0] if work != "float64" else u[0] + ops.cast(bits[..., 1] >> 10, work) * 2.0**-52
@@ -214,10 +215,3 @@ def _normal(ops: SpecOps, u: Sequence[Array]) -> Array:
     Box, Muller: A note on the generation of random normal deviates (1958).
     """
     return (-2 * ops.log(1 - u[0])) ** 0.5 * ops.cos(u[1] * (2 * math.pi))
-
-
-def _fraction(ops: SpecOps, word: Array, dtype: str) -> Array:
-    """Words as fractions in [0, 1), multiples of 2^-24 (float32) or 2^-31 (float64)."""
-    if dtype == "float64":
-        return ops.cast(word, dtype) * 2.0**-BITS
-    return ops.cast(word >> 7, dtype) * 2.0**-24

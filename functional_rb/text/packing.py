@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from functional_rb.text.generation import PADDING
+
 Ints = np.ndarray[Any, np.dtype[np.int32]]
-PADDING = -1
 
 
 class Packed(NamedTuple):

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import strategies as st
 
 import functional_rb as frb
+from functional_rb.ops import numpy_ops
+from functional_rb.samplers import groups
 from functional_rb.testing import check_sampler
 from tests.support.backends import Backend
 
@@ -97,6 +99,15 @@ def law(steps: Any) -> list[float]:
 def test_groups_keep_the_contract_of_samplers(lanes: int | None, carriers: list[str]) -> None:
     item = ITEM | {"prompt": frb.Bounded(0, 1, (), "int32")}
     check_sampler(frb.Groups(2, "prompt", "score"), item=item, lanes=lanes, law=law, examples=6, run_on=carriers)
+
+
+def test_roots_are_as_exact_as_their_numbers() -> None:
+    rng = np.random.default_rng(0)
+    squares = (rng.uniform(1, 4, 2000) * 2.0 ** rng.integers(-126, 126, 2000)).astype(np.float32)
+    found = groups._square_root(numpy_ops, squares)
+    np.testing.assert_allclose(found, np.sqrt(squares.astype(np.float64)), rtol=2.0**-22)
+    rest = np.float32([0, 1e-45, np.inf, np.nan])
+    np.testing.assert_array_equal(groups._square_root(numpy_ops, rest), np.float32([0, 0, np.inf, np.nan]))
 
 
 def test_the_spec_is_a_value_and_the_key_cannot_be_rewritten() -> None:
