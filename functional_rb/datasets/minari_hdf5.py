@@ -14,6 +14,8 @@ from functional_rb.datasets.minari_spaces import Folder, decoded, is_image, spec
 from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans
 
 MAIN = "main_data.hdf5"
+DEPTH = 16
+"""How deep groups of infos may lie in each other; a group may lie in itself."""
 
 
 class Hdf5:
@@ -110,13 +112,15 @@ def _length(group: Members, name: str, space: Any, where: str) -> int:
     return len(group.data(name))
 
 
-def _shapes(group: Any, where: str) -> dict[str, Any]:
+def _shapes(group: Any, where: str, depth: int = 0) -> dict[str, Any]:
     """Shapes and dtypes of the infos that are numbers, by name, nested."""
+    if depth > DEPTH:
+        raise DatasetError(f"{where}, infos: expected at most {DEPTH} groups in each other, got {group.name:.200}")
     made: dict[str, Any] = {}
     for name in group:
         part = hdf5.member(group, name, where)
         if not hasattr(part, "shape"):
-            inner = _shapes(part, where)
+            inner = _shapes(part, where, depth + 1)
             if inner:
                 made[name] = inner
         elif part.ndim and can_be_stored(part.dtype):

@@ -315,6 +315,13 @@ def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     frb.datasets.verify(tmp_path / "made")
 
 
+def test_steps_are_as_many_as_can_be_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converting, "INT32_MAX", 7)
+    assert convert(MadeUp([4, 3]), tmp_path / "made").steps == 7
+    with pytest.raises(DatasetError, match="expected at most 7 steps; write several datasets"):
+        convert(MadeUp([4, 4]), tmp_path / "more")
+
+
 def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no steps"):
         convert(MadeUp([]), tmp_path / "empty")

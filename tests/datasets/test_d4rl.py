@@ -88,6 +88,15 @@ def test_maze2d_rewards_are_of_the_row_before(piece: int, tmp_path: Path, monkey
     assert as_it_is["reward"] == [t + 0.25 for t in as_it_is["observation"]]
 
 
+def test_maze2d_makes_no_rewards_up_where_there_are_next_observations(tmp_path: Path) -> None:
+    after = np.repeat(np.arange(N)[:, None], 2, 1) + np.float32(1)
+    path = write(tmp_path / "maze2d-umaze-v1.hdf5", terminals=np.zeros(N, bool), next_observations=after)
+    found = items_of(path, tmp_path / "made")
+    assert found["observation"] == [*range(8), 9, 10]
+    assert found["reward"] == [t + 1.25 for t in found["observation"]]
+    assert found["dropped"] == [2]
+
+
 def test_antmaze_ends_where_the_ant_jumps(tmp_path: Path) -> None:
     """Before version 2 the timeouts are off."""
     t = np.arange(N)

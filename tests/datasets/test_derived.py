@@ -42,6 +42,14 @@ def test_what_is_read_and_converted_again_is_the_same(reader: MadeUp, compact: b
     assert again.item == info(tmp_path / "made").item
 
 
+def test_files_that_are_cut_are_named(tmp_path: Path) -> None:
+    convert(MadeUp([3, 1, 6]), tmp_path / "made")
+    rows = tmp_path / "made" / "rows.bin"
+    rows.write_bytes(rows.read_bytes()[:-1])
+    with pytest.raises(DatasetError, match=r"rows\.bin: rows \d+ to 10 are not there: the file is damaged"):
+        [*Stored(tmp_path / "made").episodes()]
+
+
 def test_filter_split_and_concat(tmp_path: Path) -> None:
     reader = MadeUp([3, 1, 6, 2, 5])
     convert(reader, tmp_path / "made")

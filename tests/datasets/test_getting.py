@@ -122,7 +122,9 @@ def test_files_in_the_cache_of_hugging_face_are_not_fetched(server: dict[str, Se
     assert Path(path).read_bytes() == b"zero"
 
 
-def test_what_cannot_be_listed_is_told(server: dict[str, Served], tmp_path: Path) -> None:
+def test_what_cannot_be_listed_is_told(
+    server: dict[str, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(FetchError, match="expected a list of files: HTTP 404"):
         getting.get("vd4rl:main", tmp_path, clock=CLOCK)
     server["/api/datasets/conglu/vd4rl/tree/main/vd4rl/main?recursive=true"] = Served(b"[]")
@@ -138,6 +140,10 @@ def test_what_cannot_be_listed_is_told(server: dict[str, Served], tmp_path: Path
     server["/storage/v1/b/atari-replay-datasets/o?prefix=dqn%2FPong%2F1%2Freplay_logs%2F"] = Served(b'{"items": [3]}')
     with pytest.raises(FetchError, match=r"/o\?prefix=.*: expected a list of files, got something else"):
         getting.get("atari_dqn:Pong/1", tmp_path, clock=CLOCK)
+    with monkeypatch.context() as patch:
+        patch.setattr(listing, "MOST", 5)
+        with pytest.raises(FetchError, match="expected at most 5 bytes in a list of files"):
+            getting.get("atari_dqn:Pong/1", tmp_path, clock=CLOCK)
     outside = [{"type": "file", "path": "vd4rl/main/../../../a", "size": 1}]
     server["/api/datasets/conglu/vd4rl/tree/main/vd4rl/main?recursive=true"] = Served(json.dumps(outside).encode())
     with pytest.raises(ValueError, match="may not be absolute, and not have"):

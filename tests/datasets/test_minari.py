@@ -279,6 +279,15 @@ def bomb(file: Any, to: Path) -> None:
     file["episode_0"].create_dataset("rewards", (10**12,), "f8", chunks=(10**6,), compression="gzip")
 
 
+def a_group(file: Any, to: Path) -> None:
+    del file["episode_1/terminations"]
+    file.create_group("episode_1/terminations")
+
+
+def in_itself(file: Any, to: Path) -> None:
+    file["episode_0/infos/again"] = file["episode_0/infos"]
+
+
 def set_(name: str, values: Any) -> Any:
     def change(file: Any, to: Path) -> None:
         del file[f"episode_1/{name}"]
@@ -293,24 +302,18 @@ WRONG = {
     "values of 'rewards' lie in other files": in_other_files,
     "the values of 'rewards' lie in other": put_together,
     "'rewards' claims 1000000000000 values": bomb,
+    "infos: expected at most 16 groups in each other, got /episode_0/infos/again/again": in_itself,
     "episode 1: there is no 'actions'": set_("actions", None),
     "episode 1, observations: expected 2 for 1 rewards, got 5": set_("observations", np.zeros((5, 3))),
     "episode 1: leaf 'actions': expected shape (1,), got (1, 2)": set_("actions", np.zeros((1, 2))),
     "episode 1, infos 'speed': expected 2 for 1 rewards": set_("infos/speed", np.zeros(7)),
-    "episode 1: expected values in 'terminations', got a group": set_("terminations", {}),
+    "episode 1: expected values in 'terminations', got a group": a_group,
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_in_a_file_is_named(made: Path, what: str, tmp_path: Path) -> None:
-    change = WRONG[what]
-    if "group" in what:
-
-        def change(file: Any, to: Path) -> None:
-            del file["episode_1/terminations"]
-            file.create_group("episode_1/terminations")
-
-    name = rewritten(made, tmp_path / "wrong", change)
+    name = rewritten(made, tmp_path / "wrong", WRONG[what])
     with pytest.raises(DatasetError) as caught:
         convert(open_reader(name), tmp_path / "made", infos=["speed"])
     assert what in str(caught.value)

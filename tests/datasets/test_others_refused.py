@@ -15,8 +15,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from functional_rb.datasets import DatasetError, open_reader
+from functional_rb.datasets.formats import images
 from tests.support import datasets_of_others as others
 from tests.support import protobuf
 
@@ -113,6 +115,25 @@ def test_features_of_something_else_are_refused(content: str, tmp_path: Path) ->
     name = others.rlds(tmp_path)
     (folder(tmp_path) / "features.json").write_text(content)
     refuse(name, tmp_path, r"features.json: expected")
+
+
+def test_features_and_groups_lie_in_each_other_up_to_a_bound(tmp_path: Path) -> None:
+    deep: dict[str, Any] = others.tensor((), "float32")
+    for _ in range(20):
+        deep = others.features_dict(x=deep)
+    name = rewrite_rlds(tmp_path, features=deep)
+    refuse(name, tmp_path, r"features.json: expected at most 16 features in each other")
+    name = others.roboset(tmp_path / "b")
+    with h5py.File(next(iter(sorted(tmp_path.rglob("*.h5")))), "a") as file:
+        file["Trial8/env_infos/again"] = file["Trial8/env_infos"]
+    refuse(name, tmp_path / "b", r"a.h5: 'again': expected at most 8 groups in each other")
+
+
+def test_images_of_16_bits_are_not_cut_to_8(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    Image.fromarray(np.full((4, 4), 999, np.uint16)).save(content, "PNG")
+    with pytest.raises(DatasetError, match=r"a file, image 0: expected uint8 .*colours are of another kind"):
+        images.decoded([content.getvalue()], (4, 4, 1), np.uint8, "a file")
 
 
 def atari(change: Callable[[Path], object]) -> Callable[[Path], str]:

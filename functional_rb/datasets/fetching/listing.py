@@ -110,9 +110,11 @@ def _page(url: str, clock: Clock) -> tuple[Any, str]:
             answer = http.ask(url, 0, "")
             assert answer is not None  # from its first byte on
             with contextlib.closing(answer.body):
-                content = b"".join(iter(lambda: answer.read(2**16), b""))[: MOST + 1]  # noqa: B023  # read at once
-                if len(content) > MOST:
-                    raise FetchError(f"{WHO}: {url}: expected at most {MOST} bytes")
+                content = bytearray()
+                while piece := answer.read(2**16):
+                    content += piece
+                    if len(content) > MOST:
+                        raise FetchError(f"{WHO}: {url}: expected at most {MOST} bytes in a list of files")
                 return json.loads(content), answer.body.headers.get("Link", "")
         except PassingError as error:
             reason = str(error)
