@@ -78,7 +78,8 @@ def _fetch(name: str, folder: str) -> None:
     try:
         open_reader(name, folder)
     except FileNotFoundError:
-        if not any((source_of(name).files, source_of(name).hub, source_of(name).bucket)):
+        row = source_of(name)
+        if not (row.files or row.hub or row.bucket):
             raise
         get(name, folder)
 

@@ -69,7 +69,8 @@ def concat(paths: Sequence[Path], to: Path) -> Description:
     """The episodes of several datasets with the same items, one after the other.
 
     Raises:
-        DatasetError: if one has other items, or none is there.
+        DatasetError: if one has other items, or no dataset is there.
+        ValueError: if no paths are given.
     """
     joined = _Joined([Stored(path) for path in paths])
     return _written(joined, joined.of[0], to)

@@ -66,7 +66,8 @@ class Rlds:
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """File by file, in the order of the records."""
-        most, infos = steps_of_piece(self.spec(narrow=False)), tuple(self.spec(narrow=False).infos)
+        spec = self.spec(narrow=False)
+        most, infos = steps_of_piece(spec), tuple(spec.infos)
         for shard in self.files[1:]:
             there = tfrecord.count(shard) if first else 0
             if there and first >= there:

@@ -54,7 +54,7 @@ class Roboset:
     def spec(self, narrow: bool) -> StepSpec:
         """Of arrays of which nothing is known but shape and dtype."""
         observation, action = (_specs(leaves, narrow) for leaves in (self._observations, self._actions))
-        infos = dict(_specs(self._infos, narrow).items()) if self._infos else {}
+        infos = _specs(self._infos, narrow) if self._infos else {}
         return StepSpec(observation, action, spec_of_values((), self._reward, narrow), infos)
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
