@@ -648,6 +648,9 @@ def test_it_is_a_value() -> None:
     transform = frb.map_items(functools.partial(scaled, factor=2.0))
     assert isinstance(transform, MapItems)
     assert transform == frb.map_items(functools.partial(scaled, factor=2.0)) != frb.map_items(scaled)
+    gives = [frb.map_items(scaled, gives={"x": frb.Unbounded((n,))}) for n in (2, 2, 3)]
+    assert gives[0] == gives[1] != gives[2]
+    assert hash(gives[0]) == hash(gives[1])
     cast = frb.map_items(frb.items.cast("int8"), at="add")
     specs = [frb.BufferSpec({"x": frb.Unbounded((), dtype)}, 4, transforms=cast) for dtype in ("float32", "int32")]
     assert specs[0].stored == specs[1].stored

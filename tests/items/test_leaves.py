@@ -77,6 +77,13 @@ def test_what_has_an_inverse_comes_back(function: Any) -> None:
         close(again[name,], leaf, name)
 
 
+def test_leaves_of_several_axes_are_joined_along_one_with_their_bounds() -> None:
+    parts = {"p": frb.Bounded(0, [[1, 2], [3, 4]], (2, 2)), "q": frb.Bounded(-1, 5, (2, 1))}
+    assert after(items.cat(["p", "q"], "v"), parts).v == frb.Bounded([[0, 0, -1]] * 2, [[1, 2, 5], [3, 4, 5]], (2, 3))
+    given = {"p": np.float32([[[0, 1], [2, 3]]]), "q": np.float32([[[4], [5]]])}
+    assert on_numpy(items.cat(["p", "q"], "v"), parts, given, (1,))["v"].tolist() == [[[0, 1, 4], [2, 3, 5]]]
+
+
 @pytest.mark.parametrize("within", ["center", "low", "high"])
 def test_actions_lie_in_their_bin(within: Any) -> None:
     function, given = items.action_discretize([4, 5], SPACE, "u", within), batch(200)
