@@ -8,7 +8,10 @@ import pickle
 import resource
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -240,6 +243,24 @@ def test_begins_anew_if_the_source_has_changed(tmp_path: Path, monkeypatch: pyte
     assert reader.asked == [0, 0]
     convert(reader, tmp_path / "made")  # which is there
     assert reader.asked == [0, 0]
+
+
+def test_who_wants_the_same_dataset_waits_for_the_one_that_makes_it(tmp_path: Path) -> None:
+    begun, asked = threading.Event(), []
+
+    class Slow(MadeUp):
+        def episodes(self, first: int = 0) -> Iterator[Episode]:
+            asked.append(first)
+            begun.set()
+            time.sleep(0.2)  # the other one comes meanwhile
+            yield from super().episodes(first)
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(convert, Slow([4, 7]), tmp_path / "made")
+        begun.wait()
+        other = pool.submit(convert, Slow([4, 7]), tmp_path / "made")
+        assert one.result().steps == other.result().steps == 11
+    assert asked == [0]
 
 
 def test_a_full_disk_names_the_place_and_is_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
