@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 from functional_rb.core.item_function import item_after
+from functional_rb.ops import numpy_ops
+from functional_rb.ops.recurrence import discounted
 from tests.support.item_functions import close, on_numpy
 
 items = frb.items
@@ -169,3 +171,9 @@ def test_values_out_of_range_are_refused() -> None:
     assert "reward_to_go" in item_after(items.reward_to_go(end_keys=()), without, 2)
     made = on_numpy(items.reward_to_go(end_keys=()), without, {"reward": np.ones((1, 5), np.float32)}, (1, 5))
     assert made["reward_to_go"].tolist() == [[5, 4, 3, 2, 1]]
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_nothing_of_the_next_episode_counts(bad: float) -> None:
+    x, factors = np.float32([[1, 2, bad, 4]])[..., None], np.float32([[0.5, 0, 0.5, 0.5]])[..., None]
+    assert discounted(numpy_ops, x, factors)[0, :2, 0].tolist() == [2, 2]
