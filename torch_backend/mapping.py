@@ -20,6 +20,7 @@ from functional_rb.specs.values import Outline
 from functional_rb.transforms.map_items import MapItems
 from torch_backend import library, ops, random
 from torch_backend.convert import build_mapping, convert, is_batched
+from torch_backend.tracing import constant
 
 _compiling = torch.compiler.is_compiling
 
@@ -34,7 +35,7 @@ def map_items(
     """What the function of items of a spec gives of leaves [*lead, *shape]; of added ones, the leaves to store."""
     transform = mapping.of(spec, at)
     if isinstance(transform.function, HostFunction):
-        return _on_host(transform, leaves)
+        return _on_host(transform, leaves, lead)
     own = None if key is None else random.for_maps(key)
     draws = None
     if transform.item_words:
@@ -54,15 +55,46 @@ def map_items(
     return items
 
 
-def _on_host(transform: MapItems, leaves: Sequence[Any]) -> Any:
+def _on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> Any:
     """What a function on the host gives, on the device of what it is given."""
     if _compiling():
-        raise ValueError(f"{transform.who}: reads files, which torch.compile cannot trace; sample outside of it")
+        found = _read(_number(transform), list(lead), list(leaves))
+        return nest.unflatten(mapping.known_of_host(transform).structure, found, build_mapping, lead)
     device = leaves[0].device
     arrays = dict(zip(transform.given.names, [x.detach().cpu().numpy() for x in leaves], strict=True))
     if device.type == "cpu":
         return transform.function.read(arrays, torch.from_numpy)
     return transform.function.read(arrays, lambda x: torch.from_numpy(x).to(device))
+
+
+_TRANSFORMS: list[MapItems] = []
+"""Those that compiled programs call, by number: what is traced may carry a number as a constant, but no object."""
+
+
+@constant
+def _number(transform: MapItems) -> int:
+    """The number of a function on the host, which gives what is known before.
+
+    Raises:
+        ValueError: if its shapes depend on values.
+    """
+    mapping.known_of_host(transform)
+    if transform not in _TRANSFORMS:
+        _TRANSFORMS.append(transform)
+    return _TRANSFORMS.index(transform)
+
+
+@torch.library.custom_op("functional_rb::read_on_host", mutates_args=())
+def _read(number: int, lead: list[int], leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What a function on the host gives of leaves [*lead, *shape]: torch.compile sees one operation."""
+    found, _ = mapping.on_host(_TRANSFORMS[number], [x.detach().cpu().numpy() for x in leaves], tuple(lead))
+    return [torch.from_numpy(x).to(leaves[0].device) for x in found]
+
+
+@_read.register_fake
+def _as_read(number: int, lead: list[int], leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+    kinds = mapping.known_of_host(_TRANSFORMS[number]).leaves
+    return [leaves[0].new_empty((*lead, *kind.shape), dtype=ops.DTYPES[kind.dtype]) for kind in kinds]
 
 
 def _by_kernels(transform: MapItems, leaves: Sequence[Any]) -> bool:

@@ -130,7 +130,7 @@ class Prepared:
             bucket: L is the least multiple of this that the longest text of a batch fits in. So JAX compiles what is
                 done with batches for few lengths only. Such buffers are sampled outside of compiled programs; on JAX
                 they lie in the memory of the host.
-            length: L of all batches, at least `longest`. Such buffers are sampled in compiled programs too, with
+            length: L of all batches, at least `longest`. Such buffers are sampled in compiled programs too, on JAX with
                 `storage=frb.Device()`.
             pad: what stands where there is no token; masks alone say where that is.
             side: where the padding is: "right" to train on texts, "left" for prompts that a model is to go on with.

@@ -112,18 +112,6 @@ def test_another_file_in_the_place_of_one_that_was_read_is_read_anew(tmp_path: P
     assert read(rows, np.asarray).input_ids.tolist() == [[5, 6]]
 
 
-@pytest.mark.long
-def test_torch_compile_is_told_that_files_are_not_traced(tmp_path: Path) -> None:
-    import torch
-
-    import torch_backend as rb
-
-    data = prepared(tmp_path)
-    state = rb.init(data.spec(4, length=48, sampler=frb.Uniform(), storage=frb.Device()), items=data.rows)
-    with pytest.raises(Exception, match=r"torch\.compile cannot trace; sample outside of it"):
-        torch.compile(rb.sample_, fullgraph=True)(state, rb.key(0))
-
-
 def prepared(path: Path, n: int = 21, seed: int = 0, **options: Any) -> frb.text.Prepared:
     """Pairs whose texts are all different, and have 3 to 40 tokens; the padding is the end token."""
     rng = np.random.default_rng(seed)
@@ -226,6 +214,51 @@ def test_a_fixed_length_is_sampled_in_compiled_programs_too(tmp_path: Path) -> N
             library.sample_spec(data.spec(4))
     with pytest.raises(ValueError, match=r"depend on values.*storage=frb\.Memmap"):
         rb.sample(rb.init(data.spec(4, storage=frb.Device()), items=data.rows), rb.key(0))
+
+
+@pytest.mark.parametrize("compiler", effort(["eager"], ["eager", "aot_eager"]))
+@pytest.mark.parametrize("storage", effort([frb.Memmap()], [frb.Memmap(), frb.Device()]), ids=repr)
+@pytest.mark.parametrize("sampler", effort([frb.Uniform()], [frb.Uniform(), frb.WithoutReplacement()]), ids=repr)
+def test_a_fixed_length_is_sampled_under_torch_compile_too(
+    tmp_path: Path, sampler: Any, storage: Any, compiler: str
+) -> None:
+    import torch
+
+    import torch_backend as rb
+
+    def step(state: Any, key: Any) -> Any:
+        """A batch, and what a program computes of it."""
+        state, sample = rb.sample_(state, key)
+        return state, sample.items, sample.items.chosen_data.input_ids.sum(1)
+
+    torch.compiler.reset()  # of one function it keeps eight programs only
+    compiled = torch.compile(step, fullgraph=True, backend=compiler)
+    for seed in range(effort(1, 2)):  # another file of tokens is another function, though all shapes are the same
+        data = prepared(tmp_path, n=20, seed=seed)
+        spec = data.spec(4, length=48, side="left", sampler=sampler, storage=storage)
+        states = [rb.own_(rb.init(spec, items=data.rows)) for _ in range(2)]
+        seen: Counter[Any] = Counter()
+        for k in range(5):
+            (states[0], *expected), (states[1], *found) = step(states[0], rb.key(k)), compiled(states[1], rb.key(k))
+            pairs = zip(*map(torch.utils._pytree.tree_leaves, (expected, found)), strict=True)
+            assert all(torch.equal(one, other) and one.dtype is other.dtype for one, other in pairs)
+            assert type(found[0]) is frb.PairwiseDataset
+            seen.update(texts_of(torch.Tensor.numpy, found[0]))
+        assert seen.keys() <= set(all_of(data))
+        if isinstance(sampler, frb.WithoutReplacement):
+            assert seen == Counter(all_of(data))
+
+
+@pytest.mark.long
+def test_torch_compile_asks_for_a_fixed_length(tmp_path: Path) -> None:
+    import torch
+
+    import torch_backend as rb
+
+    data = prepared(tmp_path)
+    state = rb.own_(rb.init(data.spec(4, sampler=frb.Uniform()), items=data.rows))
+    with pytest.raises(Exception, match=r"shapes that it gives depend on values, .*length="):
+        torch.compile(rb.sample_, fullgraph=True, backend="eager")(state, rb.key(0))
 
 
 def test_buffers_of_texts_are_sent_saved_and_told(library: Backend, tmp_path: Path) -> None:
