@@ -30,7 +30,7 @@ def statistics(path: str | os.PathLike[str]) -> dict[str, Any]:
         - terminated: the share of episodes that led to a terminal state.
         - leaves: for each leaf of numbers, by its name in an episode ("observations/...", "actions", "rewards"): mean,
           std, min, max, arrays float64 [*shape]: over steps, and of observations over all T + 1 of an episode. So
-          `frb.items.normalize(keys, loc=mean, scale=std)`.
+          `frb.items.normalize(mean, std, keys)`.
 
     Raises:
         DatasetError: if no dataset is there.
