@@ -20,7 +20,7 @@ from functional_rb.text import prepared, rows, sources, writing
 from functional_rb.text.prepared import FORMAT, ROWS, TOKENS, Kind, Prepared
 from functional_rb.text.rows import Columns, Texts, UnusableRow
 from functional_rb.text.sources import Source
-from functional_rb.text.tokenizing import Tokenizing, Tokens, common
+from functional_rb.text.tokenizing import Tokenizing, Tokens, common, is_of_text, shown
 
 TooLong = Literal["drop", "truncate_prompt", "error"]
 Bad = Literal["error", "drop"]
@@ -179,10 +179,10 @@ def _examples(
             usable.append((number, found))
         else:
             failed.append((number, found))
-    made = _tokenized(options, tokenizing, [pair for _, texts in usable for pair in texts.pairs])
     examples: list[Example] = []
-    for number, texts in usable:
-        example = _fitted(options, tokenizing, texts, list(itertools.islice(made, len(texts.pairs))))
+    made = _tokens_of(options, tokenizing, [texts for _, texts in usable])
+    for (number, texts), tokens in zip(usable, made, strict=True):
+        example = tokens if isinstance(tokens, UnusableRow) else _fitted(options, tokenizing, texts, tokens)
         if isinstance(example, Example):
             examples.append(example)
         else:
@@ -193,7 +193,7 @@ def _examples(
             remedy = "too_long='drop' or 'truncate_prompt'" if error.reason == "too_long" else "bad='drop'"
             raise ValueError(
                 f"text.{options.kind}: {source.where(number)}{column}: {error.what}; correct it, or give {remedy}"
-            )
+            ) from error.__cause__
         progress.drop(error.reason)
     return examples
 
@@ -203,6 +203,36 @@ def _said(options: Options, tokenizing: Tokenizing, row: Any) -> Texts | Unusabl
         return rows.texts_of(row, options.columns, options.separator, tokenizing.render)
     except UnusableRow as error:
         return error
+
+
+def _tokens_of(options: Options, tokenizing: Tokenizing, rows: Sequence[Texts]) -> list[list[Tokens] | UnusableRow]:
+    """The tokens of each row's texts: of all at once, or, if the tokenizer fails, of each alone, to see of which."""
+    try:
+        made = _tokenized(options, tokenizing, [pair for texts in rows for pair in texts.pairs])
+    except BaseException as error:
+        if not is_of_text(error):
+            raise
+        return [_tokens_alone(options, tokenizing, texts) for texts in rows]
+    return [list(itertools.islice(made, len(texts.pairs))) for texts in rows]
+
+
+def _tokens_alone(options: Options, tokenizing: Tokenizing, texts: Texts) -> list[Tokens] | UnusableRow:
+    """The tokens of one row's texts, or at which of its columns the tokenizer fails."""
+    columns = options.columns
+    made: list[Tokens] = []
+    for reply, pair in zip(columns.replies or (columns.prompt,), texts.pairs, strict=True):
+        name = columns.prompt or reply
+        try:
+            tokenizing.apart(pair[:1])
+            name = reply
+            made += _tokenized(options, tokenizing, [pair])
+        except BaseException as error:
+            if not is_of_text(error):
+                raise
+            failure = UnusableRow("tokenizer", name, f"the tokenizer failed by {shown(error)}")
+            failure.__cause__ = error
+            return failure
+    return made
 
 
 def _tokenized(options: Options, tokenizing: Tokenizing, pairs: Sequence[tuple[str, str]]) -> Iterator[Tokens]:
@@ -226,7 +256,8 @@ def _fitted(options: Options, tokenizing: Tokenizing, texts: Texts, tokens: Sequ
     for name, one in zip(replies, tokens, strict=True):
         if columns.replies and one.prompt == len(one.ids):
             return UnusableRow("empty_reply", name, "expected a reply, got one without a token")
-        if options.kind == "prompts" and not prefix and not one.prompt:
+        needs_prompt = options.kind == "prompts" and not (columns.whole and columns.replies)
+        if needs_prompt and not prefix and not one.prompt:
             return UnusableRow("empty_prompt", columns.prompt, "expected a prompt, got one without a token")
         end = suffix[1:] if suffix[:1] == one.ids[-1:] else suffix  # a reply that ends itself does so once
         ids.append(prefix + one.ids + end)

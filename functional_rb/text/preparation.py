@@ -16,6 +16,8 @@ from functional_rb.text.sources import Source
 LOOKED_AT = 100
 """Rows in which columns are looked for, where the source does not tell them."""
 PIECE = 256
+TEMPLATE = ("tools", "chat_template_kwargs")
+"""Columns that rows of conversations may have, by the names that TRL gives them: what the chat template is told."""
 
 
 def preference(
@@ -36,9 +38,11 @@ def preference(
 ) -> Prepared:
     """Tokenize pairs of texts, of which one is preferred, into files.
 
-    A row has the columns "prompt", "chosen" and "rejected"; without "prompt" both texts begin with it. Each is a text,
-    or a conversation, a list of messages {"role": ..., "content": ...}, to which the tokenizer's chat template is
-    applied. A row is an example or is left out: chosen and rejected texts cannot come apart.
+    A row has the columns "prompt", "chosen" and "rejected"; without "prompt", or if that is a text and they are
+    conversations, both begin with it. Each is a text, or a conversation, a list of messages {"role": ..., "content":
+    ...}, to which the tokenizer's chat template is applied; the columns "tools", a list or JSON, and
+    "chat_template_kwargs", a dict, are then told to it. A row is an example or is left out: chosen and rejected texts
+    cannot come apart.
 
     What was prepared before of the same data, with the same tokenizer and options, is found again, whatever the kind of
     source that the rows of dicts or of a `datasets.Dataset` come in; files are told by their bytes. Memory is bounded
@@ -53,14 +57,16 @@ def preference(
             the prompt off, as much of it for both texts, and drops what does not fit even so, "error" refuses.
         bad: of rows that cannot be used: "error" names row and column, "drop" leaves them out and counts them. Reasons
             are "no_row", "no_text" (no column of that name, or no text in it), "no_utf8", "empty_reply", "equal"
-            (chosen and rejected are the same), and "no_number" (a score that is NaN, infinite or none).
+            (chosen and rejected are the same), "no_number" (a score that is NaN, infinite or none), and "template" and
+            "tokenizer" (which raised an error of it: the cause of ours).
         jointly: whether prompt and reply are tokenized as one text, as a model reads it. Then characters on both sides
             of the border may become one token, which belongs to the reply; `Prepared.merged` counts those texts. If
             apart, the prompt's tokens are those that it has alone, as where a model generates replies to it.
         eos: whether replies end with the tokenizer's end token, or which other token they end with. In conversations
             the chat template writes it.
         separator: what stands between prompt and reply, as part of the prompt. No conversations.
-        columns: other names of columns, such as {"prompt": "question"}; {"prompt": None} to leave that out.
+        columns: other names of columns, such as {"prompt": "question"}; {"prompt": None} to leave that out, as with
+            "tools" and "chat_template_kwargs".
         scores: the columns of the scores of the chosen and of the rejected text, which samples have as `end_scores`.
         root: the directory for all that is prepared; ~/.cache/functional_rb/text if None.
         rows_at_once: how many rows are tokenized at a time.
@@ -95,7 +101,9 @@ def preference(
     read, given = _opened("preference", source)
     names, given = _named("preference", read, given, usual, columns, told)
     chosen, rejected = (_needed("preference", names, part) for part in ("chosen", "rejected"))
-    found = Columns(names["prompt"], (chosen, rejected), told)
+    found = Columns(
+        names["prompt"], (chosen, rejected), told, tools=names["tools"], template=names["chat_template_kwargs"]
+    )
     options = _checked("preference", max_length, too_long, bad, jointly, eos, separator, found)
     return pipeline.prepare(options, given, read, tokenizer, root, _count(rows_at_once, "preference"), progress)
 
@@ -117,8 +125,10 @@ def prompts(
 ) -> Prepared:
     """Tokenize prompts, with the replies to them where there are some, into files.
 
-    A row has the column "prompt", and "label" or "completion" for the reply. Samples are `PromptData`: with a reply,
-    `labels` are its tokens, -100 elsewhere; without, there are none, and no end token either.
+    A row has the column "prompt", and "completion" or "label" for the reply; or "messages" (or "conversations"), of
+    which the last one, the assistant's, is the reply; or "text", which is all reply. Samples are `PromptData`: with a
+    reply, `labels` are its tokens, -100 elsewhere; without, there are none, and no end token either. A conversation as
+    prompt ends with the beginning of a reply, or, if its last message is the assistant's, is to be gone on with.
 
     Args:
         source: as for `preference`, and so are all others.
@@ -129,7 +139,7 @@ def prompts(
         jointly: whether prompt and reply are tokenized as one text.
         eos: whether replies end with the tokenizer's end token, or with which other.
         separator: what stands between prompt and reply.
-        columns: other names: {"prompt": ..., "reply": ...}; {"reply": None} for prompts alone.
+        columns: other names: {"prompt": ..., "reply": ...}, or {"messages": ...}; {"reply": None} for prompts alone.
         root: the directory for all that is prepared.
         rows_at_once: how many rows are tokenized at a time.
         progress: whether a progress bar is shown.
@@ -154,11 +164,21 @@ def prompts(
         >>> tokens, data.examples, data.dropped
         ([[0, 1, 2, 4]], 1, {'too_long': 1})
     """
-    usual = {"prompt": ("prompt",), "reply": ("label", "completion")}
+    usual = {
+        "prompt": ("prompt",),
+        "reply": ("completion", "label"),
+        "messages": ("messages", "conversations", "text"),
+    }
     read, given = _opened("prompts", source)
     names, given = _named("prompts", read, given, usual, columns, ())
-    reply = names["reply"]
-    found = Columns(_needed("prompts", names, "prompt"), () if reply is None else (reply,))
+    prompt, reply, whole = names["prompt"], names["reply"], names["messages"]
+    in_one = whole is not None and (prompt is None or "messages" in (columns or {}))
+    if in_one:
+        prompt, reply = whole, None if "reply" in (columns or {}) and reply is None else whole
+    found = Columns(
+        prompt or _needed("prompts", names, "prompt"), () if reply is None else (reply,), whole=in_one,
+        tools=names["tools"], template=names["chat_template_kwargs"],
+    )  # fmt: skip
     options = _checked("prompts", max_length, too_long, bad, jointly, eos, separator, found)
     return pipeline.prepare(options, given, read, tokenizer, root, _count(rows_at_once, "prompts"), progress)
 
@@ -179,8 +199,8 @@ def _named(
 ) -> tuple[dict[str, str | None], Iterable[Any]]:
     """The columns' names by what they are, None of those that there are not; and the rows, from the first one on."""
     who, named = f"text.{kind}", dict(columns or {})
-    if named.keys() - usual.keys():
-        raise ValueError(f"{who}: expected columns to name some of {list(usual)}, got {sorted(named)}")
+    if named.keys() - {*usual, *TEMPLATE}:
+        raise ValueError(f"{who}: expected columns to name some of {[*usual, *TEMPLATE]}, got {sorted(named)}")
     if source is not None and source.columns is not None:
         there = source.columns
     else:
@@ -194,7 +214,7 @@ def _named(
         if name not in there:
             raise ValueError(f"{who}: there is no column {name!r} among {there}; look at columns=")
     found = {part: next((name for name in names if name in there), None) for part, names in usual.items()}
-    return found | named | {"among": str(there)}, given
+    return found | {part: part for part in TEMPLATE} | named | {"among": str(there)}, given
 
 
 def _needed(kind: Kind, names: Mapping[str, str | None], part: str) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from functional_rb.text.sources import NoRow
-from functional_rb.text.tokenizing import common
+from functional_rb.text.tokenizing import TemplateFailed, Then, common
 
-Render = Callable[[Sequence[Any], bool], str]
-"""A conversation as text, and whether a reply is to follow: see `Tokenizing.render`."""
-REASONS = ("too_long", "empty_reply", "empty_prompt", "equal", "no_text", "no_utf8", "no_number", "no_row")
+Render = Callable[[Sequence[Any], Then, Mapping[str, Any]], str]
+"""A conversation as text, by what follows and by options of the template: see `Tokenizing.render`."""
+REASONS = (
+    *("too_long", "empty_reply", "empty_prompt", "equal", "no_text", "no_utf8", "no_number", "no_row"),
+    *("template", "tokenizer"),
+)
 
 
 class UnusableRow(Exception):
@@ -36,16 +40,28 @@ class Columns(NamedTuple):
         prompt: None where chosen and rejected texts begin with it.
         replies: the chosen and the rejected one; the one of a prompt; or none.
         scores: as many as replies, or none.
+        whole: whether prompt and reply are in one column: a conversation whose last message is the reply, or a text
+            that is all reply.
+        tools: that of what a model may call, which rows of conversations may have; None if it is not to be read.
+        template: that of other options of the chat template; None likewise.
     """
 
     prompt: str | None
     replies: tuple[str, ...]
     scores: tuple[str, ...] = ()
+    whole: bool = False
+    tools: str | None = None
+    template: str | None = None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Those that each row has."""
+        return tuple(dict.fromkeys((*filter(None, [self.prompt]), *self.replies, *self.scores)))
 
     @property
     def names(self) -> tuple[str, ...]:
         """All of them."""
-        return (*(() if self.prompt is None else (self.prompt,)), *self.replies, *self.scores)
+        return (*self.needed, *filter(None, (self.tools, self.template)))
 
 
 class Texts(NamedTuple):
@@ -76,25 +92,49 @@ def texts_of(row: Any, columns: Columns, separator: str, render: Render) -> Text
     """
     if isinstance(row, NoRow) or not isinstance(row, Mapping):
         what = row.reason if isinstance(row, NoRow) else f"got {type(row).__name__}"
-        raise UnusableRow("no_row", None, f"expected columns {list(columns.names)}: {what}")
-    replies = [_read(row, name) for name in columns.replies]
+        raise UnusableRow("no_row", None, f"expected columns {list(columns.needed)}: {what}")
+    prompt, replies = _parted(row, columns) if columns.whole else _prompt_and_replies(row, columns)
     scores = tuple(_number(row, name) for name in columns.scores)
-    if len(replies) == 2 and replies[0] == replies[1]:
-        raise UnusableRow("equal", columns.replies[1], f"expected another text than in {columns.replies[0]!r}, got it")
-    prompt = _implicit(replies, columns) if columns.prompt is None else _read(row, columns.prompt)
-    if columns.prompt is None:
-        replies = [reply[len(prompt) :] for reply in replies]
     for name, reply in zip(columns.replies, replies, strict=True):
         if isinstance(reply, str) != isinstance(prompt, str):
             raise UnusableRow("no_text", name, "expected conversations in all columns, or texts in all, got both")
         if not reply:
             raise UnusableRow("empty_reply", name, "expected a reply, got an empty one")
     if not isinstance(prompt, str):
-        return Texts(_rendered(prompt, replies, render), True, scores)
+        return Texts(_rendered(prompt, replies, columns, _told_to_template(row, columns), render), True, scores)
     if not replies:
         return Texts(((prompt, ""),), False, scores)
-    begun = prompt + separator
+    begun = prompt if columns.whole else prompt + separator
     return Texts(tuple((begun, str(reply)) for reply in replies), False, scores)
+
+
+def _prompt_and_replies(row: Mapping[str, Any], columns: Columns) -> tuple[Any, list[Any]]:
+    """What the columns of prompt and replies have, or chosen and rejected texts that begin with the prompt."""
+    replies = [_read(row, name) for name in columns.replies]
+    if len(replies) == 2 and replies[0] == replies[1]:
+        raise UnusableRow("equal", columns.replies[1], f"expected another text than in {columns.replies[0]!r}, got it")
+    prompt = None if columns.prompt is None else _read(row, columns.prompt)
+    two_talks = len(replies) == 2 and not any(isinstance(reply, str) for reply in replies)
+    if prompt is None or (isinstance(prompt, str) and two_talks):  # a text beside whole conversations tells nothing new
+        prompt = _implicit(replies, columns)
+        replies = [reply[len(prompt) :] for reply in replies]
+    return prompt, replies
+
+
+def _parted(row: Mapping[str, Any], columns: Columns) -> tuple[Any, list[Any]]:
+    """The prompt and the reply of one column."""
+    name = columns.prompt
+    assert name is not None
+    said = _read(row, name)
+    if isinstance(said, str):
+        return ("", [said]) if columns.replies else (said, [])
+    last = said[-1]["role"] if said else None
+    if not columns.replies:
+        return (said[:-1] if last == "assistant" else said), []
+    if last != "assistant":
+        got = "none" if last is None else f"one of {last!r}"
+        raise UnusableRow("empty_reply", name, f"expected a message of 'assistant' at the end, got {got}")
+    return said[:-1], [said[-1:]]
 
 
 def _read(row: Mapping[str, Any], name: str) -> str | list[Any]:
@@ -108,12 +148,36 @@ def _read(row: Mapping[str, Any], name: str) -> str | list[Any]:
     if not isinstance(value, Sequence) or isinstance(value, bytes):
         got = "None" if value is None else type(value).__name__
         raise UnusableRow("no_text", name, f"expected a text or a conversation, got {got}")
-    for k, message in enumerate(value):
-        if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
-            raise UnusableRow("no_text", name, f"message {k}: expected role and content, got {message!r:.80}")
-        if isinstance(message["content"], str):
-            _check_utf8(message["content"], name)
-    return list(value)
+    return [_message(message, k, name) for k, message in enumerate(value)]
+
+
+def _message(given: Any, number: int, name: str) -> dict[str, Any]:
+    """A message; tables have None for what another message has and this one has not."""
+    message = {} if not isinstance(given, Mapping) else {key: x for key, x in given.items() if x is not None}
+    for key, usual in (("from", "role"), ("value", "content")):
+        if key in message:
+            message.setdefault(usual, message.pop(key))
+    if "role" not in message or len(message) == 1:  # tool calls may stand for a content
+        raise UnusableRow("no_text", name, f"message {number}: expected role and content, got {given!r:.80}")
+    if isinstance(message.get("content"), str):
+        _check_utf8(message["content"], name)
+    return message
+
+
+def _told_to_template(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    """What the template is given beside the messages."""
+    told: dict[str, Any] = {}
+    options = None if columns.template is None else row.get(columns.template)
+    if options is not None:
+        if not isinstance(options, Mapping):
+            raise UnusableRow("template", columns.template, f"expected a dict of options, got {type(options).__name__}")
+        told = {str(name): x for name, x in options.items() if x is not None}
+    tools: Any = None if columns.tools is None else row.get(columns.tools)
+    try:
+        tools = json.loads(tools) if isinstance(tools, str) else tools
+    except ValueError as error:
+        raise UnusableRow("template", columns.tools, f"expected tools as JSON, got other text ({error})") from error
+    return {"tools": list(tools), **told} if tools else told
 
 
 def _check_utf8(text: str, name: str) -> None:
@@ -147,15 +211,22 @@ def _implicit(replies: list[Any], columns: Columns) -> str | list[Any]:
     return first[: size - first[:size].endswith(" ")]
 
 
-def _rendered(prompt: list[Any], replies: Sequence[Any], render: Render) -> tuple[tuple[str, str], ...]:
-    """Conversations as text; the prompt is what the template writes before any reply."""
-    going_on = bool(prompt) and prompt[-1]["role"] != "assistant"
-    begun = render(prompt, going_on) if prompt else ""
+def _rendered(
+    prompt: list[Any], replies: Sequence[Any], columns: Columns, options: Mapping[str, Any], render: Render
+) -> tuple[tuple[str, str], ...]:
+    """Conversations as text; the prompt is what the template writes before any of the replies."""
+
+    def write(name: str, messages: Sequence[Any], then: Then) -> str:
+        try:
+            return render(messages, then, options)
+        except TemplateFailed as error:
+            raise UnusableRow("template", name, str(error)) from error.__cause__
+
+    begun, first = "", columns.prompt or columns.replies[0]
+    if prompt:
+        begun = write(first, prompt, "more" if prompt[-1]["role"] == "assistant" else "reply")
     if not replies:
         return ((begun, ""),)
-    made = []
-    for reply in replies:
-        whole = render([*prompt, *reply], False)
-        size = common(begun, whole)
-        made.append((whole[:size], whole[size:]))
-    return tuple(made)
+    made = [write(name, [*prompt, *reply], "end") for name, reply in zip(columns.replies, replies, strict=True)]
+    size = min(common(begun, whole) for whole in made)
+    return tuple((whole[:size], whole[size:]) for whole in made)

@@ -6,11 +6,18 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 FRAMED = "a"
 """A text around which a tokenizer's own special tokens are looked for."""
+Then = Literal["reply", "more", "end"]
+"""What follows a conversation: a reply, whose beginning the template writes too; more of its last message; nothing."""
+_OF_THE_SYSTEM = (OSError, MemoryError, ImportError)
+
+
+class TemplateFailed(Exception):
+    """A chat template that raised an error, which is the cause, for one conversation."""
 
 
 class Tokens(NamedTuple):
@@ -117,24 +124,32 @@ class Tokenizing:
         found: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
         return found
 
-    def render(self, messages: Sequence[Any], reply_follows: bool) -> str:
+    def render(self, messages: Sequence[Any], then: Then, options: Mapping[str, Any]) -> str:
         """A conversation by the tokenizer's chat template.
 
         Args:
             messages: dicts of role and content.
-            reply_follows: whether a reply is to follow, whose beginning the template then writes too.
+            then: what follows.
+            options: what the template is given besides, such as tools.
 
         Raises:
             ValueError: if the tokenizer has no chat template.
+            TemplateFailed: if the template does not take the conversation.
         """
         if getattr(self._tokenizer, "chat_template", None) is None:
             raise ValueError(
                 f"{self._who}: there are conversations, and the tokenizer has no chat template; give it one "
                 f"(tokenizer.chat_template = ...), or give texts"
             )
-        text: str = self._tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=reply_follows
-        )
+        how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": then == "reply"}
+        if then == "more":
+            how["continue_final_message"] = True
+        try:
+            text: str = self._tokenizer.apply_chat_template(list(messages), **how, **options)
+        except Exception as error:
+            if not is_of_text(error):
+                raise
+            raise TemplateFailed(f"the chat template failed by {shown(error)}") from error
         return text
 
     def _encoded(self, texts: list[str]) -> list[Any]:
@@ -154,6 +169,20 @@ class Tokenizing:
             if whole[at : at + len(bare)] == bare:
                 return whole[:at], whole[at + len(bare) :]
         return [], []
+
+
+def is_of_text(error: BaseException) -> bool:
+    """Whether an error comes of the text that a tokenizer was given; one of the system is raised as it is.
+
+    What panics in a tokenizer written in Rust is no `Exception`.
+    """
+    ours = isinstance(error, Exception) and not isinstance(error, _OF_THE_SYSTEM)
+    return ours or type(error).__name__ == "PanicException"
+
+
+def shown(error: BaseException) -> str:
+    """The kind of an error and what it says, in a line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def common(a: Any, b: Any) -> int:
