@@ -96,7 +96,12 @@ def to_gymnasium(spec: Any) -> Any:
         >>> to_gymnasium({"grip": Categorical(3), "pose": Bounded(-1, 1, (2,))})
         Dict('grip': Discrete(3, dtype=int32), 'pose': Box(-1.0, 1.0, (2,), float32))
     """
-    return _ToSpaces(imported("gymnasium", TO, "gymnasium").spaces).space(spec, ())
+    return space_of_spec(spec, TO, ())
+
+
+def space_of_spec(spec: Any, who: str, path: Path) -> Any:
+    """`to_gymnasium` for a spec that lies at some path of a larger nest."""
+    return _ToSpaces(imported("gymnasium", who, "gymnasium").spaces, who).space(spec, path)
 
 
 class _FromSpaces:
@@ -173,8 +178,8 @@ class _FromSpaces:
 class _ToSpaces:
     """Makes spaces; `spaces` is Gymnasium's module."""
 
-    def __init__(self, spaces: Any) -> None:
-        self.spaces = spaces
+    def __init__(self, spaces: Any, who: str) -> None:
+        self.spaces, self.who = spaces, who
         self.makers: dict[type, Callable[[Any, Path], Any]] = {
             ArraySpec: self._unbounded,
             Unbounded: self._unbounded,
@@ -193,7 +198,7 @@ class _ToSpaces:
         }
 
     def space(self, spec: Any, path: Path) -> Any:
-        with at(TO, path):
+        with at(self.who, path):
             make = self.makers.get(type(spec))
             if make is None:
                 raise TypeError(f"no space has the values of {spec!r:.80}; {_remedy(spec)}")

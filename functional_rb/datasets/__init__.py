@@ -11,6 +11,7 @@ from functional_rb.datasets.derived import filter_episodes as filter
 from functional_rb.datasets.derived import map_episodes as map
 from functional_rb.datasets.description import Description
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
+from functional_rb.datasets.exporting.export import export
 from functional_rb.datasets.fetching.fetch import fetch
 from functional_rb.datasets.fetching.remote import FetchError, RemoteFile
 from functional_rb.datasets.fetching.retry import Backoff, Clock
@@ -39,6 +40,7 @@ __all__ = [
     "Summary",
     "concat",
     "convert",
+    "export",
     "fetch",
     "filter",
     "get",

@@ -1,4 +1,4 @@
-"""`python -m functional_rb datasets list | info NAME | get NAME | convert NAME OUT`."""
+"""`python -m functional_rb datasets list | info NAME | get NAME | convert NAME OUT | export NAME OUT`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from functional_rb.convert.json import to_json
 from functional_rb.datasets.convert import convert
 from functional_rb.datasets.description import DESCRIPTION, Description, is_dataset, read_description
+from functional_rb.datasets.exporting.export import FORMATS, export
 from functional_rb.datasets.getting import get
 from functional_rb.datasets.loading import folder_of, prepare
 from functional_rb.datasets.reader import open_reader, prefixes
@@ -39,11 +40,17 @@ def add_to(commands: Any) -> None:
     made = verbs.add_parser("convert", help="convert a dataset into a directory")
     made.add_argument("name", metavar="NAME", help="its prefix and the path of its files, as minari:/data/mine")
     made.add_argument("out", metavar="OUT", help="the directory that is made")
-    for verb in (listing, about, getting, made):
+    out = verbs.add_parser("export", help="write a dataset in a format of others, and print the name that reads it")
+    out.add_argument("name", metavar="NAME", help="the directory of a converted dataset, or a name, as for get")
+    out.add_argument("out", metavar="OUT", help="the folder that is made; for Minari with a version, as walks-v0")
+    out.add_argument("--format", choices=FORMATS, default="minari", help="minari by default")
+    facts = "what is told of it, as author=Me; fps=10 for LeRobot; may be given several times"
+    out.add_argument("--fact", action="append", default=[], metavar="NAME=VALUE", help=facts)
+    for verb in (listing, about, getting, made, out):
         verb.add_argument("--root", help="the folder where datasets lie")
     for verb in (listing, about):
         verb.add_argument("--json", action="store_true", help="print JSON in place of a page")
-    for verb in (getting, made):
+    for verb in (getting, made, out):
         verb.add_argument("--infos", default="", metavar="A,B", help="infos that are stored too; * for all")
         verb.add_argument("--wide", action="store_true", help="keep numbers of 64 bits")
 
@@ -62,8 +69,10 @@ def run(given: argparse.Namespace) -> int:
         infos: bool | Sequence[str] = given.infos == "*" or sorted(filter(None, given.infos.split(",")))
         kept: dict[str, Any] = {"narrow": not given.wide, "infos": infos, "observation_key": None, "compact": None}
         if given.verb == "get":
-            _fetch(given.name, folder_of(given.root))
-            print(prepare(given.name, given.root, {}, kept, None))
+            print(_gotten(given.name, given.root, kept))
+        elif given.verb == "export":
+            path = given.name if is_dataset(given.name) else _gotten(given.name, given.root, kept)
+            print(export(path, given.out, given.format, facts=dict(map(_fact, given.fact))))
         else:
             convert(open_reader(given.name, folder_of(given.root)), given.out, facts=facts_of(given.name), **kept)
             print(os.path.abspath(given.out))
@@ -73,8 +82,9 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _fetch(name: str, folder: str) -> None:
-    """Fetch the files of a dataset that is not there."""
+def _gotten(name: str, root: str | None, kept: dict[str, Any]) -> str:
+    """The directory of a dataset, which is fetched and converted if it is not there."""
+    folder = folder_of(root)
     try:
         open_reader(name, folder)
     except FileNotFoundError:
@@ -82,6 +92,19 @@ def _fetch(name: str, folder: str) -> None:
         if not (row.files or row.hub or row.bucket):
             raise
         get(name, folder)
+    return prepare(name, root, {}, kept, None)
+
+
+def _fact(text: str) -> tuple[str, Any]:
+    """A name, and what is told by it.
+
+    Raises:
+        ValueError: for something else.
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f"--fact: expected NAME=VALUE, got {text!r}")
+    return name, float(value) if name == "fps" else value
 
 
 def listed(root: str | None) -> Told:

@@ -24,7 +24,7 @@ from functional_rb.datasets.pieces import can_be_stored, spec_of_values, steps_o
 from functional_rb.datasets.reader import Counts
 
 REWARD, TIME = "next.reward", "timestamp"
-ENDS = ("next.success", "next.done")
+ENDS = ("next.terminated", "next.success", "next.done")
 """What may say that the last step led to a terminal state; the first one that the dataset has is believed."""
 TOLD = ("codebase_version", "robot_type", "fps")
 

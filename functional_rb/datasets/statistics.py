@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -12,8 +13,51 @@ from functional_rb.datasets.episode import Array
 from functional_rb.datasets.stored import Stored
 from functional_rb.ted.check import as_dict, is_leaf
 
-Moments = tuple[float, Array, Array, Array, Array]
-"""How many values were met; and of them mean, squared deviations from it, least and largest, float64 [*shape]."""
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Moments:
+    """Of some values: how many there are, and for each number of them what their distribution is like.
+
+    Attributes:
+        count: of the values.
+        mean: float64 [*shape].
+        m2: the sum of squared deviations from it, likewise.
+        least, most: likewise.
+
+    Example:
+        >>> both = Moments.of(np.array([1.0, 3.0])).joined(Moments.of(np.array([8.0])))
+        >>> float(both.mean), float(both.std), float(both.most)
+        (4.0, 2.943920288775949, 8.0)
+    """
+
+    count: int
+    mean: Array
+    m2: Array
+    least: Array
+    most: Array
+
+    @classmethod
+    def of(cls, rows: Array) -> Moments:
+        """Those of values [n, *shape]."""
+        values = rows.astype(np.float64)
+        mean = values.mean(0)
+        return cls(len(rows), mean, np.square(values - mean).sum(0), values.min(0), values.max(0))
+
+    def joined(self, other: Moments) -> Moments:
+        """Those of both (Chan et al., 1979)."""
+        total, delta = self.count + other.count, other.mean - self.mean
+        mean = self.mean + delta * other.count / total
+        m2 = self.m2 + other.m2 + np.square(delta) * self.count * other.count / total
+        return Moments(total, mean, m2, np.minimum(self.least, other.least), np.maximum(self.most, other.most))
+
+    @property
+    def std(self) -> Array:
+        """The standard deviation, float64 [*shape]."""
+        return np.asarray(np.sqrt(self.m2 / self.count))
+
+    def told(self) -> dict[str, Array]:
+        """By the names that `statistics` has for them."""
+        return {"mean": self.mean, "std": self.std, "min": self.least, "max": self.most}
 
 
 def statistics(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -46,7 +90,8 @@ def statistics(path: str | os.PathLike[str]) -> dict[str, Any]:
             for path_, leaf in zip(structure.paths, leaves, strict=True):
                 if dtypes.kind_of(dtypes.shown(leaf.dtype)) in ("int", "float") and len(leaf):
                     name = "/".join(map(str, (field, *path_)))
-                    found[name] = _joined(found.get(name), leaf)
+                    own = Moments.of(leaf)
+                    found[name] = found[name].joined(own) if name in found else own
         goes_on = piece.goes_on
     summaries = list(reader.summaries())
     return {
@@ -55,7 +100,7 @@ def statistics(path: str | os.PathLike[str]) -> dict[str, Any]:
         "returns": _of_numbers([summary.total for summary in summaries]),
         "lengths": _of_numbers([summary.steps for summary in summaries]),
         "terminated": float(np.mean([summary.terminated for summary in summaries])),
-        "leaves": {name: _told(moments) for name, moments in found.items()},
+        "leaves": {name: moments.told() for name, moments in found.items()},
     }
 
 
@@ -63,24 +108,6 @@ def _rows_from(values: Any, first: int) -> Any:
     """A nest of arrays [n, ...] from one row on."""
     leaves, structure = nest.flatten(values, is_leaf)
     return nest.unflatten(structure, [leaf[first:] for leaf in leaves], as_dict)
-
-
-def _joined(moments: Moments | None, rows: Array) -> Moments:
-    """Moments with some rows more (Chan et al., 1979)."""
-    n, values = len(rows), rows.astype(np.float64)
-    mean = values.mean(0)
-    m2, least, most = np.square(values - mean).sum(0), values.min(0), values.max(0)
-    if moments is None:
-        return n, mean, m2, least, most
-    before, old_mean, old_m2, old_least, old_most = moments
-    total, delta = before + n, mean - old_mean
-    mean, m2 = old_mean + delta * n / total, old_m2 + m2 + np.square(delta) * before * n / total
-    return total, mean, m2, np.minimum(old_least, least), np.maximum(old_most, most)
-
-
-def _told(moments: Moments) -> dict[str, Array]:
-    n, mean, m2, least, most = moments
-    return {"mean": mean, "std": np.sqrt(m2 / n), "min": least, "max": most}
 
 
 def _of_numbers(numbers: list[float]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import shutil
@@ -20,9 +19,10 @@ from minari.data_collector import EpisodeBuffer
 from PIL import Image
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, Episode, convert, open_reader
+from functional_rb.datasets import DatasetError, convert, open_reader
 from functional_rb.datasets import pieces as sizes
 from tests.support.backends import Backend
+from tests.support.episodes import equal, joined, read
 
 FORMATS = ("hdf5", "arrow", "parquet")
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float64)
@@ -102,47 +102,6 @@ def stacked(values: list[Any]) -> Any:
     if isinstance(first, tuple):
         return tuple(stacked([value[k] for value in values]) for k in range(len(first)))
     return values if isinstance(first, str) else np.stack(values)
-
-
-STEPS = ("actions", "rewards", "terminated", "truncated", "infos")
-
-
-def joined(pieces: list[Episode]) -> list[Episode]:
-    """Episodes put together of their pieces."""
-
-    def both(first: Any, second: Any, skip: int) -> Any:
-        if isinstance(first, dict):
-            return {name: both(first[name], second[name], skip) for name in first}
-        if isinstance(first, tuple):
-            return tuple(both(x, y, skip) for x, y in zip(first, second, strict=True))
-        return [*first, *second[skip:]] if isinstance(first, list) else np.concatenate([first, second[skip:]])
-
-    whole: list[Episode] = []
-    for piece in pieces:
-        if whole and whole[-1].goes_on:
-            before = whole.pop()
-            rows = {name: both(getattr(before, name), getattr(piece, name), 0) for name in STEPS}
-            observations = both(before.observations, piece.observations, 1)
-            piece = dataclasses.replace(piece, observations=observations, about=before.about, **rows)
-        whole.append(piece)
-    return whole
-
-
-def equal(ours: Any, theirs: Any) -> None:
-    if isinstance(theirs, dict):
-        assert set(ours) == set(theirs)
-        for name in theirs:
-            equal(ours[name], theirs[name])
-    elif isinstance(theirs, tuple):
-        for x, y in zip(ours, theirs, strict=True):
-            equal(x, y)
-    else:
-        np.testing.assert_array_equal(ours, theirs)
-
-
-def read(reader: Any, first: int = 0) -> list[Episode]:
-    """Its pieces, with their infos, which are read as long as the reader is there."""
-    return [dataclasses.replace(piece, infos=dict(piece.infos)) for piece in reader.episodes(first)]
 
 
 IN_HDF5 = ("box/hdf5", "parts/hdf5", "images/hdf5", "raw/hdf5")

@@ -1,0 +1,1 @@
+"""Converted datasets in the formats of others: Minari's and LeRobot's."""

@@ -1,0 +1,91 @@
+"""`datasets.export`: converted datasets in the formats of others, at one instant."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from functional_rb.base.errors import FULL, StorageFullError
+from functional_rb.base.files import as_path
+from functional_rb.datasets.exporting import lerobot, minari
+from functional_rb.datasets.exporting.steps import WHO
+from functional_rb.datasets.stored import Stored
+from functional_rb.storage import disk
+
+Write = Callable[[Stored, Mapping[str, Any], str, str], None]
+FORMATS: dict[str, Write] = {
+    "minari": minari.write,
+    "lerobot": functools.partial(lerobot.write, "v3.0"),
+    "lerobot-2.1": functools.partial(lerobot.write, "v2.1"),
+}
+
+
+def export(
+    path: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    format: str = "minari",
+    *,
+    facts: Mapping[str, Any] | None = None,
+) -> str:
+    """Write a dataset in a format of others, so that they can read it.
+
+    It is read and written piece by piece. The folder is whole, or not there; who is killed begins anew.
+
+    Args:
+        path: the directory of a converted dataset: `state.spec.storage.path` of what `load` gave.
+        to: the folder that is made. For Minari its name is the identity of the dataset, with a version: "doors-v0";
+            below the folder where Minari looks, `minari.load_dataset` finds it.
+        format: "minari" (HDF5); "lerobot", of version 3.0; "lerobot-2.1".
+        facts: what is told of it, beside what is known of where it comes from. Minari: dataset_id, author,
+            description, ..., whatever its metadata may have. LeRobot: fps, steps a second, which has to be known;
+            robot_type; task, in words, of episodes of which the reader has told none.
+
+    Returns:
+        The name that reads it again, "minari:/data/doors-v0".
+
+    Raises:
+        DatasetError: for what the format has no place for, naming the leaf; or if no dataset is there.
+        FileExistsError: if something is at `to`.
+        ImportError: for a library that is missing, naming the extra to install.
+        StorageFullError: if there is no room.
+        TypeError: for a spec that no space describes exactly (Minari), naming the leaf.
+        ValueError: for an unknown format, or facts that are missing or wrong.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"{WHO}: format: expected one of {', '.join(FORMATS)}, got {format!r}")
+    reader, target = Stored(path), os.path.abspath(as_path(to, WHO))
+    above, name = os.path.split(target)
+    disk.make_directory(above)
+    part = os.path.join(above, f".{name}.exporting")
+    with disk.locked(os.path.join(above, f".{name}.lock")):
+        if os.path.lexists(target):
+            raise FileExistsError(f"{WHO}: {target} is there already; give another path")
+        shutil.rmtree(part, ignore_errors=True)  # of who was killed
+        os.mkdir(part)
+        try:
+            FORMATS[format](reader, dict(facts or {}), target, part)
+            _sync(part)
+            disk.rename(part, target)
+        except BaseException as error:
+            shutil.rmtree(part, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in FULL:
+                hint = f"{error.strerror}; make room there (df; quota; ulimit -f) and call again"
+                raise StorageFullError(error.errno, hint, error.filename or target) from error
+            raise
+        disk.fsync_directory(above)
+    return f"{format.partition('-')[0]}:{target}"
+
+
+def _sync(folder: str) -> None:
+    """Wait until all files below a folder last."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            fd = os.open(os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                disk.fsync(fd)
+            finally:
+                disk.close(fd)
+        disk.fsync_directory(place)

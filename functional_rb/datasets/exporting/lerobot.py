@@ -1,0 +1,143 @@
+"""Converted datasets as LeRobot's, of version 2.1 or 3.0: tables with a row for each step.
+
+What the last action of an episode has led to has no place there. Images are in the tables, as PNG.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from functional_rb.convert.common import imported
+from functional_rb.datasets.episode import Array, Episode
+from functional_rb.datasets.exporting.lerobot_features import COUNTED, EXTRA, Feature, Features
+from functional_rb.datasets.exporting.lerobot_files import VERSIONS, Files
+from functional_rb.datasets.exporting.steps import WHO, Fields
+from functional_rb.datasets.statistics import Moments
+from functional_rb.datasets.stored import Stored
+
+Found = dict[str, Moments]
+
+
+def write(version: str, reader: Stored, facts: Mapping[str, Any], target: str, folder: str) -> None:
+    """Write a dataset.
+
+    Args:
+        version: "v2.1" or "v3.0".
+        reader: of the dataset.
+        facts: what is told of it by the user, beside what is known.
+        target: the path that the folder gets in the end.
+        folder: is written to.
+
+    Raises:
+        DatasetError: for what LeRobot has no place for, naming the leaf.
+        ImportError: if pyarrow is missing, or Pillow for images.
+        ValueError: if nobody knows how many steps a second has.
+    """
+    known = {name: reader.facts[name] for name in ("fps", "robot_type") if name in reader.facts} | dict(facts)
+    features = Features(Fields.of(reader), reader.spec(narrow=False).reward.dtype)
+    fps = _fps(known)
+    writing = _Writing(features, fps, str(known.get("task") or reader.name))
+    files: Files = VERSIONS[version](folder, features.all)
+    for piece in reader.episodes():
+        writing.write(piece, files)
+    told = {
+        "robot_type": known.get("robot_type"),
+        "fps": fps,
+        "total_episodes": writing.episode,
+        "total_frames": writing.index,
+        "total_tasks": len(writing.tasks),
+        "splits": {"train": f"0:{writing.episode}"},
+        "video_path": None,
+        "features": {feature.name: feature.told() for feature in features.all},
+    }
+    files.finish(told, [*writing.tasks], _stats(features, writing.all, writing.index))
+
+
+def _fps(facts: Mapping[str, Any]) -> float:
+    """How many steps a second has."""
+    fps = facts.get("fps")
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < np.inf:
+        raise ValueError(
+            f"{WHO}: fps: expected how many steps a second has, a number above 0, which LeRobot has to know, got "
+            f"{fps!r}; give facts={{'fps': 10}}"
+        )
+    return int(fps) if fps == int(fps) else fps  # it has whole numbers
+
+
+class _Writing:
+    """An export under way.
+
+    Attributes:
+        schema: of the tables.
+        episode, index: how many episodes and rows are written.
+        tasks: in words, with their numbers.
+        all: the moments of what is written.
+    """
+
+    def __init__(self, features: Features, fps: float, task: str) -> None:
+        self._features, self._fps, self._task = features, fps, task
+        self.schema = _schema(features.all)
+        self.episode = self.index = 0
+        self.tasks: dict[str, int] = {}
+        self.all: Found = {}
+        self._own: Found = {}
+        self._begun = 0  # the row with which the episode begins
+
+    def write(self, piece: Episode, files: Files) -> None:
+        """Write a piece of an episode."""
+        n = len(piece)
+        tasks = self._tasks(piece)
+        columns = dict(self._features.values(piece))
+        columns |= zip(self._features.all[-len(COUNTED) :], self._counted(n, tasks[0]), strict=True)
+        for feature, values in columns.items():
+            _join(self._own, feature.name, feature.moments(values))
+        arrays = [feature.column(columns[feature]) for feature in self._features.all]
+        files.add(imported("pyarrow", WHO, EXTRA).Table.from_arrays(arrays, schema=self.schema))
+        self.index += n
+        if not piece.goes_on:
+            self._end(tasks, files)
+
+    def _end(self, tasks: list[str], files: Files) -> None:
+        rows = self.index - self._begun
+        told = {"episode_index": self.episode, "tasks": tasks, "length": rows}
+        told |= {"dataset_from_index": self._begun, "dataset_to_index": self.index}
+        files.end(told, _stats(self._features, self._own, rows))
+        for name, moments in self._own.items():
+            _join(self.all, name, moments)
+        self.episode, self._begun, self._own = self.episode + 1, self.index, {}
+
+    def _tasks(self, piece: Episode) -> list[str]:
+        """What was to be done, as the reader has told it."""
+        told = piece.about.get("tasks")
+        tasks = [str(task) for task in told] if isinstance(told, list) and told else [self._task]
+        for task in tasks:
+            self.tasks.setdefault(task, len(self.tasks))
+        return tasks
+
+    def _counted(self, n: int, task: str) -> list[Array]:
+        """The columns that LeRobot counts."""
+        index = np.arange(self.index, self.index + n, dtype=np.int64)
+        frame = index - self._begun
+        seconds = (frame / self._fps).astype(np.float32)
+        numbers = [np.full(n, number, np.int64) for number in (self.episode, self.tasks[task])]
+        return [column.reshape(n, 1) for column in (seconds, frame, numbers[0], index, numbers[1])]
+
+
+def _join(found: Found, name: str, moments: Moments) -> None:
+    found[name] = found[name].joined(moments) if name in found else moments
+
+
+def _stats(features: Features, found: Found, rows: int) -> dict[str, Any]:
+    return {feature.name: feature.stats(found[feature.name], rows) for feature in features.all}
+
+
+def _schema(features: list[Feature]) -> Any:
+    """Of tables, with what the library `datasets` reads them by."""
+    arrow = imported("pyarrow", WHO, EXTRA)
+    told = {"info": {"features": {feature.name: feature.of_datasets() for feature in features}}}
+    fields = [arrow.field(feature.name, feature.type()) for feature in features]
+    return arrow.schema(fields, {"huggingface": json.dumps(told)})

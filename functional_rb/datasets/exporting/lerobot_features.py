@@ -1,0 +1,186 @@
+"""Features of LeRobot: what each column of its tables is of a dataset's steps, and the numbers that describe it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base import dtypes
+from functional_rb.convert.common import imported
+from functional_rb.datasets.episode import Array, DatasetError, Episode
+from functional_rb.datasets.exporting.steps import WHO, Fields, Unit
+from functional_rb.datasets.formats import images
+from functional_rb.datasets.statistics import Moments
+from functional_rb.specs import ArraySpec, Text
+
+EXTRA = "functional-rb[datasets]"
+NAME = "LeRobot"
+COUNTED = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
+"""The columns that every dataset of LeRobot has: where a row lies, and what was to be done there."""
+ENDS = ("next.done", "next.terminated", "next.truncated")
+REWARD = "next.reward"
+MOST_AXES = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """A column.
+
+    Attributes:
+        name: of it, "observation.state".
+        shape: of a value, with one axis at least; of an image height, width and channels.
+        dtype: of its numbers, or "image".
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def told(self) -> dict[str, Any]:
+        """As `meta/info.json` has it."""
+        names = ["height", "width", "channels"] if self.dtype == "image" else None
+        return {"dtype": self.dtype, "shape": list(self.shape), "names": names}
+
+    def of_datasets(self) -> dict[str, Any]:
+        """As the library `datasets` has it, by which LeRobot reads tables."""
+        if self.dtype == "image":
+            return {"_type": "Image"}
+        value = {"dtype": self.dtype, "_type": "Value"}
+        if self.shape == (1,):
+            return value
+        if len(self.shape) == 1:
+            return {"feature": value, "length": self.shape[0], "_type": "Sequence"}
+        return {"shape": list(self.shape), "dtype": self.dtype, "_type": f"Array{len(self.shape)}D"}
+
+    def type(self) -> Any:
+        """Of Arrow."""
+        arrow = imported("pyarrow", WHO, EXTRA)
+        if self.dtype == "image":
+            return arrow.struct({"bytes": arrow.binary(), "path": arrow.string()})
+        value = arrow.from_numpy_dtype(np.dtype(self.dtype))
+        if len(self.shape) == 1:
+            return value if self.shape == (1,) else arrow.list_(value, self.shape[0])
+        for _ in self.shape:
+            value = arrow.list_(value)
+        return value
+
+    def column(self, values: Array) -> Any:
+        """Values [n, *shape] as an array of Arrow."""
+        arrow = imported("pyarrow", WHO, EXTRA)
+        if self.dtype == "image":
+            rows = [{"bytes": content, "path": None} for content in images.encoded(values)]
+            return arrow.array(rows, self.type())
+        column = arrow.array(np.ascontiguousarray(values).reshape(-1))
+        if len(self.shape) == 1:
+            return column if self.shape == (1,) else arrow.FixedSizeListArray.from_arrays(column, self.shape[0])
+        for size in reversed(self.shape):
+            ends = np.arange(0, len(column) + 1, size, dtype=np.int32)
+            column = arrow.ListArray.from_arrays(ends, column)
+        return column
+
+    def moments(self, values: Array) -> Moments:
+        """Of values [n, *shape]; of images those of their channels, from 0 to 1."""
+        if self.dtype != "image":
+            return Moments.of(values)
+        made: Moments | None = None
+        for image in values:  # one at a time, as they are larger as floats
+            own = Moments.of(image.reshape(-1, self.shape[-1]) / 255)
+            made = own if made is None else made.joined(own)
+        assert made is not None  # there are some steps
+        return made
+
+    def stats(self, moments: Moments, rows: int) -> dict[str, Any]:
+        """As LeRobot has them: those of the channels of images with two axes more."""
+        shape = (self.shape[-1], 1, 1) if self.dtype == "image" else self.shape
+        told = {name: value.reshape(shape).tolist() for name, value in moments.told().items()}
+        return {**told, "count": [rows]}
+
+
+class Features:
+    """The columns that the steps of a dataset become.
+
+    Attributes:
+        steps: those of what the dataset has.
+        all: and those that LeRobot counts.
+    """
+
+    def __init__(self, fields: Fields, reward: str) -> None:
+        """Name them.
+
+        Args:
+            fields: of the dataset.
+            reward: the dtype of rewards.
+
+        Raises:
+            DatasetError: for what LeRobot has no place for, naming the leaf.
+        """
+        self._fields = fields
+        self._columns: list[tuple[Feature, Unit, int]] = []  # with the place of the unit among those of its field
+        places: dict[str, int] = {}
+        for unit in fields.units():
+            place = places[unit.field] = places.get(unit.field, -1) + 1
+            feature = self._feature(unit)
+            if unit.field != "infos" or feature.name not in (*COUNTED, *ENDS, REWARD):
+                self._columns.append((feature, unit, place))
+        self.steps = [feature for feature, _, _ in self._columns]
+        self.steps += [Feature(REWARD, (1,), reward), *(Feature(name, (1,), "bool") for name in ENDS)]
+        names = [feature.name for feature in self.steps]
+        for name in names:
+            if names.count(name) > 1:
+                raise DatasetError(
+                    f"{WHO}: {fields.path}: expected leaves that have names of their own in LeRobot, got {name!r} "
+                    f"twice; rename one by datasets.map"
+                )
+        self.all = [*self.steps, *(Feature(name, (1,), dtype) for name, dtype in COUNTED.items())]
+
+    def _feature(self, unit: Unit) -> Feature:
+        fields, spec = self._fields, unit.spec
+        fields.check_names(unit, NAME, "/" if unit.field == "infos" else "/.")
+        fields.check_arrays(unit, NAME)
+        kind = dtypes.kind_of(spec.dtype) if isinstance(spec, ArraySpec) else ""
+        if isinstance(spec, Text) or kind not in ("bool", "int", "float") or spec.dtype == "bfloat16":
+            raise fields.refused(unit, NAME, "numbers of NumPy's dtypes, and images", "change it by datasets.map")
+        if len(spec.shape) > MOST_AXES:
+            raise fields.refused(unit, NAME, f"at most {MOST_AXES} axes", "flatten some by datasets.map")
+        seen = unit.field == "observations" and is_image(spec)
+        name = _name(unit, seen)
+        if unit.field == "infos" and name.split(".")[0] in ("observation", "action"):
+            expected = "infos that are not called observation or action"
+            raise fields.refused(unit, NAME, expected, "rename it by datasets.map")
+        if seen:
+            return Feature(name, spec.shape if len(spec.shape) == 3 else (*spec.shape, 1), "image")
+        return Feature(name, spec.shape or (1,), spec.dtype)
+
+    def values(self, piece: Episode) -> Iterator[tuple[Feature, Array]]:
+        """The values [n, *shape] of the steps of a piece, in the order of `steps`."""
+        n = len(piece)
+        leaves = {field: self._fields.leaves(field, piece) for field in self._fields.specs}
+        for feature, unit, place in self._columns:
+            yield feature, np.asarray(leaves[unit.field][place])[:n].reshape(n, *feature.shape)
+        ends = (piece.terminated | piece.truncated, piece.terminated, piece.truncated)
+        for feature, values in zip(self.steps[len(self._columns) :], (piece.rewards, *ends), strict=True):
+            yield feature, np.asarray(values).reshape(n, 1)
+
+
+def is_image(spec: ArraySpec) -> bool:
+    """Whether arrays are taken for images: bytes with rows and columns, and 1, 3 or 4 channels last or none."""
+    shape = spec.shape
+    return spec.dtype == "uint8" and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)))
+
+
+def _name(unit: Unit, is_image: bool) -> str:
+    """Of a column: an observation that has no name of its own is the state, or the image."""
+    prefix = {"observations": ["observation"], "actions": ["action"], "infos": []}[unit.field]
+    path: Sequence[Any] = unit.path
+    if unit.field == "observations" and not path:
+        path = ["image" if is_image else "state"]
+    return ".".join(map(str, (*prefix, *path)))

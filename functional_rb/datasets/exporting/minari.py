@@ -1,0 +1,151 @@
+"""Converted datasets as Minari's: a folder that `minari.load_dataset` and `minari.MinariDataset` read.
+
+Minari writes it: its storage appends to an episode that it knows, so that no more is in memory than a piece of one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from functional_rb.base import nest
+from functional_rb.convert.common import imported
+from functional_rb.convert.gymnasium import space_of_spec
+from functional_rb.datasets.episode import DatasetError, Episode
+from functional_rb.datasets.exporting.steps import WHO, Fields
+from functional_rb.datasets.stored import Stored
+from functional_rb.specs import ArraySpec, Text
+from functional_rb.ted.check import as_dict
+
+EXTRA = "functional-rb[datasets]"
+NAME = "Minari"
+DATA = "data"
+"""The folder within a dataset's that has the files."""
+KEPT = (
+    "algorithm_name",
+    "author",
+    "author_email",
+    "code_permalink",
+    "description",
+    "env_spec",
+    "eval_env_spec",
+    "requirements",
+)
+"""What is told of a dataset that stays true of what is made of it."""
+SETS = ("author", "author_email")
+TEXTS = ("dataset_id", "algorithm_name", "code_permalink", "description")
+OWN = (
+    "action_space",
+    "data_format",
+    "dataset_size",
+    "jpeg_encoding",
+    "minari_version",
+    "observation_space",
+    "total_episodes",
+    "total_steps",
+)
+"""What Minari tells itself."""
+
+
+def write(reader: Stored, facts: Mapping[str, Any], target: str, folder: str) -> None:
+    """Write a dataset.
+
+    Args:
+        reader: of it.
+        facts: what is told of it by the user, beside what is known.
+        target: the path that the folder gets in the end.
+        folder: is written to.
+
+    Raises:
+        DatasetError: for what Minari has no place for, naming the leaf.
+        ImportError: if minari is missing.
+        ValueError: for a name that is no identity of Minari's.
+    """
+    minari = imported("minari", WHO, EXTRA)
+    fields = Fields.of(reader)
+    _check(fields)
+    observation, action = (space_of_spec(fields.specs[field], WHO, (field,)) for field in ("observations", "actions"))
+    known = {name: reader.facts[name] for name in KEPT if name in reader.facts} | dict(facts)
+    _check_facts(known)
+    told = {**known, "dataset_id": _identity(known, target), "minari_version": minari.__version__}
+    told |= {name: {told[name]} if isinstance(told[name], str) else set(told[name]) for name in SETS if name in told}
+    storage = imported("minari.dataset.minari_storage", WHO, EXTRA).MinariStorage
+    made = storage.new(os.path.join(folder, DATA), observation, action, data_format="hdf5", jpeg_encoding=False)
+    made.update_metadata(told)
+    made.update_episodes(_buffers(reader, fields))
+    # Of an episode in several pieces it has noted how long the last one is.
+    made.update_episode_metadata({"total_steps": episode.steps} for episode in reader.summaries())
+
+
+def _check(fields: Fields) -> None:
+    """Refuse what Minari would fail at, or write so that it is read as something else."""
+    for unit in fields.units():
+        fields.check_names(unit, NAME, "/")
+        fields.check_arrays(unit, NAME)
+        if not isinstance(unit.spec, ArraySpec):
+            raise fields.refused(unit, NAME, "numbers, arrays and texts", "make arrays of it by datasets.map")
+        if unit.field == "infos":
+            space_of_spec(unit.spec, WHO, (unit.field, *unit.path))
+
+
+def _check_facts(facts: Mapping[str, Any]) -> None:
+    """Refuse what Minari tells itself, and what is no text though Minari wants one."""
+    for name in OWN:
+        if name in facts:
+            raise ValueError(f"{WHO}: facts: expected what the data do not tell, got {name!r}; leave it out")
+    for name in TEXTS:
+        if not isinstance(facts.get(name, ""), str):
+            raise ValueError(f"{WHO}: facts: expected a text as {name!r}, got {facts[name]!r:.60}")
+
+
+def _identity(facts: Mapping[str, Any], target: str) -> str:
+    """What Minari calls the dataset: what the user says, else where it lies in Minari's folder, else its folder."""
+    own = os.environ.get("MINARI_DATASETS_PATH") or os.path.join(os.path.expanduser("~"), ".minari", "datasets")
+    inside = os.path.relpath(target, os.path.abspath(own))
+    found = facts.get("dataset_id", os.path.basename(target) if inside.startswith(os.pardir) else inside)
+    try:
+        imported("minari.dataset.minari_dataset", WHO, EXTRA).parse_dataset_id(found)
+    except (ValueError, TypeError):  # TypeError: without a version
+        raise ValueError(
+            f"{WHO}: expected a folder whose name is an identity of Minari's, with a version, as 'doors-v0', got "
+            f"{found!r}; give another path, or facts={{'dataset_id': 'mine/doors-v0'}}"
+        ) from None
+    return str(found)
+
+
+def _buffers(reader: Stored, fields: Fields) -> Iterator[Any]:
+    """The pieces of episodes as Minari takes them."""
+    buffer = imported("minari.data_collector", WHO, EXTRA).EpisodeBuffer
+    number, goes_on = 0, False
+    for piece in reader.episodes():
+        yield buffer(
+            id=number,
+            seed=None if goes_on else _seed(piece, reader.path),
+            observations=_host(fields, "observations", piece, 1 if goes_on else 0),
+            actions=_host(fields, "actions", piece),
+            rewards=piece.rewards,
+            terminations=piece.terminated,
+            truncations=piece.truncated,
+            infos=_host(fields, "infos", piece),
+        )
+        goes_on = piece.goes_on
+        number += not goes_on
+
+
+def _seed(piece: Episode, path: str) -> int | None:
+    seed = piece.about.get("seed")
+    if seed is not None and type(seed) is not int:
+        raise DatasetError(f"{WHO}: {path}, seed: expected a whole number, got {seed!r:.60}")
+    return seed
+
+
+def _host(fields: Fields, field: str, piece: Episode, first: int = 0) -> Any:
+    """The values of a field from one row on, with texts as texts."""
+    outline = fields.outline(field)
+    rows = [leaf[first:] for leaf in fields.leaves(field, piece)]
+    given = [
+        member.spec.to_host(leaf) if isinstance(member.spec, Text) else leaf
+        for member, leaf in zip(outline.members, rows, strict=True)
+    ]
+    return nest.unflatten(outline.shape_of_units, given, as_dict)
