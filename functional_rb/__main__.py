@@ -15,6 +15,7 @@ from typing import Any
 from functional_rb.base.errors import CheckpointError
 from functional_rb.datasets import command as command_of_datasets
 from functional_rb.inspection import inspect, page
+from functional_rb.inspection.of_datasets import draw_dataset
 from functional_rb.inspection.page import printable
 from functional_rb.inspection.picture import draw
 from functional_rb.inspection.report import is_whole
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command_of_datasets.add_to(commands)
     given = parser.parse_args(arguments)
     if given.command == "datasets":
-        return command_of_datasets.run(given)
+        return command_of_datasets.run(given, draw_dataset)
     return _compile() if given.command == "compile" else _inspect(given)
 
 

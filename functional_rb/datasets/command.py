@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ def add_to(commands: Any) -> None:
     listing = verbs.add_parser("list", help="list what is converted, and the prefixes of names")
     about = verbs.add_parser("info", help="describe a dataset: converted, or as its reader finds it")
     about.add_argument("name", metavar="NAME", help="its name with a prefix, or the directory of a converted one")
+    about.add_argument("--picture", metavar="FILE", help="draw a converted one to a file too, out.png say")
     getting = verbs.add_parser("get", help="fetch and convert a dataset, and print the directory that load opens")
     getting.add_argument("name", metavar="NAME", help="its name with a prefix, as minari:D4RL/door/human-v2")
     made = verbs.add_parser("convert", help="convert a dataset into a directory")
@@ -55,8 +56,12 @@ def add_to(commands: Any) -> None:
         verb.add_argument("--wide", action="store_true", help="keep numbers of 64 bits")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
     """Do what the command line says.
+
+    Args:
+        given: by the command line.
+        draw: draws a converted dataset to a file.
 
     Returns:
         0 if all went well, else 1.
@@ -65,6 +70,8 @@ def run(given: argparse.Namespace) -> int:
         if given.verb in ("list", "info"):
             told = listed(given.root) if given.verb == "list" else told_of(given.name, given.root)
             sys.stdout.write(json.dumps(told, indent=2) + "\n" if given.json else _page(told))
+            if given.verb == "info" and given.picture:
+                draw(_converted(given.name), given.picture)
             return 0
         infos: bool | Sequence[str] = given.infos == "*" or sorted(filter(None, given.infos.split(",")))
         kept: dict[str, Any] = {"narrow": not given.wide, "infos": infos, "observation_key": None, "compact": None}
@@ -130,6 +137,20 @@ def told_of(name: str, root: str | None) -> Told:
     specs = {"observation": steps.observation, "action": steps.action, "infos": sorted(steps.infos)}
     shown = {key: repr(spec) for key, spec in specs.items()}
     return {**told, **shown, **facts_of(name), **reader.facts}
+
+
+def _converted(name: str) -> Stored:
+    """The dataset in a directory.
+
+    Raises:
+        ValueError: for a name of one that is to be converted yet.
+    """
+    if not is_dataset(name):
+        raise ValueError(
+            f"info --picture: expected the directory of a converted dataset, got {name!r}; convert it by: "
+            f"python -m functional_rb datasets get {name}"
+        )
+    return Stored(name)
 
 
 def _of_converted(reader: Stored) -> Told:

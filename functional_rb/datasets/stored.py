@@ -99,6 +99,12 @@ class Stored:
                 for begin, stop in spans(steps, most):
                     yield self._piece(arrays, start + begin, start + stop, start + steps, about(number))
 
+    def steps_at(self, slots: Sequence[int]) -> Iterator[Episode]:
+        """Single steps, by their slots, each as an episode."""
+        with _Arrays(self.path, self.description) as arrays:
+            for slot in slots:
+                yield self._piece(arrays, slot, slot + 1, slot + 1, {})
+
     def _piece(self, arrays: _Arrays, first: int, stop: int, end: int, about: dict[str, Any]) -> Episode:
         steps = arrays.read(first, stop)
         after = steps[NEXT]

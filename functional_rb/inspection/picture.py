@@ -18,11 +18,32 @@ def draw(report: Report, path: str | os.PathLike[str]) -> None:
     shown = _distributions(report)
     if not shown:
         raise ValueError(f"inspect: there is nothing to draw of {report['path']}: no priorities and no whole episode")
+    figure = new_figure(4 * len(shown), 3, "inspect --plot")
+    histograms(figure, shown)
+    figure.suptitle(f"generation {report['checkpoint']}, {report['size']:,} items")
+    figure.savefig(path, dpi=150)
+
+
+def new_figure(width: float, height: float, who: str) -> Any:
+    """A figure of matplotlib of this size in inches.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("inspect --plot needs matplotlib: pip install 'functional-rb[plot]'") from error
-    figure: Any = Figure(figsize=(4 * len(shown), 3), layout="constrained")
+        raise ImportError(f"{who} needs matplotlib: pip install 'functional-rb[plot]'") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def histograms(figure: Any, shown: list[tuple[str, str, Report]]) -> None:
+    """Draw histograms side by side.
+
+    Args:
+        figure: of matplotlib, or a part of one.
+        shown: of each its name, what it counts, and its distribution.
+    """
     for axes, (name, what, numbers) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         edges, counts = numbers["histogram"]["edges"], numbers["histogram"]["counts"]
         if numbers["histogram"]["each"]:
@@ -33,8 +54,6 @@ def draw(report: Report, path: str | os.PathLike[str]) -> None:
                 axes.set_xscale("log")
         axes.set_xlabel(name)
         axes.set_ylabel(what)
-    figure.suptitle(f"generation {report['checkpoint']}, {report['size']:,} items")
-    figure.savefig(path, dpi=150)
 
 
 def _distributions(report: Report) -> list[tuple[str, str, Report]]:

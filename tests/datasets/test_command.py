@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from functional_rb.__main__ import main
-from functional_rb.datasets import info
+from functional_rb.datasets import convert, info
 from tests.support.d4rl_files import write
+from tests.support.made_up import MadeUp
 
 
 def test_datasets_are_described_converted_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,3 +55,55 @@ def test_what_is_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["datasets", "convert", f"d4rl:{made}", str(tmp_path / "made")]) == 0
     assert main(["datasets", "export", str(tmp_path / "made"), str(tmp_path / "out"), "--fact", "fps"]) == 1
     assert "--fact: expected NAME=VALUE, got 'fps'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "seen"),
+    [
+        ((9, 10), (9, 10)),
+        ((9, 10, 3), (9, 10, 3)),
+        ((3, 9, 10), (9, 10, 3)),
+        ((4, 9, 10), (9, 10, 3)),
+        ((2, 9, 10), (9, 10)),
+        ((9, 10, 1), (9, 10)),
+        ((9, 2), None),
+        ((9,), None),
+    ],
+    ids=str,
+)
+def test_pictures_show_episodes_and_frames(
+    shape: tuple[int, ...], seen: tuple[int, ...] | None, compact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is drawn is looked at as it is saved."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: figures.append(figure))
+    convert(MadeUp([3, 1, 6, 2, 5], shape, "uint8"), tmp_path / "made", compact=compact)
+    assert main(["datasets", "info", str(tmp_path / "made"), "--picture", "out.png"]) == 0
+    (figure,) = figures
+    above, *below = figure.subfigs or [figure]
+    lengths, returns = above.axes
+    assert (lengths.get_xlabel(), returns.get_xlabel()) == ("steps of an episode", "return of an episode")
+    assert [bar.get_height() for bar in lengths.patches] == [1, 1, 1, 0, 1, 1]
+    assert bool(below) == (seen is not None)
+    if seen is not None:
+        frames = [axes.images[0].get_array() for axes in below[0].axes]
+        assert {np.asarray(frame).shape for frame in frames} == {seen}
+        # Slots 0, 3, 6, 10, 13 and 16 of episodes of 3, 1, 6, 2 and 5 steps: before each there is an observation more.
+        assert [int(np.asarray(frame).flat[0]) for frame in frames] == [0, 4, 8, 13, 17, 20]
+        assert [axes.get_title() for axes in below[0].axes] == [f"step {k}" for k in (0, 3, 6, 10, 13, 16)]
+
+
+def test_pictures_are_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, out = str(tmp_path / "made"), tmp_path / "out.png"
+    convert(MadeUp([3], (9, 10), "uint8"), made)
+    assert main(["datasets", "info", made, "--picture", str(out)]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+    source = f"d4rl:{write(tmp_path / 'some.hdf5')}"
+    assert main(["datasets", "info", source, "--picture", str(out)]) == 1
+    assert f"directory of a converted dataset, got '{source}'; convert it by" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(["datasets", "info", made, "--picture", str(out)]) == 1
+    assert "datasets info --picture needs matplotlib: pip install 'functional-rb[plot]'" in capsys.readouterr().err

@@ -1,0 +1,83 @@
+"""A converted dataset as a picture: how good and how long its episodes are, and what is seen in some of its steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base import nest
+from functional_rb.datasets.stored import Stored
+from functional_rb.inspection.picture import histograms, new_figure
+from functional_rb.inspection.report import Report, distribution
+from functional_rb.specs import ArraySpec
+from functional_rb.specs.values import Outline
+
+WHO = "datasets info --picture"
+FRAMES = 6
+"""Images that are shown, at even distances."""
+LEAST = 8
+"""Rows and columns that an image has at least."""
+Array = np.ndarray[Any, Any]
+
+
+def draw_dataset(reader: Stored, path: str) -> None:
+    """Draw a converted dataset to a file, in the format of its name.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if matplotlib has no such format.
+    """
+    seen = _frames(reader)
+    figure = new_figure(8, 5 if seen else 3, WHO)
+    above, *below = figure.subfigures(2, 1, height_ratios=[3, 2]) if seen else [figure]
+    histograms(above, _distributions(reader))
+    for part in below:
+        for axes, (slot, image) in zip(part.subplots(1, len(seen), squeeze=False)[0], seen, strict=True):
+            axes.imshow(image, cmap=None if image.ndim == 3 else "gray", vmin=0, vmax=255)
+            axes.set_title(f"step {slot:,}", fontsize="small")
+            axes.set_axis_off()
+    told = reader.description
+    figure.suptitle(f"{told.name}: {told.episodes:,} episodes, {told.steps:,} steps")
+    figure.savefig(path, dpi=150)
+
+
+def _distributions(reader: Stored) -> list[tuple[str, str, Report]]:
+    """Of the lengths and the returns of episodes, if they are finite."""
+    summaries = list(reader.summaries())
+    found = [
+        ("steps of an episode", "episodes", distribution(np.array([episode.steps for episode in summaries]))),
+        ("return of an episode", "episodes", distribution(np.array([episode.total for episode in summaries]))),
+    ]
+    return [row for row in found if row[2]["histogram"] is not None]
+
+
+def _frames(reader: Stored) -> list[tuple[int, Array]]:
+    """Some images with the slots of their steps: of the first part of observations that is one."""
+    outline = Outline.of(reader.spec(narrow=False).observation, WHO)
+    images = [k for k, member in enumerate(outline.members) if _is_image(member.spec)]
+    if not images:
+        return []
+    steps = reader.description.steps
+    slots = np.unique(np.linspace(0, steps - 1, min(FRAMES, steps)).round().astype(int)).tolist()
+    rows = [nest.flatten_as(outline.shape_of_units, step.observations)[images[0]][0] for step in reader.steps_at(slots)]
+    return [(slot, _shown(row)) for slot, row in zip(slots, rows, strict=True)]
+
+
+def _is_image(spec: Any) -> bool:
+    """Whether arrays are images, or some of them one after the other."""
+    return (
+        isinstance(spec, ArraySpec)
+        and spec.dtype == "uint8"
+        and len(spec.shape) in (2, 3)
+        and sorted(spec.shape)[-2] >= LEAST
+    )
+
+
+def _shown(image: Array) -> Array:
+    """Grey [height, width], or colours [height, width, 3]: also of three or four images in one; of others the last."""
+    if image.ndim == 2:
+        return image
+    if image.shape[0] < min(image.shape[1:]):  # channels, or images, first
+        image = np.moveaxis(image, 0, -1)
+    return image[..., :3] if image.shape[-1] in (3, 4) else image[..., -1]
