@@ -18,15 +18,14 @@ import numpy as np
 from functional_rb.base.files import as_path
 from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert.json import to_json
-from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.datasets.description import ABOUT, EPISODE, EPISODES, Description, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.journal import Appended, Journal, Line
 from functional_rb.datasets.reader import Reader
-from functional_rb.datasets.rows import Form, Rows, infos_chosen, is_large
+from functional_rb.datasets.rows import Form, Steps, infos_chosen, is_large
+from functional_rb.datasets.stage import Stage, bytes_of_rows
 from functional_rb.storage import disk
 from functional_rb.storage.directory import file_name, shapes
-from functional_rb.structures import frame_ring
 from functional_rb.structures.ring import INT32_MAX
 
 WHO = "datasets.convert"
@@ -135,59 +134,62 @@ class _Writing:
         last = self.journal.lines[-1]
         fields = [field.name for field in dataclasses.fields(_Position)]
         self.at = _Position(**{name: last[name] for name in fields if name in last})
-        self.shapes = shapes(form.spec)
-        for name in (STEP_IN_EPISODE, *((frame_ring.AT,) if form.compact else ())):
-            self.shapes[name] = (2,), "int32"
-        names = [*map(file_name, self.shapes), EPISODES, ABOUT]
+        self.stage = Stage(form)
+        names = [*map(file_name, bytes_of_rows(form)), EPISODES, ABOUT]
         sizes = {name: last["files"][name][1] if name in last["files"] else 0 for name in names}
         self.files = {name: Appended(os.path.join(directory, name), size) for name, size in sizes.items()}
         self.open: dict[str, Any] | None = None  # the episode that is being written
 
     def write_all(self, reader: Reader, progress: Progress) -> None:
         """Write what the reader gives."""
-        since = 0
+        begun = noted = self.nbytes
         for episode in reader.episodes(self.at.read):
-            before = sum(file.size for file in self.files.values())
             self.write(episode, f"{reader.name}{episode.file and f' ({episode.file})'}, episode {self.at.read}")
-            written = sum(file.size for file in self.files.values()) - before
-            progress.advance(written)
-            since += written
-            if since >= CHUNK and self.open is None:
+            nbytes = self.nbytes
+            progress.advance(nbytes - begun)
+            begun = nbytes
+            if nbytes - noted >= CHUNK and self.open is None:
                 self.note()
-                since = 0
+                noted = nbytes
         if self.open is not None:
             raise DatasetError(f"{reader.name}, episode {self.at.read}: the last piece says that it goes on")
-        if since:
+        if self.nbytes > noted:
             self.note()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is written, or gathered to be."""
+        return self.stage.nbytes + sum(file.size for file in self.files.values())
 
     def write(self, episode: Episode, where: str) -> None:
         """Append an episode, or a piece of one."""
-        rows = self.form.rows(episode, self.open is not None, where)
-        if rows is None:
+        steps = self.form.taken(episode, self.open is not None, where)
+        if steps is None:
             self.at.dropped += 1
         else:
-            self.append(rows, episode.about)
+            self.append(steps, episode.about)
         if not episode.goes_on:
             self.at.read += 1
             self.end()
 
-    def append(self, rows: Rows, about: Mapping[str, Any]) -> None:
-        """Append the rows of a piece."""
+    def append(self, steps: Steps, about: Mapping[str, Any]) -> None:
+        """Append the steps of a piece."""
         if self.open is None:
             self.open = {"first": self.at.steps, "total": 0.0, "terminated": False, "about": about}
-        if self.at.steps + rows.steps > INT32_MAX:
+        if self.at.steps + steps.length > INT32_MAX:
             raise DatasetError(f"{WHO}: expected at most {INT32_MAX} steps; write several datasets, and mix them")
-        arrays = rows.arrays
-        arrays[STEP_IN_EPISODE] = arrays[STEP_IN_EPISODE] + np.int32(self.at.steps - self.open["first"])
-        if frame_ring.AT in arrays:
-            arrays[frame_ring.AT] = 2 * (arrays[frame_ring.AT] + np.int32(self.at.frames))
-        for name, array in arrays.items():
-            self.files[file_name(name)].append(array)
-        self.at.steps += rows.steps
-        self.at.frames += rows.frames
-        self.at.dropped += rows.dropped
-        self.open["total"] += rows.total
-        self.open["terminated"] = rows.terminated
+        if not self.stage.has_room(steps):
+            self.flush()
+        self.at.frames += self.stage.put(steps, self.at.steps - self.open["first"], self.at.frames)
+        self.at.steps += steps.length
+        self.at.dropped += steps.dropped
+        self.open["total"] += steps.total
+        self.open["terminated"] = steps.terminated
+
+    def flush(self) -> None:
+        """Write the steps that are gathered."""
+        for name, rows in self.stage.empty():
+            self.files[file_name(name)].write(rows)
 
     def end(self) -> None:
         """Note an episode that is written."""
@@ -201,6 +203,7 @@ class _Writing:
 
     def note(self) -> None:
         """Write a line of the journal."""
+        self.flush()
         parts = {name: file.since() for name, file in self.files.items()}
         self.journal.write({"files": parts, **dataclasses.asdict(self.at)})
 

@@ -93,31 +93,21 @@ class Episode:
         return len(self.rewards)
 
 
-def flags_of(episode: Episode, where: str) -> tuple[Array, Array]:
-    """The flags terminated and truncated, bool [T], of an episode whose last step alone may be an end.
+def ends_of(episode: Episode, n: int, where: str) -> tuple[bool, bool]:
+    """Whether the last of n steps is terminated, and truncated: no other step may be.
 
     An episode that ends without any flag was cut off where the dataset ends.
 
     Args:
         episode: or a piece of one.
+        n: how many steps it has.
         where: file and episode, for errors.
 
     Raises:
         DatasetError: naming the field.
     """
-    n = steps_of(episode, where)
-    terminated, truncated = (_flag(episode, name, n, where) for name in ("terminated", "truncated"))
-    last = n if episode.goes_on else n - 1
-    for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        if flag[:last].any():
-            raise DatasetError(
-                f"{where}, {name}: step {int(flag.argmax())} of {n} is marked, expected the last one of an episode "
-                f"only; the reader has to begin another episode after it"
-            )
-    if not episode.goes_on and not terminated[-1]:
-        truncated = truncated.copy()
-        truncated[-1] = True
-    return terminated, truncated
+    terminated, truncated = (_end(episode, name, n, where) for name in ("terminated", "truncated"))
+    return terminated, truncated or not (episode.goes_on or terminated)
 
 
 def steps_of(episode: Episode, where: str) -> int:
@@ -132,8 +122,16 @@ def steps_of(episode: Episode, where: str) -> int:
     return len(rewards)
 
 
-def _flag(episode: Episode, name: str, n: int, where: str) -> Array:
+def _end(episode: Episode, name: str, n: int, where: str) -> bool:
+    """Whether the last step is marked, which alone may be, and only where the episode ends."""
     flag = np.asarray(getattr(episode, name))
-    if flag.shape != (n,) or shown(flag.dtype) != "bool":
+    if flag.shape != (n,) or flag.dtype != bool:
         raise DatasetError(f"{where}, {name}: expected bool ({n},), got {shown(flag.dtype)} {flag.shape}")
-    return flag
+    marked = np.count_nonzero(flag)
+    is_end = marked == 1 and bool(flag[-1]) and not episode.goes_on
+    if marked and not is_end:
+        raise DatasetError(
+            f"{where}, {name}: step {int(flag.argmax())} of {n} is marked, expected the last one of an episode "
+            f"only; the reader has to begin another episode after it"
+        )
+    return is_end

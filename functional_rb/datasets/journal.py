@@ -23,7 +23,9 @@ JOURNAL = "journal.jsonl"
 PIECE = 2**22
 """Bytes that are read at a time."""
 AT_ONCE = 2**20
-"""Bytes that are written at once, unless a journal is: fewer are kept until then."""
+"""Bytes of small pieces that are written at once, unless a line of the journal is: fewer are kept until then."""
+LARGE = 2**16
+"""Bytes at once that the system begins to store."""
 Line = dict[str, Any]
 
 
@@ -42,22 +44,33 @@ class Appended:
             self._fd = files.open_own(path)
             disk.truncate(self._fd, size)
         self._sum, self._counted, self._written = checksum.running(), size, size
-        self._waiting: list[Any] = []
+        self._waiting: list[bytes] = []
 
-    def append(self, content: bytes | np.ndarray[Any, Any]) -> None:
-        """Append bytes, or those of an array that nobody writes to any more."""
-        part = content if isinstance(content, bytes) else np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
-        self._waiting.append(part)
-        self.size += len(part)
+    def append(self, content: bytes) -> None:
+        """Append some bytes; small pieces are written together."""
+        self._waiting.append(content)
+        self.size += len(content)
         if self.size - self._written >= AT_ONCE:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits to be written: small pieces together."""
+        """Write what waits to be written."""
         content = b"".join(self._waiting)
         self._waiting.clear()
+        self._write(content)
+
+    def write(self, array: np.ndarray[Any, Any]) -> None:
+        """Append the bytes of an array at once."""
+        content = array.reshape(-1).view(np.uint8).data
+        self.flush()
+        self.size += len(content)
+        self._write(content)
+
+    def _write(self, content: Any) -> None:
         with explained(self.path):
             disk.write(self._fd, content)
+        if len(content) >= LARGE:
+            disk.begin_to_store(self._fd, self._written, len(content))
         self._sum.update(content)
         self._written = self.size
 

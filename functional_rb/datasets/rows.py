@@ -1,8 +1,4 @@
-"""Episodes as the bytes of a buffer's files: the rows of steps in TED, and the observations once (frames).
-
-Of a step the observations are stored once for it and for the step before, as `Compact` has them: an episode of T steps
-has T + 1 frames, one after the other, and `frame_at` says where the one of each step lies.
-"""
+"""What a dataset's buffer holds of each step, in TED, and of which parts of an episode that is made."""
 
 from __future__ import annotations
 
@@ -18,13 +14,10 @@ from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.core.episodes import STEP_IN_EPISODE
-from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec, flags_of, steps_of
-from functional_rb.ops import numpy_ops
+from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec, ends_of, steps_of
 from functional_rb.specs import Composite
 from functional_rb.specs.values import Outline
-from functional_rb.structures import frame_ring, row_layout, stored_arrays
-from functional_rb.ted.check import FLAGS, NEXT, is_leaf
+from functional_rb.ted.check import NEXT, is_leaf
 from functional_rb.ted.forms import kept_dtype
 from functional_rb.ted.host import cast, encoded, is_encoding
 from functional_rb.ted.items import item_of_specs
@@ -38,24 +31,29 @@ LARGE = 1024
 Leaves = dict[Path, Array]
 
 
-class Rows(NamedTuple):
-    """What a piece of an episode adds to the files.
+class Steps(NamedTuple):
+    """The steps of a piece of an episode, checked, that are to be stored.
 
     Attributes:
-        arrays: of each file, by the name of its array, the rows to append.
-        steps: how many steps.
-        frames: how many observations.
+        length: how many there are.
+        observations: leaves [length + 1 or more, *shape], by the paths of those that steps begin from.
+        others: leaves [length or more, *shape] of actions, rewards and infos, by their paths.
+        observed: whether the last observation was: if not, the one before it stands in its place.
         dropped: how many steps were left out, since nobody knows what they led to.
         total: the sum of the rewards.
-        terminated: whether the last step led to a terminal state.
+        terminated, truncated: whether the last step is.
+        goes_on: whether the steps go on with those of the piece before.
     """
 
-    arrays: dict[str, Array]
-    steps: int
-    frames: int
+    length: int
+    observations: Leaves
+    others: Leaves
+    observed: bool
     dropped: int
     total: float
     terminated: bool
+    truncated: bool
+    goes_on: bool
 
 
 class Part:
@@ -163,8 +161,8 @@ class Form:
         object.__setattr__(self, "spec", spec_of_item(item, 2, 0 if self.compact else None))
         object.__setattr__(self, "paths", tuple(self.spec.plan.structure.paths))
 
-    def rows(self, episode: Episode, goes_on: bool, where: str) -> Rows | None:
-        """A piece of an episode as rows.
+    def taken(self, episode: Episode, goes_on: bool, where: str) -> Steps | None:
+        """What is stored of a piece of an episode.
 
         Args:
             episode: the piece.
@@ -172,61 +170,29 @@ class Form:
             where: file and episode, for errors.
 
         Returns:
-            The rows, with places counted from 0; None if nothing is left of the episode.
+            The steps; None if nothing is left of the episode.
 
         Raises:
             DatasetError: for what does not fit, naming the field.
         """
         n = steps_of(episode, where)
-        terminated, truncated = flags_of(episode, where)
-        dropped = int(not episode.final_observed and not terminated[-1])
+        terminated, truncated = ends_of(episode, n, where)
+        dropped = int(not episode.final_observed and not terminated)
         if dropped and n == 1:
             if goes_on:
                 raise DatasetError(f"{where}: the last piece has one step, whose observation afterwards is not known")
             return None
-        leaves = self._leaves(episode, n, terminated, truncated, where)
-        if dropped:
-            n -= 1
-            leaves = {path: leaf[:n] for path, leaf in leaves.items()}
-            for name in ("done", "truncated"):
-                leaves[NEXT, name][-1] = True
-        arrays, frames = self._packed(leaves, n, goes_on)
-        total = float(np.sum(leaves[NEXT, REWARD], dtype=np.float64))
-        return Rows(arrays, n, frames, dropped, total, bool(leaves[NEXT, "terminated"][-1]))
-
-    def _leaves(self, episode: Episode, n: int, terminated: Array, truncated: Array, where: str) -> Leaves:
-        """The leaves [n, *shape] of steps in TED, by path."""
-        found = self.parts["observations"].leaves(episode.observations, n + 1, where)
-        if not episode.final_observed:
-            found = {path: np.concatenate([leaf[:-1], leaf[-2:-1]]) for path, leaf in found.items()}
-        after = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
-        leaves = {path: leaf[:-1] for path, leaf in found.items()} | {(name,): np.zeros(n, bool) for name in FLAGS}
-        leaves |= {(NEXT, *path): leaf[1:] for path, leaf in found.items()}
-        leaves |= {(NEXT, name): flag for name, flag in after.items()}
-        leaves |= self.parts["actions"].leaves(episode.actions, n, where)
-        leaves |= self.parts["rewards"].leaves(episode.rewards, n, where)
+        observations = self.parts["observations"].leaves(episode.observations, n + 1, where)
+        others = self.parts["actions"].leaves(episode.actions, n, where)
+        others |= self.parts["rewards"].leaves(episode.rewards, n, where)
         for name in self.infos:
             if name not in episode.infos:
                 raise DatasetError(f"{where}, infos: expected {name!r}, as the dataset has it, got {[*episode.infos]}")
-            leaves |= self.parts[f"infos/{name}"].leaves(episode.infos[name], n, where)
-        return leaves
-
-    def _packed(self, leaves: Leaves, n: int, goes_on: bool) -> tuple[dict[str, Array], int]:
-        """What is appended to each file, and how many frames."""
-        plan = self.spec.plan
-        ordered = [leaves[path] for path in self.paths]
-        counting = np.arange(n, dtype=np.int32)
-        arrays: dict[str, Array] = {STEP_IN_EPISODE: counting}
-        rows, wide = row_layout.pack(numpy_ops, plan.layout, [ordered[k] for k in plan.stored], counting)
-        arrays |= stored_arrays.named(rows, wide)
-        if plan.frames is None:
-            return arrays, 0
-        frames = [_frames(ordered, stack, goes_on) for stack in plan.frames.stacks]
-        numbers = np.arange(len(frames[0]), dtype=np.int32)
-        rows, wide = row_layout.pack(numpy_ops, plan.frames.layout, frames, numbers)
-        arrays |= {frame_ring.ROWS: rows} | {frame_ring.WIDE.format(k): x for k, x in enumerate(wide)}
-        arrays[frame_ring.AT] = counting - np.int32(goes_on)
-        return arrays, len(numbers)
+            others |= self.parts[f"infos/{name}"].leaves(episode.infos[name], n, where)
+        n -= dropped
+        total = float(np.sum(others[NEXT, REWARD][:n], dtype=np.float64))
+        observed = episode.final_observed or bool(dropped)  # then it is what the last step that is left led to
+        return Steps(n, observations, others, observed, dropped, total, terminated, truncated or bool(dropped), goes_on)
 
 
 def spec_of_item(item: Any, capacity: int, spare: int | None, **more: Any) -> BufferSpec:
@@ -240,12 +206,6 @@ def spec_of_item(item: Any, capacity: int, spare: int | None, **more: Any) -> Bu
     """
     compact = None if spare is None else Compact(spare=spare)
     return BufferSpec(item, capacity, writer=Immutable(), compact=compact, **more)
-
-
-def _frames(leaves: Sequence[Array], stack: Any, goes_on: bool) -> Array:
-    """The frames of a leaf, one more than steps; not the first, if that is the last one of the piece before."""
-    following = leaves[stack.following]
-    return following if goes_on else np.concatenate([leaves[stack.leaf][:1], following])
 
 
 def is_large(observation: Any) -> bool:

@@ -36,6 +36,17 @@ def write(fd: int, content: Any) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
+def begin_to_store(fd: int, first: int, nbytes: int) -> None:
+    """Have the system begin to store bytes that were written, so that `fsync` has less to wait for; or do nothing.
+
+    Advice that they will not be needed makes Linux do that. It drops from memory only what is on the disk by then:
+    nothing of what was written just now.
+    """
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, first, nbytes, os.POSIX_FADV_DONTNEED)
+
+
 def fsync(fd: int) -> None:
     """Wait until what was written lasts."""
     os.fsync(fd)

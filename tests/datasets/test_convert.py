@@ -25,7 +25,9 @@ from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.made_up import LENGTHS, READERS, MadeUp, contents, expected
 
-converting, reading = (sys.modules[f"functional_rb.datasets.{name}"] for name in ("convert", "reader"))
+converting, reading, staging = (
+    sys.modules[f"functional_rb.datasets.{name}"] for name in ("convert", "reader", "stage")
+)
 ROOT = Path(__file__).parents[2]
 
 
@@ -60,6 +62,35 @@ def test_steps_are_stored_as_they_were(library: Backend, reader: MadeUp, compact
     assert made.steps == len(wanted["reward"]) == int(library.rb.size(state)) == state.spec.capacity
     assert made.steps + made.dropped == sum(LENGTHS)
     assert made.frames == (made.steps + made.episodes if compact else 0)
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_steps_are_the_same_however_many_are_gathered(
+    compact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One or some at a time, all in the same memory, and a piece that is larger than that."""
+    for name, reader in READERS.items():
+        convert(reader, tmp_path / name, compact=compact, infos=True)
+        whole = contents(tmp_path / name)
+        for room in (1, 300):
+            monkeypatch.setattr(staging, "ROOM", room)
+            convert(reader, tmp_path / f"{name} {room}", compact=compact, infos=True)
+            assert contents(tmp_path / f"{name} {room}") == whole
+        monkeypatch.undo()
+
+
+def test_readers_may_use_their_memory_again(tmp_path: Path) -> None:
+    class Again(MadeUp):
+        def episodes(self, first: int = 0) -> Iterator[Episode]:
+            memory = np.zeros((10, 3))
+            for episode in super().episodes(first):
+                observations = memory[: len(episode) + 1]
+                observations[...] = episode.observations
+                yield dataclasses.replace(episode, observations=observations)
+
+    convert(Again([4, 7, 9], (3,)), tmp_path / "again")
+    convert(MadeUp([4, 7, 9], (3,)), tmp_path / "made")
+    assert contents(tmp_path / "again") == contents(tmp_path / "made")
 
 
 def test_slices_and_n_steps_know_the_episodes(library: Backend, tmp_path: Path) -> None:
