@@ -67,9 +67,19 @@ class _Backend:
         execute.check_key(key)
         return _of(_generate, _generated, params, prompts, mask, key, law, step=step, cache=cache, settings=settings)
 
-    def log_probs(self, step: Step, params: Any, ids: jax.Array, mask: jax.Array) -> jax.Array:
+    def log_probs(
+        self,
+        step: Step,
+        params: Any,
+        ids: jax.Array,
+        mask: jax.Array,
+        rows_at_once: int | None,
+        tokens_at_once: int | None,
+        cache: EmptyCache | None,
+    ) -> jax.Array:
         """Tell log-probabilities."""
-        told: jax.Array = _of(_log_probs, _told_log_probs, params, ids, mask, step=step)
+        static = {"step": step, "rows_at_once": rows_at_once, "tokens_at_once": tokens_at_once, "cache": cache}
+        told: jax.Array = _of(_log_probs, _told_log_probs, params, ids, mask, **static)
         return told
 
     def run(self, function: Callable[..., Any], *given: Any, static: tuple[Any, ...] = ()) -> Any:
@@ -111,12 +121,22 @@ _generate = jax.jit(_generated, static_argnames=("step", "cache", "settings"))
 
 
 @compile.program
-def _told_log_probs(params: Any, ids: jax.Array, mask: jax.Array, *, step: Step) -> jax.Array:
-    told: jax.Array = core.log_probs(ops, core.model_of(ops, step, params), ids, mask)
+def _told_log_probs(
+    params: Any,
+    ids: jax.Array,
+    mask: jax.Array,
+    *,
+    step: Step,
+    rows_at_once: int | None,
+    tokens_at_once: int | None,
+    cache: EmptyCache | None,
+) -> jax.Array:
+    model = core.model_of(ops, step, params)
+    told: jax.Array = core.log_probs(ops, model, ids, mask, rows_at_once, tokens_at_once, cache)
     return told
 
 
-_log_probs = jax.jit(_told_log_probs, static_argnames="step")
+_log_probs = jax.jit(_told_log_probs, static_argnames=("step", "rows_at_once", "tokens_at_once", "cache"))
 
 
 @functools.partial(jax.jit, static_argnames=("function", "static"), inline=True)

@@ -159,6 +159,8 @@ class _Step:
         _check_mode(model, cache)
         mask = positions >= 0
         if cache is not None:
+            if ids.shape[1] > 1:
+                _check_columns(model, cache)
             options[self.cached_as] = cache.past
             every = cache.extend(mask)
             # What such a model remembers has no columns.
@@ -186,6 +188,15 @@ def _order(positions: torch.Tensor, whole: bool) -> torch.Tensor | None:
         if bool((begins <= 1).all() if whole else (later >= earlier).all()):
             return None
     return positions.argsort(dim=1, stable=True)
+
+
+def _check_columns(model: torch.nn.Module, cache: _Cache) -> None:
+    """Refuse to go on by several tokens at a time from a state, which transformers would forget without a word."""
+    if cache.mask is not None and any(hasattr(layer, "recurrent_states") for layer in cache.past.layers):
+        raise ValueError(
+            f"{type(model).__name__} remembers a state in place of tokens, from which it goes on by one token at a "
+            f"time; give tokens_at_once=1, or rows_at_once alone"
+        )
 
 
 def _check_mode(model: torch.nn.Module, cache: _Cache | None) -> None:

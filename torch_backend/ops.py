@@ -16,6 +16,8 @@ import torch
 from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.ops.fixed_point import MASK, TABLES
 from functional_rb.ops.protocol import Carry, T
+from torch_backend.in_parts import by_places as by_places
+from torch_backend.in_parts import in_turn as in_turn
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE}
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}

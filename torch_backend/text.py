@@ -75,9 +75,19 @@ class _Backend:
             bits = drawn.reshape(batch, replies, n, 2)
             return core.generate(ops, model, empty, _copied, prompts, mask, bits, law, settings)
 
-    def log_probs(self, step: Step, params: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def log_probs(
+        self,
+        step: Step,
+        params: Any,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        rows_at_once: int | None,
+        tokens_at_once: int | None,
+        cache: EmptyCache | None,
+    ) -> torch.Tensor:
         """Tell log-probabilities."""
-        told: torch.Tensor = core.log_probs(ops, core.model_of(ops, step, params), ids, mask)
+        model = core.model_of(ops, step, params)
+        told: torch.Tensor = core.log_probs(ops, model, ids, mask, rows_at_once, tokens_at_once, cache)
         return told
 
     def run(self, function: Callable[..., Any], *given: Any, static: tuple[Any, ...] = ()) -> Any:

@@ -166,8 +166,26 @@ class ItemOps(TreeOps, Protocol):
 
 
 class TextOps(TreeOps, Protocol):
-    """The primitives with which tokens are drawn: those of trees, and one more."""
+    """The primitives with which tokens are drawn, and asked about: those of trees, and three more."""
 
     def take_along(self, x: Array, index: Array) -> Array:
         """`x[..., index]`: elements along the last axis at indices int32 [..., K], in bounds, of x [..., V]."""
+        ...
+
+    def by_places(
+        self, function: Callable[[Array, Array], Array], slopes: Callable[[Array, Array], Array], x: Array, y: Array
+    ) -> Array:
+        """`function(x, y)`, float32 [N, S] of x [N, S, V] and y int32 [N, S], which looks at each place by itself.
+
+        What it computes on the way is never there for all places at once, nor kept for gradients, for which torch
+        takes `slopes(x, y)`, float32 [N, S, V].
+        """
+        ...
+
+    def in_turn(self, function: Callable[..., tuple[T, Array]], carry: T, *arrays: Array) -> tuple[T, Array]:
+        """The last carry, and the results together, of `function(carry, *parts) -> (carry, result)`, part by part.
+
+        The parts are those along the first axis of arrays of equal length. What is computed on the way is computed
+        again for gradients, not kept; on torch it is kept if there is a carry, into which the function may write.
+        """
         ...

@@ -168,16 +168,33 @@ def join(backend: Backend, prompts: Any, generation: Generation, mask: Any = Non
     return backend.run(core.join, prompts, mask, generation.tokens, generation.mask, static=static)
 
 
-def log_probs(backend: Backend, step: Step, params: Any, ids: Any, mask: Any = None) -> Array:
+def log_probs(
+    backend: Backend,
+    step: Step,
+    params: Any,
+    ids: Any,
+    mask: Any = None,
+    *,
+    rows_at_once: int | None = None,
+    tokens_at_once: int | None = None,
+    cache: EmptyCache | None = None,
+) -> Array:
     """The log-probability of each token by those before it, in one pass (teacher forcing).
 
     Differentiable with respect to the parameters. Minus infinity for a token whose logit is; never NaN for it.
 
+    What takes memory are the logits [N, S, V] that the model gives, and their gradient: of softmaxes there are some at
+    a time. `rows_at_once` bounds the logits, and what else the model computes, which is computed again for gradients,
+    but not under torch.compile; `tokens_at_once`, with a cache, bounds them for long rows, on torch without gradients.
+
     Args:
-        step: the model, as for `generate`; it gets None for a cache.
+        step: the model, as for `generate`; it gets None for a cache, unless `tokens_at_once` is given.
         params: of the model.
         ids: integers [N, S].
         mask: [N, S], which are tokens, bool or integers that are 0 or not; all if None. Padding may be anywhere.
+        rows_at_once: how many rows the model is asked about at a time; all if None.
+        tokens_at_once: how many tokens of each of these rows at a time, with those before in the cache; all if None.
+        cache: as for `generate`; needed with `tokens_at_once`. A model that writes into it has no gradients then.
 
     Returns:
         float32 [N, S]; 0 of the first token of each row, which nothing is before, and where there is no token.
@@ -193,10 +210,19 @@ def log_probs(backend: Backend, step: Step, params: Any, ids: Any, mask: Any = N
         >>> told = rb.text.log_probs(step, params, np.array([[0, 1, 1]], np.int32))
         >>> np.exp(np.array(told.tolist())).round(3).tolist()
         [[1.0, 0.5, 0.75]]
+        >>> ids = np.array([[0, 1, 1], [1, 1, 0], [1, 0, 0]], np.int32)
+        >>> told = rb.text.log_probs(step, params, ids, rows_at_once=1)  # logits [1, 3, 2] at a time
+        >>> np.exp(np.array(told.tolist())).round(3)[1].tolist()
+        [1.0, 0.75, 0.25]
     """
     who = "text.log_probs"
     check_callable(step, "step", who)
-    return backend.log_probs(step, params, *rows_of(backend, ids, mask, "ids", who))
+    if (tokens_at_once is None) != (cache is None):
+        given, other = ("cache", "tokens_at_once") if tokens_at_once is None else ("tokens_at_once", "cache")
+        raise ValueError(f"{who}: {given} was given without {other}; give both, or none")
+    rows = None if rows_at_once is None else whole(rows_at_once, "rows_at_once", 1, who)
+    tokens = None if tokens_at_once is None else whole(tokens_at_once, "tokens_at_once", 1, who)
+    return backend.log_probs(step, params, *rows_of(backend, ids, mask, "ids", who), rows, tokens, cache)
 
 
 def gae(
@@ -308,7 +334,7 @@ def rollout(
         mask: as for `generate`.
         cache: as for `generate`.
         replies: as for `generate`.
-        at_once: as for `generate`.
+        at_once: as for `generate`; the reference is asked about as many rows at a time.
 
     Returns:
         The steps, with what they were made of.
@@ -345,7 +371,9 @@ def rollout(
             raise ValueError(f"{who}: the score of row {int((known != known).argmax())} is NaN; give a finite one")
         by_reference = None
         if reference is not None:
-            by_reference = backend.log_probs(step if reference_step is None else reference_step, reference, *joined[:2])
+            by_whom = step if reference_step is None else reference_step
+            some = None if at_once is None else int(prompts.shape[0]) * at_once
+            by_reference = backend.log_probs(by_whom, reference, *joined[:2], some, None, None)
         coefficient = backend.number(kl, "float32", scores)
         told = backend.run(rollouts.told, joined, made, scores, by_reference, coefficient)
     steps = ted.from_transitions(

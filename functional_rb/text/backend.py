@@ -57,7 +57,16 @@ class Backend(Protocol):
         """Generate replies."""
         ...
 
-    def log_probs(self, step: Step, params: Any, ids: Array, mask: Array) -> Array:
+    def log_probs(
+        self,
+        step: Step,
+        params: Any,
+        ids: Array,
+        mask: Array,
+        rows_at_once: int | None,
+        tokens_at_once: int | None,
+        cache: EmptyCache | None,
+    ) -> Array:
         """Tell log-probabilities."""
         ...
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from functional_rb.ops.protocol import Array, TextOps
-from functional_rb.text.laws import Law, choose, log_probs_of
+from functional_rb.text.laws import Law, choose, log_prob_slopes, log_probs_of
 
 PADDING: Final = -1
 """The position of what is no token."""
@@ -268,8 +269,26 @@ def join(ops: TextOps, prompts: Array, mask: Array, tokens: Array, live: Array, 
     return Joined(ops.where(place < end, ids, ops.full_like(ids, pad)), place < end, (place >= length) & (place < end))
 
 
-def log_probs(ops: TextOps, model: Model, ids: Array, mask: Array) -> Array:
-    """The log-probability float32 [N, S] of each token by those before it; 0 of a row's first one, and of padding."""
+def log_probs(
+    ops: TextOps,
+    model: Model,
+    ids: Array,
+    mask: Array,
+    rows_at_once: int | None = None,
+    tokens_at_once: int | None = None,
+    cache: Callable[[int, int], Any] | None = None,
+) -> Array:
+    """The log-probability float32 [N, S] of each token by those before it; 0 of a row's first one, and of padding.
+
+    Args:
+        ops: the backend.
+        model: which gets None for a cache, but where it is asked about some tokens at a time.
+        ids: int32 [N, S].
+        mask: bool [N, S], which are tokens.
+        rows_at_once: how many rows the model is asked about at a time; None for all.
+        tokens_at_once: how many tokens of them; None for all.
+        cache: makes the cache that this needs.
+    """
     rows, width = ids.shape
     place = ops.arange(width, like=ids)[None] + _filled(ops, mask, 0)
     none = _filled(ops, mask[:, :1], -1)
@@ -281,6 +300,69 @@ def log_probs(ops: TextOps, model: Model, ids: Array, mask: Array) -> Array:
     at = row + ops.where(known, before, _filled(ops, mask, width))
     empty = ops.concat([ids * 0, none * 0], 1)
     following = ops.set_flat(empty, at, ops.where(known, ids, ids * 0))[:, :-1]
-    logits, _ = model.step(None, ids, positions_of(ops, mask))
-    found = ops.take_along(log_probs_of(ops, logits, following), ops.maximum(before, ids * 0))
+
+    def told(_: None, *given: Array) -> tuple[None, Array]:
+        if tokens_at_once is None or cache is None:
+            return None, _of_following(ops, model, None, *given)[1]
+        return None, _token_by_token(ops, model, cache, tokens_at_once, *given)
+
+    given = ids, positions_of(ops, mask), following
+    after = told(None, *given)[1] if rows_at_once is None else _row_by_row(ops, told, rows_at_once, *given)
+    found = ops.take_along(after, ops.maximum(before, ids * 0))
     return ops.where(known, found, ops.full_like(found, 0))
+
+
+def _of_following(
+    ops: TextOps, model: Model, cache: Any, ids: Array, positions: Array, following: Array
+) -> tuple[Any, Array]:
+    """The cache, and the log-probability of what follows each token, float32 in their shape."""
+    logits, cache = model.step(cache, ids, positions)
+    told, slopes = functools.partial(log_probs_of, ops), functools.partial(log_prob_slopes, ops)
+    return cache, ops.by_places(told, slopes, logits, following)
+
+
+def _row_by_row(ops: TextOps, told: Callable[..., tuple[None, Array]], at_once: int, *given: Array) -> Array:
+    """What is told of arrays [N, S], of so many rows at a time, float32 [N, S]."""
+    count, width = given[0].shape
+    turns, size = _shares(count, at_once)
+    row = ops.arange(turns * size, like=given[0])
+    row = ops.minimum(row, ops.full_like(row, count - 1))  # the last one again, where rows are missing
+    _, found = ops.in_turn(told, None, *(ops.take(x, row).reshape(turns, size, width) for x in given))
+    return found.reshape(turns * size, width)[:count]
+
+
+def _token_by_token(
+    ops: TextOps,
+    model: Model,
+    cache: Callable[[int, int], Any],
+    at_once: int,
+    ids: Array,
+    positions: Array,
+    following: Array,
+) -> Array:
+    """What is told of rows [R, S], of so many tokens at a time, float32 [R, S].
+
+    The model gets them with their padding in front, so that there is none between what it remembers of a row.
+    """
+    rows, width = ids.shape
+    turns, size = _shares(width, at_once)
+    order = ops.argsort(ops.cast(positions >= 0, "int32"))
+    missing = ops.arange(turns * size - width, like=ids)[None] * 0 + ids[:, :1] * 0
+
+    def parts(x: Array, padding: int) -> Array:
+        behind = ops.take_along(x, order)
+        return ops.moveaxis(ops.concat([missing + padding, behind], 1).reshape(rows, turns, size), 1, 0)
+
+    _, found = ops.in_turn(
+        lambda cache, *given: _of_following(ops, model, cache, *given),
+        cache(rows, turns * size),
+        *(parts(x, padding) for x, padding in ((ids, 0), (positions, PADDING), (following, 0))),
+    )
+    found = ops.moveaxis(found, 0, 1).reshape(rows, turns * size)[:, turns * size - width :]
+    return ops.take_along(found, ops.argsort(order))
+
+
+def _shares(count: int, at_once: int) -> tuple[int, int]:
+    """In how many turns a number is done, and how much in each: at most so much at once, and all alike."""
+    turns = -(-count // at_once)
+    return turns, -(-count // turns)

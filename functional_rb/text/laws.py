@@ -66,6 +66,16 @@ def log_probs_of(ops: TextOps, logits: Array, tokens: Array) -> Array:
     return ops.where(picked > -math.inf, picked - _log_total(ops, logits), ops.full_like(picked, -math.inf))
 
 
+def log_prob_slopes(ops: TextOps, logits: Array, tokens: Array) -> Array:
+    """The derivatives float32 [..., V] of `log_probs_of` by logits [..., V]; 0 where there is no probability."""
+    logits = ops.cast(logits, "float32")
+    total = _log_total(ops, logits)
+    may = (_pick(ops, logits, tokens) > -math.inf)[..., None]
+    share = ops.exp(logits - ops.where(total > -math.inf, total, ops.full_like(total, 0))[..., None])
+    place = ops.arange(logits.shape[-1], like=tokens)
+    return ops.where(may, ops.cast(place == tokens[..., None], "float32") - share, ops.full_like(logits, 0))
+
+
 def choose(ops: TextOps, logits: Array, bits: Array, law: Law) -> Choice:
     """Draw a token of each row.
 

@@ -101,6 +101,34 @@ def test_log_probs_are_its_own(models: dict[str, Any], kind: str) -> None:
     assert len({tuple(x) for x in seen[0]}) > 6
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_probs_of_some_tokens_at_a_time_are_those_of_all(models: dict[str, Any], kind: str) -> None:
+    """Wherever padding is: the last three tokens, and a state, would be others if it stood between tokens."""
+    model, (step, cache) = models[kind], rb.text.causal_lm(models[kind])
+    for side in effort(("right", "anywhere"), ("left", "right", "anywhere")):
+        given = (step, model, *padded(side))
+        with torch.no_grad():
+            expected = rb.text.log_probs(*given)
+            for some in effort((4,), (1, 2, 4, 5)) if kind != "Mamba" else (1,):
+                found = rb.text.log_probs(*given, tokens_at_once=some, cache=cache, rows_at_once=3)
+                torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    if kind == "Mamba":
+        with pytest.raises(ValueError, match=r"MambaForCausalLM remembers a state .* give tokens_at_once=1"):
+            rb.text.log_probs(*given, tokens_at_once=2, cache=cache)
+
+
+def test_some_rows_at_a_time_have_the_gradients_of_all(models: dict[str, Any]) -> None:
+    model = models["Llama"]
+    step, _ = rb.text.causal_lm(model)
+    found = []
+    for some in (None, 2):
+        model.zero_grad()
+        rb.text.log_probs(step, model, *padded("anywhere"), rows_at_once=some).square().sum().backward()
+        found.append({name: p.grad.clone() for name, p in model.named_parameters()})
+    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+    model.zero_grad()
+
+
 def test_log_probs_have_the_gradients_of_the_model(models: dict[str, Any]) -> None:
     """Of the module's own parameters, and of a dict's in place of them."""
     model = models["Llama"]

@@ -76,6 +76,42 @@ def test_the_score_is_paid_once_and_the_penalty_at_each_token(library: Backend) 
     np.testing.assert_allclose(after["reward"].sum(1), scores - 0.5 * numpy(made.kl), atol=1e-4)
 
 
+def held_by_rollouts(vocabulary: int, batch: int, width: int, **options: Any) -> int:
+    """Bytes that a compiled program takes beside its arguments: what it gives, and what it computes with."""
+    import jax
+
+    import jax_backend as rb
+
+    def step(params: Any, cache: Any, ids: Any, positions: Any) -> Any:
+        return params[ids], cache
+
+    def score(ids: Any, mask: Any, reply: Any) -> Any:
+        return reply.sum(1) * np.float32(1)
+
+    def program(params: Any, key: Any) -> Any:
+        prompts = np.zeros((batch, width), np.int32)
+        options["cache"] = lambda rows, tokens: jax.numpy.zeros((rows, tokens))
+        return rb.text.rollout(step, params, prompts, key, score=score, eos=END, reference=params, kl=0.1, **options)
+
+    params = np.zeros((vocabulary, vocabulary), np.float32)
+    memory = jax.jit(program).lower(params, rb.key(0)).compile().memory_analysis()
+    return int(memory.temp_size_in_bytes + memory.output_size_in_bytes)
+
+
+def test_rollouts_grow_with_the_length_of_replies_and_not_with_its_square() -> None:
+    """A step that had all tokens before it would take sixteen times as much for four times as long replies."""
+    short, long = (held_by_rollouts(5, batch=8, width=32, n=n) for n in (100, 400))
+    assert long < 4.5 * short
+    assert long < 200 * 8 * 432  # bytes for each token; 432 more numbers would be ten times as much
+
+
+def test_the_reference_is_asked_about_few_replies_at_a_time() -> None:
+    whole, parts = (held_by_rollouts(512, batch=2, width=8, n=24, replies=16, at_once=k) for k in (None, 1))
+    logits = 2 * 16 * 32 * 512 * 4
+    assert whole > logits
+    assert parts < logits / 4
+
+
 def each_leaf(function: Any, steps: Any) -> Any:
     return {name: each_leaf(function, x) if isinstance(x, dict) else function(x) for name, x in steps.items()}
 
