@@ -60,10 +60,10 @@ def _on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> Any:
     if _compiling():
         found = _read(_number(transform), list(lead), list(leaves))
         return nest.unflatten(mapping.known_of_host(transform).structure, found, build_mapping, lead)
-    device = leaves[0].device
-    arrays = dict(zip(transform.given.names, [x.detach().cpu().numpy() for x in leaves], strict=True))
+    device, names = leaves[0].device, transform.given.names
     if device.type == "cpu":
-        return transform.function.read(arrays, torch.from_numpy)
+        return transform.function.read(dict(zip(names, [x.numpy() for x in leaves], strict=True)), torch.from_numpy)
+    arrays = dict(zip(names, [x.cpu().numpy() for x in leaves], strict=True))
     return transform.function.read(arrays, lambda x: torch.from_numpy(x).to(device))
 
 

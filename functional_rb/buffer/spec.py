@@ -210,12 +210,14 @@ class BufferSpec(Description):
             auxiliary |= strategy.auxiliary(plan)
             numbers += strategy.counters(plan)
         known = plan.ring.lanes == 1 and self.sampler.fused and self.writer.fused
+        plain = plan.frames is None and not self.inner
         return dataclasses.replace(
             plan,
             auxiliary=auxiliary,
             counter_names=numbers,
             fused_draws=known,
-            fused=known and plan.frames is None and not self.inner,
+            fused_epochs=plain and self.sampler.fused_epochs and self.writer.in_order,
+            fused=known and plain,
         )
 
     def _with_storage(self, plan: Plan) -> Plan:

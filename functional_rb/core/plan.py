@@ -67,6 +67,7 @@ class Plan:
         stored: which of leaves and columns lie in the layout, by position; the others are stored as frames.
         layout: where they lie.
         fused_draws: whether the fused kernels know how this buffer is drawn from, frames apart.
+        fused_epochs: whether the fused kernel of epochs knows how this buffer is drawn from.
         fused: whether the fused kernels know this buffer.
     """
 
@@ -92,6 +93,7 @@ class Plan:
     stored: tuple[int, ...] = ()
     layout: Layout = NOTHING
     fused_draws: bool = False
+    fused_epochs: bool = False
     fused: bool = False
 
     structure: Structure = dataclasses.field(init=False, repr=False)

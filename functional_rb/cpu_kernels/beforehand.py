@@ -18,15 +18,16 @@ ENCODED: Final = types.Array(types.int32, 1, "C", readonly=True)
 ADDRESSES: Final = types.Array(types.int64, 1, "C")
 DISCOUNTS: Final = tuple(types.Array(dtype, 1, "C", readonly=True) for dtype in (types.float32, types.float64))
 
-ENTERED: Final = ("shared", "fused", "part_kernels")
+ENTERED: Final = ("shared", "fused", "part_kernels", "ragged")
 """The modules that call kernels, or have them."""
 ADDRESSED: Final[dict[str, Any]] = {
-    **dict.fromkeys(("plan", "ranges"), ENCODED),
+    **dict.fromkeys(("plan", "ranges", "epoch"), ENCODED),
     **dict.fromkeys(("storage", "items", "leaves", "saved_count"), ADDRESSES),
+    "saved_places": types.Array(types.int32, 1, "C"),
     "beta": types.float64,
     "discounts": DISCOUNTS,
 }
-"""The types of arguments by name, but in `shared`; all others are addresses and numbers."""
+"""The types of arguments by name, but in modules that have their own; all others are addresses and numbers."""
 SHARED: Final[dict[str, Any]] = {
     "plan": ENCODED,
     **dict.fromkeys(("storage", "leaves", "journal"), ADDRESSES),
@@ -38,6 +39,16 @@ SHARED: Final[dict[str, Any]] = {
     "has_rows": types.boolean,
 }
 """The types of arguments of the kernels in `shared`, by name."""
+RAGGED: Final[dict[str, Any]] = {
+    **dict.fromkeys(("narrow", "left"), types.boolean),
+    **dict.fromkeys(("starts", "lengths"), types.Array(types.int32, 2, "C")),
+    "shared": types.Array(types.int32, 1, "C"),
+    "ids": types.Array(types.int32, 3, "C"),
+    "mask": types.Array(types.boolean, 3, "C"),
+}
+"""Those of the kernel in `ragged`."""
+OWN: Final = {"shared": SHARED, "ragged": RAGGED}
+"""The modules that have their own."""
 
 
 def entries() -> list[tuple[Any, list[tuple[Any, ...]]]]:
@@ -49,7 +60,7 @@ def entries() -> list[tuple[Any, list[tuple[Any, ...]]]]:
 
 def _types(kernel: Any) -> list[tuple[Any, ...]]:
     """Where an argument may be of several types, with each of them."""
-    by_name = SHARED if kernel.py_func.__module__ == f"{__package__}.shared" else ADDRESSED
+    by_name = OWN.get(kernel.py_func.__module__.rpartition(".")[2], ADDRESSED)
     given = [by_name.get(name, ADDRESS) for name in inspect.signature(kernel.py_func).parameters]
     return list(itertools.product(*(x if isinstance(x, tuple) else (x,) for x in given)))
 

@@ -13,8 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core import counters
 from functional_rb.ops import fixed_point
-from functional_rb.samplers import Prioritized
+from functional_rb.samplers import Prioritized, WithoutReplacement, epochs
 from functional_rb.structures import episode_windows, ring, sum_tree
 from functional_rb.structures.episode_windows import Rule
 from functional_rb.structures.ring import Ring
@@ -60,6 +61,15 @@ RIGHT: Final = 8
 BY_TRAJECTORY: Final = 9
 """The vectors of rings and windows are of a form of their own; that of rings ends before WINDOW_LENGTH."""
 
+EPOCH_COUNTERS: Final = 0
+"""How many counters there are; the next three are places among them."""
+EPOCH_CURSORS: Final = 1
+EPOCH_REMAINING: Final = 2
+EPOCH_EPOCHS_DONE: Final = 3
+EPOCH_LANES: Final = 4
+EPOCH_DROP_LAST: Final = 5
+"""The vector of epochs is of a form of its own too."""
+
 Vector = np.ndarray[Any, np.dtype[np.int32]]
 NO_BUFFER = [0] * (FIRST_STORAGE - CAPACITY)
 NO_LEAVES = Layout((), 0)
@@ -80,6 +90,19 @@ def encode(spec: BufferSpec, layout: Layout | None = None) -> Vector:
         int(isinstance(sampler, Prioritized) and sampler.new_priority == "ever"),
     ]
     return _vector(buffer, sum_tree.geometry(spec.capacity).levels if prioritized else (), layout or spec.plan.layout)
+
+
+@functools.cache
+def encode_epoch(spec: BufferSpec) -> Vector:
+    """The vector for the epochs of a buffer whose draws the fused kernel of epochs knows, read-only."""
+    plan, sampler = spec.plan, spec.sampler
+    assert isinstance(sampler, WithoutReplacement)
+    cursors = counters.CURSOR if plan.ring.lanes == 1 else counters.BASE
+    remaining, done = counters.place(plan, epochs.REMAINING), counters.place(plan, epochs.EPOCHS_DONE)
+    assert remaining is not None
+    assert done is not None
+    settings = [cursors, remaining, done, plan.ring.lanes, int(sampler.drop_last)]
+    return _read_only([counters.length(plan), *settings])
 
 
 @functools.cache

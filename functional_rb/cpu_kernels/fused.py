@@ -11,13 +11,16 @@ import numpy as np
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import calls, descriptor
+from functional_rb.cpu_kernels import epochs as epochs_kernels
 from functional_rb.cpu_kernels.addresses import Held, Library, Rows, Vector, storage_caller
 from functional_rb.ops.protocol import Array
+from functional_rb.samplers import epochs
 from functional_rb.structures.row_layout import STORED_AS, Layout
 from functional_rb.versions.memory import Memory
-from functional_rb.versions.version import SavedSlots
+from functional_rb.versions.version import SavedPlaces, SavedSlots
 
-NO_COUNT = np.empty(1, np.int64)
+NO_COUNT, NO_PLACES = np.empty(1, np.int64), np.empty(0, np.int32)
+DECK = epochs.ORDER, epochs.PLACE
 
 
 class Stored(NamedTuple):
@@ -28,12 +31,18 @@ class Stored(NamedTuple):
         storage: the rows and the wide arrays.
         tree: as `address` takes it.
         tree_size: elements of the tree.
+        epoch: the descriptor of its epochs, if the kernel of epochs draws from it.
+        deck: the arrays of the sparse set, as `address` takes them; likewise.
+        deck_among: which of `Memory.arrays` these are.
     """
 
     plan: descriptor.Vector
     storage: Held
     tree: Any
     tree_size: int
+    epoch: descriptor.Vector | None = None
+    deck: tuple[Any, ...] = ()
+    deck_among: tuple[int, ...] = ()
 
 
 class Together(NamedTuple):
@@ -65,7 +74,7 @@ class Kernels:
         """Take the library whose arrays the kernels work on."""
         self._library = library
         self._call, self._empty = storage_caller(library.address), library.empty
-        self._int32, self._float32 = library.dtypes["int32"], library.dtypes["float32"]
+        self._int32, self._float32, self._bool = (library.dtypes[name] for name in ("int32", "float32", "bool"))
         self._none = library.none
         self._stored_as: dict[BufferSpec, list[tuple[tuple[int, ...], Any]]] = {}
 
@@ -77,6 +86,13 @@ class Kernels:
                 tree, size = self._library.placed(memory.tree), memory.tree.nbytes // 4
             storage = Held([memory.rows, *memory.wide], self._library.address)
             memory.addressed = Stored(descriptor.encode(spec), storage, tree, size)
+            if spec.plan.fused_epochs:
+                names, first = list(memory.auxiliary), 1 + len(memory.wide)
+                memory.addressed = memory.addressed._replace(
+                    epoch=descriptor.encode_epoch(spec),
+                    deck=tuple(self._library.placed(memory.auxiliary[name]) for name in DECK),
+                    deck_among=tuple(first + names.index(name) for name in DECK),
+                )
         assert isinstance(memory.addressed, Stored)
         return memory.addressed
 
@@ -87,8 +103,8 @@ class Kernels:
         """Where a kernel may save what it overwrites in up to n slots; nothing is in it yet."""
         empty = self._empty
         copies = [empty((n, *shape), dtype=dtype) for shape, dtype in self._copied_as(spec)] if rows else []
-        old = empty((n,), dtype=self._float32) if values else None
-        return SavedSlots(empty((n,), dtype=self._int32), copies, old)
+        old = empty(n, dtype=self._float32) if values else None
+        return SavedSlots(empty(n, dtype=self._int32), copies, old)
 
     def _copied_as(self, spec: BufferSpec) -> list[tuple[tuple[int, ...], Any]]:
         """Shape and dtype of what an item is stored as: its row, and its wide leaves."""
@@ -111,7 +127,7 @@ class Kernels:
     ) -> Array:
         """Write a batch; returns the new counters."""
         at = self._stored(spec, memory)
-        new = self._empty(counters.shape, dtype=self._int32)
+        new = self._empty(counters.shape[0], dtype=self._int32)
         slots, values, copies, room, count = self._places(saved)
         arrays = at.tree, counters, new, self._some(mask), self._some(priorities), slots, values
         self._call(calls.add, arrays, at.storage, [*leaves, *copies], at.plan, at.tree_size, batch, room, count)
@@ -135,7 +151,7 @@ class Kernels:
     ) -> Array:
         """Set priorities and rewrite leaves; returns the new counters."""
         at = self._stored(spec, memory)
-        new = self._empty(counters.shape, dtype=self._int32)
+        new = self._empty(counters.shape[0], dtype=self._int32)
         leaves = [self._some(replacements.get(k)) for k in range(len(spec.plan.leaves))] if replacements else []
         slots, values, copies, room, count = self._places(saved)
         arrays = at.tree, counters, new, handles, self._some(priorities), slots, values
@@ -148,8 +164,8 @@ class Kernels:
     ) -> tuple[list[Array], Selection, bool]:
         """Draw items by a key: the leaves in the layout, the selection, and whether anything could be drawn."""
         at, empty = self._stored(spec, memory), self._empty
-        leaves, handles = self._library.leaves(spec.plan.layout, batch), empty((batch,), dtype=self._int32)
-        weights, probabilities = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
+        leaves, handles = self._library.leaves(spec.plan.layout, batch), empty(batch, dtype=self._int32)
+        weights, probabilities = empty(batch, dtype=self._float32), empty(batch, dtype=self._float32)
         arrays, words = (at.tree, counters, handles, weights, probabilities), spec.draw_shape(batch)[1]
         given = at.plan, at.tree_size, key, words, beta, batch
         drawable = self._call(calls.sample, arrays, at.storage, leaves, *given)
@@ -157,8 +173,8 @@ class Kernels:
 
     def together(self, layout: Layout, batch: int) -> Together:
         """A batch that nothing is in yet, for `sample_rows`."""
-        leaves, handles = self._library.leaves(layout, batch), self._empty((batch,), dtype=self._int32)
-        weights, probabilities = (self._empty((batch,), dtype=self._float32) for _ in range(2))
+        leaves, handles = self._library.leaves(layout, batch), self._empty(batch, dtype=self._int32)
+        weights, probabilities = (self._empty(batch, dtype=self._float32) for _ in range(2))
         rows = Rows([handles, weights, probabilities], leaves, _widths(layout), self._library.address)
         return Together(leaves, handles, probabilities, rows)
 
@@ -179,9 +195,41 @@ class Kernels:
     ) -> tuple[list[Array], Selection, bool]:
         """What `sample` returns, by random bits int32 [batch, words] in place of a key."""
         at, empty = self._stored(spec, memory), self._empty
-        leaves, handles = self._library.leaves(spec.plan.layout, batch), empty((batch,), dtype=self._int32)
-        weights, probabilities = empty((batch,), dtype=self._float32), empty((batch,), dtype=self._float32)
+        leaves, handles = self._library.leaves(spec.plan.layout, batch), empty(batch, dtype=self._int32)
+        weights, probabilities = empty(batch, dtype=self._float32), empty(batch, dtype=self._float32)
         arrays = at.tree, counters, numbers, handles, weights, probabilities
         given = at.plan, at.tree_size, numbers.shape[1], beta, batch
         drawable = self._call(calls.draw, arrays, at.storage, leaves, *given)
         return leaves, Selection(handles, weights, probabilities), drawable
+
+    def room_to_draw(self, spec: BufferSpec, memory: Memory, batch: int) -> SavedPlaces:
+        """Where `draw_epoch` may save what it overwrites; nothing is in it yet."""
+        return SavedPlaces(np.empty(6 * batch, np.int32), self._stored(spec, memory).deck_among)
+
+    def draw_epoch(
+        self,
+        spec: BufferSpec,
+        memory: Memory,
+        counters: Array,
+        key: int,
+        numbers: Array | None,
+        batch: int,
+        wanted: Array | None,
+        saved: SavedPlaces | None,
+    ) -> tuple[Array, list[Array], Selection, bool]:
+        """Draw without replacement, by random bits int32 [batch, 2], or by a key if there are none.
+
+        Returns:
+            The new counters, and what `sample` returns.
+        """
+        at, empty = self._stored(spec, memory), self._empty
+        leaves, new = self._library.leaves(spec.plan.layout, batch), empty(counters.shape[0], dtype=self._int32)
+        handles, mask = empty(batch, dtype=self._int32), empty(batch, dtype=self._bool)
+        weights, probabilities = empty(batch, dtype=self._float32), empty(batch, dtype=self._float32)
+        asked = self._none if wanted is None else self._library.ready(wanted, self._int32)
+        told = handles, weights, probabilities, mask
+        room, count = (NO_PLACES, NO_COUNT) if saved is None else (saved.found, saved.count)
+        arrays = *at.deck, counters, new, self._some(numbers), asked, *told
+        given = at.plan, at.epoch, key, batch, room, count
+        drawable = self._call(epochs_kernels.draw_epoch, arrays, at.storage, leaves, *given)
+        return new, leaves, Selection(*told), drawable

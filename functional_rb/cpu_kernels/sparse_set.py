@@ -1,6 +1,7 @@
 """The kernels of `structures.sparse_set`, step by step where the core does all steps of a batch at once.
 
-Each reads the sparse set and says what to write; writing is left to the core, so that older versions learn of it.
+Each that Python calls reads the sparse set and says what to write; writing is left to the core, so that older versions
+learn of it.
 """
 
 from __future__ import annotations
@@ -35,24 +36,35 @@ def move_back(
     The boundary is int32 [1], and so is the new one. Returns how many slots these are.
     """
     order, positions, marked = ints(order, capacity), ints(positions, batch), bools(marked, batch)
-    at, slots = ints(at, 2 * batch), ints(slots, 2 * batch)
-    moving = np.int64(0)
+    moving = np.empty(batch, np.int32)
+    count = np.int64(0)
     for i in range(batch):
-        moving += np.int64(marked[i] != 0)
-    after = np.int64(ints(boundary, 1)[0]) - moving
-    stays = np.zeros(moving, np.uint8)
-    for i in range(batch):
-        if marked[i] != 0 and positions[i] >= after:
-            stays[positions[i] - after] = 1
+        if marked[i] != 0:
+            moving[count] = positions[i]
+            count += 1
+    after = np.int64(ints(boundary, 1)[0]) - count
+    ints(new, 1)[0] = after
+    return exchange(order, after, moving[:count], ints(at, 2 * batch), ints(slots, 2 * batch))
+
+
+@compiled
+def exchange(order: Any, boundary: Any, positions: Any, at: Any, slots: Any) -> Any:
+    """Which slots lie where once distinct positions have come behind a boundary, as many as there is room for.
+
+    Returns how many slots these are.
+    """
+    stays = np.zeros(positions.size, np.uint8)
+    for i in range(positions.size):
+        if positions[i] >= boundary:
+            stays[positions[i] - boundary] = 1
     count, filler = np.int64(0), np.int64(0)
-    for i in range(batch):
-        if marked[i] != 0 and positions[i] < after:
+    for i in range(positions.size):
+        if positions[i] < boundary:
             while stays[filler] != 0:
                 filler += 1
-            at[count], slots[count] = positions[i], order[after + filler]
-            at[count + 1], slots[count + 1] = after + filler, order[positions[i]]
+            at[count], slots[count] = positions[i], order[boundary + filler]
+            at[count + 1], slots[count + 1] = boundary + filler, order[positions[i]]
             count, filler = count + 2, filler + 1
-    ints(new, 1)[0] = after
     return count
 
 
@@ -81,17 +93,20 @@ def seek(keys: Any, key: Any) -> Any:
 
 @entry_point
 def distinct(draws: Any, n: Any, chosen: Any, count: Any) -> None:
-    """Do what `sparse_set.distinct` does by draws int32 [count, 2], of n int32 [1].
+    """Do what `sparse_set.distinct` does by draws int32 [count, 2], of n int32 [1]."""
+    shuffle(table(draws, INT32, (count, 2)), np.int64(ints(n, 1)[0]), ints(chosen, count))
 
-    It is a Fisher-Yates shuffle that stores only what moves.
-    """
-    draws, members_left, chosen = table(draws, INT32, (count, 2)), np.int64(ints(n, 1)[0]), ints(chosen, count)
+
+@compiled
+def shuffle(draws: Any, n: Any, chosen: Any) -> None:
+    """Choose distinct numbers below n, by a Fisher-Yates shuffle that stores only what moves."""
+    count = chosen.size
     size = np.int64(4)
     while size < 4 * count:
         size *= 2
     keys, values = np.full(size, -1, np.int64), np.empty(size, np.int64)
     for i in range(count):
-        left = members_left - i
+        left = n - i
         if left <= 0:
             chosen[i] = 0
             continue

@@ -34,6 +34,11 @@ class SamplerBase(abc.ABC):
         return False
 
     @property
+    def fused_epochs(self) -> bool:
+        """Whether the fused kernel of epochs implements its draws."""
+        return False
+
+    @property
     def remembers(self) -> bool:
         """Whether drawing changes the state."""
         return False

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.cpu_kernels import ragged
 from functional_rb.cpu_kernels.addresses import Placed, of_numpy
 from functional_rb.cpu_kernels.fused import Kernels
 from functional_rb.cpu_kernels.part_kernels import PartKernels
@@ -50,3 +51,23 @@ TABLE: Final[Table] = PartKernels(Vectors()).table
 """What replaces which function of the core; see `functional_rb.ops.part_kernels`."""
 _fused = Kernels(Vectors())
 room, add, update, draw = _fused.room, _fused.add, _fused.update, _fused.draw
+room_to_draw, draw_epoch = _fused.room_to_draw, _fused.draw_epoch
+NOTHING: Final = np.empty(0, np.int32)
+
+
+def padded(
+    tokens: Placed,
+    starts: numpy_ops.Vector,
+    shared: numpy_ops.Vector | None,
+    lengths: numpy_ops.Vector,
+    length: int,
+    pad: int,
+    left: bool,
+) -> tuple[numpy_ops.Vector, numpy_ops.Vector, int]:
+    """Do what `structures.ragged.padded` does, of tokens uint16 or int32."""
+    rows, texts = lengths.shape
+    ids, mask = np.empty((texts, rows, length), np.int32), np.empty((texts, rows, length), np.bool_)
+    given = [x if x.flags.carray else x.copy() for x in (starts, NOTHING if shared is None else shared, lengths)]
+    narrow = tokens.array.dtype.itemsize == 2
+    wrong = ragged.pad_rows(tokens.address, tokens.array.size, narrow, *given, int(np.int32(pad)), left, ids, mask)
+    return ids, mask, wrong

@@ -30,8 +30,9 @@ from functional_rb.versions.engine import Engine
 from functional_rb.versions.library import Library
 from functional_rb.versions.object_table import Table
 from functional_rb.versions.state import VersionedState, held_objects, readable
+from functional_rb.versions.version import SavedPlaces
 
-__all__ = ["ENGINE", "Bits", "HostState", "NumPy", "init", "readable"]
+__all__ = ["ENGINE", "NUMPY", "Bits", "HostState", "NumPy", "init", "readable"]
 
 
 class Bits(NamedTuple):
@@ -62,9 +63,14 @@ class NumPy(Library):
         """Imported when first used: numba takes longer to import than all the rest."""
         return importlib.import_module("functional_rb.storage.host_kernels")
 
+    @property
+    def may_use_kernels(self) -> bool:
+        """Whether there are kernels, and nobody has switched them off."""
+        return self.have_kernels and switch.on
+
     def uses_kernels(self, memory: versioned.Memory) -> bool:
         """Whether kernels read and write a memory."""
-        return self.have_kernels and memory.is_ordinary and switch.on
+        return self.may_use_kernels and memory.is_ordinary
 
     def placement(self, spec: BufferSpec) -> Placement:
         """Where the memories of a buffer belong."""
@@ -101,6 +107,22 @@ class NumPy(Library):
         )
         return drawn
 
+    def fused_epoch(
+        self,
+        spec: BufferSpec,
+        memory: versioned.Memory,
+        counters: Vector,
+        key: Bits,
+        batch: int,
+        wanted: Vector | None,
+        saved: SavedPlaces | None,
+    ) -> tuple[Vector, list[Vector], Selection, bool]:
+        """Draw without replacement in a fused kernel, by random bits."""
+        drawn: tuple[Vector, list[Vector], Selection, bool] = self.kernels.draw_epoch(
+            spec, memory, counters, 0, key.sampler, batch, wanted, saved
+        )
+        return drawn
+
     def items(self, state: Any) -> list[Vector]:
         """Copies of the items of all slots, unpacked from the storage."""
         memory, spec = readable(state).own(), state.spec
@@ -110,7 +132,8 @@ class NumPy(Library):
         return [numpy_ops.copy(leaf) for leaf in leaves[: len(spec.plan.leaves)]]
 
 
-ENGINE = Engine(NumPy())
+NUMPY = NumPy()
+ENGINE = Engine(NUMPY)
 """The functions on host states, for functions of the user's on NumPy's arrays."""
 
 

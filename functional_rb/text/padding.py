@@ -11,13 +11,16 @@ from typing import Any, Literal
 import numpy as np
 
 from functional_rb.core.item_function import HostFunction
+from functional_rb.cpu_kernels.addresses import Placed
 from functional_rb.specs import Binary, Unbounded
+from functional_rb.storage.host_state import NUMPY
+from functional_rb.structures import ragged
+from functional_rb.structures.ragged import Bools, Ints
 from functional_rb.text.records import PairwiseDataset, PromptData, RewardData
 
-Ints = np.ndarray[Any, np.dtype[np.int32]]
 Side = Literal["right", "left"]
-HALF = 2**31
-"""A place in a file is kept as two int32, of which the second is below this: JAX has no int64 unless asked."""
+KERNELS_KNOW = ("uint16", "int32")
+"""The dtypes of tokens that `preference` and `prompts` write."""
 IGNORED = -100
 """The label of what is not to be learned, as losses of torch and of Hugging Face have it."""
 
@@ -75,44 +78,29 @@ class Padded(HostFunction):
         chosen, rejected = (RewardData(*text[:2], end_scores=text[2]) for text in texts)
         return PairwiseDataset(chosen, rejected, as_array(np.ascontiguousarray(begin.T)))
 
-    def padded(self, items: Mapping[str, Any]) -> tuple[Ints, np.ndarray[Any, np.dtype[np.bool_]], Ints]:
+    def padded(self, items: Mapping[str, Any]) -> tuple[Ints, Bools, Ints]:
         """Tokens int32 [k, B, L], which of them are real bool [k, B, L], and where the replies begin int32 [k, B]."""
-        lengths = items["lengths"].T
-        longest = int(lengths.max(initial=1))
+        lengths, left = items["lengths"], self.side == "left"
+        longest = int(np.maximum.reduce(lengths, axis=None, initial=1))
         length = self.length or -(-longest // (self.bucket or 1)) * (self.bucket or 1)
         if longest > length:
-            raise ValueError(
-                f"a text has {longest} tokens, and samples have a length of {length}; the rows are not those that were "
-                f"prepared"
-            )
-        before = np.zeros_like(lengths) if self.side == "right" else (length - lengths).astype(np.int32)
-        ids = np.full((*lengths.shape, length), self.pad, np.int32)
-        self._fill(ids, items, before.T.tolist())
-        place = np.arange(length, dtype=np.int32)
-        behind = (before + lengths)[..., None]
-        mask = place < behind if self.side == "right" else place >= before[..., None]
-        return ids, mask, items["prompts"].T + before
+            raise self._others(f"a text has {longest} tokens, and samples have a length of {length}")
+        tokens, shared = _mapped(self.path, self.dtype), items["shared"] if self.texts > 1 else None
+        given = items["start"], shared, lengths, length, self.pad, left
+        if NUMPY.may_use_kernels and self.dtype in KERNELS_KNOW:
+            ids, mask, wrong = NUMPY.kernels.padded(tokens, *given)
+        else:
+            ids, mask, wrong = ragged.padded(tokens.array, *given)
+        if wrong >= 0:
+            raise self._others(f"{self.path}: row {wrong} of a batch tells of tokens beyond its {tokens.array.size}")
+        begin = items["prompts"] + (length - lengths) if left else items["prompts"]
+        return ids, mask, begin.T
 
-    def _fill(self, ids: Ints, items: Mapping[str, Any], before: list[list[int]]) -> None:
-        """Write the tokens, each text behind so many places."""
-        tokens = _mapped(self.path, self.dtype)
-        starts, lengths = items["start"].tolist(), items["lengths"].tolist()
-        shared = items["shared"].tolist() if self.texts > 1 else [0] * len(starts)
-        for row, (high, low) in enumerate(starts):
-            own = start = high * HALF + low
-            common = shared[row]
-            for k, size in enumerate(lengths[row]):
-                to, first = ids[k, row], before[row][k]
-                if k and common:
-                    to[first : first + common] = tokens[start : start + common]
-                    to[first + common : first + size] = tokens[own : own + size - common]
-                    own += size - common
-                else:  # the first text is whole
-                    to[first : first + size] = tokens[own : own + size]
-                    own += size
+    def _others(self, what: str) -> ValueError:
+        return ValueError(f"{what}; the rows are not those that were prepared")
 
 
-def _mapped(path: str, dtype: str) -> Any:
+def _mapped(path: str, dtype: str) -> Placed:
     """The tokens of a file, which is mapped once while it stays the same."""
     try:
         status = os.stat(path)
@@ -124,5 +112,5 @@ def _mapped(path: str, dtype: str) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _opened(path: str, dtype: str, inode: int, size: int) -> Any:
-    return np.asarray(np.memmap(path, dtype, mode="r")) if size else np.zeros(0, dtype)
+def _opened(path: str, dtype: str, inode: int, size: int) -> Placed:
+    return Placed(np.asarray(np.memmap(path, dtype, mode="r")) if size else np.zeros(0, dtype))

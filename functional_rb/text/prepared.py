@@ -18,7 +18,8 @@ from functional_rb.buffer.storage_kinds import Memmap, Storage
 from functional_rb.samplers import WithoutReplacement
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import Unbounded
-from functional_rb.text.padding import HALF, Ints, Padded, Side
+from functional_rb.structures.ragged import HALF, Ints
+from functional_rb.text.padding import Padded, Side
 from functional_rb.transforms import map_items
 from functional_rb.writers import Immutable
 

@@ -22,7 +22,7 @@ from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.recorder import Log, Recorder
 from functional_rb.versions.state import VersionedState, readable
-from functional_rb.versions.version import Version, forget_dead, part_with_older, separate, take_back
+from functional_rb.versions.version import SavedPlaces, Version, forget_dead, part_with_older, separate, take_back
 
 
 class Engine:
@@ -73,18 +73,21 @@ class Engine:
         version = readable(state)
         with library.lock(version):
             memory = version.own()
-            if not (spec.sampler.remembers and batch):
-                _, leaves, selection = self._draw(memory, spec, counters, key, batch, beta, wanted=wanted)
+            remembers = spec.sampler.remembers and batch > 0
+            target, saved = memory.copy() if remembers and memory.pinned else memory, None
+            given, fused = (spec, counters, key, batch, beta), self._draws_fused(target, spec, key, batch, beta)
+            if not remembers:
+                _, leaves, selection = self._draw(memory, *given, fused, wanted=wanted)
                 return state, *library.sent_sample(leaves, selection, state._target)
-            target = memory.copy() if memory.pinned else memory
-            saved = Log() if target is memory else None
+            if target is memory:
+                saved = library.kernels.room_to_draw(spec, target, batch) if fused else Log()
             following = version.succeed(target, saved)
             try:
-                after, leaves, selection = self._draw(target, spec, counters, key, batch, beta, saved, wanted)
+                after, leaves, selection = self._draw(target, *given, fused, saved, wanted)
             except Exception:  # there is nothing to draw, or a transform calls a function that fails
                 version.roll_back()
                 raise
-            if saved is not None:
+            if not fused and saved is not None:
                 version.count_saved()
             made = type(state)(following, after, spec, state._save_history, state._target)
             return made, *library.sent_sample(leaves, selection, state._target)
@@ -232,10 +235,12 @@ class Engine:
         if spec.sampler.remembers and batch:
             library.check_key(key)
             version, memory = self._take_over(state, "sample_")
+            fused, saved = self._draws_fused(memory, spec, key, batch, beta), None
             # Transforms call functions of the user's, which may fail.
-            saved = Log() if spec.transforms and not library.is_tracing() else None
+            if spec.transforms and not library.is_tracing():
+                saved = library.kernels.room_to_draw(spec, memory, batch) if fused else Log()
             try:
-                counters, leaves, selection = self._draw(memory, spec, counters, key, batch, beta, saved, wanted)
+                counters, leaves, selection = self._draw(memory, spec, counters, key, batch, beta, fused, saved, wanted)
                 sample = finish(*library.sent_sample(leaves, selection, state._target))
             except Exception:
                 if saved is not None:
@@ -414,6 +419,12 @@ class Engine:
             stored = {k: memory.table.stored(leaf, memory.rows) for k, leaf in replacements.items()}
             return self._rewrite(memory, spec, counters, handles, priorities, stored, *rest)
 
+    def _draws_fused(self, memory: Memory, spec: BufferSpec, key: Any, batch: int, beta: Any) -> bool:
+        """Whether a fused kernel draws from the memory."""
+        library, known = self.library, spec.plan.fused_draws or spec.plan.fused_epochs
+        batched = library.is_batched(key) or library.is_batched(beta)
+        return batch > 0 and known and not batched and library.uses_kernels(memory)
+
     def _draw(
         self,
         memory: Memory,
@@ -422,6 +433,7 @@ class Engine:
         key: Any,
         batch: int,
         beta: Any,
+        fused: bool,
         saved: Saved | None = None,
         wanted: Array | None = None,
     ) -> tuple[Array, list[Any], Selection]:
@@ -434,18 +446,22 @@ class Engine:
         if spec.plan.extra_words:
             key, other = library.split(key)
             bits = library.random_bits(other, spec.extra_shape(batch), memory)
-        batched = library.is_batched(key) or library.is_batched(beta)
-        if batch and spec.plan.fused_draws and not batched and library.uses_kernels(memory):
-            leaves, selection, drawable = library.fused_draw(spec, memory, counters, key, batch, beta)
+        if fused:
+            after, epochs = counters, spec.plan.fused_epochs
+            if epochs:
+                assert saved is None or isinstance(saved, SavedPlaces)
+                drawn = library.fused_epoch(spec, memory, counters, key, batch, wanted, saved)
+                after, leaves, selection, drawable = drawn
+            else:
+                leaves, selection, drawable = library.fused_draw(spec, memory, counters, key, batch, beta)
             checks.check_nonempty(spec, drawable, 1 if drawable else int(counters[core_counters.SIZE]))
-            after = counters
-            if not spec.plan.fused:
+            if not (spec.plan.fused or epochs):
                 leaves, selection = self._completed(memory, spec, counters, leaves, selection, bits)
         else:
             with library.core():
                 words = library.random_bits(key, spec.draw_shape(batch), memory)
                 given = memory.state_arrays(counters), spec, words, library.number(beta, memory), batch, bits, wanted
-                if batched:
+                if library.is_batched(key) or library.is_batched(beta):
                     made, leaves, selection = functions.draw(library.ops, *given)
                 else:
                     made, leaves, selection = self._carry_out(functions.draw, memory, saved, *given)

@@ -97,7 +97,7 @@ class Saved(Protocol):
         """Of all that was saved, and of what it takes to keep it."""
 
     @property
-    def leaves(self) -> list[Array]:
+    def leaves(self) -> Sequence[Array]:
         """The leaves of the tree that were saved, int32 vectors; the nodes above follow from them."""
 
     def writes(self, memory: Memory) -> Sequence[Entry]:

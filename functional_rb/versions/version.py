@@ -79,6 +79,39 @@ class SavedSlots:
                 yield array, old[:n]
 
 
+class SavedPlaces:
+    """What was in a sparse set where a kernel overwrote it.
+
+    Attributes:
+        found: int32 [3 * n] of NumPy: positions, then the slots that lay there, then the places of those slots.
+        arrays: which of `Memory.arrays` have the slots and their places.
+        count: int64 [1], how many of the n are filled in, as in `SavedSlots`.
+        nbytes: of all of it, and of what it takes to keep it.
+    """
+
+    __slots__ = ("arrays", "count", "found", "nbytes")
+
+    leaves: Sequence[Array] = ()
+    """None: such buffers have no tree."""
+
+    def __init__(self, found: np.ndarray[Any, Any], arrays: tuple[int, ...]) -> None:
+        """Take room over that nothing has been saved in yet."""
+        self.found, self.arrays = found, arrays
+        self.count = np.zeros(1, np.int64)
+        self.nbytes = found.nbytes + OVERHEAD
+
+    def writes(self, memory: Memory) -> Sequence[Entry]:
+        """Of the slots, and of their places."""
+        n = int(self.count[0])
+        positions, slots, places = (memory.taken(part[:n]) for part in np.split(self.found, 3))
+        order, place = self.arrays
+        return Entry(order, False, positions, slots), Entry(place, False, slots, places)
+
+    def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
+        """None: items stay as they are."""
+        return iter(())
+
+
 class Exchanged:
     """The arrays of a version that the next one has not written to, but has others in place of.
 

@@ -17,6 +17,9 @@ import pytest
 from hypothesis import strategies as st
 
 import functional_rb as frb
+from functional_rb.cpu_kernels.addresses import Placed
+from functional_rb.storage import host_kernels
+from functional_rb.structures import ragged
 from functional_rb.text import Padded
 from functional_rb.text.prepared import halves, row_dtype
 from tests.support.backends import Backend
@@ -90,6 +93,51 @@ def test_padding_loses_nothing(
                     assert made.labels[i][learned].tolist() == ids[at:]
                     assert (made.labels[i][~learned] == -100).all()
                     assert learned.nonzero()[0].tolist() == list(begin[i] + np.arange(len(ids) - at))
+
+
+@hypothesis.given(data=st.data())
+@hypothesis.settings(max_examples=effort(60, 1000))
+def test_the_kernel_pads_as_the_core_does(data: st.DataObject) -> None:
+    """Also rows that tell of no tokens of the file: the first of these is told, and nothing is written there."""
+    size, texts = data.draw(st.integers(0, 30), "tokens"), data.draw(st.integers(1, 3), "texts")
+    dtype, left = data.draw(st.sampled_from(["uint16", "int32"]), "dtype"), data.draw(st.booleans(), "left")
+    length, pad = data.draw(st.integers(0, 12), "length"), data.draw(st.integers(0, 2**31 - 1), "pad")
+    tokens = np.random.default_rng(size).integers(0, np.iinfo(dtype).max, size, dtype, endpoint=True)
+    fits, few = data.draw(st.booleans(), "fits"), st.integers(-2, 14)
+    table = []
+    for _ in range(data.draw(st.integers(0, 5), "rows")):
+        counts = data.draw(st.lists(few, min_size=texts, max_size=texts), "lengths")
+        shared, start = data.draw(few, "shared"), data.draw(st.integers(-3, size + 3), "start")
+        if fits:
+            counts = [min(max(count, 0), length) for count in counts]
+            shared = min(max(shared, 0), *counts)
+            start = min(max(start, 0), size - sum(counts) + (texts - 1) * shared)
+        if not fits or start >= 0:
+            table.append(((start // 2**31, start % 2**31), shared, counts))
+    parts = [np.array([row[k] for row in table], np.int32) for k in range(3)]
+    starts, lengths = parts[0].reshape(-1, 2), parts[2].reshape(-1, texts)
+    given = starts, None if texts == 1 else parts[1], lengths, length, pad, left
+    ids, mask, wrong = host_kernels.padded(Placed(tokens), *given)
+    expected_ids, expected_mask, expected_wrong = ragged.padded(tokens, *given)
+    assert wrong == expected_wrong
+    assert (wrong < 0) or not fits
+    first = len(table) if wrong < 0 else wrong
+    for found, expected in ((ids, expected_ids), (mask, expected_mask)):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(found[:, :first], expected[:, :first])
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_rows_of_other_texts_are_refused(kernels: bool, tmp_path: Path) -> None:
+    rows = stored([[([7, 8], 1)], [([5], 1)]], tmp_path / "tokens.bin")
+    read = Padded(str(tmp_path / "tokens.bin"), "uint16", 1, bucket=2).read
+    with frb.kernels(kernels):
+        assert read(rows, np.asarray).input_ids.tolist() == [[7, 8], [5, 0]]
+        rows["lengths"][1] = 2
+        with pytest.raises(
+            ValueError, match=r"tokens.bin: row 1 of a batch tells of tokens beyond its 3; the rows are"
+        ):
+            read(rows, np.asarray)
 
 
 def test_there_is_room_for_more_tokens_than_an_int32_tells(tmp_path: Path) -> None:
