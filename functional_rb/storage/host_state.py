@@ -54,9 +54,13 @@ class NumPy(Library):
     table_type = Table
 
     def __init__(self, ops: Any = numpy_ops) -> None:
-        """There are kernels if numba is installed."""
+        """Take the primitives."""
         self.ops = ops
-        self.have_kernels = importlib.util.find_spec("numba") is not None
+
+    @functools.cached_property
+    def have_kernels(self) -> bool:
+        """Whether numba is installed; looked for when first asked."""
+        return importlib.util.find_spec("numba") is not None
 
     @functools.cached_property
     def kernels(self) -> Any:
