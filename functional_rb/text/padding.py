@@ -73,7 +73,7 @@ class Padded(HostFunction):
             reply = mask[0] & (np.arange(ids.shape[2]) >= begin[0, :, None])
             labels = as_array(np.where(reply, ids[0], np.int32(IGNORED))) if self.labelled else None
             return PromptData(as_array(ids[0]), as_array(mask[0]), as_array(begin[0]), labels)
-        scores = map(as_array, np.ascontiguousarray(leaves["scores"].T)) if self.scored else (None, None)
+        scores = map(as_array, np.array(leaves["scores"].T, order="C")) if self.scored else (None, None)
         texts = zip(map(as_array, ids), map(as_array, mask), scores, strict=True)
         chosen, rejected = (RewardData(*text[:2], end_scores=text[2]) for text in texts)
         return PairwiseDataset(chosen, rejected, as_array(np.ascontiguousarray(begin.T)))
@@ -93,7 +93,7 @@ class Padded(HostFunction):
             ids, mask, wrong = ragged.padded(tokens.array, *given)
         if wrong >= 0:
             raise self._others(f"{self.path}: row {wrong} of a batch tells of tokens beyond its {tokens.array.size}")
-        begin = items["prompts"] + (length - lengths) if left else items["prompts"]
+        begin = items["prompts"] + (length - lengths if left else 0)  # nothing given out is what was given
         return ids, mask, begin.T
 
     def _others(self, what: str) -> ValueError:

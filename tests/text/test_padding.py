@@ -127,6 +127,17 @@ def test_the_kernel_pads_as_the_core_does(data: st.DataObject) -> None:
         np.testing.assert_array_equal(found[:, :first], expected[:, :first])
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_nothing_that_is_given_out_is_what_was_given(side: Any, tmp_path: Path) -> None:
+    """Else compiled programs of torch would refuse it."""
+    rows = stored([[([7, 8], 1), ([7, 9], 1)]], tmp_path / "tokens.bin") | {"scores": np.zeros((1, 2), np.float32)}
+    made = Padded(str(tmp_path / "tokens.bin"), "uint16", 2, scored=True, bucket=2, side=side).read(rows, np.asarray)
+    texts = made.chosen_data, made.rejected_data
+    for given in rows.values():
+        for x in (made.prompt_rindex, *(part for text in texts for part in (text.input_ids, text.end_scores))):
+            assert not np.shares_memory(x, given)
+
+
 @pytest.mark.parametrize("kernels", [True, False])
 def test_rows_of_other_texts_are_refused(kernels: bool, tmp_path: Path) -> None:
     rows = stored([[([7, 8], 1)], [([5], 1)]], tmp_path / "tokens.bin")
