@@ -102,8 +102,8 @@ class Recording:
             kept = {name: _own(infos[name]) for name in self._infos}
             steps.append((observation, action, float(reward), bool(terminated), bool(truncated), kept))
             observation, done = _own(after), terminated or truncated
-            # One more is kept back, so that the last piece has two steps at least.
-            if done or len(steps) > most + 1:
+            # One is kept back, so that the last piece has two steps at least.
+            if done or len(steps) > most:
                 given = steps if done else steps[:most]
                 steps = steps[len(given) :]
                 last = observation if done else steps[0][0]

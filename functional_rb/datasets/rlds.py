@@ -148,16 +148,23 @@ def _sized(leaf: Leaf, path: Path, shards: list[str]) -> Leaf:
 def _shards(folder: str, split: str) -> list[str]:
     """The files of a split, all of them, in their order."""
     matches = [match for name in sorted(os.listdir(folder)) if (match := SHARD.fullmatch(name))]
-    names = {int(match[3]): match[0] for match in matches if match[2] == split}
-    total = max((int(match[4]) for match in matches if match[2] == split), default=0)
+    own = [match for match in matches if match[2] == split]
+    names, totals = {int(match[3]): match[0] for match in own}, sorted({int(match[4]) for match in own})
     if not names:
         raise DatasetError(
             f"{folder}: expected files such as name-{split}.tfrecord-00000-of-00001, there are those of the splits "
             f"{sorted({match[2] for match in matches})}"
         )
-    missing = sorted(set(range(total)) - set(names))
-    if missing or len(names) != total:
-        raise DatasetError(f"{folder}: expected {total} files of the split {split!r}, number {missing[:10]} is missing")
+    total = totals[-1]
+    if len(own) != len(names) or len(totals) > 1:
+        raise DatasetError(
+            f"{folder}: expected files of the split {split!r} that were written together, there are those of {totals}, "
+            f"such as {own[0][0]} and {own[-1][0]}; remove those of the others"
+        )
+    for wrong, what in ((set(range(total)) - set(names), "missing"), (set(names) - set(range(total)), "one too many")):
+        if wrong:
+            shown = sorted(wrong)[:10]
+            raise DatasetError(f"{folder}: expected {total} files of the split {split!r}, number {shown} is {what}")
     return [os.path.join(folder, names[k]) for k in range(total)]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from functional_rb.datasets import Backoff, Clock, FetchError, RemoteFile, fetch
-from functional_rb.datasets.fetching import http
+from functional_rb.datasets.fetching import http, local
 from functional_rb.datasets.fetching.failures import RefusedError
 from tests.support.effort import effort
 from tests.support.file_server import Served, serving
@@ -199,6 +199,17 @@ def test_a_part_of_another_file_is_found_out_by_its_sha256(
     assert served.requests == ["bytes=60000-", None]
 
 
+def test_a_range_that_is_not_as_long_as_it_says_is_refused(
+    served: Served, url: str, waits: Waits, tmp_path: Path
+) -> None:
+    """Its bytes may be those of another place: nobody can tell which of both numbers is right."""
+    served.faults, served.headers = [("cut", 60_000)], {"Content-Range": "bytes 60000-60009/300000"}
+    message = r"206 with the bytes from 60000 on, got 206 with Content-Range 'bytes 60000-60009/300000'"
+    with pytest.raises(FetchError, match=message):
+        fetch(url, tmp_path, clock=waits.clock)
+    assert inside(tmp_path) == []
+
+
 def test_a_mirror_goes_on_where_another_was_left(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:
     other = Served(CONTENT, etag='"of its own"', faults=[("cut", 60_000), 410])
     with serving({"/a.bin": other}) as mirror:
@@ -301,6 +312,12 @@ def test_a_cache_of_hugging_face_is_a_source(tmp_path: Path) -> None:
     (repository / "refs" / "main").write_text("../../..")
     with pytest.raises(FetchError, match="no such file"):
         fetch(file, tmp_path / "again", offline=True)
+    for commit in ("../../..", "..", ".", "c0ffee/../.."):
+        (repository / "refs" / "main").write_text(commit)
+        assert local.snapshot(str(repository)) is None
+    for revision in ("../refs/main", "..", "/etc"):
+        with pytest.raises(ValueError, match=r"may not be absolute, and not have '\.\.'"):
+            local.snapshot(str(repository), revision)
 
 
 def test_a_file_of_another_size_is_fetched_again(url: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, open_reader
+from functional_rb.datasets import DatasetError, open_reader, parquet
 from functional_rb.datasets import lerobot_videos as videos
 from tests.support import datasets_of_others as others
 
@@ -134,6 +136,28 @@ def test_other_metadata_are_refused(case: tuple[dict[str, Any], str], tmp_path: 
         (meta / "episodes.jsonl").write_text(json.dumps({"episode_index": 0, "length": 9}))
     with pytest.raises((DatasetError, FileNotFoundError), match=message):
         [*open_reader(name, str(tmp_path)).episodes()]
+
+
+def test_rows_far_on_are_read_without_those_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of four rows, of which the second and the third cannot be read."""
+    monkeypatch.setattr(parquet, "BATCH", 2)
+    path = str(tmp_path / "a.parquet")
+    writing = importlib.import_module("pyarrow.parquet")
+    writing.write_table(pyarrow.table({"t": np.arange(20)}), path, row_group_size=4, use_dictionary=False)
+    groups = [writing.read_metadata(path).row_group(k).column(0) for k in (1, 2)]
+    content = bytearray(Path(path).read_bytes())
+    for group in groups:
+        first, size = group.data_page_offset, group.total_compressed_size
+        content[first : first + size] = b"\xff" * size
+    Path(path).write_bytes(content)
+    rows = parquet.Rows(path, ["t"])
+    for first, stop in ((0, 3), (13, 15), (15, 20)):
+        assert rows.column("t", first, stop).to_pylist() == [*range(first, stop)]
+    assert parquet.Rows(path, ["t"]).column("t", 12, 14).to_pylist() == [12, 13]
+    with pytest.raises(DatasetError, match=r"a\.parquet: expected a table of Parquet"):
+        parquet.Rows(path, ["t"]).column("t", 5, 6)
+    with pytest.raises(ValueError, match="row 3 has gone by, the first that is held is 15"):
+        rows.column("t", 3, 4)
 
 
 def test_tables_that_are_cut_are_refused(tmp_path: Path) -> None:

@@ -289,6 +289,15 @@ def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:
     table.write_bytes(table.read_bytes()[:-100])
     with pytest.raises(DatasetError, match=r"part-0\.arrow: expected a table of arrow"):
         convert(open_reader(f"minari:{copied}"), tmp_path / "made")
+    parts = tmp_path / "parts"
+    shutil.copytree(made / "parts" / "arrow-v0" / "data", parts)
+    said = next(iter(joined(read(open_reader(f"minari:{parts}"))))).actions["say"]
+    content = (parts / "0" / "part-0.arrow").read_bytes()
+    assert content.count("".join(said).encode()) == 1
+    bad = b"\xff" * len("".join(said))  # no UTF-8: the lengths of what is there are right
+    (parts / "0" / "part-0.arrow").write_bytes(content.replace("".join(said).encode(), bad))
+    with pytest.raises(DatasetError, match=r"0/part-0\.arrow: expected a table of arrow: .*UTF8"):
+        read(open_reader(f"minari:{parts}"))
     table.unlink()
     with pytest.raises(DatasetError, match="expected the episode's table"):
         open_reader(f"minari:{copied}")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,23 @@ def test_shards_that_are_missing_are_named(tmp_path: Path) -> None:
         open_reader(name, str(tmp_path), split="test")
     os.unlink(sorted(folder(tmp_path).glob("*.tfrecord*"))[0])
     with pytest.raises(DatasetError, match=r"expected 2 files of the split 'train', number \[0\] is missing"):
+        open_reader(name, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("00005-of-00002", r"expected 2 files of the split 'train', number \[5\] is one too many"),
+        ("00002-of-00003", r"written together, there are those of \[2, 3\], such as doors-train.*remove those"),
+        ("00000-of-00001", r"written together, there are those of \[1, 2\]"),
+    ],
+)
+def test_shards_of_other_writings_are_named(other: str, message: str, tmp_path: Path) -> None:
+    """Those that lie beside would be read in place of some, or after them."""
+    name = others.rlds(tmp_path)
+    shard = sorted(folder(tmp_path).glob("*.tfrecord*"))[0]
+    shutil.copy(shard, shard.with_name(f"doors-train.tfrecord-{other}"))
+    with pytest.raises(DatasetError, match=message):
         open_reader(name, str(tmp_path))
 
 

@@ -65,6 +65,19 @@ def test_steps_are_those_of_the_environment(piece: int, tmp_path: Path, monkeypa
     assert items["next"]["truncated"].nonzero()[:, 0].tolist() == [6]
 
 
+@pytest.mark.parametrize(("most", "wanted"), [(2, [[2, 2], [2, 3], [2, 2, 2]]), (3, [[4], [3, 2], [3, 3]])])
+def test_the_last_piece_has_two_steps_at_least(
+    most: int, wanted: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only after a step it is known whether an episode goes on: so one is kept back."""
+    monkeypatch.setattr("functional_rb.datasets.gymnasium.steps_of_piece", lambda spec: most)
+    found: list[list[int]] = [[]]
+    for episode in recording(seed=1).episodes():
+        found[-1].append(len(episode))
+        found += [] if episode.goes_on else [[]]
+    assert found == [*wanted, []]
+
+
 def test_episodes_begin_with_seeds_of_their_own(tmp_path: Path) -> None:
     whole = list(recording().episodes())
     assert [episode.about["seed"] for episode in recording().episodes(1)] == [1, 2]

@@ -1,0 +1,88 @@
+"""Loading: where what was converted lies, what is made of files as they are, and rows that are read many at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import functional_rb as frb
+import torch_backend as rb
+from functional_rb.datasets import DatasetError, convert, hdf5, load, opening
+from functional_rb.datasets.loading import place
+from tests.support.made_up import MadeUp
+
+
+def test_names_have_places_of_their_own_below_the_folder() -> None:
+    names = ["minari:D4RL/door/human-v2", "minari:D4RL/door/human-v1", "d4rl:door", "rlds:a b/c", "rlds:a_b/c"]
+    places = [place("/data", name, {"narrow": narrow}) for name in names for narrow in (True, False)]
+    assert len(set(places)) == 10
+    assert places[0].startswith("/data/converted/minari/D4RL-door-human-v2-")
+    for found in places:
+        assert Path(found).resolve().is_relative_to("/data/converted")
+
+
+@pytest.mark.parametrize("name", ["rlds:no/such/..", "rlds:no-such/../../b", "minari:no-such/.", "minari:no-such/..."])
+def test_names_that_lead_out_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="which leads out of the folder of datasets"):
+        place("/data", name, {})
+
+
+IN_FILES: dict[str, dict[str, Any]] = {
+    "uniform": {},
+    "the oldest": {"sampler": frb.Fifo()},
+    "sums of three": {"transforms": frb.n_step(3, 0.9)},
+}
+MADE: dict[str, dict[str, Any]] = {
+    "priorities": {"sampler": frb.Prioritized()},
+    "slices": {"sampler": frb.Slices(2)},
+    "epochs": {"sampler": frb.WithoutReplacement()},
+    "sums up to other ends": {"transforms": frb.n_step(3, 0.9, end_keys=[("next", "terminated")])},
+}
+
+
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize("case", [*IN_FILES, *MADE])
+def test_nothing_is_made_that_is_in_files(
+    case: str, compact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening takes milliseconds, however large a dataset is, where its sampler and transforms keep nothing more."""
+    convert(MadeUp([3, 1, 6]), tmp_path / "made", compact=compact)
+    made: list[Any] = []
+    with_spec = opening.respec.with_spec
+
+    def noted(*given: Any) -> Any:
+        made.append(given)
+        return with_spec(*given)
+
+    monkeypatch.setattr(opening.respec, "with_spec", noted)
+    state = load(tmp_path / "made", rb, **{**IN_FILES, **MADE}[case])
+    assert bool(made) == (case in MADE)
+    _, sample = rb.sample(state, rb.key(0), 8)
+    first = sample.items["observation"].reshape(-1)
+    assert set(first.tolist()) <= {0, 1, 2, 4, 6, 7, 8, 9, 10, 11}
+
+
+def test_blocks_of_rows_are_read_once_and_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, int]] = []
+    rows = hdf5.rows
+
+    def noted(dataset: Any, first: int, stop: int, where: str) -> Any:
+        read.append((first, stop))
+        return rows(dataset, first, stop, where)
+
+    monkeypatch.setattr(hdf5, "rows", noted)
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["t"] = np.arange(20)
+        blocks = hdf5.Blocks(file, 8)
+        for first, stop in ((0, 3), (2, 8), (8, 10), (9, 19)):
+            found = blocks.rows("t", first, stop, "a")
+            np.testing.assert_array_equal(found, np.arange(first, stop))
+            with pytest.raises(ValueError, match="read-only"):
+                found[0] = 99  # another piece has the same rows
+        assert read == [(0, 8), (8, 16), (9, 19)]
+        with pytest.raises(DatasetError, match="a: there is no 'x'"):
+            blocks.rows("x", 0, 1, "a")
