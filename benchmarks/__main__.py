@@ -182,7 +182,9 @@ def _apart(run: Run, parts: Sequence[str], work: Workload, options: argparse.Nam
         run.section("mixture", title, mixture.mixture, mixture.text, mixture.WORK, sizes, 4, 10)
     if "datasets" in parts:
         sizes = f"{datasets.WORK.episodes:,} episodes"
-        run.section("datasets", "Offline datasets", datasets.datasets, datasets.text, datasets.WORK, sizes, 30, 1)
+        rows = datasets.memory_rows(datasets.peaks(datasets.WORK))
+        more = {"memory": [dict(zip(("format", "file_bytes", "contender", "MB"), row, strict=True)) for row in rows]}
+        run.section("datasets", "Offline datasets", datasets.datasets, datasets.text, datasets.WORK, sizes, 30, 1, more)
     if "text" in parts:
         title, sizes = "Preparing and loading texts", f"{texts.WORK.pairs:,} pairs of texts"
         held = {"bytes": texts.held(texts.WORK)}

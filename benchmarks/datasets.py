@@ -1,16 +1,17 @@
-"""Offline datasets: converting beside reading the raw bytes, and drawing episodes beside minari's own way."""
+"""Offline datasets: converting beside reading the raw bytes and torchrl, drawing episodes beside minari and torchrl."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import itertools
+import os
 import shutil
 import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -21,10 +22,12 @@ import functional_rb as frb
 from benchmarks import ours
 from benchmarks.compare import Effort, Section, measure
 from benchmarks.contender import AnySampler, Backend, Calls, Entry, Offline
-from benchmarks.goals import BYTES, MINARI, dataset_comparisons
+from benchmarks.dataset_memory import TORCHRL, Peaks, peaks_of
+from benchmarks.goals import BYTES, COLD_BYTES, MINARI, OURS_COLD, WRITTEN, dataset_comparisons
 from benchmarks.group_report import markdown, who_did_not_run
 from benchmarks.report import ratio_rows
 
+MEASURED: tuple[Offline, ...] = ("minari", "d4rl")
 GROUPS: tuple[tuple[Backend, Offline], ...] = (("jax", "minari"), *(("torch", group) for group in get_args(Offline)))
 
 
@@ -50,13 +53,17 @@ class DatasetWorkload:
 
 
 WORK = DatasetWorkload()
+PIECE = 2**21
+"""Bytes that are written at once."""
 
 
 def roster(work: DatasetWorkload, backend: Backend, group: Offline) -> list[Entry]:
     """Everyone who takes part in one group."""
     builders: dict[str, Callable[..., Calls]] = {ours.NAME: of_ours}
     if backend == "torch":
-        builders[BYTES] = of_bytes
+        builders |= {BYTES: of_bytes, TORCHRL: of_torchrl}
+        if group == "d4rl":
+            builders |= {COLD_BYTES: of_bytes, OURS_COLD: of_ours_cold, WRITTEN: of_written}
     if group == "minari":
         builders[MINARI] = of_minari
     return [Entry(name, backend, group, partial(build, name, work, backend, group)) for name, build in builders.items()]
@@ -78,19 +85,46 @@ def datasets(
 
 
 def text(section: Section, work: DatasetWorkload) -> str:
-    """The section in Markdown: what was measured, ratios and medians, and who did not run."""
+    """The section in Markdown: what was measured, ratios and medians, memory, and who did not run."""
     about = (
         f"{work.episodes:,} episodes of {work.length} steps, observations of {work.observation} and actions of "
         f"{work.action} float32 numbers, in HDF5 as minari writes it, and as D4RL has it, plain and compressed (gzip). "
         f"`convert` makes a buffer of them; `sample` draws {work.drawn} whole episodes."
     )
     who = [
-        f"- {ours.NAME}: `frb.datasets.convert`; `rb.sample` with `frb.Slices({work.length})`",
+        f"- {ours.NAME}: `frb.datasets.convert`, synced to the disk; `rb.sample` with `frb.Slices({work.length})`",
         f"- {BYTES}: all arrays of the files read by h5py, decompressed, and nothing done with them",
+        f"- {COLD_BYTES}, {OURS_COLD}: the same two, of a file that is not in memory (`posix_fadvise`)",
+        f"- {WRITTEN}: read by h5py, then as many bytes as {ours.NAME} has in files, written and synced: the least",
         f"- {MINARI}: `MinariDataset.sample_episodes`, which gives arrays of NumPy",
+        f"- {TORCHRL}: `D4RLExperienceReplay` of a local file; `MinariExperienceReplay`, whose files hold zeros",
     ]
     times = "Time of `compared` over time of `against`, median and quartiles of the rounds' ratios:"
-    return "\n".join([about, "", *who, "", times, "", *markdown(ratio_rows(section)), "", *who_did_not_run(section)])
+    held = "Memory that a process takes beyond what it has once all is imported, at its peak, in MB:"
+    table = [("format", "bytes of the file", "converted by", "MB"), *memory_rows(peaks(work))]
+    rows = [*markdown(ratio_rows(section)), "", held, "", *markdown(table), "", *who_did_not_run(section)]
+    return "\n".join([about, "", *who, "", times, "", *rows])
+
+
+@functools.lru_cache(maxsize=2)
+def peaks(work: DatasetWorkload) -> Peaks:
+    """Memory of conversions of the dataset, and of one with ten times as many episodes."""
+    found: Peaks = {}
+    for size in (work, replace(work, episodes=10 * work.episodes)):
+        for group in MEASURED:
+            folder, source = _source(size, group)
+            (path,) = folder.path.rglob("*.hdf5")
+            for who in (ours.NAME, TORCHRL):
+                found[group, path.stat().st_size, who] = peaks_of(who, source)
+    return found
+
+
+def memory_rows(found: Peaks) -> list[tuple[str, str, str, str]]:
+    """The table of memory; what did not run is told in it."""
+    return [
+        (group, f"{size:,}", who, peak if isinstance(peak, str) else f"{peak / 1e6:.0f}")
+        for (group, size, who), peak in found.items()
+    ]
 
 
 class Folder:
@@ -131,8 +165,6 @@ def _rounded(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any
 
 
 def _write_minari(work: DatasetWorkload, rng: np.random.Generator, root: Path) -> None:
-    import os
-
     import minari
     from gymnasium.spaces import Box
     from minari.data_collector import EpisodeBuffer
@@ -164,31 +196,75 @@ def _write_minari(work: DatasetWorkload, rng: np.random.Generator, root: Path) -
 
 def of_ours(name: str, work: DatasetWorkload, backend: Backend, group: Offline) -> Calls:
     """The converter, and a state of what it made."""
-    rb, folder, count = importlib.import_module(f"{backend}_backend"), Folder(), itertools.count()
-    origin, source = _source(work, group)
-
-    def convert() -> None:
-        assert origin.path.exists()
-        to = folder.path / f"made {next(count)}"
-        frb.datasets.convert(frb.datasets.open_reader(source), to)
-        shutil.rmtree(to)
-
+    rb, folder = importlib.import_module(f"{backend}_backend"), Folder()
+    _, source = _source(work, group)
     frb.datasets.convert(frb.datasets.open_reader(source), folder.path / "kept")
     sampler = frb.Slices(work.length, strict_length=False)
     state = frb.datasets.load(folder.path / "kept", rb, sampler=sampler)
     keys = itertools.cycle(list(rb.split(rb.key(work.seed), work.keys)))
 
     def sample() -> None:
+        assert folder.path.exists()
         drawn = rb.sample(state, next(keys), work.drawn)[1]
         if backend == "jax":
             importlib.import_module("jax").block_until_ready(drawn)
 
     # Converting needs no backend.
-    return Calls(name, backend, group, {"sample": sample} | ({"convert": convert} if backend == "torch" else {}))
+    more = {"convert": _converting(work, group)} if backend == "torch" else {}
+    return Calls(name, backend, group, {"sample": sample, **more})
+
+
+def _converting(work: DatasetWorkload, group: Offline) -> Callable[[], None]:
+    """Converts into another directory each time: what it has made is removed at the end."""
+    folder, count = Folder(), itertools.count()
+    origin, source = _source(work, group)
+
+    def convert() -> None:
+        assert origin.path.exists()
+        frb.datasets.convert(frb.datasets.open_reader(source), folder.path / f"made {next(count)}")
+
+    return convert
+
+
+def of_ours_cold(name: str, work: DatasetWorkload, backend: Backend, group: Offline) -> Calls:
+    """The converter, of a file that is not in memory."""
+    convert, drop = _converting(work, group), _dropping(work, group)
+
+    def cold() -> None:
+        drop()
+        convert()
+
+    return Calls(name, backend, group, {"convert": cold})
+
+
+def _dropping(work: DatasetWorkload, group: Offline) -> Callable[[], None]:
+    """Has the system forget the file, which takes it half a millisecond."""
+    folder, _ = _source(work, group)
+    (path,) = folder.path.rglob("*.hdf5")
+
+    def drop() -> None:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())  # what is not on the disk is not dropped
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    return drop
 
 
 def of_bytes(name: str, work: DatasetWorkload, backend: Backend, group: Offline) -> Calls:
     """All arrays of the files, one after the other."""
+
+    read = _reading(work, group)
+    drop = _dropping(work, group) if name == COLD_BYTES else None
+
+    def convert() -> None:
+        if drop is not None:
+            drop()
+        read()
+
+    return Calls(name, backend, group, {"convert": convert})
+
+
+def _reading(work: DatasetWorkload, group: Offline) -> Callable[[], None]:
     import h5py
 
     folder, _ = _source(work, group)
@@ -203,7 +279,38 @@ def of_bytes(name: str, work: DatasetWorkload, backend: Backend, group: Offline)
         with h5py.File(path, "r") as file:
             file.visititems(visit)
 
-    return Calls(name, backend, group, {"convert": read})
+    return read
+
+
+def of_written(name: str, work: DatasetWorkload, backend: Backend, group: Offline) -> Calls:
+    """All arrays of the files read, and as many bytes written as ours has, into another file each time."""
+    read, folder, count = _reading(work, group), Folder(), itertools.count()
+    _, source = _source(work, group)
+    frb.datasets.convert(frb.datasets.open_reader(source), folder.path / "kept")
+    content = np.concatenate([np.fromfile(path, np.uint8) for path in sorted((folder.path / "kept").iterdir())])
+
+    def copy() -> None:
+        read()
+        with open(folder.path / f"{next(count)}", "wb", buffering=0) as file:
+            for first in range(0, len(content), PIECE):
+                file.write(content[first : first + PIECE].data)
+            os.fsync(file.fileno())
+
+    return Calls(name, backend, group, {"convert": copy})
+
+
+def of_torchrl(name: str, work: DatasetWorkload, backend: Backend, group: Offline) -> Calls:
+    """torchrl's dataset of the same file, made anew each time, and drawn from."""
+    from benchmarks.peers_torchrl_datasets import made
+
+    folder, count = Folder(), itertools.count()
+    origin, source = _source(work, group)
+
+    def convert() -> Any:
+        assert origin.path.exists()
+        return made(source, folder.path / f"made {next(count)}", work.drawn, work.length)
+
+    return Calls(name, backend, group, {"convert": convert, "sample": convert().sample})
 
 
 def of_minari(name: str, work: DatasetWorkload, backend: Backend, group: Offline) -> Calls:

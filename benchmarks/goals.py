@@ -30,6 +30,8 @@ SHIFTS: Mapping[Backend, str] = {"torch": "DrQ's grid_sample", "jax": "vmap of d
 KORNIA = "kornia's RandomCrop"
 RESIZES: Mapping[Backend, str] = {"torch": "torch's interpolate", "jax": "jax.image.resize"}
 BYTES, MINARI = "bytes by h5py", "minari"
+COLD_BYTES, OURS_COLD = "bytes from the disk", "ours from the disk"
+WRITTEN = "bytes read and written"
 MIXERS: Mapping[Backend, str] = {"torch": "torchrl's ensemble", "jax": "flashbax's mixer"}
 
 DATASETS_MAP, LOADER, OURS_UNIFORM = "datasets.map", "torchrl's loader", "ours uniform"
@@ -217,9 +219,13 @@ def mixture_comparisons() -> list[Comparison]:
 
 def dataset_comparisons() -> list[Comparison]:
     """Every comparison of the section `datasets`, in its order."""
-    converting = [Comparison("torch", group, "convert", BYTES, at_least=0.5) for group in get_args(Offline)]
-    drawing = [Comparison(backend, "minari", "sample", MINARI, at_least=3.0) for backend in get_args(Backend)]
-    return converting + drawing
+    table = [Comparison("torch", group, "convert", BYTES, at_least=0.5) for group in get_args(Offline)]
+    table.append(Comparison("torch", "d4rl", "convert", COLD_BYTES, OURS_COLD, at_least=0.5))
+    table.append(Comparison("torch", "d4rl", "convert", ours.NAME, WRITTEN))
+    table += [Comparison("torch", group, "convert", "torchrl", at_least=3.0) for group in get_args(Offline)]
+    table += [Comparison(backend, "minari", "sample", MINARI, at_least=3.0) for backend in get_args(Backend)]
+    table += [Comparison("torch", group, "sample", "torchrl", at_least=3.0) for group in get_args(Offline)]
+    return table
 
 
 def text_comparisons() -> list[Comparison]:

@@ -17,6 +17,8 @@ from functional_rb.base import files
 from functional_rb.convert.common import imported
 from functional_rb.datasets.episode import Array, DatasetError
 
+METADATA = 2**21
+"""Bytes of groups and the like that HDF5 keeps of a file."""
 EXTRA = "functional-rb[datasets]"
 
 
@@ -38,9 +40,21 @@ def opened(path: str) -> Iterator[Any]:
     except (OSError, files.UnusableFileError) as error:
         raise DatasetError(f"{path}: expected a file of HDF5: {error}; fetch it again") from None
     try:
+        _bound_metadata(file)
         yield file
     finally:
         file.close()
+
+
+def _bound_metadata(file: Any) -> None:
+    """Have HDF5 keep a few megabytes of what it knows of groups and data sets.
+
+    By default these are 32 MB, of which it holds several times as much memory: 250 MB after 4,000 episodes of Minari.
+    """
+    config = file.id.get_mdc_config()
+    config.set_initial_size, config.initial_size = True, METADATA
+    config.min_size = config.max_size = METADATA
+    file.id.set_mdc_config(config)
 
 
 def member(group: Any, name: str, where: str) -> Any:
