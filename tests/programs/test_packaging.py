@@ -45,12 +45,15 @@ def names(lines: list[str]) -> set[str]:
 # -- imports
 
 
+OF_TEXT = {"tokenizers", "transformers", "datasets", "pyarrow"}
+
+
 @pytest.mark.parametrize(
     ("package", "foreign"),
     [
-        ("functional_rb", {"jax", "jaxlib", "torch", "tensordict", "numba"}),
-        ("jax_backend", {"torch", "tensordict", "torchrl"}),
-        ("torch_backend", {"jax", "jaxlib", "flax", "chex"}),
+        ("functional_rb", {"jax", "jaxlib", "torch", "tensordict", "numba", *OF_TEXT}),
+        ("jax_backend", {"torch", "tensordict", "torchrl", *OF_TEXT}),
+        ("torch_backend", {"jax", "jaxlib", "flax", "chex", *OF_TEXT}),
     ],
 )
 def test_import_neither_needs_nor_looks_for_the_other_backend(package: str, foreign: set[str]) -> None:
@@ -90,6 +93,8 @@ def test_extras_are_those_promised() -> None:
     }
     assert names(extras["jax"]) == {"jax", "numba"}
     assert names(extras["torch"]) == {"torch", "tensordict", "numba"}
+    for extra in extras.keys() - {"text", "dev"}:
+        assert not names(extras[extra]) & (OF_TEXT - {"pyarrow"})
     for extra in ("examples", "bench", "dev"):
         assert {"jax", "torch", "numpy"} <= {requirement.name for requirement in pin.requirements([extra])}
 

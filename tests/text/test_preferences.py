@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -119,18 +120,28 @@ def test_whole_texts_by_bradley_and_terry(library: Backend) -> None:
 
 
 def test_torchrls_loss_where_it_has_one() -> None:
+    """Texts of any length that part anywhere, and equal ones; behind its end a text has its last token's reward."""
     models = pytest.importorskip("torchrl.modules.models.llm")
-    rng = np.random.default_rng(0)
-    ids = rng.integers(1, 5, (2, 6, 7)).astype(np.int64)
-    mask = np.ones((6, 7), bool)
-    ids[:, :, :2] = ids[0, :, :2]  # a prompt that both share
-    ids[0, :, 5:] = ids[1, :, 5:] = 50256
-    mask[:, 5:] = False
-    rewards = rng.normal(size=(2, 6, 7)).astype(np.float32)
-    rewards[:, :, 5:] = rewards[:, :, 4:5]
-    sides = [frb.RewardData(*map(torch.from_numpy, (ids[k], mask, rewards[k]))) for k in (0, 1)]
-    theirs = models.GPT2RewardModel.compute_reward_loss(chosen_batch=sides[0], rejected_batch=sides[1])
-    assert float(torch_backend.text.reward_loss(frb.PairwiseDataset(*sides))) == pytest.approx(float(theirs), rel=1e-5)
+    rng, pad = np.random.default_rng(0), 50256
+    for _ in range(20):
+        ids = rng.integers(1, 5, (2, 6, 7)).astype(np.int64)
+        shared = rng.integers(0, 5, (6, 1))  # a prompt that both begin with
+        ids[1] = np.where(np.arange(7) < shared, ids[0], ids[1])
+        ids[1, 0] = ids[0, 0]
+        lengths = np.maximum(rng.integers(1, 8, (2, 6, 1)), shared)
+        lengths[:, 0] = 4
+        mask = np.arange(7) < lengths
+        ids[~mask] = pad
+        rewards = rng.normal(size=(2, 6, 7)).astype(np.float32)
+        rewards = np.where(mask, rewards, np.take_along_axis(rewards, lengths - 1, 2))
+        sides = [frb.RewardData(*map(torch.from_numpy, (ids[k], mask[k], rewards[k]))) for k in (0, 1)]
+        theirs = models.GPT2RewardModel.compute_reward_loss(chosen_batch=sides[0], rejected_batch=sides[1])
+        ours = torch_backend.text.reward_loss(frb.PairwiseDataset(*sides))
+        assert float(ours) == pytest.approx(float(theirs), rel=1e-5)
+        ends = models.GPT2RewardModel._compute_end_scores(
+            SimpleNamespace(pad_id=pad), sides[0].rewards, sides[0].input_ids
+        )
+        assert torch_backend.text.end_scores(sides[0].rewards, sides[0].attention_mask).equal(ends)
 
 
 REFUSED = {

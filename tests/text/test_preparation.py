@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.text import sources, writing
+from functional_rb.text import pipeline, sources, writing
 from tests.support.effort import effort
 from tests.support.tokenizers_trained import END, WORDS, bpe, of_merges, of_transformers, of_words
 
@@ -606,6 +606,118 @@ def test_the_cache_knows_data_tokenizer_and_options(tokenizer: Any, tmp_path: Pa
     assert len(seen) == 10
     # A column that is not read is no difference.
     assert frb.text.preference([row | {"more": 1} for row in ROWS], tokenizer, root=tmp_path) == first
+
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "max_length": [{"max_length": 99}, {"max_length": 98}],
+    "too_long": [{"too_long": "truncate_prompt"}, {"too_long": "error"}],
+    "bad": [{"bad": "drop"}],
+    "jointly": [{"jointly": False}],
+    "eos": [{"eos": False}, {"eos": 3}],
+    "separator": [{"separator": " "}],
+    "columns": [
+        {"columns": {"prompt": None}},
+        {"columns": {"chosen": "more"}},
+        {"columns": {"tools": None}},
+        {"columns": {"chat_template_kwargs": "more"}},
+        {"scores": ("good", "poor")},
+    ],
+}
+
+
+def test_each_option_is_part_of_the_cache_key(tmp_path: Path) -> None:
+    assert OPTIONS.keys() | {"kind"} == set(pipeline.Options._fields)  # a new one comes with a row above
+    rows = [
+        GOOD | {"more": "why yes", "good": 1.0, "poor": 0.0},
+        {"prompt": "so", "chosen": "so x", "rejected": "so y"},
+    ]
+    rows[1] |= {"more": "so so", "good": 1.0, "poor": 0.0}
+    every = [{}, *(one for values in OPTIONS.values() for one in values)]
+    for _ in range(2):
+        made = [frb.text.preference(rows, of_words(), **{"eos": 12, "root": tmp_path, **one}) for one in every]
+        assert len({one.path for one in made}) == len(every) == len(os.listdir(tmp_path))
+
+
+def test_whatever_of_a_tokenizer_tells_tokens_is_part_of_the_cache_key(tmp_path: Path) -> None:
+    from tokenizers import AddedToken, normalizers, pre_tokenizers
+    from tokenizers.processors import TemplateProcessing
+
+    def changed(change: Any) -> Any:
+        made = of_words()
+        change(made)
+        return made
+
+    framed = TemplateProcessing(single="cat $A", special_tokens=[("cat", 8)])
+    every = [
+        of_words(),
+        of_merges(),
+        bpe(),
+        bpe(300),
+        changed(lambda x: x.add_tokens(["sky"])),
+        changed(lambda x: x.add_special_tokens([AddedToken("sky", lstrip=True)])),
+        changed(lambda x: setattr(x, "normalizer", normalizers.Lowercase())),
+        changed(lambda x: setattr(x, "pre_tokenizer", pre_tokenizers.WhitespaceSplit())),
+        changed(lambda x: setattr(x, "post_processor", framed)),
+        changed(lambda x: x.enable_padding(pad_id=7)),  # which token is the padding, though not how much of it
+    ]
+    rows = [{"prompt": "a", "chosen": "b", "rejected": "c"}]
+    paths = [frb.text.preference(rows, one, eos=False, root=tmp_path, bad="drop").path for one in every]
+    assert len(set(paths)) == len(every)
+    for change in (lambda x: x.enable_truncation(3), lambda x: x.enable_padding(pad_id=0, length=9)):
+        assert frb.text.preference(rows, changed(change), eos=False, root=tmp_path, bad="drop").path == paths[0]
+
+
+def test_each_letter_that_is_read_is_part_of_the_cache_key(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "why"}, {"role": "assistant", "content": "so"}]
+    changes: list[list[dict[str, Any]]] = [
+        [GOOD],
+        [GOOD, GOOD],
+        *([GOOD | {name: f"{GOOD[name]} no"}] for name in GOOD),
+        [GOOD | {"prompt": talk, "chosen": talk[1:], "rejected": talk[:1]}],
+        [GOOD | {"prompt": talk, "chosen": talk[1:], "rejected": talk[:1], "tools": [LIGHT]}],
+        [GOOD | {"prompt": talk, "chosen": talk[1:], "rejected": talk[:1], "chat_template_kwargs": {"style": "so"}}],
+    ]
+    with_tools = of_transformers(TOOLS)
+    for as_stream in (False, True):
+        made = [frb.text.preference(iter(x) if as_stream else x, with_tools, root=tmp_path) for x in changes]
+        assert len({one.path for one in made}) == len(changes)
+        assert len(os.listdir(tmp_path)) == len(changes)
+
+
+def test_no_more_rows_are_read_than_are_written_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, seen, given = [0], [], writing.Growing.append
+
+    class Rows(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            read[0] = 0
+            for row in super().__iter__():
+                read[0] += 1
+                yield row
+
+    def append(self: Any, contents: Any) -> None:
+        seen.append((self.progress.read, read[0]))
+        given(self, contents)
+
+    monkeypatch.setattr(writing.Growing, "append", append)
+    frb.text.preference(Rows([GOOD] * 20), of_words(), eos=12, root=tmp_path, rows_at_once=6)
+    assert seen == [(6, 6), (12, 12), (18, 18), (20, 20)]
+
+
+@pytest.mark.long
+def test_memory_is_bounded_by_the_rows_at_once(tmp_path: Path) -> None:
+    """Of rows that can be read once only, a few are held at a time, beside the first hundred."""
+    import tracemalloc
+
+    text, count = " ".join(WORDS[:9]) * 90, 800
+    given = (GOOD | {"prompt": f"{k} {text}"} for k in range(count))
+    tracemalloc.start()
+    try:
+        made = frb.text.preference(given, of_words(), eos=12, root=tmp_path, rows_at_once=16)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert made.examples == count
+    assert held < count * len(text) / 3
 
 
 def test_files_that_are_not_whole_are_told(tmp_path: Path) -> None:

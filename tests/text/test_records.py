@@ -261,9 +261,8 @@ def test_errors_name_the_leaf(library: Backend, call: Any, kind: type[Exception]
         call(library.rb.records, texts(library.array))
 
 
-def test_tensordicts_and_torchrls_classes_both_ways() -> None:
+def test_tensordicts_and_tensorclasses_both_ways() -> None:
     rb, tensordict = torch_backend, pytest.importorskip("tensordict")
-    rlhf = pytest.importorskip("torchrl.data")
     given = frb.PairwiseDataset(texts(torch.from_numpy), texts(torch.from_numpy, seed=1))
     made = rb.records.to_tensordict(given)
     assert isinstance(made, tensordict.TensorDict)
@@ -271,10 +270,28 @@ def test_tensordicts_and_torchrls_classes_both_ways() -> None:
     assert made["chosen_data"].batch_size == (3,)
     assert "rewards" not in made["chosen_data"].keys()  # noqa: SIM118  # of a TensorDict
     assert same(rb.records.from_tensordict(made, frb.PairwiseDataset), given)
-    theirs = rb.records.to_tensordict(given.chosen_data, into=rlhf.RewardData)
-    assert type(theirs) is rlhf.RewardData
+
+    class Theirs:
+        input_ids: torch.Tensor
+        attention_mask: torch.Tensor
+        rewards: torch.Tensor | None = None
+        end_scores: torch.Tensor | None = None
+
+    check_class_both_ways(tensordict.tensorclass(Theirs), given)
+    with pytest.raises(ValueError, match=r"expected the fields .* of RewardData, got"):
+        rb.records.from_tensordict(made, frb.RewardData)
+
+
+def check_class_both_ways(kind: Any, given: frb.PairwiseDataset) -> None:
+    rb = torch_backend
+    theirs = rb.records.to_tensordict(given.chosen_data, into=kind)
+    assert type(theirs) is kind
     assert same(rb.records.from_tensordict(theirs, frb.RewardData), given.chosen_data)
     state = rb.add(rb.init(frb.BufferSpec(ITEM, 4)), theirs)  # the names decide
     assert same(rb.get(state, np.arange(3, dtype=np.int32)), given.chosen_data)
-    with pytest.raises(ValueError, match=r"expected the fields .* of RewardData, got"):
-        rb.records.from_tensordict(made, frb.RewardData)
+
+
+def test_torchrls_classes_both_ways() -> None:
+    rlhf = pytest.importorskip("torchrl.data")
+    given = frb.PairwiseDataset(texts(torch.from_numpy), texts(torch.from_numpy, seed=1))
+    check_class_both_ways(rlhf.RewardData, given)
