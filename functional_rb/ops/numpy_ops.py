@@ -18,6 +18,8 @@ from functional_rb.ops.protocol import Carry, T
 Vector = np.ndarray[Any, Any]
 ALIGNMENT = 64
 """Bytes: arrays that begin at a multiple of it are taken over by XLA without a copy."""
+COPIED = 2**16
+"""Bytes up to which a copy costs next to nothing, so that where an array begins does not matter."""
 
 
 @functools.cache
@@ -45,8 +47,9 @@ def aligned(make: Callable[..., Vector], shape: int | Sequence[int], dtype: np.d
 
 
 def empty(shape: int | Sequence[int], *, dtype: np.dtype[Any]) -> Vector:
-    """An array that nothing is in yet, aligned."""
-    return aligned(np.empty, shape, dtype)
+    """An array that nothing is in yet, aligned unless it is small."""
+    nbytes = math.prod((shape,) if isinstance(shape, int) else shape) * dtype.itemsize
+    return np.empty(shape, dtype) if nbytes <= COPIED else aligned(np.empty, shape, dtype)
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> Vector:
@@ -55,7 +58,7 @@ def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> Vector:
 
 
 def copy(x: Vector) -> Vector:
-    """A copy, aligned."""
+    """A copy, aligned unless it is small."""
     copied = empty(x.shape, dtype=x.dtype)
     copied[...] = x
     return copied
