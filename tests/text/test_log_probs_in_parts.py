@@ -86,9 +86,13 @@ def test_the_logits_of_a_compiled_program_are_those_of_a_part() -> None:
     def step(params: Any, cache: Any, ids: Any, positions: Any) -> Any:
         return jax.numpy.tanh(params[ids]), cache
 
-    def held(**options: Any) -> float:
+    def held(gradient: bool = False, **options: Any) -> float:
         """Bytes beside arguments and results, in those of all logits."""
-        program = jax.jit(lambda params: rb.text.log_probs(step, params, ids, **options)).lower(params).compile()
+
+        def told(params: Any) -> Any:
+            return rb.text.log_probs(step, params, ids, **options).sum()
+
+        program = jax.jit(jax.grad(told) if gradient else told).lower(params).compile()
         return float(program.memory_analysis().temp_size_in_bytes) / (rows * width * vocabulary * 4)
 
     def cache(rows: int, tokens: int) -> Any:
@@ -97,6 +101,8 @@ def test_the_logits_of_a_compiled_program_are_those_of_a_part() -> None:
     assert held() < 1.2  # of logits, of which there is no float32 copy, nor a softmax
     assert held(rows_at_once=1) < 1.2 / 8
     assert held(tokens_at_once=4, cache=cache) < 1.2 / 8
+    own = vocabulary / (rows * width)  # the gradient of the parameters, in the same unit
+    assert held(gradient=True, rows_at_once=1) < own + 5 / 8
 
 
 class Largest(TorchDispatchMode):
@@ -135,6 +141,25 @@ def test_torch_holds_the_logits_once_and_their_gradient(monkeypatch: pytest.Monk
     monkeypatch.setattr(in_parts, "AT_ONCE", 10**6)
     (plain,) = torch.autograd.grad(rb.text.log_probs(step, params, ids).sum(), params)
     torch.testing.assert_close(found, plain, atol=1e-6 if dtype is torch.float32 else 0.05, rtol=0)
+
+
+def test_what_torch_computes_of_rows_is_computed_again_for_gradients() -> None:
+    import torch_backend as rb
+
+    calls = []
+
+    def step(params: Any, cache: Any, ids: Any, positions: Any) -> Any:
+        calls.append(tuple(ids.shape))
+        return params[ids], cache
+
+    params = torch.zeros(5, 5, requires_grad=True)
+    told = rb.text.log_probs(step, params, PROMPTS, rows_at_once=1)
+    assert calls == [(1, 4)] * 3
+    told.sum().backward()
+    assert calls == [(1, 4)] * 6
+    with torch.no_grad():
+        rb.text.log_probs(step, params, PROMPTS, rows_at_once=2)
+    assert calls[6:] == [(2, 4)] * 2
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # which torch.func.jvp uses

@@ -308,6 +308,26 @@ def test_a_fixed_length_is_sampled_under_torch_compile_too(
             assert seen == Counter(all_of(data))
 
 
+def test_torch_compile_is_told_what_the_host_gives(tmp_path: Path) -> None:
+    """The operation that it sees: of each file its own, with the shapes and dtypes that were promised."""
+    import torch
+
+    from torch_backend import mapping as compiled
+
+    numbers = []
+    for seed in (0, 1, 0):
+        data = prepared(tmp_path, n=5, seed=seed)
+        transform = data.spec(2, length=48, pad=END).on_sample
+        leaves = [torch.from_numpy(np.array(data.rows[name])) for name in transform.given.names]
+        numbers.append(compiled._number(transform))
+        checks = ("test_schema", "test_faketensor")
+        torch.library.opcheck(compiled._read, (numbers[-1], [5], leaves), test_utils=checks)
+        found = dict(zip(transform.after.names, compiled._read(numbers[-1], [5], leaves), strict=True))
+        text = zip(found["chosen_data/input_ids"], found["chosen_data/attention_mask"], strict=True)
+        assert [tuple(ids[mask].tolist()) for ids, mask in text] == [chosen for chosen, _ in all_of(data)]
+    assert numbers[0] == numbers[2] != numbers[1]
+
+
 @pytest.mark.long
 def test_torch_compile_asks_for_a_fixed_length(tmp_path: Path) -> None:
     import torch

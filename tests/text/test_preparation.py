@@ -381,6 +381,16 @@ def test_what_is_too_long_is_dropped_cut_or_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"row 0, column 'chosen': 5 tokens with the prompt, more than 4; .*'drop'"):
         frb.text.preference(rows, of_words(), too_long="error", **options)
     assert frb.text.preference(rows, of_words(), eos=False, max_length=5, root=tmp_path).longest == 5
+    # A prompt that is too long by itself is no other case.
+    alone = [{"prompt": "why so no yes maybe not", "chosen": " yes", "rejected": " no"}]
+    options["max_length"] = 3
+    assert frb.text.preference(alone, of_words(), **options).dropped == {"too_long": 1}
+    cut = frb.text.preference(alone, of_words(), too_long="truncate_prompt", **options)
+    assert ids_of(cut) == [[[4, 5, 3], [4, 5, 2]]]
+    only = [{"prompt": "why so no yes maybe not"}]
+    assert ids_of(frb.text.prompts(only, of_words(), too_long="truncate_prompt", **options)) == [[[3, 4, 5]]]
+    with pytest.raises(ValueError, match="row 0, column 'prompt': 6 tokens with the prompt, more than 3"):
+        frb.text.prompts(only, of_words(), too_long="error", **options)
 
 
 # ---------------------------------------------------------------- what cannot be used
