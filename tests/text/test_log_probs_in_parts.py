@@ -37,12 +37,13 @@ def test_parts_give_the_same(library: Backend, name: str) -> None:
         np.testing.assert_allclose(found, library.numpy(told(step, params, PROMPTS, mask)), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", effort(["two rows"], [name for name in PARTS if "token" not in name]))
-def test_parts_have_the_same_gradients(library: Backend, name: str) -> None:
+@pytest.mark.parametrize("name", effort(["two rows"], list(PARTS)))
+@pytest.mark.parametrize("model", effort(["table"], ["table", "gpt2"]))
+def test_parts_have_the_same_gradients(library: Backend, name: str, model: str) -> None:
     options = dict(PARTS[name])
+    step, cache = (table, lambda *_: None) if model == "table" else gpt2(library)
     if "tokens_at_once" in options:
-        options["cache"] = gpt2(library)[1]
-    step, _ = gpt2(library)
+        options["cache"] = cache
     by = np.random.default_rng(0).normal(size=PROMPTS.shape).astype(np.float32)
     found = []
     for more in ({}, options):
@@ -50,7 +51,8 @@ def test_parts_have_the_same_gradients(library: Backend, name: str) -> None:
         def loss(params: Any, more: Any = more) -> Any:
             return (library.rb.text.log_probs(step, params, PROMPTS, HOLES, **more) * library.array(by)).sum()
 
-        params = gpt2_params(library)
+        values = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
+        params = library.array(values) if model == "table" else gpt2_params(library)
         if library.library == "jax":
             import jax
 
