@@ -15,6 +15,7 @@ import numpy as np
 
 from functional_rb.base import files
 from functional_rb.convert.common import imported
+from functional_rb.datasets import hdf5_chunks
 from functional_rb.datasets.episode import Array, DatasetError
 
 METADATA = 2**21
@@ -175,6 +176,9 @@ def rows(dataset: Any, first: int, stop: int, where: str) -> Array:
     h5s = imported("h5py", "datasets", EXTRA).h5s
     try:
         shape, dtype = dataset.shape, dataset.dtype
+        inflated = hdf5_chunks.rows(dataset, first, min(stop, shape[0]))
+        if inflated is not None:
+            return inflated
         if first or stop < shape[0] or dtype.kind not in "biuf" or not dataset.size:
             return np.asarray(dataset[first:stop])
         whole = np.empty(shape, dtype)  # h5py takes as long to say which part of a small one is read as to read it

@@ -1,0 +1,85 @@
+"""Rows of data sets of HDF5 that were deflated chunk by chunk, inflated by several threads: HDF5 does that by one.
+
+Inflating takes nearly all of the time in which such a file is read. Chunks are read as they lie in the file, and
+inflated by zlib, which lets other threads run meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from functional_rb.convert.common import imported
+from functional_rb.datasets.episode import Array
+
+LEAST = 2**20
+"""Bytes of rows from which on threads are worth their while."""
+THREADS = min(4, os.cpu_count() or 1)
+DEFLATE = 1
+"""The number that HDF5 has for the filter."""
+
+
+def rows(dataset: Any, first: int, stop: int) -> Array | None:
+    """Rows [first, stop) of a data set, as h5py reads them; None if they are not deflated, or too few.
+
+    Raises:
+        OSError: if what is in the file cannot be inflated to what is said to be in it.
+    """
+    shape = (stop - first, *dataset.shape[1:])
+    if THREADS == 1 or math.prod(shape) * dataset.dtype.itemsize < LEAST or not _is_deflated(dataset):
+        return None
+    made, chunk = np.empty(shape, dataset.dtype), dataset.chunks
+    starts = [range(first - first % chunk[0], stop, chunk[0])]
+    starts += [range(0, size, step) for size, step in zip(shape[1:], chunk[1:], strict=True)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        waiting: list[Any] = []
+        for place in itertools.product(*starts):
+            if dataset.id.get_chunk_info_by_coord(place).byte_offset is None:
+                return None  # nobody wrote there: h5py knows what to read
+            left_out, content = dataset.id.read_direct_chunk(place)
+            waiting.append(pool.submit(_put, made, first, place, chunk, content, not left_out))
+            if len(waiting) > 4 * THREADS:  # so that few of them are in memory
+                waiting.pop(0).result()
+        for each in waiting:
+            each.result()
+    return made
+
+
+def _is_deflated(dataset: Any) -> bool:
+    """Whether chunks are deflated, and nothing else is done to numbers that lie there as NumPy has them."""
+    if dataset.chunks is None or dataset.dtype.kind not in "iuf":
+        return False
+    h5t, plan = imported("h5py", "datasets", "functional-rb[datasets]").h5t, dataset.id.get_create_plist()
+    filters = [plan.get_filter(k)[0] for k in range(plan.get_nfilters())]
+    return filters == [DEFLATE] and h5t.py_create(dataset.dtype).equal(dataset.id.get_type())
+
+
+def _put(
+    made: Array, first: int, place: tuple[int, ...], chunk: tuple[int, ...], content: bytes, is_deflated: bool
+) -> None:
+    """Inflate the chunk that begins at a place, and put what there is of it in the rows from `first` on."""
+    nbytes = math.prod(chunk) * made.dtype.itemsize
+    inflated = _inflated(content, nbytes) if is_deflated else content
+    if len(inflated) != nbytes:
+        raise OSError(f"a chunk was expected to have {nbytes} bytes, it has {len(inflated)}")
+    values = np.frombuffer(inflated, made.dtype).reshape(chunk)
+    begin = (place[0] - first, *place[1:])
+    target = tuple(slice(max(at, 0), at + size) for at, size in zip(begin, chunk, strict=True))
+    part = made[target]
+    skipped = max(-begin[0], 0)
+    own = (slice(skipped, skipped + part.shape[0]), *(slice(size) for size in part.shape[1:]))
+    part[...] = values[own]
+
+
+def _inflated(content: bytes, nbytes: int) -> bytes:
+    """What was deflated, or one byte more than there may be."""
+    try:
+        return zlib.decompressobj().decompress(content, nbytes + 1)
+    except zlib.error as error:
+        raise OSError(str(error)) from None
