@@ -34,7 +34,7 @@ def map_items(
 ) -> Any:
     """What the function of items of a spec gives of leaves [*lead, *shape]; of added ones, the leaves to store."""
     transform = mapping.of(spec, at)
-    if isinstance(transform.function, HostFunction):
+    if transform.on_host:
         return _on_host(transform, leaves, lead)
     own = None if key is None else random.for_maps(key)
     draws = None

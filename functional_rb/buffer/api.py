@@ -238,7 +238,7 @@ def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any, fun
     if not isinstance(beta, (int, float)):
         beta = backend.as_vector(beta, "beta")
     checks.check_beta(spec, beta, backend.value_of)
-    if not spec.plan.fused:
+    if not (spec.plan.fused or spec.plan.fused_epochs):  # of which any batch will do
         spec.sampler.check_batch(spec.plan, size)
         checks.rows_of_sample(spec, size)
     return size, getattr(spec.sampler, "beta", 0.0) if beta is None else beta

@@ -46,7 +46,7 @@ RAGGED: Final[dict[str, Any]] = {
     "ids": types.Array(types.int32, 3, "C"),
     "mask": types.Array(types.boolean, 3, "C"),
 }
-"""Those of the kernel in `ragged`."""
+"""Those of the kernels in `ragged`."""
 OWN: Final = {"shared": SHARED, "ragged": RAGGED}
 """The modules that have their own."""
 

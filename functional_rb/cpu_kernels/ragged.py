@@ -1,4 +1,4 @@
-"""The kernel of `structures.ragged.padded`, which reads the tokens by their address."""
+"""The kernels of `structures.ragged`, which read tokens by their address."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ from functional_rb.cpu_kernels.raw_memory import INT32, table
 from functional_rb.structures.ragged import HALF
 
 UINT16 = np.uint16(0)
+
+
+@entry_point
+def longest(lengths: Any) -> Any:
+    """Do what `ragged.longest` does."""
+    most = np.int32(1)
+    for row in range(lengths.shape[0]):
+        for k in range(lengths.shape[1]):
+            most = max(most, lengths[row, k])
+    return most
 
 
 @entry_point

@@ -55,6 +55,17 @@ room_to_draw, draw_epoch = _fused.room_to_draw, _fused.draw_epoch
 NOTHING: Final = np.empty(0, np.int32)
 
 
+def longest(lengths: numpy_ops.Vector) -> int:
+    """Do what `structures.ragged.longest` does."""
+    found: int = ragged.longest(_owned(lengths))
+    return found
+
+
+def _owned(array: numpy_ops.Vector) -> numpy_ops.Vector:
+    """An array of the kind that kernels are compiled for: contiguous, and not read-only."""
+    return array if array.flags.carray else array.copy()
+
+
 def padded(
     tokens: Placed,
     starts: numpy_ops.Vector,
@@ -67,7 +78,7 @@ def padded(
     """Do what `structures.ragged.padded` does, of tokens uint16 or int32."""
     rows, texts = lengths.shape
     ids, mask = np.empty((texts, rows, length), np.int32), np.empty((texts, rows, length), np.bool_)
-    given = [x if x.flags.carray else x.copy() for x in (starts, NOTHING if shared is None else shared, lengths)]
+    given = _owned(starts), NOTHING if shared is None else _owned(shared), _owned(lengths)
     narrow = tokens.array.dtype.itemsize == 2
     wrong = ragged.pad_rows(tokens.address, tokens.array.size, narrow, *given, int(np.int32(pad)), left, ids, mask)
     return ids, mask, wrong

@@ -12,6 +12,11 @@ HALF: Final = 2**31
 """A place in a file is kept as two int32, of which the second is below this: JAX has no int64 unless asked."""
 
 
+def longest(lengths: Ints) -> int:
+    """The largest of some lengths int32 [B, k]; at least 1."""
+    return int(lengths.max(initial=1))
+
+
 def padded(
     tokens: np.ndarray[Any, Any], starts: Ints, shared: Ints | None, lengths: Ints, length: int, pad: int, left: bool
 ) -> tuple[Ints, Bools, int]:

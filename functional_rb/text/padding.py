@@ -73,27 +73,29 @@ class Padded(HostFunction):
             reply = mask[0] & (np.arange(ids.shape[2]) >= begin[0, :, None])
             labels = as_array(np.where(reply, ids[0], np.int32(IGNORED))) if self.labelled else None
             return PromptData(as_array(ids[0]), as_array(mask[0]), as_array(begin[0]), labels)
-        scores = map(as_array, np.array(leaves["scores"].T, order="C")) if self.scored else (None, None)
-        texts = zip(map(as_array, ids), map(as_array, mask), scores, strict=True)
-        chosen, rejected = (RewardData(*text[:2], end_scores=text[2]) for text in texts)
+        scores = [*map(as_array, np.array(leaves["scores"].T, order="C"))] if self.scored else (None, None)
+        chosen = RewardData(as_array(ids[0]), as_array(mask[0]), None, scores[0])
+        rejected = RewardData(as_array(ids[1]), as_array(mask[1]), None, scores[1])
         return PairwiseDataset(chosen, rejected, as_array(np.ascontiguousarray(begin.T)))
 
     def padded(self, items: Mapping[str, Any]) -> tuple[Ints, Bools, Ints]:
         """Tokens int32 [k, B, L], which of them are real bool [k, B, L], and where the replies begin int32 [k, B]."""
+        kernels = NUMPY.kernels if NUMPY.may_use_kernels and self.dtype in KERNELS_KNOW else None
         lengths, left = items["lengths"], self.side == "left"
-        longest = int(np.maximum.reduce(lengths, axis=None, initial=1))
+        longest = (ragged if kernels is None else kernels).longest(lengths)
         length = self.length or -(-longest // (self.bucket or 1)) * (self.bucket or 1)
         if longest > length:
             raise self._others(f"a text has {longest} tokens, and samples have a length of {length}")
         tokens, shared = _mapped(self.path, self.dtype), items["shared"] if self.texts > 1 else None
         given = items["start"], shared, lengths, length, self.pad, left
-        if NUMPY.may_use_kernels and self.dtype in KERNELS_KNOW:
-            ids, mask, wrong = NUMPY.kernels.padded(tokens, *given)
-        else:
+        if kernels is None:
             ids, mask, wrong = ragged.padded(tokens.array, *given)
+        else:
+            ids, mask, wrong = kernels.padded(tokens, *given)
         if wrong >= 0:
             raise self._others(f"{self.path}: row {wrong} of a batch tells of tokens beyond its {tokens.array.size}")
-        begin = items["prompts"] + (length - lengths if left else 0)  # nothing given out is what was given
+        prompts = items["prompts"]
+        begin = prompts + (length - lengths) if left else prompts.copy()  # nothing given out is what was given
         return ids, mask, begin.T
 
     def _others(self, what: str) -> ValueError:

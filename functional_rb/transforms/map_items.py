@@ -23,6 +23,9 @@ class MapItems(Transform):
     Attributes:
         told: `gives` taken apart, as which it is compared: nests need not be hashable.
         who: how errors name it.
+        on_host: whether the function is a `HostFunction`.
+        item_words: random words that an `ItemFunction` takes for each item.
+        draws: whether it takes a key.
         given: the items that it is given, taken apart; once it is `bound`.
         paths: the paths of their leaves.
         after: the items that it gives, where that is known beforehand.
@@ -38,6 +41,9 @@ class MapItems(Transform):
     gives: Any = dataclasses.field(default=None, compare=False)
     told: Outline | None = dataclasses.field(init=False, repr=False)
     who: str = dataclasses.field(init=False, repr=False, compare=False)
+    on_host: bool = dataclasses.field(init=False, repr=False, compare=False)
+    item_words: int = dataclasses.field(init=False, repr=False, compare=False)
+    draws: bool = dataclasses.field(init=False, repr=False, compare=False)
     given: Outline = dataclasses.field(init=False, repr=False, compare=False)
     paths: tuple[Path, ...] = dataclasses.field(init=False, repr=False, compare=False)
     after: Outline | None = dataclasses.field(init=False, repr=False, compare=False)
@@ -66,6 +72,10 @@ class MapItems(Transform):
         object.__setattr__(self, "told", told)
         name = getattr(self.function, "__qualname__", None) or repr(self.function)
         object.__setattr__(self, "who", f"map_items({name}, at={self.at!r})")
+        object.__setattr__(self, "on_host", isinstance(self.function, HostFunction))
+        words = self.function.words if isinstance(self.function, ItemFunction) else 0
+        object.__setattr__(self, "item_words", words)
+        object.__setattr__(self, "draws", self.keyed or words > 0)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle by the arguments, or say what cannot be pickled."""
@@ -79,16 +89,6 @@ class MapItems(Transform):
     def __deepcopy__(self, memo: object) -> Self:
         """Itself, a value; copies are not pickled."""
         return self
-
-    @property
-    def item_words(self) -> int:
-        """Random words that an `ItemFunction` takes for each item."""
-        return self.function.words if isinstance(self.function, ItemFunction) else 0
-
-    @property
-    def draws(self) -> bool:
-        """Whether it takes a key."""
-        return self.keyed or self.item_words > 0
 
     def spec_after(self, item: Any, lead: int) -> Any:
         """The spec of the items that it gives of those of a spec; None where only an evaluation can tell."""
